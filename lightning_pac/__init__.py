@@ -1,0 +1,30 @@
+"""Provably private training and inference for PyTorch Lightning.
+
+Names are imported on first use: the mathematics (`scenarios`, `accountants`, `mechanisms`, `audits`) needs numpy and
+scipy only, and asking for a bound should not take the seconds that importing torch and Lightning does.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    pass
+
+__version__ = "0.1.0"
+
+# Public name -> module that defines it.
+_EXPORTS: dict[str, str] = {}
+
+__all__ = ["__version__", *sorted(_EXPORTS)]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _EXPORTS:
+        value = getattr(importlib.import_module(_EXPORTS[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,1 @@
+"""What it cost: prices, bounds, conversions and the durable ledger."""

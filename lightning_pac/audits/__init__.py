@@ -1,0 +1,1 @@
+"""Whether the best known attack agrees with the bound."""

@@ -1,0 +1,1 @@
+"""Lightning callbacks: the way most people use this package."""

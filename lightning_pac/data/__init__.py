@@ -1,0 +1,1 @@
+"""Loaders whose sampling is known to the accountant, and data modules."""

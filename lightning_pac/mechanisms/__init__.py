@@ -1,0 +1,1 @@
+"""Where noise enters, and how much of it."""

@@ -1,0 +1,1 @@
+"""LightningModules: the subset ensemble, the Stackelberg game and the student."""

@@ -1,0 +1,1 @@
+"""What is secret: scenarios, how batches are drawn, slice profiles and secret spaces."""

@@ -1,0 +1,1 @@
+"""Serving private responses over HTTP."""

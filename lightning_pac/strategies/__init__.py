@@ -1,0 +1,1 @@
+"""Lightning strategies that reduce clipped sums instead of raw gradients."""

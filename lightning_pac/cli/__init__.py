@@ -1,1 +1,74 @@
-"""The `lightning-pac` command."""
+"""The `lightning-pac` command.
+
+Each subcommand is one module of this package with two functions: `add_parser(subparsers)`, which declares its options
+through `common.add_command`, and `run(args) -> int`, which returns the exit code. To add one, write the module and name
+it in `_MODULES`. A module imports nothing heavy at its top, so that `lightning-pac --help` answers at once.
+
+Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 a privacy budget would be passed, 130 interrupted.
+"""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from lightning_pac import __version__
+from lightning_pac.exceptions import BudgetExceededError, PrivacyError
+
+__all__ = ["build_parser", "main"]
+
+# In the order of `lightning-pac --help`.
+_MODULES = ("lightning",)
+
+_DESCRIPTION = "Provably private training and inference for PyTorch Lightning."
+_EPILOG = "`lightning-pac COMMAND --help` shows the options of a command, with examples."
+_PLAIN_ERRORS = (ValueError, OSError, PrivacyError)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code.
+
+    An error is one line on standard error; with `--debug` it is a traceback.
+
+    Args:
+        arguments: The words after `lightning-pac`; those of the process by default.
+
+    Example:
+        >>> from lightning_pac.cli import main
+        >>> main(["no-such-command"])
+        Traceback (most recent call last):
+        SystemExit: 2
+    """
+    parser = build_parser()
+    args, unknown = parser.parse_known_args(arguments)
+    if args.passes_unknown:
+        args.arguments = unknown
+    elif unknown:
+        args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    try:
+        return int(args.run(args))
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:
+        if args.debug:
+            raise
+        print(f"lightning-pac {args.command}: error: {_describe(error)}", file=sys.stderr)
+        return 3 if isinstance(error, BudgetExceededError) else 1
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser with all subcommands; their modules are imported, and nothing heavy with them."""
+    parser = argparse.ArgumentParser("lightning-pac", description=_DESCRIPTION, epilog=_EPILOG, allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"lightning-pac {__version__}")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name in _MODULES:
+        importlib.import_module(f"{__name__}.{name}").add_parser(subparsers)
+    return parser
+
+
+def _describe(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    # Lightning's class is recognized by name: importing it takes seconds, and an error should not.
+    if isinstance(error, _PLAIN_ERRORS) or type(error).__name__ == "MisconfigurationException":
+        return text
+    return f"{type(error).__name__}: {text} (`--debug` shows where)"

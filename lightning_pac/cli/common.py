@@ -1,0 +1,85 @@
+"""What all subcommands share: how they are declared, and tables for people beside JSON for programs."""
+
+import argparse
+import json
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+__all__ = ["Subparsers", "add_command", "print_json", "print_table"]
+
+Subparsers = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+
+def add_command(
+    subparsers: Any,
+    name: str,
+    run: Callable[[argparse.Namespace], int],
+    summary: str,
+    examples: str,
+    description: str = "",
+    passes_unknown: bool = False,
+) -> argparse.ArgumentParser:
+    """Declare a subcommand and return its parser, to which the caller adds the options.
+
+    Every subcommand has `--debug`; those that are not handed on to Lightning also have `--json`.
+
+    Args:
+        subparsers: What `main` hands to `add_parser`.
+        name: The word on the command line.
+        run: Called with the parsed options; returns the exit code.
+        summary: One line for `lightning-pac --help`.
+        examples: Command lines, shown under the options.
+        description: More than the summary, for the command's own help.
+        passes_unknown: Whether options that this parser does not know, `--help` among them, are kept in
+            `args.arguments` for another parser.
+    """
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        name,
+        help=summary,
+        description=textwrap.dedent(description).strip() or summary,
+        epilog="examples:\n" + textwrap.indent(textwrap.dedent(examples).strip(), "  "),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        add_help=not passes_unknown,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    if not passes_unknown:
+        parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.set_defaults(run=run, parser=parser, passes_unknown=passes_unknown)
+    return parser
+
+
+def print_json(value: Any) -> None:
+    """Print `value` as JSON on standard output; infinities and missing numbers become null."""
+    print(json.dumps(_finite(value), indent=2, ensure_ascii=False))
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], caption: str = "") -> None:
+    """Print a table for people; numbers are aligned to the right and shown with four significant digits."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title or None, caption=caption or None, title_justify="left", caption_justify="left")
+    for index, column in enumerate(columns):
+        numeric = any(isinstance(row[index], int | float) for row in rows)
+        table.add_column(column, justify="right" if numeric else "left")
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row))
+    Console().print(table)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return "" if value is None else str(value)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return None
+    return value

@@ -1,0 +1,186 @@
+"""`lightning-pac fit|validate|test|predict`: Lightning's own command line, which never drops a privacy callback unseen.
+
+A second `--config` with `callbacks:` replaces the list of the first one, without a word. Recipes therefore append
+(`callbacks+:`), and before anything starts the callbacks that the user named are compared with those of the Trainer.
+"""
+
+import argparse
+import pathlib
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from lightning_pac.cli.common import add_command
+from lightning_pac.cli.recipes import find_recipe
+
+if TYPE_CHECKING:
+    from lightning.pytorch.cli import LightningCLI
+
+__all__ = ["add_parser", "named_callbacks", "private_cli_class", "run", "with_recipes"]
+
+_SUMMARIES = {
+    "fit": "train, with the callbacks of the configuration",
+    "validate": "run a validation epoch",
+    "test": "run a test epoch",
+    "predict": "run inference",
+}
+_DESCRIPTION = """
+Lightning's own command line (LightningCLI): every option of the Trainer, the model and the data is available, on the
+command line or in YAML files given with --config. --recipe NAME appends a recipe for one of our callbacks; its
+arguments are then `--trainer.callbacks.ARGUMENT`. The command refuses to start if one of our callbacks that a
+configuration file names is missing from the Trainer.
+"""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Declare `fit`, `validate`, `test` and `predict`."""
+    for command, summary in _SUMMARIES.items():
+        parser = add_command(
+            subparsers,
+            command,
+            run,
+            summary,
+            description=_DESCRIPTION,
+            examples=f"""
+            lightning-pac {command} --config my_own.yaml --recipe srpp_sgd
+            lightning-pac {command} --config my_own.yaml --recipe srpp_sgd --trainer.callbacks.scenario.num_differing=10
+            lightning-pac {command} --config my_own.yaml --config callbacks/srpp_sgd.yaml
+            """,
+            passes_unknown=True,
+        )
+        add_recipe_option(parser)
+        parser.add_argument("-h", "--help", action="store_true", dest="show_help", help="show all options")
+
+
+def add_recipe_option(parser: argparse.ArgumentParser) -> None:
+    """Declare `--recipe`, which `with_recipes` resolves."""
+    parser.add_argument(
+        "--recipe", action="append", default=[], metavar="NAME", help="append a recipe; may be given several times"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Hand the command to LightningCLI."""
+    if args.show_help:
+        args.parser.print_help()
+        print("\noptions of LightningCLI:")
+        args.arguments.append("--help")
+    words = with_recipes(args.arguments, args.recipe)
+    private_cli_class()(args=[args.command, *words])
+    return 0
+
+
+def with_recipes(words: Sequence[str], recipes: Sequence[str]) -> list[str]:
+    """The command line with each recipe as a `--config` behind the user's own.
+
+    Recipes append to the list of callbacks, so a file of the user must come before them; options that address the last
+    callback must come behind.
+
+    Args:
+        words: The arguments of LightningCLI.
+        recipes: Names of recipes.
+
+    Returns:
+        The arguments, with `--config PATH` for each recipe.
+    """
+    position = 0
+    for index, word in enumerate(words):
+        if word in ("--config", "-c"):
+            position = index + 2
+        elif word.startswith("--config="):
+            position = index + 1
+    added = [part for name in recipes for part in ("--config", str(find_recipe(name)))]
+    return [*words[:position], *added, *words[position:]]
+
+
+def private_cli_class() -> "type[LightningCLI]":
+    """LightningCLI with the check that every callback of ours that was named is in the Trainer."""
+    from lightning.fabric.utilities.exceptions import MisconfigurationException
+    from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+    from typing_extensions import override
+
+    class PrivateCLI(LightningCLI):
+        """Refuses to start without a callback of ours that a given file or argument names."""
+
+        @override
+        def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+            self._named = named_callbacks(args)
+            # Not the inherited method: it warns about the words in `sys.argv`, which are these.
+            self.config = parser.parse_args(args)
+
+        @override
+        def after_instantiate_classes(self) -> None:
+            super().after_instantiate_classes()
+            callbacks = self.trainer.callbacks  # type: ignore[attr-defined]
+            present = Counter(type(callback) for callback in callbacks)
+            missing = [kind.__name__ for kind, count in self._named.items() if present[kind] < count]
+            if missing:
+                raise MisconfigurationException(
+                    f"The configuration names {', '.join(missing)}, but the Trainer was built without it, because a "
+                    "later `callbacks:` replaced the list: write `callbacks+:` in the later file, or give --recipe."
+                )
+
+    folder = str(pathlib.Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)  # as `python script.py` does, so that `class_path: my_module.MyModel` is found
+    return PrivateCLI
+
+
+def named_callbacks(words: Sequence[str]) -> "Counter[type]":
+    """Count the callbacks of this package that a command line names, itself or in the files it gives.
+
+    Two files may set up the same callback, so each class is counted as often as the one file that names it most often.
+
+    Args:
+        words: The arguments of LightningCLI.
+
+    Returns:
+        How many instances of each class the Trainer must have at least.
+    """
+    counts: Counter[type] = Counter()
+    for word in words:
+        value = word.split("=", 1)[1] if word.startswith("-") and "=" in word else word
+        for names in _names_in_value(value, pathlib.Path.cwd()):
+            counts |= Counter(found for name in names for found in _resolved(name))
+    return counts
+
+
+def _names_in_value(value: str, folder: pathlib.Path) -> Iterator[list[str]]:
+    """Lists of the strings that may name a class, one list for the value itself or for each file it leads to."""
+    import yaml
+
+    path = folder / value
+    if path.suffix not in (".yaml", ".yml", ".json"):
+        yield list(_strings(yaml.safe_load(value))) if value[:1] in ("[", "{") else [value]
+    elif path.is_file():
+        names = list(_strings(yaml.safe_load(path.read_text())))
+        yield names
+        for name in names:
+            if name.endswith((".yaml", ".yml", ".json")):
+                yield from _names_in_value(name, path.parent)
+
+
+def _strings(node: Any) -> Iterator[str]:
+    if isinstance(node, str):
+        yield node
+    elif isinstance(node, dict | list):
+        for value in node.values() if isinstance(node, dict) else node:
+            yield from _strings(value)
+
+
+def _resolved(name: str) -> Iterator[type]:
+    """The callback of ours that `name` stands for, by class path or, as LightningCLI allows, by its bare name."""
+    import importlib
+
+    import lightning.pytorch as pl
+
+    module, _, attribute = name.rpartition(".")
+    if module and not module.startswith("lightning_pac"):
+        return
+    try:
+        found = getattr(importlib.import_module(module or "lightning_pac.callbacks"), attribute, None)
+    except ImportError:
+        return
+    if isinstance(found, type) and issubclass(found, pl.Callback):
+        yield found

@@ -1,0 +1,95 @@
+import subprocess
+import sys
+import time
+
+import pytest
+
+from lightning_pac import cli
+from lightning_pac.exceptions import BudgetExceededError
+
+
+class Command:
+    """A subcommand that does what the test tells it to."""
+
+    def __init__(self, error=None):
+        self.error = error
+
+    def add_parser(self, subparsers):
+        from lightning_pac.cli.common import add_command
+
+        add_command(subparsers, "try", self.run, "a command of the tests", examples="lightning-pac try")
+
+    def run(self, args):
+        if self.error is not None:
+            raise self.error
+        return 0
+
+
+@pytest.fixture
+def install(monkeypatch):
+    def with_error(error=None):
+        monkeypatch.setitem(sys.modules, "lightning_pac.cli.lightning", Command(error))
+
+    return with_error
+
+
+def test_help_answers_within_a_second_and_imports_nothing_heavy():
+    code = (
+        "import sys; from lightning_pac.cli import build_parser; build_parser().format_help();"
+        "heavy = {'numpy', 'scipy', 'torch', 'lightning', 'opacus', 'jsonargparse', 'rich', 'yaml'} & set(sys.modules);"
+        "sys.exit(' '.join(heavy) or 0)"
+    )
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        seconds.append(time.perf_counter() - start)
+        assert result.returncode == 0, result.stderr
+    assert min(seconds) < 1.0
+
+
+def test_every_subcommand_explains_itself(capsys):
+    parser = cli.build_parser()
+    commands = next(action for action in parser._actions if hasattr(action, "choices") and action.choices).choices
+    for name, command in commands.items():
+        text = command.format_help()
+        assert "examples:" in text, name
+        assert f"lightning-pac {name}" in text.split("examples:")[1], name
+        assert "--debug" in text, name
+        assert ("--json" in text) or name in {"fit", "validate", "test", "predict"}, name
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (None, 0, ""),
+        (ValueError("epsilon is -1:\n give a positive one."), 1, "epsilon is -1: give a positive one."),
+        (BudgetExceededError("The budget is spent."), 3, "The budget is spent."),
+        (KeyError("rate"), 1, "KeyError: 'rate' (`--debug` shows where)"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_errors_are_one_line_and_an_exit_code(install, capsys, error, code, line):
+    install(error)
+    assert cli.main(["try"]) == code
+    stderr = capsys.readouterr().err
+    assert "Traceback" not in stderr
+    assert stderr == (f"lightning-pac try: error: {line}\n" if line else "")
+
+
+def test_debug_shows_the_traceback(install):
+    install(ValueError("wrong"))
+    with pytest.raises(ValueError, match="wrong"):
+        cli.main(["try", "--debug"])
+
+
+def test_unknown_options_are_wrong_usage(install, capsys):
+    install()
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["try", "--jsn"])
+    assert "unrecognized arguments: --jsn" in capsys.readouterr().err
+
+
+def test_module_entry_point_prints_the_version():
+    result = subprocess.run([sys.executable, "-m", "lightning_pac", "--version"], capture_output=True, text=True)
+    assert result.stdout.startswith("lightning-pac 0.")

@@ -1,0 +1,283 @@
+"""Two worlds that differ in a secret, and how many records that secret touches."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Adjacency", "LabelWorlds", "TwoWorldScenario"]
+
+Adjacency = Literal["replace", "add_remove", "zero_out"]
+
+
+@dataclass(frozen=True)
+class TwoWorldScenario:
+    """A Pufferfish secret with two values, realized as two datasets that differ in at most `num_differing` records.
+
+    The coupling of the two worlds is part of the declaration: record i of one world belongs to record i of the other.
+    Only the number of differing records matters to the account, not which they are.
+
+    Args:
+        num_differing: records that differ, `d`. Under `add_remove` and `zero_out` an integer means that all of them
+            are in one world and none in the other; a pair `(d1, d2)` means d1 records that only the first world has
+            and d2 that only the second has.
+        num_records: records in the dataset. Left out, it is the dataset's length. Under `add_remove` it is the secret
+            and must be left out.
+        adjacency: `replace`: a record's content changes (a relabelling, an attribute), so a clipped sum moves by up
+            to twice the clipping norm. `add_remove`: the record is in one world only; Poisson sampling only.
+            `zero_out`: the absent record keeps its index and contributes a zero gradient; any sampling.
+        nested: with an integer `num_differing` under `add_remove` or `zero_out`, False declares only that at most d
+            records differ, in either direction. Irrelevant under `replace`.
+        secret: what the two worlds differ in, in words, for the privacy card.
+
+    Raises:
+        ValueError: if the numbers do not describe two worlds.
+
+    Example:
+        >>> TwoWorldScenario(num_differing=10).sensitivity_factor
+        2
+        >>> TwoWorldScenario.differential_privacy()
+        TwoWorldScenario(num_differing=1, num_records=None, adjacency='add_remove', nested=True, secret='...')
+    """
+
+    num_differing: int | tuple[int, int]
+    num_records: int | None = None
+    adjacency: Adjacency = "replace"
+    nested: bool = True
+    secret: str = "which of the two worlds the data come from"
+
+    def __post_init__(self) -> None:
+        if self.adjacency not in get_args(Adjacency):
+            raise ValueError(f"adjacency is {self.adjacency!r}, but must be one of {', '.join(get_args(Adjacency))}.")
+        if not hasattr(self.num_differing, "__index__"):
+            object.__setattr__(self, "num_differing", self._checked_pair())
+        elif isinstance(self.num_differing, bool) or self.total_differing < 1:
+            raise ValueError(f"num_differing is {self.num_differing}, but two worlds differ in at least one record.")
+        if self.num_records is not None:
+            self._check_num_records(self.num_records)
+            if self.adjacency == "add_remove":
+                raise ValueError(
+                    f"num_records is {self.num_records}, but under add_remove the number of records is the secret: "
+                    "leave it out, or use zero_out where the number is public."
+                )
+
+    @classmethod
+    def differential_privacy(cls) -> TwoWorldScenario:
+        """One record present or absent: the account under Poisson sampling is then that of DP-SGD."""
+        return cls(num_differing=1, adjacency="add_remove", secret="whether any one record is in the data")
+
+    @classmethod
+    def from_labels(
+        cls, labels_a: npt.ArrayLike, labels_b: npt.ArrayLike, secret: str | None = None
+    ) -> TwoWorldScenario:
+        """The scenario of two label vectors over the same records.
+
+        Args:
+            labels_a: labels in the first world, shape (num_records,).
+            labels_b: labels in the second world, shape (num_records,).
+            secret: what the two label vectors differ in, in words.
+
+        Raises:
+            ValueError: if the vectors differ in shape, or in no label.
+
+        Example:
+            >>> TwoWorldScenario.from_labels([0, 1, 1, 0], [0, 1, 0, 0]).num_differing
+            1
+        """
+        first, second = np.asarray(labels_a), np.asarray(labels_b)
+        if first.ndim != 1 or first.shape != second.shape:
+            raise ValueError(
+                f"The labels have shapes {first.shape} and {second.shape}, but both worlds label the same records."
+            )
+        num_differing = int(np.count_nonzero(first != second))
+        if not num_differing:
+            raise ValueError("The two label vectors are equal, so there is no secret: pass the labels of two worlds.")
+        return cls(num_differing, num_records=len(first), secret=secret or f"{num_differing} labels")
+
+    @classmethod
+    def from_prevalence(
+        cls,
+        labels: npt.ArrayLike,
+        secret_class: int,
+        p0: float,
+        p1: float,
+        rng: np.random.Generator | int | None = None,
+        world: int | None = None,
+    ) -> LabelWorlds:
+        """Two worlds that differ in how frequent a class is, by minimal relabelling (SRPP paper, appendix O.3).
+
+        First, as few labels as possible are changed at random so that `p0 N` records (rounded) have the secret class;
+        from there, as few as possible so that `p1 N` have it. One world is realized, and training sees only that one.
+
+        Args:
+            labels: public or original labels, shape (num_records,).
+            secret_class: the class whose prevalence is the secret.
+            p0: its prevalence in world 0, in [0, 1].
+            p1: its prevalence in world 1, in [0, 1].
+            rng: generator or seed of the relabelling, which is no secret.
+            world: the world to realize, 0 or 1; left out, it is drawn by the operating system's randomness.
+
+        Raises:
+            ValueError: if a prevalence is outside [0, 1], both give the same number of records, or there is no other
+                class to relabel to.
+
+        Example:
+            >>> worlds = TwoWorldScenario.from_prevalence([0] * 50 + [1] * 50, secret_class=1, p0=0.4, p1=0.5, rng=0)
+            >>> worlds.scenario.num_differing, len(worlds.labels)
+            (10, 100)
+        """
+        original = np.asarray(labels)
+        for name, prevalence in (("p0", p0), ("p1", p1)):
+            if not 0 <= prevalence <= 1:
+                raise ValueError(f"{name} is {prevalence}, but a prevalence lies in [0, 1].")
+        if world not in (None, 0, 1):
+            raise ValueError(f"world is {world}, but must be 0 or 1.")
+        count_0, count_1 = (round(prevalence * len(original)) for prevalence in (p0, p1))
+        if count_0 == count_1:
+            raise ValueError(
+                f"Prevalences {p0} and {p1} both make {count_0} of {len(original)} records members of class "
+                f"{secret_class}, so there is no secret: move them further apart."
+            )
+        generator = np.random.default_rng(rng)
+        labels_0 = _relabel(original, secret_class, count_0, generator)
+        labels_1 = _relabel(labels_0, secret_class, count_1, generator)
+        return LabelWorlds(
+            labels_a=labels_0,
+            labels_b=labels_1,
+            realized=secrets.randbelow(2) if world is None else world,
+            secret=f"whether class {secret_class} has prevalence {p0} or {p1}",
+        )
+
+    @property
+    def sensitivity_factor(self) -> int:
+        """How far one differing record moves the sum of clipped gradients, in clipping norms: kappa."""
+        return 2 if self.adjacency == "replace" else 1
+
+    @property
+    def total_differing(self) -> int:
+        """All records that differ, in either direction."""
+        return sum(self.num_differing) if isinstance(self.num_differing, tuple) else self.num_differing
+
+    @property
+    def splits(self) -> tuple[tuple[int, int], ...]:
+        """The declared possibilities (only in the first world, only in the second); none under `replace`."""
+        if self.adjacency == "replace":
+            return ()
+        if isinstance(self.num_differing, tuple):
+            return (self.num_differing,)
+        total = self.num_differing
+        return ((total, 0),) if self.nested else tuple((total - other, other) for other in range(total // 2 + 1))
+
+    def resolve(self, num_records: int) -> TwoWorldScenario:
+        """Bind the length of the dataset that is trained on.
+
+        Under `add_remove` the length is the secret: it is not looked at, and the scenario is returned as it is.
+
+        Raises:
+            ValueError: if another number of records was declared, or fewer than differ.
+
+        Example:
+            >>> TwoWorldScenario(num_differing=10).resolve(50_000).num_records
+            50000
+        """
+        if self.adjacency == "add_remove":
+            return self
+        if self.num_records is not None and self.num_records != num_records:
+            raise ValueError(
+                f"The scenario declares {self.num_records} records, but the dataset has {num_records}: "
+                "declare the dataset's length, or leave num_records out."
+            )
+        return dataclasses.replace(self, num_records=num_records)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The scenario as plain values, for a ledger's declaration or a card; `from_dict` reads it."""
+        values = dataclasses.asdict(self)
+        if isinstance(self.num_differing, tuple):
+            values["num_differing"] = list(self.num_differing)
+        return values
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> TwoWorldScenario:
+        """Rebuild the scenario that `to_dict` wrote."""
+        return cls(**values)
+
+    def _checked_pair(self) -> tuple[int, int]:
+        try:
+            first, second = (int(count) for count in self.num_differing)  # type: ignore[union-attr]
+        except (TypeError, ValueError):
+            raise TypeError(f"num_differing is {self.num_differing!r}, but it is one whole number or two.") from None
+        if self.adjacency == "replace":
+            raise ValueError(
+                f"num_differing is {self.num_differing}, but under replace a differing record has no direction: "
+                "give one number."
+            )
+        if min(first, second) < 0 or first + second < 1:
+            raise ValueError(
+                f"num_differing is {self.num_differing}, but both counts are at least 0 and one record must differ."
+            )
+        return first, second
+
+    def _check_num_records(self, num_records: int) -> None:
+        if self.total_differing > num_records:
+            raise ValueError(
+                f"num_differing is {self.total_differing}, but there are only {num_records} records to differ in."
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class LabelWorlds:
+    """Two label vectors over the same records, one of them realized.
+
+    A data module serves `labels`; nothing but an audit reads the other vector.
+
+    Args:
+        labels_a: labels in world 0, shape (num_records,).
+        labels_b: labels in world 1, shape (num_records,).
+        realized: the world that training sees, 0 or 1; it is the secret, so it is not printed.
+        secret: what the worlds differ in, in words.
+    """
+
+    labels_a: npt.NDArray[Any] = field(repr=False)
+    labels_b: npt.NDArray[Any] = field(repr=False)
+    realized: int = field(repr=False)
+    secret: str
+
+    @property
+    def scenario(self) -> TwoWorldScenario:
+        """What to declare: the number of labels that differ, under `replace`."""
+        return TwoWorldScenario.from_labels(self.labels_a, self.labels_b, secret=self.secret)
+
+    @property
+    def labels(self) -> npt.NDArray[Any]:
+        """Labels of the realized world, shape (num_records,)."""
+        return (self.labels_a, self.labels_b)[self.realized]
+
+    @property
+    def differing(self) -> npt.NDArray[np.intp]:
+        """Indices of the records whose labels differ, shape (num_differing,)."""
+        return np.flatnonzero(self.labels_a != self.labels_b)
+
+
+def _relabel(
+    labels: npt.NDArray[Any], secret_class: int, count: int, generator: np.random.Generator
+) -> npt.NDArray[Any]:
+    """Change as few labels as possible, at random, so that `count` records have the secret class."""
+    relabelled = labels.copy()
+    members = np.flatnonzero(labels == secret_class)
+    surplus = len(members) - count
+    if surplus > 0:
+        others = np.unique(labels[labels != secret_class])
+        if not len(others):
+            raise ValueError(f"Every label is {secret_class}, so there is no other class to relabel to.")
+        leaving = generator.choice(members, size=surplus, replace=False)
+        relabelled[leaving] = generator.choice(others, size=surplus)
+    elif surplus < 0:
+        outsiders = np.flatnonzero(labels != secret_class)
+        relabelled[generator.choice(outsiders, size=-surplus, replace=False)] = secret_class
+    return relabelled

@@ -8,12 +8,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    pass
+    from lightning_pac.accountants import Estimate as Estimate
+    from lightning_pac.accountants import Guarantee as Guarantee
+    from lightning_pac.accountants import PrivacyCard as PrivacyCard
+    from lightning_pac.accountants import PrivacyLedger as PrivacyLedger
 
 __version__ = "0.1.0"
 
 # Public name -> module that defines it.
-_EXPORTS: dict[str, str] = {}
+_EXPORTS: dict[str, str] = {
+    "Estimate": "lightning_pac.accountants",
+    "Guarantee": "lightning_pac.accountants",
+    "PrivacyCard": "lightning_pac.accountants",
+    "PrivacyLedger": "lightning_pac.accountants",
+}
 
 __all__ = ["__version__", *sorted(_EXPORTS)]
 

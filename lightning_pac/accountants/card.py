@@ -1,0 +1,211 @@
+"""Privacy cards: what is guaranteed, on what conditions, in words."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Estimate", "Guarantee", "PrivacyCard"]
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """A proven bound.
+
+    Attributes:
+        name: Technical name, for instance `"mutual_information"`.
+        value: Its value.
+        unit: `"nats"`, `"probability"`, ..., or an empty string.
+        meaning: One sentence for a person who knows no privacy theory.
+    """
+
+    name: str
+    value: float
+    unit: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A measured figure, which can contradict a guarantee and never prove one.
+
+    Attributes:
+        name: Technical name, for instance `"membership_attack_success"`.
+        value: Its value.
+        unit: `"nats"`, `"probability"`, ..., or an empty string.
+        meaning: One sentence for a person who knows no privacy theory.
+        method: How it was measured.
+        interval: Lower and upper confidence limits, if there are any.
+        confidence: Their confidence level, between 0 and 1.
+    """
+
+    name: str
+    value: float
+    unit: str
+    meaning: str
+    method: str = ""
+    interval: tuple[float, float] | None = None
+    confidence: float | None = None
+
+
+@dataclass(frozen=True)
+class PrivacyCard:
+    """What was promised about a released model, answer or statistic.
+
+    Args:
+        title: What the card is about.
+        secret: One sentence: what stays secret, and from whom.
+        guarantees: Proven bounds.
+        conditions: What the bounds rest on, and what they do not say; one sentence each.
+        estimates: Measurements, set apart from the guarantees.
+        details: Public parameters (JSON-like), for people who want to recompute the bounds.
+
+    Raises:
+        TypeError: If a guarantee is given as an estimate or the other way round, or the details are not JSON.
+
+    Example:
+        >>> card = PrivacyCard(
+        ...     title="Answers of the digit ensemble",
+        ...     secret="Which half of the records trained the model that answers.",
+        ...     guarantees=(Guarantee("membership_success_bound", 0.5108, "probability", "An attacker who sees every "
+        ...         "answer guesses whether a record was used at most 51.08 % of the time; a coin gets 50 %."),),
+        ...     conditions=("The index of the model was drawn once.",),
+        ... )
+        >>> print(card.to_markdown().splitlines()[0])
+        # Answers of the digit ensemble
+    """
+
+    title: str
+    secret: str
+    guarantees: tuple[Guarantee, ...]
+    conditions: tuple[str, ...]
+    estimates: tuple[Estimate, ...] = ()
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, kind in (("guarantees", Guarantee), ("estimates", Estimate), ("conditions", str)):
+            for entry in getattr(self, name):
+                if not isinstance(entry, kind):
+                    raise TypeError(f"{name} must hold {kind.__name__} objects, got {type(entry).__name__}: {entry!r}")
+        try:
+            json.dumps(dict(self.details))
+        except TypeError as error:
+            raise TypeError(f"details must be JSON (strings, numbers, lists, mappings): {error}") from error
+
+    def to_dict(self) -> dict[str, Any]:
+        """The card as plain lists and mappings, fit for JSON and for a checkpoint."""
+        return {
+            "title": self.title,
+            "secret": self.secret,
+            "guarantees": [asdict(guarantee) for guarantee in self.guarantees],
+            "conditions": list(self.conditions),
+            "estimates": [_estimate_to_dict(estimate) for estimate in self.estimates],
+            "details": json.loads(json.dumps(dict(self.details))),
+        }
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> "PrivacyCard":
+        """The card that `to_dict` wrote."""
+        estimates = [
+            {**entry, "interval": None if entry.get("interval") is None else tuple(entry["interval"])}
+            for entry in content.get("estimates", ())
+        ]
+        return cls(
+            title=content["title"],
+            secret=content["secret"],
+            guarantees=tuple(Guarantee(**entry) for entry in content["guarantees"]),
+            conditions=tuple(content["conditions"]),
+            estimates=tuple(Estimate(**entry) for entry in estimates),
+            details=content.get("details", {}),
+        )
+
+    def to_json(self) -> str:
+        """The card as JSON text. An infinite bound is the string `"inf"`, since JSON has no such number."""
+        return json.dumps(_without_infinities(self.to_dict()), indent=2, ensure_ascii=False, allow_nan=False)
+
+    def to_markdown(self) -> str:
+        """The card as a Markdown page for a reader who knows no privacy theory."""
+        sections = [
+            f"# {self.title}",
+            f"**What stays secret.** {self.secret}",
+            "## What is guaranteed",
+            _bullets(f"**{_figure(entry)}** {entry.meaning}" for entry in self.guarantees)
+            or "Nothing: no bound holds for this release.",
+            "## What this rests on",
+            _bullets(self.conditions) or "No conditions were stated.",
+        ]
+        if self.estimates:
+            sections += [
+                "## What was measured",
+                "Measurements can show that a promise is broken; they cannot prove that it is kept.",
+                _bullets(_measurement(entry) for entry in self.estimates),
+            ]
+        if self.details:
+            sections += ["## Details for specialists", _table(self.details)]
+        return "\n\n".join(sections) + "\n"
+
+    def save(self, directory: str | Path, stem: str = "privacy_card") -> tuple[Path, Path]:
+        """Writes `<stem>.json` and `<stem>.md`, each replaced as a whole.
+
+        Returns:
+            The two paths, JSON first.
+        """
+        folder = Path(directory)
+        folder.mkdir(parents=True, exist_ok=True)
+        written = []
+        for suffix, text in ((".json", self.to_json()), (".md", self.to_markdown())):
+            path = folder / (stem + suffix)
+            partial = folder / (stem + suffix + ".partial")
+            partial.write_text(text, encoding="utf-8")
+            os.replace(partial, path)
+            written.append(path)
+        return written[0], written[1]
+
+
+def _estimate_to_dict(estimate: Estimate) -> dict[str, Any]:
+    content = asdict(estimate)
+    content["interval"] = None if estimate.interval is None else list(estimate.interval)
+    return content
+
+
+def _without_infinities(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_infinities(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_without_infinities(entry) for entry in value]
+    if isinstance(value, float) and (value != value or abs(value) == float("inf")):
+        return str(value)
+    return value
+
+
+def _bullets(lines: Any) -> str:
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _figure(entry: Guarantee | Estimate) -> str:
+    name = entry.name.replace("_", " ")
+    if entry.unit == "probability":
+        return f"{name[:1].upper()}{name[1:]}: {100 * entry.value:.4g} %."
+    return f"{name[:1].upper()}{name[1:]}: {entry.value:.6g}{' ' + entry.unit if entry.unit else ''}."
+
+
+def _measurement(entry: Estimate) -> str:
+    parts = [f"**{_figure(entry)}** {entry.meaning}"]
+    if entry.interval is not None:
+        level = "" if entry.confidence is None else f" with {100 * entry.confidence:g} % confidence"
+        parts.append(f"Between {entry.interval[0]:.6g} and {entry.interval[1]:.6g}{level}.")
+    if entry.method:
+        parts.append(f"Measured by {entry.method}.")
+    return " ".join(parts)
+
+
+def _table(details: Mapping[str, Any]) -> str:
+    rows = [f"| {_cell(key)} | {_cell(value)} |" for key, value in details.items()]
+    return "\n".join(["| parameter | value |", "| --- | --- |", *rows])
+
+
+def _cell(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text.replace("|", "\\|").replace("\n", " ")

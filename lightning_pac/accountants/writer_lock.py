@@ -1,0 +1,108 @@
+"""One writer a ledger: an operating-system lock that ends with the process that holds it."""
+
+import json
+import os
+import socket
+import sys
+import threading
+from datetime import datetime, timezone
+from pathlib import Path
+
+from lightning_pac.exceptions import LedgerError
+
+__all__ = ["WriterLock"]
+
+# POSIX record locks do not exclude the process that holds them, so it keeps its own list.
+_held_here: set[str] = set()
+_held_here_guard = threading.Lock()
+
+
+class WriterLock:
+    """Exclusive right to write the ledger at `path`, taken at once or refused.
+
+    The lock is a POSIX record lock on `<path>.lock`. It is not inherited by forked data loader workers, and the kernel
+    drops it when the process ends, however it ends. The file also says who holds it, for the error of the second.
+
+    Args:
+        path: The ledger, resolved.
+
+    Raises:
+        LedgerError: If the lock is held, by this process or another, or the lock file cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._key = str(path)
+        with _held_here_guard:
+            if self._key in _held_here:
+                raise LedgerError(
+                    f"{path} is already open for writing in this process: pass the open PrivacyLedger on, or close it"
+                )
+            self._descriptor = self._acquire()
+            _held_here.add(self._key)
+        self._owner = os.getpid()
+
+    def _acquire(self) -> int:
+        lock_path = self._path.with_name(self._path.name + ".lock")
+        try:
+            descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise LedgerError(
+                f"{self._path} cannot be opened for writing, because {lock_path} cannot be written "
+                f"({error.strerror}): choose a writable folder, or open it with PrivacyLedger.read_only"
+            ) from error
+        try:
+            _lock(descriptor)
+        except OSError as error:
+            holder = _read_holder(descriptor)
+            os.close(descriptor)
+            raise LedgerError(
+                f"{self._path} has another writer{holder}: wait until it ends, or open the ledger with "
+                "PrivacyLedger.read_only"
+            ) from error
+        holder_record = {
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "since": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        }
+        # A full disk must not keep a ledger from being opened: the record only serves an error message.
+        try:
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, json.dumps(holder_record).encode())
+        except OSError:
+            pass
+        return descriptor
+
+    def release(self) -> None:
+        """Gives the lock back. A forked child that inherited the object changes nothing."""
+        if self._descriptor < 0 or self._owner != os.getpid():
+            return
+        with _held_here_guard:
+            os.close(self._descriptor)
+            self._descriptor = -1
+            _held_here.discard(self._key)
+
+
+def _read_holder(descriptor: int) -> str:
+    try:
+        record = json.loads(os.read(descriptor, 4096))
+        return f" (process {record['pid']} on {record['host']} since {record['since']})"
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _lock(descriptor: int) -> None:
+        # Far behind the record, which stays readable for the error of the second writer.
+        os.lseek(descriptor, 1 << 20, os.SEEK_SET)
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        finally:
+            os.lseek(descriptor, 0, os.SEEK_SET)
+else:
+    import fcntl
+
+    def _lock(descriptor: int) -> None:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,0 +1,193 @@
+"""A generator keyed from the operating system."""
+
+import hashlib
+import math
+import os
+import threading
+import warnings
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+import numpy.typing as npt
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["SecureGenerator", "secure_generator"]
+
+Size = int | tuple[int, ...]
+
+# 2**14 pairs: the working arrays of one block fit into a second-level cache.
+_PAIRS_PER_BLOCK = 1 << 14
+_ZEROS = bytes(16 * _PAIRS_PER_BLOCK)
+_POSITIVE = np.int64(2**63 - 1)
+
+_forks = 0
+
+
+class SecureGenerator:
+    """Cryptographically secure uniforms, normals and draws.
+
+    Without a seed the key comes from the operating system, a forked child is keyed anew, and a pickled or copied
+    generator is a fresh one: no stream is ever repeated. Threads may share one.
+
+    Args:
+        seed: Makes every draw reproducible, hence public. For tests only; it warns.
+
+    Example:
+        >>> generator = SecureGenerator()
+        >>> generator.normal((2, 3)).shape
+        (2, 3)
+        >>> bool(generator.bernoulli(0.0, 4).any())
+        False
+    """
+
+    def __init__(self, seed: int | None = None) -> None:
+        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+            raise TypeError(f"seed must be an integer or None, got {seed!r}; None keys from the operating system.")
+        self._seed = seed
+        self._rekey()
+        if seed is not None:
+            warnings.warn(
+                f"Noise and draws seeded with {seed} can be reproduced by anyone and protect nothing: for tests only.",
+                UserWarning,
+                stacklevel=2,
+            )
+
+    @property
+    def seeded(self) -> bool:
+        """Whether the draws are reproducible, which no release may be."""
+        return self._seed is not None
+
+    def bytes(self, count: int) -> bytes:
+        """Return `count` random bytes."""
+        if count < 0:
+            raise ValueError(f"count must not be negative, got {count}.")
+        return self._words(-(-count // 8)).tobytes()[:count]
+
+    def uniform(self, size: Size = ()) -> npt.NDArray[np.float64]:
+        """Uniform float64 values in the open interval (0, 1), with 53 random bits each."""
+        words = self._words(math.prod(_shape(size))).view(np.uint64)
+        return (((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53).reshape(_shape(size))
+
+    def normal(self, size: Size = ()) -> npt.NDArray[np.float64]:
+        """Independent standard normal float64 values, by Box and Muller (1958)."""
+        count = math.prod(_shape(size))
+        values = np.empty(count + count % 2)
+        half = values.size // 2
+        for start in range(0, half, _PAIRS_PER_BLOCK):
+            stop = min(start + _PAIRS_PER_BLOCK, half)
+            words = self._words(2 * (stop - start))
+            uniform = ((words[: stop - start] & _POSITIVE) | 1) * 2.0**-63
+            radius = np.sqrt(-2.0 * np.log(uniform))
+            angle = words[stop - start :] * (math.pi * 2.0**-63)
+            np.multiply(radius, np.cos(angle), out=values[start:stop])
+            np.multiply(radius, np.sin(angle), out=values[half + start : half + stop])
+        return values[:count].reshape(_shape(size))
+
+    @overload
+    def integers(self, high: int, size: None = None) -> int: ...
+    @overload
+    def integers(self, high: int, size: Size) -> npt.NDArray[np.int64]: ...
+    def integers(self, high: int, size: Size | None = None) -> int | npt.NDArray[np.int64]:
+        """Unbiased integers from 0 to `high - 1`: one `int` without a size, else an int64 array."""
+        if not 1 <= high <= 2**63:
+            raise ValueError(f"high must be from 1 to 2**63, got {high}.")
+        shape = _shape(size if size is not None else ())
+        count = math.prod(shape)
+        # Words past the largest multiple of `high` would make small results likelier: they are drawn again.
+        limit = np.uint64(2**64 // high * high - 1)
+        accepted: list[npt.NDArray[np.uint64]] = []
+        missing = count
+        while missing > 0:
+            words = self._words(missing).view(np.uint64)
+            accepted.append(words[words <= limit])
+            missing -= accepted[-1].size
+        kept = np.concatenate(accepted) if accepted else np.empty(0, np.uint64)
+        values = (kept % np.uint64(high)).astype(np.int64).reshape(shape)
+        return int(values) if size is None else values
+
+    def choice(self, weights: npt.ArrayLike) -> int:
+        """Draw one index with the given probabilities.
+
+        Args:
+            weights: Non-negative probabilities, shape (m,), with sum one.
+        """
+        probabilities = np.asarray(weights, dtype=np.float64)
+        total = float(probabilities.sum()) if probabilities.size else 0.0
+        if probabilities.ndim != 1 or not math.isclose(total, 1.0, abs_tol=1e-9) or bool((probabilities < 0).any()):
+            raise ValueError(f"weights must be one row of non-negative numbers with sum 1, got a sum of {total!r}.")
+        cumulative = np.cumsum(probabilities)
+        index = int(np.searchsorted(cumulative, float(self.uniform()) * cumulative[-1], side="right"))
+        return min(index, int(np.flatnonzero(probabilities)[-1]))
+
+    def bernoulli(self, rate: float, size: Size) -> npt.NDArray[np.bool_]:
+        """Independent coins that are True with probability `rate`."""
+        if not 0.0 <= rate <= 1.0:
+            raise ValueError(f"rate must be a probability, got {rate!r}.")
+        return self.uniform(size) < rate
+
+    def fill_normal_(self, tensor: "torch.Tensor") -> "torch.Tensor":
+        """Fill a floating-point tensor with standard normal values in place, on its device, and return it.
+
+        Values are computed in float32 (float64 for a float64 tensor) from 63-bit integers. One call on one flat
+        buffer is much faster than one call per parameter.
+        """
+        from lightning_pac.randomness.normal import fill_normal_
+
+        return fill_normal_(tensor, self)
+
+    def _words(self, count: int) -> npt.NDArray[np.int64]:
+        """Return `count` random 64-bit words."""
+        words = np.empty(count, dtype=np.int64)
+        self.fill_words(words)
+        return words
+
+    def fill_words(self, words: npt.NDArray[np.int64]) -> None:
+        """Fill a contiguous array of 64-bit words with keystream, in place."""
+        if self._generation != _forks and self._seed is None:
+            self._rekey()
+        target = words.view(np.uint8).data
+        with self._lock:
+            for start in range(0, target.nbytes, len(_ZEROS)):
+                part = target[start : start + len(_ZEROS)]
+                self._keystream.update_into(_ZEROS[: part.nbytes] if part.nbytes < len(_ZEROS) else _ZEROS, part)
+
+    def _rekey(self) -> None:
+        secret = os.urandom(48) if self._seed is None else hashlib.sha384(b"lightning-pac %d" % self._seed).digest()
+        cipher = Cipher(algorithms.AES(secret[:32]), modes.CTR(secret[32:]))
+        self._keystream: CipherContext = cipher.encryptor()
+        self._lock = threading.Lock()
+        self._device_keystream: Any = None
+        self._generation = _forks
+
+    def __reduce__(self) -> tuple[type["SecureGenerator"], tuple[()]]:
+        if self._seed is not None:
+            raise TypeError("A seeded SecureGenerator cannot be copied or pickled: its copy would repeat its draws.")
+        return SecureGenerator, ()
+
+
+def secure_generator() -> SecureGenerator:
+    """Return the generator that the whole process shares; it has no seed."""
+    global _shared
+    if _shared is None:
+        _shared = SecureGenerator()
+    return _shared
+
+
+_shared: SecureGenerator | None = None
+
+
+def _shape(size: Size) -> tuple[int, ...]:
+    return (int(size),) if isinstance(size, int | np.integer) else tuple(size)
+
+
+def _count_fork() -> None:
+    """Make every generator of a forked child draw a key of its own at its next use."""
+    global _forks
+    _forks += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_count_fork)

@@ -12,11 +12,15 @@ if TYPE_CHECKING:
     from lightning_pac.accountants import Guarantee as Guarantee
     from lightning_pac.accountants import PrivacyCard as PrivacyCard
     from lightning_pac.accountants import PrivacyLedger as PrivacyLedger
+    from lightning_pac.scenarios import BalancedSubsets as BalancedSubsets
+    from lightning_pac.scenarios import ComplementaryHalves as ComplementaryHalves
 
 __version__ = "0.1.0"
 
 # Public name -> module that defines it.
 _EXPORTS: dict[str, str] = {
+    "BalancedSubsets": "lightning_pac.scenarios",
+    "ComplementaryHalves": "lightning_pac.scenarios",
     "Estimate": "lightning_pac.accountants",
     "Guarantee": "lightning_pac.accountants",
     "PrivacyCard": "lightning_pac.accountants",

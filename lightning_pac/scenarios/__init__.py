@@ -9,16 +9,23 @@ from lightning_pac.scenarios.sampling import (
     WithReplacement,
     sampling_from_dict,
 )
+from lightning_pac.scenarios.secret_index import SecretIndex
+from lightning_pac.scenarios.secret_space import BalancedSubsets, ComplementaryHalves, SecretSpace, SubsetTable
 from lightning_pac.scenarios.two_world import Adjacency, LabelWorlds, TwoWorldScenario
 
 __all__ = [
     "Adjacency",
+    "BalancedSubsets",
+    "ComplementaryHalves",
     "EpochShuffle",
     "FixedSize",
     "LabelWorlds",
     "Poisson",
     "Sampling",
+    "SecretIndex",
+    "SecretSpace",
     "Sequential",
+    "SubsetTable",
     "TwoWorldScenario",
     "WithReplacement",
     "sampling_from_dict",

@@ -1,0 +1,80 @@
+"""The reference engine, on Opacus' hooks."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from opacus.grad_sample import GradSampleHooks
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+from typing_extensions import override
+
+from lightning_pac.gradients.engine import GradientEngine, block_index, clip_factors, trainable_parameters
+from lightning_pac.gradients.refusals import refuse_mixing_layers
+
+__all__ = ["OpacusEngine"]
+
+
+class OpacusEngine(GradientEngine):
+    """Instantiates every per-example gradient with Opacus' hooks, which attach without wrapping the module.
+
+    Slow and large, but independent of our own rules: what the faster engine is compared with.
+    """
+
+    def __init__(self) -> None:
+        self._hooks: Any = None
+
+    @override
+    def attach(self, module: nn.Module, blocks: Mapping[str, Sequence[str]] | None = None) -> None:
+        if self._hooks is not None:
+            raise RuntimeError("This engine is attached already; detach it first.")
+        named = trainable_parameters(module)
+        self._block_of = block_index(list(named), blocks)
+        self._num_blocks = len(blocks) if blocks is not None else 1
+        refuse_mixing_layers(module)
+        self._names, self._parameters = list(named), list(named.values())
+        self._hooks = GradSampleHooks(module, strict=False)
+        self._clearing: list[RemovableHandle] = [
+            p.register_post_accumulate_grad_hook(_clear_gradient)  # type: ignore[no-untyped-call]
+            for p in self._parameters
+        ]
+
+    @override
+    def clipped_sum(self, max_grad_norm: float | Sequence[float], scale: float = 1.0) -> tuple[list[Tensor], Tensor]:
+        samples: list[Tensor | None] = []
+        for parameter in self._parameters:
+            sample = getattr(parameter, "grad_sample", None)
+            parameter.grad_sample = None  # type: ignore[attr-defined]
+            samples.append(sample)
+        if any(isinstance(sample, list) for sample in samples):
+            raise RuntimeError("Two backward passes ran since the last clipped_sum; call it after each backward pass.")
+        present = [sample for sample in samples if sample is not None]
+        if not present:
+            raise RuntimeError("No per-example gradient was captured; run forward and backward after attach.")
+        count, device = present[0].shape[0], present[0].device
+        squares = torch.zeros(count, self._num_blocks, device=device)
+        for sample, block in zip(samples, self._block_of, strict=True):
+            if sample is not None:
+                squares[:, block] += (sample.flatten(1).float() * scale).square().sum(1)
+        factors, norms = clip_factors(squares.sqrt(), max_grad_norm)
+        sums = []
+        for parameter, sample, block in zip(self._parameters, samples, self._block_of, strict=True):
+            if sample is None:
+                sums.append(torch.zeros_like(parameter, dtype=torch.float32))
+                continue
+            usable = torch.where(factors[:, block, None] > 0, sample.flatten(1).float(), 0.0)
+            sums.append((factors[:, block] * scale @ usable).view(parameter.shape))
+        return sums, norms
+
+    @override
+    def detach(self) -> None:
+        if self._hooks is None:
+            return
+        for handle in self._clearing:
+            handle.remove()
+        self._hooks.cleanup()
+        self._hooks = None
+
+
+def _clear_gradient(parameter: Tensor) -> None:
+    parameter.grad = None

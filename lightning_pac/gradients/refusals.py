@@ -1,0 +1,25 @@
+"""Layers whose output for one example depends on the others, for which no per-example gradient exists."""
+
+from torch import nn
+
+__all__ = ["refuse_mixing_layers"]
+
+
+def refuse_mixing_layers(module: nn.Module) -> None:
+    """Raise a `ValueError` that names the first layer below `module` that mixes the examples of a batch."""
+    for name, layer in module.named_modules():
+        reason = mixing_reason(layer)
+        if reason:
+            raise ValueError(f"The layer {name or '(root)'!r} ({type(layer).__name__}) {reason}")
+
+
+def mixing_reason(layer: nn.Module) -> str | None:
+    """Say how a layer mixes examples and what to do about it, or None if it does not."""
+    if isinstance(layer, nn.modules.batchnorm._BatchNorm) and (layer.training or not layer.track_running_stats):
+        return (
+            "normalizes over the batch, so no example has a gradient of its own; replace it by GroupNorm "
+            "(fix_batch_norm does) or keep it in eval mode with frozen parameters."
+        )
+    if isinstance(layer, nn.modules.instancenorm._InstanceNorm) and layer.track_running_stats and layer.training:
+        return "keeps running statistics of private inputs that no noise protects; set track_running_stats=False."
+    return None

@@ -1,0 +1,77 @@
+"""What an attack achieved, with confidence limits that hold for any number of trials."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from scipy import stats
+
+from lightning_pac.accountants.card import Estimate
+
+__all__ = ["AttackResult", "proportion_interval"]
+
+
+@dataclass(frozen=True)
+class AttackResult:
+    """The measured success of an attack: an estimate, which can refute a guarantee and never prove one.
+
+    Attributes:
+        name: Technical name, for instance `"loss_threshold"`.
+        success: Share of right guesses at prior 1/2.
+        interval: Lower and upper confidence limits of the success probability.
+        confidence: Their confidence level.
+        num_trials: Guesses that were counted.
+        method: What the attacker saw and did, in words.
+    """
+
+    name: str
+    success: float
+    interval: tuple[float, float]
+    confidence: float
+    num_trials: int
+    method: str
+
+    def refutes(self, bound: float) -> bool:
+        """Whether the attack contradicts the claim that no attack succeeds with a probability above `bound`."""
+        return self.interval[0] > bound
+
+    def to_estimate(self) -> Estimate:
+        """The figure as an entry of a privacy card."""
+        return Estimate(
+            name=f"{self.name}_attack_success",
+            value=self.success,
+            unit="probability",
+            meaning=f"The attacker guessed right {100 * self.success:.1f} % of the time; a coin gets 50 %.",
+            method=self.method,
+            interval=self.interval,
+            confidence=self.confidence,
+        )
+
+
+def proportion_interval(successes: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
+    """The exact two-sided interval of Clopper and Pearson (1934) for a probability.
+
+    Args:
+        successes: How often it happened.
+        trials: How often it was tried.
+        confidence: Probability that the interval covers, in (0, 1).
+
+    Returns:
+        Lower and upper limit.
+
+    Raises:
+        ValueError: The counts or the confidence are out of range.
+
+    Example:
+        >>> lower, upper = proportion_interval(0, 100)
+        >>> round(lower, 4), round(upper, 4)
+        (0.0, 0.0362)
+    """
+    if trials < 1 or not 0 <= successes <= trials:
+        raise ValueError(f"{successes} successes in {trials} trials are not possible: count at least one trial.")
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence is {confidence}, but it is a probability strictly between 0 and 1.")
+    tail = (1 - confidence) / 2
+    lower = stats.beta.ppf(tail, successes, trials - successes + 1) if successes else 0.0
+    upper = stats.beta.ppf(1 - tail, successes + 1, trials - successes) if successes < trials else 1.0
+    return float(lower), float(upper)

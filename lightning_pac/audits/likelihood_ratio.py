@@ -1,0 +1,173 @@
+"""The best attack on two worlds: compare how likely each of them makes everything that was released."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from scipy import special, stats
+
+from lightning_pac.audits.attack_result import AttackResult, proportion_interval
+from lightning_pac.scenarios import FixedSize, Poisson, Sampling, TwoWorldScenario, WithReplacement
+
+__all__ = ["likelihood_ratio_attack"]
+
+_RUNS_PER_CHUNK = 2000
+
+
+def likelihood_ratio_attack(
+    scenario: TwoWorldScenario,
+    sampling: Sampling,
+    noise_multiplier: float,
+    num_steps: int,
+    num_runs: int = 10_000,
+    confidence: float = 0.95,
+    rng: np.random.Generator | int | None = None,
+) -> AttackResult:
+    """Simulate training runs in both worlds and attack each with the likelihood-ratio test.
+
+    The runs are the worst that the scenario allows: every differing record has a gradient of the full clipping norm,
+    all in one direction, opposite in the two worlds under `replace`. The other records cancel, since the attacker
+    knows them. By Neyman and Pearson no attacker who sees all noised gradients does better on such runs, so a success
+    above `world_success_bound` refutes the account; staying below it proves nothing.
+
+    Under Poisson sampling with secret draws the attacker knows the rate and weighs the binomial mixture of every step.
+    Otherwise the attacker also sees how many differing records each batch drew.
+
+    Args:
+        scenario: The two worlds, with `num_records` where batches are not Poisson.
+        sampling: How batches are drawn.
+        noise_multiplier: Standard deviation of the noise on the sum, in clipping norms.
+        num_steps: Optimizer steps of a run.
+        num_runs: Simulated runs, half in each world.
+        confidence: Probability that the interval covers.
+        rng: Generator or seed of the simulation.
+
+    Raises:
+        ValueError: The noise is not positive, a count is below 1, or the number of records is needed and missing.
+
+    Example:
+        >>> from lightning_pac.scenarios import Poisson, TwoWorldScenario
+        >>> worlds = TwoWorldScenario(num_differing=3)
+        >>> result = likelihood_ratio_attack(worlds, Poisson(rate=0.1), 1.0, num_steps=20, num_runs=400, rng=0)
+        >>> result.success > 0.7
+        True
+    """
+    if not noise_multiplier > 0:
+        raise ValueError(f"noise_multiplier is {noise_multiplier}, but the attack needs noise: state a positive one.")
+    if min(num_steps, num_runs) < 1:
+        raise ValueError(f"num_steps is {num_steps} and num_runs is {num_runs}, but both must be at least 1.")
+    generator = np.random.default_rng(rng)
+    groups = _groups(scenario)
+    hidden = isinstance(sampling, Poisson) and sampling.secret_draws
+    right = 0
+    for start in range(0, num_runs, _RUNS_PER_CHUNK):
+        runs = min(_RUNS_PER_CHUNK, num_runs - start)
+        world = generator.integers(2, size=runs)
+        counts = _draw(sampling, [size for size, _ in groups], scenario.num_records, num_steps, runs, generator)
+        shifts = _shifts(counts, groups)
+        released = np.where(world[:, None] == 0, shifts[0], shifts[1])
+        released = released + noise_multiplier * generator.standard_normal(released.shape)
+        if hidden:
+            ratio = _mixture_ratio(released, groups, sampling.rate, noise_multiplier)  # type: ignore[attr-defined]
+        else:
+            ratio = ((shifts[1] - shifts[0]) * (released - (shifts[0] + shifts[1]) / 2)).sum(axis=1)
+        guess = np.where(ratio == 0, generator.integers(2, size=runs), ratio > 0)
+        right += int(np.count_nonzero(guess == world))
+    seen = "all noised gradients, but not the draws" if hidden else "all noised gradients and every draw"
+    return AttackResult(
+        name="likelihood_ratio",
+        success=right / num_runs,
+        interval=proportion_interval(right, num_runs, confidence),
+        confidence=confidence,
+        num_trials=num_runs,
+        method=f"the likelihood-ratio test on {num_runs} simulated worst-case runs by an attacker who sees {seen}",
+    )
+
+
+def _groups(scenario: TwoWorldScenario) -> tuple[tuple[int, tuple[int, int]], ...]:
+    """Sizes of the groups of differing records, and the sign of their gradients in either world (0: absent)."""
+    if scenario.adjacency == "replace":
+        return ((scenario.total_differing, (-1, 1)),)
+    first, second = scenario.num_differing if isinstance(scenario.num_differing, tuple) else scenario.splits[0]
+    return tuple((size, signs) for size, signs in ((first, (-1, 0)), (second, (0, 1))) if size)
+
+
+def _shifts(
+    counts: list[npt.NDArray[np.int64]], groups: tuple[tuple[int, tuple[int, int]], ...]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Noiseless sums in either world, shape (num_runs, num_steps), in clipping norms."""
+    first, second = (
+        np.sum([signs[world] * count for count, (_, signs) in zip(counts, groups, strict=True)], axis=0, dtype=float)
+        for world in (0, 1)
+    )
+    return first, second
+
+
+def _draw(
+    sampling: Sampling,
+    sizes: list[int],
+    num_records: int | None,
+    num_steps: int,
+    num_runs: int,
+    generator: np.random.Generator,
+) -> list[npt.NDArray[np.int64]]:
+    """How many records of each group every batch draws, one array of shape (num_runs, num_steps) a group."""
+    shape = (num_runs, num_steps)
+    if isinstance(sampling, Poisson):
+        return [generator.binomial(size, sampling.rate, shape) for size in sizes]
+    if num_records is None:
+        raise ValueError(f"{type(sampling).__name__} needs the number of records: state num_records in the scenario.")
+    shares = np.array([*sizes, num_records - sum(sizes)])
+    if isinstance(sampling, WithReplacement):
+        drawn = generator.multinomial(sampling.batch_size, shares / num_records, shape)
+    elif isinstance(sampling, FixedSize):
+        drawn = generator.multivariate_hypergeometric(shares, sampling.batch_size, shape)
+    else:
+        drawn = _draw_passes(sampling, shares, num_steps, num_runs, generator)
+    return list(np.moveaxis(drawn[..., :-1], -1, 0))
+
+
+def _draw_passes(
+    sampling: Sampling, shares: npt.NDArray[np.int64], num_steps: int, num_runs: int, generator: np.random.Generator
+) -> npt.NDArray[np.int64]:
+    """Passes over the data in a random order, shape (num_runs, num_steps, num_groups + 1)."""
+    num_records, batch_size = int(shares.sum()), int(sampling.expected_batch_size())
+    per_pass = sampling.steps_per_epoch(num_records)
+    left = np.broadcast_to(shares, (num_runs, -(-num_steps // per_pass), len(shares))).copy()
+    batches = []
+    for step in range(per_pass):
+        size = min(batch_size, num_records - step * batch_size)
+        batches.append(_draw_without_replacement(left, size, generator))
+        left -= batches[-1]
+    return np.stack(batches, axis=2).reshape(num_runs, -1, len(shares))[:, :num_steps]
+
+
+def _draw_without_replacement(
+    left: npt.NDArray[np.int64], size: int, generator: np.random.Generator
+) -> npt.NDArray[np.int64]:
+    """Multivariate hypergeometric draws from urns that differ, group after group, shape of `left`."""
+    drawn, wanted = np.zeros_like(left), np.full(left.shape[:-1], size)
+    for group in range(left.shape[-1] - 1):
+        others = left[..., group + 1 :].sum(axis=-1)
+        drawn[..., group] = generator.hypergeometric(left[..., group], others, wanted)
+        wanted = wanted - drawn[..., group]
+    drawn[..., -1] = wanted
+    return drawn
+
+
+def _mixture_ratio(
+    released: npt.NDArray[np.float64],
+    groups: tuple[tuple[int, tuple[int, int]], ...],
+    rate: float,
+    noise_multiplier: float,
+) -> npt.NDArray[np.float64]:
+    """Log likelihood of world 1 against world 0 when the draws are hidden, shape (num_runs,)."""
+    log_likelihoods = []
+    for world in (0, 1):
+        present = sum(size for size, signs in groups if signs[world])
+        sign = next((signs[world] for _, signs in groups if signs[world]), 0)
+        drawn = np.arange(present + 1)
+        weights = stats.binom.logpmf(drawn, present, rate)
+        terms = weights - (released[..., None] - sign * drawn) ** 2 / (2 * noise_multiplier**2)
+        log_likelihoods.append(special.logsumexp(terms, axis=-1).sum(axis=1))
+    return np.asarray(log_likelihoods[1] - log_likelihoods[0])

@@ -1,0 +1,51 @@
+"""A dataset whose records carry their own index."""
+
+from typing import Any, NamedTuple
+
+from torch.utils.data import Dataset
+
+
+class IndexedSample(NamedTuple):
+    """A record and its index, or a collated batch of both.
+
+    Attributes:
+        index: Position of the record in the dataset that `WithIndex` wraps; shape (batch,) once collated.
+        sample: What the wrapped dataset returns.
+    """
+
+    index: Any
+    sample: Any
+
+
+class WithIndex(Dataset[IndexedSample]):
+    """Give every record of a map-style dataset its index, so that a model can tell whose records a batch holds.
+
+    `SubsetEnsemble` reads the indices to train each member on its own subset of a shared batch. Wrap the dataset that
+    the pool counts, before any sampler, `Subset` or loader: the indices are positions in that dataset.
+
+    Args:
+        dataset: A dataset with `__getitem__` and `__len__`.
+
+    Raises:
+        TypeError: If the dataset has no length (an iterable dataset has no indices to carry).
+
+    Example:
+        >>> from torch.utils.data import DataLoader
+        >>> batch = next(iter(DataLoader(WithIndex([10.0, 11.0, 12.0]), batch_size=2)))
+        >>> batch.index, batch.sample
+        (tensor([0, 1]), tensor([10., 11.], dtype=torch.float64))
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+            raise TypeError(
+                f"WithIndex needs a dataset with __getitem__ and __len__, got {type(dataset).__name__}: "
+                "an iterable dataset gives its records no fixed index"
+            )
+        self.dataset = dataset
+
+    def __getitem__(self, index: int) -> IndexedSample:
+        return IndexedSample(index, self.dataset[index])
+
+    def __len__(self) -> int:
+        return len(self.dataset)

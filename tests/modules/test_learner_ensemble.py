@@ -1,0 +1,79 @@
+"""Learners that are not torch, one after another."""
+
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_iris
+from sklearn.tree import DecisionTreeClassifier
+from torch.utils.data import DataLoader
+
+from lightning_pac.modules.learner_ensemble import LearnerEnsemble
+from lightning_pac.scenarios import BalancedSubsets
+
+FEATURES, LABELS = load_iris(return_X_y=True)
+POOL = BalancedSubsets(len(FEATURES), 6, seed=2)
+
+
+def tree() -> DecisionTreeClassifier:
+    return DecisionTreeClassifier(random_state=0)
+
+
+def test_each_member_is_the_learner_of_its_subset() -> None:
+    ensemble = LearnerEnsemble(tree, POOL).fit(FEATURES, LABELS, progress=False)
+    for index in range(6):
+        own = POOL.membership(index)
+        alone = tree().fit(FEATURES[own], LABELS[own])
+        assert np.array_equal(ensemble.member(index).predict(FEATURES), alone.predict(FEATURES))
+        assert np.array_equal(ensemble.votes(FEATURES)[:, index].numpy(), alone.predict(FEATURES))
+    # A tree memorizes its records, so that the votes tell members from the others (and the wrong subset would show).
+    right = ensemble.votes(FEATURES).numpy() == LABELS[:, None]
+    inside = POOL.membership_table()
+    assert right[inside].all()
+    assert not right[~inside].all()
+
+
+def test_predictions_run_through_a_trainer(tmp_path: Path) -> None:
+    ensemble = LearnerEnsemble(tree, POOL).fit(FEATURES, LABELS, progress=False)
+    run = pl.Trainer(logger=False, enable_progress_bar=False, accelerator="cpu", default_root_dir=tmp_path)
+    loader = DataLoader(torch.from_numpy(FEATURES), batch_size=50)
+    assert torch.equal(torch.cat(run.predict(ensemble, loader)), ensemble(torch.from_numpy(FEATURES)))
+
+
+def test_shards_are_gathered_and_others_refused(tmp_path: Path) -> None:
+    whole = LearnerEnsemble(tree, POOL).fit(FEATURES, LABELS, progress=False)
+    for number, members in enumerate(("0-3", "4,5")):
+        LearnerEnsemble(tree, POOL, members).fit(FEATURES, LABELS, progress=False).save(tmp_path / f"{number}.pkl")
+    paths = [tmp_path / "1.pkl", tmp_path / "0.pkl"]
+    assert torch.equal(LearnerEnsemble.gather(paths, tree, POOL).votes(FEATURES), whole.votes(FEATURES))
+    with pytest.raises(ValueError, match="members 0, 1, 2, 3 of 6 are missing"):
+        LearnerEnsemble.gather(paths[:1], tree, POOL)
+    with pytest.raises(ValueError, match="not of this pool's table"):
+        LearnerEnsemble.gather(paths, tree, BalancedSubsets(len(FEATURES), 6, seed=3))
+
+
+class Shouting:
+    def fit(self, features: Any, labels: Any) -> None:
+        pass
+
+    def predict(self, features: Any) -> Any:
+        return np.full(len(features), np.nan)
+
+
+def test_bad_records_labels_and_predictions_are_refused() -> None:
+    ensemble = LearnerEnsemble(tree, POOL)
+    with pytest.raises(RuntimeError, match="not trained: call fit"):
+        ensemble.votes(FEATURES)
+    with pytest.raises(ValueError, match="no trained member"):
+        ensemble.member(0)
+    with pytest.raises(ValueError, match="149 records and 149 labels, but the pool was made for 150"):
+        ensemble.fit(FEATURES[1:], LABELS[1:])
+    with pytest.raises(ValueError, match="use integers from 0"):
+        ensemble.fit(FEATURES, np.array(["a"] * 150))
+    with pytest.raises(ValueError, match="encode the classes as 0 to k - 1"):
+        ensemble.fit(FEATURES, LABELS - 1)
+    with pytest.raises(ValueError, match="a member's predictions are not integers"):
+        LearnerEnsemble(Shouting, POOL).fit(FEATURES, LABELS, progress=False).votes(FEATURES)

@@ -1,1 +1,34 @@
 """Loaders whose sampling is known to the accountant, and data modules."""
+
+from lightning_pac.data.batch_samplers import (
+    FixedSizeBatchSampler,
+    PoissonBatchSampler,
+    ShuffledBatchSampler,
+    WithReplacementBatchSampler,
+)
+from lightning_pac.data.describe import count_records, describe_loader, order_is_public
+from lightning_pac.data.loader import PrivateDataLoader, ResumableDataLoader, private_loader, rebuild_loader
+from lightning_pac.data.with_index import IndexedSample, WithIndex
+from lightning_pac.scenarios import EpochShuffle, FixedSize, Poisson, Sampling, Sequential, WithReplacement
+
+__all__ = [
+    "EpochShuffle",
+    "FixedSize",
+    "FixedSizeBatchSampler",
+    "IndexedSample",
+    "Poisson",
+    "PoissonBatchSampler",
+    "PrivateDataLoader",
+    "ResumableDataLoader",
+    "Sampling",
+    "Sequential",
+    "ShuffledBatchSampler",
+    "WithIndex",
+    "WithReplacement",
+    "WithReplacementBatchSampler",
+    "count_records",
+    "describe_loader",
+    "order_is_public",
+    "private_loader",
+    "rebuild_loader",
+]

@@ -1,0 +1,165 @@
+"""Read from a DataLoader how it draws its batches."""
+
+import sys
+from collections.abc import Sized
+from typing import Any, cast
+
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    ConcatDataset,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+)
+
+from lightning_pac.data.batch_samplers import (
+    FixedSizeBatchSampler,
+    PoissonBatchSampler,
+    ShuffledBatchSampler,
+    WithReplacementBatchSampler,
+)
+from lightning_pac.data.loader import PrivateDataLoader
+from lightning_pac.scenarios import EpochShuffle, FixedSize, Poisson, Sampling, Sequential, WithReplacement
+
+__all__ = ["count_records", "describe_loader", "order_is_public"]
+
+WAY_OUT = "pass sampling= to let our own sampler draw the batches, for instance Poisson(rate=...)"
+
+# The default seed of torch's generator has 53 random bits; seeds that people and `seed_everything` choose have 32.
+CHOSEN_SEEDS = 2**32
+
+
+def describe_loader(dataloader: Any) -> Sampling:
+    """Read what a DataLoader does, as a public descriptor of its sampling.
+
+    Args:
+        dataloader: A `torch.utils.data.DataLoader` over a map-style dataset.
+
+    Returns:
+        `EpochShuffle`, `Sequential`, `WithReplacement`, `FixedSize` or `Poisson`, with the loader's own batch size.
+
+    Raises:
+        TypeError: If it is no DataLoader, or its dataset is iterable.
+        ValueError: If nothing bounds how often a record is drawn: a weighted, padding, stratified or unknown sampler,
+            a dataset that holds a record twice, no automatic batching.
+
+    Example:
+        >>> describe_loader(DataLoader(range(100), batch_size=8, shuffle=True))
+        EpochShuffle(batch_size=8, drop_last=False, steps_per_pass=None)
+    """
+    if not isinstance(dataloader, DataLoader):
+        raise TypeError(f"{type(dataloader).__name__} is not a torch DataLoader, so its draws are unknown: {WAY_OUT}.")
+    if isinstance(dataloader.dataset, IterableDataset):
+        raise TypeError(
+            f"{type(dataloader.dataset).__name__} is an iterable dataset, and nothing bounds how often it yields a "
+            "record: use a map-style dataset, with __getitem__ and __len__."
+        )
+    _check_each_record_once(dataloader.dataset)
+    if isinstance(dataloader, PrivateDataLoader):
+        return dataloader.sampling
+    batch_sampler = dataloader.batch_sampler
+    if batch_sampler is None:
+        raise ValueError(
+            "The DataLoader has no automatic batching (batch_size=None), so one item may hold any number of records: "
+            "let the dataset return single records, and give the DataLoader a batch_size."
+        )
+    if type(batch_sampler) is BatchSampler:
+        return _describe_sampler(batch_sampler, dataloader)
+    return _describe_batch_sampler(batch_sampler)
+
+
+def count_records(dataloader: DataLoader[Any]) -> int:
+    """How many records the loader draws from: its dataset's, or those of a `SubsetRandomSampler`.
+
+    Example:
+        >>> count_records(DataLoader(range(100), batch_size=8))
+        100
+    """
+    inner = getattr(dataloader.batch_sampler, "sampler", None)
+    if isinstance(inner, SubsetRandomSampler):
+        return len(inner.indices)
+    return len(cast(Sized, dataloader.dataset))
+
+
+def order_is_public(dataloader: DataLoader[Any]) -> bool:
+    """Whether an adversary may know the order of the batches: no shuffling, or shuffling from a seed that was chosen.
+
+    Our own loaders draw from the operating system. A stock loader shuffles with torch's global generator, which
+    `seed_everything` seeds (Lightning's command line does so with 0 by default), or with a generator it was given.
+    """
+    if isinstance(dataloader, PrivateDataLoader):
+        return not dataloader.sampling.random_draws
+    inner = getattr(dataloader.batch_sampler, "sampler", None)
+    if isinstance(inner, SequentialSampler):
+        return True
+    generator = dataloader.generator or getattr(inner, "generator", None)
+    return generator is not None or torch.initial_seed() < CHOSEN_SEEDS
+
+
+def _describe_sampler(batch_sampler: BatchSampler, dataloader: DataLoader[Any]) -> Sampling:
+    sampler, size, drop_last = batch_sampler.sampler, batch_sampler.batch_size, batch_sampler.drop_last
+    if type(sampler) is SequentialSampler:
+        return Sequential(size, drop_last)
+    if type(sampler) is RandomSampler:
+        records = len(cast(Sized, dataloader.dataset))
+        if sampler.replacement:
+            return WithReplacement(size)
+        if sampler.num_samples > records:
+            raise ValueError(
+                f"RandomSampler draws {sampler.num_samples} of {records} records without replacement, so records come "
+                f"twice in a pass: leave num_samples out, or {WAY_OUT}."
+            )
+        shortened = sampler.num_samples < records
+        return EpochShuffle(size, drop_last, steps_per_pass=len(batch_sampler) if shortened else None)
+    if type(sampler) is SubsetRandomSampler:
+        _check_distinct(sampler.indices, "SubsetRandomSampler")
+        return EpochShuffle(size, drop_last)
+    raise ValueError(_refusal(sampler))
+
+
+def _describe_batch_sampler(batch_sampler: Any) -> Sampling:
+    if type(batch_sampler) is PoissonBatchSampler:
+        return Poisson(batch_sampler.rate)
+    if type(batch_sampler) is WithReplacementBatchSampler:
+        return WithReplacement(batch_sampler.batch_size)
+    if type(batch_sampler) is FixedSizeBatchSampler:
+        return FixedSize(batch_sampler.batch_size)
+    if type(batch_sampler) is ShuffledBatchSampler:
+        kind = EpochShuffle if batch_sampler.shuffle else Sequential
+        return kind(batch_sampler.batch_size, batch_sampler.drop_last)
+    opacus = sys.modules.get("opacus.utils.uniform_sampler")
+    if opacus is not None and type(batch_sampler) is opacus.UniformWithReplacementSampler:
+        return Poisson(batch_sampler.sample_rate, secret_draws=False)
+    raise ValueError(_refusal(batch_sampler))
+
+
+def _refusal(sampler: Sampler[Any] | Any) -> str:
+    name = type(sampler).__name__
+    if "Weighted" in name or "Stratified" in name or "Balanced" in name:
+        reason = "draws by weights or labels, so the secret itself may decide how often a record is drawn"
+    elif "Distributed" in name:
+        reason = "pads its passes by repeating records"
+    else:
+        reason = "is unknown, and nothing bounds how often it draws a record"
+    return f"The sampler {name} {reason}: use shuffle=True, or leave it out and {WAY_OUT}."
+
+
+def _check_each_record_once(dataset: Any) -> None:
+    if isinstance(dataset, Subset):
+        _check_distinct(dataset.indices, "Subset")
+        _check_each_record_once(dataset.dataset)
+    elif isinstance(dataset, ConcatDataset):
+        _check_distinct([id(part) for part in dataset.datasets], "ConcatDataset")
+        for part in dataset.datasets:
+            _check_each_record_once(part)
+
+
+def _check_distinct(indices: Any, name: str) -> None:
+    values = indices.tolist() if hasattr(indices, "tolist") else list(indices)
+    if len(set(values)) != len(values):
+        raise ValueError(f"{name} holds records twice, so a record counts more than once in a pass: list each once.")

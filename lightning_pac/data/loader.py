@@ -1,0 +1,243 @@
+"""A DataLoader that draws batches as a sampling descriptor says, and knows how many records each of them holds."""
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, Sampler, SequentialSampler
+from typing_extensions import override
+
+from lightning_pac.data.batch_samplers import (
+    FixedSizeBatchSampler,
+    PoissonBatchSampler,
+    ShuffledBatchSampler,
+    WithReplacementBatchSampler,
+)
+from lightning_pac.randomness import secure_generator
+from lightning_pac.scenarios import EpochShuffle, FixedSize, Poisson, Sampling, Sequential, WithReplacement
+
+__all__ = ["PrivateDataLoader", "ResumableDataLoader", "private_loader", "rebuild_loader"]
+
+# A batch in which no record was drawn is delivered as this one, since few networks survive a batch of length zero.
+PLACEHOLDER = 0
+
+
+class PrivateDataLoader(DataLoader[Any]):
+    """A DataLoader whose draws are those of a sampling descriptor; `private_loader` makes it.
+
+    The batch of an optimizer step may be delivered in several microbatches. A microbatch in which no record was drawn
+    is delivered as the dataset's first record, because few networks survive a batch of length zero; `num_drawn` is
+    then 0, and whoever trains on it must count its gradient as zero.
+
+    Args:
+        dataset: A map-style dataset.
+        sampling: How the batch of each optimizer step is drawn.
+        num_microbatches: Microbatches in each optimizer step (`accumulate_grad_batches`).
+        batches: The sampler behind the descriptor.
+        kwargs: Further arguments of `torch.utils.data.DataLoader`.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        sampling: Sampling,
+        num_microbatches: int,
+        batches: Sampler[list[int]],
+        **kwargs: Any,
+    ) -> None:
+        self.sampling = sampling
+        self.num_microbatches = num_microbatches
+        self.num_drawn: int | None = None
+        self.microbatch: int | None = None
+        self._microbatches = _MicrobatchSampler(batches, num_microbatches)
+        super().__init__(dataset, batch_sampler=self._microbatches, **kwargs)
+
+    @override
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        # A generator starts at the first batch: until then, `skip_microbatches` and `load_state_dict` take effect.
+        for batch in super().__iter__():
+            self.num_drawn, self.microbatch = self._microbatches.delivered.popleft()
+            yield batch
+
+    def skip_microbatches(self, count: int) -> None:
+        """Leave out the first microbatches of the first optimizer step that the next iteration draws.
+
+        A run that resumes between two microbatches of a step must not fill the step up from the next draw: a record
+        could then enter one step twice.
+        """
+        self._microbatches.skip = count
+
+
+class ResumableDataLoader(PrivateDataLoader):
+    """A `PrivateDataLoader` over passes, which Lightning saves into checkpoints and restores.
+
+    It counts the batches that were delivered, not those that workers have fetched ahead. Resumed at a checkpoint, it
+    gives the rest of the interrupted pass: no record twice, none never.
+    """
+
+    _delivered = 0
+
+    @override
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        self._delivered = self._microbatches.position
+        for batch in super().__iter__():
+            self._delivered += 1
+            yield batch
+
+    @property
+    def within_pass(self) -> bool:
+        """Whether the next iteration continues a pass that a loaded state describes."""
+        return self._microbatches.position > 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """The pass and the position in it, as plain values."""
+        steps, rest = divmod(self._delivered, self.num_microbatches)
+        return {**self._passes.state_dict(steps), "num_microbatches": rest}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Make the next iteration the rest of the pass that the state describes.
+
+        Raises:
+            ValueError: If the state belongs to another dataset or batch size.
+        """
+        self._passes.load_state_dict(state)
+        self._microbatches.skip = state["num_microbatches"]
+        steps = state["num_batches"] if state["num_batches"] < len(self._passes) else 0
+        self._microbatches.position = steps * self.num_microbatches + state["num_microbatches"]
+        self._delivered = self._microbatches.position
+
+    @property
+    def _passes(self) -> ShuffledBatchSampler:
+        assert isinstance(self._microbatches.batches, ShuffledBatchSampler)
+        return self._microbatches.batches
+
+
+def private_loader(
+    dataset: Dataset[Any], sampling: Sampling, num_microbatches: int = 1, **kwargs: Any
+) -> PrivateDataLoader:
+    """Build the DataLoader that draws as `sampling` says, from the operating system's randomness.
+
+    Args:
+        dataset: A map-style dataset.
+        sampling: How the batch of each optimizer step is drawn. `EpochShuffle` and `Sequential` give a loader that can
+            be resumed within a pass; the others draw every batch afresh and have no state.
+        num_microbatches: Microbatches in each optimizer step (`accumulate_grad_batches`).
+        kwargs: Further arguments of `torch.utils.data.DataLoader`, such as `num_workers` or `collate_fn`.
+
+    Raises:
+        TypeError: If the dataset has no length or the descriptor is unknown.
+        ValueError: If the sizes do not fit, or Poisson draws are declared public.
+
+    Example:
+        >>> loader = private_loader(range(100), Poisson(rate=0.1), num_workers=0)
+        >>> sum(1 for batch in loader), loader.sampling
+        (10, Poisson(rate=0.1, batch_size=None, secret_draws=True))
+    """
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
+        raise TypeError(
+            f"{type(dataset).__name__} has no length, so no batch can be drawn from it: "
+            "use a dataset with __getitem__ and __len__."
+        )
+    if num_microbatches < 1:
+        raise ValueError(f"num_microbatches is {num_microbatches}, but it must be at least 1.")
+    records = len(dataset)
+    if isinstance(sampling, EpochShuffle | Sequential):
+        passes = ShuffledBatchSampler(
+            records, sampling.batch_size, sampling.drop_last, shuffle=isinstance(sampling, EpochShuffle)
+        )
+        return ResumableDataLoader(dataset, sampling, num_microbatches, passes, **kwargs)
+    batches: Sampler[list[int]]
+    if isinstance(sampling, Poisson):
+        if not sampling.secret_draws:
+            raise ValueError("Our Poisson sampler draws in secret: leave secret_draws=False out.")
+        batches = PoissonBatchSampler(records, sampling.rate)
+    elif isinstance(sampling, FixedSize):
+        batches = FixedSizeBatchSampler(records, sampling.batch_size)
+    elif isinstance(sampling, WithReplacement):
+        batches = WithReplacementBatchSampler(records, sampling.batch_size)
+    else:
+        raise TypeError(
+            f"No sampler draws as {type(sampling).__name__} says: use EpochShuffle, FixedSize, Poisson, "
+            "WithReplacement or Sequential."
+        )
+    return PrivateDataLoader(dataset, sampling, num_microbatches, batches, **kwargs)
+
+
+def rebuild_loader(dataloader: DataLoader[Any], sampling: Sampling, num_microbatches: int = 1) -> PrivateDataLoader:
+    """Give a DataLoader our draws, and leave all else as it is: workers, collate function, pinned memory.
+
+    Args:
+        dataloader: The loader whose dataset, workers and collate function are kept.
+        sampling: How the batch of each optimizer step is drawn.
+        num_microbatches: Microbatches in each optimizer step.
+
+    Raises:
+        TypeError: If its dataset has no length.
+        ValueError: If it has a sampler of its own, which would be dropped, or no automatic batching.
+    """
+    ours = isinstance(dataloader, PrivateDataLoader) or type(dataloader.batch_sampler) is PoissonBatchSampler
+    if not ours and not isinstance(dataloader.dataset, IterableDataset):
+        if dataloader.batch_sampler is None:
+            raise ValueError(
+                f"The DataLoader has no automatic batching (batch_size=None), so {type(sampling).__name__} cannot draw "
+                "single records: let the dataset return one record, and give the DataLoader a batch_size."
+            )
+        inner = getattr(dataloader.batch_sampler, "sampler", None)
+        if type(inner) not in (RandomSampler, SequentialSampler):
+            raise ValueError(
+                f"The DataLoader has a sampler of its own ({type(inner or dataloader.batch_sampler).__name__}), which "
+                f"sampling={type(sampling).__name__} would silently replace: give it the dataset alone (a "
+                "torch.utils.data.Subset for some of the records)."
+            )
+    return private_loader(dataloader.dataset, sampling, num_microbatches, **_kept_arguments(dataloader))
+
+
+class _MicrobatchSampler(Sampler[list[int]]):
+    """Cuts each batch into microbatches and notes, in the order of delivery, how many records each holds."""
+
+    def __init__(self, batches: Sampler[list[int]], num_microbatches: int) -> None:
+        self.batches = batches
+        self.num_microbatches = num_microbatches
+        self.delivered: deque[tuple[int, int]] = deque()
+        self.skip = 0
+        self.position = 0
+
+    @override
+    def __iter__(self) -> Iterator[list[int]]:
+        self.delivered.clear()
+        skip, self.skip, self.position = self.skip, 0, 0
+        for batch in self.batches:
+            for number, part in enumerate(self._cut(batch)):
+                if number >= skip:
+                    self.delivered.append((len(part), number))
+                    yield part or [PLACEHOLDER]
+            skip = 0
+
+    def __len__(self) -> int:
+        return len(self.batches) * self.num_microbatches  # type: ignore[arg-type]
+
+    def _cut(self, batch: list[int]) -> list[list[int]]:
+        if self.num_microbatches == 1:
+            return [batch]
+        records = np.asarray(batch, dtype=np.int64)
+        if isinstance(self.batches, PoissonBatchSampler):
+            # Where a record goes must not depend on which others were drawn: some microbatches may be left out.
+            place = secure_generator().integers(self.num_microbatches, len(records))
+            return [records[place == number].tolist() for number in range(self.num_microbatches)]
+        return [part.tolist() for part in np.array_split(records, self.num_microbatches)]
+
+
+def _kept_arguments(dataloader: DataLoader[Any]) -> dict[str, Any]:
+    kept = {
+        "num_workers": dataloader.num_workers,
+        "collate_fn": dataloader.collate_fn,
+        "pin_memory": dataloader.pin_memory,
+        "timeout": dataloader.timeout,
+        "worker_init_fn": dataloader.worker_init_fn,
+        "persistent_workers": dataloader.persistent_workers,
+    }
+    if dataloader.num_workers > 0:
+        kept["multiprocessing_context"] = dataloader.multiprocessing_context
+        kept["prefetch_factor"] = dataloader.prefetch_factor
+    return kept

@@ -1,0 +1,168 @@
+"""Reading a DataLoader: what it is called, and that what it does stays within what is claimed of it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from opacus.utils.uniform_sampler import UniformWithReplacementSampler
+from torch.utils.data import (
+    BatchSampler,
+    ConcatDataset,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+from torch.utils.data.distributed import DistributedSampler
+
+from lightning_pac.data import (
+    EpochShuffle,
+    FixedSize,
+    FixedSizeBatchSampler,
+    Poisson,
+    PoissonBatchSampler,
+    Sequential,
+    ShuffledBatchSampler,
+    WithReplacement,
+    count_records,
+    describe_loader,
+    order_is_public,
+    private_loader,
+)
+
+DATA: Any = range(100)
+
+
+def load(**kwargs: Any) -> DataLoader[Any]:
+    return DataLoader(DATA, **kwargs)
+
+
+LOADERS = [
+    (load(batch_size=8, shuffle=True), EpochShuffle(8)),
+    (load(batch_size=8, shuffle=True, drop_last=True), EpochShuffle(8, drop_last=True)),
+    (load(batch_size=8), Sequential(8)),
+    (load(batch_size=8, shuffle=True, num_workers=2), EpochShuffle(8)),
+    (load(batch_size=8, sampler=RandomSampler(DATA, replacement=True)), WithReplacement(8)),
+    (load(batch_size=8, sampler=RandomSampler(DATA, num_samples=30)), EpochShuffle(8, steps_per_pass=4)),
+    (load(batch_size=8, sampler=SubsetRandomSampler(range(50))), EpochShuffle(8)),
+    (load(batch_sampler=BatchSampler(RandomSampler(DATA), 8, False)), EpochShuffle(8)),
+    (load(batch_sampler=PoissonBatchSampler(100, 0.1)), Poisson(0.1)),
+    (load(batch_sampler=FixedSizeBatchSampler(100, 8)), FixedSize(8)),
+    (load(batch_sampler=ShuffledBatchSampler(100, 8)), EpochShuffle(8)),
+    (load(batch_sampler=ShuffledBatchSampler(100, 8, shuffle=False)), Sequential(8)),
+    (private_loader(DATA, Poisson(0.2, batch_size=20)), Poisson(0.2, batch_size=20)),
+    (
+        load(batch_sampler=UniformWithReplacementSampler(num_samples=100, sample_rate=0.1)),
+        Poisson(0.1, secret_draws=False),
+    ),
+]
+
+
+@pytest.mark.parametrize(("loader", "sampling"), LOADERS, ids=lambda value: type(value).__name__)
+def test_a_loader_is_described_by_what_it_does(loader: DataLoader[Any], sampling: Any) -> None:
+    assert describe_loader(loader) == sampling
+
+
+@pytest.mark.parametrize("case", [case for case in LOADERS if not isinstance(case[1], Poisson)], ids=str)
+def test_no_epoch_draws_more_than_its_description_allows(case: tuple[DataLoader[Any], Any]) -> None:
+    loader, sampling = case
+    differing, worst = 12, 0
+    indices = loader.batch_sampler
+    assert indices is not None
+    for _ in range(30):
+        counts = [sum(index < differing for index in batch) for batch in indices]
+        worst = max(worst, sum(count**2 for count in counts))
+        steps = len(counts)
+    assert worst <= sampling.worst_case_square_sum(differing, count_records(loader), steps)
+    if isinstance(sampling, EpochShuffle):
+        assert worst > EpochShuffle(sampling.batch_size).worst_case_square_sum(4, 100, steps)
+
+
+def test_the_number_of_records_is_that_of_the_sampler() -> None:
+    assert count_records(load(batch_size=8)) == 100
+    assert count_records(load(batch_size=8, sampler=SubsetRandomSampler(range(50)))) == 50
+
+
+def test_a_chosen_seed_makes_the_order_public() -> None:
+    state = torch.get_rng_state()
+    try:
+        torch.manual_seed(0)
+        assert order_is_public(load(batch_size=8, shuffle=True))
+        torch.seed()  # 64 bits from the operating system: below 2**32 once in 4e9
+        assert not order_is_public(load(batch_size=8, shuffle=True))
+        assert order_is_public(load(batch_size=8, shuffle=True, generator=torch.Generator()))
+        assert order_is_public(load(batch_size=8, sampler=RandomSampler(DATA, generator=torch.Generator())))
+        assert order_is_public(load(batch_size=8))
+        assert not order_is_public(private_loader(DATA, EpochShuffle(8)))
+        assert order_is_public(private_loader(DATA, Sequential(8)))
+    finally:
+        torch.set_rng_state(state)
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(10))
+
+
+class Mine(Sampler[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter([0] * 100)
+
+    def __len__(self) -> int:
+        return 100
+
+
+class StratifiedSampler(Mine):
+    pass
+
+
+class MyRandomSampler(RandomSampler):
+    def __iter__(self) -> Iterator[int]:
+        return iter([0] * 100)
+
+
+class MyBatchSampler(BatchSampler):
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter([[0, 0]])
+
+
+@pytest.mark.parametrize(
+    ("loader", "error", "message"),
+    [
+        ([1, 2], TypeError, "list is not a torch DataLoader"),
+        (DataLoader(Stream(), batch_size=2), TypeError, "Stream is an iterable dataset"),
+        (load(batch_size=None), ValueError, r"no automatic batching \(batch_size=None\)"),
+        (load(batch_size=8, sampler=WeightedRandomSampler([1.0] * 100, 100)), ValueError, "draws by weights or labels"),
+        (load(batch_size=8, sampler=StratifiedSampler()), ValueError, "StratifiedSampler draws by weights or labels"),
+        (
+            load(batch_size=8, sampler=DistributedSampler(DATA, 3, 0)),
+            ValueError,
+            "pads its passes by repeating records",
+        ),
+        (load(batch_size=8, sampler=Mine()), ValueError, "The sampler Mine is unknown.*pass sampling="),
+        (load(batch_size=8, sampler=MyRandomSampler(DATA)), ValueError, "The sampler MyRandomSampler is unknown"),
+        (
+            load(batch_sampler=MyBatchSampler(SequentialSampler(DATA), 8, False)),
+            ValueError,
+            "The sampler MyBatchSampler is unknown",
+        ),
+        (
+            load(batch_size=8, sampler=RandomSampler(DATA, num_samples=150)),
+            ValueError,
+            "RandomSampler draws 150 of 100 records without replacement",
+        ),
+        (load(batch_size=8, sampler=SubsetRandomSampler([1, 1, 2])), ValueError, "SubsetRandomSampler holds records"),
+        (DataLoader(Subset(DATA, [3, 3]), batch_size=2), ValueError, "Subset holds records twice"),
+        (DataLoader(Subset(DATA, np.array([3, 3])), batch_size=2), ValueError, "Subset holds records twice"),
+        (DataLoader(ConcatDataset([DATA, DATA]), batch_size=2), ValueError, "ConcatDataset holds records twice"),
+    ],
+)
+def test_what_cannot_be_bounded_is_refused(loader: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        describe_loader(loader)

@@ -1,5 +1,6 @@
 """Loaders that deliver what the descriptor promises, in microbatches, with workers, and across a restart."""
 
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -56,9 +57,9 @@ def test_microbatches_of_a_step_make_up_its_batch(sampling: Any) -> None:
     for batch in loader:
         parts.append((loader.microbatch, [] if loader.num_drawn == 0 else batch.tolist()))
     assert [number for number, _ in parts] == [0, 1, 2] * 5
-    steps = [sum((part for _, part in parts[start : start + 3]), []) for start in range(0, 15, 3)]
+    steps = [list(chain(*(part for _, part in parts[start : start + 3]))) for start in range(0, 15, 3)]
     if isinstance(sampling, EpochShuffle | Sequential):
-        assert sorted(sum(steps, [])) == list(range(40))
+        assert sorted(chain(*steps)) == list(range(40))
     if not isinstance(sampling, Poisson):
         assert all(len(step) == 8 for step in steps)
     if not isinstance(sampling, WithReplacement):

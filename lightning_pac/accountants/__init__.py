@@ -4,6 +4,7 @@ from lightning_pac.accountants.account import Charge, LedgerAccount
 from lightning_pac.accountants.card import Estimate, Guarantee, PrivacyCard
 from lightning_pac.accountants.journal import Attempt, TrainingAttempt
 from lightning_pac.accountants.ledger import PrivacyLedger
+from lightning_pac.accountants.transcript import ResponseTranscript, adopt_ledger
 
 __all__ = [
     "Attempt",
@@ -13,5 +14,7 @@ __all__ = [
     "LedgerAccount",
     "PrivacyCard",
     "PrivacyLedger",
+    "ResponseTranscript",
     "TrainingAttempt",
+    "adopt_ledger",
 ]

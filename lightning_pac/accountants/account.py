@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lightning_pac.accountants.card import PrivacyCard
 from lightning_pac.accountants.journal import Attempt, TrainingAttempt
 from lightning_pac.accountants.storage import LedgerStorage
 from lightning_pac.exceptions import BudgetExceededError
@@ -172,6 +173,17 @@ class LedgerAccount:
             "SELECT first_step, num_steps, cost, time FROM attempts WHERE account = ? ORDER BY id", (self._id,)
         )
         return tuple(Attempt(*row) for row in rows)
+
+    def attach_card(self, card: PrivacyCard) -> None:
+        """Keeps the newest privacy card of what this account paid for; `lightning-pac account` shows it."""
+        with self._storage.transaction() as connection:
+            connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (f"card {self._id}", card.to_json()))
+
+    @property
+    def card(self) -> PrivacyCard | None:
+        """The card that was attached last, None if none was."""
+        rows = self._storage.read("SELECT value FROM meta WHERE key = ?", (f"card {self._id}",))
+        return PrivacyCard.from_json(rows[0][0]) if rows else None
 
     def _limits(self) -> list[tuple[float, float, str]]:
         limits = [(math.inf, 0.0, "nothing")]

@@ -106,20 +106,30 @@ class PrivacyCard:
         }
 
     @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> "PrivacyCard":
-        """The card that `to_dict` wrote."""
-        estimates = [
-            {**entry, "interval": None if entry.get("interval") is None else tuple(entry["interval"])}
-            for entry in content.get("estimates", ())
-        ]
-        return cls(
-            title=content["title"],
-            secret=content["secret"],
-            guarantees=tuple(Guarantee(**entry) for entry in content["guarantees"]),
-            conditions=tuple(content["conditions"]),
-            estimates=tuple(Estimate(**entry) for entry in estimates),
-            details=content.get("details", {}),
-        )
+    def from_json(cls, text: str) -> "PrivacyCard":
+        """The card that `to_json` wrote.
+
+        Raises:
+            ValueError: If the text is not a privacy card.
+        """
+        try:
+            content = json.loads(text)
+            estimates = [
+                {**entry, "interval": None if entry["interval"] is None else tuple(map(float, entry["interval"]))}
+                for entry in content["estimates"]
+            ]
+            return cls(
+                title=content["title"],
+                secret=content["secret"],
+                guarantees=tuple(Guarantee(**_float_value(entry)) for entry in content["guarantees"]),
+                conditions=tuple(content["conditions"]),
+                estimates=tuple(Estimate(**_float_value(entry)) for entry in estimates),
+                details=content["details"],
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"this is not a privacy card ({error!r}): give the JSON that PrivacyCard.save wrote"
+            ) from error
 
     def to_json(self) -> str:
         """The card as JSON text. An infinite bound is the string `"inf"`, since JSON has no such number."""
@@ -178,6 +188,10 @@ def _without_infinities(value: Any) -> Any:
     if isinstance(value, float) and (value != value or abs(value) == float("inf")):
         return str(value)
     return value
+
+
+def _float_value(entry: dict[str, Any]) -> dict[str, Any]:
+    return {**entry, "value": float(entry["value"])}
 
 
 def _bullets(lines: Any) -> str:

@@ -232,7 +232,8 @@ class PrivacyLedger:
             if differences:
                 raise LedgerMismatchError(
                     f"{currency} costs add up under one common coupling only, and account {other.name!r} of "
-                    f"{self.path} declares another one ({', '.join(differences)}): declare the same, or use another ledger"
+                    f"{self.path} declares another one ({', '.join(differences)}): declare the same, or use another "
+                    "ledger"
                 )
 
 

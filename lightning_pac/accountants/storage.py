@@ -37,15 +37,17 @@ _SCHEMA = (
         num_steps INTEGER NOT NULL, cost REAL NOT NULL,
         time TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')))""",
     """CREATE TABLE transcripts (
-        account INTEGER PRIMARY KEY REFERENCES accounts (id), home TEXT NOT NULL, secret TEXT NOT NULL UNIQUE)""",
-    """CREATE TABLE responses (
+        account INTEGER PRIMARY KEY REFERENCES accounts (id), secret TEXT NOT NULL UNIQUE, home TEXT NOT NULL)""",
+    """CREATE TABLE entries (
         account INTEGER NOT NULL REFERENCES accounts (id), sequence INTEGER NOT NULL, num_answers INTEGER NOT NULL,
         cost REAL NOT NULL, payload BLOB NOT NULL, tag BLOB NOT NULL,
         PRIMARY KEY (account, sequence)) WITHOUT ROWID""",
     """CREATE TABLE snapshots (
-        account INTEGER NOT NULL REFERENCES accounts (id), sequence INTEGER NOT NULL, num_answers INTEGER NOT NULL,
-        spent REAL NOT NULL, log_belief BLOB NOT NULL, chain BLOB NOT NULL, tag BLOB NOT NULL,
-        PRIMARY KEY (account, sequence)) WITHOUT ROWID""",
+        account INTEGER PRIMARY KEY REFERENCES accounts (id), sequence INTEGER NOT NULL, num_answers INTEGER NOT NULL,
+        spent REAL NOT NULL, state BLOB NOT NULL, chain BLOB NOT NULL, tag BLOB NOT NULL)""",
+    """CREATE TABLE requests (
+        account INTEGER NOT NULL REFERENCES accounts (id), request TEXT NOT NULL, sequence INTEGER NOT NULL,
+        PRIMARY KEY (account, request)) WITHOUT ROWID""",
 )
 
 
@@ -77,7 +79,9 @@ class LedgerStorage:
             )
         if writable:
             _create_private_file(self.path)
-            self._lock = WriterLock(self.path)
+            self._lock = WriterLock(
+                self.path, "close it there, pass the open PrivacyLedger on, or use PrivacyLedger.read_only"
+            )
         elif not self.path.exists():
             raise LedgerError(f"there is no ledger at {self.path}: check the path")
         try:

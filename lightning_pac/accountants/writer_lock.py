@@ -1,4 +1,4 @@
-"""One writer a ledger: an operating-system lock that ends with the process that holds it."""
+"""One writer a file: an operating-system lock that ends with the process that holds it."""
 
 import json
 import os
@@ -18,48 +18,46 @@ _held_here_guard = threading.Lock()
 
 
 class WriterLock:
-    """Exclusive right to write the ledger at `path`, taken at once or refused.
+    """Exclusive right to write the file at `path`, taken at once or refused.
 
-    The lock is a POSIX record lock on `<path>.lock`. It is not inherited by forked data loader workers, and the kernel
-    drops it when the process ends, however it ends. The file also says who holds it, for the error of the second.
+    The lock is a POSIX record lock on `<path>-writer`. It is not inherited by forked data loader workers, and the
+    kernel drops it when the process ends, however it ends. The file also says who holds it, for the error of the
+    second.
 
     Args:
-        path: The ledger, resolved.
+        path: The file, resolved.
+        remedy: What the one who is refused can do, for the error.
 
     Raises:
         LedgerError: If the lock is held, by this process or another, or the lock file cannot be written.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, remedy: str) -> None:
         self._path = path
+        self._remedy = remedy
         self._key = str(path)
         with _held_here_guard:
             if self._key in _held_here:
-                raise LedgerError(
-                    f"{path} is already open for writing in this process: pass the open PrivacyLedger on, or close it"
-                )
+                raise LedgerError(f"{path} is already open for writing in this process: {remedy}")
             self._descriptor = self._acquire()
             _held_here.add(self._key)
         self._owner = os.getpid()
 
     def _acquire(self) -> int:
-        lock_path = self._path.with_name(self._path.name + ".lock")
+        lock_path = self._path.with_name(self._path.name + "-writer")
         try:
             descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
             raise LedgerError(
                 f"{self._path} cannot be opened for writing, because {lock_path} cannot be written "
-                f"({error.strerror}): choose a writable folder, or open it with PrivacyLedger.read_only"
+                f"({error.strerror}): choose a writable folder"
             ) from error
         try:
             _lock(descriptor)
         except OSError as error:
             holder = _read_holder(descriptor)
             os.close(descriptor)
-            raise LedgerError(
-                f"{self._path} has another writer{holder}: wait until it ends, or open the ledger with "
-                "PrivacyLedger.read_only"
-            ) from error
+            raise LedgerError(f"{self._path} has another writer{holder}: {self._remedy}") from error
         holder_record = {
             "pid": os.getpid(),
             "host": socket.gethostname(),

@@ -1,17 +1,16 @@
 """The secret index and the file that keeps it."""
 
-import contextlib
 import json
 import os
 import stat
 from pathlib import Path
-from typing import Any, NoReturn
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from lightning_pac.exceptions import LedgerError, LedgerMismatchError
 from lightning_pac.randomness import secure_generator
+
+if TYPE_CHECKING:
+    from lightning_pac.scenarios.secret_space import SecretSpace
 
 __all__ = ["SecretIndex"]
 
@@ -25,35 +24,16 @@ class SecretIndex:
     cannot be pickled, so it reaches no log, checkpoint or worker process by accident.
 
     Attributes:
+        space: The public space that the index was drawn from.
         path: The file, readable by its owner only.
-        table_hash: Hash of the secret space that the index belongs to.
         key: 32 random bytes that key the chain of the ledger.
-        high_water_mark: Number of ledger entries that are known to exist; a ledger with fewer was rolled back.
     """
 
-    def __init__(self, index: int, table_hash: str, key: bytes, path: Path, high_water_mark: int = 0) -> None:
+    def __init__(self, index: int, space: "SecretSpace", key: bytes, path: Path) -> None:
         self._index = index
-        self.table_hash = table_hash
+        self.space = space
         self.key = key
         self.path = path
-        self.high_water_mark = high_water_mark
-
-    def advance(self, high_water_mark: int) -> None:
-        """Write a larger high-water mark to the file, durably and atomically.
-
-        Raises:
-            ValueError: If the mark is smaller than the one on file.
-        """
-        if high_water_mark < self.high_water_mark:
-            raise ValueError(f"high-water mark {high_water_mark} is behind the {self.high_water_mark} on file.")
-        replacement = self.path.with_name(f"{self.path.name}.new")
-        with contextlib.suppress(FileNotFoundError):
-            replacement.unlink()
-        content = _encode(self._index, self.table_hash, self.key, high_water_mark)
-        _create_durably(replacement, content)
-        os.replace(replacement, self.path)
-        _flush_directory(self.path.parent)
-        self.high_water_mark = high_water_mark
 
     def __index__(self) -> int:
         return self._index
@@ -65,41 +45,43 @@ class SecretIndex:
         raise TypeError("a SecretIndex cannot be pickled: open its file with load_secret where it is needed.")
 
 
-def create_secret(path: Path, prior: npt.NDArray[np.float64], table_hash: str) -> SecretIndex:
-    """Draw an index from `prior` and write it to a file that did not exist."""
+def create_secret(path: Path, space: "SecretSpace") -> SecretIndex:
+    """Draw an index from the prior of `space` and write it to a file that did not exist."""
     generator = secure_generator()
-    index = generator.choice(prior)
+    index = generator.choice(space.prior)
     key = generator.bytes(KEY_BYTES)
     try:
-        _create_durably(path, _encode(index, table_hash, key, 0))
+        _create_durably(path, _encode(index, space.table_hash, key))
     except FileExistsError as error:
         raise FileExistsError(
             f"{path} exists, and a secret is drawn only once: open it with load_secret, or name another file."
         ) from error
-    return SecretIndex(index, table_hash, key, path)
+    return SecretIndex(index, space, key, path)
 
 
-def read_secret(path: Path, num_secrets: int, table_hash: str) -> SecretIndex:
-    """Read a secret file and check that it belongs to the table."""
+def read_secret(path: Path, space: "SecretSpace") -> SecretIndex:
+    """Read a secret file and check that it belongs to the table of `space`."""
     if stat.S_IMODE(path.stat().st_mode) & 0o077:
         raise LedgerError(f"{path} may be read by other users: make it private with `chmod 600 {path}`.")
     try:
         content: dict[str, Any] = json.loads(path.read_text())
-        index, mark = int(content["index"]), int(content["high_water_mark"])
+        index = int(content["index"])
         key, written_hash = bytes.fromhex(content["key"]), str(content["table_hash"])
     except (ValueError, KeyError, TypeError) as error:
         raise LedgerError(f"{path} is no secret file or is damaged: restore it from a copy.") from error
-    if written_hash != table_hash:
+    if written_hash != space.table_hash:
         raise LedgerMismatchError(
-            f"{path} belongs to the table {written_hash[:12]}, not to {table_hash[:12]}: use the pool it was drawn for."
+            f"{path} belongs to the table {written_hash[:12]}, not to {space.table_hash[:12]}: use the pool it was "
+            "drawn for."
         )
-    if not 0 <= index < num_secrets or len(key) != KEY_BYTES or mark < 0:
+    if not 0 <= index < space.num_secrets or len(key) != KEY_BYTES:
         raise LedgerError(f"{path} is no secret file or is damaged: restore it from a copy.")
-    return SecretIndex(index, table_hash, key, path, mark)
+    return SecretIndex(index, space, key, path)
 
 
-def _encode(index: int, table_hash: str, key: bytes, high_water_mark: int) -> str:
-    content = {"index": index, "table_hash": table_hash, "key": key.hex(), "high_water_mark": high_water_mark}
+def _encode(index: int, table_hash: str, key: bytes) -> str:
+    # The ledger of the answers keeps its high-water mark beside the secret.
+    content = {"index": index, "table_hash": table_hash, "key": key.hex(), "high_water_mark": 0}
     return json.dumps(content) + "\n"
 
 

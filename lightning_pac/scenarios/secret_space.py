@@ -81,7 +81,7 @@ class SecretSpace(ABC):
         Raises:
             FileExistsError: If the file exists: a secret is drawn once, use `load_secret`.
         """
-        return create_secret(Path(path), self.prior, self.table_hash)
+        return create_secret(Path(path), self)
 
     def load_secret(self, path: str | Path) -> SecretIndex:
         """Open the secret that `draw_secret` wrote.
@@ -90,7 +90,7 @@ class SecretSpace(ABC):
             LedgerMismatchError: If the file belongs to another table.
             LedgerError: If the file is damaged or others may read it.
         """
-        return read_secret(Path(path), self.num_secrets, self.table_hash)
+        return read_secret(Path(path), self)
 
     def _blocks(self) -> Iterator[npt.NDArray[np.bool_]]:
         """The table in consecutive blocks of records, so that no more than a few megabytes are unpacked at once."""

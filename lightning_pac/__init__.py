@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from lightning_pac.accountants import Guarantee as Guarantee
     from lightning_pac.accountants import PrivacyCard as PrivacyCard
     from lightning_pac.accountants import PrivacyLedger as PrivacyLedger
+    from lightning_pac.mechanisms import AdaptiveComposition as AdaptiveComposition
     from lightning_pac.scenarios import BalancedSubsets as BalancedSubsets
     from lightning_pac.scenarios import ComplementaryHalves as ComplementaryHalves
 
@@ -19,6 +20,7 @@ __version__ = "0.1.0"
 
 # Public name -> module that defines it.
 _EXPORTS: dict[str, str] = {
+    "AdaptiveComposition": "lightning_pac.mechanisms",
     "BalancedSubsets": "lightning_pac.scenarios",
     "ComplementaryHalves": "lightning_pac.scenarios",
     "Estimate": "lightning_pac.accountants",

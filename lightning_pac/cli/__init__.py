@@ -18,11 +18,11 @@ from lightning_pac.exceptions import BudgetExceededError, PrivacyError
 __all__ = ["build_parser", "main"]
 
 # In the order of `lightning-pac --help`.
-_MODULES = ("lightning",)
+_MODULES = ("lightning", "bounds", "report")
 
 _DESCRIPTION = "Provably private training and inference for PyTorch Lightning."
 _EPILOG = "`lightning-pac COMMAND --help` shows the options of a command, with examples."
-_PLAIN_ERRORS = (ValueError, OSError, PrivacyError)
+_PLAIN_ERRORS = (ValueError, OSError, ImportError, PrivacyError)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -2,13 +2,12 @@
 
 import argparse
 import json
+import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["Subparsers", "add_command", "print_json", "print_table"]
-
-Subparsers = "argparse._SubParsersAction[argparse.ArgumentParser]"
+__all__ = ["add_command", "print_json", "print_table"]
 
 
 def add_command(
@@ -60,13 +59,17 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=title or None, caption=caption or None, title_justify="left", caption_justify="left")
+    table = Table(title=title or None, title_justify="left")
     for index, column in enumerate(columns):
         numeric = any(isinstance(row[index], int | float) for row in rows)
         table.add_column(column, justify="right" if numeric else "left")
     for row in rows:
         table.add_row(*(_cell(value) for value in row))
-    Console().print(table)
+    # In a pipe there is no width to fit into, and a cut-off cell would be a loss.
+    console = Console(width=None if sys.stdout.isatty() else 240)
+    console.print(table)
+    if caption:
+        console.print(caption, markup=False, highlight=False, soft_wrap=True)
 
 
 def _cell(value: object) -> str:

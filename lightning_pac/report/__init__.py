@@ -1,1 +1,6 @@
-"""HTML reports of a run."""
+"""HTML reports of runs, with plots."""
+
+from lightning_pac.report.page import summarize, write_report
+from lightning_pac.report.runs import Run, Series, find_runs
+
+__all__ = ["Run", "Series", "find_runs", "summarize", "write_report"]

@@ -1,0 +1,51 @@
+"""`lightning-pac report`: an HTML page with plots and words for a run, or for several beside each other."""
+
+import argparse
+from typing import Any
+
+from lightning_pac.cli.common import add_command, print_json, print_table
+
+__all__ = ["add_parser", "run"]
+
+
+def add_parser(subparsers: Any) -> None:
+    """Declare `report`."""
+    parser = add_command(
+        subparsers,
+        "report",
+        run,
+        "write an HTML report of a run, with plots",
+        description="""
+        Reads the metrics (CSV or TensorBoard logger) and privacy cards under RUN_DIR, and writes one self-contained
+        page: epsilon, clipped fraction, accuracy and attack success, and in words what epsilon means.
+        """,
+        examples="""
+        lightning-pac report runs/demo
+        lightning-pac report lightning_logs/version_0 --output report.html
+        lightning-pac report runs/demo --json
+        """,
+    )
+    parser.add_argument("directory", metavar="RUN_DIR", help="the folder that one run, or several, were logged to")
+    parser.add_argument("--output", metavar="FILE", help="the page (default: RUN_DIR/report.html)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the page; print its path and the last figures."""
+    from lightning_pac.report import find_runs, summarize, write_report
+
+    path = write_report(args.directory, args.output)
+    rows = [summarize(entry) for entry in find_runs(args.directory)]
+    if args.json:
+        print_json({"report": str(path), "runs": rows})
+        return 0
+    columns = {
+        "run": "run",
+        "epsilon_name": "notion",
+        "epsilon": "epsilon",
+        "world_success_bound": "bound on guessing",
+        "noise_multiplier": "noise",
+        "accuracy": "accuracy",
+    }
+    cells = [[row[key] for key in columns] for row in rows]
+    print_table("", list(columns.values()), cells, caption=f"The report is {path}.")
+    return 0

@@ -1,0 +1,123 @@
+"""The report: what the numbers of a run, or of several beside each other, mean, on one page without outside files."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lightning_pac import __version__
+from lightning_pac.report.plots import attack_plot, course_plot
+from lightning_pac.report.runs import Run, Series, find_runs
+
+__all__ = ["summarize", "write_report"]
+
+_PROMISES = {
+    "rpp_epsilon": "in the worst case, for any attacker who sees everything released",
+    "srpp_joint_epsilon": "in the worst case, even for an attacker who also knows every batch",
+    "srpp_ave_epsilon": "whatever the batches were, on average over the projections that an attacker sees",
+    "ms_srpp_joint_epsilon": "on average over the drawn batches, so an unlucky draw may tell more",
+    "ms_srpp_ave_epsilon": "on average over the drawn batches and over the projections that an attacker sees",
+}
+_NO_PROMISE = "nothing: training was not private"
+
+
+def write_report(directory: str | Path, output: str | Path | None = None) -> Path:
+    """Write the HTML report of a run, or of all runs in a folder.
+
+    Plots of epsilon, the bound on guessing the secret, the clipped fraction, accuracy and attack success are embedded,
+    so the page can be sent to someone as it is.
+
+    Args:
+        directory: The folder that the run, or several, were logged to.
+        output: The page; `report.html` in that folder by default.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        FileNotFoundError: The folder holds no run.
+        ImportError: matplotlib, of the extra `examples`, is not installed.
+    """
+    import jinja2
+
+    runs = find_runs(directory)
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=jinja2.StrictUndefined
+    )
+    environment.filters["percent"] = lambda value: f"{100 * value:.1f} %"
+    page = environment.get_template("page.html.j2").render(
+        title=Path(directory).resolve().name,
+        version=__version__,
+        rows=[summarize(run) for run in runs],
+        cards=[(run.name, run.card) for run in runs if run.card is not None],
+        plots=[(caption, _embedded(svg)) for caption, svg in _plots(runs) if svg is not None],
+    )
+    path = Path(output) if output is not None else Path(directory) / "report.html"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(page, encoding="utf-8")
+    return path
+
+
+def summarize(run: Run) -> dict[str, Any]:
+    """The last figures of a run: epsilon and what it holds for, the bound on guessing, noise, accuracy, attacks."""
+    epsilon = run.epsilon
+    accuracy = run.accuracy
+    noise = run.metric("privacy/noise_multiplier")
+    name = epsilon[0].removeprefix("privacy/") if epsilon else None
+    return {
+        "run": run.name,
+        "epsilon_name": name,
+        "epsilon": epsilon[1].values[-1] if epsilon else None,
+        "holds": _PROMISES.get(name, "see the privacy card") if name else _NO_PROMISE,
+        "world_success_bound": _bound(run),
+        "noise_multiplier": noise.values[-1] if noise else None,
+        "steps": max((series.steps[-1] for series in run.metrics.values()), default=None),
+        "accuracy_name": accuracy[0] if accuracy else None,
+        "accuracy": accuracy[1].values[-1] if accuracy else None,
+        "attacks": [dataclasses.asdict(estimate) for estimate in run.attacks],
+    }
+
+
+def _bound(run: Run) -> float | None:
+    series = run.metric("privacy/world_success_bound")
+    return series.values[-1] if series else None
+
+
+def _plots(runs: Sequence[Run]) -> list[tuple[str, str | None]]:
+    def epsilon(run: Run) -> Series | None:
+        return run.epsilon[1] if run.epsilon else None
+
+    def accuracy(run: Run) -> Series | None:
+        courses = [name for name in run.metrics if name.startswith("val") and "acc" in name.lower()]
+        return run.metrics[courses[0]] if courses else (run.accuracy[1] if run.accuracy else None)
+
+    return [
+        (
+            "Epsilon spent. It grows with every step, whether or not the step helped, and never shrinks.",
+            course_plot(runs, epsilon, "epsilon"),
+        ),
+        (
+            "The most that any attacker can achieve who guesses the secret from everything released so far. "
+            "50 % is a coin.",
+            course_plot(runs, lambda run: run.metric("privacy/world_success_bound"), "bound on guessing", percent=True),
+        ),
+        (
+            "Share of drawn records whose gradient was longer than the clipping norm, released with noise. Near 100 %, "
+            "all records pull equally hard, which costs nothing in privacy; near 0 %, a smaller norm would mean less "
+            "noise.",
+            course_plot(runs, lambda run: run.metric("privacy/clipped_fraction"), "clipped fraction", percent=True),
+        ),
+        ("Accuracy on records that were not trained on.", course_plot(runs, accuracy, "accuracy", percent=True)),
+        (
+            "What real attacks achieved, with their confidence intervals, and what no attack on the secret can exceed. "
+            "An interval above the bound would mean that the bound is wrong; staying below it proves nothing.",
+            attack_plot(runs, _bound),
+        ),
+    ]
+
+
+def _embedded(svg: str) -> str:
+    return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()

@@ -1,0 +1,144 @@
+"""Read what training runs left on disk: logged metrics and privacy cards."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lightning_pac.accountants.card import Estimate, PrivacyCard
+
+__all__ = ["Run", "Series", "find_runs"]
+
+
+@dataclass(frozen=True)
+class Series:
+    """One metric over the run.
+
+    Attributes:
+        steps: Optimizer steps at which it was logged.
+        values: Its values there.
+    """
+
+    steps: tuple[int, ...]
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one run left on disk.
+
+    Attributes:
+        name: Its folder, relative to where the search began.
+        metrics: Logged metrics by name; the suffixes `_step` and `_epoch` of Lightning are kept.
+        card: Its latest privacy card, None where there is none.
+    """
+
+    name: str
+    metrics: Mapping[str, Series] = field(default_factory=dict)
+    card: PrivacyCard | None = None
+
+    def metric(self, *names: str) -> Series | None:
+        """The first of these metrics that was logged, as it is or as a mean over the epoch."""
+        for name in names:
+            for candidate in (name, f"{name}_epoch", f"{name}_step"):
+                if candidate in self.metrics:
+                    return self.metrics[candidate]
+        return None
+
+    @property
+    def epsilon(self) -> tuple[str, Series] | None:
+        """Name and course of the epsilon of the notion that the run was asked for.
+
+        Every run logs the unsliced one; where another notion was asked for, that one is logged too, and meant.
+        """
+        names = [name for name in self.metrics if name.startswith("privacy/") and _stem(name).endswith("_epsilon")]
+        names.sort(key=lambda name: (_stem(name) == "privacy/rpp_epsilon", name.endswith("_step")))
+        return (_stem(names[0]), self.metrics[names[0]]) if names else None
+
+    @property
+    def accuracy(self) -> tuple[str, Series] | None:
+        """Name and course of an accuracy on records that were not trained on, if one was logged."""
+        names = [name for name in self.metrics if "acc" in name.lower() and not name.lower().startswith("train")]
+        names.sort(key=lambda name: (not name.startswith("test"), name))
+        return (_stem(names[0]), self.metrics[names[0]]) if names else None
+
+    @property
+    def attacks(self) -> tuple[Estimate, ...]:
+        """Attack successes on the card."""
+        estimates = self.card.estimates if self.card else ()
+        return tuple(estimate for estimate in estimates if estimate.name.endswith("attack_success"))
+
+
+def find_runs(directory: str | Path) -> list[Run]:
+    """All runs in a folder: below every folder with metrics of the CSV or TensorBoard logger, or a privacy card.
+
+    Args:
+        directory: A run's own folder, or one that holds several.
+
+    Raises:
+        FileNotFoundError: The folder does not exist, or holds no run.
+    """
+    root = Path(directory)
+    if not root.is_dir():
+        raise FileNotFoundError(f"There is no folder {root}: give the folder that a run was logged to.")
+    logs = ("metrics.csv", "events.out.tfevents*")
+    folders = sorted({path.parent for pattern in logs for path in root.rglob(pattern)})
+    folders = folders or sorted({path.parent for path in root.rglob("*privacy_card*.json")})
+    if not folders:
+        raise FileNotFoundError(
+            f"{root} holds no metrics.csv, no TensorBoard events and no privacy card: give the folder that a run was "
+            "logged to."
+        )
+    return [
+        Run(
+            name=str(folder.relative_to(root)) if folder != root else root.resolve().name,
+            metrics={**_read_events(folder), **_read_csv(folder / "metrics.csv")},
+            card=_read_card(folder),
+        )
+        for folder in folders
+    ]
+
+
+def _read_csv(path: Path) -> dict[str, Series]:
+    if not path.exists():
+        return {}
+    collected: dict[str, tuple[list[int], list[float]]] = {}
+    with path.open(newline="") as file:
+        for number, row in enumerate(csv.DictReader(file)):
+            step = int(float(row.get("step") or number))
+            for name, text in row.items():
+                if name in ("step", "epoch") or not text:
+                    continue
+                steps, values = collected.setdefault(name, ([], []))
+                steps.append(step)
+                values.append(float(text))
+    return {name: Series(tuple(steps), tuple(values)) for name, (steps, values) in collected.items()}
+
+
+def _read_events(folder: Path) -> dict[str, Series]:
+    if not any(folder.glob("events.out.tfevents*")):
+        return {}
+    try:
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    except ImportError:
+        raise ImportError(f"{folder} holds TensorBoard events, which need `pip install tensorboard`.") from None
+    events = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
+    series = {}
+    for name in events.Tags()["scalars"]:
+        scalars = events.Scalars(name)
+        series[name] = Series(tuple(entry.step for entry in scalars), tuple(entry.value for entry in scalars))
+    series.pop("epoch", None)
+    return series
+
+
+def _read_card(folder: Path) -> PrivacyCard | None:
+    cards = sorted(folder.rglob("*privacy_card*.json"), key=lambda path: path.stat().st_mtime)
+    if not cards:
+        return None
+    return PrivacyCard.from_json(cards[-1].read_text(encoding="utf-8"))
+
+
+def _stem(name: str) -> str:
+    return name.removesuffix("_epoch").removesuffix("_step")

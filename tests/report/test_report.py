@@ -1,0 +1,115 @@
+import base64
+import csv
+import json
+import re
+
+import pytest
+
+from lightning_pac import cli
+from lightning_pac.accountants.card import Estimate, Guarantee, PrivacyCard
+from lightning_pac.report import find_runs, summarize, write_report
+
+ATTACK = Estimate("loss_threshold_attack_success", 0.53, "probability", "Slightly better than a coin.", "a threshold",
+                  interval=(0.5, 0.56), confidence=0.95)  # fmt: skip
+CARD = PrivacyCard(
+    title="Digits <private>",
+    secret="How many sevens there are.",
+    guarantees=(Guarantee("rpp_epsilon", 8.0, "nats", "Little can be told."),),
+    conditions=("Batches stay secret.",),
+    estimates=(ATTACK,),
+    details={"steps": 30},
+)
+
+
+def write_csv(folder, private=True):
+    folder.mkdir(parents=True)
+    with (folder / "metrics.csv").open("w", newline="") as file:
+        names = ["epoch", "step", "val_acc", "test_acc"]
+        privacy = ["privacy/rpp_epsilon", "privacy/srpp_joint_epsilon", "privacy/world_success_bound",
+                   "privacy/noise_multiplier", "privacy/clipped_fraction_epoch"]  # fmt: skip
+        writer = csv.DictWriter(file, names + (privacy if private else []))
+        writer.writeheader()
+        for step in range(30):
+            row = {"epoch": step // 10, "step": step}
+            if private:
+                row |= {"privacy/rpp_epsilon": step / 10, "privacy/srpp_joint_epsilon": step / 5,
+                        "privacy/world_success_bound": 0.5 + step / 100, "privacy/noise_multiplier": 12.5}  # fmt: skip
+            writer.writerow(row)
+            if step % 10 == 9:
+                row = {"epoch": step // 10, "step": step, "val_acc": 0.5 + step / 100}
+                writer.writerow(row | ({"privacy/clipped_fraction_epoch": 0.9} if private else {}))
+        writer.writerow({"epoch": 3, "step": 30, "test_acc": 0.875})
+
+
+@pytest.fixture
+def runs(tmp_path):
+    write_csv(tmp_path / "private")
+    CARD.save(tmp_path / "private" / "checkpoints")
+    write_csv(tmp_path / "plain", private=False)
+    return tmp_path
+
+
+def test_runs_are_read_with_their_metrics_and_cards(runs):
+    plain, private = find_runs(runs)
+    assert (plain.name, plain.card, plain.epsilon) == ("plain", None, None)
+    assert private.card == CARD
+    name, course = private.epsilon
+    assert name == "privacy/srpp_joint_epsilon"
+    assert (course.steps[-1], course.values[-1]) == (29, 5.8)
+    assert private.metric("privacy/clipped_fraction").values == (0.9, 0.9, 0.9)
+    assert private.accuracy[1].values == (0.875,)
+    assert private.attacks == (ATTACK,)
+
+
+def test_without_another_notion_the_unsliced_epsilon_is_meant(tmp_path):
+    write_csv(tmp_path / "run")
+    path = tmp_path / "run" / "metrics.csv"
+    path.write_text(path.read_text().replace("privacy/srpp_joint_epsilon", "unrelated"))
+    assert find_runs(tmp_path)[0].epsilon[0] == "privacy/rpp_epsilon"
+
+
+def test_tensorboard_events_are_read(tmp_path):
+    from lightning.pytorch.loggers import TensorBoardLogger
+
+    logger = TensorBoardLogger(tmp_path, name="run", version=0)
+    for step in range(5):
+        logger.log_metrics({"privacy/rpp_epsilon": step / 2, "val_acc": 0.25}, step)
+    logger.finalize("success")
+    (run,) = find_runs(tmp_path)
+    assert run.epsilon[1].values == (0.0, 0.5, 1.0, 1.5, 2.0)
+    assert run.metric("val_acc").steps == (0, 1, 2, 3, 4)
+
+
+def test_the_page_says_what_the_numbers_mean_and_needs_no_other_file(runs):
+    page = write_report(runs).read_text()
+    assert page == (runs / "report.html").read_text()
+    assert "private.</strong>\n\nIt ended at epsilon 5.8 (srpp_joint_epsilon)" in page
+    assert "guesses the secret right at most\n79.0 % of the time" in page
+    assert "No epsilon was logged. This run promises nothing" in page
+    assert "53.0 % (50.0 % to 56.0 %)" in page
+    assert "87.5 %" in page
+    assert "Digits &lt;private&gt;" in page
+    assert not re.findall(r'(?:src|href)="(?!data:)', page)
+    figures = re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', page)
+    assert len(figures) == 5
+    assert all(base64.b64decode(figure).startswith(b"<svg") for figure in figures)
+
+
+def test_figures_without_data_are_left_out(tmp_path):
+    write_csv(tmp_path / "plain", private=False)
+    assert write_report(tmp_path, tmp_path / "pages" / "r.html").read_text().count("<figure>") == 1
+
+
+def test_the_command_prints_json_for_programs_and_a_table_for_people(runs, capsys):
+    assert cli.main(["report", str(runs), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["runs"] == json.loads(json.dumps([summarize(run) for run in find_runs(runs)]))
+    assert answer["runs"][1]["epsilon"] == 5.8
+    assert cli.main(["report", str(runs)]) == 0
+    assert "srpp_joint_epsilon" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("folder", "sentence"), [("nowhere", "There is no folder"), (".", "holds no metrics.csv")])
+def test_folders_without_runs_are_refused(tmp_path, capsys, folder, sentence):
+    assert cli.main(["report", str(tmp_path / folder)]) == 1
+    assert sentence in capsys.readouterr().err

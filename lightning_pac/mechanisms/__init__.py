@@ -1,6 +1,32 @@
 """Where noise enters, and how much of it."""
 
 from lightning_pac.mechanisms.composition import AdaptiveComposition
+from lightning_pac.mechanisms.filters import FilteredLabels, bayes_filter, hypothesis_filter
 from lightning_pac.mechanisms.release import BatchRelease, Release
+from lightning_pac.mechanisms.responder import PACResponder
+from lightning_pac.mechanisms.sliced_calibration import (
+    isotropic_covariance,
+    optimized_covariance,
+    sliced_cost,
+    unsliced_cost,
+)
+from lightning_pac.mechanisms.sliced_wasserstein import SlicedWassersteinMechanism
+from lightning_pac.mechanisms.wasserstein import slice_sensitivities, wasserstein, wasserstein_infinity
+from lightning_pac.mechanisms.wasserstein_baselines import Baseline, baselines
 
-__all__ = ["AdaptiveComposition", "BatchRelease", "Release"]
+__all__ = [
+    "AdaptiveComposition",
+    "Baseline",
+    "BatchRelease",
+    "PACResponder",
+    "Release",
+    "SlicedWassersteinMechanism",
+    "baselines",
+    "isotropic_covariance",
+    "optimized_covariance",
+    "slice_sensitivities",
+    "sliced_cost",
+    "unsliced_cost",
+    "wasserstein",
+    "wasserstein_infinity",
+]

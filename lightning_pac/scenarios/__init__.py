@@ -1,5 +1,6 @@
 """What is secret: scenarios, how batches are drawn, slice profiles and secret spaces."""
 
+from lightning_pac.scenarios.attribute import AttributeScenario
 from lightning_pac.scenarios.sampling import (
     EpochShuffle,
     FixedSize,
@@ -7,14 +8,17 @@ from lightning_pac.scenarios.sampling import (
     Sampling,
     Sequential,
     WithReplacement,
+    as_stretches,
     sampling_from_dict,
 )
 from lightning_pac.scenarios.secret_index import SecretIndex
 from lightning_pac.scenarios.secret_space import BalancedSubsets, ComplementaryHalves, SecretSpace, SubsetTable
+from lightning_pac.scenarios.slice_profile import SliceProfile
 from lightning_pac.scenarios.two_world import Adjacency, LabelWorlds, TwoWorldScenario
 
 __all__ = [
     "Adjacency",
+    "AttributeScenario",
     "BalancedSubsets",
     "ComplementaryHalves",
     "EpochShuffle",
@@ -25,8 +29,10 @@ __all__ = [
     "SecretIndex",
     "SecretSpace",
     "Sequential",
+    "SliceProfile",
     "SubsetTable",
     "TwoWorldScenario",
     "WithReplacement",
+    "as_stretches",
     "sampling_from_dict",
 ]

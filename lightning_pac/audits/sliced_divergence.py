@@ -1,0 +1,92 @@
+"""Rényi divergences between noised empirical laws, by quadrature: what a sliced guarantee bounds."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import logsumexp
+
+from lightning_pac.scenarios.slice_profile import SliceProfile
+
+__all__ = ["gaussian_mixture_divergence", "sliced_divergence"]
+
+Array = npt.NDArray[np.float64]
+
+_REACH = 12.0
+_POINTS_PER_DEVIATION = 24
+_CHUNK_ELEMENTS = 4_000_000
+
+
+def sliced_divergence(
+    first: Array, second: Array, covariance: Array, profile: SliceProfile, renyi_order: float
+) -> dict[str, float]:
+    """Ave and Joint sliced Rényi divergence of two noised empirical laws, in nats.
+
+    Along a slice each law is a Gaussian mixture, one component a record. `Ave = sum_l w_l D_l`,
+    `Joint = ln(sum_l w_l exp((a-1) D_l)) / (a-1)`; `Ave <= Joint <=` the unsliced divergence.
+
+    Args:
+        first: outputs of one value, shape (n, dimension).
+        second: outputs of the other, shape (m, dimension).
+        covariance: of the Gaussian noise, shape (dimension, dimension).
+        profile: the slices.
+        renyi_order: `a` > 1.
+
+    Returns:
+        The divergences under the keys `ave` and `joint`.
+
+    Example:
+        >>> profile = SliceProfile.coordinate(2)
+        >>> values = sliced_divergence(np.zeros((1, 2)), np.array([[1.0, 0.0]]), np.eye(2), profile, renyi_order=4)
+        >>> round(values["ave"], 6)
+        1.0
+    """
+    assert profile.weights is not None
+    divergences = np.array(
+        [
+            gaussian_mixture_divergence(
+                first @ direction, second @ direction, float(np.sqrt(direction @ covariance @ direction)), renyi_order
+            )
+            for direction in profile.directions
+        ]
+    )
+    joint = logsumexp((renyi_order - 1) * divergences, b=profile.weights) / (renyi_order - 1)
+    return {"ave": float(profile.weights @ divergences), "joint": float(joint)}
+
+
+def gaussian_mixture_divergence(first: Array, second: Array, deviation: float, renyi_order: float) -> float:
+    """`D_a(P || Q)` of two equal-weight Gaussian mixtures on the line with a common deviation, in nats.
+
+    The trapezoidal rule in log space; for integrands that are analytic and vanish at both ends it converges
+    faster than any power of the step. The interval reaches beyond the centres on the side to which the order pushes
+    the integrand.
+
+    Args:
+        first: centres of P, shape (n,).
+        second: centres of Q, shape (m,).
+        deviation: standard deviation of every component.
+        renyi_order: `a` > 1.
+
+    Example:
+        >>> round(gaussian_mixture_divergence(np.array([0.0]), np.array([1.0]), 1.0, 2.0), 9)
+        1.0
+    """
+    low, high = min(first.min(), second.min()), max(first.max(), second.max())
+    # p^a q^(1-a) of single components peaks at a x - (a-1) y.
+    reach = (renyi_order - 1) * (high - low) + _REACH * deviation
+    count = int(np.ceil((high - low + 2 * reach) / deviation * _POINTS_PER_DEVIATION)) + 1
+    grid = np.linspace(low - reach, high + reach, count)
+    log_p, log_q = (_log_mixture(grid, centres, deviation) for centres in (first, second))
+    step = grid[1] - grid[0]
+    total = logsumexp(renyi_order * log_p + (1 - renyi_order) * log_q) + np.log(step)
+    return float(total / (renyi_order - 1))
+
+
+def _log_mixture(grid: Array, centres: Array, deviation: float) -> Array:
+    density = np.empty_like(grid)
+    rows = max(1, _CHUNK_ELEMENTS // len(centres))
+    for start in range(0, len(grid), rows):
+        part = (grid[start : start + rows, None] - centres[None, :]) / deviation
+        density[start : start + rows] = logsumexp(-0.5 * np.square(part), axis=1)
+    density -= np.log(len(centres) * deviation * np.sqrt(2 * np.pi))
+    return density

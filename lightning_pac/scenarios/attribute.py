@@ -1,0 +1,187 @@
+"""Attribute scenarios: a secret with finitely many values, and the law of the data given each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["AttributeScenario"]
+
+Value = Hashable
+Query = Callable[[Any], npt.ArrayLike]
+
+
+@dataclass(frozen=True, eq=False)
+class AttributeScenario:
+    """What an adversary who knows everything but one attribute believes about the data, for each of its values.
+
+    The *world* given here calibrates the noise. It is public (a census, a model, last year's table); it is not the
+    private data that is released later, since noise computed from a private table is itself a release of it.
+
+    Args:
+        laws: data of each secret value: whatever the query takes.
+        prior: probability of each value; left out, all are equal. Only the attack uses it.
+        pairs: the pairs of values that must not be told apart; left out, all ordered pairs.
+        exact: whether the laws are the world itself. Samples of an unknown law are not: what is computed from them
+            is an estimate, and is reported as one.
+        translates: whether the laws are one law shifted, `laws[v]` being the shift that belongs to the value v.
+
+    Raises:
+        ValueError: if there are fewer than two values, no pair, or a prior that is no distribution over the values.
+
+    Example:
+        >>> table = {"age": [31, 44, 29, 50], "sex": ["f", "m", "f", "m"]}
+        >>> scenario = AttributeScenario.from_table(table, secret="sex")
+        >>> scenario.values, scenario.prior_of("f")
+        (('f', 'm'), 0.5)
+    """
+
+    laws: Mapping[Value, Any]
+    prior: Mapping[Value, float] | None = None
+    pairs: Sequence[tuple[Value, Value]] | None = None
+    exact: bool = True
+    translates: bool = False
+
+    def __post_init__(self) -> None:
+        if len(self.laws) < 2:
+            raise ValueError(f"The secret has {len(self.laws)} value(s), but a secret has at least two.")
+        pairs = tuple(permutations(self.laws, 2)) if self.pairs is None else tuple(self.pairs)
+        if not pairs:
+            raise ValueError("The set of pairs is empty, so nothing would be protected: name pairs, or leave it out.")
+        for first, second in pairs:
+            if first == second or first not in self.laws or second not in self.laws:
+                raise ValueError(f"The pair ({first!r}, {second!r}) is not of two different values of the secret.")
+        prior = dict.fromkeys(self.laws, 1.0 / len(self.laws)) if self.prior is None else dict(self.prior)
+        if set(prior) != set(self.laws) or min(prior.values()) < 0 or abs(sum(prior.values()) - 1.0) > 1e-9:
+            raise ValueError("The prior must give every value of the secret a probability, and these must sum to 1.")
+        object.__setattr__(self, "pairs", pairs)
+        object.__setattr__(self, "prior", prior)
+
+    @classmethod
+    def from_table(
+        cls,
+        world: Any,
+        secret: str,
+        pairs: Sequence[tuple[Value, Value]] | None = None,
+        prior: Mapping[Value, float] | None = None,
+    ) -> AttributeScenario:
+        """The empirical laws of a table, grouped by one of its columns.
+
+        Args:
+            world: a data frame, or a mapping of column names to columns of equal length.
+            secret: name of the column that is secret. The query gets rows without it.
+            pairs: as for the class.
+            prior: left out, the frequencies in the table.
+
+        Raises:
+            KeyError: if there is no such column.
+            ValueError: if a value of the secret has a single record, which is no law to hide in.
+        """
+        columns = list(world.columns) if hasattr(world, "columns") else list(world)
+        if secret not in columns:
+            raise KeyError(f"There is no column {secret!r}: the table has {', '.join(map(str, columns))}.")
+        labels = np.asarray(world[secret])
+        counts = dict(zip(*(array.tolist() for array in np.unique(labels, return_counts=True)), strict=True))
+        for value, count in counts.items():
+            if count < 2:
+                raise ValueError(
+                    f"Only one record has {secret} = {value!r}, so its law would be that record: "
+                    "merge the value with another one, or leave the record out of the world."
+                )
+        rest = [column for column in columns if column != secret]
+        return cls(
+            laws={value: _rows(world, rest, labels == value) for value in counts},
+            prior={value: count / len(labels) for value, count in counts.items()} if prior is None else prior,
+            pairs=pairs,
+        )
+
+    @classmethod
+    def from_samplers(
+        cls,
+        samplers: Mapping[Value, Callable[[int, np.random.Generator], Any]],
+        num_samples: int,
+        seed: int = 0,
+        pairs: Sequence[tuple[Value, Value]] | None = None,
+        prior: Mapping[Value, float] | None = None,
+    ) -> AttributeScenario:
+        """Samples of laws that can only be drawn from; distances between them are estimates, not bounds.
+
+        Args:
+            samplers: for each value a function of (number of samples, generator) that returns that many records.
+            num_samples: samples of each law.
+            seed: public seed of the samples.
+            pairs: as for the class.
+            prior: as for the class.
+        """
+        if num_samples < 2:
+            raise ValueError(f"num_samples is {num_samples}, but a law needs at least two samples.")
+        generators = np.random.default_rng(seed).spawn(len(samplers))
+        laws = {
+            value: sampler(num_samples, generator)
+            for (value, sampler), generator in zip(samplers.items(), generators, strict=True)
+        }
+        return cls(laws=laws, prior=prior, pairs=pairs, exact=False)
+
+    @classmethod
+    def from_shifts(
+        cls,
+        shifts: Mapping[Value, npt.ArrayLike],
+        pairs: Sequence[tuple[Value, Value]] | None = None,
+        prior: Mapping[Value, float] | None = None,
+    ) -> AttributeScenario:
+        """Query outputs that follow one law, shifted by a vector that depends on the secret.
+
+        This is the closed form for aggregates that the secret determines (the law is then a point) and for Gaussians
+        with a common covariance: along a unit vector u the distance is `|<u, shift_i - shift_j>|`.
+
+        Args:
+            shifts: for each value the shift of the query's output, shape (dimension,).
+            pairs: as for the class.
+            prior: as for the class.
+        """
+        laws = {value: np.atleast_2d(np.asarray(shift, dtype=np.float64)) for value, shift in shifts.items()}
+        return cls(laws=laws, prior=prior, pairs=pairs, translates=True)
+
+    @property
+    def values(self) -> tuple[Value, ...]:
+        """The values of the secret."""
+        return tuple(self.laws)
+
+    def prior_of(self, value: Value) -> float:
+        """Probability of a value."""
+        assert self.prior is not None
+        return self.prior[value]
+
+    def outputs(self, query: Query | None) -> dict[Value, npt.NDArray[np.float64]]:
+        """What the query returns under each value, each of shape (num_records, dimension).
+
+        Args:
+            query: function of the data of one value, returning one row a record (or one vector); None where the laws
+                are already outputs.
+
+        Raises:
+            ValueError: if an output is not finite, or the dimensions differ.
+        """
+        outputs = {}
+        for value, law in self.laws.items():
+            output = np.asarray(law if query is None or self.translates else query(law), dtype=np.float64)
+            output = output[None, :] if output.ndim == 1 else output
+            if output.ndim != 2 or 0 in output.shape:
+                raise ValueError(f"The query returned shape {output.shape} for {value!r}, not (records, dimension).")
+            if not np.isfinite(output).all():
+                raise ValueError(f"The query returned NaN or infinity for {value!r}: its sensitivity is infinite.")
+            outputs[value] = output
+        if len({output.shape[1] for output in outputs.values()}) > 1:
+            raise ValueError("The query returned outputs of different dimensions for different values of the secret.")
+        return outputs
+
+
+def _rows(world: Any, columns: list[Any], selected: npt.NDArray[np.bool_]) -> Any:
+    if hasattr(world, "loc"):
+        return world.loc[selected, columns]
+    return {column: np.asarray(world[column])[selected] for column in columns}

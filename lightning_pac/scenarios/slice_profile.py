@@ -1,0 +1,134 @@
+"""Slice profiles: the directions in which a sliced guarantee looks, and how much each of them counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["SliceProfile"]
+
+_UNIT_TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class SliceProfile:
+    """Unit vectors `u_1, ..., u_m` with weights `w_l` that sum to one (SRPP paper, section 4).
+
+    A profile is public: it is chosen before the data are looked at.
+
+    Args:
+        directions: the slices, shape (num_slices, dimension), each of Euclidean norm one.
+        weights: their weights, shape (num_slices,), non-negative with sum one; left out, all are equal.
+
+    Raises:
+        ValueError: if a slice is not a unit vector or the weights are not a distribution over the slices.
+
+    Example:
+        >>> profile = SliceProfile.random(dimension=9, num_slices=200, seed=0)
+        >>> profile.project(np.zeros((5, 9))).shape
+        (5, 200)
+    """
+
+    directions: npt.NDArray[np.float64]
+    weights: npt.NDArray[np.float64] | None = None
+
+    def __post_init__(self) -> None:
+        directions = np.array(self.directions, dtype=np.float64)
+        if directions.ndim != 2 or 0 in directions.shape:
+            raise ValueError(f"directions has shape {directions.shape}, but must be (num_slices, dimension).")
+        norms = np.linalg.norm(directions, axis=1)
+        off = int(np.argmax(np.abs(norms - 1.0)))
+        if not np.abs(norms[off] - 1.0) <= _UNIT_TOLERANCE:
+            raise ValueError(f"Slice {off} has norm {norms[off]:g}, but a slice is a unit vector: divide by its norm.")
+        directions /= norms[:, None]
+        if self.weights is None:
+            weights = np.full(len(directions), 1.0 / len(directions))
+        else:
+            weights = np.array(self.weights, dtype=np.float64)
+        if weights.shape != (len(directions),):
+            raise ValueError(f"weights has shape {weights.shape}, but there are {len(directions)} slices.")
+        if not np.all(weights >= 0) or not abs(weights.sum() - 1.0) <= 1e-9:
+            raise ValueError(f"The weights sum to {weights.sum():g}, but must be non-negative and sum to 1.")
+        for name, array in (("directions", directions), ("weights", weights)):
+            array.setflags(write=False)
+            object.__setattr__(self, name, array)
+
+    @classmethod
+    def random(cls, dimension: int, num_slices: int, seed: int = 0) -> SliceProfile:
+        """Directions drawn uniformly from the sphere by a public seed, with equal weights.
+
+        Example:
+            >>> SliceProfile.random(dimension=3, num_slices=2).num_slices
+            2
+        """
+        _check_count("dimension", dimension)
+        _check_count("num_slices", num_slices)
+        normals = np.random.default_rng(seed).standard_normal((num_slices, dimension))
+        return cls(normals / np.linalg.norm(normals, axis=1, keepdims=True))
+
+    @classmethod
+    def coordinate(cls, dimension: int) -> SliceProfile:
+        """The coordinate axes, with equal weights.
+
+        Example:
+            >>> SliceProfile.coordinate(2).directions
+            array([[1., 0.],
+                   [0., 1.]])
+        """
+        _check_count("dimension", dimension)
+        return cls(np.eye(dimension))
+
+    @classmethod
+    def blocks(cls, sizes: Sequence[int], slices_per_block: int = 1, seed: int = 0) -> SliceProfile:
+        """Directions that each lie in one block of coordinates, for gradients that are clipped block by block.
+
+        Args:
+            sizes: coordinates in each block, in order.
+            slices_per_block: random directions in each block; the weights are equal.
+            seed: public seed of the directions.
+
+        Example:
+            >>> SliceProfile.blocks([2, 3]).directions.shape
+            (2, 5)
+        """
+        for size in sizes:
+            _check_count("A block's size", size)
+        _check_count("slices_per_block", slices_per_block)
+        directions = np.zeros((len(sizes) * slices_per_block, sum(sizes)))
+        start = 0
+        for block, size in enumerate(sizes):
+            rows = slice(block * slices_per_block, (block + 1) * slices_per_block)
+            directions[rows, start : start + size] = cls.random(size, slices_per_block, seed + block).directions
+            start += size
+        return cls(directions)
+
+    @property
+    def num_slices(self) -> int:
+        """Number of directions."""
+        return len(self.directions)
+
+    @property
+    def dimension(self) -> int:
+        """Dimension of the space that is sliced."""
+        return int(self.directions.shape[1])
+
+    def project(self, values: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        """Inner products with all slices: shape (..., dimension) to (..., num_slices)."""
+        array = np.asarray(values, dtype=np.float64)
+        if array.shape[-1:] != (self.dimension,):
+            raise ValueError(f"The values have shape {array.shape}, but the slices have dimension {self.dimension}.")
+        projected: npt.NDArray[np.float64] = array @ self.directions.T
+        return projected
+
+    def to_dict(self) -> dict[str, Any]:
+        """Public facts for a card or a ledger's declaration."""
+        return {"num_slices": self.num_slices, "dimension": self.dimension}
+
+
+def _check_count(name: str, value: int) -> None:
+    if value < 1:
+        raise ValueError(f"{name} is {value}, but must be at least 1.")

@@ -1,0 +1,125 @@
+"""Distances on the line and in space against definitions worked out another way."""
+
+import itertools
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from lightning_pac.mechanisms.wasserstein import slice_sensitivities, wasserstein, wasserstein_infinity
+from lightning_pac.mechanisms.wasserstein_baselines import (
+    baselines,
+    cauchy_renyi_divergence,
+    wasserstein_infinity_bound,
+    wasserstein_infinity_exact,
+)
+from lightning_pac.scenarios import AttributeScenario, SliceProfile
+
+
+def quantile(sample: np.ndarray, level: Fraction) -> float:
+    """Left-continuous inverse of the empirical distribution function, by its definition in exact arithmetic."""
+    ordered = sorted(sample)
+    return next(value for rank, value in enumerate(ordered, 1) if Fraction(rank, len(ordered)) >= level)
+
+
+def brute_force_gaps(first: np.ndarray, second: np.ndarray) -> list[tuple[float, Fraction]]:
+    n, m = len(first), len(second)
+    breaks = sorted({Fraction(i, n) for i in range(n + 1)} | {Fraction(j, m) for j in range(m + 1)})
+    return [
+        (abs(quantile(first, high) - quantile(second, high)), high - low) for low, high in itertools.pairwise(breaks)
+    ]
+
+
+def test_distances_equal_brute_force_on_1000_pairs_of_unequal_sizes() -> None:
+    rng = np.random.default_rng(1)
+    for _ in range(1000):
+        n, m = rng.integers(1, 14, size=2)
+        # Rounding makes ties, which is where an index off by one would show.
+        first, second = np.round(rng.normal(size=n), 1), np.round(rng.normal(1.0, 2.0, size=m), 1)
+        gaps = brute_force_gaps(first, second)
+        assert wasserstein_infinity(first, second) == pytest.approx(max(gap for gap, _ in gaps), abs=1e-12)
+        for p in (1.0, 2.5):
+            expected = sum(float(mass) * gap**p for gap, mass in gaps) ** (1 / p)
+            assert wasserstein(first, second, p) == pytest.approx(expected, abs=1e-12)
+
+
+def test_first_order_distance_equals_scipy() -> None:
+    rng = np.random.default_rng(2)
+    first, second = rng.normal(size=501), rng.exponential(size=301)
+    assert wasserstein(first, second, 1) == pytest.approx(stats.wasserstein_distance(first, second), rel=1e-12)
+
+
+def test_two_samples_of_one_law_are_apart() -> None:
+    """The sheet's figure: an estimate of a distance that is zero."""
+    rng = np.random.default_rng(3)
+    distances = [wasserstein_infinity(rng.random(200), rng.random(200)) for _ in range(200)]
+    assert np.mean(distances) == pytest.approx(0.096, abs=0.02)
+
+
+def test_sensitivities_of_all_slices_and_pairs() -> None:
+    rng = np.random.default_rng(4)
+    table = {"x": rng.normal(size=(60, 3)), "group": np.repeat(["a", "b", "c"], [10, 20, 30])}
+    scenario = AttributeScenario.from_table(table, secret="group")
+    outputs = scenario.outputs(lambda rows: rows["x"])
+    profile = SliceProfile.random(3, 7, seed=0)
+    distances = slice_sensitivities(scenario, outputs, profile)
+    assert distances.shape == (6, 7)
+    for row, (one, other) in enumerate(scenario.pairs):
+        for column, direction in enumerate(profile.directions):
+            gaps = brute_force_gaps(outputs[one] @ direction, outputs[other] @ direction)
+            assert distances[row, column] == pytest.approx(max(gap for gap, _ in gaps), abs=1e-12)
+
+
+def test_distance_in_space_equals_the_best_matching() -> None:
+    rng = np.random.default_rng(5)
+    for _ in range(20):
+        n, m = (2, 4) if rng.random() < 0.5 else (5, 5)
+        first, second = rng.normal(size=(n, 2)), rng.normal(size=(m, 2))
+        copies = np.repeat(first, m // n, axis=0)
+        best = min(
+            max(np.linalg.norm(copies[i] - second[j]) for i, j in enumerate(matching))
+            for matching in itertools.permutations(range(m))
+        )
+        assert wasserstein_infinity_exact(first, second) == pytest.approx(best, rel=1e-12)
+
+
+def test_the_bound_for_large_laws_is_never_below_the_distance() -> None:
+    rng = np.random.default_rng(6)
+    first, second = rng.normal(size=(210, 3)), rng.normal(size=(200, 3)) + 1.0
+    exact = wasserstein_infinity_exact(first, second)
+    assert wasserstein_infinity_bound(first, second) >= exact
+
+
+@pytest.mark.parametrize("order", [1.5, 2.0, 4.0, 7.5])
+@pytest.mark.parametrize("shift", [0.3, 2.0, 10.0])
+def test_cauchy_divergence_equals_quadrature(order: float, shift: float) -> None:
+    # x = tan(t) maps the line to an interval on which the integrand is smooth.
+    step = np.pi / 400_000
+    x = np.tan(-np.pi / 2 + step * (np.arange(400_000) + 0.5))
+    ratio = (1 + (x - shift) ** 2) / (1 + x**2)
+    expected = np.log(np.sum(ratio ** (order - 1)) * step / np.pi) / (order - 1)
+    # The law of the variable of integration is P; the other order of arguments is the same by symmetry.
+    assert cauchy_renyi_divergence(shift, order) == pytest.approx(expected, rel=1e-6)
+
+
+def test_baselines_meet_the_budget_where_it_can_be_computed() -> None:
+    scenario = AttributeScenario.from_shifts({"a": [0.0, 0.0], "b": [3.0, 4.0]})
+    found = baselines(scenario, None, epsilon=0.5, renyi_order=4)
+    # Two points at distance 5: a 25 / (2 sigma^2) = 0.5.
+    assert found["general_wasserstein"].scale == pytest.approx(10.0)
+    assert found["gaussian_dp"].scale == pytest.approx(10.0)
+    scale = found["distribution_aware_cauchy"].scale
+    spent = cauchy_renyi_divergence(3.0 / scale, 4) + cauchy_renyi_divergence(4.0 / scale, 4)
+    assert spent == pytest.approx(0.5, rel=1e-6)
+
+
+@pytest.mark.parametrize(("first", "second", "sentence"), [([], [1.0], "empty"), ([np.nan], [1.0], "not finite")])
+def test_samples_that_are_no_law_are_refused(first: list[float], second: list[float], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        wasserstein_infinity(first, second)
+
+
+def test_p_below_one_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"p is 0\.5"):
+        wasserstein([0.0], [1.0], p=0.5)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from lightning_pac.accountants import Guarantee as Guarantee
     from lightning_pac.accountants import PrivacyCard as PrivacyCard
     from lightning_pac.accountants import PrivacyLedger as PrivacyLedger
+    from lightning_pac.mechanisms import PACResponder as PACResponder
     from lightning_pac.mechanisms import AdaptiveComposition as AdaptiveComposition
     from lightning_pac.scenarios import BalancedSubsets as BalancedSubsets
     from lightning_pac.scenarios import ComplementaryHalves as ComplementaryHalves
@@ -25,6 +26,7 @@ _EXPORTS: dict[str, str] = {
     "ComplementaryHalves": "lightning_pac.scenarios",
     "Estimate": "lightning_pac.accountants",
     "Guarantee": "lightning_pac.accountants",
+    "PACResponder": "lightning_pac.mechanisms",
     "PrivacyCard": "lightning_pac.accountants",
     "PrivacyLedger": "lightning_pac.accountants",
 }

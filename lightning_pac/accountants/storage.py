@@ -47,7 +47,7 @@ _SCHEMA = (
         spent REAL NOT NULL, state BLOB NOT NULL, chain BLOB NOT NULL, tag BLOB NOT NULL)""",
     """CREATE TABLE requests (
         account INTEGER NOT NULL REFERENCES accounts (id), request TEXT NOT NULL, sequence INTEGER NOT NULL,
-        PRIMARY KEY (account, request)) WITHOUT ROWID""",
+        position INTEGER NOT NULL, PRIMARY KEY (account, request)) WITHOUT ROWID""",
 )
 
 

@@ -4,7 +4,7 @@ import hmac
 import json
 import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,7 +97,12 @@ class ResponseTranscript:
         return self._sequence
 
     def append(
-        self, payload: bytes, num_answers: int, cost: float, state: bytes | None = None, request: str | None = None
+        self,
+        payload: bytes,
+        num_answers: int,
+        cost: float,
+        state: bytes | None = None,
+        requests: Sequence[str | None] = (),
     ) -> None:
         """Charges and records answers, durably before it returns.
 
@@ -106,12 +111,16 @@ class ResponseTranscript:
             num_answers: How many they are.
             cost: Their cost, summed.
             state: The state after them, to be kept as the snapshot; None keeps the one before.
-            request: A name under which `find` finds the entry again.
+            requests: Names under which `find` finds the answers again, in order; None for an answer without one.
 
         Raises:
             BudgetExceededError: If the cost would pass a budget; nothing is recorded.
+            ValueError: If a request was answered before; nothing is recorded.
             LedgerError: If it cannot be written. Whether it was recorded, `sequence` says.
         """
+        named = [request for request in requests if request is not None]
+        if len(set(named)) < len(named) or any(self.find(request) for request in named):
+            raise ValueError("a request is answered once: look up the recorded answer instead of asking again")
         sequence = self._sequence + 1
         tag = self._entry_tag(self._tag, Entry(sequence, num_answers, cost, payload))
         storage = self._ledger.storage
@@ -128,8 +137,14 @@ class ResponseTranscript:
                         "INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?, ?, ?, ?)",
                         (self._account.id, *_fields(snapshot), tag, self._snapshot_tag(snapshot, tag)),
                     )
-                if request is not None:
-                    connection.execute("INSERT INTO requests VALUES (?, ?, ?)", (self._account.id, request, sequence))
+                connection.executemany(
+                    "INSERT INTO requests VALUES (?, ?, ?, ?)",
+                    [
+                        (self._account.id, request, sequence, position)
+                        for position, request in enumerate(requests)
+                        if request is not None
+                    ],
+                )
         finally:
             # Also after an interrupt that came between the commit and this line.
             self._sequence, self._tag = self._read_end()
@@ -152,12 +167,15 @@ class ResponseTranscript:
         if sequence < self._sequence:
             raise self._altered(f"entry {sequence + 1}")
 
-    def find(self, request: str) -> Entry | None:
-        """The entry that was recorded under that name, None if there is none."""
+    def find(self, request: str) -> tuple[Entry, int] | None:
+        """The entry that holds the answer to a request, and its position there; None if it was never answered."""
         rows = self._ledger.storage.read(
-            "SELECT sequence FROM requests WHERE account = ? AND request = ?", (self._account.id, request)
+            "SELECT sequence, position FROM requests WHERE account = ? AND request = ?", (self._account.id, request)
         )
-        return next(self.entries(after=rows[0][0] - 1)) if rows else None
+        if not rows:
+            return None
+        sequence, position = rows[0]
+        return next(self.entries(after=sequence - 1)), int(position)
 
     def close(self) -> None:
         """Lets another responder use the secret. The ledger stays open."""

@@ -5,6 +5,7 @@ import os
 import socket
 import sys
 import threading
+import weakref
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -39,9 +40,9 @@ class WriterLock:
         with _held_here_guard:
             if self._key in _held_here:
                 raise LedgerError(f"{path} is already open for writing in this process: {remedy}")
-            self._descriptor = self._acquire()
+            descriptor = self._acquire()
             _held_here.add(self._key)
-        self._owner = os.getpid()
+        self._finalizer = weakref.finalize(self, _release, descriptor, self._key, os.getpid())
 
     def _acquire(self) -> int:
         lock_path = self._path.with_name(self._path.name + "-writer")
@@ -72,13 +73,17 @@ class WriterLock:
         return descriptor
 
     def release(self) -> None:
-        """Gives the lock back. A forked child that inherited the object changes nothing."""
-        if self._descriptor < 0 or self._owner != os.getpid():
-            return
-        with _held_here_guard:
-            os.close(self._descriptor)
-            self._descriptor = -1
-            _held_here.discard(self._key)
+        """Gives the lock back; so does the end of the object."""
+        self._finalizer()
+
+
+def _release(descriptor: int, key: str, owner: int) -> None:
+    # A fork inherits the object and not the lock.
+    if owner != os.getpid():
+        return
+    with _held_here_guard:
+        os.close(descriptor)
+        _held_here.discard(key)
 
 
 def _read_holder(descriptor: int) -> str:

@@ -1,0 +1,344 @@
+"""Private answers: any function with one output per secret, adaptive composition, and the durable ledger."""
+
+import math
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from typing_extensions import Self
+
+from lightning_pac.accountants import PrivacyCard, PrivacyLedger, ResponseTranscript
+from lightning_pac.accountants.array_codec import pack_arrays, unpack_arrays
+from lightning_pac.accountants.bounds import membership_success_bound
+from lightning_pac.exceptions import LedgerError, LedgerMismatchError
+from lightning_pac.information import entropy
+from lightning_pac.mechanisms.composition import AdaptiveComposition
+from lightning_pac.mechanisms.recorded_answers import RecordedAnswers
+from lightning_pac.mechanisms.release import BatchRelease
+from lightning_pac.mechanisms.responder_card import responder_card
+from lightning_pac.mechanisms.variances import CompositionRule
+from lightning_pac.scenarios import SecretIndex
+
+__all__ = ["PACResponder"]
+
+# A replay takes some microseconds an answer, so that opening a ledger replays for milliseconds.
+_ANSWERS_BETWEEN_SNAPSHOTS = 1000
+
+
+class PACResponder:
+    r"""Answers queries about data of which half is secret, each answer for a stated amount of mutual information.
+
+    The model is any function that gives one output for each of the m secrets: labels, or score vectors. Only the output
+    of the secret is answered, with the noise of `AdaptiveComposition`; so after T answers, to any adaptive adversary,
+
+    $$I(S; R_1, \dots, R_T) \le \min\Big(\sum_t b_t,\; H(P)\Big).$$
+
+    Durable before visible: the cost and what the belief was updated with are in the ledger before an answer is
+    returned. If they cannot be written, nothing is answered and nothing has changed. Opening the ledger again continues
+    from the same belief. Calls from several threads are answered one after the other.
+
+    Args:
+        model: Called with the inputs. It returns integer labels, shape (m,) or (n, m), or scores, shape (m, d) or
+            (n, m, d), as arrays or tensors; row j of m is what the model of subset j says. A `SubsetEnsemble` is asked
+            for its votes. A torch module is run in evaluation mode and without gradients.
+        secret: From `pool.draw_secret(path)` the first time and `pool.load_secret(path)` afterwards. Its file also
+            keeps the high-water mark of the ledger, and is open to one responder at a time.
+        budget_per_response: Mutual information in nats of an answer on which the models disagree.
+        ledger: The ledger, or its path.
+        budget: Total mutual information in nats that this responder may ever spend; None for the ledger's own budget.
+        rule: `"logdet"`, or `"linear"` as in the paper.
+        account: Name of the responder's account in the ledger.
+
+    Raises:
+        LedgerError: If the ledger is a copy, was rolled back, is in use, or cannot be written.
+        LedgerMismatchError: If the model, the secret and the ledger do not belong to the same table.
+        ValueError: If a budget is not positive and finite, or members of the ensemble are missing.
+
+    Source: *PAC-Private Responses with Adversarial Composition*, Algorithm 1; the ledger is ours.
+
+    Example:
+        >>> import tempfile
+        >>> from lightning_pac.scenarios import BalancedSubsets
+        >>> folder = tempfile.mkdtemp()
+        >>> pool = BalancedSubsets(num_records=100, num_subsets=4)
+        >>> votes = {"easy": [1, 1, 1, 1], "hard": [0, 1, 1, 1]}
+        >>> secret = pool.draw_secret(folder + "/secret.key")
+        >>> with PACResponder(votes.get, secret, 2**-8, ledger=folder + "/responses.db") as responder:
+        ...     responder("easy"), responder.spent
+        ...     responder("hard") in (0, 1), responder.spent
+        (1, 0.0)
+        (True, 0.00390625)
+    """
+
+    def __init__(
+        self,
+        model: Callable[..., Any],
+        secret: SecretIndex,
+        budget_per_response: float,
+        ledger: PrivacyLedger | str | Path,
+        budget: float | None = None,
+        rule: CompositionRule = "logdet",
+        account: str = "responses",
+    ) -> None:
+        self._space = secret.space
+        self.budget_per_response = _check_budget(budget_per_response)
+        self._check_model(model)
+        self._model = model
+        self._composition = AdaptiveComposition(self._space.prior, secret, rule)
+        self._prior_entropy = float(entropy(self._space.prior))
+        self._last_snapshot = 0  # in answers
+        self._mutex = threading.RLock()
+        self._owns_ledger = not isinstance(ledger, PrivacyLedger)
+        self._ledger = PrivacyLedger.ensure(ledger)
+        try:
+            self._check_only_account(account)
+            declaration = {"table": self._space.table_hash, "num_secrets": self._space.num_secrets, "rule": rule}
+            total = None if budget is None else _check_budget(budget)
+            self._account = self._ledger.account(account, "mutual_information", declaration, total)
+            self._transcript = ResponseTranscript(self._ledger, self._account, secret.key, secret.path)
+        except BaseException:
+            self._close_ledger()
+            raise
+        try:
+            self._replay()
+        except BaseException:
+            self.close()
+            raise
+
+    def __call__(self, inputs: Any, budget: npt.ArrayLike | None = None) -> Any:
+        """Private labels, the only thing that users may see.
+
+        Args:
+            inputs: What the model takes.
+            budget: Mutual information of each answer in nats, a number or n numbers; `budget_per_response` if None. It
+                must not depend on the secret except through past answers.
+
+        Returns:
+            An `int` for a single query, else integers of shape (n,).
+
+        Raises:
+            BudgetExceededError: If the answers would pass a budget; nothing was answered.
+            LedgerError: If they could not be recorded; nothing was answered.
+            ValueError: If the model's outputs do not fit, are not finite, or are none.
+        """
+        release, single = self._answer(inputs, budget, ())
+        return int(release.labels[0]) if single else release.labels
+
+    def release(
+        self, inputs: Any, budget: npt.ArrayLike | None = None, requests: Sequence[str | None] = ()
+    ) -> BatchRelease:
+        """Private answers with everything an auditor may see: vectors, covariances and the belief's class masses.
+
+        Args:
+            inputs: What the model takes.
+            budget: As for a call.
+            requests: A name for each answer, under which `recorded_answer` finds it again.
+
+        Raises:
+            BudgetExceededError: If the answers would pass a budget; nothing was answered.
+            LedgerError: If they could not be recorded; nothing was answered.
+            ValueError: If the outputs do not fit, are not finite, or are none, or a request was answered before.
+        """
+        return self._answer(inputs, budget, requests)[0]
+
+    def recorded_answer(self, request: str) -> int | None:
+        """The label that was given to a named request, None if there was none. It costs nothing to repeat it."""
+        with self._mutex:
+            found = self._transcript.find(request)
+        if found is None:
+            return None
+        entry, position = found
+        return int(RecordedAnswers.decode(entry.payload).labels[position])
+
+    def recorded_answers(self) -> Iterator[RecordedAnswers]:
+        """All answers on record, for an auditor, each entry checked against the ledger's chain."""
+        return (RecordedAnswers.decode(entry.payload) for entry in self._transcript.entries())
+
+    @property
+    def belief(self) -> npt.NDArray[np.float64]:
+        """Posterior of the secret given all answers, shape (m,): for auditors."""
+        return self._composition.belief
+
+    @property
+    def spent(self) -> float:
+        """Mutual information of all answers so far, in nats."""
+        return self._account.spent
+
+    @property
+    def remaining(self) -> float:
+        """What may still be spent, in nats."""
+        return self._account.remaining
+
+    @property
+    def num_responses(self) -> int:
+        """Number of answers so far, free ones included."""
+        return self._account.num_charges
+
+    @property
+    def membership_success_bound(self) -> float:
+        """Largest probability with which anyone who saw all answers can tell whether a given record was used."""
+        return membership_success_bound(self.spent, self._space.individual_prior)
+
+    @property
+    def ledger(self) -> PrivacyLedger:
+        """The ledger that answers are recorded in."""
+        return self._ledger
+
+    def card(self) -> PrivacyCard:
+        """What is guaranteed for all answers so far."""
+        return responder_card(self._account, self._space, self.budget_per_response)
+
+    def close(self) -> None:
+        """Lets another responder use the secret, and closes the ledger if this responder opened it."""
+        with self._mutex:
+            self._transcript.close()
+            self._close_ledger()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _answer(
+        self, inputs: Any, budget: npt.ArrayLike | None, requests: Sequence[str | None]
+    ) -> tuple[BatchRelease, bool]:
+        budgets = self.budget_per_response if budget is None else budget
+        with self._mutex:
+            self._account.check(self._cost(float(np.min(budgets))))
+            outputs, single = _as_batch(self._query(inputs))
+            before, entries = self._composition.state_dict(), self._transcript.sequence
+            known = self._composition.mutual_information
+            try:
+                release = self._composition.release_batch(outputs, budgets)
+                payload = RecordedAnswers.of(outputs, release, budgets).encode()
+                cost = self._composition.mutual_information - known
+                self._transcript.append(payload, len(release), cost, self._snapshot(), requests)
+            except BaseException:
+                if self._transcript.sequence == entries:
+                    self._composition.load_state_dict(before)
+                raise
+        return release, single
+
+    def _cost(self, budget: float) -> float:
+        # All answers together never tell more than the secret.
+        return min(_check_budget(budget), max(0.0, self._prior_entropy - self._composition.spent))
+
+    def _query(self, inputs: Any) -> Any:
+        votes = getattr(self._model, "votes", self._model)
+        with _evaluation_mode(self._model):
+            return votes(inputs)
+
+    def _snapshot(self) -> bytes | None:
+        composition = self._composition
+        if composition.num_releases - self._last_snapshot < max(_ANSWERS_BETWEEN_SNAPSHOTS, composition.num_secrets):
+            return None
+        self._last_snapshot = composition.num_releases
+        return pack_arrays([composition.log_belief, np.array([composition.spent, composition.num_releases])])
+
+    def _replay(self) -> None:
+        after = 0
+        if (snapshot := self._transcript.snapshot) is not None:
+            log_belief, (spent, num_releases) = unpack_arrays(snapshot.state)
+            self._composition.load_state_dict(
+                {"log_belief": log_belief, "spent": spent, "num_releases": int(num_releases)}
+            )
+            after = snapshot.sequence
+        self._last_snapshot = self._composition.num_releases
+        for entry in self._transcript.entries(after):
+            answers = RecordedAnswers.decode(entry.payload)
+            self._composition.replay(answers.outputs, answers.values, answers.budgets)
+        if not math.isclose(self._composition.mutual_information, self.spent, rel_tol=1e-9, abs_tol=1e-300):
+            raise LedgerError(
+                f"the answers in {self._ledger.path} cost {self._composition.mutual_information:g} nats and its "
+                f"account says {self.spent:g}: restore the newest ledger"
+            )
+
+    def _check_model(self, model: Any) -> None:
+        pool = getattr(model, "pool", None)
+        if pool is not None and pool.table_hash != self._space.table_hash:
+            raise LedgerMismatchError(
+                f"the model was trained on the table {pool.table_hash[:12]} and the secret is of "
+                f"{self._space.table_hash[:12]}: draw the secret from the model's own pool"
+            )
+        members = getattr(model, "members", None)
+        if members is not None and len(members) != self._space.num_secrets:
+            raise ValueError(
+                f"the ensemble holds {len(members)} of {self._space.num_secrets} members: gather the checkpoints of "
+                "all shards"
+            )
+
+    def _check_only_account(self, name: str) -> None:
+        for other in self._ledger.accounts():
+            if other.name != name and other.declaration.get("table") == self._space.table_hash:
+                raise LedgerMismatchError(
+                    f"account {other.name!r} of {self._ledger.path} already answers about this table, and a second "
+                    f"secret or belief would void both: use account={other.name!r} with its own secret file"
+                )
+
+    def _close_ledger(self) -> None:
+        if self._owns_ledger:
+            self._ledger.close()
+
+
+def _check_budget(budget: float) -> float:
+    if not (math.isfinite(budget) and budget > 0):
+        raise ValueError(f"a mutual information budget must be positive and finite, got {budget!r}")
+    return float(budget)
+
+
+def _as_batch(outputs: Any) -> tuple[npt.NDArray[Any], bool]:
+    """Outputs as (n, m) labels or (n, m, d) scores, and whether they were those of one query."""
+    values = _to_array(outputs)
+    votes = bool(np.issubdtype(values.dtype, np.integer))
+    if not votes and not np.issubdtype(values.dtype, np.floating):
+        raise ValueError(f"the model must return integer labels or real scores, got {values.dtype}")
+    dimensions = 1 if votes else 2
+    if values.ndim not in (dimensions, dimensions + 1):
+        shapes = "(m,) or (n, m)" if votes else "(m, d) or (n, m, d)"
+        raise ValueError(f"{'labels' if votes else 'scores'} must have shape {shapes}, got {values.shape}")
+    single = values.ndim == dimensions
+    values = values[None] if single else values
+    if values.size == 0:
+        raise ValueError(f"the batch is empty, with outputs of shape {values.shape}: ask at least one query")
+    if not votes and values.shape[-1] == 1:
+        raise ValueError(
+            "scores of one column (d = 1) have no largest class: return labels, or one score for each class"
+        )
+    return values, single
+
+
+def _to_array(outputs: Any) -> npt.NDArray[Any]:
+    if hasattr(outputs, "detach"):
+        outputs = outputs.detach().cpu()
+        # NumPy has no bfloat16.
+        outputs = outputs.float() if outputs.is_floating_point() and outputs.element_size() == 2 else outputs
+    return np.asarray(outputs)
+
+
+def _evaluation_mode(model: Any) -> AbstractContextManager[None]:
+    # A model that is a torch module has imported torch.
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(model, torch.nn.Module):
+        return nullcontext()
+    return _torch_evaluation_mode(model, torch)
+
+
+@contextmanager
+def _torch_evaluation_mode(model: Any, torch: Any) -> Iterator[None]:
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        for module in training:
+            module.training = True

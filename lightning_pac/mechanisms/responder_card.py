@@ -1,0 +1,74 @@
+"""The privacy card of a responder."""
+
+from lightning_pac.accountants import Guarantee, LedgerAccount, PrivacyCard
+from lightning_pac.accountants.bounds import membership_success_bound
+from lightning_pac.scenarios import SecretSpace
+
+__all__ = ["responder_card"]
+
+_CONDITIONS = (
+    "The guarantee is about which half of the pool was used. It does not hide the pool itself: what all halves have in "
+    "common shows, and so do answers on which all models agree.",
+    "The index of the model that answers was drawn once, from secure randomness, and is never drawn again; its file "
+    "stays with the keeper of the data.",
+    "Each model is a fixed function of its half and of the query. Training and the amount spent on an answer do not "
+    "look at the index.",
+    "Users see the label and nothing else of an answer: not the votes, not how long the answer took.",
+    "The ledger is the only record of what was answered. A ledger and a secret file that are restored together from an "
+    "earlier backup cannot be told from the newest ones, so the secret file is kept out of backups of the ledger.",
+)
+
+
+def responder_card(account: LedgerAccount, space: SecretSpace, budget_per_response: float) -> PrivacyCard:
+    """What is guaranteed for all answers that `account` has paid for.
+
+    Args:
+        account: The responder's account.
+        space: The public space of the secret.
+        budget_per_response: Mutual information asked for an answer, in nats.
+    """
+    spent, answers = account.spent, account.num_charges
+    prior = space.individual_prior
+    success = membership_success_bound(spent, prior)
+    guess = membership_success_bound(spent, space.index_guess_prior)
+    return PrivacyCard(
+        title=f"Privacy of {answers} answers",
+        secret=f"Which of {space.num_secrets} public subsets of the {space.num_records} records trained the model that "
+        "answers, and so whether a given record was used, from everyone who sees the answers.",
+        guarantees=(
+            Guarantee(
+                "membership_success_bound",
+                success,
+                "probability",
+                "Whoever saw all answers, and knows the record itself, tells correctly whether it was used at most "
+                f"{_percent(success)} of the time; without any answer a guess is right {_percent(prior)} of the time.",
+            ),
+            Guarantee(
+                "index_success_bound",
+                guess,
+                "probability",
+                f"They name the whole subset correctly at most {_percent(guess)} of the time; a blind guess is right "
+                f"{_percent(space.index_guess_prior)} of the time.",
+            ),
+            Guarantee(
+                "mutual_information",
+                spent,
+                "nats",
+                "This is how much all answers together can tell about the subset. Every further answer on which the "
+                "models disagree adds to it.",
+            ),
+        ),
+        conditions=_CONDITIONS,
+        details={
+            "account": account.name,
+            "answers": answers,
+            "budget_per_response": budget_per_response,
+            "budget": account.budget,
+            "rule": account.declaration["rule"],
+            "table": space.table_hash,
+        },
+    )
+
+
+def _percent(probability: float) -> str:
+    return f"{100 * probability:.4g} %"

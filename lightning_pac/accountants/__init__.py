@@ -1,20 +1,51 @@
 """What it cost: prices, bounds, conversions and the durable ledger."""
 
 from lightning_pac.accountants.account import Charge, LedgerAccount
+from lightning_pac.accountants.amplified import amplified_step_cost
+from lightning_pac.accountants.blocks import SliceCoefficients, effective_noise_multiplier
+from lightning_pac.accountants.bounds import (
+    dp_epsilon_for_success,
+    dp_success_bound,
+    independent_bits_prior,
+    membership_prior,
+    membership_success_bound,
+    responses_until,
+    subset_recovery_prior,
+    world_success_bound,
+)
 from lightning_pac.accountants.card import Estimate, Guarantee, PrivacyCard
 from lightning_pac.accountants.journal import Attempt, TrainingAttempt
 from lightning_pac.accountants.ledger import PrivacyLedger
+from lightning_pac.accountants.orders import DEFAULT_ORDERS, epsilon_at_delta
+from lightning_pac.accountants.running import RunningAccount
+from lightning_pac.accountants.srpp import Notion, SRPPAccountant
 from lightning_pac.accountants.transcript import ResponseTranscript, adopt_ledger
 
 __all__ = [
+    "DEFAULT_ORDERS",
     "Attempt",
     "Charge",
     "Estimate",
     "Guarantee",
     "LedgerAccount",
+    "Notion",
     "PrivacyCard",
     "PrivacyLedger",
     "ResponseTranscript",
+    "RunningAccount",
+    "SRPPAccountant",
+    "SliceCoefficients",
     "TrainingAttempt",
     "adopt_ledger",
+    "amplified_step_cost",
+    "dp_epsilon_for_success",
+    "dp_success_bound",
+    "effective_noise_multiplier",
+    "epsilon_at_delta",
+    "independent_bits_prior",
+    "membership_prior",
+    "membership_success_bound",
+    "responses_until",
+    "subset_recovery_prior",
+    "world_success_bound",
 ]

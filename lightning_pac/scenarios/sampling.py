@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -18,7 +18,9 @@ __all__ = [
     "Sampling",
     "Sequential",
     "WithReplacement",
+    "as_stretches",
     "sampling_from_dict",
+    "stretches_of_attempts",
 ]
 
 
@@ -97,14 +99,14 @@ class FixedSize(Sampling):
     @override
     def worst_case_square_sum(self, num_differing: int, num_records: int | None, num_steps: int | Sequence[int]) -> int:
         _check_differing(num_differing, num_records)
-        return sum(_stretches(num_steps)) * min(num_differing, self.batch_size) ** 2
+        return sum(as_stretches(num_steps)) * min(num_differing, self.batch_size) ** 2
 
     @override
     def expected_square_sum(self, num_differing: int, num_records: int | None, num_steps: int | Sequence[int]) -> float:
         records = _require_records(self, num_records)
         _check_differing(num_differing, records)
         _check_batch_fits(self.batch_size, records)
-        return sum(_stretches(num_steps)) * _hypergeometric_square(num_differing, records, self.batch_size)
+        return sum(as_stretches(num_steps)) * _hypergeometric_square(num_differing, records, self.batch_size)
 
     @override
     def expected_batch_size(self, num_records: int | None = None) -> float:
@@ -137,7 +139,7 @@ class WithReplacement(Sampling):
     @override
     def worst_case_square_sum(self, num_differing: int, num_records: int | None, num_steps: int | Sequence[int]) -> int:
         _check_differing(num_differing, num_records)
-        return sum(_stretches(num_steps)) * self.batch_size**2
+        return sum(as_stretches(num_steps)) * self.batch_size**2
 
     @override
     def expected_square_sum(self, num_differing: int, num_records: int | None, num_steps: int | Sequence[int]) -> float:
@@ -145,7 +147,7 @@ class WithReplacement(Sampling):
         _check_differing(num_differing, records)
         share = num_differing / records
         square = (self.batch_size * share) ** 2 + self.batch_size * share * (1 - share)
-        return sum(_stretches(num_steps)) * square
+        return sum(as_stretches(num_steps)) * square
 
     @override
     def expected_batch_size(self, num_records: int | None = None) -> float:
@@ -187,7 +189,7 @@ class Poisson(Sampling):
     @override
     def worst_case_square_sum(self, num_differing: int, num_records: int | None, num_steps: int | Sequence[int]) -> int:
         _check_differing(num_differing, num_records)
-        return sum(_stretches(num_steps)) * num_differing**2
+        return sum(as_stretches(num_steps)) * num_differing**2
 
     @override
     def expected_square_sum(self, num_differing: int, num_records: int | None, num_steps: int | Sequence[int]) -> float:
@@ -198,7 +200,7 @@ class Poisson(Sampling):
             )
         _check_differing(num_differing, num_records)
         mean = num_differing * self.rate
-        return sum(_stretches(num_steps)) * (mean * (1 - self.rate) + mean**2)
+        return sum(as_stretches(num_steps)) * (mean * (1 - self.rate) + mean**2)
 
     @override
     def expected_batch_size(self, num_records: int | None = None) -> float:
@@ -342,6 +344,61 @@ def sampling_from_dict(values: Mapping[str, Any]) -> Sampling:
     raise ValueError(f"{name!r} is no sampling descriptor: it must be one of the names in lightning_pac.scenarios.")
 
 
+def as_stretches(num_steps: int | Sequence[int]) -> list[int]:
+    """Steps of each stretch of a run (see `Sampling`): one stretch where a single number is given.
+
+    Raises:
+        ValueError: if a number is negative.
+
+    Example:
+        >>> as_stretches(98), as_stretches([50, 60])
+        ([98], [50, 60])
+    """
+    stretches = [int(steps) for steps in (num_steps if isinstance(num_steps, Sequence) else [num_steps])]
+    if any(steps < 0 for steps in stretches):
+        raise ValueError(f"num_steps is {num_steps}, but a number of steps is not negative.")
+    return stretches
+
+
+def stretches_of_attempts(
+    attempts: Iterable[tuple[int, int]], steps_per_epoch: int, continues: bool = False
+) -> tuple[int, ...]:
+    """Stretches of a run from its journal of starts and restarts.
+
+    An attempt that begins inside an epoch draws a fresh permutation for the rest of it, and another for the next: two
+    passes. Only a loader that restores its permutation continues a pass, and only if the journal is not ahead of the
+    checkpoint, so that no step is replayed.
+
+    Args:
+        attempts: first global step and number of steps started of each attempt, in order.
+        steps_per_epoch: optimizer steps in a pass.
+        continues: whether the loader restores its permutation from a checkpoint.
+
+    Example:
+        >>> stretches_of_attempts([(0, 100), (80, 30)], steps_per_epoch=98)
+        (100, 18, 12)
+        >>> stretches_of_attempts([(0, 50), (50, 60)], steps_per_epoch=98, continues=True)
+        (110,)
+    """
+    stretches = [0]
+    left_in_pass: int | None = None
+    next_step = 0
+    for first_step, num_steps in attempts:
+        position = first_step % steps_per_epoch
+        if not (continues and first_step == next_step):
+            stretches.append(0)
+            left_in_pass = steps_per_epoch - position if position else None
+        next_step = first_step + num_steps
+        if left_in_pass is not None and num_steps >= left_in_pass:
+            stretches[-1] += left_in_pass
+            stretches.append(num_steps - left_in_pass)
+            left_in_pass = None
+        else:
+            stretches[-1] += num_steps
+            left_in_pass = None if left_in_pass is None else left_in_pass - num_steps
+    return tuple(steps for steps in stretches if steps)
+
+
 def _hypergeometric_square(num_differing: int, num_records: int, batch_size: int) -> float:
     share = num_differing / num_records
     mean = batch_size * share
@@ -349,16 +406,9 @@ def _hypergeometric_square(num_differing: int, num_records: int, batch_size: int
     return mean**2 + mean * (1 - share) * correction
 
 
-def _stretches(num_steps: int | Sequence[int]) -> list[int]:
-    stretches = [int(steps) for steps in (num_steps if isinstance(num_steps, Sequence) else [num_steps])]
-    if any(steps < 0 for steps in stretches):
-        raise ValueError(f"num_steps is {num_steps}, but a number of steps is not negative.")
-    return stretches
-
-
 def _count_passes(num_steps: int | Sequence[int], steps_per_pass: int) -> tuple[int, list[int]]:
     """Complete passes, and the lengths of the partial ones."""
-    stretches = _stretches(num_steps)
+    stretches = as_stretches(num_steps)
     partial = [steps % steps_per_pass for steps in stretches]
     return sum(steps // steps_per_pass for steps in stretches), [steps for steps in partial if steps]
 

@@ -1,10 +1,8 @@
 """Private answers: any function with one output per secret, adaptive composition, and the durable ledger."""
 
 import math
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -19,11 +17,13 @@ from lightning_pac.accountants.bounds import membership_success_bound
 from lightning_pac.exceptions import LedgerError, LedgerMismatchError
 from lightning_pac.information import entropy
 from lightning_pac.mechanisms.composition import AdaptiveComposition
+from lightning_pac.mechanisms.model_outputs import as_batch, query
 from lightning_pac.mechanisms.recorded_answers import RecordedAnswers
 from lightning_pac.mechanisms.release import BatchRelease
+from lightning_pac.mechanisms.replay import replay_releases
 from lightning_pac.mechanisms.responder_card import responder_card
 from lightning_pac.mechanisms.variances import CompositionRule
-from lightning_pac.scenarios import SecretIndex
+from lightning_pac.scenarios import SecretIndex, SecretSpace
 
 __all__ = ["PACResponder"]
 
@@ -160,6 +160,30 @@ class PACResponder:
         """All answers on record, for an auditor, each entry checked against the ledger's chain."""
         return (RecordedAnswers.decode(entry.payload) for entry in self._transcript.entries())
 
+    def place_of(self, request: str) -> tuple[int, int] | None:
+        """Where a named request was answered: the entry's number from 0 and the position in it; None if nowhere."""
+        with self._mutex:
+            found = self._transcript.find(request)
+        return None if found is None else (found[0].sequence - 1, found[1])
+
+    def recorded_releases(self) -> Iterator[BatchRelease]:
+        """All answers on record with the class masses of their time, one batch an entry, for filters and auditors.
+
+        Raises:
+            ValueError: If the answers are scores.
+        """
+        return replay_releases(self.recorded_answers(), self._space.prior, self._composition.rule)
+
+    @property
+    def model(self) -> Callable[..., Any]:
+        """The function that gives one output for each secret."""
+        return self._model
+
+    @property
+    def space(self) -> SecretSpace:
+        """The public table that the secret was drawn from."""
+        return self._space
+
     @property
     def belief(self) -> npt.NDArray[np.float64]:
         """Posterior of the secret given all answers, shape (m,): for auditors."""
@@ -214,7 +238,7 @@ class PACResponder:
         budgets = self.budget_per_response if budget is None else budget
         with self._mutex:
             self._account.check(self._cost(float(np.min(budgets))))
-            outputs, single = _as_batch(self._query(inputs))
+            outputs, single = as_batch(query(self._model, inputs))
             before, entries = self._composition.state_dict(), self._transcript.sequence
             known = self._composition.mutual_information
             try:
@@ -231,11 +255,6 @@ class PACResponder:
     def _cost(self, budget: float) -> float:
         # All answers together never tell more than the secret.
         return min(_check_budget(budget), max(0.0, self._prior_entropy - self._composition.spent))
-
-    def _query(self, inputs: Any) -> Any:
-        votes = getattr(self._model, "votes", self._model)
-        with _evaluation_mode(self._model):
-            return votes(inputs)
 
     def _snapshot(self) -> bytes | None:
         composition = self._composition
@@ -293,52 +312,3 @@ def _check_budget(budget: float) -> float:
     if not (math.isfinite(budget) and budget > 0):
         raise ValueError(f"a mutual information budget must be positive and finite, got {budget!r}")
     return float(budget)
-
-
-def _as_batch(outputs: Any) -> tuple[npt.NDArray[Any], bool]:
-    """Outputs as (n, m) labels or (n, m, d) scores, and whether they were those of one query."""
-    values = _to_array(outputs)
-    votes = bool(np.issubdtype(values.dtype, np.integer))
-    if not votes and not np.issubdtype(values.dtype, np.floating):
-        raise ValueError(f"the model must return integer labels or real scores, got {values.dtype}")
-    dimensions = 1 if votes else 2
-    if values.ndim not in (dimensions, dimensions + 1):
-        shapes = "(m,) or (n, m)" if votes else "(m, d) or (n, m, d)"
-        raise ValueError(f"{'labels' if votes else 'scores'} must have shape {shapes}, got {values.shape}")
-    single = values.ndim == dimensions
-    values = values[None] if single else values
-    if values.size == 0:
-        raise ValueError(f"the batch is empty, with outputs of shape {values.shape}: ask at least one query")
-    if not votes and values.shape[-1] == 1:
-        raise ValueError(
-            "scores of one column (d = 1) have no largest class: return labels, or one score for each class"
-        )
-    return values, single
-
-
-def _to_array(outputs: Any) -> npt.NDArray[Any]:
-    if hasattr(outputs, "detach"):
-        outputs = outputs.detach().cpu()
-        # NumPy has no bfloat16.
-        outputs = outputs.float() if outputs.is_floating_point() and outputs.element_size() == 2 else outputs
-    return np.asarray(outputs)
-
-
-def _evaluation_mode(model: Any) -> AbstractContextManager[None]:
-    # A model that is a torch module has imported torch.
-    torch = sys.modules.get("torch")
-    if torch is None or not isinstance(model, torch.nn.Module):
-        return nullcontext()
-    return _torch_evaluation_mode(model, torch)
-
-
-@contextmanager
-def _torch_evaluation_mode(model: Any, torch: Any) -> Iterator[None]:
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        with torch.inference_mode():
-            yield
-    finally:
-        for module in training:
-            module.training = True

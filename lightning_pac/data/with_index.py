@@ -49,3 +49,14 @@ class WithIndex(Dataset[IndexedSample]):
 
     def __len__(self) -> int:
         return len(self.dataset)
+
+
+def batch_inputs(batch: Any) -> Any:
+    """The inputs of a batch, whether it carries targets, indices, both or neither.
+
+    Example:
+        >>> batch_inputs(IndexedSample([0, 1], ("inputs", "targets")))
+        'inputs'
+    """
+    sample = batch.sample if isinstance(batch, IndexedSample) else batch
+    return sample[0] if isinstance(sample, list | tuple) else sample

@@ -13,7 +13,7 @@ from rich.progress import track
 from torch import Tensor
 from typing_extensions import Self, override
 
-from lightning_pac.data.with_index import IndexedSample
+from lightning_pac.data.with_index import batch_inputs
 from lightning_pac.modules.ensemble_record import (
     KEY,
     EnsembleRecord,
@@ -177,8 +177,7 @@ class LearnerEnsemble(pl.LightningModule):
     @override
     def predict_step(self, batch: Any, batch_idx: int = 0, dataloader_idx: int = 0) -> Tensor:
         """The votes of all members, which are not private: `PACResponses` replaces them by one private label each."""
-        sample = batch.sample if isinstance(batch, IndexedSample) else batch
-        return self.votes(sample[0] if isinstance(sample, list | tuple) else sample)
+        return self.votes(batch_inputs(batch))
 
 
 def _rows(features: Any, index: npt.NDArray[np.int64]) -> Any:

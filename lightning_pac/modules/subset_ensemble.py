@@ -12,7 +12,7 @@ from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor, nn
 from typing_extensions import override
 
-from lightning_pac.data.with_index import IndexedSample, WithIndex
+from lightning_pac.data.with_index import IndexedSample, WithIndex, batch_inputs
 from lightning_pac.modules.ensemble_record import (
     KEY,
     EnsembleRecord,
@@ -213,8 +213,7 @@ class SubsetEnsemble(pl.LightningModule):
     @override
     def predict_step(self, batch: Any, batch_idx: int = 0, dataloader_idx: int = 0) -> Tensor:
         """The votes of all members, which are not private: `PACResponses` replaces them by one private label each."""
-        sample = batch.sample if isinstance(batch, IndexedSample) else batch
-        return self.votes(sample[0] if isinstance(sample, list | tuple) else sample)
+        return self.votes(batch_inputs(batch))
 
     @override
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:

@@ -1,0 +1,165 @@
+"""Predictions that are private answers."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import numpy as np
+import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from torch import Tensor
+from typing_extensions import override
+
+from lightning_pac.accountants import PrivacyLedger
+from lightning_pac.data.with_index import batch_inputs
+from lightning_pac.exceptions import BudgetExceededError
+from lightning_pac.mechanisms import PACResponder
+
+
+class PACResponses(pl.Callback):
+    """Make `Trainer.predict` return private labels instead of the members' votes.
+
+    While predicting, the module's `predict_step` is replaced by the responder: each batch becomes its private labels,
+    integers of shape (batch,), whose cost is on disk before anything else sees them. Callbacks that write predictions
+    write the private ones. Where the budget does not allow the next batch, predicting stops with a warning and returns
+    the labels that were paid for. Asking the same records again is paid for again.
+
+    Logged after each batch: `privacy/mutual_information`, `privacy/membership_success_bound`, `privacy/responses` and
+    `privacy/unanimous_fraction` (the part of this run's answers on which all members agreed, which are free).
+
+    Only predictions are private. `ensemble(x)`, validation and test metrics show what the members say.
+
+    Args:
+        responder: Answers for the module that predicts. Give either this or `secret`.
+        secret: The secret file, from which a responder for the predicting ensemble is opened; it is drawn if there is
+            no such file yet. For the command line.
+        budget_per_response: Nats for each answer on which the members disagree (with `secret`).
+        ledger: The ledger, or its path (with `secret`).
+        budget: Largest total in nats (with `secret`); None for the ledger's own.
+
+    Raises:
+        ValueError: If not exactly one of `responder` and `secret` is given, or `secret` comes without a ledger.
+
+    Example:
+        `Trainer(callbacks=[PACResponses(responder)]).predict(ensemble, loader)`
+    """
+
+    def __init__(
+        self,
+        responder: PACResponder | None = None,
+        secret: str | Path | None = None,
+        budget_per_response: float = 2.0**-32,
+        ledger: PrivacyLedger | str | Path | None = None,
+        budget: float | None = None,
+    ) -> None:
+        if (responder is None) == (secret is None):
+            raise ValueError("give PACResponses either a responder or the path of a secret file")
+        if secret is not None and ledger is None:
+            raise ValueError("private answers are recorded before they are shown: give PACResponses a ledger")
+        if responder is not None and (ledger is not None or budget is not None):
+            raise ValueError("a responder has its own ledger and budget: give those to PACResponder instead")
+        self.responder = responder
+        self._secret = None if secret is None else Path(secret)
+        self._budget_per_response = budget_per_response
+        self._ledger = ledger
+        self._budget = budget
+        self._restore: Callable[[], None] | None = None
+        self._answered = self._unanimous = 0
+
+    @override
+    def on_predict_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if trainer.world_size > 1:
+            raise MisconfigurationException(
+                f"private answers need one process that owns the ledger, and there are {trainer.world_size}: "
+                "predict with devices=1"
+            )
+        if self.responder is None:
+            self.responder = self._open(pl_module)
+        elif self.responder.model is not pl_module:
+            raise MisconfigurationException(
+                f"the responder's {type(self.responder.model).__name__} is not the module that predicts: "
+                "pass trainer.predict the model that the responder was made with"
+            )
+        self._answered = self._unanimous = 0
+        self._wrap(pl_module)
+
+    @override
+    def on_predict_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        for logger in trainer.loggers:
+            logger.log_metrics(self.metrics(), step=self._answered)
+
+    @override
+    def on_predict_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        summary = ", ".join(f"{name.removeprefix('privacy/')} {value:g}" for name, value in self.metrics().items())
+        rank_zero_info(f"private answers: {summary}")
+        self._unwrap()
+
+    @override
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        self._unwrap()
+
+    @override
+    def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        self._unwrap()
+        if self._secret is not None and self.responder is not None:
+            self.responder.close()
+            self.responder = None
+
+    def metrics(self) -> dict[str, float]:
+        """What all answers of the responder cost, and how many of this run's were free."""
+        assert self.responder is not None
+        return {
+            "privacy/mutual_information": self.responder.spent,
+            "privacy/membership_success_bound": self.responder.membership_success_bound,
+            "privacy/responses": float(self.responder.num_responses),
+            "privacy/unanimous_fraction": self._unanimous / max(1, self._answered),
+        }
+
+    def _open(self, pl_module: pl.LightningModule) -> PACResponder:
+        pool = getattr(pl_module, "pool", None)
+        if pool is None or self._secret is None or self._ledger is None:
+            raise MisconfigurationException(
+                f"{type(pl_module).__name__} has no pool to draw a secret from: predict with a SubsetEnsemble or a "
+                "LearnerEnsemble, or give PACResponses a responder"
+            )
+        secret = pool.load_secret(self._secret) if self._secret.exists() else pool.draw_secret(self._secret)
+        return PACResponder(pl_module, secret, self._budget_per_response, self._ledger, self._budget)
+
+    def _wrap(self, pl_module: pl.LightningModule) -> None:
+        replaced = vars(pl_module).get("predict_step")
+
+        def restore() -> None:
+            if replaced is None:
+                del pl_module.predict_step
+            else:
+                pl_module.predict_step = replaced  # type: ignore[method-assign]
+
+        pl_module.predict_step = self._private_step  # type: ignore[method-assign]
+        self._restore = restore
+
+    def _unwrap(self) -> None:
+        if self._restore is not None:
+            self._restore()
+            self._restore = None
+
+    def _private_step(self, batch: Any, *args: Any, **kwargs: Any) -> Tensor:
+        assert self.responder is not None
+        try:
+            release = self.responder.release(batch_inputs(batch))
+        except BudgetExceededError as error:
+            rank_zero_warn(f"predicting stopped after {self._answered} private answers, because {error}")
+            # Lightning's prediction loop ends cleanly on this and keeps the predictions that were made.
+            raise StopIteration from None
+        self._answered += len(release)
+        self._unanimous += int(np.count_nonzero(release.unanimous))
+        return torch.from_numpy(release.labels)

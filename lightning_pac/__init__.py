@@ -12,10 +12,19 @@ if TYPE_CHECKING:
     from lightning_pac.accountants import Guarantee as Guarantee
     from lightning_pac.accountants import PrivacyCard as PrivacyCard
     from lightning_pac.accountants import PrivacyLedger as PrivacyLedger
-    from lightning_pac.mechanisms import PACResponder as PACResponder
+    from lightning_pac.accountants import SRPPAccountant as SRPPAccountant
+    from lightning_pac.accountants import SRPPRun as SRPPRun
+    from lightning_pac.accountants import membership_success_bound as membership_success_bound
     from lightning_pac.mechanisms import AdaptiveComposition as AdaptiveComposition
+    from lightning_pac.mechanisms import PACResponder as PACResponder
     from lightning_pac.scenarios import BalancedSubsets as BalancedSubsets
     from lightning_pac.scenarios import ComplementaryHalves as ComplementaryHalves
+    from lightning_pac.scenarios import EpochShuffle as EpochShuffle
+    from lightning_pac.scenarios import FixedSize as FixedSize
+    from lightning_pac.scenarios import Poisson as Poisson
+    from lightning_pac.scenarios import Sequential as Sequential
+    from lightning_pac.scenarios import TwoWorldScenario as TwoWorldScenario
+    from lightning_pac.scenarios import WithReplacement as WithReplacement
 
 __version__ = "0.1.0"
 
@@ -24,11 +33,20 @@ _EXPORTS: dict[str, str] = {
     "AdaptiveComposition": "lightning_pac.mechanisms",
     "BalancedSubsets": "lightning_pac.scenarios",
     "ComplementaryHalves": "lightning_pac.scenarios",
+    "EpochShuffle": "lightning_pac.scenarios",
     "Estimate": "lightning_pac.accountants",
+    "FixedSize": "lightning_pac.scenarios",
     "Guarantee": "lightning_pac.accountants",
     "PACResponder": "lightning_pac.mechanisms",
+    "Poisson": "lightning_pac.scenarios",
     "PrivacyCard": "lightning_pac.accountants",
     "PrivacyLedger": "lightning_pac.accountants",
+    "SRPPAccountant": "lightning_pac.accountants",
+    "SRPPRun": "lightning_pac.accountants",
+    "Sequential": "lightning_pac.scenarios",
+    "TwoWorldScenario": "lightning_pac.scenarios",
+    "WithReplacement": "lightning_pac.scenarios",
+    "membership_success_bound": "lightning_pac.accountants",
 }
 
 __all__ = ["__version__", *sorted(_EXPORTS)]

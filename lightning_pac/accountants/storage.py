@@ -55,8 +55,7 @@ class LedgerStorage:
     """An open ledger file. Use it as `with storage.transaction() as connection: ...`.
 
     Every transaction is on the disk before its block is left (write-ahead log, `synchronous=FULL`; where the file
-    system cannot hold a write-ahead log, a rollback journal with exclusive locking), is serialised between threads,
-    and may be nested: an inner one joins the outer one.
+    system cannot hold a write-ahead log, a rollback journal with exclusive locking) and is serialised between threads.
 
     Args:
         path: The file. A new one gets mode 0600, since what it holds is for the keeper of the data.
@@ -70,7 +69,6 @@ class LedgerStorage:
         self.path = Path(path).expanduser().resolve()
         self.writable = writable
         self._mutex = threading.RLock()
-        self._depth = 0
         self._process = os.getpid()
         self._lock: WriterLock | None = None
         if self.path.is_dir():
@@ -135,20 +133,15 @@ class LedgerStorage:
             self._check_usable()
             if not self.writable:
                 raise LedgerError(f"{self.path} was opened read-only: open it with PrivacyLedger(path) to write")
-            if self._depth:
-                yield self._connection
-                return
+            if self._connection.in_transaction:
+                # What is nested would be reported as durable before the outer transaction is.
+                raise LedgerError(f"a transaction of {self.path} is under way in this thread: end it first")
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
-                self._depth += 1
-                try:
-                    yield self._connection
-                    self._connection.execute("COMMIT")
-                finally:
-                    self._depth -= 1
+                yield self._connection
+                self._connection.execute("COMMIT")
             except BaseException as error:
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
+                _roll_back(self._connection)
                 if isinstance(error, sqlite3.Error):
                     raise self._explain(error) from error
                 raise
@@ -251,6 +244,12 @@ def _create_schema(connection: sqlite3.Connection) -> None:
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     connection.execute("COMMIT")
+
+
+def _roll_back(connection: sqlite3.Connection) -> None:
+    # SQLite undoes some failed commits by itself.
+    if connection.in_transaction:
+        connection.execute("ROLLBACK")
 
 
 def _close(connection: sqlite3.Connection, lock: WriterLock | None, process: int) -> None:

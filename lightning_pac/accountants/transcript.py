@@ -73,6 +73,7 @@ class ResponseTranscript:
         self._ledger = ledger
         self._account = account
         self._key = key
+        self._in_doubt = False
         self._mark = HighWaterMark(secret_path, ledger.ledger_id)
         try:
             self._sequence, self._tag = self._read_end()
@@ -118,6 +119,8 @@ class ResponseTranscript:
             ValueError: If a request was answered before; nothing is recorded.
             LedgerError: If it cannot be written. Whether it was recorded, `sequence` says.
         """
+        if self._in_doubt:
+            raise LedgerError(f"{self._ledger.path} failed while it was written: open it again")
         named = [request for request in requests if request is not None]
         if len(set(named)) < len(named) or any(self.find(request) for request in named):
             raise ValueError("a request is answered once: look up the recorded answer instead of asking again")
@@ -146,8 +149,10 @@ class ResponseTranscript:
                     ],
                 )
         finally:
-            # Also after an interrupt that came between the commit and this line.
+            # An interrupt may have come after the commit.
+            self._in_doubt = True
             self._sequence, self._tag = self._read_end()
+            self._in_doubt = False
         self._mark.advance(sequence)
 
     def entries(self, after: int = 0) -> Iterator[Entry]:

@@ -368,9 +368,8 @@ def test_without_shared_memory_a_rollback_journal_with_exclusive_locking_is_used
 ) -> None:
     def open_without_shared_memory(file: Path, mode: str) -> sqlite3.Connection:
         # SQLite's lock-file access layer cannot map memory, as on a network file system: WAL is refused.
-        return sqlite3.connect(
-            f"{file.as_uri()}?mode={mode}&vfs=unix-dotfile", uri=True, isolation_level=None, check_same_thread=False
-        )
+        uri = f"{file.as_uri()}?mode={mode}&vfs=unix-dotfile"
+        return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=0.1)
 
     monkeypatch.setattr(storage_module, "_open_database", open_without_shared_memory)
     with PrivacyLedger(path) as ledger:

@@ -1,0 +1,495 @@
+import json
+import math
+import shutil
+import sqlite3
+import stat
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from lightning_pac.accountants import PrivacyLedger, adopt_ledger
+from lightning_pac.exceptions import BudgetExceededError, LedgerError, LedgerMismatchError
+from lightning_pac.mechanisms import PACResponder
+from lightning_pac.scenarios import BalancedSubsets, SubsetTable
+
+POOL = BalancedSubsets(num_records=50, num_subsets=8)
+BUDGET = 2**-4
+
+
+class Folder:
+    """A ledger and a secret in one folder, opened as often as a test likes."""
+
+    def __init__(self, path: Path, pool=POOL) -> None:
+        self.ledger, self.key, self.pool = path / "responses.db", path / "secret.key", pool
+        pool.draw_secret(self.key).path.chmod(0o600)
+
+    def open(self, model=np.asarray, budget_per_response=BUDGET, ledger=None, **arguments) -> PACResponder:
+        secret = self.pool.load_secret(self.key)
+        return PACResponder(model, secret, budget_per_response, ledger=ledger or self.ledger, **arguments)
+
+    def dump(self) -> list[str]:
+        connection = sqlite3.connect(f"{self.ledger.as_uri()}?mode=ro", uri=True)
+        try:
+            return list(connection.iterdump())
+        finally:
+            connection.close()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(tmp_path)
+
+
+def random_votes(count: int, num_classes: int = 3, seed: int = 0, num_secrets: int = 8) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, num_classes, (count, num_secrets))
+
+
+def posterior(answers, rule: str, prior: np.ndarray, secret: int | None = None) -> np.ndarray:
+    """Algorithm 1 in dense linear algebra, from what the ledger recorded."""
+    belief = prior.copy()
+    for entry in answers:
+        for outputs, value, budget in zip(entry.outputs, entry.values, entry.budgets, strict=True):
+            if outputs.ndim == 1:
+                classes = np.unique(outputs)
+                vectors = (outputs[:, None] == classes).astype(float)
+                value = value[: len(classes)]
+            else:
+                vectors = outputs.astype(float)
+            if (vectors == vectors[0]).all():
+                continue
+            mean = belief @ vectors
+            covariance = (vectors - mean).T @ np.diag(belief) @ (vectors - mean)
+            eigenvalues, basis = np.linalg.eigh(covariance)
+            kept = eigenvalues > 1e-12 * eigenvalues.max()
+            eigenvalues, basis = eigenvalues[kept], basis[:, kept]
+            assert rule == "linear"
+            noise = np.sqrt(eigenvalues) * np.sqrt(eigenvalues).sum() / (2 * budget)
+            distance = (((value - vectors) @ basis) ** 2 / noise).sum(axis=1)
+            weights = np.log(belief) - distance / 2
+            belief = np.exp(weights - weights.max())
+            belief /= belief.sum()
+    return belief
+
+
+def test_answers_are_voted_labels_and_cost_what_was_asked(folder: Folder) -> None:
+    votes = random_votes(30)
+    votes[::3] = votes[::3, :1]
+    with folder.open() as responder:
+        labels = responder(votes)
+        assert labels.shape == (30,)
+        assert all(label in row for label, row in zip(labels, votes, strict=True))
+        assert (labels[::3] == votes[::3, 0]).all()
+        assert responder.spent == pytest.approx(min(20 * BUDGET, math.log(8)))
+        assert isinstance(responder(votes[0]), int)
+        assert responder.num_responses == 31
+
+
+def test_the_belief_is_that_of_the_algorithm_done_plainly(folder: Folder) -> None:
+    with folder.open(rule="linear", budget_per_response=2**-5) as responder:
+        for votes in random_votes(10):
+            responder(votes)
+        responder(random_votes(5, seed=1), budget=[2**-6, 2**-4, 2**-5, 2**-6, 2**-3])
+        scores = np.random.default_rng(2).normal(size=(3, 8, 4)).astype(np.float32)
+        responder(scores)
+        expected = posterior(responder.recorded_answers(), "linear", POOL.prior)
+        assert responder.belief == pytest.approx(expected, rel=1e-6)
+        assert responder.belief.std() > 1e-3
+    with folder.open(rule="linear") as responder:
+        assert responder.belief == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("snapshots", [False, True])
+def test_a_reopened_belief_is_the_live_one_to_the_last_bit(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch, snapshots: bool
+) -> None:
+    if snapshots:
+        monkeypatch.setattr("lightning_pac.mechanisms.responder._ANSWERS_BETWEEN_SNAPSHOTS", 8)
+    live, spent = None, 0.0
+    for session in range(4):
+        with folder.open(budget_per_response=2**-9) as responder:
+            if live is not None:
+                assert (responder.belief == live).all()
+                assert responder.spent == spent
+            for votes in random_votes(7, seed=session):
+                responder(votes)
+            responder(random_votes(11, seed=100 + session))
+            responder(np.random.default_rng(session).normal(size=(8, 3)))
+            live, spent = responder.belief, responder.spent
+    assert ('INSERT INTO "snapshots"' in "\n".join(folder.dump())) == snapshots
+
+
+def test_the_cost_never_passes_the_entropy_of_the_prior(folder: Folder) -> None:
+    with folder.open(budget_per_response=0.9, budget=10.0) as responder:
+        for votes in random_votes(6):
+            responder(votes)
+        assert responder.spent == pytest.approx(math.log(8))
+        spent = responder.spent
+    with folder.open(budget_per_response=0.9) as responder:
+        assert responder.spent == spent
+        responder(random_votes(3, seed=1))
+        assert responder.spent == pytest.approx(math.log(8))
+
+
+def test_a_weighted_table_keeps_its_prior(tmp_path: Path) -> None:
+    table = np.random.default_rng(0).random((20, 4)) < 0.5
+    folder = Folder(tmp_path, SubsetTable(table, weights=[0.5, 0.25, 0.25, 0.0]))
+    with folder.open() as responder:
+        assert responder.belief.tolist() == [0.5, 0.25, 0.25, 0.0]
+        assert responder([1, 1, 1, 2]) == 1  # the last has no say
+        assert responder.spent == 0.0
+
+
+def test_users_see_labels_and_auditors_everything(folder: Folder) -> None:
+    with folder.open() as responder:
+        release = responder.release(random_votes(5))
+        assert release.labels.shape == (5,)
+        assert release[0].covariance.shape == (len(release[0].classes),) * 2
+        (recorded,) = responder.recorded_answers()
+        assert (recorded.outputs == random_votes(5)).all()
+        assert (recorded.labels == release.labels).all()
+        assert np.array_equal(recorded.values, release.values, equal_nan=True)
+        assert recorded.budgets.tolist() == [BUDGET] * 5
+
+
+def test_a_named_request_is_answered_once(folder: Folder) -> None:
+    with folder.open() as responder:
+        labels = responder.release(random_votes(3), requests=["a", None, "c"]).labels
+    with folder.open() as responder:
+        before = folder.dump()
+        assert (responder.recorded_answer("a"), responder.recorded_answer("c")) == (labels[0], labels[2])
+        assert responder.recorded_answer("b") is None
+        for requests in (["d", "a"], ["d", "d"]):
+            with pytest.raises(ValueError, match="a request is answered once"):
+                responder.release(random_votes(2), requests=requests)
+        assert folder.dump() == before
+
+
+def test_a_batch_is_one_transaction(folder: Folder) -> None:
+    with folder.open() as responder:
+        responder(random_votes(40))
+        rows = sqlite3.connect(folder.ledger).execute("SELECT sequence, num_answers FROM entries").fetchall()
+        assert rows == [(1, 40)]
+
+
+@pytest.mark.parametrize(
+    ("outputs", "message"),
+    [
+        (np.full((8, 3), np.nan), "not finite"),
+        (np.full((2, 8, 3), np.inf), "not finite"),
+        (np.zeros((0, 8), int), "batch is empty"),
+        (np.zeros((8, 1)), r"one column \(d = 1\)"),
+        (np.zeros((2, 7), int), "8 secrets need 8 votes"),
+        (np.zeros((7, 3)), "8 secrets need 8 rows"),
+        (np.full(8, -1), "labels must not be negative"),
+        (np.zeros(8), "scores must have shape"),
+        (np.array(["a"] * 8), "integer labels or real scores"),
+        (np.zeros((1, 1, 8), int), "labels must have shape"),
+    ],
+)
+def test_outputs_that_do_not_fit_change_nothing(folder: Folder, outputs: np.ndarray, message: str) -> None:
+    with folder.open() as responder:
+        responder(random_votes(3))
+        before, belief = folder.dump(), responder.belief
+        with pytest.raises(ValueError, match=message):
+            responder(outputs)
+        assert folder.dump() == before
+        assert (responder.belief == belief).all()
+
+
+@pytest.mark.parametrize("budget", [0.0, -1.0, math.nan, math.inf])
+def test_a_budget_that_is_none_is_refused(folder: Folder, budget: float) -> None:
+    for arguments in ({"budget_per_response": budget}, {"budget": budget}):
+        with pytest.raises(ValueError, match="must be positive and finite"):
+            folder.open(**arguments)
+    with folder.open() as responder:
+        before = folder.dump()
+        for budgets in (budget, [BUDGET, budget, BUDGET]):
+            with pytest.raises(ValueError, match="must be positive and finite"):
+                responder(random_votes(3), budget=budgets)
+        assert folder.dump() == before
+
+
+def test_a_query_past_the_budget_is_refused_before_the_model_is_asked(folder: Folder) -> None:
+    asked = []
+
+    def model(votes):
+        asked.append(len(votes))
+        return votes
+
+    disagreeing = np.tile(np.arange(8), (5, 1))
+    with folder.open(model, budget=3.5 * BUDGET) as responder:
+        responder(disagreeing[:2])
+        before, belief = folder.dump(), responder.belief
+        with pytest.raises(BudgetExceededError, match="would pass the budget of account 'responses'"):
+            responder(disagreeing[:2])
+        assert (folder.dump(), responder.belief.tolist()) == (before, belief.tolist())
+        responder(disagreeing[0])
+        asked.clear()
+        with pytest.raises(BudgetExceededError):
+            responder(disagreeing[0])
+        assert asked == []
+        assert responder(disagreeing[0], budget=BUDGET / 2) in range(8)
+
+
+def test_the_total_of_the_ledger_holds_for_the_responder(folder: Folder) -> None:
+    with PrivacyLedger(folder.ledger, budget={"mutual_information": 0.1}) as ledger:
+        ledger.account("clusters").charge(0.05)
+        with folder.open(ledger=ledger, budget_per_response=0.04) as responder:
+            responder([0, 1] * 4)
+            with pytest.raises(BudgetExceededError, match="budget of the ledger"):
+                responder([0, 1] * 4)
+        assert not ledger.closed
+
+
+def test_a_full_disk_withholds_the_answer_and_changes_nothing(folder: Folder) -> None:
+    with folder.open() as responder:
+        responder(random_votes(3))
+        before, belief = folder.dump(), responder.belief
+        connection = responder.ledger.storage._connection
+        connection.execute(f"PRAGMA max_page_count = {connection.execute('PRAGMA page_count').fetchone()[0]}")
+        with pytest.raises(LedgerError, match="the disk is full: nothing was charged"):
+            responder(random_votes(5000, seed=1))
+        assert (folder.dump(), responder.belief.tolist()) == (before, belief.tolist())
+        connection.execute("PRAGMA max_page_count = 100000")
+        responder(random_votes(5000, seed=1))
+        belief = responder.belief
+    with folder.open() as responder:
+        assert (responder.belief == belief).all()
+
+
+def test_an_interrupt_leaves_belief_and_ledger_in_step(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    with folder.open() as responder:
+        responder(random_votes(3))
+        belief = responder.belief
+        account = responder._account
+
+        def interrupt(*arguments: object) -> float:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(account, "add", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                responder(random_votes(3, seed=1))
+        assert (responder.belief == belief).all()
+        with monkeypatch.context() as patch:
+            # The entry is committed, but its mark is not: the answer is paid for and withheld.
+            patch.setattr(responder._transcript._mark, "advance", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                responder(random_votes(3, seed=1))
+        assert (responder.belief != belief).any()
+        assert responder.num_responses == 6
+        responder(random_votes(3, seed=2))
+        belief = responder.belief
+    with folder.open() as responder:
+        assert (responder.belief == belief).all()
+        assert responder.num_responses == 9
+
+
+def test_without_the_commit_an_answer_would_escape_the_ledger(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    with folder.open() as responder:
+        monkeypatch.setattr(responder._transcript, "append", lambda *arguments: None)
+        responder(random_votes(3))
+        belief = responder.belief
+    with folder.open() as responder:
+        assert (responder.belief != belief).any()
+
+
+def test_one_responder_a_secret(folder: Folder, tmp_path: Path) -> None:
+    with folder.open() as responder:
+        with pytest.raises(LedgerError, match="already open for writing in this process"):
+            folder.open()
+        with pytest.raises(LedgerError, match=r"secret\.key is already open .*: close the responder"):
+            folder.open(ledger=responder.ledger)
+        with pytest.raises(LedgerMismatchError, match=r"account 'responses' .* already answers about this table"):
+            folder.open(ledger=responder.ledger, account="again")
+        second = POOL.draw_secret(tmp_path / "second.key")
+        with pytest.raises(LedgerMismatchError, match="holds the answers of another secret"):
+            PACResponder(np.asarray, second, BUDGET, responder.ledger)
+        assert responder(random_votes(1)[0]) in range(3)
+    with pytest.raises(LedgerMismatchError, match="answers through another ledger"):
+        folder.open(ledger=tmp_path / "new.db")
+
+
+def test_a_ledger_or_a_model_of_another_pool_is_refused(folder: Folder, tmp_path: Path) -> None:
+    folder.open().close()
+    other = BalancedSubsets(num_records=51, num_subsets=8)
+    secret = other.draw_secret(tmp_path / "other.key")
+    before = folder.dump()
+    with pytest.raises(LedgerMismatchError, match="table"):
+        PACResponder(np.asarray, secret, BUDGET, folder.ledger)
+    with pytest.raises(LedgerMismatchError, match=r"rule \(.logdet., now .linear.\)"):
+        folder.open(rule="linear")
+    assert folder.dump() == before
+    model = SimpleNamespace(pool=other, votes=np.asarray)
+    with pytest.raises(LedgerMismatchError, match="draw the secret from the model's own pool"):
+        folder.open(model)
+    incomplete = SimpleNamespace(pool=POOL, votes=np.asarray, members=(0, 1, 2))
+    with pytest.raises(ValueError, match="3 of 8 members"):
+        folder.open(incomplete)
+
+
+def test_a_copy_is_refused_until_it_is_adopted(folder: Folder, tmp_path: Path) -> None:
+    with folder.open() as responder:
+        responder(random_votes(3))
+        belief = responder.belief
+    copy = tmp_path / "copy.db"
+    shutil.copy(folder.ledger, copy)
+    with pytest.raises(LedgerError, match=r"was copied, restored or moved .*lightning-pac account adopt"):
+        folder.open(ledger=copy)
+    shutil.copy(folder.ledger, folder.ledger.with_name("restored"))
+    folder.ledger.with_name("restored").replace(folder.ledger)  # the same path, another file
+    with pytest.raises(LedgerError, match="was copied, restored or moved"):
+        folder.open()
+    with PrivacyLedger(copy) as ledger:
+        assert adopt_ledger(ledger) == ("responses",)
+    with folder.open(ledger=copy) as responder:
+        assert (responder.belief == belief).all()
+        responder(random_votes(1))
+    with PrivacyLedger(folder.ledger) as ledger:
+        adopt_ledger(ledger)
+    with pytest.raises(LedgerError, match="was rolled back"):
+        folder.open()  # the copy that went on is ahead
+
+
+def test_a_ledger_that_was_rolled_back_is_refused(folder: Folder) -> None:
+    with folder.open() as responder:
+        responder(random_votes(3))
+    backup = folder.ledger.read_bytes()
+    with folder.open() as responder:
+        responder(random_votes(1))
+    newest = folder.ledger.read_bytes()
+    folder.ledger.write_bytes(backup)  # in place, so that path and inode stay
+    with pytest.raises(LedgerError, match=r"was rolled back: it has 1 entries and .* knows of 2"):
+        folder.open()
+    folder.ledger.write_bytes(newest)
+    folder.open().close()
+    folder.ledger.unlink()
+    with pytest.raises(LedgerMismatchError, match="a ledger that was deleted cannot be replaced"):
+        folder.open()
+
+
+def test_a_ledger_one_entry_ahead_of_the_mark_is_an_honest_crash(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    responder = folder.open()
+    responder(random_votes(3))
+    monkeypatch.setattr(responder._transcript._mark, "advance", lambda sequence: None)
+    responder(random_votes(2))
+    belief = responder.belief
+    responder.close()
+    with folder.open() as responder:
+        assert (responder.belief == belief).all()
+    assert json.loads(folder.key.read_text())["high_water_mark"] == 2
+
+
+def test_restoring_ledger_and_secret_together_cannot_be_told(folder: Folder) -> None:
+    with folder.open() as responder:
+        responder(random_votes(3))
+    backup = folder.ledger.read_bytes(), folder.key.read_bytes()
+    with folder.open() as responder:
+        responder(random_votes(3))
+    folder.ledger.write_bytes(backup[0])
+    folder.key.write_bytes(backup[1])
+    with folder.open() as responder:
+        assert responder.num_responses == 3
+        assert "restored together" in responder.card().to_markdown()
+
+
+TAMPERINGS = [
+    ("UPDATE entries SET cost = 0 WHERE sequence = 2", "the total"),
+    ("UPDATE entries SET payload = (SELECT payload FROM entries WHERE sequence = 1) WHERE sequence = 2", "entry 2"),
+    ("DELETE FROM entries WHERE sequence = 2", "the total"),
+    ("UPDATE entries SET cost = 1 - sequence % 2 WHERE sequence > 1", "the total"),
+    ("UPDATE entries SET sequence = 4 WHERE sequence = 3", "entry 3"),
+    ("UPDATE accounts SET spent = 0", "the total"),
+    ("UPDATE snapshots SET state = zeroblob(length(state))", "its snapshot"),
+    ("UPDATE snapshots SET spent = 0", "its snapshot"),
+]
+
+
+@pytest.mark.parametrize(("statement", "what"), TAMPERINGS)
+def test_another_hand_is_noticed(folder: Folder, monkeypatch: pytest.MonkeyPatch, statement: str, what: str) -> None:
+    if "snapshot" in what:
+        monkeypatch.setattr("lightning_pac.mechanisms.responder._ANSWERS_BETWEEN_SNAPSHOTS", 8)
+    with folder.open(budget_per_response=2**-9) as responder:
+        for seed in range(3):
+            responder(random_votes(4, seed=seed))
+    folder.open().close()
+    connection = sqlite3.connect(folder.ledger)
+    connection.execute(statement)
+    connection.commit()
+    connection.close()
+    with pytest.raises(LedgerError, match=f"was changed by another hand .*{what}|rolled back"):
+        folder.open()
+
+
+def test_the_secret_file_keeps_its_mode_and_its_content(folder: Folder) -> None:
+    before = json.loads(folder.key.read_text())
+    with folder.open() as responder:
+        for votes in random_votes(3):
+            responder(votes)
+    after = json.loads(folder.key.read_text())
+    assert stat.S_IMODE(folder.key.stat().st_mode) == 0o600
+    assert after.pop("high_water_mark") == 3
+    assert len(after.pop("ledger")) == 32
+    before.pop("high_water_mark")
+    assert after == before
+    folder.key.write_text("{}")
+    with pytest.raises(LedgerError, match="no secret file or is damaged"):
+        folder.open()
+
+
+def test_threads_are_answered_one_after_the_other(folder: Folder) -> None:
+    with folder.open(budget_per_response=2**-9) as responder:
+        threads = [
+            threading.Thread(target=lambda seed=seed: [responder(v) for v in random_votes(20, seed=seed)])
+            for seed in range(5)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        belief = responder.belief
+        assert responder.num_responses == 100
+    with folder.open() as responder:
+        assert (responder.belief == belief).all()
+
+
+def test_a_torch_module_answers_in_evaluation_mode(folder: Folder) -> None:
+    import torch
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dropout = torch.nn.Dropout(0.5)
+            self.frozen = torch.nn.BatchNorm1d(3).eval()
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            assert not self.training
+            assert not self.dropout.training
+            return self.dropout(inputs).to(torch.bfloat16)
+
+    model = Model().train()
+    model.frozen.eval()
+    with folder.open(model) as responder:
+        scores = torch.zeros(2, 8, 3)
+        scores[..., 1] = 1.0
+        assert responder(scores).tolist() == [1, 1]
+        assert responder.spent == 0.0
+    assert model.training
+    assert model.dropout.training
+    assert not model.frozen.training
+
+
+def test_the_card_states_the_bound_of_what_was_spent(folder: Folder) -> None:
+    with folder.open(budget_per_response=2**-8) as responder:
+        assert responder.card().guarantees[0].value == 0.5
+        responder(np.tile(np.arange(8), (16, 1)))
+        assert responder.spent == 2**-4
+        card = responder.card()
+        assert card.guarantees[0].value == pytest.approx(0.67491, abs=5e-6)  # the check point of 2^-4 nats
+        assert responder.membership_success_bound == card.guarantees[0].value
+        assert "67.49 %" in card.to_markdown()

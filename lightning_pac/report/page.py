@@ -51,6 +51,7 @@ def write_report(directory: str | Path, output: str | Path | None = None) -> Pat
     page = environment.get_template("page.html.j2").render(
         title=Path(directory).resolve().name,
         version=__version__,
+        secrets=list(dict.fromkeys(run.card.secret for run in runs if run.card and run.card.guarantees)),
         rows=[summarize(run) for run in runs],
         cards=[(run.name, run.card) for run in runs if run.card is not None],
         plots=[(caption, _embedded(svg)) for caption, svg in _plots(runs) if svg is not None],
@@ -71,6 +72,7 @@ def summarize(run: Run) -> dict[str, Any]:
         "run": run.name,
         "epsilon_name": name,
         "epsilon": epsilon[1].values[-1] if epsilon else None,
+        "renyi_order": run.card.details.get("renyi_order") if run.card else None,
         "holds": _PROMISES.get(name, "see the privacy card") if name else _NO_PROMISE,
         "world_success_bound": _bound(run),
         "noise_multiplier": noise.values[-1] if noise else None,
@@ -105,10 +107,16 @@ def _plots(runs: Sequence[Run]) -> list[tuple[str, str | None]]:
             course_plot(runs, lambda run: run.metric("privacy/world_success_bound"), "bound on guessing", percent=True),
         ),
         (
-            "Share of drawn records whose gradient was longer than the clipping norm, released with noise. Near 100 %, "
-            "all records pull equally hard, which costs nothing in privacy; near 0 %, a smaller norm would mean less "
-            "noise.",
-            course_plot(runs, lambda run: run.metric("privacy/clipped_fraction"), "clipped fraction", percent=True),
+            "Share of drawn records whose gradient was longer than the clipping norm. It is released with noise (two "
+            "standard deviations are shaded), so it may leave the range from 0 to 100 %. Near 100 %, all records pull "
+            "equally hard; near 0 %, a smaller norm would mean less noise.",
+            course_plot(
+                runs,
+                lambda run: run.metric("privacy/clipped_fraction"),
+                "clipped fraction",
+                percent=True,
+                deviation=lambda run: run.metric("privacy/clipped_fraction_deviation"),
+            ),
         ),
         ("Accuracy on records that were not trained on.", course_plot(runs, accuracy, "accuracy", percent=True)),
         (

@@ -16,7 +16,11 @@ _ATTACK_MARKERS = ("o", "s", "D", "^", "v", "P")
 
 
 def course_plot(
-    runs: Sequence[Run], select: Callable[[Run], Series | None], label: str, percent: bool = False
+    runs: Sequence[Run],
+    select: Callable[[Run], Series | None],
+    label: str,
+    percent: bool = False,
+    deviation: Callable[[Run], Series | None] = lambda run: None,
 ) -> str | None:
     """One line for each run over the optimizer steps, or None where no run has the metric.
 
@@ -25,21 +29,23 @@ def course_plot(
         select: Picks the metric of a run.
         label: Name of the vertical axis.
         percent: Whether the values are shares, shown in per cent.
+        deviation: Picks the standard deviation of the noise in the metric; two of them are shaded.
     """
     found = [(run, series, index) for index, run in enumerate(runs) if (series := select(run)) is not None]
     if not found:
         return None
     figure, axes = _figure(label, percent)
     for run, series, index in found:
-        marker = "o" if len(series.steps) < 3 else None
+        colour, marker = _COLOURS[index % len(_COLOURS)], "o" if len(series.steps) < 3 else None
         scale = 100 if percent else 1
-        axes.plot(
-            series.steps,
-            [scale * value for value in series.values],
-            color=_COLOURS[index % len(_COLOURS)],
-            marker=marker,
-            label=run.name,
-        )
+        values = [scale * value for value in series.values]
+        axes.plot(series.steps, values, color=colour, marker=marker, label=run.name)
+        noise = deviation(run)
+        if noise is not None and noise.steps == series.steps:
+            band = [2 * scale * value for value in noise.values]
+            lower = [value - width for value, width in zip(values, band, strict=True)]
+            upper = [value + width for value, width in zip(values, band, strict=True)]
+            axes.fill_between(series.steps, lower, upper, color=colour, alpha=0.12, lw=0)
     axes.set_xlabel("optimizer step")
     if len(runs) > 1:
         axes.legend(frameon=False)
@@ -81,8 +87,8 @@ def attack_plot(runs: Sequence[Run], bound: Callable[[Run], float | None]) -> st
     axes.text(-0.45, 50.4, "a coin", color="#777777", fontsize=8)
     axes.set_xticks(range(len(runs)), [run.name for run in runs])
     axes.set_xlim(-0.5, len(runs) - 0.5)
-    axes.set_ylim(45, 103)
-    figure.legend(loc="outside upper left", ncols=3, frameon=False)
+    axes.set_ylim(40, 103)
+    figure.legend(loc="outside upper left", ncols=2, frameon=False)
     return _svg(figure)
 
 

@@ -72,7 +72,7 @@ class Run:
 
 
 def find_runs(directory: str | Path) -> list[Run]:
-    """All runs in a folder: below every folder with metrics of the CSV or TensorBoard logger, or a privacy card.
+    """All runs in a folder, the oldest first: wherever the CSV or TensorBoard logger wrote, or else a privacy card is.
 
     Args:
         directory: A run's own folder, or one that holds several.
@@ -84,8 +84,8 @@ def find_runs(directory: str | Path) -> list[Run]:
     if not root.is_dir():
         raise FileNotFoundError(f"There is no folder {root}: give the folder that a run was logged to.")
     logs = ("metrics.csv", "events.out.tfevents*")
-    folders = sorted({path.parent for pattern in logs for path in root.rglob(pattern)})
-    folders = folders or sorted({path.parent for path in root.rglob("*privacy_card*.json")})
+    found = [path for pattern in logs for path in root.rglob(pattern)] or list(root.rglob("*privacy_card*.json"))
+    folders = list(dict.fromkeys(path.parent for path in sorted(found, key=lambda path: path.stat().st_mtime)))
     if not folders:
         raise FileNotFoundError(
             f"{root} holds no metrics.csv, no TensorBoard events and no privacy card: give the folder that a run was "

@@ -1,6 +1,7 @@
 import base64
 import csv
 import json
+import os
 import re
 
 import pytest
@@ -17,7 +18,7 @@ CARD = PrivacyCard(
     guarantees=(Guarantee("rpp_epsilon", 8.0, "nats", "Little can be told."),),
     conditions=("Batches stay secret.",),
     estimates=(ATTACK,),
-    details={"steps": 30},
+    details={"renyi_order": 4.0},
 )
 
 
@@ -46,6 +47,7 @@ def runs(tmp_path):
     write_csv(tmp_path / "private")
     CARD.save(tmp_path / "private" / "checkpoints")
     write_csv(tmp_path / "plain", private=False)
+    os.utime(tmp_path / "plain" / "metrics.csv", (0, 0))
     return tmp_path
 
 
@@ -83,7 +85,8 @@ def test_tensorboard_events_are_read(tmp_path):
 def test_the_page_says_what_the_numbers_mean_and_needs_no_other_file(runs):
     page = write_report(runs).read_text()
     assert page == (runs / "report.html").read_text()
-    assert "private.</strong>\n\nIt ended at epsilon 5.8 (srpp_joint_epsilon)" in page
+    assert "private.</strong>\n\nIt ended at epsilon 5.8 at order 4 (srpp_joint_epsilon)" in page
+    assert "The secret.</strong> How many sevens there are." in page
     assert "guesses the secret right at most\n79.0 % of the time" in page
     assert "No epsilon was logged. This run promises nothing" in page
     assert "53.0 % (50.0 % to 56.0 %)" in page

@@ -305,6 +305,8 @@ def _concatenate(chunks: list[_VoteAnswers], rule: CompositionRule) -> BatchRele
 
     def joined(name: str, fill: float) -> npt.NDArray[Any]:
         arrays = [getattr(chunk, name) for chunk in chunks]
+        if len(arrays) == 1:
+            return np.asarray(arrays[0])
         return np.concatenate(
             [np.pad(array, ((0, 0), (0, width - array.shape[1])), constant_values=fill) for array in arrays]
         )

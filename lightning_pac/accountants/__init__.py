@@ -14,6 +14,8 @@ from lightning_pac.accountants.bounds import (
     world_success_bound,
 )
 from lightning_pac.accountants.card import Estimate, Guarantee, PrivacyCard
+from lightning_pac.accountants.composition import ComposedRuns, SRPPRun, compose
+from lightning_pac.accountants.group_dp import GroupDPAccountant
 from lightning_pac.accountants.journal import Attempt, TrainingAttempt
 from lightning_pac.accountants.ledger import PrivacyLedger
 from lightning_pac.accountants.orders import DEFAULT_ORDERS, epsilon_at_delta
@@ -25,7 +27,9 @@ __all__ = [
     "DEFAULT_ORDERS",
     "Attempt",
     "Charge",
+    "ComposedRuns",
     "Estimate",
+    "GroupDPAccountant",
     "Guarantee",
     "LedgerAccount",
     "Notion",
@@ -34,10 +38,12 @@ __all__ = [
     "ResponseTranscript",
     "RunningAccount",
     "SRPPAccountant",
+    "SRPPRun",
     "SliceCoefficients",
     "TrainingAttempt",
     "adopt_ledger",
     "amplified_step_cost",
+    "compose",
     "dp_epsilon_for_success",
     "dp_success_bound",
     "effective_noise_multiplier",

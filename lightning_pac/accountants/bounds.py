@@ -308,31 +308,26 @@ def _asymmetric_success(order: npt.NDArray[np.float64], epsilon: npt.NDArray[np.
     # Rounding in ln(1 + tiny) / (a - 1) must not make a constraint look violated.
     allowed = epsilon + 1e-15 / np.where(order > 1, order - 1, 1.0)
 
-    def largest_p(r: float) -> float:
-        low, high = np.full(len(order), r), np.ones(len(order))
-        reference = np.full(len(order), r)
-        for _ in range(60):
+    def largest_p(r: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        reference = np.repeat(r[:, None], len(order), axis=1)  # (points, orders)
+        low, high = reference, np.ones_like(reference)
+        for _ in range(52):
             middle = (low + high) / 2
-            forward = _binary_renyi(order, middle, reference) <= allowed
-            inside = forward & (_binary_renyi(order, reference, middle) <= allowed)
+            inside = _binary_renyi(order, middle, reference) <= allowed
+            inside &= _binary_renyi(order, reference, middle) <= allowed
             low, high = np.where(inside, middle, low), np.where(inside, high, middle)
-        return float(np.min(high))
+        return np.asarray(high.min(axis=1))
 
-    def success(logit: float) -> float:
-        r = 1 / (1 + math.exp(-logit))
-        return prior * largest_p(r) + (1 - prior) * (1 - r)
-
-    # p_max(r) is concave, so success is unimodal in r and in its logit.
+    # p_max(r) is concave, so success is unimodal in r and in its logit: the maximum lies beside the best grid point.
     low, high = -40.0, 40.0
-    for _ in range(60):
-        third = (high - low) / 3
-        if success(low + third) < success(high - third):
-            low += third
-        else:
-            high -= third
+    for _ in range(8):
+        logits = np.linspace(low, high, 33)
+        r = 1 / (1 + np.exp(-logits))
+        best = int(np.argmax(prior * largest_p(r) + (1 - prior) * (1 - r)))
+        low, high = float(logits[max(best - 1, 0)]), float(logits[min(best + 1, 32)])
     # p_max does not decrease in r: take it at one end of the bracket and 1 - r at the other.
-    smallest, largest = (1 / (1 + math.exp(-end)) for end in (low, high))
-    found = prior * largest_p(largest) + (1 - prior) * (1 - smallest)
+    ends = 1 / (1 + np.exp(-np.array([low, high])))
+    found = prior * float(largest_p(ends)[1]) + (1 - prior) * (1 - float(ends[0]))
     return min(1.0, max(found, prior, 1 - prior))
 
 

@@ -59,6 +59,11 @@ class RunningAccount:
         return (*self._closed, self._open) if self._closed or self._open else ()
 
     @property
+    def open_steps(self) -> int:
+        """Steps started in the last stretch."""
+        return self._open
+
+    @property
     def num_steps(self) -> int:
         """Steps started in all."""
         return sum(self._closed) + self._open

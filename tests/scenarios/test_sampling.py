@@ -1,0 +1,187 @@
+import itertools
+
+import numpy as np
+import pytest
+
+from lightning_pac.scenarios import (
+    EpochShuffle,
+    FixedSize,
+    Poisson,
+    Sampling,
+    Sequential,
+    TwoWorldScenario,
+    WithReplacement,
+    sampling_from_dict,
+    stretches_of_attempts,
+)
+
+DRAWS = 100_000
+N, D = 50, 7
+
+
+def shuffled_orders(rng: np.random.Generator, draws: int = DRAWS) -> np.ndarray:
+    return rng.random((draws, N)).argsort(axis=1)
+
+
+def simulate(sampling: Sampling, steps: int, rng: np.random.Generator) -> np.ndarray:
+    """K_t of `steps` steps, shape (DRAWS, steps), drawn record by record; the first D records differ."""
+    counts = []
+    if isinstance(sampling, EpochShuffle):
+        size = sampling.batch_size
+        while len(counts) < steps:
+            differs = shuffled_orders(rng) < D
+            starts = range(0, N - size + 1 if sampling.drop_last else N, size)
+            counts += [differs[:, start : start + size].sum(axis=1) for start in starts]
+        return np.stack(counts[:steps], axis=1)
+    for _ in range(steps):
+        if isinstance(sampling, FixedSize):
+            counts.append((shuffled_orders(rng)[:, : sampling.batch_size] < D).sum(axis=1))
+        elif isinstance(sampling, WithReplacement):
+            counts.append((rng.integers(N, size=(DRAWS, sampling.batch_size)) < D).sum(axis=1))
+        else:
+            assert isinstance(sampling, Poisson)
+            counts.append((rng.random((DRAWS, N)) < sampling.rate)[:, :D].sum(axis=1))
+    return np.stack(counts, axis=1)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "steps"),
+    [
+        (FixedSize(12), 2),
+        (Poisson(0.2), 2),
+        (WithReplacement(12), 2),
+        (EpochShuffle(12), 5),
+        (EpochShuffle(12), 7),
+        (EpochShuffle(12, drop_last=True), 4),
+        (EpochShuffle(12, drop_last=True), 6),
+        (EpochShuffle(5), 3),
+    ],
+)
+def test_expectation_and_cap_against_simulation(sampling: Sampling, steps: int) -> None:
+    squares = (simulate(sampling, steps, np.random.default_rng(0)).astype(float) ** 2).sum(axis=1)
+    expected = sampling.expected_square_sum(D, N, steps)
+    assert abs(squares.mean() - expected) < 5 * squares.std() / np.sqrt(
+        DRAWS
+    )  # false alarm 6e-7, and the seed is fixed
+    assert squares.max() <= sampling.worst_case_square_sum(D, N, steps)
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize(("records", "batch", "differing"), [(6, 2, 3), (7, 3, 4), (7, 3, 7), (5, 4, 3), (6, 4, 5)])
+def test_pass_cap_is_the_largest_over_all_orders(records: int, batch: int, differing: int, drop_last: bool) -> None:
+    sampling = EpochShuffle(batch, drop_last)
+    for steps in range(1, sampling.steps_per_epoch(records) + 1):
+        largest = 0
+        for places in itertools.combinations(range(records), differing):
+            counts = np.bincount(np.array(places) // batch, minlength=steps)[:steps]
+            largest = max(largest, int((counts**2).sum()))
+        assert sampling.worst_case_square_sum(differing, records, steps) == largest
+        assert Sequential(batch, drop_last).worst_case_square_sum(differing, records, steps) == largest
+
+
+@pytest.mark.parametrize(("size", "differing"), [(2, 1), (2, 3), (3, 2)])
+def test_caps_of_fresh_batches_are_attained(size: int, differing: int) -> None:
+    records = 4
+    subsets = itertools.combinations(range(records), size)
+    largest = max(sum(index < differing for index in subset) ** 2 for subset in subsets)
+    assert FixedSize(size).worst_case_square_sum(differing, records, 1) == largest
+    draws = itertools.product(range(records), repeat=size)
+    largest = max(sum(index < differing for index in draw) ** 2 for draw in draws)
+    assert WithReplacement(size).worst_case_square_sum(differing, records, 1) == largest
+    assert Poisson(0.5).worst_case_square_sum(differing, records, 1) == differing**2
+
+
+def test_restarts_open_new_passes() -> None:
+    sampling = EpochShuffle(512)
+    assert sampling.worst_case_square_sum(10, 50_000, 98) == 100
+    assert sampling.worst_case_square_sum(10, 50_000, [97]) == 100
+    assert sampling.worst_case_square_sum(10, 50_000, [97, 1]) == 200
+    assert sampling.worst_case_square_sum(10, 50_000, [98 * 3 + 1, 1, 1]) == 600
+    assert sampling.worst_case_square_sum(10, 50_000, []) == 0
+    # Other samplers draw every batch afresh, so only the number of steps counts.
+    assert FixedSize(512).worst_case_square_sum(10, 50_000, [97, 1]) == 9800
+
+
+def test_a_restart_inside_an_epoch_is_two_passes_for_what_it_runs_across() -> None:
+    # 18 steps end the epoch on a fresh permutation and the next 12 belong to another: one pass of 30 is too few.
+    assert stretches_of_attempts([(0, 100), (80, 30)], 98) == (100, 18, 12)
+    assert stretches_of_attempts([(0, 98), (98, 10)], 98) == (98, 10)
+    assert stretches_of_attempts([(0, 50), (50, 10)], 98) == (50, 10)
+    assert stretches_of_attempts([(0, 50), (50, 10)], 98, continues=True) == (60,)
+    assert stretches_of_attempts([(0, 50), (40, 5), (45, 60)], 98, continues=True) == (50, 58, 7)
+
+
+def test_restarts_never_cost_less_than_what_the_records_do() -> None:
+    """Journals of crashed runs, replayed record by record with whichever permutations are worst for the account."""
+    rng = np.random.default_rng(1)
+    records, batch, differing = 12, 3, 2
+    sampling = EpochShuffle(batch)
+    per_epoch = sampling.steps_per_epoch(records)
+    naive_was_too_low = False
+    for _ in range(300):
+        attempts, first = [], 0
+        for _ in range(rng.integers(1, 5)):
+            steps = int(rng.integers(1, 10))
+            attempts.append((first, steps))
+            first = int(rng.integers(first, first + steps + 1))
+        charged = sampling.worst_case_square_sum(differing, records, stretches_of_attempts(attempts, per_epoch))
+        # The worst permutation puts all differing records into the first batch that a pass serves.
+        happened = 0
+        for start, steps in attempts:
+            passes = {step // per_epoch for step in range(start, start + steps)}
+            happened += len(passes) * differing**2
+        assert charged == happened
+        naive_was_too_low |= sampling.worst_case_square_sum(differing, records, sum(n for _, n in attempts)) < happened
+    assert naive_was_too_low
+
+
+def test_short_passes_are_counted_as_passes() -> None:
+    assert EpochShuffle(512, steps_per_pass=10).worst_case_square_sum(10, 50_000, 98) == 1000
+
+
+@pytest.mark.parametrize("sampling", [Sequential(8), Poisson(0.1, secret_draws=False)])
+def test_public_draws_have_no_expectation(sampling: Sampling) -> None:
+    with pytest.raises(ValueError, match="use "):
+        sampling.expected_square_sum(3, 100, 10)
+
+
+def test_public_sizes() -> None:
+    assert Poisson(0.01).expected_batch_size(50_000) == 500
+    assert Poisson(0.01, batch_size=512).expected_batch_size(50_000) == 512
+    with pytest.raises(ValueError, match="state the divisor yourself"):
+        Poisson(0.01).expected_batch_size(None)
+    assert EpochShuffle(512).expected_batch_size() == 512
+    assert EpochShuffle(512).steps_per_epoch(50_000) == 98
+    assert EpochShuffle(512, drop_last=True).steps_per_epoch(50_000) == 97
+    assert FixedSize(512).steps_per_epoch(50_000) == WithReplacement(512).steps_per_epoch(50_000) == 98
+    assert Poisson(0.01).steps_per_epoch() == 100
+
+
+@pytest.mark.parametrize(
+    "sampling", [EpochShuffle(8, True, 3), FixedSize(8), Poisson(0.1, 12, False), WithReplacement(8), Sequential(8)]
+)
+def test_descriptors_survive_a_dictionary(sampling: Sampling) -> None:
+    assert sampling_from_dict(sampling.to_dict()) == sampling
+    with pytest.raises(ValueError, match="no sampling descriptor"):
+        sampling_from_dict({"name": "Weighted"})
+
+
+def test_bad_input_is_one_clear_sentence() -> None:
+    with pytest.raises(ValueError, match=r"rate is 0\.0, but a sampling rate lies in \(0, 1\]\.$"):
+        Poisson(0.0)
+    with pytest.raises(ValueError, match=r"batch_size is 0, but it must be at least 1\.$"):
+        EpochShuffle(0)
+    with pytest.raises(TypeError, match=r"batch_size is 2\.5, but it must be a whole number\.$"):
+        FixedSize(2.5)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="num_differing is 11, but there are only 10 records"):
+        EpochShuffle(2).worst_case_square_sum(11, 10, 1)
+    with pytest.raises(ValueError, match="needs the number of records: state num_records in the scenario"):
+        EpochShuffle(2).worst_case_square_sum(1, TwoWorldScenario(1).num_records, 1)
+    with pytest.raises(ValueError, match="drop_last drops the only batch"):
+        EpochShuffle(20, drop_last=True).steps_per_epoch(10)
+    with pytest.raises(ValueError, match="a pass has 5 batches"):
+        EpochShuffle(2, steps_per_pass=6).steps_per_epoch(10)
+    with pytest.raises(ValueError, match="only 10 records to draw from"):
+        FixedSize(20).expected_square_sum(1, 10, 1)
+    with pytest.raises(ValueError, match="a number of steps is not negative"):
+        FixedSize(2).worst_case_square_sum(1, 10, -1)

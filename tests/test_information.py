@@ -1,0 +1,71 @@
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from lightning_pac.information import binary_kl, entropy, kl_divergence, renyi_divergence
+
+PROBABILITY = st.floats(1e-9, 1 - 1e-9)
+
+
+def exact_binary_kl(p: float, q: float) -> float:
+    with mpmath.workdps(60):
+        first, second = mpmath.mpf(p), mpmath.mpf(q)
+        return float(first * mpmath.log(first / second) + (1 - first) * mpmath.log((1 - first) / (1 - second)))
+
+
+@given(PROBABILITY, PROBABILITY)
+def test_binary_kl_against_sixty_digits(p: float, q: float) -> None:
+    assert binary_kl(p, q) == pytest.approx(exact_binary_kl(p, q), rel=1e-9, abs=1e-300)
+
+
+@pytest.mark.parametrize("excess", [1e-3, 1e-6, 1e-9, 1e-12])
+def test_nearly_equal_laws_lose_no_digits(excess: float) -> None:
+    assert binary_kl(0.5 + excess, 0.5) == pytest.approx(exact_binary_kl(0.5 + excess, 0.5), rel=1e-9)
+
+
+def test_ends_of_the_interval() -> None:
+    assert binary_kl(0.0, 0.3) == pytest.approx(-math.log(0.7))
+    assert binary_kl(1.0, 0.3) == pytest.approx(-math.log(0.3))
+    assert binary_kl(0.3, 0.0) == binary_kl(0.3, 1.0) == math.inf
+    assert binary_kl(0.0, 0.0) == binary_kl(1.0, 1.0) == 0.0
+    assert binary_kl([0.1, 0.2], 0.5).shape == (2,)
+
+
+def test_discrete_laws_against_scipy() -> None:
+    rng = np.random.default_rng(0)
+    p, q = rng.dirichlet(np.ones(5), size=(3, 4)), rng.dirichlet(np.ones(5), size=4)
+    assert np.allclose(entropy(p), stats.entropy(p, axis=-1))
+    assert np.allclose(kl_divergence(p, q), stats.entropy(p, np.broadcast_to(q, p.shape), axis=-1))
+    for order in (0.3, 0.999999, 1.000001, 2.0, 40.0):
+        direct = np.log((p**order * q ** (1 - order)).sum(axis=-1)) / (order - 1)
+        assert np.allclose(renyi_divergence(p, q, order), direct, rtol=1e-4, atol=1e-9)
+    assert np.allclose(renyi_divergence(p, q, 1 + 1e-6), kl_divergence(p, q), rtol=1e-4)
+    assert np.allclose(renyi_divergence(p, q, math.inf), np.log((p / q).max(axis=-1)))
+    assert np.allclose(renyi_divergence(p, q, 1), kl_divergence(p, q))
+
+
+def test_disjoint_supports() -> None:
+    assert kl_divergence([1.0, 0.0], [0.0, 1.0]) == math.inf
+    assert kl_divergence([0.0, 1.0], [0.5, 0.5]) == pytest.approx(math.log(2))
+    assert renyi_divergence([0.5, 0.5], [0.0, 1.0], 2.0) == math.inf
+    assert renyi_divergence([0.0, 1.0], [0.5, 0.5], 2.0) == pytest.approx(math.log(2))
+    assert renyi_divergence([0.5, 0.5], [0.0, 1.0], 0.5) == pytest.approx(math.log(2))
+    assert entropy([1.0, 0.0]) == 0.0
+
+
+def test_renyi_survives_orders_that_overflow_powers() -> None:
+    assert renyi_divergence([1e-300, 1 - 1e-300], [1e-10, 1 - 1e-10], 500.0) == pytest.approx(1e-10, rel=1e-2)
+
+
+def test_bad_input_is_one_clear_sentence() -> None:
+    with pytest.raises(ValueError, match=r"p is 1\.5, but a probability lies in \[0, 1\]\.$"):
+        binary_kl(1.5, 0.5)
+    with pytest.raises(ValueError, match="probabilities sum to 1: divide by their sum first"):
+        entropy([0.5, 0.6])
+    with pytest.raises(ValueError, match="a Rényi order is positive"):
+        renyi_divergence([1.0], [1.0], 0.0)

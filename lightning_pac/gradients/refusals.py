@@ -1,8 +1,8 @@
-"""Layers whose output for one example depends on the others, for which no per-example gradient exists."""
+"""Modules for which no per-example gradient exists, or none that can be seen."""
 
 from torch import nn
 
-__all__ = ["refuse_mixing_layers"]
+__all__ = ["refuse_compiled_modules", "refuse_mixing_layers"]
 
 
 def refuse_mixing_layers(module: nn.Module) -> None:
@@ -20,6 +20,20 @@ def mixing_reason(layer: nn.Module) -> str | None:
             "normalizes over the batch, so no example has a gradient of its own; replace it by GroupNorm "
             "(fix_batch_norm does) or keep it in eval mode with frozen parameters."
         )
+    if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.max_norm is not None:
+        return "renormalizes the rows that private inputs look up, without noise; set max_norm=None."
+    if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.scale_grad_by_freq:
+        return "scales gradients by frequencies in the whole batch; set scale_grad_by_freq=False."
     if isinstance(layer, nn.modules.instancenorm._InstanceNorm) and layer.track_running_stats and layer.training:
         return "keeps running statistics of private inputs that no noise protects; set track_running_stats=False."
     return None
+
+
+def refuse_compiled_modules(module: nn.Module) -> None:
+    """Raise a `ValueError` that names a module below `module` that `torch.compile` has compiled."""
+    for name, layer in module.named_modules():
+        if type(layer).__name__ == "OptimizedModule" or layer._compiled_call_impl is not None:
+            raise ValueError(
+                f"The module {name or '(root)'!r} is compiled by torch.compile, whose graphs hide the layers that "
+                "per-example gradients need; train the uncompiled module."
+            )

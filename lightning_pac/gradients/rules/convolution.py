@@ -1,0 +1,183 @@
+"""Convolutions of one to three dimensions and their transposes."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from lightning_pac.gradients.contributions import Contribution, Contributions, Dense
+from lightning_pac.gradients.measured_choice import build_fastest
+
+__all__ = ["convolution_layer", "transposed_convolution_layer"]
+
+# Instantiated gradients that dwarf the activations they come from are not tried.
+_LARGE_BYTES = 1 << 25
+
+
+@dataclass(frozen=True)
+class _Geometry:
+    weight_shape: torch.Size
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+    @property
+    def kernel(self) -> torch.Size:
+        return self.weight_shape[2:]
+
+    def weight_gradient(self, inputs: Tensor, gradient: Tensor, copies: int = 1) -> Tensor:
+        """Ordinary weight gradient; with `copies`, of that many independent convolutions side by side in the groups."""
+        shape = (copies * self.weight_shape[0], *self.weight_shape[1:])
+        result: Tensor = torch.ops.aten.convolution_backward(
+            gradient,
+            inputs,
+            inputs.new_empty(1).expand(shape),
+            None,
+            self.stride,
+            self.padding,
+            self.dilation,
+            False,
+            [0] * len(self.stride),
+            self.groups * copies,
+            (False, True, False),
+        )[1]
+        return result
+
+
+def convolution_layer(name: str, layer: Any, inputs: Tensor, gradient: Tensor) -> Contributions:
+    """Contributions of `nn.Conv1d`, `Conv2d` and `Conv3d`; inputs (n, in, ...), output gradient (n, out, ...)."""
+    inputs, padding = inputs.detach().float(), layer.padding
+    dims = layer.weight.dim() - 2
+    if layer.padding_mode != "zeros" or padding == "same":
+        mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
+        inputs, padding = functional.pad(inputs, layer._reversed_padding_repeated_twice, mode=mode), (0,) * dims
+    elif padding == "valid":
+        padding = (0,) * dims
+    geometry = _Geometry(layer.weight.shape, layer.stride, padding, layer.dilation, layer.groups)
+    return _contributions(name, geometry, inputs, gradient.detach().float(), bias_gradient=gradient)
+
+
+def transposed_convolution_layer(name: str, layer: Any, inputs: Tensor, gradient: Tensor) -> Contributions:
+    """Contributions of the transposed convolutions: inputs and output gradient change places."""
+    padding, reach = layer.padding, gradient.detach().float()
+    if any(layer.output_padding):
+        # The size of the output is then not the one that the convolution's own arithmetic would go back from.
+        widths: list[int] = []
+        for d in reversed(range(len(padding))):
+            span = (inputs.shape[2 + d] - 1) * layer.stride[d] + (layer.kernel_size[d] - 1) * layer.dilation[d] + 1
+            widths += [padding[d], span - padding[d] - gradient.shape[2 + d]]
+        padding, reach = (0,) * len(padding), functional.pad(reach, widths)
+    geometry = _Geometry(layer.weight.shape, layer.stride, padding, layer.dilation, layer.groups)
+    return _contributions(name, geometry, reach, inputs.detach().float(), bias_gradient=gradient)
+
+
+def _contributions(
+    name: str, geometry: _Geometry, inputs: Tensor, gradient: Tensor, bias_gradient: Tensor
+) -> Contributions:
+    return {
+        "weight": lambda: _weight(name, geometry, inputs, gradient),
+        "bias": lambda: Dense(bias_gradient.detach().float().flatten(2).sum(2)),
+    }
+
+
+def _weight(name: str, geometry: _Geometry, inputs: Tensor, gradient: Tensor) -> Contribution:
+    n = inputs.shape[0]
+    if not n:
+        return Dense(inputs.new_zeros(0, *geometry.weight_shape))
+    candidates: dict[str, Callable[[], Contribution]] = {}
+    dense_bytes = 4 * n * math.prod(geometry.weight_shape)
+    small = dense_bytes <= max(_LARGE_BYTES, 8 * (inputs.numel() + gradient.numel()))
+    positions = math.prod(gradient.shape[2:])
+    if small:
+        candidates["grouped convolution"] = lambda: Dense(_grouped(geometry, inputs, gradient))
+    if small and geometry.groups == 1 and geometry.weight_shape[1] * math.prod(geometry.kernel) <= 256:
+        candidates["unfolding"] = lambda: Dense(_unfolded(geometry, inputs, gradient))
+    padded = math.prod(size + 2 * pad for size, pad in zip(inputs.shape[2:], geometry.padding, strict=True))
+    if geometry.groups == 1 and padded * padded <= 2 * math.prod(geometry.weight_shape) + 16 * padded:
+        candidates["Gram matrices"] = lambda: _GramConvolution(geometry, inputs, gradient)
+    if not candidates:
+        candidates["grouped convolution"] = lambda: Dense(_grouped(geometry, inputs, gradient))
+    if len(candidates) == 1:
+        return next(iter(candidates.values()))()
+    key = ("convolution", geometry, inputs.shape, positions, inputs.device, torch.get_num_threads())
+    return build_fastest(name, key, candidates, geometry.weight_shape)
+
+
+def _grouped(geometry: _Geometry, inputs: Tensor, gradient: Tensor) -> Tensor:
+    """All examples in one call, each with groups of its own."""
+    n = inputs.shape[0]
+    stacked = geometry.weight_gradient(
+        inputs.reshape(1, -1, *inputs.shape[2:]), gradient.reshape(1, -1, *gradient.shape[2:]), copies=n
+    )
+    return stacked.view(n, *geometry.weight_shape)
+
+
+def _unfolded(geometry: _Geometry, inputs: Tensor, gradient: Tensor) -> Tensor:
+    """One matrix product per example with the patches the kernel saw: for few channels and 1 x 1 kernels."""
+    dims, n = len(geometry.stride), inputs.shape[0]
+    padded = _pad(geometry, inputs)
+    sizes = gradient.shape[2:]
+    strides = padded.stride()[2:]
+    patches = padded.as_strided(
+        (n, padded.shape[1], *geometry.kernel, *sizes),
+        (
+            *padded.stride()[:2],
+            *(strides[d] * geometry.dilation[d] for d in range(dims)),
+            *(strides[d] * geometry.stride[d] for d in range(dims)),
+        ),
+    )
+    columns = patches.reshape(n, -1, math.prod(sizes))
+    return (gradient.flatten(2) @ columns.mT).view(n, *geometry.weight_shape)
+
+
+def _pad(geometry: _Geometry, inputs: Tensor) -> Tensor:
+    widths = [pad for size in reversed(geometry.padding) for pad in (size, size)]
+    return functional.pad(inputs, widths).contiguous()
+
+
+class _GramConvolution(Contribution):
+    """Norms from Gram matrices of positions, for small maps with many channels; the sum is one ordinary gradient.
+
+    The Gram matrix of patches is a sum over kernel offsets of shifted windows of the Gram matrix of single positions,
+    so patches are never formed; the sum separates into one per dimension.
+    """
+
+    def __init__(self, geometry: _Geometry, inputs: Tensor, gradient: Tensor) -> None:
+        self._geometry, self._inputs, self._gradient = geometry, inputs, gradient
+
+    def squares(self) -> Tensor:
+        geometry, n = self._geometry, self._inputs.shape[0]
+        padded, sizes = _pad(geometry, self._inputs), self._gradient.shape[2:]
+        dims = len(sizes)
+        flat = padded.flatten(2)
+        gram = (flat.mT @ flat).view(n, *padded.shape[2:], *padded.shape[2:])
+        for d in range(dims):
+            windows = []
+            for offset in range(geometry.kernel[d]):
+                start, length = offset * geometry.dilation[d], (sizes[d] - 1) * geometry.stride[d] + 1
+                index = [slice(None)] * gram.dim()
+                index[1 + d] = index[1 + dims + d] = slice(start, start + length, geometry.stride[d])
+                windows.append(gram[tuple(index)])
+            total = windows[0].clone()
+            for window in windows[1:]:
+                total += window
+            gram = total
+        flat_gradient = self._gradient.flatten(2)
+        gradient_gram = flat_gradient.mT @ flat_gradient
+        return gradient_gram.mul_(gram.reshape(gradient_gram.shape)).sum((1, 2)).clamp_(min=0.0)
+
+    def weighted_sum(self, weights: Tensor, out: Tensor) -> None:
+        weighted = self._gradient * weights.view(-1, *[1] * (self._gradient.dim() - 1))
+        out.copy_(self._geometry.weight_gradient(self._inputs, weighted))
+
+    def dense(self) -> Tensor:
+        return _grouped(self._geometry, self._inputs, self._gradient)
+
+    def drop(self, excluded: Tensor) -> None:
+        mask = excluded.view(-1, *[1] * (self._gradient.dim() - 1))
+        self._inputs, self._gradient = self._inputs.masked_fill(mask, 0.0), self._gradient.masked_fill(mask, 0.0)

@@ -1,0 +1,85 @@
+import json
+import math
+from dataclasses import FrozenInstanceError
+from pathlib import Path
+
+import pytest
+
+from lightning_pac.accountants import Estimate, Guarantee, PrivacyCard
+
+CARD = PrivacyCard(
+    title="A model of digits",
+    secret="How many sevens were in the training data.",
+    guarantees=(
+        Guarantee("world_success_bound", 0.6175, "probability", "An attacker is right at most 61.75 % of the time."),
+        Guarantee("rpp_epsilon", 8.0, "", "The largest ratio."),
+        Guarantee("mutual_information", 2**-10, "nats", "What it tells."),
+    ),
+    conditions=("Batches were drawn in secret.", "Rows | columns\nare fixed."),
+    estimates=(
+        Estimate(
+            "attack_success", 0.52, "probability", "The best attack we know.", "loss threshold", (0.5, 0.54), 0.95
+        ),
+    ),
+    details={"noise_multiplier": 6.56, "sampling": {"rate": 0.01}, "orders": (2, 16), "table | rule": "a|b\nc"},
+)
+
+
+def test_a_reader_finds_every_promise_every_condition_and_measurements_apart() -> None:
+    text = CARD.to_markdown()
+    guaranteed, rest = text.split("## What this rests on")
+    conditions, measured = rest.split("## What was measured")
+    assert text.startswith("# A model of digits\n")
+    assert CARD.secret in guaranteed
+    for entry, figure in zip(CARD.guarantees, ("61.75 %", "8.", "0.000976562 nats"), strict=True):
+        assert entry.meaning in guaranteed
+        assert figure in guaranteed
+    assert "Batches were drawn in secret." in conditions
+    assert "The best attack we know. Between 0.5 and 0.54 with 95 % confidence. Measured by loss threshold." in measured
+    assert "attack" not in conditions
+    assert "cannot prove" in measured
+    rows = [line for line in measured.splitlines() if line.startswith("|")]
+    assert len(rows) == 2 + 4
+    assert rows[-1] == "| table \\| rule | a\\|b c |"
+
+
+def test_a_card_without_a_bound_says_so() -> None:
+    text = PrivacyCard("t", "s", (), ()).to_markdown()
+    assert "Nothing: no bound holds for this release." in text
+    assert "measured" not in text
+
+
+def test_it_comes_back_from_json_as_it_was(tmp_path: Path) -> None:
+    json_path, markdown_path = CARD.save(tmp_path / "new" / "folder", stem="card")
+    again = PrivacyCard.from_json(json_path.read_text(encoding="utf-8"))
+    assert again.to_dict() == CARD.to_dict() == json.loads(CARD.to_json())
+    assert again.guarantees == CARD.guarantees
+    assert again.estimates == CARD.estimates
+    assert markdown_path.read_text(encoding="utf-8") == CARD.to_markdown()
+    assert sorted(path.name for path in json_path.parent.iterdir()) == ["card.json", "card.md"]
+
+
+def test_an_infinite_bound_is_valid_json_and_comes_back() -> None:
+    card = PrivacyCard("t", "s", (Guarantee("epsilon", math.inf, "", "none"),), (), details={"budget": math.inf})
+    assert "Infinity" not in card.to_json()
+    again = PrivacyCard.from_json(card.to_json())
+    assert again.guarantees[0].value == math.inf
+    assert "Epsilon: inf." in again.to_markdown()
+
+
+def test_a_guarantee_is_no_estimate() -> None:
+    guarantee, estimate = CARD.guarantees[0], CARD.estimates[0]
+    with pytest.raises(TypeError, match="guarantees must hold Guarantee objects, got Estimate"):
+        PrivacyCard("t", "s", (estimate,), ())  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="estimates must hold Estimate objects, got Guarantee"):
+        PrivacyCard("t", "s", (), (), (guarantee,))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="details must be JSON"):
+        PrivacyCard("t", "s", (), (), details={"model": object()})
+    with pytest.raises(FrozenInstanceError):
+        guarantee.value = 0.5  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"title": "t", "secret": "s", "guarantees": [{"name": "x"}]}'])
+def test_what_is_no_card_is_named(text: str) -> None:
+    with pytest.raises(ValueError, match="this is not a privacy card"):
+        PrivacyCard.from_json(text)

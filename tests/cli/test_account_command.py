@@ -1,0 +1,85 @@
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lightning_pac.accountants import Guarantee, PrivacyCard, PrivacyLedger
+from lightning_pac.cli import main
+from lightning_pac.mechanisms import PACResponder
+from lightning_pac.scenarios import BalancedSubsets
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "study.db"
+    with PrivacyLedger(path, budget={"mutual_information": 0.5}) as ledger:
+        ledger.account("clusters", declaration={"rule": "logdet"}).charge(0.125)
+        account = ledger.account("fit", "rpp", {"coupling": {"num_differing": 10}}, budget=8.0)
+        attempt = account.start_attempt()
+        for step in range(3):
+            attempt.start_step(0.5, step=step)
+        account.start_attempt(2).start_step(0.5, step=2)
+        account.attach_card(PrivacyCard("Card of the fit", "s", (Guarantee("rpp_epsilon", 2.0, "", "m"),), ()))
+    return path
+
+
+def test_a_table_for_people_with_the_cards(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["account", str(path)]) == 0
+    text = capsys.readouterr().out
+    for words in ("clusters", "mutual_information", "0.125", "0.375", "fit", "rpp", "Currencies do not add up"):
+        assert words in text
+    assert "# Card of the fit" in text
+
+
+def test_json_for_programs(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["account", str(path), "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["currencies"]["mutual_information"] == {"spent": 0.125, "budget": 0.5, "remaining": 0.375}
+    assert content["currencies"]["rpp"] == {"spent": 2.0, "budget": None, "remaining": None}
+    clusters, fit = content["accounts"]
+    assert (clusters["name"], clusters["declaration"], clusters["card"]) == ("clusters", {"rule": "logdet"}, None)
+    assert (fit["spent"], fit["remaining"], fit["num_charges"]) == (2.0, 6.0, 4)
+    assert fit["attempts"] == [
+        {"first_step": 0, "num_steps": 3, "cost": 1.5},
+        {"first_step": 2, "num_steps": 1, "cost": 0.5},
+    ]
+    assert fit["card"]["title"] == "Card of the fit"
+
+
+def test_it_reads_beside_a_live_writer(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with PrivacyLedger(path) as ledger:
+        ledger.account("clusters").charge(0.25)
+        assert main(["account", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["currencies"]["mutual_information"]["spent"] == 0.375
+
+
+def test_adopt_lets_a_copy_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pool = BalancedSubsets(num_records=10, num_subsets=4)
+    secret = pool.draw_secret(tmp_path / "secret.key")
+    with PACResponder(np.asarray, secret, 0.01, tmp_path / "responses.db") as responder:
+        responder([0, 1, 1, 1])
+    shutil.copy(tmp_path / "responses.db", tmp_path / "copy.db")
+    assert main(["account", "adopt", str(tmp_path / "copy.db")]) == 0
+    assert "copy.db is now the ledger of responses." in capsys.readouterr().out.replace("\n", "")
+    with PACResponder(np.asarray, secret, 0.01, tmp_path / "copy.db") as responder:
+        assert responder.num_responses == 1
+    assert main(["account", "adopt", str(tmp_path / "copy.db"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["accounts"] == ["responses"]
+
+
+def test_what_cannot_be_shown_is_one_line(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "photo.png").write_bytes(b"x" * 1000)
+    for words, message in (
+        (["missing.db"], "there is no ledger at"),
+        (["photo.png"], "is not a privacy ledger"),
+        (["adopt", "missing.db"], "there is no ledger at"),
+    ):
+        assert main(["account", *words[:-1], str(tmp_path / words[-1])]) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert message in line
+    assert not (tmp_path / "missing.db").exists()
+    with pytest.raises(SystemExit) as error:
+        main(["account", str(path), str(path)])
+    assert error.value.code == 2

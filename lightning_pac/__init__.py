@@ -15,8 +15,12 @@ if TYPE_CHECKING:
     from lightning_pac.accountants import SRPPAccountant as SRPPAccountant
     from lightning_pac.accountants import SRPPRun as SRPPRun
     from lightning_pac.accountants import membership_success_bound as membership_success_bound
+    from lightning_pac.callbacks import SRPPSGD as SRPPSGD
+    from lightning_pac.data import describe_loader as describe_loader
+    from lightning_pac.data import private_loader as private_loader
     from lightning_pac.mechanisms import AdaptiveComposition as AdaptiveComposition
     from lightning_pac.mechanisms import PACResponder as PACResponder
+    from lightning_pac.modules import fix_batch_norm as fix_batch_norm
     from lightning_pac.scenarios import BalancedSubsets as BalancedSubsets
     from lightning_pac.scenarios import ComplementaryHalves as ComplementaryHalves
     from lightning_pac.scenarios import EpochShuffle as EpochShuffle
@@ -43,10 +47,14 @@ _EXPORTS: dict[str, str] = {
     "PrivacyLedger": "lightning_pac.accountants",
     "SRPPAccountant": "lightning_pac.accountants",
     "SRPPRun": "lightning_pac.accountants",
+    "SRPPSGD": "lightning_pac.callbacks",
     "Sequential": "lightning_pac.scenarios",
     "TwoWorldScenario": "lightning_pac.scenarios",
     "WithReplacement": "lightning_pac.scenarios",
+    "describe_loader": "lightning_pac.data",
+    "fix_batch_norm": "lightning_pac.modules",
     "membership_success_bound": "lightning_pac.accountants",
+    "private_loader": "lightning_pac.data",
 }
 
 __all__ = ["__version__", *sorted(_EXPORTS)]

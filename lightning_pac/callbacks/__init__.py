@@ -1,1 +1,6 @@
-"""Lightning callbacks: the way most people use this package."""
+"""Callbacks for the Trainer, one a file."""
+
+from lightning_pac.callbacks.pac_responses import PACResponses
+from lightning_pac.callbacks.srpp_sgd import SRPPSGD
+
+__all__ = ["SRPPSGD", "PACResponses"]

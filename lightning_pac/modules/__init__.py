@@ -1,7 +1,19 @@
 """LightningModules: the subset ensemble, the Stackelberg game and the student."""
 
+from lightning_pac.modules.distilled_data_module import DistilledDataModule
 from lightning_pac.modules.learner_ensemble import Learner, LearnerEnsemble
+from lightning_pac.modules.private_labels import PrivateLabels, label_privately
+from lightning_pac.modules.saved_responder import SavedResponder
 from lightning_pac.modules.stacked_network import StackedNetwork
 from lightning_pac.modules.subset_ensemble import SubsetEnsemble
 
-__all__ = ["Learner", "LearnerEnsemble", "StackedNetwork", "SubsetEnsemble"]
+__all__ = [
+    "DistilledDataModule",
+    "Learner",
+    "LearnerEnsemble",
+    "PrivateLabels",
+    "SavedResponder",
+    "StackedNetwork",
+    "SubsetEnsemble",
+    "label_privately",
+]

@@ -100,11 +100,7 @@ def test_a_complete_pass_is_followed_by_a_new_one() -> None:
 def test_a_state_of_another_dataset_is_refused() -> None:
     sampler = ShuffledBatchSampler(num_records=10, batch_size=4)
     list(sampler)
-    for other in (
-        ShuffledBatchSampler(11, 4),
-        ShuffledBatchSampler(10, 5),
-        ShuffledBatchSampler(10, 4, drop_last=True),
-    ):
+    for arguments in ((11, 4), (10, 5), (10, 4, True)):
         with pytest.raises(ValueError, match="The saved pass does not fit"):
             ShuffledBatchSampler(*arguments).load_state_dict(sampler.state_dict(1))
 

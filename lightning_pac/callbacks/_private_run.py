@@ -1,0 +1,163 @@
+"""One private fit: from the clipped gradients of microbatches to a released gradient that the optimizer used."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader
+
+from lightning_pac.callbacks._noisy_sum import NoisySum
+from lightning_pac.callbacks._released_gradient import ReleasedGradient
+from lightning_pac.callbacks._run_journal import RunJournal
+from lightning_pac.data import PrivateDataLoader
+from lightning_pac.exceptions import PrivacyViolationError
+from lightning_pac.gradients import make_engine
+
+__all__ = ["PrivateRun"]
+
+
+class PrivateRun:
+    """What a fit binds together: its loader, the model's trainable parameters and the journal of its steps.
+
+    Args:
+        pl_module: The model; its parameters that are trainable now are those that are trained.
+        loader: The loader whose batches are trained on.
+        journal: Where steps are charged.
+        max_grad_norm: Clipping norm of a record's gradient.
+        num_microbatches: Microbatches in each optimizer step; Lightning divides the loss by it.
+        planned_steps: Optimizer steps that the Trainer is going to take, possibly infinite.
+    """
+
+    def __init__(
+        self,
+        pl_module: pl.LightningModule,
+        loader: DataLoader[Any],
+        journal: RunJournal,
+        max_grad_norm: float,
+        num_microbatches: int,
+        planned_steps: float,
+    ) -> None:
+        accountant = journal.running.accountant
+        trainable = {name: parameter for name, parameter in pl_module.named_parameters() if parameter.requires_grad}
+        self.loader = loader
+        self.journal = journal
+        self.planned_steps = planned_steps
+        self.batch_size = accountant.sampling.expected_batch_size(accountant.scenario.num_records)
+        self.noisy_sum = NoisySum(list(trainable.values()), max_grad_norm, journal.running.noise_multiplier)
+        self.released = False
+        self.exhausted = False
+        self._num_microbatches = num_microbatches
+        self._pl_module = pl_module
+        self._trained = {id(parameter) for parameter in trainable.values()}
+        self._gradient = ReleasedGradient(trainable)
+        self._num_drawn: int | None = None
+        self._awaiting_gradient = False
+        self._steps_this_epoch = 0
+        self._engine = make_engine()
+        self._engine.attach(pl_module)
+        optimizer: Optimizer = pl_module.trainer.optimizers[0]
+        self._hook = optimizer.register_step_post_hook(lambda *_: self._gradient.verify())
+
+    def begin_epoch(self, first_step: int) -> None:
+        """Tell the journal of a fresh pass, unless the last one was complete."""
+        accountant = self.journal.running.accountant
+        if self.journal.stretch_steps % accountant.sampling.steps_per_epoch(accountant.scenario.num_records):
+            self.journal.begin_stretch(first_step)
+        self._steps_this_epoch = 0
+
+    def begin_batch(self, batch_idx: int) -> None:
+        """Note how many records the microbatch holds."""
+        if isinstance(self.loader, PrivateDataLoader):
+            self._num_drawn = self.loader.num_drawn
+            if self.loader.microbatch != batch_idx % self._num_microbatches:
+                raise PrivacyViolationError(
+                    f"Batch {batch_idx} is microbatch {self.loader.microbatch} of its draw, so that one step would mix "
+                    "two draws: resume from a checkpoint that was saved after an optimizer step."
+                )
+        self._awaiting_gradient = self._num_drawn != 0
+        self.released = False
+
+    def add_gradient(self) -> None:
+        """Clip the gradients of the microbatch and add them up; a microbatch without records adds nothing."""
+        for name, parameter in self._pl_module.named_parameters():
+            if parameter.requires_grad and id(parameter) not in self._trained:
+                parameter.grad = None
+                raise MisconfigurationException(
+                    f"{name!r} was unfrozen after training had started, and its gradient is raw: unfreeze it before "
+                    "fit, or call fit again."
+                )
+        sums, norms = self._engine.clipped_sum(self.noisy_sum.max_grad_norm, scale=self._num_microbatches)
+        if self._num_drawn != 0:
+            self.noisy_sum.add(sums, norms)
+        self._awaiting_gradient = False
+
+    def release_gradient(self, step: int, reduce: Callable[[Tensor], Tensor]) -> None:
+        """Charge the step, durably; only then draw its noise and hand the optimizer its gradient.
+
+        Raises:
+            BudgetExceededError: If the step would pass the budget; nothing is released.
+            PrivacyViolationError: If the step is not what the account assumes.
+        """
+        self._check_gradient_was_added()
+        if self.released:
+            raise PrivacyViolationError(
+                "The optimizer evaluates the gradient twice in one step, and each evaluation is a release of its own: "
+                "use an optimizer that evaluates it once."
+            )
+        self.journal.start_step(step)
+        release = self.noisy_sum.release(reduce)
+        self._gradient.write(release[:-1] / self.batch_size)
+        self.clipped_fraction = self.noisy_sum.clipped_fraction(release, self.batch_size)
+        self._steps_this_epoch += 1
+        self.released = True
+
+    def end_batch(self, optimizer: Optimizer) -> None:
+        """Check that the optimizer used the released gradient, and that what it made of it is finite."""
+        self._check_gradient_was_added()
+        if self.released:
+            self._gradient.verify()
+            _check_finite(self._pl_module, optimizer)
+
+    def metrics(self) -> dict[str, float]:
+        """Guarantees so far."""
+        running = self.journal.running
+        return {
+            "privacy/rpp_epsilon": self.journal.rpp_epsilon,
+            running.accountant.metric_name: self.journal.epsilon,
+            "privacy/world_success_bound": running.world_success_bound(),
+            "privacy/noise_multiplier": running.noise_multiplier,
+        }
+
+    @property
+    def clipped_fraction_deviation(self) -> float:
+        """Standard deviation of the noise in the mean of `clipped_fraction` over the steps of this epoch."""
+        return self.noisy_sum.clipped_fraction_deviation(self.batch_size) / math.sqrt(self._steps_this_epoch)
+
+    def close(self) -> None:
+        """Leave the model and the optimizer as they were."""
+        self._engine.detach()
+        self._hook.remove()
+
+    def _check_gradient_was_added(self) -> None:
+        if self._awaiting_gradient:
+            raise PrivacyViolationError(
+                "training_step returned no loss for a batch with records, so that whether a batch is skipped depends "
+                "on its records: return a loss for every batch."
+            )
+
+
+def _check_finite(pl_module: pl.LightningModule, optimizer: Optimizer) -> None:
+    """End the run on what is public only: parameters and optimizer state, never a gradient."""
+    state = [value for values in optimizer.state.values() for value in values.values() if isinstance(value, Tensor)]
+    for name, tensors in (("parameters", list(pl_module.parameters())), ("optimizer state", state)):
+        floating = [tensor.detach() for tensor in tensors if tensor.is_floating_point()]
+        if floating and not torch.nn.utils.get_total_norm(floating).isfinite():
+            raise RuntimeError(
+                f"The {name} are no longer finite, so training has diverged: lower the learning rate, or use a larger "
+                "batch for less noise."
+            )

@@ -1,0 +1,68 @@
+"""Writing the released gradient, and proving that the optimizer used exactly that."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from lightning_pac.exceptions import PrivacyViolationError
+
+__all__ = ["ReleasedGradient"]
+
+
+class ReleasedGradient:
+    """The gradient of one optimizer step as it was written to `p.grad`.
+
+    Identity and version counter of every gradient show afterwards whether anything replaced or changed it in between;
+    ordinary optimizers do neither. The first step also compares values, in case something writes past the counter.
+
+    Args:
+        parameters: Trainable parameters by name, in the engine's order.
+    """
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        self._parameters = dict(parameters)
+        self._written: dict[str, tuple[Tensor, int]] = {}
+        self._copies: dict[str, Tensor] | None = {}
+
+    @property
+    def pending(self) -> bool:
+        """Whether a gradient was written and not yet verified."""
+        return bool(self._written)
+
+    def write(self, gradient: Tensor) -> None:
+        """Write a flat gradient, shape (number of parameters,), in place of every `p.grad`."""
+        start = 0
+        for name, parameter in self._parameters.items():
+            values = gradient[start : start + parameter.numel()].view(parameter.shape)
+            parameter.grad = torch.empty_like(parameter).copy_(values)
+            self._written[name] = (parameter.grad, parameter.grad._version)
+            if self._copies is not None:
+                self._copies[name] = parameter.grad.clone()
+            start += parameter.numel()
+
+    def verify(self) -> None:
+        """Raise if a gradient is not the one that was written.
+
+        Raises:
+            PrivacyViolationError: Names the parameter and says what to look for.
+        """
+        for name, (gradient, version) in self._written.items():
+            current = self._parameters[name].grad
+            if current is not gradient:
+                self._fail(name, "replaced")
+            if gradient._version != version:
+                self._fail(name, "changed in place")
+            if self._copies and not torch.equal(gradient, self._copies[name]):
+                self._fail(name, "changed behind torch's back")
+        if self._written:
+            self._copies = None
+        self._written.clear()
+
+    def _fail(self, name: str, how: str) -> None:
+        self._written.clear()
+        raise PrivacyViolationError(
+            f"The noised gradient of {name!r} was {how} before the optimizer used it, so what was trained is not what "
+            "is accounted for: remove the callback, hook or override that touches p.grad (gradient clipping, "
+            "centralization, an on_before_optimizer_step of your own)."
+        )

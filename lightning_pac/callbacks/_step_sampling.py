@@ -1,0 +1,94 @@
+"""How the batch of an optimizer step is drawn, from what the loader does and what the Trainer makes of it."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import lightning.pytorch as pl
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from torch.utils.data import DataLoader
+
+from lightning_pac.data import (
+    PoissonBatchSampler,
+    PrivateDataLoader,
+    count_records,
+    describe_loader,
+    order_is_public,
+    rebuild_loader,
+)
+from lightning_pac.scenarios import EpochShuffle, Sampling, Sequential, WithReplacement
+
+__all__ = ["declared_sampling", "swap_loader"]
+
+
+def swap_loader(trainer: pl.Trainer, sampling: Sampling | None) -> Callable[[], None]:
+    """Let the strategy hand out our own train loader wherever the user's comes from, and return how to undo that.
+
+    A loader is rebuilt if `sampling` is given, or if the user's draws by one of our samplers that needs our loader.
+    """
+    strategy = trainer.strategy
+    original = strategy.process_dataloader
+
+    def process_dataloader(dataloader: object) -> object:
+        processed = original(dataloader)
+        if not trainer.training or not isinstance(processed, DataLoader):
+            return processed
+        wanted = sampling or _own_sampling(processed, trainer.accumulate_grad_batches)
+        return processed if wanted is None else rebuild_loader(processed, wanted, trainer.accumulate_grad_batches)
+
+    strategy.process_dataloader = process_dataloader  # type: ignore[method-assign]
+
+    def undo() -> None:
+        strategy.__dict__.pop("process_dataloader", None)
+
+    return undo
+
+
+def declared_sampling(trainer: pl.Trainer, dataloader: DataLoader[Any], needs_hidden_order: bool = False) -> Sampling:
+    """What the account assumes: the draw of a whole step, with the passes that the Trainer really makes.
+
+    Args:
+        trainer: Accumulates microbatches and may cut passes short.
+        dataloader: The loader in use, ours or the user's.
+        needs_hidden_order: Whether the account averages over the draw, so that a public order is refused.
+
+    Raises:
+        MisconfigurationException: If the order must be hidden and is not, or steps accumulate draws that may overlap.
+    """
+    if needs_hidden_order and order_is_public(dataloader):
+        raise MisconfigurationException(
+            "A mean-square notion averages over the order of the batches, but this one is public (no shuffling, or a "
+            "seed that was chosen, as seed_everything does): give sampling=EpochShuffle(batch_size=...), which draws "
+            "it from the operating system, or use the notion 'rpp', 'joint' or 'ave'."
+        )
+    sampling = describe_loader(dataloader)
+    microbatches = trainer.accumulate_grad_batches
+    if microbatches > 1 and not isinstance(dataloader, PrivateDataLoader):
+        if not isinstance(sampling, EpochShuffle | Sequential | WithReplacement):
+            raise MisconfigurationException(
+                f"With accumulate_grad_batches={microbatches}, a record may be drawn by several {sampling} batches of "
+                f"one step: give the draw of a whole step as sampling={type(sampling).__name__}(...)."
+            )
+        sampling = dataclasses.replace(sampling, batch_size=sampling.batch_size * microbatches)
+    if isinstance(sampling, EpochShuffle | Sequential):
+        steps = math.ceil(trainer.num_training_batches / microbatches)
+        natural = dataclasses.replace(sampling, steps_per_pass=None)
+        is_natural = steps == _steps_per_pass(natural, count_records(dataloader))
+        sampling = natural if is_natural else dataclasses.replace(sampling, steps_per_pass=steps)
+    return sampling
+
+
+def _steps_per_pass(sampling: Sampling, num_records: int) -> int | None:
+    try:
+        return sampling.steps_per_epoch(num_records)
+    except ValueError:  # drop_last drops the only batch of a step, though not of a microbatch
+        return None
+
+
+def _own_sampling(dataloader: DataLoader[Any], num_microbatches: int) -> Sampling | None:
+    if isinstance(dataloader, PrivateDataLoader):
+        return dataloader.sampling
+    if type(dataloader.batch_sampler) is PoissonBatchSampler and num_microbatches == 1:
+        return describe_loader(dataloader)
+    return None

@@ -1,0 +1,179 @@
+"""What a Trainer, a model and its optimizer must not do next to a private callback, each with the way out."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import (
+    BatchSizeFinder,
+    EarlyStopping,
+    GradientAccumulationScheduler,
+    LearningRateFinder,
+    ModelCheckpoint,
+)
+from lightning.pytorch.callbacks.spike import SpikeDetection
+from lightning.pytorch.strategies import SingleDeviceStrategy
+from lightning.pytorch.utilities.model_helpers import is_overridden
+from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
+
+from lightning_pac.gradients.refusals import refuse_mixing_layers
+
+__all__ = ["check_model", "check_optimizer", "check_trainer", "monitored_names"]
+
+PRECISIONS = ("32-true", "64-true", "bf16-mixed", "bf16-true")
+
+CALLBACKS: dict[type, str] = {
+    LearningRateFinder: (
+        "removes all callbacks and trains on raw gradients while it searches: choose the learning rate on public data, "
+        "or spend part of the budget on a search"
+    ),
+    BatchSizeFinder: (
+        "removes all callbacks and trains on raw gradients while it searches: set the batch size yourself"
+    ),
+    GradientAccumulationScheduler: (
+        "changes the number of records in a step during the run: set accumulate_grad_batches in the Trainer"
+    ),
+    SpikeDetection: (
+        "skips batches by their losses, a choice that no noise protects: leave it out, clipping already bounds what "
+        "one record can do"
+    ),
+}
+
+MIXING_TRANSFORMS = {"MixUp", "CutMix", "Mixup", "Cutmix", "RandomMixUp", "RandomMixup", "RandomCutMix", "RandomCutmix"}
+
+
+def check_trainer(trainer: pl.Trainer, pl_module: pl.LightningModule, callback: pl.Callback) -> None:
+    """Refuse a configuration in which the noised gradient would not be what the optimizer uses.
+
+    Raises:
+        MisconfigurationException: Names the first conflict and the way out.
+    """
+    for problem in _trainer_problems(trainer, pl_module, callback):
+        raise MisconfigurationException(f"{type(callback).__name__}: {problem}.")
+
+
+def check_model(pl_module: pl.LightningModule, dataloader: Any = None, datamodule: Any = None) -> None:
+    """Refuse a model in which a record has no gradient of its own, or that has nothing to train.
+
+    Raises:
+        MisconfigurationException: Names the layer or the transform and the way out.
+    """
+    if not any(parameter.requires_grad for parameter in pl_module.parameters()):
+        raise MisconfigurationException(
+            f"{type(pl_module).__name__} has no trainable parameters, so there is nothing to protect: unfreeze what is "
+            "to be trained."
+        )
+    try:
+        refuse_mixing_layers(pl_module)
+    except ValueError as error:
+        raise MisconfigurationException(str(error)) from None
+    for owner, transform in _mixing_transforms(pl_module, dataloader, datamodule):
+        raise MisconfigurationException(
+            f"{owner} holds {type(transform).__name__}, which mixes records of a batch, so that one record moves the "
+            "clipped gradients of others: remove it (augmentations of single records are fine)."
+        )
+
+
+def check_optimizer(trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    """Refuse optimizers that would use a gradient other than the one released.
+
+    Raises:
+        MisconfigurationException: Names the optimizer and the way out.
+    """
+    if len(trainer.optimizers) != 1:
+        raise MisconfigurationException(
+            f"{type(pl_module).__name__} configures {len(trainer.optimizers)} optimizers, and each would release a "
+            "gradient of its own: return exactly one from configure_optimizers."
+        )
+    optimizer = trainer.optimizers[0]
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise MisconfigurationException(
+            "LBFGS evaluates the gradient several times a step, and each evaluation is a release: use SGD, Adam or "
+            "another optimizer that evaluates it once."
+        )
+    members = {id(parameter) for parameter in pl_module.parameters()}
+    if any(id(parameter) not in members for group in optimizer.param_groups for parameter in group["params"]):
+        raise MisconfigurationException(
+            f"{type(optimizer).__name__} holds parameters that are not part of {type(pl_module).__name__}, and their "
+            "gradients would stay raw: register them in the LightningModule."
+        )
+
+
+def monitored_names(trainer: pl.Trainer) -> list[str]:
+    """Metrics that callbacks and schedulers act on, but for the private ones of this package."""
+    names = []
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(callback, EarlyStopping | ModelCheckpoint) and callback.monitor:
+            names.append(f"{callback.monitor} ({type(callback).__name__})")
+    for config in trainer.lr_scheduler_configs:
+        if config.reduce_on_plateau and config.monitor:
+            names.append(f"{config.monitor} ({type(config.scheduler).__name__})")
+    return [name for name in names if not name.startswith("privacy/")]
+
+
+def _trainer_problems(trainer: pl.Trainer, pl_module: pl.LightningModule, callback: pl.Callback) -> Iterator[str]:
+    callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    if sum(isinstance(other, type(callback)) for other in callbacks) > 1:
+        yield "the Trainer has two of it, and each would clip what the other has noised: keep one"
+    for other in callbacks:
+        for kind, reason in CALLBACKS.items():
+            if isinstance(other, kind):
+                yield f"{type(other).__name__} {reason}"
+    if trainer.gradient_clip_val:
+        yield (
+            f"gradient_clip_val={trainer.gradient_clip_val} would rescale the noised gradient: remove it, "
+            "max_grad_norm already clips the gradient of each record"
+        )
+    if is_overridden("configure_gradient_clipping", pl_module):
+        yield (
+            f"{type(pl_module).__name__}.configure_gradient_clipping would change the noised gradient: remove it, "
+            "max_grad_norm already clips the gradient of each record"
+        )
+    if trainer.precision == "16-mixed":
+        yield (
+            "precision='16-mixed' scales the loss and skips steps by what it finds in the data: use 'bf16-mixed', "
+            "which needs no loss scaling"
+        )
+    elif trainer.precision not in PRECISIONS:
+        yield f"precision={trainer.precision!r} is not supported: use one of {', '.join(PRECISIONS)}"
+    if not isinstance(trainer.strategy, SingleDeviceStrategy) or trainer.world_size > 1:
+        yield (
+            f"{type(trainer.strategy).__name__} on {trainer.world_size} devices would average or shard raw gradients "
+            "before they are clipped: use devices=1"
+        )
+    if not pl_module.automatic_optimization:
+        yield (
+            "manual optimization decides itself how many gradients a batch gives: set automatic_optimization = True "
+            "and leave the steps to the Trainer"
+        )
+    if is_param_in_hook_signature(pl_module.training_step, "dataloader_iter", explicit=True):
+        yield (
+            "a training_step(dataloader_iter) fetches any number of batches in a step: take the batch as its argument "
+            "instead"
+        )
+
+
+def _mixing_transforms(*roots: Any) -> Iterator[tuple[str, Any]]:
+    """Objects that mix a batch, looked for by name where they usually are."""
+    for root in roots:
+        if root is None:
+            continue
+        collate = getattr(root, "collate_fn", None)
+        candidates = [*vars(root).values(), *vars(getattr(root, "dataset", object)).values()]
+        candidates += [collate, getattr(collate, "func", None), getattr(collate, "__self__", None)]
+        candidates += [cell.cell_contents for cell in getattr(collate, "__closure__", None) or () if _is_filled(cell)]
+        if isinstance(root, torch.nn.Module):
+            candidates += list(root.modules())
+        for candidate in candidates:
+            if {kind.__name__ for kind in type(candidate).__mro__} & MIXING_TRANSFORMS:
+                yield type(root).__name__, candidate
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True

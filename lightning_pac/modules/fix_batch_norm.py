@@ -1,0 +1,56 @@
+"""Replace layers that mix the records of a batch by layers that do not."""
+
+from torch import nn
+
+__all__ = ["fix_batch_norm"]
+
+MAX_GROUPS = 32
+
+
+def fix_batch_norm(model: nn.Module) -> nn.Module:
+    """Replace the layers under which no record has a gradient of its own, or that keep statistics of private inputs.
+
+    - Batch normalization of any dimension becomes `GroupNorm` with as many groups, up to 32, as divide its channels;
+      a trained scale and shift are kept.
+    - Instance normalization stops to keep running statistics, which no noise would protect.
+
+    The model is changed in place; a normalization layer that is the whole model is replaced in what is returned.
+
+    Args:
+        model: Any module.
+
+    Returns:
+        The model.
+
+    Example:
+        >>> fix_batch_norm(nn.Sequential(nn.Conv2d(3, 48, 3), nn.BatchNorm2d(48)))[1].num_groups
+        24
+    """
+    replacement = _replacement(model)
+    if replacement is not None:
+        return replacement
+    done: dict[int, nn.Module] = {}
+    for parent in list(model.modules()):
+        for name, child in parent.named_children():
+            fixed = done.setdefault(id(child), _replacement(child) or child)  # a layer used twice stays one layer
+            if fixed is not child:
+                setattr(parent, name, fixed)
+    return model
+
+
+def _replacement(layer: nn.Module) -> nn.Module | None:
+    if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+        if isinstance(layer, nn.modules.lazy.LazyModuleMixin) and layer.has_uninitialized_params():
+            raise ValueError(
+                f"{type(layer).__name__} does not know its number of channels yet: run the model once on a batch of "
+                "zeros before fix_batch_norm."
+            )
+        groups = max(count for count in range(1, MAX_GROUPS + 1) if layer.num_features % count == 0)
+        fixed = nn.GroupNorm(groups, layer.num_features, eps=layer.eps, affine=layer.affine)
+        if layer.affine:
+            fixed.weight, fixed.bias = layer.weight, layer.bias
+        return fixed.train(layer.training)
+    if isinstance(layer, nn.modules.instancenorm._InstanceNorm) and layer.track_running_stats:
+        layer.track_running_stats = False
+        layer.running_mean = layer.running_var = layer.num_batches_tracked = None
+    return None

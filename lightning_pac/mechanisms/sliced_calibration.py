@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import minimize
+from scipy.optimize import brentq, minimize
 from scipy.special import logsumexp
 
 from lightning_pac.scenarios.slice_profile import SliceProfile
@@ -197,21 +197,24 @@ def _scale(
         raise ValueError(
             "A sensitivity is infinite, so no amount of Gaussian noise is enough: bound the query's output."
         )
-    average = sliced_cost(sensitivities, profile, shape, order, "ave")
+    variances = np.einsum("ld,de,le->l", profile.directions, shape, profile.directions, optimize=True)
+    costs = np.where(sensitivities > 0, order * sensitivities**2 / (2 * variances), 0.0)
+    average = float(_pair_costs(costs, profile, order, "ave", joint).max())
     if notion == "ave" or average == 0:
         return average / epsilon if average else 1.0
-    largest = sliced_cost(sensitivities, profile, shape, order, "joint", "max")
-    if joint == "max":
+    largest = float(_pair_costs(costs, profile, order, "joint", "max").max())
+    if joint == "max" or largest <= average:
         return largest / epsilon
-    # Between Ave and the largest slice; bisection in the exponent, and the upper end is the answer.
+
+    def excess(log_scale: float) -> float:
+        return float(_pair_costs(costs * np.exp(-log_scale), profile, order, "joint", joint).max()) - epsilon
+
+    # The log-sum-exp lies between Ave and the largest slice. The root is moved up until the cost is met.
     low, high = np.log(average / epsilon), np.log(largest / epsilon)
-    while high - low > 1e-12:
-        middle = 0.5 * (low + high)
-        cost = sliced_cost(sensitivities, profile, shape * np.exp(middle), order, "joint")
-        low, high = (low, middle) if cost <= epsilon else (middle, high)
-        if middle in (low, high) and high - low < 4e-16 * max(1.0, abs(high)):
-            break
-    return float(np.exp(high) * (1 + 1e-12))
+    log_scale = brentq(excess, low - 1e-9, high + 1e-9, xtol=1e-12)
+    while excess(log_scale) > 0:
+        log_scale += 1e-12
+    return float(np.exp(log_scale))
 
 
 def _log_power(

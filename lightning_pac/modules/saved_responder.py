@@ -1,0 +1,51 @@
+"""A responder as files and settings, opened by the process that asks."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import nn
+
+from lightning_pac.mechanisms import PACResponder
+from lightning_pac.modules.subset_ensemble import SubsetEnsemble
+from lightning_pac.scenarios import SecretSpace
+
+
+@dataclass(frozen=True)
+class SavedResponder:
+    """What it takes to open a `PACResponder` for a trained ensemble, in values that a configuration file can hold.
+
+    Attributes:
+        checkpoints: The ensemble's checkpoint, or those of its shards.
+        network: Makes one network, as in training.
+        pool: The pool of training.
+        secret: The secret file, drawn if it does not exist yet.
+        ledger: Path of the ledger.
+        budget_per_response: Nats for each answer on which the members disagree.
+        budget: Largest total in nats; None for no limit of its own.
+        seed: Public seed of training.
+        device: Where the members run.
+    """
+
+    checkpoints: list[str]
+    network: Callable[[], nn.Module]
+    pool: SecretSpace
+    secret: str
+    ledger: str
+    budget_per_response: float = 2.0**-32
+    budget: float | None = None
+    seed: int = 0
+    device: str = "cpu"
+
+    def open(self) -> PACResponder:
+        """Load the members and open the ledger; close the responder when done.
+
+        Raises:
+            ValueError: If a member is missing, or a checkpoint is of another table.
+            LedgerError: If the ledger is in use, was copied or was rolled back.
+        """
+        ensemble = SubsetEnsemble.gather(self.checkpoints, self.network, self.pool, seed=self.seed)
+        path = Path(self.secret)
+        secret = self.pool.load_secret(path) if path.exists() else self.pool.draw_secret(path)
+        model = ensemble.to(self.device).eval()
+        return PACResponder(model, secret, self.budget_per_response, self.ledger, self.budget)

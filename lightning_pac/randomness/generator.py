@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 
+from lightning_pac.randomness.grid import release_grid
+
 if TYPE_CHECKING:
     import torch
 
@@ -137,6 +139,26 @@ class SecureGenerator:
         from lightning_pac.randomness.normal import fill_normal_
 
         return fill_normal_(tensor, self)
+
+    def release_(self, total: "torch.Tensor", deviation: float, step: float | None = None) -> "torch.Tensor":
+        r"""Make a tensor public in place: $h \, \mathrm{round}((x + \sigma Z) / h)$, and return it.
+
+        Block by block, so that the noise is never held as a whole and every pass over it stays in the cache.
+
+        Args:
+            total: x, contiguous, float32 or float64; under several devices the sum over them.
+            deviation: Standard deviation of the noise on each coordinate, positive.
+            step: h, a power of two; `release_grid(deviation)` if left out.
+
+        Example:
+            >>> import torch
+            >>> release = SecureGenerator().release_(torch.zeros(5), deviation=1.0)
+            >>> bool((release % 2.0**-10 == 0).all())
+            True
+        """
+        from lightning_pac.randomness.normal import release_
+
+        return release_(total, self, deviation, release_grid(deviation) if step is None else step)
 
     def _words(self, count: int) -> npt.NDArray[np.int64]:
         """Return `count` random 64-bit words."""

@@ -31,8 +31,7 @@ def round_to_grid(value: Value, step: float) -> Value:
         >>> round_to_grid(0.30, 0.25)
         0.25
     """
-    if not (0.0 < step < math.inf) or math.frexp(step)[0] != 0.5:
-        raise ValueError(f"step must be a power of two, got {step!r}; take release_grid(sigma).")
+    check_step(step)
     if isinstance(value, float | int):
         return step * round(value / step) if math.isfinite(value) else value
     if isinstance(value, np.ndarray | np.generic):
@@ -51,6 +50,12 @@ def release_grid(sigma: float) -> float:
     if not 0.0 < sigma < math.inf:
         raise ValueError(f"sigma must be positive and finite, got {sigma!r}.")
     return float(math.ldexp(1.0, math.frexp(sigma)[1] - 11))
+
+
+def check_step(step: float) -> None:
+    """Raise a `ValueError` unless the step is a positive power of two."""
+    if not (0.0 < step < math.inf) or math.frexp(step)[0] != 0.5:
+        raise ValueError(f"step must be a power of two, got {step!r}; take release_grid(sigma).")
 
 
 def missing_tail(num_draws: float) -> float:

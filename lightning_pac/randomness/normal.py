@@ -1,16 +1,19 @@
 """Standard normal tensors by Box and Muller (1958), computed where the tensor lives."""
 
 import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from lightning_pac.randomness.grid import check_step
 
 if TYPE_CHECKING:
     import torch
 
     from lightning_pac.randomness.generator import SecureGenerator
 
-__all__ = ["fill_normal_"]
+__all__ = ["fill_normal_", "release_"]
 
 # The working arrays of one block (28 bytes a pair) stay in a second-level cache.
 _PAIRS_PER_BLOCK = 1 << 16
@@ -27,45 +30,56 @@ def fill_normal_(tensor: "torch.Tensor", generator: "SecureGenerator") -> "torch
     with torch.no_grad():
         in_place = tensor.dtype == work and tensor.is_contiguous()
         flat = tensor.view(-1) if in_place else torch.empty(tensor.numel(), dtype=work, device=tensor.device)
-        _fill_flat(flat, generator)
+        for first, second, radius, direction in _pairs(flat, flat.dtype, generator, 1.0):
+            rest = slice(0, second.numel())
+            torch.mul(direction.cos(), radius, out=first)
+            torch.mul(direction.sin_()[rest], radius[rest], out=second)
         if not in_place:
             tensor.copy_(flat.view(tensor.shape))
     return tensor
 
 
-def _fill_flat(flat: "torch.Tensor", generator: "SecureGenerator") -> None:
+def release_(total: "torch.Tensor", generator: "SecureGenerator", deviation: float, step: float) -> "torch.Tensor":
+    """Add noise and round to the grid in place; see `SecureGenerator.release_`."""
+    import torch
+
+    check_step(step)
+    if total.dtype not in (torch.float32, torch.float64) or not total.is_contiguous():
+        raise TypeError(f"A release is made in a contiguous float32 or float64 tensor, got one of {total.dtype}.")
+    if not 0.0 < deviation < math.inf:
+        raise ValueError(f"deviation must be positive and finite, got {deviation!r}.")
+    with torch.no_grad():
+        # Float32 draws are far finer than the grid, also when what they are added to is float64.
+        for first, second, radius, direction in _pairs(total.view(-1), torch.float32, generator, deviation):
+            rest = slice(0, second.numel())
+            noise = direction.cos().mul_(radius)
+            first.add_(noise).mul_(1.0 / step).round_().mul_(step)
+            torch.mul(direction.sin_(), radius, out=noise)
+            second.add_(noise[rest]).mul_(1.0 / step).round_().mul_(step)
+    return total
+
+
+def _pairs(
+    flat: "torch.Tensor", dtype: "torch.dtype", generator: "SecureGenerator", deviation: float
+) -> Iterator[tuple["torch.Tensor", "torch.Tensor", "torch.Tensor", "torch.Tensor"]]:
+    """Two halves of each block of a flat tensor, with the radius (times the deviation) and angle of its k pairs.
+
+    The second half is one shorter than the first where the block is odd.
+    """
     import torch
 
     on_host = flat.device.type == "cpu"
     pairs = min(_PAIRS_PER_BLOCK if on_host else _PAIRS_PER_DEVICE_BLOCK, -(-flat.numel() // 2))
-    radius, angle, direction = (torch.empty(pairs, dtype=flat.dtype, device=flat.device) for _ in range(3))
+    radii, angles = (torch.empty(pairs, dtype=dtype, device=flat.device) for _ in range(2))
     host_words = np.empty(2 * pairs, dtype=np.int64)
     words = torch.from_numpy(host_words)
     for start in range(0, flat.numel(), 2 * pairs):
         block = flat[start : start + 2 * pairs]
         half = -(-block.numel() // 2)
         generator.fill_words(host_words[: 2 * half])
-        bits = words[: 2 * half].to(flat.device)
-        _box_muller(block, bits, radius[:half], angle[:half], direction[:half])
-
-
-def _box_muller(
-    block: "torch.Tensor",
-    bits: "torch.Tensor",
-    radius: "torch.Tensor",
-    angle: "torch.Tensor",
-    direction: "torch.Tensor",
-) -> None:
-    """Turn 2 k random 64-bit words into 2 k (or 2 k - 1) normals, with three working arrays of length k."""
-    import torch
-
-    half = radius.numel()
-    # |word| is uniform on 0..2**63. A float keeps the relative precision of small uniforms, hence the tail.
-    radius.copy_(bits[:half]).abs_().mul_(2.0**-63).clamp_min_(2.0**-63)
-    radius.log_().mul_(-2.0).sqrt_()
-    angle.copy_(bits[half:]).mul_(math.pi * 2.0**-63)
-    torch.cos(angle, out=direction)
-    torch.mul(direction, radius, out=block[:half])
-    torch.sin(angle, out=direction)
-    rest = block.numel() - half
-    torch.mul(direction[:rest], radius[:rest], out=block[half:])
+        bits, radius, angle = words[: 2 * half].to(flat.device), radii[:half], angles[:half]
+        # |word| is uniform on 0..2**63. A float keeps the relative precision of small uniforms, hence the tail.
+        radius.copy_(bits[:half]).abs_().mul_(2.0**-63).clamp_min_(2.0**-63)
+        radius.log_().mul_(-2.0 * deviation * deviation).sqrt_()
+        angle.copy_(bits[half:]).mul_(math.pi * 2.0**-63)
+        yield block[:half], block[half:], radius, angle

@@ -84,7 +84,7 @@ class LedgerAccount:
     @property
     def remaining(self) -> float:
         """What may still be spent, in the account and in its currency; infinite where neither has a budget."""
-        return min(max(0.0, budget - spent) for budget, spent, _ in self._limits())
+        return min([math.inf, *(max(0.0, budget - spent) for budget, spent, _ in self._limits())])
 
     def check(self, cost: float) -> None:
         """Raises what `charge(cost)` would raise, and changes nothing.
@@ -186,15 +186,19 @@ class LedgerAccount:
         return PrivacyCard.from_json(rows[0][0]) if rows else None
 
     def _limits(self) -> list[tuple[float, float, str]]:
-        limits = [(math.inf, 0.0, "nothing")]
-        if (budget := self.budget) is not None:
-            limits.append((budget, self.spent, f"account {self.name!r}"))
-        rows = self._storage.read(
-            "SELECT amount FROM budgets WHERE currency = ? ORDER BY id DESC LIMIT 1", (self.currency,)
+        """Budget, spending and owner of each limit on this account."""
+        ((own_budget, own_spent, total_budget, total_spent),) = self._storage.read(
+            "SELECT (SELECT amount FROM budgets WHERE account = accounts.id ORDER BY id DESC LIMIT 1), spent, "
+            "(SELECT amount FROM budgets WHERE currency = accounts.currency ORDER BY id DESC LIMIT 1), "
+            "(SELECT TOTAL(spent) FROM accounts AS others WHERE others.currency = accounts.currency) "
+            "FROM accounts WHERE id = ?",
+            (self._id,),
         )
-        if rows:
-            spent = self._storage.read("SELECT TOTAL(spent) FROM accounts WHERE currency = ?", (self.currency,))
-            limits.append((rows[0][0], spent[0][0], f"the ledger {self._storage.path}"))
+        limits = []
+        if own_budget is not None:
+            limits.append((own_budget, own_spent, f"account {self.name!r}"))
+        if total_budget is not None:
+            limits.append((total_budget, total_spent, f"the ledger {self._storage.path}"))
         return limits
 
 

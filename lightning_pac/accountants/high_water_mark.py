@@ -79,6 +79,11 @@ class HighWaterMark:
             ) from error
         self._value = value
 
+    @property
+    def closed(self) -> bool:
+        """Whether the file was closed."""
+        return self._descriptor < 0
+
     def close(self) -> None:
         """Closes the file."""
         if self._descriptor >= 0:

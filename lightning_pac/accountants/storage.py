@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from lightning_pac.accountants.file_system import is_on_network
 from lightning_pac.accountants.writer_lock import WriterLock
 from lightning_pac.exceptions import LedgerError
 
@@ -98,7 +99,7 @@ class LedgerStorage:
             if not is_new:
                 self._check_identity(connection)
             if self.writable:
-                _make_durable(connection)
+                _make_durable(connection, may_use_wal=not is_on_network(self.path))
             if is_new:
                 _create_schema(connection)
         except sqlite3.Error as error:
@@ -218,10 +219,11 @@ def _read_mode(path: Path) -> str:
     return "ro&immutable=1"
 
 
-def _make_durable(connection: sqlite3.Connection) -> None:
+def _make_durable(connection: sqlite3.Connection, may_use_wal: bool) -> None:
     mode = ""
     try:
-        mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        if may_use_wal:
+            mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
     except sqlite3.OperationalError as error:
         if "locked" in str(error) or "readonly" in str(error) or "full" in str(error):
             raise

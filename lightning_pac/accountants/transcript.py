@@ -119,6 +119,8 @@ class ResponseTranscript:
             ValueError: If a request was answered before; nothing is recorded.
             LedgerError: If it cannot be written. Whether it was recorded, `sequence` says.
         """
+        if self._mark.closed:
+            raise LedgerError(f"the responder of account {self._account.name!r} is closed: open it again")
         if self._in_doubt:
             raise LedgerError(f"{self._ledger.path} failed while it was written: open it again")
         named = [request for request in requests if request is not None]

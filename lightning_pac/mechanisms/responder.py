@@ -239,6 +239,10 @@ class PACResponder:
         with self._mutex:
             self._account.check(self._cost(float(np.min(budgets))))
             outputs, single = as_batch(query(self._model, inputs))
+            if len(requests) not in (0, len(outputs)):
+                raise ValueError(
+                    f"{len(outputs)} answers and {len(requests)} requests: name each answer, or give None for it"
+                )
             before, entries = self._composition.state_dict(), self._transcript.sequence
             known = self._composition.mutual_information
             try:

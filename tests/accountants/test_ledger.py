@@ -12,6 +12,7 @@ import pytest
 
 from lightning_pac.accountants import PrivacyLedger
 from lightning_pac.accountants import storage as storage_module
+from lightning_pac.accountants.file_system import is_on_network
 from lightning_pac.exceptions import BudgetExceededError, LedgerError, LedgerMismatchError
 
 
@@ -382,6 +383,41 @@ def test_without_shared_memory_a_rollback_journal_with_exclusive_locking_is_used
             PrivacyLedger.read_only(path).accounts()
     with PrivacyLedger.read_only(path) as ledger:
         assert ledger.spent("mutual_information") == 1.0
+
+
+MOUNTS = """\
+/dev/vda / ext4 rw,relatime 0 0
+server:/home /home nfs4 rw,vers=4.2 0 0
+/dev/vdb /home/local ext4 rw 0 0
+//server/my\\040share /mnt/my\\040share cifs rw 0 0
+tmpfs /home/local/tmp tmpfs rw 0 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        ("/var/ledger.db", False),
+        ("/home/me/ledger.db", True),
+        ("/homeless/ledger.db", False),
+        ("/home/local/ledger.db", False),
+        ("/mnt/my share/ledger.db", True),
+    ],
+)
+def test_network_file_systems_are_known_by_their_mount(tmp_path: Path, file: str, expected: bool) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_text(MOUNTS)
+    assert is_on_network(Path(file), mounts) == expected
+    assert not is_on_network(Path(file), tmp_path / "missing")
+
+
+def test_on_a_network_a_rollback_journal_is_used(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    PrivacyLedger(path).close()  # made on a local disk, then opened over the network
+    monkeypatch.setattr(storage_module, "is_on_network", lambda file: True)
+    with PrivacyLedger(path) as ledger:
+        assert ledger.storage.read("PRAGMA journal_mode") == [("delete",)]
+        assert ledger.storage.read("PRAGMA locking_mode") == [("exclusive",)]
+        assert ledger.account("a").charge(1.0) == 1.0
 
 
 def test_the_declaration_is_plain_json_in_the_file(path: Path) -> None:

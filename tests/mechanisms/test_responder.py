@@ -164,6 +164,8 @@ def test_a_named_request_is_answered_once(folder: Folder) -> None:
         for requests in (["d", "a"], ["d", "d"]):
             with pytest.raises(ValueError, match="a request is answered once"):
                 responder.release(random_votes(2), requests=requests)
+        with pytest.raises(ValueError, match="2 answers and 1 requests"):
+            responder.release(random_votes(2), requests=["d"])
         assert folder.dump() == before
 
 
@@ -311,6 +313,16 @@ def test_one_responder_a_secret(folder: Folder, tmp_path: Path) -> None:
         assert responder(random_votes(1)[0]) in range(3)
     with pytest.raises(LedgerMismatchError, match="answers through another ledger"):
         folder.open(ledger=tmp_path / "new.db")
+
+
+def test_a_closed_responder_answers_nothing(folder: Folder) -> None:
+    with PrivacyLedger(folder.ledger) as ledger:
+        responder = folder.open(ledger=ledger)
+        responder.close()
+        before = folder.dump()
+        with pytest.raises(LedgerError, match="is closed: open it again"):
+            responder(random_votes(1))
+        assert folder.dump() == before
 
 
 def test_a_ledger_or_a_model_of_another_pool_is_refused(folder: Folder, tmp_path: Path) -> None:

@@ -1,0 +1,56 @@
+"""Kill -9 a training journal at random moments: every step that was started is counted, and none twice."""
+
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from lightning_pac.accountants import PrivacyLedger
+
+COST = 2**-10
+
+RUN = """
+import os, sys
+from lightning_pac.accountants import PrivacyLedger
+
+first_step, cost = int(sys.argv[2]), float(sys.argv[3])
+with PrivacyLedger(sys.argv[1]) as ledger:
+    attempt = ledger.account("fit", "rpp").start_attempt(first_step)
+    os.write(1, b"ready\\n")
+    step = first_step
+    while True:
+        attempt.start_step(cost, step)
+        os.write(1, b"%d\\n" % step)  # here the noise would be drawn
+        step += 1
+"""
+
+
+def test_steps_ever_started_are_counted_through_ten_kills(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    expected: list[tuple[int, int]] = []
+    total = 0
+    for _ in range(10):
+        # A checkpoint is somewhere in what was run so far.
+        first_step = random.randint(0, max([first + count for first, count in expected], default=0))
+        arguments = [sys.executable, "-c", RUN, str(path), str(first_step), str(COST)]
+        process = subprocess.Popen(arguments, stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        time.sleep(random.uniform(0.0, 0.05))
+        process.kill()
+        seen = [int(line) for line in process.communicate()[0].split(b"\n")[:-1]]
+        assert seen == list(range(first_step, first_step + len(seen)))
+        with PrivacyLedger.read_only(path) as ledger:
+            account = ledger.account("fit", "rpp")
+            attempts = [(attempt.first_step, attempt.num_steps) for attempt in account.attempts()]
+            assert attempts[: len(expected)] == expected
+            new = attempts[len(expected) :]
+            started = new[0][1] if new else 0
+            assert len(seen) <= started <= len(seen) + 1  # the last one may have been killed before it was seen
+            assert all(first == first_step for first, _ in new)
+            total += started
+            assert account.num_charges == total
+            assert account.spent == total * COST
+        expected = attempts
+    assert total > 10

@@ -63,6 +63,8 @@ def _directed_cost(order: float, noise_multiplier: float, rate: float, num_first
     if num_first == 0:
         return mixture_divergence(order, noise_multiplier, rate, num_second, reverse=True)
     bound = _triangle_bound(order, noise_multiplier, rate, num_first, num_second)
+    if not math.isfinite(bound):
+        return bound
     attained = opposite_mixtures_divergence(order, noise_multiplier, rate, num_first, num_second)
     if bound < attained * (1 - 1e-9) - 1e-15:
         raise ArithmeticError(

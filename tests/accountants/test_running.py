@@ -1,0 +1,87 @@
+import time
+import timeit
+
+import numpy as np
+import pytest
+
+from lightning_pac.accountants import Notion, RunningAccount, SRPPAccountant
+from lightning_pac.scenarios import EpochShuffle, FixedSize, Poisson, Sampling, TwoWorldScenario
+
+SCENARIO = TwoWorldScenario(10, 5_000)
+CASES: list[tuple[Sampling, Notion]] = [
+    (EpochShuffle(64), "joint"),
+    (EpochShuffle(4), "ave"),
+    (EpochShuffle(64), "ms-joint"),
+    (FixedSize(64), "rpp"),
+    (Poisson(0.01), "rpp"),
+]
+
+
+@pytest.mark.parametrize(("sampling", "notion"), CASES)
+def test_a_running_account_is_the_account_of_its_stretches(sampling: Sampling, notion: Notion) -> None:
+    accountant = SRPPAccountant(SCENARIO, sampling, 8.0, notion)
+    account = accountant.track(20.0)
+    total = 0.0
+    rng = np.random.default_rng(0)
+    for _ in range(400):
+        if rng.random() < 0.02:
+            account.begin_stretch()
+        announced = account.next_epsilon
+        total += account.start_step()
+        assert account.epsilon == announced
+        assert account.epsilon == pytest.approx(accountant.epsilon(20.0, account.stretches))
+    assert total == pytest.approx(account.epsilon)
+    assert account.num_steps == sum(account.stretches) == 400
+    assert len(account.stretches) > 1
+    resumed = accountant.track(20.0, account.stretches)
+    assert resumed.epsilon == pytest.approx(account.epsilon)
+    assert resumed.open_steps == account.open_steps
+    assert resumed.next_cost == pytest.approx(account.next_cost)
+
+
+@pytest.mark.parametrize(("sampling", "notion"), CASES)
+def test_success_of_a_running_account_is_a_bound_and_a_close_one(sampling: Sampling, notion: Notion) -> None:
+    accountant = SRPPAccountant(SCENARIO, sampling, 8.0, notion)
+    account = accountant.track(30.0)
+    assert account.world_success_bound() == 0.5
+    for step in range(1, 2_000):
+        account.start_step()
+        running = account.world_success_bound()
+        if step % 97 == 1:
+            exact = accountant.world_success_bound(30.0, step)
+            assert exact * (1 - 1e-9) <= running <= exact + 2e-3
+
+
+def test_success_survives_a_hopeless_account() -> None:
+    account = SRPPAccountant(SCENARIO, FixedSize(64)).track(0.01)
+    for _ in range(5):
+        account.start_step()
+        assert account.world_success_bound() == 1.0
+
+
+def test_first_step_of_a_pass_pays_for_it() -> None:
+    account = SRPPAccountant(SCENARIO, EpochShuffle(64)).track(20.0)
+    costs = [account.start_step() for _ in range(2 * 79)]
+    assert [step for step, cost in enumerate(costs) if cost > 0] == [0, 79]
+    assert [SRPPAccountant(SCENARIO, EpochShuffle(64)).step_cost(20.0, step) > 0 for step in (0, 1, 79)] == [
+        True,
+        False,
+        True,
+    ]
+
+
+def spend(account: RunningAccount, steps: int) -> float:
+    for _ in range(steps):
+        account.next_epsilon
+        account.start_step()
+        account.epsilon
+        account.world_success_bound()
+    return account.epsilon
+
+
+@pytest.mark.parametrize(("sampling", "notion"), CASES)
+def test_a_step_costs_less_than_fifty_microseconds(sampling: Sampling, notion: Notion) -> None:
+    account = SRPPAccountant(SCENARIO, sampling, 8.0, notion).track(20.0)
+    spend(account, 1)  # the price of a unit, once a run
+    best = min(timeit.repeat(lambda: spend(account, 2_000), repeat=3, number=1, timer=time.process_time)) / 2_000
+    assert best < 50e-6

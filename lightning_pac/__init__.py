@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from lightning_pac.data import private_loader as private_loader
     from lightning_pac.mechanisms import AdaptiveComposition as AdaptiveComposition
     from lightning_pac.mechanisms import PACResponder as PACResponder
+    from lightning_pac.mechanisms import calibrate_gaussian as calibrate_gaussian
     from lightning_pac.modules import fix_batch_norm as fix_batch_norm
     from lightning_pac.scenarios import BalancedSubsets as BalancedSubsets
     from lightning_pac.scenarios import ComplementaryHalves as ComplementaryHalves
@@ -51,6 +52,7 @@ _EXPORTS: dict[str, str] = {
     "Sequential": "lightning_pac.scenarios",
     "TwoWorldScenario": "lightning_pac.scenarios",
     "WithReplacement": "lightning_pac.scenarios",
+    "calibrate_gaussian": "lightning_pac.mechanisms",
     "describe_loader": "lightning_pac.data",
     "fix_batch_norm": "lightning_pac.modules",
     "membership_success_bound": "lightning_pac.accountants",

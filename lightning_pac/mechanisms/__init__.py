@@ -1,7 +1,9 @@
 """Where noise enters, and how much of it."""
 
+from lightning_pac.mechanisms.certificate import Certificate, certify_finite_secret, donsker_varadhan_correction
 from lightning_pac.mechanisms.composition import AdaptiveComposition
 from lightning_pac.mechanisms.filters import FilteredLabels, bayes_filter, hypothesis_filter
+from lightning_pac.mechanisms.gaussian import GaussianNoise, NoiseRule, calibrate_gaussian
 from lightning_pac.mechanisms.release import BatchRelease, Release
 from lightning_pac.mechanisms.responder import PACResponder
 from lightning_pac.mechanisms.sliced_calibration import (
@@ -11,6 +13,7 @@ from lightning_pac.mechanisms.sliced_calibration import (
     unsliced_cost,
 )
 from lightning_pac.mechanisms.sliced_wasserstein import SlicedWassersteinMechanism
+from lightning_pac.mechanisms.variances import linear_variances, logdet_bound, logdet_variances
 from lightning_pac.mechanisms.wasserstein import slice_sensitivities, wasserstein, wasserstein_infinity
 from lightning_pac.mechanisms.wasserstein_baselines import Baseline, baselines
 
@@ -18,14 +21,23 @@ __all__ = [
     "AdaptiveComposition",
     "Baseline",
     "BatchRelease",
+    "Certificate",
     "FilteredLabels",
+    "GaussianNoise",
+    "NoiseRule",
     "PACResponder",
     "Release",
     "SlicedWassersteinMechanism",
     "baselines",
     "bayes_filter",
+    "calibrate_gaussian",
+    "certify_finite_secret",
+    "donsker_varadhan_correction",
     "hypothesis_filter",
     "isotropic_covariance",
+    "linear_variances",
+    "logdet_bound",
+    "logdet_variances",
     "optimized_covariance",
     "slice_sensitivities",
     "sliced_cost",

@@ -1,0 +1,170 @@
+import math
+
+import numpy as np
+import pytest
+from scipy import integrate, stats
+
+from lightning_pac.mechanisms import certify_finite_secret, donsker_varadhan_correction
+from lightning_pac.mechanisms.certificate import empirical_bernstein_margin, two_point_information
+
+
+def information_by_quadrature(points, weights):
+    """Entropy of the mixture minus that of its noise, on a fine grid in one or two dimensions."""
+    points = np.asarray(points)
+    step = 0.02 if points.shape[1] == 1 else 0.12
+    axes = [np.arange(points[:, i].min() - 7, points[:, i].max() + 7, step) for i in range(points.shape[1])]
+    grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(axes))
+    density = np.zeros(len(grid))
+    for point, weight in zip(points, weights, strict=True):
+        density += weight * np.exp(-((grid - point) ** 2).sum(axis=1) / 2) / (2 * math.pi) ** (len(axes) / 2)
+    entropy = -(density[density > 0] * np.log(density[density > 0])).sum() * step ** len(axes)
+    return entropy - len(axes) / 2 * math.log(2 * math.pi * math.e)
+
+
+def random_problem(rng):
+    dimension = int(rng.integers(1, 3))
+    points = rng.standard_normal((int(rng.integers(3, 9)), dimension)) * rng.uniform(0.1, 2.5)
+    return points, rng.dirichlet(np.full(len(points), 2.0))
+
+
+@pytest.mark.parametrize("distance", [1e-3, 0.1, 1.0, 5.0, 30.0])
+@pytest.mark.parametrize("probability", [0.5, 0.1, 1e-4])
+def test_two_points_by_quadrature(distance, probability):
+    other = 1 - probability
+
+    def integrand(z, sign):
+        ratio = distance * z + sign * distance**2 / 2
+        mine = probability if sign < 0 else other
+        posterior = np.logaddexp(math.log(probability), math.log(other) + ratio) - (ratio if sign > 0 else 0.0)
+        return -mine * posterior * stats.norm.pdf(z)
+
+    points = [-distance / 2, 0, distance / 2, math.log(probability / other) / distance]
+    inside = [x for x in points if abs(x) < 12]
+    truth = sum(
+        integrate.quad(integrand, -12, 12, args=(sign,), points=inside, epsabs=1e-15, epsrel=1e-12, limit=400)[0]
+        for sign in (-1, 1)
+    )
+    assert two_point_information(distance, probability) == pytest.approx(truth, rel=1e-6, abs=1e-13)
+
+
+def count_failures(num_problems, num_draws, seed):
+    rng = np.random.default_rng(seed)
+    failures, ratios = 0, []
+    for _ in range(num_problems):
+        points, weights = random_problem(rng)
+        truth = information_by_quadrature(points, weights)
+        certificate = certify_finite_secret(points, weights, confidence=0.99, num_draws=num_draws)
+        failures += certificate.mutual_information < truth - 1e-9
+        ratios.append(certificate.mutual_information / truth)
+    return failures, float(np.median(ratios))
+
+
+def test_the_bound_covers_the_truth():
+    failures, _ = count_failures(60, 4_000, seed=0)
+    # Binomial(60, 0.01): seven or more with probability 2e-6 if the confidence were only just met.
+    assert failures <= 6
+
+
+@pytest.mark.slow
+def test_the_bound_covers_the_truth_on_five_hundred_problems():
+    failures, ratio = count_failures(500, 20_000, seed=1)
+    print(f"{failures} of 500 bounds below the truth; median bound / truth {ratio:.3f}")
+    assert failures <= 5
+
+
+def test_the_coverage_check_notices_a_bound_without_a_margin(monkeypatch):
+    monkeypatch.setattr("lightning_pac.mechanisms.certificate.empirical_bernstein_margin", lambda *_: 0.0)
+    failures, _ = count_failures(60, 4_000, seed=0)
+    assert failures > 6
+
+
+def test_the_margin_covers_skewed_bounded_values():
+    rng = np.random.default_rng(2)
+    misses = 0
+    for _ in range(2_000):
+        values = (rng.random(400) < 0.004).astype(float)
+        misses += values.mean() + empirical_bernstein_margin(values.var(ddof=1), 400, 1.0, 0.05) < 0.004
+    assert misses <= 2_000 * 0.05
+
+
+def test_equal_outputs_are_merged_exactly():
+    points = np.array([[0.0], [2.0], [-0.0], [2.0]])
+    certificate = certify_finite_secret(points)
+    assert certificate.confidence == 1.0
+    assert certificate.mutual_information == pytest.approx(two_point_information(2.0, 0.5))
+    assert certify_finite_secret(np.ones((5, 3))).mutual_information == 0.0
+    # Nearly equal is not equal: three outputs have to be sampled.
+    assert certify_finite_secret([[0.0], [2.0], [2.0 + 1e-15 * 4]], num_draws=100).confidence == 0.99
+
+
+def test_far_outputs_tell_the_entropy_and_never_more():
+    certificate = certify_finite_secret(np.eye(3) * 100, num_draws=1_000)
+    assert certificate.mutual_information == pytest.approx(math.log(3))
+
+
+def test_the_torch_kernel_agrees():
+    torch = pytest.importorskip("torch")
+    from lightning_pac.mechanisms.certificate import _divergences, _torch_divergences
+
+    rng = np.random.default_rng(3)
+    points, draws, mass = rng.standard_normal((7, 3)), rng.standard_normal((50, 3)), rng.dirichlet(np.ones(7))
+    expected = _divergences(draws, points, mass, None)
+    posterior = mass * np.exp(-((draws[:, None] - points) ** 2).sum(axis=2) / 2)
+    posterior /= posterior.sum(axis=1, keepdims=True)
+    assert expected == pytest.approx((posterior * np.log(posterior / mass)).sum(axis=1))
+    assert _torch_divergences(draws, points, mass, "cpu") == pytest.approx(expected)
+    if torch.cuda.is_available():
+        assert _torch_divergences(draws, points, mass, "cuda") == pytest.approx(expected)
+
+
+def test_the_correction_is_below_the_divergence_and_helps_for_clusters():
+    """A balanced two-point output: the divergence from its Gaussian is log-det minus the information."""
+    rng = np.random.default_rng(4)
+    distance = 4.0
+    truth = 0.5 * math.log1p(distance**2 / 4) - two_point_information(distance, 0.5)
+    deviation = math.sqrt(1 + distance**2 / 4)
+
+    def critic(y):
+        mixture = 0.5 * stats.norm.pdf(y, -distance / 2) + 0.5 * stats.norm.pdf(y, distance / 2)
+        return np.clip(np.log(mixture / stats.norm.pdf(y, scale=deviation)), -3, 3)
+
+    corrections = []
+    for _ in range(100):
+        release = rng.choice([-1, 1], 20_000) * distance / 2 + rng.standard_normal(20_000)
+        corrections.append(
+            donsker_varadhan_correction(critic(release), critic(deviation * rng.standard_normal(20_000)), 3.0)
+        )
+    # At confidence 0.99 more than eight misses in a hundred have probability 1e-6 (the bound is far from tight).
+    assert sum(correction > truth for correction in corrections) <= 8
+    assert np.median(corrections) > 0.6 * truth
+
+
+def test_a_poor_critic_gains_nothing_but_stays_valid():
+    rng = np.random.default_rng(5)
+    scores = rng.uniform(-1, 1, 1_000)
+    assert donsker_varadhan_correction(scores, rng.uniform(-1, 1, 1_000), 1.0) == 0.0
+    with pytest.raises(ValueError, match="passes its bound"):
+        donsker_varadhan_correction(scores * 2, scores, 1.0)
+    with pytest.raises(ValueError, match="two rows"):
+        donsker_varadhan_correction([0.0], scores, 1.0)
+
+
+@pytest.mark.slow
+def test_ten_thousand_secrets_in_ten_dimensions_within_thirty_seconds():
+    import time
+
+    points = np.random.default_rng(6).standard_normal((10_000, 10)) * 0.3
+    start, processor = time.perf_counter(), time.process_time()
+    certificate = certify_finite_secret(points, num_draws=100_000)
+    print(
+        f"{time.perf_counter() - start:.1f} s, {time.process_time() - processor:.1f} s of processor time: {certificate}"
+    )
+    assert time.process_time() - processor < 30
+
+
+@pytest.mark.parametrize("kwargs", [{"confidence": 1.0}, {"num_draws": 1}, {"weights": [0.3, 0.3]}])
+def test_bad_arguments_are_refused(kwargs):
+    with pytest.raises(ValueError, match=r"confidence|sum 1"):
+        certify_finite_secret([[0.0], [1.0]], **kwargs)
+    with pytest.raises(ValueError, match="finite array"):
+        certify_finite_secret([[math.inf], [1.0]])

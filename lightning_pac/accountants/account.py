@@ -81,6 +81,16 @@ class LedgerAccount:
         rows = self._storage.read("SELECT amount FROM budgets WHERE account = ? ORDER BY id DESC LIMIT 1", (self._id,))
         return float(rows[0][0]) if rows else None
 
+    def set_budget(self, amount: float) -> None:
+        """Changes the account's budget, a decision that stays on record with its date.
+
+        Raises:
+            ValueError: If the amount is negative or not finite.
+        """
+        value = check_amount(amount, "budget")
+        with self._storage.transaction() as connection:
+            connection.execute("INSERT INTO budgets (account, amount) VALUES (?, ?)", (self._id, value))
+
     @property
     def remaining(self) -> float:
         """What may still be spent, in the account and in its currency; infinite where neither has a budget."""

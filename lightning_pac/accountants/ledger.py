@@ -139,10 +139,7 @@ class PrivacyLedger:
                 "INSERT INTO accounts (name, currency, declaration) VALUES (?, ?, ?)", (name, currency, text or "{}")
             )
             if amount is not None:
-                connection.execute(
-                    "INSERT INTO budgets (account, amount) VALUES (?, ?)",
-                    (cursor.lastrowid, amount),
-                )
+                connection.execute("INSERT INTO budgets (account, amount) VALUES (?, ?)", (cursor.lastrowid, amount))
         assert cursor.lastrowid is not None
         return LedgerAccount(self._storage, cursor.lastrowid)
 
@@ -219,7 +216,7 @@ class PrivacyLedger:
         if differences:
             raise LedgerMismatchError(
                 f"account {account.name!r} of {self.path} was declared with other values of {', '.join(differences)}: "
-                "use the values it was made with, another account name, or a new ledger"
+                "use the values it was made with, another account name or a new ledger; change a budget with set_budget"
             )
 
     def _compare_coupling(self, currency: str, declaration: Mapping[str, Any]) -> None:

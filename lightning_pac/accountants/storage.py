@@ -183,7 +183,7 @@ class LedgerStorage:
             return LedgerError(f"{self.path} is damaged ({text}): restore its folder as a whole from a backup")
         if "full" in text:
             return LedgerError(
-                f"{self.path} could not be written because the disk is full: nothing was charged; free some"
+                f"{self.path} could not be written because the disk is full: nothing was charged; free space"
             )
         if "locked" in text:
             return LedgerError(f"{self.path} is locked by another process: nothing was charged; wait until it ends")

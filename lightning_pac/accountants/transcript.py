@@ -54,9 +54,10 @@ class ResponseTranscript:
     """The entries of one account that answers for one secret, open for appending.
 
     Every entry carries `tag_k = HMAC(key, tag_{k-1}, entry_k)`. The key is in the secret file, so nobody without that
-    file can write, change or reorder entries. The high-water mark there tells a ledger that lost its last entries, and
-    the place of the file tells a copy. Restoring the ledger and the secret file together, to the same earlier moment,
-    leaves no trace that could be found: keep the secret file out of backups of the ledger.
+    file can write, change or reorder entries; the snapshot and what follows it are checked when the ledger is opened,
+    and older entries when they are read. The high-water mark in the secret file tells a ledger that lost its last
+    entries, and the place of the ledger tells a copy. Restoring the ledger and the secret file together, to the same
+    earlier moment, leaves no trace that could be found: keep the secret file out of backups of the ledger.
 
     Args:
         ledger: An open ledger.

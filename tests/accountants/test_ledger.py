@@ -138,6 +138,13 @@ def test_another_budget_needs_a_decision(path: Path) -> None:
     with PrivacyLedger(path) as ledger:
         ledger.set_budget("rpp", 9.0)
         assert ledger.budget("rpp") == 9.0
+        account = ledger.account("fit", "rpp", budget=1.0)
+        account.set_budget(2.0)
+        assert account.charge(1.5) == 1.5
+        with pytest.raises(BudgetExceededError):
+            account.charge(1.0)
+        with pytest.raises(LedgerMismatchError, match=r"budget \(2.0, now 1.0\)"):
+            ledger.account("fit", "rpp", budget=1.0)
         history = "SELECT amount FROM budgets WHERE currency = 'rpp' ORDER BY id"
         assert read_with_sqlite(path, history) == [(8.0,), (9.0,)]
 

@@ -127,10 +127,10 @@ class SRPPSGD(pl.Callback):
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._check_resumed_account(trainer)
-        check_optimizer(trainer, pl_module)
         loader = read_loader(trainer)
         datamodule: pl.LightningDataModule | None = trainer.datamodule  # type: ignore[attr-defined]
         check_model(pl_module, loader, datamodule)
+        check_optimizer(trainer, pl_module)
         accountant = make_accountant(self.arguments, trainer, loader)
         planned_steps = trainer.estimated_stepping_batches
         noise_multiplier = choose_noise(self.arguments, accountant, planned_steps, self._restored)

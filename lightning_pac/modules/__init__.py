@@ -1,5 +1,6 @@
 """LightningModules: the subset ensemble, the Stackelberg game and the student."""
 
+from lightning_pac.modules.batch_norm import fix_batch_norm
 from lightning_pac.modules.distilled_data_module import DistilledDataModule
 from lightning_pac.modules.learner_ensemble import Learner, LearnerEnsemble
 from lightning_pac.modules.private_labels import PrivateLabels, label_privately
@@ -15,5 +16,6 @@ __all__ = [
     "SavedResponder",
     "StackedNetwork",
     "SubsetEnsemble",
+    "fix_batch_norm",
     "label_privately",
 ]

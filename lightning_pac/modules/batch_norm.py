@@ -31,8 +31,10 @@ def fix_batch_norm(model: nn.Module) -> nn.Module:
         return replacement
     done: dict[int, nn.Module] = {}
     for parent in list(model.modules()):
-        for name, child in parent.named_children():
-            fixed = done.setdefault(id(child), _replacement(child) or child)  # a layer used twice stays one layer
+        for name, child in parent._modules.items():  # `named_children` would show a layer with two names once
+            if child is None:
+                continue
+            fixed = done.setdefault(id(child), _replacement(child) or child)
             if fixed is not child:
                 setattr(parent, name, fixed)
     return model

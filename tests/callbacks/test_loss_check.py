@@ -1,0 +1,144 @@
+"""Which losses give a record a gradient of its own, and which do not."""
+
+from collections.abc import Callable
+from typing import Any
+
+import lightning.pytorch as pl
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset, default_collate
+
+from lightning_pac.callbacks._loss_check import check_loss
+
+
+class Records(Dataset[Any]):
+    def __init__(self, record: Any) -> None:
+        self.record = record
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Any:
+        return self.record
+
+
+class Model(pl.LightningModule):
+    def __init__(self, loss: Callable[["Model", Any], Tensor], classes: int = 3) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.network = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Tanh(), nn.Linear(8, classes))
+        self.embedding = nn.Embedding(50, 4)
+        self.loss = loss
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        self.log("train_loss", 0.0)
+        self.log_dict({"train_a": 1.0, "train_b": 2.0})
+        return self.loss(self, batch)
+
+
+def cross_entropy(model: Model, batch: Any) -> Tensor:
+    return F.cross_entropy(model.network(batch[0]), batch[1])
+
+
+def mixup(model: Model, batch: Any) -> Tensor:
+    inputs = 0.7 * batch[0] + 0.3 * batch[0][torch.randperm(len(batch[0]))]
+    return F.cross_entropy(model.network(inputs), batch[1])
+
+
+PAIR = (torch.zeros(4), 0)
+SOUND = [
+    (cross_entropy, PAIR),
+    (lambda m, b: F.mse_loss(m.network(b[0])[:, 0], b[1]), (torch.zeros(4), 0.0)),
+    (lambda m, b: F.mse_loss(m.network(b[0] + torch.randn_like(b[0])), b[1]), (torch.zeros(4), torch.zeros(3))),
+    (lambda m, b: F.cross_entropy(m.network(b["x"]), b["y"]), {"x": torch.zeros(4), "y": torch.tensor(1)}),
+    (lambda m, b: F.cross_entropy(m.network(m.embedding(b[0]).mean(1)), b[1]), (torch.zeros(7, dtype=torch.long), 0)),
+    (lambda m, b: F.cross_entropy(m.network(b[0].float() / 255), b[1]), (np.zeros(4, np.uint8), np.int64(1))),
+    (lambda m, b: F.binary_cross_entropy_with_logits(m.network(b[0])[:, 0], b[1].float()), (torch.zeros(4), True)),
+]
+COUPLED = [
+    lambda m, b: F.cross_entropy(m.network(b[0]), b[1], weight=torch.tensor([1.0, 4.0, 2.0])),
+    lambda m, b: F.cross_entropy(m.network(b[0]) - m.network(b[0]).mean(0), b[1]),
+    lambda m, b: F.cross_entropy(m.network(b[0]) @ m.network(b[0]).T, torch.arange(len(b[0]))),
+    mixup,
+    lambda m, b: F.cross_entropy(m.network(b[0]), b[1]) ** 2,
+    lambda m, b: F.cross_entropy(m.network(b[0]), b[1], reduction="none").max(),
+]
+SCALED = [
+    lambda m, b: F.cross_entropy(m.network(b[0]), b[1], reduction="sum"),
+    lambda m, b: F.cross_entropy(m.network(b[0]), b[1], reduction="sum") / 32,
+]
+
+
+@pytest.mark.parametrize(("loss", "record"), SOUND)
+@pytest.mark.parametrize("training", [True, False])
+def test_means_over_records_pass(loss: Any, record: Any, training: bool) -> None:
+    found = check_loss(Model(loss).train(training), DataLoader(Records(record), batch_size=4))
+    assert (found.problem, found.unchecked) == (None, None)
+
+
+@pytest.mark.parametrize("loss", COUPLED)
+@pytest.mark.parametrize("training", [True, False])
+def test_losses_that_couple_records_are_found(loss: Any, training: bool) -> None:
+    found = check_loss(Model(loss).train(training), DataLoader(Records(PAIR), batch_size=4))
+    assert found.problem is not None
+    assert "couples the records" in found.problem
+
+
+@pytest.mark.parametrize("loss", SCALED)
+def test_sums_in_place_of_means_are_found(loss: Any) -> None:
+    found = check_loss(Model(loss).eval(), DataLoader(Records(PAIR), batch_size=4))
+    assert found.problem is not None
+    assert "is not the mean" in found.problem
+
+
+def test_mixing_in_the_collate_function_or_a_transfer_hook_is_found() -> None:
+    def mixing_collate(records: list[Any]) -> Any:
+        inputs, labels = default_collate(records)
+        return inputs.float().add(inputs.flip(0)), labels
+
+    class Mixing(Model):
+        def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+            return batch[0] + batch[0].flip(0), batch[1]
+
+    loaders = (
+        DataLoader(Records(PAIR), batch_size=4, collate_fn=mixing_collate),
+        DataLoader(Records(PAIR), batch_size=4),
+    )
+    for model, loader in zip((Model(cross_entropy), Mixing(cross_entropy)), loaders, strict=True):
+        found = check_loss(model.eval(), loader)
+        assert found.problem is not None
+        assert "couples the records" in found.problem
+
+
+def test_logged_names_are_collected_and_nothing_is_touched() -> None:
+    model = Model(cross_entropy)
+    before = [parameter.clone() for parameter in model.parameters()]
+    state = torch.get_rng_state()
+    found = check_loss(model, DataLoader(Records(PAIR), batch_size=4))
+    assert found.logged == ("train_loss", "train_a", "train_b")
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(map(torch.equal, before, model.parameters()))
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def fail(model: Model, batch: Any) -> Tensor:
+    raise RuntimeError("needs a real image")
+
+
+@pytest.mark.parametrize(
+    ("loss", "reason"),
+    [
+        (fail, "RuntimeError: needs a real image"),
+        (lambda m, b: cross_entropy(m, b) * float("nan"), "is not finite"),
+        (lambda m, b: cross_entropy(m, b) * 0.0, "is zero"),
+        (lambda m, b: cross_entropy(m, b) * np.random.default_rng().uniform(), "changes when it is evaluated again"),
+    ],
+)
+def test_what_cannot_be_shown_is_said(loss: Any, reason: str) -> None:
+    found = check_loss(Model(loss), DataLoader(Records(PAIR), batch_size=4))
+    assert found.problem is None
+    assert found.unchecked is not None
+    assert reason in found.unchecked

@@ -1,0 +1,118 @@
+"""The noised release of one step: its law, its grid, its sensitivity."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from torch import nn
+
+from lightning_pac.callbacks._noisy_sum import CLIP_CHANNEL, NoisySum
+from lightning_pac.gradients import make_engine
+from lightning_pac.randomness import SecureGenerator, round_to_grid
+
+# Noise is never seeded: each statistical threshold fails a correct release less than once in 1e6 runs.
+THRESHOLD = 1e-6
+
+
+def make_sum(max_grad_norm: float = 1.5, noise_multiplier: float = 2.0, size: int = 4000) -> NoisySum:
+    return NoisySum([nn.Parameter(torch.zeros(size))], max_grad_norm, noise_multiplier)
+
+
+def test_the_noise_has_the_stated_deviation_on_all_coordinates() -> None:
+    noisy = make_sum()
+    deviation = 2.0 * 1.5 * math.sqrt(1 + 0.1**2)
+    assert noisy.deviation == pytest.approx(deviation)
+    releases = torch.stack([noisy.release(lambda total: total) for _ in range(5)])
+    assert stats.kstest(releases[:, :-1].flatten().numpy(), stats.norm(scale=deviation).cdf).pvalue > THRESHOLD
+    channel = [float(make_sum(size=1).release(lambda total: total)[-1]) for _ in range(3000)]
+    assert stats.kstest(channel, stats.norm(scale=deviation).cdf).pvalue > THRESHOLD
+    assert (
+        stats.kstest(channel, stats.norm(scale=1.05 * deviation).cdf).pvalue
+        > stats.kstest(channel, stats.norm(scale=2 * deviation).cdf).pvalue
+    )
+
+
+def test_half_the_noise_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = SecureGenerator.fill_normal_
+    monkeypatch.setattr(SecureGenerator, "fill_normal_", lambda self, tensor: original(self, tensor).mul_(0.5))
+    noisy = make_sum()
+    release = noisy.release(lambda total: total)
+    assert stats.kstest(release[:-1].numpy(), stats.norm(scale=noisy.deviation).cdf).pvalue < THRESHOLD
+
+
+def test_the_release_is_on_the_grid_and_rounding_the_draw_would_leak() -> None:
+    noisy, generator = make_sum(), SecureGenerator()
+    noisy.add([torch.rand(4000)], torch.zeros(3, 1))
+    secret = noisy._sum.clone()
+    release = noisy.release(lambda total: total)
+    assert torch.all(torch.remainder(release, noisy.grid) == 0)
+    assert torch.all(torch.remainder(release.float(), noisy.grid) == 0)
+    draw = round_to_grid(generator.fill_normal_(torch.empty_like(secret)) * noisy.deviation, noisy.grid)
+    leaked = torch.remainder(secret + draw, noisy.grid)
+    assert torch.equal(leaked, torch.remainder(secret, noisy.grid))
+
+
+def test_the_sum_is_reduced_before_the_noise_and_then_forgotten() -> None:
+    noisy = make_sum(noise_multiplier=1e-6, size=3)
+    noisy.add([torch.tensor([1.0, 2.0, 3.0])], torch.tensor([[2.0], [1.0]]))
+    noisy.add([torch.tensor([1.0, 0.0, 0.0])], torch.tensor([[0.0]]))
+    release = noisy.release(lambda total: total * 2)
+    assert release.tolist() == pytest.approx([4.0, 4.0, 6.0, 2 * CLIP_CHANNEL * 1.5], abs=1e-4)
+    assert float(noisy.clipped_fraction(release, batch_size=8.0)) == pytest.approx(2 / 8, abs=1e-4)
+    assert noisy.release(lambda total: total).abs().max() < 1e-4
+
+
+def test_the_clipped_fraction_states_its_own_deviation() -> None:
+    noisy = make_sum(size=1)
+    fractions = [float(noisy.clipped_fraction(noisy.release(lambda total: total), 20.0)) for _ in range(2000)]
+    stated = noisy.clipped_fraction_deviation(20.0)
+    assert stats.kstest(fractions, stats.norm(scale=stated).cdf).pvalue > THRESHOLD
+    assert stated == pytest.approx(2.0 * math.sqrt(1.01) / (0.1 * 20))
+
+
+class Network(nn.Module):
+    def __init__(self, kind: str, width: int) -> None:
+        super().__init__()
+        layers = {
+            "linear": [nn.Flatten(), nn.Linear(32, width)],
+            "deep": [nn.Flatten(), nn.Linear(32, width), nn.Tanh(), nn.Linear(width, 2)],
+            "convolution": [nn.Conv2d(2, width, 3), nn.GroupNorm(1, width), nn.Flatten(), nn.Linear(width * 4, 2)],
+        }
+        self.layers = nn.Sequential(*layers[kind])
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.layers(inputs)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    kind=st.sampled_from(["linear", "deep", "convolution"]),
+    width=st.integers(1, 6),
+    records=st.integers(1, 9),
+    size=st.sampled_from([1e-3, 1.0, 1e3]),
+    norm=st.sampled_from([0.01, 1.0, 50.0]),
+    seed=st.integers(0, 10**6),
+)
+def test_no_record_moves_the_sum_by_more_than_its_norm(
+    kind: str, width: int, records: int, size: float, norm: float, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    network, inputs = Network(kind, width), torch.randn(records, 2, 4, 4) * size
+    parameters = list(network.parameters())
+    engine, sums = make_engine(), []
+    engine.attach(network)
+    for batch in (inputs, *inputs.split(1)):
+        network(batch).square().sum(1).mean().backward()
+        noisy = NoisySum(parameters, norm, 1.0)
+        noisy.add(*engine.clipped_sum(norm))
+        sums.append(noisy._sum.clone())
+    engine.detach()
+    for alone in sums[1:]:
+        assert float(alone[:-1].norm()) <= norm * (1 + 1e-6)
+        assert float(alone.norm()) <= norm * math.sqrt(1 + CLIP_CHANNEL**2) * (1 + 1e-6)
+    scale = norm * records
+    assert np.allclose(sums[0].numpy(), torch.stack(sums[1:]).sum(0).numpy(), atol=2e-4 * scale)

@@ -1,0 +1,366 @@
+"""Every configuration that would break the guarantee ends in one sentence that says what to do."""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import pytest
+import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import BatchSizeFinder, GradientAccumulationScheduler, LearningRateFinder
+from lightning.pytorch.callbacks.spike import SpikeDetection
+from tiny_fits import RECORDS, Classifier, make_data, make_loader, make_private, make_trainer
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, Sampler, WeightedRandomSampler
+from torch.utils.data.distributed import DistributedSampler
+
+from lightning_pac import SRPPSGD, EpochShuffle, FixedSize, Poisson, TwoWorldScenario
+from lightning_pac.exceptions import BudgetExceededError, PrivacyViolationError
+
+REPLACE = TwoWorldScenario(num_differing=2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"epsilon": 0.0}, ValueError, "epsilon is 0.0, but must be positive and finite"),
+        ({"epsilon": math.inf}, ValueError, "epsilon is inf, but must be positive"),
+        ({"noise_multiplier": -1.0}, ValueError, "noise_multiplier is -1.0, but must be positive"),
+        ({"epsilon": 1.0, "max_grad_norm": 0.0}, ValueError, "max_grad_norm is 0.0, but must be positive"),
+        ({"epsilon": 1.0, "renyi_order": 1.0}, ValueError, "renyi_order is 1.0, but must be finite and above 1"),
+        ({"epsilon": 1.0, "renyi_order": math.nan}, ValueError, "renyi_order is nan"),
+        ({"epsilon": 1.0, "noise_multiplier": 1.0}, ValueError, "epsilon is 1.0 and noise_multiplier is 1.0.*exactly"),
+        ({}, ValueError, "epsilon is None and noise_multiplier is None.*exactly one"),
+        ({"epsilon": 1.0, "notion": "average"}, ValueError, "notion is 'average', but must be one of ave, joint"),
+        ({"epsilon": 1.0, "sampling": 0.01}, TypeError, r"sampling is 0.01, but must be a descriptor"),
+        ({"epsilon": 1.0, "scenario": 10}, TypeError, "scenario is 10, but must be a TwoWorldScenario"),
+        ({"epsilon": 1.0, "sampling": Poisson(0.1, secret_draws=False)}, ValueError, "leave secret_draws=False out"),
+        (
+            {"epsilon": 1.0, "scenario": TwoWorldScenario.differential_privacy(), "sampling": EpochShuffle(8)},
+            ValueError,
+            "add_remove holds under our Poisson sampling only.*zero_out",
+        ),
+        (
+            {"epsilon": 1.0, "scenario": TwoWorldScenario.differential_privacy()},
+            ValueError,
+            "sampling is None, but add_remove holds under our Poisson",
+        ),
+        (
+            {"epsilon": 1.0, "scenario": TwoWorldScenario.differential_privacy(), "sampling": Poisson(0.1)},
+            ValueError,
+            "state the divisor yourself",
+        ),
+    ],
+)
+def test_arguments_out_of_range_are_refused(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+    scenario = arguments.pop("scenario", REPLACE)
+    with pytest.raises(error, match=message):
+        SRPPSGD(scenario, **arguments)
+
+
+class BatchNormClassifier(Classifier):
+    def __init__(self) -> None:
+        super().__init__(network=nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)))
+
+
+class InstanceNormClassifier(Classifier):
+    def __init__(self) -> None:
+        network = nn.Sequential(nn.Unflatten(1, (2, 3)), nn.InstanceNorm1d(2, track_running_stats=True), nn.Flatten())
+        super().__init__(network=nn.Sequential(network, nn.Linear(6, 3)))
+
+
+class FrozenClassifier(Classifier):
+    def __init__(self) -> None:
+        super().__init__()
+        self.requires_grad_(False)
+
+    def configure_optimizers(self) -> Any:
+        return None
+
+
+class ClippingClassifier(Classifier):
+    def configure_gradient_clipping(self, optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        self.clip_gradients(optimizer, gradient_clip_val=0.1)
+
+
+class TwoOptimizers(Classifier):
+    def configure_optimizers(self) -> Any:
+        return [torch.optim.SGD(self.parameters(), 0.1), torch.optim.SGD(self.parameters(), 0.1)]
+
+
+class ManualClassifier(Classifier):
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+
+
+class LBFGSClassifier(Classifier):
+    def configure_optimizers(self) -> Any:
+        return torch.optim.LBFGS(self.parameters())
+
+
+class StrangeParameters(Classifier):
+    def configure_optimizers(self) -> Any:
+        self.outside = [nn.Parameter(torch.zeros(2))]
+        return torch.optim.SGD([*self.parameters(), *self.outside], 0.1)
+
+
+class WeightedClassifier(Classifier):
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        return nn.functional.cross_entropy(self.network(batch[0]), batch[1], weight=torch.tensor([1.0, 5.0, 1.0]))
+
+
+class ContrastiveClassifier(Classifier):
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        outputs = nn.functional.normalize(self.network(batch[0]), dim=1)
+        return nn.functional.cross_entropy(outputs @ outputs.T / 0.1, torch.arange(len(outputs)))
+
+
+class SummingClassifier(Classifier):
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        return nn.functional.cross_entropy(self.network(batch[0]), batch[1], reduction="sum")
+
+
+class MixUp(nn.Module):
+    pass
+
+
+class MixUpClassifier(Classifier):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mixup = MixUp()
+
+
+class FetchingClassifier(Classifier):
+    def training_step(self, dataloader_iter: Any) -> torch.Tensor:  # type: ignore[override]
+        return super().training_step(next(dataloader_iter)[0], 0)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (BatchNormClassifier, r"'network.1' \(BatchNorm1d\) normalizes over the batch.*fix_batch_norm"),
+        (InstanceNormClassifier, "keeps running statistics of private inputs.*track_running_stats=False"),
+        (FrozenClassifier, "FrozenClassifier has no trainable parameters.*unfreeze what is to be trained"),
+        (ClippingClassifier, "configure_gradient_clipping would change the noised gradient: remove it"),
+        (ManualClassifier, "set automatic_optimization = True"),
+        (LBFGSClassifier, "LBFGS evaluates the gradient several times a step.*use SGD, Adam"),
+        (StrangeParameters, "holds parameters that are not part of StrangeParameters"),
+        (WeightedClassifier, "couples the records of a batch.*return the mean of losses"),
+        (ContrastiveClassifier, "couples the records of a batch"),
+        (SummingClassifier, "is not the mean over the records of a batch"),
+        (MixUpClassifier, "holds MixUp, which mixes records of a batch"),
+        (FetchingClassifier, "fetches any number of batches in a step"),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_models_that_break_the_account_are_refused(model: Any, message: str, tmp_path: Path) -> None:
+    fitted = model()
+    before = {name: value.clone() for name, value in fitted.state_dict().items()}
+    with pytest.raises(MisconfigurationException, match=message):
+        make_trainer(tmp_path, make_private()).fit(fitted, make_loader())
+    assert all(torch.equal(value, before[name]) for name, value in fitted.state_dict().items())
+    assert all(not parameter._backward_hooks for parameter in fitted.parameters())
+
+
+def test_several_optimizers_are_refused(tmp_path: Path) -> None:
+    # Lightning itself refuses several optimizers under automatic optimization, before training starts.
+    with pytest.raises((MisconfigurationException, RuntimeError), match=r"multiple optimizers|2 optimizers"):
+        make_trainer(tmp_path, make_private()).fit(TwoOptimizers(), make_loader())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"gradient_clip_val": 0.5}, "gradient_clip_val=0.5 would rescale the noised gradient"),
+        ({"precision": "16-true"}, "precision='16-true' is not supported: use one of 32-true"),
+        ({"strategy": "ddp", "devices": 2}, "on 2 devices would average or shard raw gradients.*devices=1"),
+    ],
+)
+def test_trainer_options_that_break_the_account_are_refused(
+    options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    trainer = make_trainer(tmp_path, make_private(), **options)
+    callback = trainer.callbacks[0]  # type: ignore[attr-defined]
+    with pytest.raises(MisconfigurationException, match=message):
+        callback.setup(trainer, Classifier(), "fit")
+
+
+@pytest.mark.parametrize("strategy", ["FSDPStrategy", "DeepSpeedStrategy"])
+def test_sharding_strategies_are_refused(strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = make_trainer(tmp_path, make_private())
+    monkeypatch.setattr(type(trainer), "strategy", type(strategy, (), {"precision_plugin": trainer.precision_plugin})())
+    monkeypatch.setattr(type(trainer), "world_size", 4)
+    with pytest.raises(
+        MisconfigurationException, match=f"{strategy} on 4 devices would average or shard raw gradients"
+    ):
+        trainer.callbacks[0].setup(trainer, Classifier(), "fit")  # type: ignore[attr-defined]
+
+
+def test_float16_with_loss_scaling_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = make_trainer(tmp_path, make_private())
+    monkeypatch.setattr(type(trainer), "precision", "16-mixed")
+    with pytest.raises(MisconfigurationException, match="skips steps by what it finds in the data: use 'bf16-mixed'"):
+        trainer.callbacks[0].setup(trainer, Classifier(), "fit")  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("callback", "message"),
+    [
+        (LearningRateFinder(), "LearningRateFinder removes all callbacks and trains on raw gradients"),
+        (BatchSizeFinder(), "BatchSizeFinder removes all callbacks and trains on raw gradients"),
+        (SpikeDetection(), "SpikeDetection skips batches by their losses"),
+        (
+            GradientAccumulationScheduler({1: 2}),
+            "GradientAccumulationScheduler changes the number of records in a step",
+        ),
+        (make_private(), "the Trainer has two of it"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+@pytest.mark.parametrize("ours_first", [True, False])
+def test_callbacks_that_break_the_account_are_refused(
+    callback: pl.Callback, message: str, ours_first: bool, tmp_path: Path
+) -> None:
+    callbacks = [make_private(), callback] if ours_first else [callback, make_private()]
+    if isinstance(callback, SRPPSGD):
+        trainer = make_trainer(tmp_path, make_private())
+        trainer.callbacks.append(callback)  # type: ignore[attr-defined]
+    else:
+        trainer = make_trainer(tmp_path, *callbacks)
+    model = Classifier()
+    before = [parameter.clone() for parameter in model.parameters()]
+    model.batch_size, model.train_dataloader = 10, make_loader  # type: ignore[method-assign, assignment]
+    with pytest.raises(MisconfigurationException, match=message):
+        trainer.fit(model)
+    assert all(map(torch.equal, before, model.parameters()))
+
+
+def test_the_tuner_cannot_search_on_raw_gradients(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, make_private())
+    with pytest.raises(MisconfigurationException, match="LearningRateFinder removes all callbacks"):
+        pl.tuner.Tuner(trainer).lr_find(Classifier(), make_loader())
+
+
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        return iter(make_data())
+
+
+class StratifiedSampler(Sampler[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(RECORDS))
+
+    def __len__(self) -> int:
+        return RECORDS
+
+
+@pytest.mark.parametrize("sampling", [None, FixedSize(8)])
+@pytest.mark.parametrize(
+    ("loader", "message"),
+    [
+        (DataLoader(Stream(), batch_size=4), "Stream"),
+        (make_loader(shuffle=False, sampler=DistributedSampler(make_data(), 2, 0)), "DistributedSampler"),
+        (make_loader(shuffle=False, sampler=WeightedRandomSampler([1.0] * RECORDS, RECORDS)), "WeightedRandomSampler"),
+        (make_loader(shuffle=False, sampler=StratifiedSampler()), "StratifiedSampler"),
+    ],
+)
+def test_loaders_that_nothing_bounds_are_refused(loader: Any, message: str, sampling: Any, tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, make_private(sampling=sampling), max_steps=2)
+    with pytest.raises((ValueError, TypeError), match=message):
+        trainer.fit(Classifier(), loader)
+
+
+def test_several_loaders_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(MisconfigurationException, match="one torch DataLoader"):
+        make_trainer(tmp_path, make_private()).fit(Classifier(), [make_loader(), make_loader()])
+
+
+def test_more_differing_records_than_records_are_refused(tmp_path: Path) -> None:
+    private = make_private(scenario=TwoWorldScenario(num_differing=RECORDS + 1))
+    with pytest.raises(ValueError, match="num_differing is 61, but there are only 60 records"):
+        make_trainer(tmp_path, private).fit(Classifier(), make_loader())
+
+
+def test_another_number_of_records_than_declared_is_refused(tmp_path: Path) -> None:
+    private = make_private(scenario=TwoWorldScenario(num_differing=2, num_records=50))
+    with pytest.raises(ValueError, match="declares 50 records, but the dataset has 60"):
+        make_trainer(tmp_path, private).fit(Classifier(), make_loader())
+
+
+def test_a_run_without_end_needs_a_noise_multiplier(tmp_path: Path) -> None:
+    private = make_private(epsilon=4.0)
+    with pytest.raises(MisconfigurationException, match="this one has no end: set max_epochs or max_steps"):
+        make_trainer(tmp_path, private, max_epochs=-1).fit(Classifier(), make_loader())
+
+
+@pytest.mark.parametrize("notion", ["ms-ave", "ms-joint"])
+def test_averages_over_a_public_order_are_refused(notion: str, tmp_path: Path) -> None:
+    pl.seed_everything(0, verbose=False)
+    for loader in (make_loader(), make_loader(shuffle=False)):
+        with pytest.raises(MisconfigurationException, match=r"this one is public.*EpochShuffle"):
+            make_trainer(tmp_path, make_private(notion=notion)).fit(Classifier(), loader)
+    trainer = make_trainer(tmp_path, make_private(notion=notion, sampling=EpochShuffle(10)))
+    trainer.fit(Classifier(), make_loader())
+    assert trainer.global_step == 6
+
+
+class Unfreezing(pl.Callback):
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        pl_module.network[0].requires_grad_(True)  # type: ignore[index, operator, union-attr]
+
+
+def test_parameters_unfrozen_later_are_refused(tmp_path: Path) -> None:
+    model = Classifier()
+    model.network[0].requires_grad_(False)  # type: ignore[index]
+    before = [parameter.clone() for parameter in model.parameters()]
+    with pytest.raises(MisconfigurationException, match=r"'network.0.weight' was unfrozen after training had started"):
+        make_trainer(tmp_path, make_private(), Unfreezing()).fit(model, make_loader())
+    assert all(map(torch.equal, before, model.parameters()))
+
+
+class Skipping(Classifier):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = super().training_step(batch, batch_idx)
+        return None if batch_idx == 1 else loss
+
+
+def test_skipping_a_batch_with_records_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PrivacyViolationError, match="training_step returned no loss for a batch with records"):
+        make_trainer(tmp_path, make_private()).fit(Skipping(), make_loader())
+
+
+class Twice(torch.optim.SGD):
+    def step(self, closure: Any = None) -> Any:
+        closure()
+        return super().step(closure)
+
+
+class TwiceClassifier(Classifier):
+    def configure_optimizers(self) -> Any:
+        return Twice(self.parameters(), 0.1)
+
+
+def test_an_optimizer_that_evaluates_twice_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PrivacyViolationError, match="evaluates the gradient twice in one step"):
+        make_trainer(tmp_path, make_private()).fit(TwiceClassifier(), make_loader())
+
+
+def test_a_budget_that_pays_for_no_step_is_refused(tmp_path: Path) -> None:
+    from lightning_pac import PrivacyLedger
+
+    with PrivacyLedger(tmp_path / "small.db", budget={"rpp": 0.1}) as ledger:
+        private = make_private(noise_multiplier=1.0, ledger=ledger)
+        with pytest.raises(BudgetExceededError, match="the next one would pass the budget"):
+            make_trainer(tmp_path, private).fit(Classifier(), make_loader())
+        assert ledger.spent("rpp") == 0
+
+
+def test_accumulating_draws_that_overlap_is_refused(tmp_path: Path) -> None:
+    from lightning_pac.data import FixedSizeBatchSampler
+
+    loader = DataLoader(make_data(), batch_sampler=FixedSizeBatchSampler(RECORDS, 5))
+    with pytest.raises(MisconfigurationException, match=r"may be drawn by several .*sampling=FixedSize\("):
+        make_trainer(tmp_path, make_private(), accumulate_grad_batches=2).fit(Classifier(), loader)

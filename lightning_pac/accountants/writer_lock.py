@@ -13,17 +13,17 @@ from lightning_pac.exceptions import LedgerError
 
 __all__ = ["WriterLock"]
 
-# POSIX record locks do not exclude the process that holds them, so it keeps its own list.
-_held_here: set[str] = set()
+# Locks of this process and their descriptors.
+_held_here: dict[str, int] = {}
 _held_here_guard = threading.Lock()
 
 
 class WriterLock:
     """Exclusive right to write the file at `path`, taken at once or refused.
 
-    The lock is a POSIX record lock on `<path>-writer`. It is not inherited by forked data loader workers, and the
-    kernel drops it when the process ends, however it ends. The file also says who holds it, for the error of the
-    second.
+    The lock is an advisory lock on `<path>-writer`. The kernel drops it when the process ends, however it ends: forks,
+    such as data loader workers, do not keep it. It survives that the process itself copies the folder. The file also
+    says who holds it, for the error of the second.
 
     Args:
         path: The file, resolved.
@@ -41,7 +41,7 @@ class WriterLock:
             if self._key in _held_here:
                 raise LedgerError(f"{path} is already open for writing in this process: {remedy}")
             descriptor = self._acquire()
-            _held_here.add(self._key)
+            _held_here[self._key] = descriptor
         self._finalizer = weakref.finalize(self, _release, descriptor, self._key, os.getpid())
 
     def _acquire(self) -> int:
@@ -83,7 +83,7 @@ def _release(descriptor: int, key: str, owner: int) -> None:
         return
     with _held_here_guard:
         os.close(descriptor)
-        _held_here.discard(key)
+        del _held_here[key]
 
 
 def _read_holder(descriptor: int) -> str:
@@ -108,4 +108,12 @@ else:
     import fcntl
 
     def _lock(descriptor: int) -> None:
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Not a record lock, which would be lost as soon as anything in this process closed the same file.
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def _close_in_fork() -> None:
+        for descriptor in _held_here.values():
+            os.close(descriptor)
+        _held_here.clear()
+
+    os.register_at_fork(after_in_child=_close_in_fork)

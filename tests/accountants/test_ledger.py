@@ -1,6 +1,8 @@
 import json
 import multiprocessing
 import os
+import shutil
+import signal
 import sqlite3
 import stat
 import subprocess
@@ -223,6 +225,46 @@ def test_a_fork_neither_charges_nor_keeps_the_lock(path: Path) -> None:
     assert ledger.account("a").charge(1.0) == 1.0
     ledger.close()
     PrivacyLedger(path).close()
+
+
+OPEN_AND_FORK = """
+import os, sys, time
+from lightning_pac.accountants import PrivacyLedger
+
+ledger = PrivacyLedger(sys.argv[1])
+if os.fork() == 0:
+    time.sleep(60)
+    os._exit(0)
+print("forked", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_worker_that_outlives_a_killed_writer_does_not_keep_the_lock(path: Path) -> None:
+    arguments = [sys.executable, "-c", OPEN_AND_FORK, str(path)]
+    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, start_new_session=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"forked\n"
+        with pytest.raises(LedgerError, match="has another writer"):
+            PrivacyLedger(path)
+        process.kill()
+        process.wait()
+        PrivacyLedger(path).close()  # the fork is still asleep
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.stdout.close()
+
+
+def test_a_process_that_copies_its_folder_keeps_the_lock(path: Path, tmp_path: Path) -> None:
+    with PrivacyLedger(path) as ledger:
+        ledger.account("a").charge(1.0)
+        shutil.copytree(tmp_path, tmp_path.with_name(tmp_path.name + "-copy"))
+        code = "import sys; from lightning_pac.accountants import PrivacyLedger; PrivacyLedger(sys.argv[1])"
+        result = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True)
+        assert f"has another writer (process {os.getpid()} " in result.stderr
+        assert ledger.account("a").charge(1.0) == 2.0
 
 
 def test_threads_are_serialised(path: Path) -> None:

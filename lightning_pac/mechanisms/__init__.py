@@ -1,9 +1,13 @@
 """Where noise enters, and how much of it."""
 
+from lightning_pac.mechanisms.auto_pac import confidence_auto_pac
 from lightning_pac.mechanisms.certificate import Certificate, certify_finite_secret, donsker_varadhan_correction
 from lightning_pac.mechanisms.composition import AdaptiveComposition
+from lightning_pac.mechanisms.coordinate import StreamingCoordinateNoise
 from lightning_pac.mechanisms.filters import FilteredLabels, bayes_filter, hypothesis_filter
 from lightning_pac.mechanisms.gaussian import GaussianNoise, NoiseRule, calibrate_gaussian
+from lightning_pac.mechanisms.individual import coupled_differences, individual_noise
+from lightning_pac.mechanisms.lattice import LatticeNoise, calibrate_lattice
 from lightning_pac.mechanisms.release import BatchRelease, Release
 from lightning_pac.mechanisms.responder import PACResponder
 from lightning_pac.mechanisms.sliced_calibration import (
@@ -24,16 +28,22 @@ __all__ = [
     "Certificate",
     "FilteredLabels",
     "GaussianNoise",
+    "LatticeNoise",
     "NoiseRule",
     "PACResponder",
     "Release",
     "SlicedWassersteinMechanism",
+    "StreamingCoordinateNoise",
     "baselines",
     "bayes_filter",
     "calibrate_gaussian",
+    "calibrate_lattice",
     "certify_finite_secret",
+    "confidence_auto_pac",
+    "coupled_differences",
     "donsker_varadhan_correction",
     "hypothesis_filter",
+    "individual_noise",
     "isotropic_covariance",
     "linear_variances",
     "logdet_bound",

@@ -13,6 +13,7 @@ from lightning_pac.scenarios import TwoWorldScenario
 __all__ = ["amplified_step_cost"]
 
 _MAX_ORDER = 500.0
+_SPLIT_TOLERANCE = 1e-3
 
 
 @lru_cache(maxsize=1 << 14)
@@ -52,18 +53,26 @@ def amplified_step_cost(scenario: TwoWorldScenario, rate: float, noise_multiplie
         pairs = [(scenario.total_differing, scenario.total_differing)]
     else:
         pairs = [pair for split in scenario.splits for pair in {split, split[::-1]}]
-    costs = [_directed_cost(order, noise_multiplier, rate, *pair) for pair in pairs]
-    return min(unamplified, max(costs))
+    largest = 0.0
+    for pair in pairs:
+        enough = largest * (1 + _SPLIT_TOLERANCE)
+        largest = max(largest, _directed_cost(order, noise_multiplier, rate, *pair, enough=enough))
+    return min(unamplified, largest)
 
 
-def _directed_cost(order: float, noise_multiplier: float, rate: float, num_first: int, num_second: int) -> float:
-    """`D_a` of the world with d1 records of its own from the world with d2."""
+def _directed_cost(
+    order: float, noise_multiplier: float, rate: float, num_first: int, num_second: int, enough: float
+) -> float:
+    """`D_a` of the world with d1 records of its own from the world with d2.
+
+    The caller takes a maximum, so any bound that does not pass `enough` will do.
+    """
     if num_second == 0:
         return mixture_divergence(order, noise_multiplier, rate, num_first, reverse=False)
     if num_first == 0:
         return mixture_divergence(order, noise_multiplier, rate, num_second, reverse=True)
-    bound = _triangle_bound(order, noise_multiplier, rate, num_first, num_second)
-    if not math.isfinite(bound):
+    bound = _triangle_bound(order, noise_multiplier, rate, num_first, num_second, enough)
+    if bound <= enough or not math.isfinite(bound):
         return bound
     attained = opposite_mixtures_divergence(order, noise_multiplier, rate, num_first, num_second)
     if bound < attained * (1 - 1e-9) - 1e-15:
@@ -74,7 +83,9 @@ def _directed_cost(order: float, noise_multiplier: float, rate: float, num_first
     return bound
 
 
-def _triangle_bound(order: float, noise_multiplier: float, rate: float, num_first: int, num_second: int) -> float:
+def _triangle_bound(
+    order: float, noise_multiplier: float, rate: float, num_first: int, num_second: int, enough: float = 0.0
+) -> float:
     if order >= _MAX_ORDER / 2:
         return math.inf
 
@@ -88,5 +99,11 @@ def _triangle_bound(order: float, noise_multiplier: float, rate: float, num_firs
     # Every p gives a bound, so the search can lose tightness at most, never soundness. It spans all p at which neither
     # order passes the largest that is integrated: the best p of high orders lies close to 1.
     ends = math.log((order - 1) / (_MAX_ORDER - order)), math.log(_MAX_ORDER / order - 1)
+    if enough > 0:
+        # Where sampling acts like a shift by the mean, this exponent is the best.
+        guess = math.log((order - 1) / order * num_second / num_first)
+        quick = math.exp(log_bound(min(max(guess, ends[0]), ends[1])))
+        if quick <= enough:
+            return quick
     found = optimize.minimize_scalar(log_bound, bounds=ends, method="bounded", options={"xatol": 1e-3})
     return math.exp(float(found.fun))

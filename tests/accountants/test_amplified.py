@@ -164,7 +164,7 @@ def test_splits_and_directions() -> None:
     nested, any_split = price(num_differing=4), price(num_differing=4, nested=False)
     splits = [price(num_differing=(4 - other, other)) for other in range(5)]
     assert price(num_differing=(4, 0)) == price(num_differing=(0, 4)) == nested
-    assert any_split == max(splits)
+    assert max(splits) <= any_split <= 1.001 * max(splits)
     assert splits == splits[::-1]
     assert any_split <= order * 16 / (2 * sigma**2)
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from lightning_pac.data import private_loader as private_loader
     from lightning_pac.mechanisms import AdaptiveComposition as AdaptiveComposition
     from lightning_pac.mechanisms import PACResponder as PACResponder
+    from lightning_pac.mechanisms import PositiveNoise as PositiveNoise
     from lightning_pac.mechanisms import calibrate_gaussian as calibrate_gaussian
     from lightning_pac.modules import fix_batch_norm as fix_batch_norm
     from lightning_pac.scenarios import BalancedSubsets as BalancedSubsets
@@ -44,6 +45,7 @@ _EXPORTS: dict[str, str] = {
     "Guarantee": "lightning_pac.accountants",
     "PACResponder": "lightning_pac.mechanisms",
     "Poisson": "lightning_pac.scenarios",
+    "PositiveNoise": "lightning_pac.mechanisms",
     "PrivacyCard": "lightning_pac.accountants",
     "PrivacyLedger": "lightning_pac.accountants",
     "SRPPAccountant": "lightning_pac.accountants",

@@ -16,10 +16,12 @@ from lightning_pac.accountants.bounds import (
 from lightning_pac.accountants.card import Estimate, Guarantee, PrivacyCard
 from lightning_pac.accountants.composition import ComposedRuns, SRPPRun, compose
 from lightning_pac.accountants.group_dp import GroupDPAccountant
+from lightning_pac.accountants.hybrid_rdp import HybridRDP, hybrid_rdp, hybrid_rdp_epsilon
 from lightning_pac.accountants.journal import Attempt, TrainingAttempt
 from lightning_pac.accountants.ledger import PrivacyLedger
 from lightning_pac.accountants.orders import DEFAULT_ORDERS, epsilon_at_delta
 from lightning_pac.accountants.running import RunningAccount
+from lightning_pac.accountants.shift_composition import ShiftComposition, shift_hockey_stick
 from lightning_pac.accountants.srpp import Notion, SRPPAccountant
 from lightning_pac.accountants.transcript import ResponseTranscript, adopt_ledger
 
@@ -31,6 +33,7 @@ __all__ = [
     "Estimate",
     "GroupDPAccountant",
     "Guarantee",
+    "HybridRDP",
     "LedgerAccount",
     "Notion",
     "PrivacyCard",
@@ -39,6 +42,7 @@ __all__ = [
     "RunningAccount",
     "SRPPAccountant",
     "SRPPRun",
+    "ShiftComposition",
     "SliceCoefficients",
     "TrainingAttempt",
     "adopt_ledger",
@@ -48,10 +52,13 @@ __all__ = [
     "dp_success_bound",
     "effective_noise_multiplier",
     "epsilon_at_delta",
+    "hybrid_rdp",
+    "hybrid_rdp_epsilon",
     "independent_bits_prior",
     "membership_prior",
     "membership_success_bound",
     "responses_until",
+    "shift_hockey_stick",
     "subset_recovery_prior",
     "world_success_bound",
 ]

@@ -8,6 +8,7 @@ from lightning_pac.mechanisms.filters import FilteredLabels, bayes_filter, hypot
 from lightning_pac.mechanisms.gaussian import GaussianNoise, NoiseRule, calibrate_gaussian
 from lightning_pac.mechanisms.individual import coupled_differences, individual_noise
 from lightning_pac.mechanisms.lattice import LatticeNoise, calibrate_lattice
+from lightning_pac.mechanisms.one_sided import PositiveNoise
 from lightning_pac.mechanisms.release import BatchRelease, Release
 from lightning_pac.mechanisms.responder import PACResponder
 from lightning_pac.mechanisms.sliced_calibration import (
@@ -31,6 +32,7 @@ __all__ = [
     "LatticeNoise",
     "NoiseRule",
     "PACResponder",
+    "PositiveNoise",
     "Release",
     "SlicedWassersteinMechanism",
     "StreamingCoordinateNoise",

@@ -1,0 +1,112 @@
+"""Noise on {0..R}: an additive, never negative amount, drawn securely."""
+
+import numpy as np
+import numpy.typing as npt
+
+from lightning_pac.randomness import SecureGenerator, secure_generator
+
+__all__ = ["DiscreteNoise", "stretch"]
+
+Array = npt.NDArray[np.float64]
+
+# Probabilities are held as multiples of 2**-62, so that what is drawn is what was accounted for.
+_UNITS = 2**62
+
+
+class DiscreteNoise:
+    """Independent noise on the integers {0..R}, in the manner of `torch.distributions`.
+
+    Args:
+        probabilities: Probability of each value, shape (R + 1,), not negative with sum one. They are rounded to
+            multiples of 2**-62, and what is drawn has exactly the rounded probabilities.
+        generator: Source of the draws; None takes the process's secure generator.
+
+    Raises:
+        ValueError: If the probabilities are not a distribution.
+
+    Example:
+        >>> noise = DiscreteNoise([0.25, 0.5, 0.25])
+        >>> noise.mean, noise.second_moment, noise.max_value
+        (1.0, 1.5, 2)
+        >>> sorted(set(noise.sample(1000).tolist()))
+        [0, 1, 2]
+    """
+
+    def __init__(self, probabilities: npt.ArrayLike, generator: SecureGenerator | None = None) -> None:
+        p = np.asarray(probabilities, dtype=np.float64)
+        if p.ndim != 1 or p.size == 0 or not np.isfinite(p).all() or (p < 0).any() or abs(p.sum() - 1.0) > 1e-6:
+            raise ValueError(
+                "probabilities must be one row of non-negative numbers with sum 1, the chances of 0, 1, ..., R; noise "
+                "below zero is not one-sided."
+            )
+        units = np.rint(p / p.sum() * _UNITS).astype(np.int64)
+        units[np.argmax(units)] += _UNITS - int(units.sum())
+        self._cumulative = np.cumsum(units)
+        self._probabilities: Array = np.asarray(units / _UNITS, dtype=np.float64)
+        self._probabilities.flags.writeable = False
+        self._generator = generator
+
+    @property
+    def probabilities(self) -> Array:
+        """Probability of each value, shape (R + 1,)."""
+        return self._probabilities
+
+    @property
+    def max_value(self) -> int:
+        """The largest possible value R."""
+        return int(self._probabilities.size) - 1
+
+    @property
+    def mean(self) -> float:
+        """Expected value, the mean overhead."""
+        return float(self._probabilities @ np.arange(self._probabilities.size))
+
+    @property
+    def second_moment(self) -> float:
+        """Expected square."""
+        return float(self._probabilities @ np.arange(self._probabilities.size, dtype=np.float64) ** 2)
+
+    @property
+    def variance(self) -> float:
+        """Second moment less the square of the mean."""
+        return self.second_moment - self.mean**2
+
+    def log_prob(self, value: npt.ArrayLike) -> Array:
+        """Natural logarithm of the probability of each value; minus infinity off the support."""
+        values = np.asarray(value)
+        inside = (values >= 0) & (values <= self.max_value) & (values == np.floor(values))
+        with np.errstate(divide="ignore"):
+            logs: Array = np.log(self._probabilities[np.where(inside, values, 0).astype(np.int64)])
+        return np.where(inside, logs, -np.inf)
+
+    def sample(self, size: int | tuple[int, ...] = ()) -> npt.NDArray[np.int64]:
+        """Draw values of that shape from the secure generator."""
+        generator = self._generator or secure_generator()
+        draws = np.asarray(generator.integers(_UNITS, size))
+        return np.asarray(np.searchsorted(self._cumulative, draws, side="right"), dtype=np.int64)
+
+    def pad(self, value: int) -> int:
+        """The value plus one draw: what an observer may see in its place."""
+        return int(value) + int(self.sample())
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(max_value={self.max_value}, mean={self.mean:.6g})"
+
+
+def stretch(probabilities: npt.ArrayLike, sensitivity: int) -> Array:
+    """Noise for queries of integer sensitivity s from noise for sensitivity one, at the same price (ours).
+
+    `s e + U` with U uniform on {0..s-1}. Moved by k <= s it equals, with probability `1 - k/s`, noise that was not
+    moved at all, and else the original noise moved by one: every pair of neighbours is a garbled version of the
+    original pair, under any composition. Group privacy would pay s epsilon and more than s delta instead; the mass on
+    multiples of s alone, as the bounds on half-lines would have it, gives a move by one away with certainty.
+
+    Args:
+        probabilities: Noise for sensitivity one, shape (R + 1,).
+        sensitivity: Largest difference s between neighbouring queries.
+
+    Example:
+        >>> stretch([0.5, 0.5], sensitivity=2).tolist()
+        [0.25, 0.25, 0.25, 0.25]
+    """
+    return np.repeat(np.asarray(probabilities, dtype=np.float64), sensitivity) / sensitivity

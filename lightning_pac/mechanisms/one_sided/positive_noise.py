@@ -1,0 +1,236 @@
+"""`PositiveNoise`: one-sided noise for each of the three privacy notions."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import brentq
+
+from lightning_pac.mechanisms.one_sided.composed_release import Accounting, ComposedRelease, default_max_value
+from lightning_pac.mechanisms.one_sided.distributions import DiscreteNoise, stretch
+from lightning_pac.mechanisms.one_sided.maximal_leakage import LeakageChannel, optimal_channel
+from lightning_pac.mechanisms.one_sided.pac_release import PACNoise, optimal_pac_noise
+from lightning_pac.mechanisms.one_sided.single_release import optimal_release
+from lightning_pac.randomness import SecureGenerator
+
+__all__ = ["DPGuarantee", "DPNoise", "PositiveNoise"]
+
+
+@dataclass(frozen=True)
+class DPGuarantee:
+    """What noise promises: releasing `query + noise` `compositions` times is (epsilon, delta)-DP.
+
+    Attributes:
+        epsilon: Privacy parameter of all releases together, as accounted for.
+        delta: Failure probability of all releases together.
+        compositions: Number of releases.
+        sensitivity: Largest difference between neighbouring queries, an integer.
+        accounting: `"exact"` (privacy loss distribution, every mixture of directions) or `"hybrid_rdp"`.
+    """
+
+    epsilon: float
+    delta: float
+    compositions: int
+    sensitivity: int
+    accounting: Accounting
+
+
+class DPNoise(DiscreteNoise):
+    """Noise on {0..R} with the guarantee it was designed for."""
+
+    def __init__(
+        self, probabilities: npt.ArrayLike, guarantee: DPGuarantee, generator: SecureGenerator | None = None
+    ) -> None:
+        super().__init__(probabilities, generator)
+        self.guarantee = guarantee
+
+
+class PositiveNoise:
+    """Designs noise that only ever adds, never more than a maximum, at least cost.
+
+    For side channels: processing time, message counts and sizes can be padded, not shortened. Each method returns an
+    object to draw from, with `sample`, `log_prob`, `mean` and `second_moment`, and `pad(value)` for one padded value.
+
+    Example:
+        >>> noise = PositiveNoise.for_dp(epsilon=1.0, delta=1e-4)
+        >>> noise.max_value, round(noise.second_moment, 3)
+        (18, 75.377)
+    """
+
+    @staticmethod
+    def for_dp(
+        epsilon: float | None = None,
+        delta: float = 1e-6,
+        compositions: int = 1,
+        max_value: int | None = None,
+        *,
+        second_moment: float | None = None,
+        sensitivity: int = 1,
+        accounting: Accounting = "exact",
+    ) -> DPNoise:
+        """Noise of least second moment for (epsilon, delta)-DP, or of least epsilon for a second-moment budget.
+
+        One release takes the closed-form optimum; several are optimised against the exact composition, or against
+        hybrid RDP (Alg. 1).
+
+        Args:
+            epsilon: Privacy parameter of all releases together; None where `second_moment` is given instead.
+            delta: Failure probability of all releases together, in (0, 1). It cannot be 0: bounded noise always has
+                outputs that give one of two neighbours away.
+            compositions: Number T of releases, chosen adaptively if need be.
+            max_value: Largest noise R; None takes a range wide enough to cost next to nothing.
+            second_moment: Budget of `E[e^2]`, where epsilon is sought.
+            sensitivity: Largest difference between the queries of neighbours, an integer (`stretch`).
+            accounting: `"exact"`, or `"hybrid_rdp"` for the paper's.
+
+        Raises:
+            ValueError: If an argument is out of range, or no noise within `max_value` is private enough; the message
+                says the least one that works.
+        """
+        _check(epsilon, delta, compositions, max_value, second_moment, sensitivity, accounting)
+        if epsilon is None:
+            assert second_moment is not None
+            p, epsilon = _least_epsilon(delta, compositions, max_value, second_moment, sensitivity, accounting)
+        else:
+            p = _least_moment(epsilon, delta, compositions, max_value, sensitivity, accounting)
+        guarantee = DPGuarantee(float(epsilon), float(delta), int(compositions), int(sensitivity), accounting)
+        return DPNoise(stretch(p, sensitivity), guarantee)
+
+    @staticmethod
+    def for_maximal_leakage(
+        states: npt.ArrayLike, prior: npt.ArrayLike, cost: npt.ArrayLike, leakage: float
+    ) -> LeakageChannel:
+        """The cheapest channel to higher states of bounded maximal leakage (`optimal_channel`).
+
+        Args:
+            states: True state of each input, integers from 0, shape (n,).
+            prior: Probability of each input, shape (n,).
+            cost: Cost of showing state j for input i, shape (n, m).
+            leakage: Budget in nats; T releases leak at most T times as much.
+
+        Raises:
+            ValueError: If an argument is out of range or the cost decreases.
+        """
+        return optimal_channel(states, prior, cost, leakage)
+
+    @staticmethod
+    def for_pac(output_variance: float, max_value: float, second_moment: float) -> PACNoise:
+        """The noise on [0, R] that leaves the least mutual information (`optimal_pac_noise`).
+
+        Args:
+            output_variance: Largest variance of the output.
+            max_value: R.
+            second_moment: Budget of `E[e^2]`.
+
+        Raises:
+            ValueError: If an argument is out of range.
+        """
+        return optimal_pac_noise(output_variance, max_value, second_moment)
+
+
+def _least_moment(
+    epsilon: float, delta: float, compositions: int, max_value: int | None, sensitivity: int, accounting: Accounting
+) -> npt.NDArray[np.float64]:
+    limit = None if max_value is None else (max_value + 1) // sensitivity - 1
+    if compositions == 1:
+        p = optimal_release(epsilon, delta)
+        least = p.size - 1
+    else:
+        limit = default_max_value(epsilon, delta, compositions) if limit is None else limit
+        design = ComposedRelease(delta, compositions, max(limit, 1), accounting)
+        found = design.minimize_moment(epsilon) if limit >= 1 else None
+        if found is not None:
+            return found
+        least = design.least_max_value(epsilon)
+    if limit is not None and least > limit:
+        raise ValueError(
+            f"no noise on 0..{max_value} makes {compositions} releases ({epsilon:g}, {delta:g})-DP at sensitivity "
+            f"{sensitivity}: the least max_value that works is {sensitivity * (least + 1) - 1}."
+        )
+    return p
+
+
+def _least_epsilon(
+    delta: float,
+    compositions: int,
+    max_value: int | None,
+    second_moment: float,
+    sensitivity: int,
+    accounting: Accounting,
+) -> tuple[npt.NDArray[np.float64], float]:
+    # s e + U costs s^2 E[e^2] + s (s - 1) E[e] + (s - 1)(2 s - 1) / 6; the budget is spent on what is really shown.
+    limit = None if max_value is None else (max_value + 1) // sensitivity - 1
+    found: dict[float, npt.NDArray[np.float64]] = {}
+
+    known: dict[float, float] = {}
+
+    def excess(log_epsilon: float) -> float:
+        if log_epsilon not in known:
+            known[log_epsilon] = solve(log_epsilon)
+        return known[log_epsilon]
+
+    def solve(log_epsilon: float) -> float:
+        epsilon = math.exp(log_epsilon)
+        range_end = default_max_value(epsilon, delta, compositions) if limit is None else limit
+        if compositions == 1:
+            p = optimal_release(epsilon, delta)
+            candidate = p if limit is None or p.size <= limit + 1 else None
+        else:
+            candidate = ComposedRelease(delta, compositions, max(1, range_end), accounting).minimize_moment(epsilon)
+        if candidate is None:
+            return 50.0
+        found[log_epsilon] = candidate
+        return math.log(_second_moment(stretch(candidate, sensitivity)) / second_moment)
+
+    # The second moment falls like epsilon^-2: step from 1 to the side where the budget lies.
+    low = high = 0.0
+    while excess(low) <= 0.0 and low > math.log(0.01):
+        low -= 0.7
+    while excess(high) > 0.0 and high < math.log(20.0):
+        high += 0.7
+    if excess(high) > 0.0:
+        raise ValueError(
+            f"no noise of second moment {second_moment:g} on 0..{max_value} makes {compositions} releases private at "
+            f"delta {delta:g} with epsilon up to 20: raise second_moment, max_value or delta."
+        )
+    if excess(low) > 0.0:
+        low = max([low, *(key for key, value in known.items() if value > 0.0)])
+        high = min(key for key, value in known.items() if value <= 0.0)
+        brentq(excess, low, high, xtol=1e-4)
+    within = [key for key, p in found.items() if _second_moment(stretch(p, sensitivity)) <= second_moment]
+    best = min(within)
+    return found[best], math.exp(best)
+
+
+def _second_moment(p: npt.NDArray[np.float64]) -> float:
+    return float(p @ np.arange(p.size, dtype=np.float64) ** 2)
+
+
+def _check(
+    epsilon: float | None,
+    delta: float,
+    compositions: int,
+    max_value: int | None,
+    second_moment: float | None,
+    sensitivity: int,
+    accounting: str,
+) -> None:
+    if (epsilon is None) == (second_moment is None):
+        raise ValueError("give either epsilon or second_moment: the one that is left out is what is minimised.")
+    if epsilon is not None and not (math.isfinite(epsilon) and epsilon > 0.0):
+        raise ValueError(f"epsilon must be positive and finite, got {epsilon!r}.")
+    if second_moment is not None and not (math.isfinite(second_moment) and second_moment > 0.0):
+        raise ValueError(f"second_moment must be positive and finite, got {second_moment!r}.")
+    if not 0.0 < delta < 1.0:
+        raise ValueError(
+            f"delta must lie in (0, 1), got {delta!r}: bounded one-sided noise always has outputs that give one of two "
+            "neighbours away, so delta = 0 is impossible."
+        )
+    for name, value, least in (("compositions", compositions, 1), ("sensitivity", sensitivity, 1)):
+        if not isinstance(value, int | np.integer) or value < least:
+            raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}.")
+    if max_value is not None and (not isinstance(max_value, int | np.integer) or max_value < 0):
+        raise ValueError(f"max_value must be an integer of at least 0, got {max_value!r}: noise lies in 0..max_value.")
+    if accounting not in ("exact", "hybrid_rdp"):
+        raise ValueError(f'accounting must be "exact" or "hybrid_rdp", got {accounting!r}.')

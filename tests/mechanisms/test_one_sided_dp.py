@@ -1,0 +1,297 @@
+"""One-sided noise for differential privacy against a linear program, an independent FFT and hand-made attacks."""
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+
+from lightning_pac.accountants.hybrid_rdp import hybrid_rdp, hybrid_rdp_epsilon
+from lightning_pac.accountants.shift_composition import ShiftComposition, shift_hockey_stick
+from lightning_pac.mechanisms.one_sided import (
+    ComposedRelease,
+    DiscreteNoise,
+    PositiveNoise,
+    biased_laplace,
+    linear_program_release,
+    optimal_release,
+    stretch,
+    theorem_1_release,
+)
+from lightning_pac.randomness import SecureGenerator
+
+_GRID = [(e, d) for e in (0.1, 0.25, 0.5, 1.0, 2.0, 4.0) for d in (1e-2, 1e-3, 1e-4, 1e-6, 1e-8)]
+
+
+def _moment(p):
+    return float(p @ np.arange(p.size, dtype=float) ** 2)
+
+
+def _composed_delta(p, epsilon, ups, downs, step):
+    """Hockey stick of a release that goes up `ups` times and down `downs` times, by our own FFT.
+
+    Losses are rounded up to a grid, so the result is an upper bound; nothing is shared with the code under test.
+    """
+    total_spectrum, infinite, lower, size = None, 1.0, 0, None
+    parts = []
+    for count, here, there, lost in ((ups, p[1:], p[:-1], p[0]), (downs, p[:-1], p[1:], p[-1])):
+        if count == 0:
+            continue
+        index = np.ceil(np.log(here / there) / step - 1e-9).astype(int)
+        parts.append((count, index, here, lost))
+    spread = sum(c * (i.max() - i.min()) for c, i, _, _ in parts)
+    deviation = math.sqrt(sum(c * float(h @ (i * 1.0) ** 2) for c, i, h, _ in parts))
+    size = 2 ** math.ceil(math.log2(min(spread, max(40.0 * deviation, 2.0 * epsilon / step)) + 4096))
+    for count, index, here, lost in parts:
+        pmf = np.bincount(index - index.min(), weights=here)
+        folded = np.zeros(size)
+        np.add.at(folded, np.arange(pmf.size) % size, pmf)
+        spectrum = np.fft.rfft(folded) ** count
+        total_spectrum = spectrum if total_spectrum is None else total_spectrum * spectrum
+        lower += count * int(index.min())
+        infinite *= (1.0 - lost) ** count
+    mass = np.fft.irfft(total_spectrum, size)
+    # The composed loss has a small mean: the window of the circular convolution is put around it.
+    mean = sum(c * float(h @ i) for c, i, h, _ in parts)
+    start = int(mean) - size // 2
+    positions = lower + np.arange(size)
+    losses = (start + (positions - start) % size) * step
+    above = losses > epsilon
+    return 1.0 - infinite + float(mass[above] @ -np.expm1(epsilon - losses[above]))
+
+
+def test_a_single_release_equals_the_linear_program():
+    for epsilon, delta in _GRID:
+        p = optimal_release(epsilon, delta)
+        program = linear_program_release(epsilon, delta, max_value=p.size + 2)
+        assert _moment(p) == pytest.approx(_moment(program), rel=1e-9)
+        assert shift_hockey_stick(p, epsilon) <= delta * (1 + 1e-7)
+        # One value less is infeasible: the support is the least there is.
+        with pytest.raises(ValueError, match="no noise on"):
+            linear_program_release(epsilon, delta * (1 - 1e-6), max_value=p.size - 2)
+
+
+def test_the_papers_closed_form_is_close_but_not_optimal():
+    excess = [_moment(theorem_1_release(e, d)) / _moment(optimal_release(e, d)) - 1 for e, d in _GRID]
+    assert min(excess) > -1e-12
+    assert max(excess) > 0.01
+    assert _moment(theorem_1_release(1.0, 1e-4)) == pytest.approx(75.385, abs=5e-4)
+
+
+def test_single_release_figures_of_other_hands():
+    moments = {(1.0, 1e-4): 75.377, (4.0, 1e-4): 7.556, (8.0, 1e-4): 3.106, (1.0, 1e-6): 172.66}
+    for (epsilon, delta), moment in moments.items():
+        assert PositiveNoise.for_dp(epsilon, delta).second_moment == pytest.approx(moment, abs=6e-3)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "compositions"), [(1.0, 1e-5, 500), (0.5, 1e-6, 40), (1.0, 1e-5, 2), (3.0, 1e-4, 7)]
+)
+@pytest.mark.parametrize("accounting", ["exact", "hybrid_rdp"])
+def test_every_design_is_private_under_any_mixture_of_directions(epsilon, delta, compositions, accounting):
+    noise = PositiveNoise.for_dp(epsilon, delta, compositions, accounting=accounting)
+    p = noise.probabilities[noise.probabilities > 0]
+    for ups in {0, compositions // 3, compositions // 2, compositions}:
+        assert _composed_delta(p, epsilon, ups, compositions - ups, step=2e-5) <= delta * 1.01
+
+
+def test_the_independent_check_notices_noise_that_is_too_small():
+    noise = PositiveNoise.for_dp(1.0, 1e-5, 500)
+    smaller = PositiveNoise.for_dp(1.1, 1e-5, 500)
+    for tested, epsilon in ((noise, 0.9), (smaller, 1.0)):
+        assert _composed_delta(tested.probabilities, epsilon, 500, 0, step=2e-5) > 1.15e-5
+
+
+def test_optimised_noise_is_many_times_smaller():
+    laplace = _moment(biased_laplace(1.0, 1e-5, 500))
+    hybrid = PositiveNoise.for_dp(1.0, 1e-5, 500, accounting="hybrid_rdp").second_moment
+    exact = PositiveNoise.for_dp(1.0, 1e-5, 500).second_moment
+    assert laplace / hybrid > 20.0
+    assert hybrid / exact > 1.5
+
+
+def test_the_convex_program_meets_its_optimality_conditions():
+    # Along every direction that keeps the sum, the moment cannot fall without epsilon rising: compare with many
+    # feasible neighbours, found by mixing with other private noises.
+    noise = PositiveNoise.for_dp(1.0, 1e-5, 50, 300, accounting="hybrid_rdp")
+    p = noise.probabilities
+    other = ComposedRelease(1e-5, 50, 300, "hybrid_rdp").minimize_moment(1.3)
+    order = min(np.linspace(5, 60, 221), key=lambda a: hybrid_rdp(p, a).epsilon(1e-5, 50))
+    epsilon = hybrid_rdp(p, order).epsilon(1e-5, 50)
+    assert epsilon == pytest.approx(1.0, abs=1e-3)
+    rng = np.random.default_rng(0)
+    values = np.arange(p.size, dtype=float)
+    for _ in range(200):
+        bump = np.exp(-0.5 * ((values - rng.uniform(0, 300)) / rng.uniform(2, 60)) ** 2)
+        direction = bump / bump.sum() if rng.random() < 0.5 else other
+        moved = np.maximum(p + 10 ** rng.uniform(-4, -1) * rng.choice([-1, 1]) * (direction - p), 1e-300)
+        moved /= moved.sum()
+        if hybrid_rdp(moved, order).epsilon(1e-5, 50) <= epsilon:
+            assert _moment(moved) >= noise.second_moment * (1 - 1e-3)
+
+
+def test_least_epsilon_for_a_moment_budget_is_the_inverse():
+    for compositions in (1, 30):
+        noise = PositiveNoise.for_dp(0.8, 1e-5, compositions)
+        back = PositiveNoise.for_dp(None, 1e-5, compositions, second_moment=noise.second_moment * 1.0001)
+        assert back.guarantee.epsilon == pytest.approx(0.8, rel=5e-3)
+        assert back.second_moment <= noise.second_moment * 1.0001
+
+
+def test_mixed_directions_can_be_worse_than_either_alone():
+    # The two directions of a pair are not two alternatives but may come in one sequence: for this noise, up then down
+    # is worse than twice up and twice down, and the accountant must cover it.
+    worst = 0.0
+    rng = np.random.default_rng(1)
+    for _ in range(60):
+        p = rng.dirichlet(np.ones(4))
+        for epsilon in (0.3, 1.0, 2.0):
+            q, r = np.append(p, 0.0), np.append(0.0, p)
+            pairs = {"up": (q, r), "down": (r, q)}
+
+            def divergence(first, second, epsilon=epsilon, pairs=pairs):
+                upper = np.outer(pairs[first][0], pairs[second][0])
+                lower = np.outer(pairs[first][1], pairs[second][1])
+                return float(np.maximum(upper - math.exp(epsilon) * lower, 0.0).sum())
+
+            mixed = divergence("up", "down")
+            pure = max(divergence("up", "up"), divergence("down", "down"))
+            worst = max(worst, mixed - pure)
+            bound = ShiftComposition(p, 2, discretization=1e-3).delta(epsilon)
+            assert bound >= max(mixed, pure) - 1e-9
+    assert worst > 0.01
+
+
+def test_exact_composition_agrees_with_enumeration_and_hybrid_is_looser():
+    p = optimal_release(0.7, 1e-2)
+    pairs = (np.append(p, 0.0), np.append(0.0, p))
+    upper, lower = pairs
+    for _ in range(2):
+        upper, lower = np.outer(upper, pairs[0]).ravel(), np.outer(lower, pairs[1]).ravel()
+    truth = float(np.maximum(upper - math.exp(1.5) * lower, 0.0).sum())
+    assert ShiftComposition(p, 3, discretization=1e-4).delta(1.5) == pytest.approx(truth, rel=2e-2)
+    assert ShiftComposition(p, 3, discretization=1e-4).delta(1.5) >= truth
+    assert hybrid_rdp_epsilon(p, 4e-2, 3) > ShiftComposition(p, 3).epsilon(4e-2)
+
+
+def test_hybrid_rdp_pairs_each_direction_with_its_own_tail():
+    p = np.array([1e-4, 0.3, 0.5, 0.1999, 0.0])
+    p[4] = 1.0 - p.sum()
+    p[4] = 1e-7
+    p /= p.sum()
+    price = hybrid_rdp(p, 3.0)
+    assert price.divergence_up == pytest.approx(math.log(np.sum(p[1:] ** 3 / p[:-1] ** 2)) / 2, rel=1e-12)
+    assert price.divergence_down == pytest.approx(math.log(np.sum(p[:-1] ** 3 / p[1:] ** 2)) / 2, rel=1e-12)
+    assert (price.tail_up, price.tail_down) == (p[0], p[-1])
+    reversed_price = hybrid_rdp(p[::-1], 3.0)
+    assert reversed_price.epsilon(1e-2, 4) == pytest.approx(price.epsilon(1e-2, 4), rel=1e-12)
+    assert price.epsilon(3e-4, 4) == math.inf
+
+
+@pytest.mark.parametrize("sensitivity", [2, 3, 5])
+def test_stretched_noise_is_private_at_every_shift(sensitivity):
+    epsilon, delta = 1.0, 1e-3
+    noise = PositiveNoise.for_dp(epsilon, delta, sensitivity=sensitivity)
+    for shift in range(1, sensitivity + 1):
+        assert shift_hockey_stick(noise.probabilities, epsilon, shift) <= delta * (1 + 1e-9)
+    assert shift_hockey_stick(noise.probabilities, epsilon, sensitivity + 1) > delta
+    # The half-line bound alone would put everything on multiples of s, which a move by one gives away.
+    spaced = np.zeros(sensitivity * optimal_release(epsilon, delta).size)
+    spaced[::sensitivity] = optimal_release(epsilon, delta)
+    assert shift_hockey_stick(spaced, epsilon, sensitivity) <= delta * (1 + 1e-9)
+    assert shift_hockey_stick(spaced, epsilon, 1) == pytest.approx(1.0)
+
+
+def test_stretched_noise_against_the_linear_program_and_group_privacy():
+    p = stretch(optimal_release(1.0, 1e-3), 2)
+    best = _moment(linear_program_release(1.0, 1e-3, max_value=p.size + 3, sensitivity=2))
+    group = _moment(optimal_release(0.5, 1e-3 / (1 + math.exp(0.5))))
+    assert best <= _moment(p) <= 1.12 * best
+    assert _moment(p) < group
+
+
+def test_samples_follow_the_probabilities():
+    noise = PositiveNoise.for_dp(1.0, 1e-2)
+    draws = noise.sample(200_000)
+    observed = np.bincount(draws, minlength=noise.probabilities.size)
+    expected = noise.probabilities * draws.size
+    # A chi-square of 8 degrees of freedom passes 50 with probability 4e-8.
+    assert noise.max_value == 8
+    assert float(((observed - expected) ** 2 / expected).sum()) < 50.0
+    assert np.exp(noise.log_prob(np.arange(9))) == pytest.approx(noise.probabilities)
+    assert noise.log_prob([-1, 9, 2.5]).tolist() == [-math.inf] * 3
+    assert noise.mean == pytest.approx(float(noise.probabilities @ np.arange(9)))
+    assert noise.variance == pytest.approx(noise.second_moment - noise.mean**2)
+
+
+def test_noise_comes_from_the_secure_generator():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        first, second = (DiscreteNoise([0.5, 0.5], SecureGenerator(seed=3)).sample(64).tolist() for _ in range(2))
+    assert first == second
+    third, fourth = (DiscreteNoise([0.5, 0.5]).sample(64).tolist() for _ in range(2))
+    # Two secure draws of 64 fair bits agree with probability 2^-64.
+    assert third != fourth
+
+
+def test_probabilities_are_exact_multiples_of_what_is_drawn():
+    p = PositiveNoise.for_dp(1.0, 1e-8).probabilities * 2.0**62
+    assert (p == np.rint(p)).all()
+    assert p.sum() == 2.0**62
+
+
+@pytest.mark.parametrize("accounting", ["exact", "hybrid_rdp"])
+def test_an_infeasible_range_names_the_least_that_works(accounting):
+    for compositions, sensitivity, too_small in ((1, 1, 10), (20, 1, 30), (1, 3, 20)):
+        with pytest.raises(ValueError, match="the least max_value that works is") as error:
+            PositiveNoise.for_dp(1.0, 1e-4, compositions, too_small, sensitivity=sensitivity, accounting=accounting)
+        least = int(str(error.value).rsplit(" ", 1)[1].rstrip("."))
+        assert (
+            PositiveNoise.for_dp(
+                1.0, 1e-4, compositions, least, sensitivity=sensitivity, accounting=accounting
+            ).max_value
+            <= least
+        )
+        with pytest.raises(ValueError, match=f"works is {least}"):
+            PositiveNoise.for_dp(1.0, 1e-4, compositions, least - 1, sensitivity=sensitivity, accounting=accounting)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"epsilon": 1.0, "delta": 0.0}, "delta = 0 is impossible"),
+        ({"epsilon": 1.0, "delta": 1.0}, r"delta must lie in \(0, 1\)"),
+        ({"epsilon": 0.0}, "epsilon must be positive"),
+        ({"epsilon": 1.0, "compositions": 0}, "compositions must be an integer of at least 1, got 0"),
+        ({"epsilon": 1.0, "compositions": 2.5}, "compositions must be an integer"),
+        ({"epsilon": 1.0, "max_value": -4}, "max_value must be an integer of at least 0, got -4"),
+        ({"epsilon": 1.0, "sensitivity": 0}, "sensitivity must be an integer of at least 1"),
+        ({"epsilon": 1.0, "accounting": "moments"}, 'accounting must be "exact" or "hybrid_rdp"'),
+        ({}, "give either epsilon or second_moment"),
+        ({"epsilon": 1.0, "second_moment": 3.0}, "give either epsilon or second_moment"),
+        ({"second_moment": 1.0, "compositions": 30}, "no noise of second moment 1"),
+    ],
+)
+def test_bad_input_is_one_clear_error(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        PositiveNoise.for_dp(**arguments)
+
+
+@pytest.mark.parametrize("p", [[0.5, 0.6], [-0.1, 1.1], [], [[0.5, 0.5]], [math.nan, 1.0]])
+def test_noise_must_be_a_distribution_from_zero_up(p):
+    with pytest.raises(ValueError, match="probabilities must be one row of non-negative numbers with sum 1"):
+        DiscreteNoise(p)
+
+
+@pytest.mark.slow
+def test_the_vuvuzela_setting():
+    import resource
+    import time
+
+    start = time.process_time()
+    noise = PositiveNoise.for_dp(math.log(2), 1e-4, 250_000, 30_000)
+    assert time.process_time() - start < 60.0
+    assert noise.mean <= 14_500
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 2 * 2**20
+    for ups in (0, 125_000, 250_000):
+        assert _composed_delta(noise.probabilities, math.log(2), ups, 250_000 - ups, step=1e-7) <= 1.03e-4

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from lightning_pac.cli.common import add_command, print_json, print_table
 
 if TYPE_CHECKING:
-    from lightning_pac.accountants import LedgerAccount, PrivacyLedger
+    from lightning_pac.accountants import LedgerAccount, PrivacyCard, PrivacyLedger
 
 __all__ = ["add_parser", "run"]
 
@@ -87,9 +87,9 @@ def _describe(ledger: "PrivacyLedger") -> dict[str, Any]:
                     for attempt in account.attempts()
                 ],
                 "declaration": account.declaration,
-                "card": None if account.card is None else account.card.to_dict(),
+                "card": None if card is None else card.to_dict(),
             }
-            for account in ledger.accounts()
+            for account, card in ((account, _card(account)) for account in ledger.accounts())
         ],
     }
 
@@ -104,8 +104,17 @@ def _show(ledger: "PrivacyLedger") -> None:
         rows.append(("total", currency, ledger.spent(currency), budget, left, None, None))
     print_table(str(ledger.path), columns, rows, "Currencies do not add up to one another.")
     for account in ledger.accounts():
-        if account.card is not None:
-            print(f"\n{account.card.to_markdown()}", end="")
+        if (card := _card(account)) is not None:
+            print(f"\n{card.to_markdown()}", end="")
+
+
+def _card(account: "LedgerAccount") -> "PrivacyCard | None":
+    if "membership_prior" not in account.declaration:
+        return account.card
+    # A responder may be answering at this moment: its card is made from what is spent now.
+    from lightning_pac.mechanisms.responder_card import responder_card
+
+    return responder_card(account)
 
 
 def _row(account: "LedgerAccount") -> tuple[object, ...]:

@@ -21,7 +21,7 @@ from lightning_pac.mechanisms.model_outputs import as_batch, query
 from lightning_pac.mechanisms.recorded_answers import RecordedAnswers
 from lightning_pac.mechanisms.release import BatchRelease
 from lightning_pac.mechanisms.replay import replay_releases
-from lightning_pac.mechanisms.responder_card import responder_card
+from lightning_pac.mechanisms.responder_card import declare_space, responder_card
 from lightning_pac.mechanisms.variances import CompositionRule
 from lightning_pac.scenarios import SecretIndex, SecretSpace
 
@@ -98,9 +98,8 @@ class PACResponder:
         self._ledger = PrivacyLedger.ensure(ledger)
         try:
             self._check_only_account(account)
-            declaration = {"table": self._space.table_hash, "num_secrets": self._space.num_secrets, "rule": rule}
             total = None if budget is None else _check_budget(budget)
-            self._account = self._ledger.account(account, "mutual_information", declaration, total)
+            self._account = self._ledger.account(account, "mutual_information", declare_space(self._space, rule), total)
             self._transcript = ResponseTranscript(self._ledger, self._account, secret.key, secret.path)
         except BaseException:
             self._close_ledger()
@@ -216,7 +215,7 @@ class PACResponder:
 
     def card(self) -> PrivacyCard:
         """What is guaranteed for all answers so far."""
-        return responder_card(self._account, self._space, self.budget_per_response)
+        return responder_card(self._account)
 
     def close(self) -> None:
         """Lets another responder use the secret, and closes the ledger if this responder opened it."""

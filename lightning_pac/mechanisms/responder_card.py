@@ -1,10 +1,12 @@
 """The privacy card of a responder."""
 
+from typing import Any
+
 from lightning_pac.accountants import Guarantee, LedgerAccount, PrivacyCard
 from lightning_pac.accountants.bounds import membership_success_bound
 from lightning_pac.scenarios import SecretSpace
 
-__all__ = ["responder_card"]
+__all__ = ["declare_space", "responder_card"]
 
 _CONDITIONS = (
     "The guarantee is about which half of the pool was used. It does not hide the pool itself: what all halves have in "
@@ -19,22 +21,33 @@ _CONDITIONS = (
 )
 
 
-def responder_card(account: LedgerAccount, space: SecretSpace, budget_per_response: float) -> PrivacyCard:
-    """What is guaranteed for all answers that `account` has paid for.
+def declare_space(space: SecretSpace, rule: str) -> dict[str, Any]:
+    """The public facts that an account of answers rests on: the declaration of its ledger."""
+    return {
+        "table": space.table_hash,
+        "num_records": space.num_records,
+        "num_secrets": space.num_secrets,
+        # Rounded, so that the same table declares the same number on every platform.
+        "membership_prior": round(space.individual_prior, 9),
+        "index_prior": round(space.index_guess_prior, 9),
+        "rule": rule,
+    }
+
+
+def responder_card(account: LedgerAccount) -> PrivacyCard:
+    """What is guaranteed for all answers that `account` has paid for, from what its ledger declares.
 
     Args:
-        account: The responder's account.
-        space: The public space of the secret.
-        budget_per_response: Mutual information asked for an answer, in nats.
+        account: The account of a responder.
     """
-    spent, answers = account.spent, account.num_charges
-    prior = space.individual_prior
+    spent, answers, declared = account.spent, account.num_charges, account.declaration
+    prior = declared["membership_prior"]
     success = membership_success_bound(spent, prior)
-    guess = membership_success_bound(spent, space.index_guess_prior)
+    guess = membership_success_bound(spent, declared["index_prior"])
     return PrivacyCard(
-        title=f"Privacy of {answers} answers",
-        secret=f"Which of {space.num_secrets} public subsets of the {space.num_records} records trained the model that "
-        "answers, and so whether a given record was used, from everyone who sees the answers.",
+        title=f"Privacy of {answers} {'answer' if answers == 1 else 'answers'}",
+        secret=f"Which of {declared['num_secrets']} public subsets of the {declared['num_records']} records trained "
+        "the model that answers, and so whether a given record was used, from everyone who sees the answers.",
         guarantees=(
             Guarantee(
                 "membership_success_bound",
@@ -48,7 +61,7 @@ def responder_card(account: LedgerAccount, space: SecretSpace, budget_per_respon
                 guess,
                 "probability",
                 f"They name the whole subset correctly at most {_percent(guess)} of the time; a blind guess is right "
-                f"{_percent(space.index_guess_prior)} of the time.",
+                f"{_percent(declared['index_prior'])} of the time.",
             ),
             Guarantee(
                 "mutual_information",
@@ -62,10 +75,9 @@ def responder_card(account: LedgerAccount, space: SecretSpace, budget_per_respon
         details={
             "account": account.name,
             "answers": answers,
-            "budget_per_response": budget_per_response,
             "budget": account.budget,
-            "rule": account.declaration["rule"],
-            "table": space.table_hash,
+            "rule": declared["rule"],
+            "table": declared["table"],
         },
     )
 

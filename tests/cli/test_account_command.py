@@ -55,6 +55,20 @@ def test_it_reads_beside_a_live_writer(path: Path, capsys: pytest.CaptureFixture
     assert json.loads(capsys.readouterr().out)["currencies"]["mutual_information"]["spent"] == 0.375
 
 
+def test_the_card_of_a_responder_is_that_of_its_last_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pool = BalancedSubsets(num_records=10, num_subsets=4)
+    path = tmp_path / "responses.db"
+    with PACResponder(np.asarray, pool.draw_secret(tmp_path / "secret.key"), 2**-8, path) as responder:
+        for title in ("Privacy of 1 answer", "Privacy of 2 answers"):
+            responder([0, 1, 1, 1])
+            assert main(["account", str(path), "--json"]) == 0
+            (account,) = json.loads(capsys.readouterr().out)["accounts"]
+            assert account["card"] == responder.card().to_dict()
+            assert account["card"]["title"] == title
+    assert main(["account", str(path)]) == 0
+    assert "Membership success bound: 56.24 %" in capsys.readouterr().out  # kl(0.5624, 0.5) = 2 * 2^-8
+
+
 def test_adopt_lets_a_copy_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pool = BalancedSubsets(num_records=10, num_subsets=4)
     secret = pool.draw_secret(tmp_path / "secret.key")

@@ -97,8 +97,8 @@ def test_every_design_is_private_under_any_mixture_of_directions(epsilon, delta,
 
 def test_the_independent_check_notices_noise_that_is_too_small():
     noise = PositiveNoise.for_dp(1.0, 1e-5, 500)
-    smaller = PositiveNoise.for_dp(1.1, 1e-5, 500)
-    for tested, epsilon in ((noise, 0.9), (smaller, 1.0)):
+    smaller = PositiveNoise.for_dp(1.6, 1e-5, 500)
+    for tested, epsilon in ((noise, 0.7), (smaller, 1.0)):
         assert _composed_delta(tested.probabilities, epsilon, 500, 0, step=2e-5) > 1.15e-5
 
 

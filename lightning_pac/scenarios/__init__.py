@@ -10,7 +10,6 @@ from lightning_pac.scenarios.sampling import (
     WithReplacement,
     as_stretches,
     sampling_from_dict,
-    stretches_of_attempts,
 )
 from lightning_pac.scenarios.secret_index import SecretIndex
 from lightning_pac.scenarios.secret_space import BalancedSubsets, ComplementaryHalves, SecretSpace, SubsetTable
@@ -36,5 +35,4 @@ __all__ = [
     "WithReplacement",
     "as_stretches",
     "sampling_from_dict",
-    "stretches_of_attempts",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -20,7 +20,6 @@ __all__ = [
     "WithReplacement",
     "as_stretches",
     "sampling_from_dict",
-    "stretches_of_attempts",
 ]
 
 
@@ -358,45 +357,6 @@ def as_stretches(num_steps: int | Sequence[int]) -> list[int]:
     if any(steps < 0 for steps in stretches):
         raise ValueError(f"num_steps is {num_steps}, but a number of steps is not negative.")
     return stretches
-
-
-def stretches_of_attempts(
-    attempts: Iterable[tuple[int, int]], steps_per_epoch: int, continues: bool = False
-) -> tuple[int, ...]:
-    """Stretches of a run from its journal of starts and restarts.
-
-    An attempt that begins inside an epoch draws a fresh permutation for the rest of it, and another for the next: two
-    passes. Only a loader that restores its permutation continues a pass, and only if the journal is not ahead of the
-    checkpoint, so that no step is replayed.
-
-    Args:
-        attempts: first global step and number of steps started of each attempt, in order.
-        steps_per_epoch: optimizer steps in a pass.
-        continues: whether the loader restores its permutation from a checkpoint.
-
-    Example:
-        >>> stretches_of_attempts([(0, 100), (80, 30)], steps_per_epoch=98)
-        (100, 18, 12)
-        >>> stretches_of_attempts([(0, 50), (50, 60)], steps_per_epoch=98, continues=True)
-        (110,)
-    """
-    stretches = [0]
-    left_in_pass: int | None = None
-    next_step = 0
-    for first_step, num_steps in attempts:
-        position = first_step % steps_per_epoch
-        if not (continues and first_step == next_step):
-            stretches.append(0)
-            left_in_pass = steps_per_epoch - position if position else None
-        next_step = first_step + num_steps
-        if left_in_pass is not None and num_steps >= left_in_pass:
-            stretches[-1] += left_in_pass
-            stretches.append(num_steps - left_in_pass)
-            left_in_pass = None
-        else:
-            stretches[-1] += num_steps
-            left_in_pass = None if left_in_pass is None else left_in_pass - num_steps
-    return tuple(steps for steps in stretches if steps)
 
 
 def _hypergeometric_square(num_differing: int, num_records: int, batch_size: int) -> float:

@@ -12,7 +12,6 @@ from lightning_pac.scenarios import (
     TwoWorldScenario,
     WithReplacement,
     sampling_from_dict,
-    stretches_of_attempts,
 )
 
 DRAWS = 100_000
@@ -102,37 +101,27 @@ def test_restarts_open_new_passes() -> None:
     assert FixedSize(512).worst_case_square_sum(10, 50_000, [97, 1]) == 9800
 
 
-def test_a_restart_inside_an_epoch_is_two_passes_for_what_it_runs_across() -> None:
-    # 18 steps end the epoch on a fresh permutation and the next 12 belong to another: one pass of 30 is too few.
-    assert stretches_of_attempts([(0, 100), (80, 30)], 98) == (100, 18, 12)
-    assert stretches_of_attempts([(0, 98), (98, 10)], 98) == (98, 10)
-    assert stretches_of_attempts([(0, 50), (50, 10)], 98) == (50, 10)
-    assert stretches_of_attempts([(0, 50), (50, 10)], 98, continues=True) == (60,)
-    assert stretches_of_attempts([(0, 50), (40, 5), (45, 60)], 98, continues=True) == (50, 58, 7)
-
-
-def test_restarts_never_cost_less_than_what_the_records_do() -> None:
-    """Journals of crashed runs, replayed record by record with whichever permutations are worst for the account."""
+def test_restarts_cost_what_the_records_can_do_and_a_count_of_steps_does_not() -> None:
+    """Crashed runs on a stock loader: whatever an attempt serves of an epoch comes from a permutation of its own."""
     rng = np.random.default_rng(1)
     records, batch, differing = 12, 3, 2
     sampling = EpochShuffle(batch)
     per_epoch = sampling.steps_per_epoch(records)
-    naive_was_too_low = False
+    too_low_by_steps = too_low_by_attempts = False
     for _ in range(300):
-        attempts, first = [], 0
+        first, attempts, stretches, happened = 0, [], [], 0
         for _ in range(rng.integers(1, 5)):
-            steps = int(rng.integers(1, 10))
-            attempts.append((first, steps))
-            first = int(rng.integers(first, first + steps + 1))
-        charged = sampling.worst_case_square_sum(differing, records, stretches_of_attempts(attempts, per_epoch))
-        # The worst permutation puts all differing records into the first batch that a pass serves.
-        happened = 0
-        for start, steps in attempts:
-            passes = {step // per_epoch for step in range(start, start + steps)}
-            happened += len(passes) * differing**2
-        assert charged == happened
-        naive_was_too_low |= sampling.worst_case_square_sum(differing, records, sum(n for _, n in attempts)) < happened
-    assert naive_was_too_low
+            last = first + int(rng.integers(1, 10))
+            attempts.append(last - first)
+            for epoch in range(first // per_epoch, (last - 1) // per_epoch + 1):
+                stretches.append(min(last, (epoch + 1) * per_epoch) - max(first, epoch * per_epoch))
+                happened += differing**2  # the worst permutation puts all that differ into the first batch served
+            first = int(rng.integers(first, last + 1))
+        assert sampling.worst_case_square_sum(differing, records, stretches) == happened
+        too_low_by_steps |= sampling.worst_case_square_sum(differing, records, sum(attempts)) < happened
+        too_low_by_attempts |= sampling.worst_case_square_sum(differing, records, attempts) < happened
+    assert too_low_by_steps
+    assert too_low_by_attempts
 
 
 def test_short_passes_are_counted_as_passes() -> None:

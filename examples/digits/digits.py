@@ -31,7 +31,7 @@ class DigitsData(pl.LightningDataModule):
     def __init__(
         self,
         secret_digit: int = 3,
-        num_differing: int = 4,
+        num_differing: int = 3,
         batch_size: int = 719,
         seed: int = 0,
         world: int | None = None,

@@ -18,11 +18,11 @@ from lightning_pac.exceptions import BudgetExceededError, PrivacyError
 __all__ = ["build_parser", "main"]
 
 # In the order of `lightning-pac --help`.
-_MODULES = ("lightning", "calibrate", "bounds", "account", "audit", "report")
+_MODULES = ("lightning", "check", "calibrate", "bounds", "account", "audit", "report")
 
 _DESCRIPTION = "Provably private training and inference for PyTorch Lightning."
 _EPILOG = "`lightning-pac COMMAND --help` shows the options of a command, with examples."
-_PLAIN_ERRORS = (ValueError, OSError, ImportError, PrivacyError)
+_PLAIN_ERRORS = (ValueError, OSError, ImportError, PrivacyError, argparse.ArgumentError)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if args.debug:
             raise
         print(f"lightning-pac {args.command}: error: {_describe(error)}", file=sys.stderr)
-        return 3 if isinstance(error, BudgetExceededError) else 1
+        return 3 if isinstance(error, BudgetExceededError) else 2 if isinstance(error, argparse.ArgumentError) else 1
 
 
 def build_parser() -> argparse.ArgumentParser:

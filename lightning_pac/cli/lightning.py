@@ -5,7 +5,9 @@ A second `--config` with `callbacks:` replaces the list of the first one, withou
 """
 
 import argparse
+import contextlib
 import pathlib
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -25,6 +27,7 @@ _SUMMARIES = {
     "test": "run a test epoch",
     "predict": "run inference",
 }
+_FIRST_REASON = r"^( *)- (?:Problem with given class_path )?(.+?)(?=^\1- |^\S|^ *Given value|\Z)"
 _DESCRIPTION = """
 Lightning's own command line (LightningCLI): every option of the Trainer, the model and the data is available, on the
 command line or in YAML files given with --config. --recipe NAME appends a recipe for one of our callbacks; its
@@ -67,7 +70,8 @@ def run(args: argparse.Namespace) -> int:
         print("\noptions of LightningCLI:")
         args.arguments.append("--help")
     words = with_recipes(args.arguments, args.recipe)
-    private_cli_class()(args=[args.command, *words])
+    with readable_errors():
+        private_cli_class()(args=[args.command, *words], parser_kwargs={"exit_on_error": False})
     return 0
 
 
@@ -125,6 +129,25 @@ def private_cli_class() -> "type[LightningCLI]":
     if folder not in sys.path:
         sys.path.insert(0, folder)  # as `python script.py` does, so that `class_path: my_module.MyModel` is found
     return PrivateCLI
+
+
+@contextlib.contextmanager
+def readable_errors() -> Iterator[None]:
+    """Turn what jsonargparse says about an argument into the part that concerns the user.
+
+    Its message lists why the value is none of several types; the first reason belongs to the class that was named.
+    """
+    try:
+        yield
+    except (argparse.ArgumentError, ValueError) as error:
+        text = str(error)
+        if not isinstance(error, argparse.ArgumentError) and "Does not validate" not in text:
+            raise
+        where = re.search(r'Parser key "([^"]+)"', text)
+        reason = re.search(_FIRST_REASON, text, re.MULTILINE | re.DOTALL)
+        shown = reason.group(2) if reason and "Does not validate" in text else text
+        key = f"{where.group(1)}: " if where and where.group(0) not in shown else ""
+        raise argparse.ArgumentError(None, key + " ".join(shown.split())) from error
 
 
 def named_callbacks(words: Sequence[str]) -> "Counter[type]":

@@ -1,0 +1,184 @@
+"""`lightning-pac check`: what a fit would guarantee, and what is refused, without training a step."""
+
+import argparse
+import contextlib
+import dataclasses
+import logging
+import sqlite3
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lightning_pac.cli.common import add_command, print_json, print_table
+from lightning_pac.cli.lightning import add_recipe_option, private_cli_class, readable_errors, with_recipes
+from lightning_pac.exceptions import PrivacyError
+
+if TYPE_CHECKING:
+    import lightning.pytorch as pl
+
+    from lightning_pac.callbacks import SRPPSGD
+
+__all__ = ["add_parser", "run"]
+
+
+def add_parser(subparsers: Any) -> None:
+    """Declare `check`."""
+    parser = add_command(
+        subparsers,
+        "check",
+        run,
+        "a dry run of fit: what would be guaranteed, what is refused",
+        description="""
+        Builds model, data and Trainer as `fit` would, goes through every check of the private callback up to the first
+        batch, and stops there. Nothing is trained, logged or charged: a ledger that is named is copied first.
+        """,
+        examples="""
+        lightning-pac check --config my_own.yaml --recipe srpp_sgd --trainer.callbacks.scenario.num_differing=10
+        lightning-pac check --config my_own.yaml --config callbacks/srpp_sgd.yaml --json
+        """,
+        passes_unknown=True,
+    )
+    add_recipe_option(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("-h", "--help", action="help", help="show this message; the other options are those of fit")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the guarantee; exit code 1 where there is none."""
+    from lightning.fabric.utilities.exceptions import MisconfigurationException
+
+    try:
+        found = _dry_run(with_recipes(args.arguments, args.recipe))
+    except (ValueError, TypeError, MisconfigurationException, PrivacyError) as error:
+        if not args.json or args.debug:
+            raise
+        print_json({"refused": str(error)})
+        return 1
+    if args.json:
+        print_json({"refused": None, **found})
+        return 0
+    values = {name: value for name, value in found.items() if value is not None and not isinstance(value, list)}
+    rows = [[name.replace("_", " "), f"{v:.4g}" if isinstance(v, float) else str(v)] for name, v in values.items()]
+    print_table("This fit would be private", ["", "value"], rows)
+    for title in ("conditions", "warnings"):
+        if found[title]:
+            print(f"\n{title.capitalize()}:")
+            for sentence in found[title]:
+                print(f"- {sentence}")
+    return 0
+
+
+class _ReachedTraining(Exception):
+    """Ends the dry run where training would begin."""
+
+
+def _dry_run(words: list[str]) -> dict[str, Any]:
+    import lightning.pytorch as pl
+    from lightning.pytorch.loggers import CSVLogger
+    from typing_extensions import override
+
+    from lightning_pac.callbacks import SRPPSGD
+
+    found: dict[str, Any] = {}
+
+    class StopBeforeTraining(pl.Callback):
+        @override
+        def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+            private = [callback for callback in trainer.callbacks if isinstance(callback, SRPPSGD)]  # type: ignore[attr-defined]
+            if not private:
+                raise ValueError(
+                    "No callback of this package protects the gradients of this fit, so nothing is guaranteed: give "
+                    "--recipe srpp_sgd."
+                )
+            found.update(_guarantee(private[0], trainer))
+            raise _ReachedTraining
+
+    class CheckCLI(private_cli_class()):  # type: ignore[misc]
+        @override
+        def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
+            quiet = {"enable_progress_bar": False, "enable_model_summary": False, "num_sanity_val_steps": 0}
+            logger = CSVLogger(folder)
+            return super().instantiate_trainer(logger=logger, default_root_dir=folder, **quiet, **kwargs)  # type: ignore[no-any-return]
+
+        def fit(self, **kwargs: Any) -> None:
+            if kwargs.get("ckpt_path"):
+                raise ValueError("A dry run starts afresh and resumes nothing: leave ckpt_path out.")
+            for callback in self.trainer.callbacks:
+                if isinstance(callback, SRPPSGD) and callback.arguments.ledger is not None:
+                    copy = _copy_of(Path(str(callback.arguments.ledger)), Path(folder))
+                    callback.arguments = dataclasses.replace(callback.arguments, ledger=copy)
+            self.trainer.callbacks.append(StopBeforeTraining())
+            self.trainer.fit(**kwargs)
+
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        _quiet() as caught,
+        readable_errors(),
+        contextlib.suppress(_ReachedTraining),
+    ):
+        CheckCLI(args=["fit", *words], save_config_callback=None, parser_kwargs={"exit_on_error": False})
+    found["warnings"] = list(dict.fromkeys(" ".join(str(warning.message).split()) for warning in caught))
+    left, epsilon = found["left_in_ledger"], found["epsilon"]
+    if left is not None and epsilon is not None and epsilon > left:
+        found["warnings"].append(
+            f"The ledger has {left:g} left and the whole run costs {epsilon:g}, so it would stop before its end: lower "
+            "epsilon to what is left."
+        )
+    return found
+
+
+def _guarantee(callback: "SRPPSGD", trainer: "pl.Trainer") -> dict[str, Any]:
+    from lightning_pac.accountants import PrivacyLedger
+
+    account = callback.account
+    assert account is not None
+    accountant, noise = account.accountant, account.noise_multiplier
+    left, ledger = None, callback.arguments.ledger
+    if ledger is not None:
+        with PrivacyLedger.read_only(str(ledger)) as copy:
+            left = copy.remaining(accountant.metric_name.removeprefix("privacy/").removesuffix("_epsilon"))
+    steps = trainer.estimated_stepping_batches
+    finite = steps != float("inf")
+    return {
+        "secret": accountant.scenario.secret,
+        "records_that_may_differ": accountant.scenario.total_differing,
+        "adjacency": accountant.scenario.adjacency,
+        "notion": accountant.notion,
+        "sampling": str(accountant.sampling),
+        "renyi_order": accountant.renyi_order,
+        "noise_multiplier": noise,
+        "steps": int(steps) if finite else None,
+        "epsilon": accountant.epsilon(noise, int(steps)) if finite else None,
+        "world_success_bound": accountant.world_success_bound(noise, int(steps)) if finite else None,
+        "left_in_ledger": left if left != float("inf") else None,
+        "conditions": list(accountant.conditions()),
+    }
+
+
+def _copy_of(ledger: Path, folder: Path) -> Path:
+    """A copy of the ledger as it is on disk, which the dry run may write to."""
+    copy = folder / "ledger.db"
+    if ledger.is_file():
+        with (
+            contextlib.closing(sqlite3.connect(f"{ledger.resolve().as_uri()}?mode=ro", uri=True)) as source,
+            contextlib.closing(sqlite3.connect(copy)) as target,
+        ):
+            source.backup(target)
+    return copy
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[list[warnings.WarningMessage]]:
+    """Collect the warnings of this package, and silence what the Trainer says about a run that will not happen."""
+    logger = logging.getLogger("lightning.pytorch.utilities.rank_zero")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("ignore")
+            warnings.filterwarnings("always", category=UserWarning, module="lightning_pac")
+            yield caught
+    finally:
+        logger.setLevel(level)

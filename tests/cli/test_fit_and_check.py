@@ -1,0 +1,163 @@
+"""The Trainer's commands as a user types them, on the digits of the examples."""
+
+import json
+import pathlib
+import sqlite3
+
+import pytest
+import yaml
+
+import lightning_pac
+from lightning_pac import cli
+from lightning_pac.accountants import PrivacyLedger
+from lightning_pac.callbacks import SRPPSGD
+from lightning_pac.cli.lightning import named_callbacks
+from lightning_pac.cli.recipes import find_recipe
+
+DIGITS = pathlib.Path(lightning_pac.__file__).parent.parent / "examples" / "digits"
+WORLDS = "--trainer.callbacks.scenario.num_differing=3"
+
+pytestmark = pytest.mark.skipif(not DIGITS.exists(), reason="the examples are in a checkout")
+
+
+@pytest.fixture
+def config(tmp_path, monkeypatch):
+    """A user's own configuration, with a callback of theirs, in a folder of theirs."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(DIGITS))
+    content = yaml.safe_load((DIGITS / "linear.yaml").read_text())
+    content["trainer"] |= {
+        "max_epochs": 2,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "default_root_dir": "out",
+        "logger": {"class_path": "lightning.pytorch.loggers.CSVLogger", "init_args": {"save_dir": "out"}},
+        "callbacks": [{"class_path": "lightning.pytorch.callbacks.LearningRateMonitor"}],
+    }
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+@pytest.mark.parametrize("recipe", [["--recipe", "srpp_sgd"], ["--config", str(find_recipe("srpp_sgd"))]])
+def test_fit_with_a_recipe_is_private_and_keeps_the_users_callbacks(config, tmp_path, recipe):
+    assert cli.main(["fit", "--config", "mine.yaml", *recipe, WORLDS]) == 0
+    run = tmp_path / "out" / "lightning_logs" / "version_0"
+    metrics = (run / "metrics.csv").read_text()
+    assert "privacy/rpp_epsilon" in metrics.splitlines()[0]
+    saved = yaml.safe_load((run / "config.yaml").read_text())["trainer"]["callbacks"]
+    assert [entry["class_path"].rsplit(".")[-1] for entry in saved] == ["LearningRateMonitor", "SRPPSGD"]
+    assert saved[1]["init_args"]["scenario"]["num_differing"] == 3
+    with PrivacyLedger.read_only(run / "privacy_ledger.db") as ledger:
+        assert 0 < ledger.spent("rpp") <= 8
+    assert cli.main(["report", str(run)]) == 0
+    assert "rpp_epsilon" in (run / "report.html").read_text()
+
+
+def test_a_recipe_dropped_by_a_later_file_stops_the_run(config, tmp_path, capsys):
+    words = ["fit", "--config", str(find_recipe("srpp_sgd")), "--config", "mine.yaml"]
+    assert cli.main(words) == 1
+    assert "names SRPPSGD, but the Trainer was built without it" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_the_check_that_run_would_have_trained_without_privacy(config, monkeypatch, capsys):
+    monkeypatch.setattr("lightning_pac.cli.lightning.named_callbacks", lambda words: {})
+    assert cli.main(["fit", "--config", str(find_recipe("srpp_sgd")), "--config", "mine.yaml"]) == 0
+
+
+def test_callbacks_are_found_wherever_a_command_line_names_them(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    entry = {"class_path": "lightning_pac.callbacks.SRPPSGD"}
+    (tmp_path / "one.yaml").write_text(yaml.safe_dump({"trainer": {"callbacks+": entry}}))
+    (tmp_path / "two.yaml").write_text(yaml.safe_dump({"callbacks": [entry, "lightning_pac.callbacks.SRPPSGD"]}))
+    (tmp_path / "all.yaml").write_text(yaml.safe_dump({"trainer": "two.yaml"}))
+    for words, count in [
+        (["--config", "one.yaml"], 1),
+        (["--config=one.yaml"], 1),
+        (["--config", "one.yaml", "--config", "two.yaml"], 2),
+        (["--config", "all.yaml"], 2),
+        (["--trainer", "two.yaml"], 2),
+        (["--trainer.callbacks+=SRPPSGD"], 1),
+        (["--trainer.callbacks", '[{"class_path": "lightning_pac.callbacks.SRPPSGD"}]'], 1),
+        (["--trainer.callbacks+=lightning.pytorch.callbacks.Timer", "--trainer.max_epochs=3"], 0),
+        (["--trainer.strategy=lightning_pac.strategies.Nothing", "--config", "missing.yaml"], 0),
+    ]:
+        assert named_callbacks(words)[SRPPSGD] == count, words
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        ([], 2, "the following arguments are required: scenario.num_differing"),
+        ([WORLDS, "--trainer.callbacks.notion=best"], 2, "Expected a typing.Literal['ave', 'joint'"),
+        ([WORLDS, "--trainer.callbacks.epsilon=-1"], 2, "epsilon is -1.0, but must be positive"),
+        ([WORLDS, "--trainr.max_epochs=1"], 2, "unrecognized arguments: --trainr.max_epochs=1"),
+        ([WORLDS, "--trainer.gradient_clip_val=1"], 1, "gradient_clip_val=1 would rescale"),
+    ],
+)
+def test_errors_are_one_line_without_a_traceback(config, capsys, words, code, sentence):
+    assert cli.main(["fit", "--config", "mine.yaml", "--recipe", "srpp_sgd", *words]) == code
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("lightning-pac fit: error: ")]
+    assert len(lines) == 1
+    assert sentence in lines[0]
+    assert "Given value" not in lines[0]
+
+
+def check(capsys, *words):
+    code = cli.main(["check", "--config", "mine.yaml", *words, "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_check_promises_what_fit_then_does_and_leaves_no_trace(config, tmp_path, capsys):
+    before = sorted(tmp_path.rglob("*"))
+    code, found = check(capsys, "--recipe", "srpp_sgd", WORLDS)
+    assert code == 0
+    assert found["refused"] is None
+    assert sorted(tmp_path.rglob("*")) == before
+    assert (found["steps"], found["notion"], found["records_that_may_differ"]) == (4, "rpp", 3)
+    assert "EpochShuffle(batch_size=719" in found["sampling"]
+    assert cli.main(["fit", "--config", "mine.yaml", "--recipe", "srpp_sgd", WORLDS]) == 0
+    card = json.loads((tmp_path / "out" / "lightning_logs" / "version_0" / "privacy_card.json").read_text())
+    guarantees = {entry["name"]: entry["value"] for entry in card["guarantees"]}
+    assert card["details"]["noise_multiplier"] == found["noise_multiplier"]
+    assert guarantees["rpp_epsilon"] == pytest.approx(found["epsilon"])
+    assert guarantees["world_success_bound"] == pytest.approx(found["world_success_bound"])
+
+
+def test_check_reads_a_ledger_and_charges_nothing(config, tmp_path, capsys):
+    with PrivacyLedger(tmp_path / "study.db", budget={"rpp": 5.0}):
+        pass
+    words = ["--recipe", "srpp_sgd", WORLDS, "--trainer.callbacks.ledger=study.db"]
+    _, found = check(capsys, *words)
+    assert found["left_in_ledger"] == 5
+    assert "5 left and the whole run costs 8" in found["warnings"][-1]
+    with sqlite3.connect(tmp_path / "study.db") as connection:
+        assert connection.execute("SELECT COUNT(*) FROM accounts").fetchone() == (0,)
+    code, found = check(capsys, *words, "--trainer.callbacks.epsilon=4")
+    assert (code, found["warnings"]) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "No callback of this package protects the gradients"),
+        (["--recipe", "srpp_sgd", WORLDS, "--trainer.gradient_clip_val=1"], "gradient_clip_val=1"),
+        (["--recipe", "srpp_sgd", WORLDS, "--ckpt_path=last.ckpt"], "leave ckpt_path out"),
+        (["--recipe", "srpp_sgd", "--trainer.callbacks.scenario.num_differing=9999"], "only 1437 records to differ in"),
+    ],
+)
+def test_check_says_what_is_refused(config, capsys, words, sentence):
+    code, found = check(capsys, *words)
+    assert code == 1
+    assert sentence in found["refused"]
+    assert cli.main(["check", "--config", "mine.yaml", *words]) == 1
+    assert sentence in capsys.readouterr().err
+
+
+def test_check_warns_of_noise_that_drowns_the_signal(config, capsys):
+    assert cli.main(["check", "--config", "mine.yaml", "--recipe", "srpp_sgd", WORLDS,
+                     "--trainer.callbacks.epsilon=1e-5"]) == 0  # fmt: skip
+    text = capsys.readouterr().out
+    assert "this run will not learn" in text
+    assert "Conditions:" in text

@@ -5,7 +5,8 @@ import math
 import os
 import threading
 import warnings
-from typing import TYPE_CHECKING, Any, overload
+from collections.abc import Callable
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,8 @@ from lightning_pac.randomness.grid import release_grid
 
 if TYPE_CHECKING:
     import torch
+
+    from lightning_pac.randomness.chacha20 import ChaCha20Keystream
 
 __all__ = ["SecureGenerator", "secure_generator"]
 
@@ -71,7 +74,9 @@ class SecureGenerator:
     def uniform(self, size: Size = ()) -> npt.NDArray[np.float64]:
         """Uniform float64 values in the open interval (0, 1), with 53 random bits each."""
         words = self._words(math.prod(_shape(size))).view(np.uint64)
-        return (((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53).reshape(_shape(size))
+        # Multiples of 2**-53; zero becomes half of the smallest, so that logarithms stay finite.
+        values = np.maximum((words >> np.uint64(11)).astype(np.float64), 0.5) * 2.0**-53
+        return values.reshape(_shape(size))
 
     def normal(self, size: Size = ()) -> npt.NDArray[np.float64]:
         """Independent standard normal float64 values, by Box and Muller (1958)."""
@@ -160,6 +165,36 @@ class SecureGenerator:
 
         return release_(total, self, deviation, release_grid(deviation) if step is None else step)
 
+    def words_for(self, device: "torch.device", most: int) -> Callable[[int], "torch.Tensor"]:
+        """Return a source of up to `most` random 64-bit words at a time, in a tensor that is used again.
+
+        On a CUDA device they are ChaCha20 computed there; torch's generator for it is not cryptographic.
+        """
+        import torch
+
+        from lightning_pac.randomness import chacha20
+
+        if device.type == "cuda" and self._seed is None and chacha20.is_available():
+            keystream = self._keystream_on(device)
+            on_device = torch.empty(most, dtype=torch.int64, device=device)
+            return lambda count: keystream.fill_(on_device[:count].view(torch.int32)).view(torch.int64)
+        words = np.empty(most, dtype=np.int64)
+
+        def fill(count: int) -> torch.Tensor:
+            self.fill_words(words[:count])
+            return torch.from_numpy(words[:count]).to(device)
+
+        return fill
+
+    def _keystream_on(self, device: "torch.device") -> "ChaCha20Keystream":
+        from lightning_pac.randomness.chacha20 import ChaCha20Keystream
+
+        if self._generation != _forks:
+            self._rekey()
+        if device not in self._device_keystreams:
+            self._device_keystreams[device] = ChaCha20Keystream(device)
+        return self._device_keystreams[device]
+
     def _words(self, count: int) -> npt.NDArray[np.int64]:
         """Return `count` random 64-bit words."""
         words = np.empty(count, dtype=np.int64)
@@ -181,7 +216,7 @@ class SecureGenerator:
         cipher = Cipher(algorithms.AES(secret[:32]), modes.CTR(secret[32:]))
         self._keystream: CipherContext = cipher.encryptor()
         self._lock = threading.Lock()
-        self._device_keystream: Any = None
+        self._device_keystreams: dict[torch.device, ChaCha20Keystream] = {}
         self._generation = _forks
 
     def __reduce__(self) -> tuple[type["SecureGenerator"], tuple[()]]:

@@ -4,8 +4,6 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from lightning_pac.randomness.grid import check_step
 
 if TYPE_CHECKING:
@@ -69,15 +67,13 @@ def _pairs(
     import torch
 
     on_host = flat.device.type == "cpu"
-    pairs = min(_PAIRS_PER_BLOCK if on_host else _PAIRS_PER_DEVICE_BLOCK, -(-flat.numel() // 2))
+    pairs = min(_PAIRS_PER_BLOCK if on_host else _PAIRS_PER_DEVICE_BLOCK, max(1, -(-flat.numel() // 2)))
     radii, angles = (torch.empty(pairs, dtype=dtype, device=flat.device) for _ in range(2))
-    host_words = np.empty(2 * pairs, dtype=np.int64)
-    words = torch.from_numpy(host_words)
+    words = generator.words_for(flat.device, 2 * pairs)
     for start in range(0, flat.numel(), 2 * pairs):
         block = flat[start : start + 2 * pairs]
         half = -(-block.numel() // 2)
-        generator.fill_words(host_words[: 2 * half])
-        bits, radius, angle = words[: 2 * half].to(flat.device), radii[:half], angles[:half]
+        bits, radius, angle = words(2 * half), radii[:half], angles[:half]
         # |word| is uniform on 0..2**63. A float keeps the relative precision of small uniforms, hence the tail.
         radius.copy_(bits[:half]).abs_().mul_(2.0**-63).clamp_min_(2.0**-63)
         radius.log_().mul_(-2.0 * deviation * deviation).sqrt_()

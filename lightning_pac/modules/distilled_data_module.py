@@ -19,6 +19,7 @@ from lightning_pac.modules.saved_responder import SavedResponder
 Mix = Literal["none", "mixup", "cutmix", "both"]
 
 
+# The command line finds subclasses of a plain Dataset only, not of Dataset[Any].
 class DistilledDataModule(pl.LightningDataModule):
     """Label a public dataset through a responder, and give a student those labels that can be trusted.
 
@@ -58,7 +59,7 @@ class DistilledDataModule(pl.LightningDataModule):
     def __init__(
         self,
         responder: PACResponder | SavedResponder,
-        public_dataset: Dataset[Any],
+        public_dataset: Dataset,  # type: ignore[type-arg]
         alpha: float = 0.01,
         filter: FilterName = "bayes",
         balance: bool = True,
@@ -67,7 +68,7 @@ class DistilledDataModule(pl.LightningDataModule):
         transform: Callable[[Any], Any] | None = None,
         batch_size: int = 64,
         num_workers: int = 0,
-        val_dataset: Dataset[Any] | None = None,
+        val_dataset: Dataset | None = None,  # type: ignore[type-arg]
     ) -> None:
         super().__init__()
         if not 0 < alpha < 1:
@@ -130,7 +131,7 @@ class DistilledDataModule(pl.LightningDataModule):
             sampler = WeightedRandomSampler(weights.tolist(), len(dataset))
         return DataLoader(
             dataset,
-            self.batch_size,
+            batch_size=self.batch_size,
             shuffle=sampler is None,
             sampler=sampler,
             num_workers=self.num_workers,
@@ -141,7 +142,7 @@ class DistilledDataModule(pl.LightningDataModule):
     def val_dataloader(self) -> Any:
         if self.val_dataset is None:
             return []
-        return DataLoader(self.val_dataset, self.batch_size, num_workers=self.num_workers)
+        return DataLoader(self.val_dataset, batch_size=self.batch_size, num_workers=self.num_workers)
 
     @override
     def state_dict(self) -> dict[str, Any]:

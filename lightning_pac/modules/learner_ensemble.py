@@ -86,7 +86,7 @@ class LearnerEnsemble(pl.LightningModule):
         """Train every member on its subset of the records.
 
         Args:
-            features: All records of the pool, indexable by an integer array (an array, or a pandas frame).
+            features: All records of the pool: an array, a sparse matrix, or a pandas frame.
             labels: Their labels, integers from 0.
             progress: Whether to show a bar over the members.
 
@@ -94,9 +94,10 @@ class LearnerEnsemble(pl.LightningModule):
             ValueError: If the number of records is not the pool's, or the labels are not such integers.
         """
         targets = np.asarray(labels)
-        if len(targets) != self.pool.num_records or len(features) != self.pool.num_records:
+        num_records = features.shape[0] if hasattr(features, "shape") else len(features)
+        if len(targets) != self.pool.num_records or num_records != self.pool.num_records:
             raise ValueError(
-                f"there are {len(features)} records and {len(targets)} labels, but the pool was made for "
+                f"there are {num_records} records and {len(targets)} labels, but the pool was made for "
                 f"{self.pool.num_records}: make the pool with num_records=len(features)"
             )
         _check_labels(targets, "the training labels")

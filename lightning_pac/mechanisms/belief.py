@@ -12,8 +12,8 @@ from lightning_pac.mechanisms.votes import (
     SMALLEST_MASS,
     noise_variances,
     signal_to_noise_of,
+    single_vote_channel,
     two_class_separation,
-    vote_channel,
 )
 from lightning_pac.randomness import round_to_grid
 
@@ -154,8 +154,8 @@ class VoteChannel:
     ) -> None:
         self._belief = belief
         self._inverse = inverse
-        self.masses = masses
-        self._whitened, self._variances = vote_channel(masses, budget, rule)
+        self.masses: list[float] = masses.tolist()
+        self._whitened, self._variances = single_vote_channel(self.masses, budget, rule)
 
     def release(self, vote: int, noise: Array) -> Array:
         """The noised one-hot vector of a vote."""
@@ -165,8 +165,8 @@ class VoteChannel:
     def update(self, value: list[float] | Array) -> None:
         """Condition the belief on a released vector."""
         coordinates = np.asarray(value) @ self._whitened
-        evidence = self._whitened @ coordinates - 0.5 * (self._whitened**2).sum(axis=1)
-        self._belief.multiply_classes(self._inverse, self.masses.tolist(), evidence.tolist())
+        evidence = self._whitened @ coordinates - 0.5 * np.einsum("kr,kr->k", self._whitened, self._whitened)
+        self._belief.multiply_classes(self._inverse, self.masses, evidence.tolist())
 
 
 class ScoreChannel:

@@ -145,7 +145,8 @@ class AdaptiveComposition:
         if values.ndim == 3:
             return self._release_score_batch([self._check_scores(row) for row in values], budgets)
         votes = self._check_votes(values)
-        self._check_total(budgets[(votes != votes[:, :1]).any(axis=1)])
+        if self._limited:
+            self._check_total(budgets[(votes != votes[:, :1]).any(axis=1)])
         chunks = [slice(start, start + _ROWS_PER_CHUNK) for start in range(0, len(votes), _ROWS_PER_CHUNK)]
         tables = [self._release_votes(VoteTable.of(votes[chunk]), budgets[chunk]) for chunk in chunks]
         return _concatenate(tables, self.rule)
@@ -248,8 +249,12 @@ class AdaptiveComposition:
             rule=self.rule,
         )
 
+    @property
+    def _limited(self) -> bool:
+        return self.total_budget is not None and self.total_budget < self._belief.prior_entropy
+
     def _check_total(self, costs: Array) -> None:
-        if self.total_budget is None or self._belief.prior_entropy <= self.total_budget:
+        if not self._limited or self.total_budget is None:
             return
         total = self._spent
         for cost in costs.tolist():

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import numpy.typing as npt
+from scipy.linalg.lapack import dsyevd
 
 from lightning_pac.mechanisms.variances import Array, CompositionRule, linear_variances, logdet_variances
 
@@ -47,6 +48,39 @@ def vote_channel(masses: Array, budget: npt.ArrayLike, rule: CompositionRule) ->
     eigenvalues = eigenvalues[..., :-1] + _EIGENVALUE_ERROR
     variances = noise_variances(eigenvalues, budget, rule)
     return vectors[..., :-1] / np.sqrt(variances)[..., None, :], variances
+
+
+def single_vote_channel(masses: list[float], budget: float, rule: CompositionRule) -> tuple[Array, Array]:
+    """`vote_channel` for one query, without the overhead of array operations on a handful of numbers."""
+    mass = np.array([max(value, SMALLEST_MASS) for value in masses])
+    classes = len(masses)
+    covariance = np.multiply.outer(mass, mass * (-1.0 / sum(mass.tolist())))
+    covariance += 2.0 / classes
+    covariance.flat[:: classes + 1] += mass
+    eigenvalues, vectors, failed = dsyevd(covariance)
+    if failed:
+        raise ArithmeticError(f"the eigenvalues of a vote covariance did not converge for the masses {masses}.")
+    roots = [math.sqrt(value + _EIGENVALUE_ERROR) for value in eigenvalues.tolist()[:-1]]
+    total = sum(roots)
+    if rule == "linear":
+        variances = [root * total / (2 * budget) for root in roots]
+    else:
+        scale = _logdet_scale(roots, budget, 2 * budget / total)
+        variances = [root**2 / math.expm1(2 * math.asinh(scale * root / 2)) for root in roots]
+    return vectors[:, :-1] / np.sqrt(variances), np.array(variances)
+
+
+def _logdet_scale(roots: list[float], budget: float, start: float) -> float:
+    """The s of `logdet_variances`, by Newton's method from below in plain floats."""
+    scale = start
+    for _ in range(200):
+        gap = budget - sum(math.asinh(scale * root / 2) for root in roots)
+        slope = sum(root / math.sqrt(4 + (scale * root) ** 2) for root in roots)
+        step = gap / slope
+        if not step > 1e-15 * scale:
+            break
+        scale += step
+    return scale
 
 
 def two_class_separation(first: float, second: float, signal_to_noise: float) -> float:

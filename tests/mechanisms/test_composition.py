@@ -113,6 +113,19 @@ def test_noise_has_the_covariance_that_is_stated():
         assert np.abs(deviations - deviations @ basis @ basis.T).max() < 1e-9
 
 
+def test_class_numbers_may_be_anything():
+    rng = np.random.default_rng(9)
+    names = np.array([0, 17, 4_095, 4_096, 10**12])
+    votes = random_votes(rng, 300, 10, 5)
+    plain = AdaptiveComposition(uniform(10), 3, generator=Tape()).release_batch(votes, 0.01)
+    named = AdaptiveComposition(uniform(10), 3, generator=Tape()).release_batch(names[votes], 0.01)
+    assert (named.labels == names[plain.labels]).all()
+    present = plain.classes >= 0
+    assert (named.classes[present] == names[plain.classes[present]]).all()
+    for row, release in zip(votes, plain, strict=True):
+        assert release.classes.tolist() == sorted(set(row.tolist()))
+
+
 @pytest.mark.parametrize("rule", RULES)
 def test_a_batch_is_answered_as_single_queries_are_and_replays_to_the_last_bit(rule):
     rng = np.random.default_rng(4)

@@ -16,12 +16,18 @@ if TYPE_CHECKING:
     from lightning_pac.accountants import SRPPRun as SRPPRun
     from lightning_pac.accountants import membership_success_bound as membership_success_bound
     from lightning_pac.callbacks import SRPPSGD as SRPPSGD
+    from lightning_pac.callbacks import PACResponses as PACResponses
+    from lightning_pac.data import WithIndex as WithIndex
     from lightning_pac.data import describe_loader as describe_loader
     from lightning_pac.data import private_loader as private_loader
     from lightning_pac.mechanisms import AdaptiveComposition as AdaptiveComposition
     from lightning_pac.mechanisms import PACResponder as PACResponder
     from lightning_pac.mechanisms import PositiveNoise as PositiveNoise
     from lightning_pac.mechanisms import calibrate_gaussian as calibrate_gaussian
+    from lightning_pac.modules import DistilledDataModule as DistilledDataModule
+    from lightning_pac.modules import LearnerEnsemble as LearnerEnsemble
+    from lightning_pac.modules import SavedResponder as SavedResponder
+    from lightning_pac.modules import SubsetEnsemble as SubsetEnsemble
     from lightning_pac.modules import fix_batch_norm as fix_batch_norm
     from lightning_pac.scenarios import BalancedSubsets as BalancedSubsets
     from lightning_pac.scenarios import ComplementaryHalves as ComplementaryHalves
@@ -39,11 +45,14 @@ _EXPORTS: dict[str, str] = {
     "AdaptiveComposition": "lightning_pac.mechanisms",
     "BalancedSubsets": "lightning_pac.scenarios",
     "ComplementaryHalves": "lightning_pac.scenarios",
+    "DistilledDataModule": "lightning_pac.modules",
     "EpochShuffle": "lightning_pac.scenarios",
     "Estimate": "lightning_pac.accountants",
     "FixedSize": "lightning_pac.scenarios",
     "Guarantee": "lightning_pac.accountants",
+    "LearnerEnsemble": "lightning_pac.modules",
     "PACResponder": "lightning_pac.mechanisms",
+    "PACResponses": "lightning_pac.callbacks",
     "Poisson": "lightning_pac.scenarios",
     "PositiveNoise": "lightning_pac.mechanisms",
     "PrivacyCard": "lightning_pac.accountants",
@@ -51,8 +60,11 @@ _EXPORTS: dict[str, str] = {
     "SRPPAccountant": "lightning_pac.accountants",
     "SRPPRun": "lightning_pac.accountants",
     "SRPPSGD": "lightning_pac.callbacks",
+    "SavedResponder": "lightning_pac.modules",
     "Sequential": "lightning_pac.scenarios",
+    "SubsetEnsemble": "lightning_pac.modules",
     "TwoWorldScenario": "lightning_pac.scenarios",
+    "WithIndex": "lightning_pac.data",
     "WithReplacement": "lightning_pac.scenarios",
     "calibrate_gaussian": "lightning_pac.mechanisms",
     "describe_loader": "lightning_pac.data",

@@ -112,7 +112,7 @@ def _plot(args: argparse.Namespace, budgets: list[float]) -> None:
 
     top = max(max(args.responses), 10)
     counts = [top ** (step / 120) for step in range(121)]
-    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+    figure = Figure(figsize=(7.6, 4.2), layout="constrained")
     axes = figure.add_subplot()
     for text, budget in zip(args.budget, budgets, strict=True):
         base, power, exponent = text.partition("^")
@@ -122,7 +122,7 @@ def _plot(args: argparse.Namespace, budgets: list[float]) -> None:
     axes.set(xlabel="responses", ylabel="largest attack success (%)", ylim=(100 * args.prior - 1, 101))
     axes.set_title("Membership inference after private responses")
     axes.grid(alpha=0.3)
-    axes.legend(title="budget per response", fontsize="small")
+    figure.legend(title="budget per response", loc="outside right upper")
     figure.savefig(args.plot, dpi=150)
 
 

@@ -75,7 +75,7 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
     """Attack and bound against the number of responses, one color a budget."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+    figure = Figure(figsize=(7.6, 4.2), layout="constrained")
     axes = figure.add_subplot()
     for color, row in enumerate(rows):
         label = f"$b = 2^{{{row['budget'][2:]}}}$"
@@ -84,7 +84,7 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
     axes.set(xlabel="responses", ylabel="membership inference success (%)", ylim=(49, 101))
     axes.set_title("Optimal attack (solid) and bound (dashed)")
     axes.grid(alpha=0.3)
-    axes.legend(title="budget per response", fontsize="small")
+    figure.legend(title="budget per response", loc="outside right upper")
     figure.savefig(path, dpi=150)
 
 

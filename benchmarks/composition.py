@@ -1,8 +1,8 @@
 """Speed of adaptive composition against the paper's algorithm done plainly, in one process.
 
 The plain algorithm takes one-hot outputs (m x d) and, for every query, a full singular value decomposition, the linear
-rule, and Bayes' rule. *As written*: the d x d covariance is decomposed, the noise drawn from its d x d covariance and the
-belief updated with the pseudo-inverse. *Reusing*: one decomposition of the centred outputs serves all three.
+rule, and Bayes' rule. *As written*: the d x d covariance is decomposed, the noise drawn from its d x d covariance and
+the belief updated with the pseudo-inverse. *Reusing*: one decomposition of the centred outputs serves all three.
 
     python benchmarks/composition.py --output runs/composition.json
 """

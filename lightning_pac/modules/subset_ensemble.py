@@ -115,8 +115,18 @@ class SubsetEnsemble(pl.LightningModule):
         return outputs.transpose(0, 1)
 
     def votes(self, inputs: Any) -> Tensor:
-        """The class that each member predicts; integers of shape (batch, num_members)."""
+        """The class that each member predicts; integers of shape (batch, num_members).
+
+        Raises:
+            ValueError: If a member's output is NaN, which has no largest class.
+        """
         outputs: Tensor = self(inputs)
+        broken = outputs.isnan().any(-1).any(0).nonzero().flatten().tolist()
+        if broken:
+            raise ValueError(
+                f"members {show_members([self.members[position] for position in broken])} give NaN: train them again "
+                "with a smaller learning rate, or look for NaN in the inputs"
+            )
         return outputs.argmax(-1)
 
     def member(self, index: int) -> nn.Module:

@@ -1,6 +1,7 @@
 """Predictions that are private answers, in a real Trainer."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import lightning.pytorch as pl
@@ -141,6 +142,14 @@ def test_another_module_and_other_pools_are_refused(tmp_path: Path, ensemble: Su
     plain.predict_step = lambda batch: batch  # type: ignore[method-assign,assignment]
     with pytest.raises(MisconfigurationException, match="has no pool to draw a secret from"):
         trainer(tmp_path, callback).predict(plain, loader())
+
+
+def test_several_ranks_are_refused(tmp_path: Path, ensemble: SubsetEnsemble) -> None:
+    ranks: Any = SimpleNamespace(world_size=2)
+    with responder(tmp_path, ensemble) as asked:
+        with pytest.raises(MisconfigurationException, match="there are 2: predict with devices=1"):
+            PACResponses(asked).on_predict_start(ranks, ensemble)
+        assert "predict_step" not in vars(ensemble)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import functools
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import lightning.pytorch as pl
@@ -16,6 +17,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from lightning_pac.data.with_index import WithIndex
+from lightning_pac.exceptions import LedgerMismatchError
+from lightning_pac.mechanisms import PACResponder
 from lightning_pac.modules.ensemble_record import member_indices
 from lightning_pac.modules.stacked_network import StackedNetwork
 from lightning_pac.modules.subset_ensemble import SubsetEnsemble
@@ -261,6 +264,46 @@ def test_trainer_settings_that_couple_the_members_are_refused(tmp_path: Path) ->
 
     with pytest.raises(MisconfigurationException, match="one learning rate by a metric of all members"):
         fit(tmp_path, Plateau(double(perceptron), POOL))
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"world_size": 2}, "2 ranks would average the members' gradients: train shards in separate jobs"),
+        ({"precision": "16-mixed"}, "skips a step of all members when one of them overflows: use 'bf16-mixed'"),
+    ],
+)
+def test_devices_and_precisions_that_couple_the_members_are_refused(setting: dict[str, Any], message: str) -> None:
+    options = {
+        "world_size": 1,
+        "gradient_clip_val": None,
+        "precision": "32-true",
+        "lr_scheduler_configs": [],
+        **setting,
+    }
+    ensemble = SubsetEnsemble(perceptron, POOL)
+    ensemble._trainer = SimpleNamespace(**options, optimizers=[])  # type: ignore[assignment]
+    with pytest.raises(MisconfigurationException, match=message):
+        ensemble.on_fit_start()
+
+
+def test_a_member_that_diverged_is_named_and_nothing_is_answered(tmp_path: Path) -> None:
+    ensemble = SubsetEnsemble(perceptron, POOL)
+    with torch.no_grad():
+        next(ensemble.parameters())[4] = float("nan")
+    with PACResponder(ensemble, POOL.draw_secret(tmp_path / "secret.key"), 0.01, tmp_path / "ledger.db") as responder:
+        with pytest.raises(ValueError, match="members 4 give NaN: train them again"):
+            responder(torch.zeros(2, 5))
+        assert responder.num_responses == 0
+
+
+def test_an_ensemble_of_other_subsets_or_without_a_member_does_not_answer(tmp_path: Path) -> None:
+    secret = POOL.draw_secret(tmp_path / "secret.key")
+    other = SubsetEnsemble(perceptron, BalancedSubsets(NUM_RECORDS, NUM_MEMBERS, seed=1))
+    with pytest.raises(LedgerMismatchError, match="was trained on the table"):
+        PACResponder(other, secret, 0.01, tmp_path / "ledger.db")
+    with pytest.raises(ValueError, match="holds 5 of 6 members"):
+        PACResponder(SubsetEnsemble(perceptron, POOL, members="0-4"), secret, 0.01, tmp_path / "ledger.db")
 
 
 def test_data_without_indices_or_of_another_length_is_refused(tmp_path: Path) -> None:

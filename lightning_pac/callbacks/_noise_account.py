@@ -1,0 +1,106 @@
+"""What one padded observation costs, and where it is charged."""
+
+from pathlib import Path
+from typing import Any
+
+from lightning_pac.accountants import PrivacyLedger
+from lightning_pac.accountants.account import LedgerAccount
+from lightning_pac.exceptions import BudgetExceededError
+from lightning_pac.mechanisms.one_sided import DPNoise, LeakageChannel, PACNoise
+
+__all__ = ["Noise", "NoiseAccount"]
+
+Noise = DPNoise | LeakageChannel | PACNoise
+
+
+class NoiseAccount:
+    """Charges every observation before it can be made, in the currency of the noise.
+
+    Differentially private noise was designed for a number of releases and costs one release each; maximal leakage and
+    mutual information cost nats, which add up.
+
+    Args:
+        noise: What pads the observations.
+        observable: What is observed: `"time"`, `"batch_size"` or `"responses"`, the prefix of the currency.
+        ledger: Where to charge; None counts in memory (and in the callback's checkpoint state).
+        name: Name of the account in the ledger.
+    """
+
+    def __init__(self, noise: Noise, observable: str, ledger: PrivacyLedger | str | Path | None, name: str) -> None:
+        if not isinstance(noise, DPNoise | LeakageChannel | PACNoise):
+            raise TypeError(
+                f"noise must be made by PositiveNoise, so that its guarantee is known, got {type(noise).__name__}."
+            )
+        self.noise = noise
+        self.num_observations = 0
+        self._observable, self._given, self._name = observable, ledger, name
+        self._ledger: PrivacyLedger | None = None
+        self._account: LedgerAccount | None = None
+
+    @property
+    def currency(self) -> str:
+        """Its name in the ledger; releases and nats never mix."""
+        kinds = {DPNoise: "releases", LeakageChannel: "maximal_leakage", PACNoise: "mutual_information"}
+        return f"{self._observable}_{next(kind for noise, kind in kinds.items() if isinstance(self.noise, noise))}"
+
+    @property
+    def cost(self) -> float:
+        """Cost of one observation."""
+        if isinstance(self.noise, DPNoise):
+            return 1.0
+        return self.noise.leakage if isinstance(self.noise, LeakageChannel) else self.noise.mutual_information
+
+    @property
+    def spent(self) -> float:
+        """Cost of all observations so far."""
+        return self.num_observations * self.cost if self._account is None else self._account.spent
+
+    def open(self) -> None:
+        """Open the ledger, if there is one."""
+        if self._given is None or self._account is not None:
+            return
+        self._ledger = PrivacyLedger.ensure(self._given)
+        releases = float(self.noise.guarantee.compositions) if isinstance(self.noise, DPNoise) else None
+        self._account = self._ledger.account(self._name, self.currency, self._declaration(), releases)
+
+    def close(self) -> None:
+        """Close the ledger, unless the caller owns it."""
+        if self._ledger is not None and self._ledger is not self._given:
+            self._ledger.close()
+        self._ledger = self._account = None
+
+    def affords_another(self) -> bool:
+        """Whether one more observation stays within the budgets."""
+        if self._account is not None:
+            return self._account.remaining >= self.cost * (1.0 - 1e-9)
+        return not isinstance(self.noise, DPNoise) or self.num_observations < self.noise.guarantee.compositions
+
+    def charge(self, event: dict[str, Any]) -> None:
+        """Charge one observation, durably where there is a ledger.
+
+        Raises:
+            BudgetExceededError: If the noise was designed for fewer releases, or the ledger's budget is spent.
+        """
+        if self._account is not None:
+            self._account.charge(self.cost, event)
+        elif not self.affords_another():
+            assert isinstance(self.noise, DPNoise)
+            raise BudgetExceededError(
+                f"the noise was designed for {self.noise.guarantee.compositions} releases and all are spent: stop "
+                "here, or design it for more (PositiveNoise.for_dp(..., compositions=...))"
+            )
+        self.num_observations += 1
+
+    def metrics(self, unit: float) -> dict[str, float]:
+        """Public figures: the mean overhead *by design* (the realised one would give the hidden value away)."""
+        figures = {f"privacy/{self.currency}": self.spent}
+        if not isinstance(self.noise, LeakageChannel):
+            figures[f"privacy/{self._observable}_mean_overhead"] = unit * self.noise.mean
+        return figures
+
+    def _declaration(self) -> dict[str, Any]:
+        if isinstance(self.noise, DPNoise):
+            return {key: getattr(self.noise.guarantee, key) for key in vars(self.noise.guarantee)}
+        if isinstance(self.noise, LeakageChannel):
+            return {"leakage": self.noise.leakage}
+        return {key: getattr(self.noise, key) for key in ("output_variance", "max_value", "second_moment")}

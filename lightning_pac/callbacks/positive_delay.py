@@ -1,0 +1,207 @@
+"""Steps that do not tell how long they took."""
+
+import math
+import time
+from pathlib import Path
+from typing import Any, Literal
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from typing_extensions import override
+
+from lightning_pac.accountants import PrivacyLedger
+from lightning_pac.callbacks._noise_account import Noise, NoiseAccount
+from lightning_pac.exceptions import PrivacyViolationError
+from lightning_pac.mechanisms.one_sided import DPNoise, PACNoise
+
+__all__ = ["PositiveDelay"]
+
+
+class PositiveDelay(pl.Callback):
+    """Pad the duration of every training or prediction step with one-sided noise.
+
+    A step counts from the end of the step before (in an epoch's first step, from its own start) and ends at a deadline:
+    its true duration in whole units, plus noise. Each is charged before it is visible. Training stops when
+    the releases that the noise was designed for are spent.
+
+    With noise for differential privacy of sensitivity s, the steps of neighbouring runs must not differ by more than s
+    units. Declare `max_duration` to have that hold by construction: shorter steps are first padded to
+    `max_duration - s * unit`, longer ones are an error. Without it, it is your assumption.
+
+    What it does not hide: the number of steps and epochs, what lies between the loops (validation, checkpoints),
+    memory, power, cache lines and network traffic, and the duration as seen from inside the process. An overrun is
+    visible.
+
+    Logged: `privacy/time_releases` (or `time_maximal_leakage`, `time_mutual_information`, in nats) and
+    `privacy/time_mean_overhead` in seconds, as designed; the realised overhead would give the true duration away.
+
+    Args:
+        noise: Made by `PositiveNoise`; its values count units.
+        unit: Seconds in one unit.
+        max_duration: Longest true step in seconds.
+        on_overrun: `"raise"` ends the run at a step longer than `max_duration`; `"count"` pads it like any other and
+            reports the number at the end.
+        ledger: Where observations are charged; None keeps the count in checkpoints only.
+
+    Raises:
+        TypeError: If the noise has no known guarantee.
+        ValueError: If `unit` or `max_duration` is not positive.
+
+    Example:
+        `Trainer(callbacks=[PositiveDelay(PositiveNoise.for_dp(1.0, 1e-6, compositions=500), unit=0.001)])`
+    """
+
+    def __init__(
+        self,
+        noise: Noise,
+        unit: float = 0.001,
+        max_duration: float | None = None,
+        on_overrun: Literal["raise", "count"] = "raise",
+        ledger: PrivacyLedger | str | Path | None = None,
+    ) -> None:
+        if not (math.isfinite(unit) and unit > 0.0):
+            raise ValueError(f"unit must be a positive number of seconds, got {unit!r}.")
+        if max_duration is not None and not (math.isfinite(max_duration) and max_duration > 0.0):
+            raise ValueError(f"max_duration must be a positive number of seconds, got {max_duration!r}.")
+        if on_overrun not in ("raise", "count"):
+            raise ValueError(f'on_overrun must be "raise" or "count", got {on_overrun!r}.')
+        self.noise, self.unit, self.max_duration, self.on_overrun = noise, unit, max_duration, on_overrun
+        self.num_overruns = 0
+        self._account = NoiseAccount(noise, "time", ledger, "positive_delay")
+        self._start: float | None = None
+
+    @property
+    @override
+    def state_key(self) -> str:
+        return "lightning_pac.PositiveDelay"
+
+    @property
+    def num_observations(self) -> int:
+        """Padded steps so far."""
+        return self._account.num_observations
+
+    @property
+    def spent(self) -> float:
+        """What they cost, in releases or nats."""
+        return self._account.spent
+
+    @override
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        callbacks.remove(self)
+        callbacks.append(self)  # so that what other callbacks do in a step is padded with it
+        self._account.open()
+        if self.max_duration is None and isinstance(self.noise, DPNoise):
+            rank_zero_warn(
+                "PositiveDelay: without max_duration, that the steps of neighbouring runs differ by at most "
+                f"{self.noise.guarantee.sensitivity * self.unit:g} s is your assumption; declare it to have it checked."
+            )
+
+    @override
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._start = None
+
+    @override
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        if not self._account.affords_another():
+            raise StopIteration
+        self._begin()
+
+    @override
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        for name, value in self._account.metrics(self.unit).items():
+            pl_module.log(name, value, batch_size=1)
+        self._pad(pl_module, {"step": trainer.global_step})
+        if not self._account.affords_another():
+            trainer.should_stop = True
+            rank_zero_info(
+                f"PositiveDelay: stopping after {self.num_observations} steps, since all releases are spent."
+            )
+
+    @override
+    def on_predict_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._start = None
+
+    @override
+    def on_predict_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        self._begin()
+
+    @override
+    def on_predict_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        self._pad(pl_module, {"batch": batch_idx})
+
+    @override
+    def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        if self.num_overruns:
+            rank_zero_warn(
+                f"PositiveDelay: {self.num_overruns} of {self.num_observations} steps took longer than max_duration = "
+                f"{self.max_duration:g} s and are not covered by the guarantee: declare a longer one."
+            )
+        self._account.close()
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        return {"num_observations": self.num_observations, "num_overruns": self.num_overruns}
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._account.num_observations = state_dict["num_observations"]
+        self.num_overruns = state_dict["num_overruns"]
+
+    def padded_duration(self, duration: float) -> float:
+        """Seconds that a step of that true duration is shown to take; draws noise.
+
+        Raises:
+            PrivacyViolationError: If it is longer than `max_duration` and `on_overrun="raise"`.
+        """
+        if self.max_duration is not None and duration > self.max_duration:
+            self.num_overruns += 1
+            if self.on_overrun == "raise":
+                raise PrivacyViolationError(
+                    f"A step took longer than max_duration = {self.max_duration:g} s, so its length shows: declare a "
+                    'longer one, or set on_overrun="count".'
+                )
+        units = math.ceil(duration / self.unit)
+        if isinstance(self.noise, DPNoise) and self.max_duration is not None:
+            units = max(units, math.ceil(self.max_duration / self.unit) - self.noise.guarantee.sensitivity)
+        if isinstance(self.noise, PACNoise):
+            return self.unit * self.noise.pad(float(units))
+        return self.unit * self.noise.pad(units)
+
+    def _begin(self) -> None:
+        if self._start is None:
+            self._start = time.monotonic()
+
+    def _pad(self, pl_module: pl.LightningModule, event: dict[str, Any]) -> None:
+        assert self._start is not None
+        self._account.charge(event)
+        if pl_module.device.type == "cuda":
+            torch.cuda.synchronize(pl_module.device)
+        deadline = self._start + self.padded_duration(time.monotonic() - self._start)
+        wait_until(deadline)
+        # The next step counts from the deadline, not from when we woke up: lateness does not add up.
+        self._start = max(deadline, time.monotonic() - self.unit)
+
+
+def wait_until(deadline: float, spin: float = 0.002) -> None:
+    """Sleep until shortly before a time of the monotonic clock, then spin until it has come."""
+    remaining = deadline - time.monotonic()
+    if remaining > spin:
+        time.sleep(remaining - spin)
+    while time.monotonic() < deadline:
+        pass

@@ -1,0 +1,221 @@
+"""Padded steps on live Trainers: what an observer of the clock can tell."""
+
+import math
+import time
+
+import lightning.pytorch as pl
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from lightning_pac.accountants import PrivacyLedger, dp_success_bound
+from lightning_pac.callbacks import PositiveDelay
+from lightning_pac.callbacks.positive_delay import wait_until
+from lightning_pac.exceptions import BudgetExceededError, PrivacyViolationError
+from lightning_pac.mechanisms.one_sided import DiscreteNoise, PositiveNoise
+
+
+class _Work(pl.LightningModule):
+    """A model whose steps take a given time."""
+
+    def __init__(self, seconds=0.0):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 1)
+        self.seconds = seconds
+
+    def training_step(self, batch, batch_idx):
+        time.sleep(self.seconds)
+        return self.layer(batch).square().mean()
+
+    def predict_step(self, batch, batch_idx):
+        time.sleep(self.seconds)
+        return self.layer(batch)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.01)
+
+
+class _Observer(pl.Callback):
+    """Reads the clock when a step becomes visible: at the start of the next one."""
+
+    def __init__(self):
+        self.times = []
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        self.times.append(time.monotonic())
+
+    def durations(self):
+        return np.diff(self.times)
+
+
+def _trainer(*callbacks, **options):
+    return pl.Trainer(
+        max_epochs=1,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=list(callbacks),
+        **options,
+    )
+
+
+def _loader(steps):
+    return DataLoader(torch.randn(steps, 2), batch_size=1)
+
+
+def _durations(seconds, steps, delay=None):
+    observer = _Observer()
+    _trainer(observer, *([delay] if delay is not None else [])).fit(_Work(seconds), _loader(steps))
+    return observer.durations()[1:]
+
+
+def _threshold_attack(fast, slow):
+    """Success of the best single threshold that is chosen on one half of the steps and tried on the other."""
+    (fast_train, fast_test), (slow_train, slow_test) = (np.array_split(values, 2) for values in (fast, slow))
+    thresholds = np.unique(np.concatenate([fast_train, slow_train]))
+    successes = [((fast_train < t).mean() + (slow_train >= t).mean()) / 2 for t in thresholds]
+    best = thresholds[int(np.argmax(successes))]
+    return ((fast_test < best).mean() + (slow_test >= best).mean()) / 2
+
+
+def _attack(steps, unit):
+    """Steps that differ by almost three units, bare and padded with noise for a difference of three."""
+    short, long = 0.5 * unit, 8.7 * unit
+
+    def delay():
+        noise = _reusable(PositiveNoise.for_dp(epsilon=0.5, delta=0.05, sensitivity=3), 2 * steps)
+        return PositiveDelay(noise, unit=unit, max_duration=12 * unit, on_overrun="count")
+
+    bare = _threshold_attack(_durations(short, steps), _durations(long, steps))
+    hidden = _threshold_attack(_durations(short, steps, delay()), _durations(long, steps, delay()))
+    return bare, hidden
+
+
+def _reusable(noise, releases):
+    """The noise of a single release, shown many times: the bound for one observation is then what each must meet."""
+    object.__setattr__(noise.guarantee, "compositions", releases)
+    return noise
+
+
+def test_a_threshold_attack_on_a_live_trainer_stays_below_the_bound():
+    steps = 60
+    bare, hidden = _attack(steps, unit=0.005)
+    bound = dp_success_bound(0.5, 0.05)
+    assert bare > 0.9
+    # 58 test observations: 5.2 standard deviations above the bound, 1e-7.
+    assert hidden < bound + 5.2 * math.sqrt(bound * (1 - bound) / (steps - 2))
+
+
+@pytest.mark.slow
+def test_the_threshold_attack_with_2000_steps():
+    steps = 2000
+    bare, hidden = _attack(steps, unit=0.004)
+    bound = dp_success_bound(0.5, 0.05)
+    print(f"bare {bare:.4f}, padded {hidden:.4f}, bound {bound:.4f}")
+    assert bare > 0.9
+    assert hidden < bound + 5.2 * math.sqrt(bound * (1 - bound) / (steps - 2))
+
+
+def test_shown_durations_have_the_designed_distribution_whatever_the_true_one():
+    noise = PositiveNoise.for_dp(1.0, 1e-3)
+    delay = PositiveDelay(noise, unit=0.01, max_duration=0.1)
+    shown = {true: np.array([delay.padded_duration(true) for _ in range(20_000)]) for true in (0.0, 0.089, 0.1)}
+    floors = {true: values.min() for true, values in shown.items()}
+    assert floors[0.0] == pytest.approx(floors[0.089])
+    assert floors[0.1] == pytest.approx(floors[0.0] + 0.01)
+    # Six standard errors: 2e-9.
+    for true, values in shown.items():
+        expected = (0.1 if true == 0.1 else 0.09) + 0.01 * noise.mean
+        assert abs(values.mean() - expected) < 6 * 0.01 * math.sqrt(noise.variance / values.size)
+
+
+def test_leakage_and_pac_noise_pad_too():
+    channel = PositiveNoise.for_maximal_leakage(
+        np.arange(6), np.full(6, 1 / 6), np.tile(np.arange(6.0), (6, 1)), math.log(2)
+    )
+    delay = PositiveDelay(channel, unit=0.01)
+    assert {round(delay.padded_duration(value), 9) for value in np.linspace(0.001, 0.05, 30)} <= {
+        0.02,
+        0.05,
+        0.01,
+        0.03,
+    }
+    pac = PositiveDelay(PositiveNoise.for_pac(4.0, 10.0, 20.0), unit=0.01)
+    assert 0.03 <= pac.padded_duration(0.0299) <= 0.13
+
+
+def test_every_step_is_charged_before_it_shows_and_training_stops_when_releases_are_spent(tmp_path):
+    noise = PositiveNoise.for_dp(3.0, 0.01, compositions=4)
+    delay = PositiveDelay(noise, unit=1e-4, ledger=tmp_path / "ledger.db")
+    observer = _Observer()
+    trainer = _trainer(observer, delay)
+    trainer.fit(_Work(), _loader(20))
+    assert trainer.global_step == 4
+    with PrivacyLedger.read_only(tmp_path / "ledger.db") as ledger:
+        (account,) = ledger.accounts()
+        assert (account.currency, account.spent, account.budget) == ("time_releases", 4.0, 4.0)
+        assert account.declaration["epsilon"] == 3.0
+    # A second run of the same noise has nothing left.
+    second = _trainer(PositiveDelay(noise, unit=1e-4, ledger=tmp_path / "ledger.db"))
+    second.fit(_Work(), _loader(5))
+    assert second.global_step == 0
+
+
+def test_without_a_ledger_the_count_is_in_the_checkpoint():
+    noise = PositiveNoise.for_dp(3.0, 0.01, compositions=3)
+    first = PositiveDelay(noise, unit=1e-4)
+    _trainer(first, limit_train_batches=2).fit(_Work(), _loader(5))
+    resumed = PositiveDelay(noise, unit=1e-4)
+    resumed.load_state_dict(first.state_dict())
+    trainer = _trainer(resumed)
+    trainer.fit(_Work(), _loader(5))
+    assert trainer.global_step == 1
+
+
+def test_predictions_are_padded_and_refused_when_spent():
+    noise = PositiveNoise.for_dp(3.0, 0.01, compositions=3)
+    delay = PositiveDelay(noise, unit=0.01)
+    start = time.monotonic()
+    _trainer(delay, limit_predict_batches=3).predict(_Work(), _loader(3))
+    assert delay.num_observations == 3
+    assert time.monotonic() - start >= 3 * 0.01
+    with pytest.raises(BudgetExceededError, match="designed for 3 releases and all are spent"):
+        _trainer(delay).predict(_Work(), _loader(1))
+
+
+def test_an_overrun_is_an_error_or_is_counted():
+    noise = PositiveNoise.for_dp(1.0, 0.01)
+    with pytest.raises(PrivacyViolationError, match=r"A step took longer than max_duration = 0\.005 s"):
+        _trainer(PositiveDelay(noise, unit=0.001, max_duration=0.005)).fit(_Work(0.02), _loader(1))
+    delay = PositiveDelay(_reusable(noise, 10), unit=0.001, max_duration=0.005, on_overrun="count")
+    with pytest.warns(UserWarning, match="2 of 2 steps took longer than max_duration"):
+        _trainer(delay).fit(_Work(0.02), _loader(2))
+
+
+def test_an_undeclared_maximum_is_said_to_be_an_assumption():
+    with pytest.warns(UserWarning, match="differ by at most 0.001 s is your assumption"):
+        _trainer(PositiveDelay(PositiveNoise.for_dp(1.0, 0.01), unit=0.001)).fit(_Work(), _loader(1))
+
+
+def test_the_wait_ends_at_the_deadline():
+    deadline = time.monotonic() + 0.02
+    wait_until(deadline)
+    assert time.monotonic() >= deadline
+    wait_until(deadline - 1.0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"unit": 0.0}, ValueError, "unit must be a positive number of seconds"),
+        ({"max_duration": -1.0}, ValueError, "max_duration must be a positive number"),
+        ({"on_overrun": "ignore"}, ValueError, 'on_overrun must be "raise" or "count"'),
+        ({"noise": DiscreteNoise([0.5, 0.5])}, TypeError, "noise must be made by PositiveNoise"),
+    ],
+)
+def test_bad_arguments(arguments, error, message):
+    with pytest.raises(error, match=message):
+        PositiveDelay(**{"noise": PositiveNoise.for_dp(1.0, 0.01), **arguments})

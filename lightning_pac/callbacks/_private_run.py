@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from lightning_pac.callbacks._noisy_sum import NoisySum
 from lightning_pac.callbacks._released_gradient import ReleasedGradient
 from lightning_pac.callbacks._run_journal import RunJournal
-from lightning_pac.data import PrivateDataLoader
+from lightning_pac.data import PrivateDataLoader, ResumableDataLoader
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.gradients import make_engine
 
@@ -68,6 +68,7 @@ class PrivateRun:
         accountant = self.journal.running.accountant
         if self.journal.stretch_steps % accountant.sampling.steps_per_epoch(accountant.scenario.num_records):
             self.journal.begin_stretch(first_step)
+        self.noisy_sum.clear()  # an epoch may have ended between two microbatches of a step
         self._steps_this_epoch = 0
 
     def begin_batch(self, batch_idx: int) -> None:
@@ -79,6 +80,7 @@ class PrivateRun:
                     f"Batch {batch_idx} is microbatch {self.loader.microbatch} of its draw, so that one step would mix "
                     "two draws: resume from a checkpoint that was saved after an optimizer step."
                 )
+        self._mark_last_batch(unused=True)
         self._awaiting_gradient = self._num_drawn != 0
         self.released = False
 
@@ -109,6 +111,7 @@ class PrivateRun:
                 "The optimizer evaluates the gradient twice in one step, and each evaluation is a release of its own: "
                 "use an optimizer that evaluates it once."
             )
+        self._mark_last_batch(unused=False)
         self.journal.start_step(step)
         release = self.noisy_sum.release(reduce)
         self._gradient.write(release[:-1] / self.batch_size)
@@ -119,6 +122,7 @@ class PrivateRun:
     def end_batch(self, optimizer: Optimizer) -> None:
         """Check that the optimizer used the released gradient, and that what it made of it is finite."""
         self._check_gradient_was_added()
+        self._mark_last_batch(unused=False)
         if self.released:
             self._gradient.verify()
             _check_finite(self._pl_module, optimizer)
@@ -143,6 +147,10 @@ class PrivateRun:
         self._engine.detach()
         self._hook.remove()
 
+    def _mark_last_batch(self, unused: bool) -> None:
+        if isinstance(self.loader, ResumableDataLoader):
+            self.loader.last_is_unused = unused
+
     def _check_gradient_was_added(self) -> None:
         if self._awaiting_gradient:
             raise PrivacyViolationError(
@@ -154,10 +162,10 @@ class PrivateRun:
 def _check_finite(pl_module: pl.LightningModule, optimizer: Optimizer) -> None:
     """End the run on what is public only: parameters and optimizer state, never a gradient."""
     state = [value for values in optimizer.state.values() for value in values.values() if isinstance(value, Tensor)]
-    for name, tensors in (("parameters", list(pl_module.parameters())), ("optimizer state", state)):
+    for name, tensors in (("parameters are", list(pl_module.parameters())), ("optimizer state is", state)):
         floating = [tensor.detach() for tensor in tensors if tensor.is_floating_point()]
         if floating and not torch.nn.utils.get_total_norm(floating).isfinite():
             raise RuntimeError(
-                f"The {name} are no longer finite, so training has diverged: lower the learning rate, or use a larger "
+                f"The {name} no longer finite, so training has diverged: lower the learning rate, or use a larger "
                 "batch for less noise."
             )

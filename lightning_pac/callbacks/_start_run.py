@@ -100,7 +100,7 @@ def open_journal(
     """The run's journal in the ledger, declared with everything its costs rest on."""
     terms = accountant.to_dict()
     declaration = {
-        "coupling": {"scenario": terms.pop("scenario"), "renyi_order": terms.pop("renyi_order")},
+        "coupling": {"scenario": accountant.scenario.coupling(), "renyi_order": terms.pop("renyi_order")},
         **terms,
         "noise_multiplier": noise_multiplier,
         "max_grad_norm": arguments.max_grad_norm,
@@ -121,13 +121,14 @@ def begin_attempt(
         BudgetExceededError: If not even one step can be paid for.
     """
     continues_pass = False
+    resumes_epoch = isinstance(loader, PrivateDataLoader) and trainer.fit_loop.restarting
     if isinstance(loader, ResumableDataLoader):
         saved = resumed["loader"] if resumed is not None else None
-        if saved is not None and trainer.fit_loop.restarting and not loader.within_pass:
+        if saved is not None and resumes_epoch and not loader.within_pass:
             # Lightning restores loaders, but not if `estimated_stepping_batches` was read in configure_optimizers.
             loader.load_state_dict(saved)
         continues_pass = loader.within_pass and not journal.replayed and journal.num_steps > 0
-    elif isinstance(loader, PrivateDataLoader) and trainer.fit_loop.restarting:
+    if isinstance(loader, PrivateDataLoader) and resumes_epoch:
         progress: Any = trainer.fit_loop.epoch_loop.batch_progress.current
         loader.skip_microbatches(progress.processed % trainer.accumulate_grad_batches)
     journal.begin_stretch(trainer.global_step, continues_pass)

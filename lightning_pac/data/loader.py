@@ -74,8 +74,13 @@ class ResumableDataLoader(PrivateDataLoader):
 
     It counts the batches that were delivered, not those that workers have fetched ahead. Resumed at a checkpoint, it
     gives the rest of the interrupted pass: no record twice, none never.
+
+    Attributes:
+        last_is_unused: Set by whoever trains while the last batch has not been used: a checkpoint that is saved then,
+            after an error, has it delivered again.
     """
 
+    last_is_unused = False
     _delivered = 0
 
     @override
@@ -92,7 +97,7 @@ class ResumableDataLoader(PrivateDataLoader):
 
     def state_dict(self) -> dict[str, Any]:
         """The pass and the position in it, as plain values."""
-        steps, rest = divmod(self._delivered, self.num_microbatches)
+        steps, rest = divmod(self._delivered - self.last_is_unused, self.num_microbatches)
         return {**self._passes.state_dict(steps), "num_microbatches": rest}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -102,10 +107,20 @@ class ResumableDataLoader(PrivateDataLoader):
             ValueError: If the state belongs to another dataset or batch size.
         """
         self._passes.load_state_dict(state)
-        self._microbatches.skip = state["num_microbatches"]
         steps = state["num_batches"] if state["num_batches"] < len(self._passes) else 0
+        self._microbatches.skip = state["num_microbatches"]
         self._microbatches.position = steps * self.num_microbatches + state["num_microbatches"]
         self._delivered = self._microbatches.position
+
+    @override
+    def skip_microbatches(self, count: int) -> None:
+        state = self.state_dict()
+        # What was delivered stays delivered, so the pass goes on at the next step if this one is past the place.
+        steps = state["num_batches"] + (state["num_microbatches"] > count)
+        if self.within_pass:
+            self.load_state_dict({**state, "num_batches": steps, "num_microbatches": count})
+        else:
+            super().skip_microbatches(count)
 
     @property
     def _passes(self) -> ShuffledBatchSampler:

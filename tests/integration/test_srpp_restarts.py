@@ -1,0 +1,317 @@
+"""Runs that are stopped, killed and resumed: the account is the journal's, never the checkpoint's."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import pytest
+import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
+from tiny_fits import RECORDS, Classifier, make_data, make_private, make_trainer
+from torch.utils.data import DataLoader, Dataset
+
+from lightning_pac import EpochShuffle, Poisson, PrivacyLedger, SRPPAccountant, TwoWorldScenario
+from lightning_pac.exceptions import BudgetExceededError, LedgerMismatchError
+
+
+class Numbered(Dataset[Any]):
+    """The small dataset, which notes the records that a step was computed on."""
+
+    def __len__(self) -> int:
+        return RECORDS
+
+    def __getitem__(self, index: int) -> Any:
+        inputs, label = make_data()[index]
+        return inputs, label, index
+
+
+class Noting(Classifier):
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[list[int]] = []
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        self.steps.append(batch[2].tolist())
+        return super().training_step(batch[:2], batch_idx)
+
+
+class NotingScheduled(Noting):
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), 0.05)
+        steps = int(self.trainer.estimated_stepping_batches)  # loads the data before the checkpoint is restored
+        return [optimizer], [torch.optim.lr_scheduler.LinearLR(optimizer, total_iters=steps)]
+
+
+def numbered_loader(**kwargs: Any) -> DataLoader[Any]:
+    return DataLoader(Numbered(), **{"batch_size": 10, "shuffle": True, **kwargs})
+
+
+class StopAfter(pl.Callback):
+    """Stops after a step, with a checkpoint of just that step if there is a path for it."""
+
+    def __init__(self, steps: int, path: Path | None = None) -> None:
+        self.steps = steps
+        self.path = path
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *args: Any) -> None:
+        if trainer.global_step == self.steps:
+            trainer.should_stop = True
+            if self.path is not None:
+                trainer.save_checkpoint(self.path)
+
+
+def fit(
+    folder: Path, private: Any, model: Any, *callbacks: pl.Callback, loader: Any = None, **options: Any
+) -> pl.Trainer:
+    checkpoint = options.pop("ckpt_path", None)
+    trainer = make_trainer(folder, private, *callbacks, **{"max_epochs": 3, "enable_checkpointing": True, **options})
+    trainer.fit(model, loader or numbered_loader(), ckpt_path=checkpoint)
+    return trainer
+
+
+def epsilon_of(path: Path) -> float:
+    with PrivacyLedger.read_only(path) as ledger:
+        return ledger.spent("rpp")
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("model_class", [Noting, NotingScheduled])
+def test_stopped_at_a_checkpoint_our_loader_goes_on_as_if_nothing_had_happened(
+    model_class: Any, num_workers: int, tmp_path: Path
+) -> None:
+    arguments = {"noise_multiplier": 2.0, "sampling": EpochShuffle(10)}
+    loader = numbered_loader(num_workers=num_workers)
+    first, second = model_class(), model_class()
+    ledger = tmp_path / "run.db"
+    stop = StopAfter(8, tmp_path / "stop.ckpt")
+    fit(tmp_path, make_private(ledger=ledger, **arguments), first, stop, loader=loader)
+    resumed = make_private(ledger=ledger, **arguments)
+    trainer = fit(tmp_path, resumed, second, loader=loader, ckpt_path=tmp_path / "stop.ckpt")
+    steps = first.steps + second.steps
+    assert trainer.global_step == len(steps) == 18
+    for start in range(0, 18, 6):
+        assert sorted(sum(steps[start : start + 6], [])) == list(range(RECORDS))
+    uninterrupted = SRPPAccountant(TwoWorldScenario(2, num_records=RECORDS), EpochShuffle(10), 4.0, "rpp")
+    assert resumed.account.epsilon == pytest.approx(uninterrupted.epsilon(2.0, 18))
+    assert epsilon_of(ledger) == pytest.approx(uninterrupted.epsilon(2.0, 18))
+
+
+def test_a_stock_loader_opens_a_new_pass(tmp_path: Path) -> None:
+    ledger = tmp_path / "run.db"
+    fit(tmp_path, make_private(ledger=ledger), Noting(), StopAfter(8, tmp_path / "stop.ckpt"))
+    resumed = make_private(ledger=ledger)
+    fit(tmp_path, resumed, Noting(), ckpt_path=tmp_path / "stop.ckpt")
+    accountant = SRPPAccountant(TwoWorldScenario(2, num_records=RECORDS), EpochShuffle(10), 4.0, "rpp")
+    # One pass, two steps of the second, the remaining four redrawn, and the third.
+    assert resumed.account.epsilon == pytest.approx(accountant.epsilon(1.0, [8, 4, 6]))
+    assert epsilon_of(ledger) == pytest.approx(accountant.epsilon(1.0, [8, 4, 6]))
+    assert resumed.account.epsilon > accountant.epsilon(1.0, 18)
+
+
+@pytest.mark.parametrize("sampling", [EpochShuffle(10), Poisson(1 / 6)])
+def test_replayed_steps_are_charged_again(sampling: Any, tmp_path: Path, capsys: Any) -> None:
+    ledger = tmp_path / "run.db"
+    first = make_private(ledger=ledger, sampling=sampling)
+    checkpoint = ModelCheckpoint(tmp_path, filename="early", every_n_train_steps=4, save_top_k=1, monitor=None)
+    fit(tmp_path, first, Noting(), checkpoint, StopAfter(7))
+    resumed = make_private(ledger=ledger, sampling=sampling)
+    with pytest.warns(UserWarning, match="journal holds 3 steps that the checkpoint does not know.*charged again"):
+        fit(tmp_path, resumed, Noting(), ckpt_path=tmp_path / "early.ckpt")
+    accountant = SRPPAccountant(TwoWorldScenario(2, num_records=RECORDS), sampling, 4.0, "rpp")
+    assert resumed.account.num_steps == 7 + 14
+    assert resumed.account.epsilon == pytest.approx(accountant.epsilon(1.0, [7, 2, 12]))
+    assert epsilon_of(ledger) == pytest.approx(accountant.epsilon(1.0, [7, 2, 12]))
+
+
+def test_replaying_stops_where_the_budget_ends(tmp_path: Path) -> None:
+    arguments = {"epsilon": 3.0, "sampling": Poisson(1 / 6), "ledger": tmp_path / "run.db"}
+    checkpoint = ModelCheckpoint(tmp_path, filename="early", every_n_train_steps=4, save_top_k=1, monitor=None)
+    fit(tmp_path, make_private(**arguments), Noting(), checkpoint, StopAfter(7))
+    resumed = make_private(**arguments)
+    trainer = fit(tmp_path, resumed, Noting(), ckpt_path=tmp_path / "early.ckpt")
+    assert trainer.global_step == 4 + 11
+    assert resumed.account.num_steps == 18
+    assert resumed.account.epsilon <= 3.0 * (1 + 1e-9)
+    with pytest.raises(BudgetExceededError, match="18 steps have cost 3 and the next one would pass the budget"):
+        fit(tmp_path, make_private(**arguments), Noting(), ckpt_path=tmp_path / "early.ckpt")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"noise_multiplier": 1.2},
+        {"max_grad_norm": 2.0},
+        {"renyi_order": 8},
+        {"notion": "joint"},
+        {"scenario": TwoWorldScenario(num_differing=1)},
+        {"sampling": Poisson(0.1)},
+    ],
+)
+def test_a_changed_configuration_is_an_error(change: dict[str, Any], tmp_path: Path) -> None:
+    fit(tmp_path, make_private(), Noting(), StopAfter(4, tmp_path / "stop.ckpt"))
+    name = next(iter(change)) if "scenario" not in change else "scenario.num_differing"
+    with pytest.raises(LedgerMismatchError, match=rf"other arguments: {name} \(was"):
+        fit(tmp_path, make_private(**change), Noting(), ckpt_path=tmp_path / "stop.ckpt")
+
+
+@pytest.mark.parametrize("options", [{"loader": numbered_loader(batch_size=12)}, {"accumulate_grad_batches": 2}])
+def test_changed_batches_are_an_error(options: dict[str, Any], tmp_path: Path) -> None:
+    fit(tmp_path, make_private(), Noting(), StopAfter(4, tmp_path / "stop.ckpt"))
+    with pytest.raises(LedgerMismatchError, match=r"sampling.batch_size \(10, now"):
+        fit(tmp_path, make_private(), Noting(), ckpt_path=tmp_path / "stop.ckpt", **options)
+
+
+def test_a_checkpoint_without_our_state_is_refused(tmp_path: Path) -> None:
+    trainer = fit(tmp_path, make_private(), Noting(), StopAfter(4))
+    trainer.save_checkpoint(tmp_path / "weights.ckpt", weights_only=True)
+    plain = pl.Trainer(
+        accelerator="cpu", max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False
+    )
+    plain.fit(Noting(), numbered_loader())
+    plain.save_checkpoint(tmp_path / "raw.ckpt")
+    with pytest.raises(MisconfigurationException, match=r"holds no account of SRPPSGD.*load the weights alone"):
+        fit(tmp_path, make_private(), Noting(), ckpt_path=tmp_path / "raw.ckpt")
+    with pytest.raises((MisconfigurationException, KeyError)):
+        fit(tmp_path, make_private(), Noting(), ckpt_path=tmp_path / "weights.ckpt")
+
+
+def test_a_journal_that_is_gone_or_older_is_refused(tmp_path: Path) -> None:
+    fit(tmp_path, make_private(), Noting(), StopAfter(4, tmp_path / "stop.ckpt"))
+    journal = tmp_path / "privacy_ledger.db"
+    moved = journal.rename(tmp_path / "moved.db")
+    with pytest.raises(LedgerMismatchError, match="which is gone, so what it cost is unknown: give ledger="):
+        fit(tmp_path, make_private(), Noting(), ckpt_path=tmp_path / "stop.ckpt")
+    with pytest.raises(
+        LedgerMismatchError, match=r"has no account 'srpp-sgd-.*where the checkpoint's run was journalled"
+    ):
+        fit(tmp_path, make_private(ledger=tmp_path / "new.db"), Noting(), ckpt_path=tmp_path / "stop.ckpt")
+    resumed = make_private(ledger=moved)
+    fit(tmp_path, resumed, Noting(), ckpt_path=tmp_path / "stop.ckpt")
+    assert resumed.account.num_steps == 18
+
+
+def test_no_state_of_poisson_draws_is_written(tmp_path: Path) -> None:
+    fit(tmp_path, make_private(sampling=Poisson(0.2)), Noting(), StopAfter(4, tmp_path / "stop.ckpt"))
+    checkpoint = torch.load(tmp_path / "stop.ckpt", weights_only=True)
+    assert checkpoint["callbacks"]["lightning_pac.SRPPSGD"]["loader"] is None
+    assert "combined_loader" not in checkpoint["loops"]["fit_loop"]["state_dict"]
+    assert not any(torch.is_tensor(value) for value in checkpoint["callbacks"]["lightning_pac.SRPPSGD"].values())
+
+
+def test_a_second_fit_goes_on_with_the_account(tmp_path: Path) -> None:
+    private, model = make_private(), Noting()
+    trainer = fit(tmp_path, private, model, max_epochs=1)
+    trainer.fit_loop.max_epochs = 2
+    trainer.fit(model, numbered_loader())
+    accountant = SRPPAccountant(TwoWorldScenario(2, num_records=RECORDS), EpochShuffle(10), 4.0, "rpp")
+    assert private.account.num_steps == trainer.global_step == 12
+    assert private.account.epsilon == pytest.approx(accountant.epsilon(1.0, 12))
+
+
+class Failing(Noting):
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self.at = at
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        if len(self.steps) == self.at:
+            raise ConnectionError("the machine went away")
+        return super().training_step(batch, batch_idx)
+
+
+@pytest.mark.parametrize("at", [2, 3, 4, 7])
+@pytest.mark.parametrize("sampling", [None, EpochShuffle(20), Poisson(1 / 3)])
+def test_a_checkpoint_between_two_microbatches_can_be_resumed(sampling: Any, at: int, tmp_path: Path) -> None:
+    ledger = tmp_path / "run.db"
+    first = make_private(ledger=ledger, sampling=sampling)
+    with pytest.raises(ConnectionError):
+        fit(
+            tmp_path,
+            first,
+            Failing(at),
+            OnExceptionCheckpoint(tmp_path, "failed"),
+            accumulate_grad_batches=2,
+        )
+    resumed = make_private(ledger=ledger, sampling=sampling)
+    trainer = fit(tmp_path, resumed, Noting(), ckpt_path=tmp_path / "failed.ckpt", accumulate_grad_batches=2)
+    assert trainer.global_step == 9
+    assert resumed.account.num_steps == 9
+
+
+CHILD = """
+import pathlib, random, sys
+sys.path.insert(0, sys.argv[3])
+from test_srpp_restarts import *
+folder, sampling = pathlib.Path(sys.argv[1]), eval(sys.argv[2])
+class Counting(pl.Callback):
+    def on_before_optimizer_step(self, trainer, pl_module, optimizer):
+        with open(folder / "noised", "a") as file:
+            file.write(".")
+checkpoint = ModelCheckpoint(folder, filename="last", every_n_train_steps=3, save_top_k=1, monitor=None,
+                             enable_version_counter=False, save_on_train_epoch_end=False)
+path = folder / "last.ckpt"
+private = make_private(ledger=folder / "run.db", sampling=sampling)
+fit(folder, private, Noting(), checkpoint, Counting(), max_epochs=100000, ckpt_path=path if path.exists() else None)
+"""
+
+
+def kill_and_resume(folder: Path, sampling: str, times: int, seed: int) -> None:
+    generator = random.Random(seed)
+    noised, noted = folder / "noised", 0
+    for kill in range(1, times + 1):
+        child = subprocess.Popen(
+            [sys.executable, "-c", CHILD, str(folder), sampling, str(Path(__file__).parent)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        assert child.stderr is not None
+        deadline, target = time.monotonic() + 120, noted + generator.randint(4, 15)
+        while not noised.exists() or noised.stat().st_size < target:
+            assert child.poll() is None, child.stderr.read().decode()[-3000:]
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        time.sleep(generator.uniform(0.0, 0.02))
+        child.send_signal(signal.SIGKILL)
+        child.communicate()
+        noted = noised.stat().st_size
+        with PrivacyLedger.read_only(folder / "run.db") as ledger:
+            (account,) = ledger.accounts()
+            lengths, spent = [attempt.num_steps for attempt in account.attempts()], account.spent
+        # A step is noted once its gradient is written, so the step that was killed may be on the journal alone.
+        assert noted <= sum(lengths) <= noted + kill
+    state = torch.load(folder / "last.ckpt", weights_only=True)["callbacks"]["lightning_pac.SRPPSGD"]
+    assert state["journal"]["num_steps"] <= sum(lengths)
+    scenario = TwoWorldScenario(2, num_records=RECORDS)
+    accountant = SRPPAccountant(scenario, eval(sampling), 4.0, "rpp")
+    if sampling.startswith("Poisson"):
+        assert spent == pytest.approx(accountant.epsilon(1.0, sum(lengths)))
+    else:
+        assert accountant.epsilon(1.0, sum(lengths)) <= spent * (1 + 1e-9) <= accountant.epsilon(1.0, lengths) * 1.001
+
+
+@pytest.mark.parametrize("sampling", ["EpochShuffle(10)", "Poisson(1/6)"])
+def test_the_account_of_a_killed_run_is_its_journal(sampling: str, tmp_path: Path) -> None:
+    kill_and_resume(tmp_path, sampling, times=2, seed=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sampling", ["EpochShuffle(10)", "Poisson(1/6)"])
+def test_the_account_of_a_run_killed_fifty_times_is_its_journal(sampling: str, tmp_path: Path) -> None:
+    kill_and_resume(tmp_path, sampling, times=50, seed=2)
+
+
+def test_the_kill_test_would_notice_a_step_that_is_not_journalled(tmp_path: Path) -> None:
+    """Without a journal, the checkpoint alone misses the steps after it."""
+    private = make_private(ledger=tmp_path / "run.db", sampling=EpochShuffle(10))
+    checkpoint = ModelCheckpoint(tmp_path, filename="early", every_n_train_steps=4, save_top_k=1, monitor=None)
+    fit(tmp_path, private, Noting(), checkpoint, StopAfter(7))
+    known = torch.load(tmp_path / "early.ckpt", weights_only=True)["callbacks"]["lightning_pac.SRPPSGD"]
+    assert known["journal"]["num_steps"] == 4 < private.account.num_steps == 7

@@ -1,0 +1,480 @@
+"""What a private fit really does, seen from outside: gradients, batches, accounts, stops, metrics."""
+
+import json
+import logging
+import math
+import warnings
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import pytest
+import torch
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger
+from scipy import stats
+from tiny_fits import RECORDS, Classifier, make_data, make_loader, make_private, make_trainer
+from torch import nn
+from torch.utils.data import DataLoader
+
+from lightning_pac import (
+    EpochShuffle,
+    FixedSize,
+    Poisson,
+    PrivacyLedger,
+    SRPPAccountant,
+    TwoWorldScenario,
+    WithReplacement,
+)
+from lightning_pac.exceptions import PrivacyViolationError
+from lightning_pac.randomness import release_grid
+
+THRESHOLD = 1e-6  # false alarms of each test on unseeded noise
+
+
+class Gradients(pl.Callback):
+    """Listed behind or before ours, it notes what it can see of the gradients."""
+
+    def __init__(self) -> None:
+        self.after_backward: list[bool] = []
+        self.used: list[torch.Tensor] = []
+
+    def on_after_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.after_backward.append(any(parameter.grad is not None for parameter in pl_module.parameters()))
+
+    def on_before_optimizer_step(self, trainer: Any, pl_module: pl.LightningModule, optimizer: Any) -> None:
+        self.used.append(torch.cat([p.grad.flatten().clone() for p in pl_module.parameters() if p.grad is not None]))
+
+
+class Silent(Classifier):
+    """Every record's gradient is zero, so that a released gradient is noise alone."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        return super().training_step(batch, batch_idx) * 0.0
+
+
+@pytest.mark.parametrize(("accumulate", "precision"), [(1, "32-true"), (4, "32-true"), (1, "bf16-mixed")])
+@pytest.mark.parametrize("sampling", [None, Poisson(rate=0.1)])
+def test_the_noise_in_the_gradient_has_the_stated_deviation(
+    accumulate: int, precision: str, sampling: Any, tmp_path: Path
+) -> None:
+    seen = Gradients()
+    private = make_private(noise_multiplier=1.5, max_grad_norm=0.7, sampling=sampling)
+    options = {"accumulate_grad_batches": accumulate, "precision": precision, "max_steps": 40, "max_epochs": -1}
+    make_trainer(tmp_path, private, seen, **options).fit(Silent(), make_loader(batch_size=5))
+    batch_size = 6.0 if sampling else 5.0 * accumulate
+    assert len(seen.used) == 40
+    deviation = 1.5 * 0.7 * math.sqrt(1 + 0.1**2)
+    noise = torch.cat(seen.used) * batch_size / deviation
+    assert stats.kstest(noise.numpy(), "norm").pvalue > THRESHOLD
+    assert stats.kstest(noise.numpy() * 1.1, "norm").pvalue < stats.kstest(noise.numpy(), "norm").pvalue
+    for first, second in zip(seen.used, seen.used[1:], strict=False):
+        assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize("accumulate", [1, 4])
+def test_the_released_sum_is_a_multiple_of_the_public_grid(accumulate: int, tmp_path: Path) -> None:
+    seen = Gradients()
+    private = make_private(noise_multiplier=1.5, max_grad_norm=0.7)
+    trainer = make_trainer(tmp_path, private, seen, accumulate_grad_batches=accumulate)
+    trainer.fit(Classifier(), make_loader(batch_size=4))  # 4 and 16: dividing by them is exact
+    released = torch.cat(seen.used).double() * 4 * accumulate
+    assert torch.all(torch.remainder(released, release_grid(1.5 * 0.7 * math.sqrt(1.01))) == 0)
+
+
+def clipped_mean(model: Classifier, batch: Any, batch_size: float, max_grad_norm: float) -> torch.Tensor:
+    """The sum of clipped gradients by a loop over the records."""
+    total = torch.zeros(sum(parameter.numel() for parameter in model.parameters()))
+    for row in range(len(batch[0])):
+        loss = Classifier.training_step(model, (batch[0][row : row + 1], batch[1][row : row + 1]), 0)
+        gradient = torch.cat([part.flatten() for part in torch.autograd.grad(loss, list(model.parameters()))])
+        total += gradient * min(1.0, max_grad_norm / float(gradient.norm()))
+    return total / batch_size
+
+
+@pytest.mark.parametrize("accumulate", [1, 4])
+def test_without_noise_the_gradient_is_the_clipped_mean(accumulate: int, tmp_path: Path) -> None:
+    model, seen = Classifier(learning_rate=0.0), Gradients()
+    private = make_private(noise_multiplier=1e-7, max_grad_norm=0.4)
+    trainer = make_trainer(tmp_path, seen, private, accumulate_grad_batches=accumulate)
+    # 60 records in batches of 8: the last batch holds 4, and with accumulation the last step has no full window.
+    trainer.fit(model, make_loader(batch_size=8, shuffle=False))
+    step = 8 * accumulate
+    expected = [clipped_mean(model, make_data()[start : start + step], step, 0.4) for start in range(0, RECORDS, step)]
+    assert len(seen.used) == len(expected) == trainer.global_step
+    for used, wanted in zip(seen.used, expected, strict=True):
+        assert torch.allclose(used, wanted, atol=1e-5)
+    assert not any(seen.after_backward), "a raw gradient was visible after backward"
+
+
+def test_a_callback_listed_first_still_comes_second(tmp_path: Path) -> None:
+    seen, private = Gradients(), make_private()
+    trainer = make_trainer(tmp_path, seen, private)
+    trainer.fit(Classifier(), make_loader())
+    assert trainer.callbacks[0] is private  # type: ignore[attr-defined]
+    assert not any(seen.after_backward)
+
+
+def test_more_noise_moves_the_parameters_further(tmp_path: Path) -> None:
+    def distance(noise_multiplier: float) -> float:
+        model = Classifier()
+        before = torch.cat([parameter.detach().clone().flatten() for parameter in model.parameters()])
+        trainer = make_trainer(tmp_path, make_private(noise_multiplier=noise_multiplier))
+        trainer.fit(model, make_loader())
+        return float((torch.cat([parameter.detach().flatten() for parameter in model.parameters()]) - before).norm())
+
+    assert distance(1000.0) > 50 * distance(1.0)
+
+
+class Sizes(Classifier):
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        self.sizes.append(len(batch[0]))
+        return super().training_step(batch, batch_idx)
+
+
+class FromModule(Sizes):
+    def train_dataloader(self) -> Any:
+        return make_loader()
+
+
+class FromDataModule(pl.LightningDataModule):
+    def train_dataloader(self) -> Any:
+        return make_loader()
+
+
+class Scheduled(Sizes):
+    """Reads the number of steps while the optimizer is configured, which loads the data early."""
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), 0.05)
+        steps = int(self.trainer.estimated_stepping_batches)
+        return [optimizer], [torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=steps + 1)]
+
+
+@pytest.mark.parametrize("source", ["argument", "module", "datamodule", "scheduled"])
+def test_poisson_sampling_takes_place_wherever_the_loader_comes_from(source: str, tmp_path: Path) -> None:
+    model = {"module": FromModule, "scheduled": Scheduled}.get(source, Sizes)()
+    data = {"module": None, "datamodule": FromDataModule()}.get(source, make_loader())
+    trainer = make_trainer(tmp_path, make_private(sampling=Poisson(rate=0.1)), max_epochs=4)
+    trainer.fit(model, data)
+    assert len(model.sizes) == trainer.global_step == 40
+    assert len(set(model.sizes)) > 2, "40 Poisson batches of mean size 6 all had one of two sizes"
+    assert "process_dataloader" not in vars(trainer.strategy)
+
+
+def test_an_empty_batch_still_takes_a_noised_step(tmp_path: Path) -> None:
+    seen, private = Gradients(), make_private(sampling=Poisson(rate=1 / 50))
+    model = Sizes()
+    # 50 batches of 8 records at rate 1/50: each is empty with probability 0.85, none at all is with 1e-41.
+    trainer = make_trainer(tmp_path, private, seen)
+    trainer.fit(model, make_loader(records=8))
+    assert trainer.global_step == len(seen.used) == 50
+    assert private.account.num_steps == 50
+    deviation = math.sqrt(1.01) / (8 / 50)
+    quiet = torch.stack(seen.used).norm(dim=1).median() / math.sqrt(seen.used[0].numel())
+    assert float(quiet) == pytest.approx(deviation, rel=0.25)  # each norm is within 25 % but once in 3e4; 50 of them
+
+
+def test_a_placeholder_for_an_empty_batch_adds_nothing(tmp_path: Path) -> None:
+    seen, private = Gradients(), make_private(sampling=Poisson(rate=1e-4), noise_multiplier=1e-7)
+    make_trainer(tmp_path, private, seen, max_steps=20, max_epochs=-1).fit(Classifier(), make_loader(records=4))
+    # All but a few batches are empty (each record is drawn with probability 2e-3 in the whole run).
+    assert sum(float(used.norm()) < 0.1 for used in seen.used) >= 15
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "batch_size", "sampling"),
+    [
+        ({}, {}, 10, EpochShuffle(10)),
+        ({}, {"accumulate_grad_batches": 3}, 30, EpochShuffle(30)),
+        ({}, {"limit_train_batches": 4}, 10, EpochShuffle(10, steps_per_pass=4)),
+        ({"sampling": FixedSize(20)}, {"accumulate_grad_batches": 2}, 20, FixedSize(20)),
+        ({"sampling": WithReplacement(20)}, {}, 20, WithReplacement(20)),
+        ({"sampling": Poisson(0.2)}, {"accumulate_grad_batches": 4}, 12, Poisson(0.2)),
+    ],
+)
+def test_the_account_is_for_steps_and_not_for_microbatches(
+    arguments: dict[str, Any], options: dict[str, Any], batch_size: float, sampling: Any, tmp_path: Path
+) -> None:
+    private, seen = make_private(**arguments), Gradients()
+    trainer = make_trainer(tmp_path, private, seen, max_epochs=2, **options)
+    trainer.fit(Silent(), make_loader())
+    account = private.account
+    assert account.accountant.sampling == sampling
+    assert account.num_steps == trainer.global_step == len(seen.used)
+    scenario = TwoWorldScenario(num_differing=2, num_records=RECORDS)
+    expected = SRPPAccountant(scenario, sampling, 4.0, "rpp").epsilon(1.0, trainer.global_step)
+    assert account.epsilon == pytest.approx(expected)
+    deviation = float(torch.cat(seen.used).std()) * batch_size
+    assert deviation == pytest.approx(math.sqrt(1.01), rel=0.2)  # 300 draws or more: 5 deviations
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "64-true"])
+@pytest.mark.parametrize("adjacency", ["replace", "zero_out", "add_remove"])
+def test_every_adjacency_and_precision_trains(adjacency: Any, precision: Any, tmp_path: Path) -> None:
+    scenario = TwoWorldScenario(num_differing=2, adjacency=adjacency)
+    private = make_private(scenario=scenario, epsilon=4.0, sampling=Poisson(rate=0.25, batch_size=15))
+
+    class Typed(Classifier):
+        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+            return super().training_step((batch[0].to(self.network[0].weight.dtype), batch[1]), batch_idx)  # type: ignore[index]
+
+    trainer = make_trainer(tmp_path, private, precision=precision, max_epochs=3)
+    trainer.fit(Typed(), make_loader())
+    assert trainer.global_step == 12
+    assert private.account.epsilon == pytest.approx(4.0, rel=1e-5)
+    assert private.account.epsilon <= 4.0 * (1 + 1e-9)
+
+
+class Tampering(pl.Callback):
+    def __init__(self, tamper: Any) -> None:
+        self.tamper = tamper
+
+    def on_before_optimizer_step(self, trainer: Any, pl_module: pl.LightningModule, optimizer: Any) -> None:
+        for parameter in pl_module.parameters():
+            self.tamper(parameter)
+
+
+class TamperingModule(Classifier):
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        self.network[0].weight.grad.mul_(2.0)  # type: ignore[index, union-attr, operator]
+
+
+class TamperingOptimizer(Classifier):
+    def configure_optimizers(self) -> Any:
+        class Centralizing(torch.optim.SGD):
+            def step(self, closure: Any = None) -> Any:
+                with torch.enable_grad():
+                    closure()
+                for group in self.param_groups:
+                    for parameter in group["params"]:
+                        parameter.grad.sub_(parameter.grad.mean())
+                return super().step()
+
+        return Centralizing(self.parameters(), 0.1)
+
+
+@pytest.mark.parametrize(
+    ("model", "callbacks"),
+    [
+        (Classifier, [Tampering(lambda parameter: parameter.grad.mul_(0.1))]),
+        (Classifier, [Tampering(lambda parameter: setattr(parameter, "grad", torch.zeros_like(parameter)))]),
+        (TamperingModule, []),
+        (TamperingOptimizer, []),
+    ],
+)
+def test_a_gradient_that_is_not_the_released_one_ends_the_run(model: Any, callbacks: Any, tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, *callbacks, make_private())
+    with pytest.raises(PrivacyViolationError, match="before the optimizer used it"):
+        trainer.fit(model(), make_loader())
+    assert trainer.global_step <= 1
+
+
+def test_the_run_stops_before_a_step_that_would_pass_the_budget(tmp_path: Path) -> None:
+    scenario = TwoWorldScenario(num_differing=2, num_records=RECORDS)
+    accountant = SRPPAccountant(scenario, FixedSize(10), 4.0, "rpp")
+    budget = accountant.epsilon(2.0, 7) * 1.0001
+    with PrivacyLedger(tmp_path / "shared.db", budget={"rpp": budget}) as ledger:
+        private = make_private(noise_multiplier=2.0, sampling=FixedSize(10), ledger=ledger)
+        trainer = make_trainer(tmp_path, private, max_epochs=5)
+        trainer.fit(Classifier(), make_loader())
+        assert trainer.global_step == private.account.num_steps == 7
+        assert ledger.spent("rpp") == pytest.approx(accountant.epsilon(2.0, 7))
+
+
+@pytest.mark.parametrize("option", [{"min_epochs": 4}, {"min_steps": 20}])
+def test_a_least_number_of_steps_does_not_override_the_budget(option: dict[str, int], tmp_path: Path) -> None:
+    accountant = SRPPAccountant(TwoWorldScenario(2, num_records=RECORDS), FixedSize(10), 4.0, "rpp")
+    with PrivacyLedger(tmp_path / "shared.db", budget={"rpp": accountant.epsilon(2.0, 7) * 1.0001}) as ledger:
+        private = make_private(noise_multiplier=2.0, sampling=FixedSize(10), ledger=ledger)
+        trainer = make_trainer(tmp_path, private, max_epochs=5, **option)
+        trainer.fit(Classifier(), make_loader())
+        assert trainer.global_step == ledger.account(ledger.accounts()[0].name, "rpp").attempts()[0].num_steps == 7
+
+
+def test_runs_on_one_dataset_share_a_ledger(tmp_path: Path) -> None:
+    path = tmp_path / "shared.db"
+    for _ in range(2):
+        make_trainer(tmp_path, make_private(ledger=path)).fit(Classifier(), make_loader())
+    with PrivacyLedger.read_only(path) as ledger:
+        first, second = ledger.accounts()
+        assert first.spent == second.spent > 0
+        assert ledger.spent("rpp") == pytest.approx(2 * first.spent)
+
+
+class Logging(Classifier):
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        loss = super().training_step(batch, batch_idx)
+        self.log("train_loss", loss)
+        return loss
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("val_loss", super().training_step(batch, batch_idx))
+
+
+@pytest.mark.parametrize("notion", ["rpp", "ave", "joint", "ms-ave", "ms-joint"])
+def test_metrics_cards_and_the_summary_agree(notion: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    private = make_private(epsilon=3.0, notion=notion, sampling=EpochShuffle(10))
+    trainer = make_trainer(
+        tmp_path,
+        private,
+        max_epochs=2,
+        logger=CSVLogger(tmp_path),
+        enable_checkpointing=True,
+        log_every_n_steps=1,
+    )
+    with caplog.at_level(logging.INFO):
+        trainer.fit(Logging(), make_loader(), make_loader(shuffle=False))
+    metric = {"rpp": "rpp", "ave": "srpp_ave", "joint": "srpp_joint", "ms-ave": "ms_srpp_ave"}
+    name = f"privacy/{metric.get(notion, 'ms_srpp_joint')}_epsilon"
+    logged = trainer.callback_metrics
+    assert float(logged[name]) == pytest.approx(3.0)
+    assert name in trainer.progress_bar_metrics
+    assert float(logged["privacy/rpp_epsilon"]) >= 3.0 * 0.9999
+    assert 0.5 < float(logged["privacy/world_success_bound"]) < 1
+    assert float(logged["privacy/noise_multiplier"]) == pytest.approx(private.account.noise_multiplier)
+    assert float(logged["privacy/clipped_fraction_deviation"]) > 0
+    assert torch.isfinite(logged["privacy/clipped_fraction"])
+    cards = list(tmp_path.rglob("privacy_card.json"))
+    assert len(cards) == 2, "one beside the logs, one beside the checkpoint"
+    values = {entry["name"]: entry["value"] for entry in json.loads(cards[0].read_text())["guarantees"]}
+    assert values[name.removeprefix("privacy/")] == pytest.approx(3.0)
+    checkpoint = torch.load(next(tmp_path.rglob("*.ckpt")), weights_only=True)
+    assert checkpoint["privacy_card"]["details"]["num_steps"] == 12
+    assert "SRPPSGD: noise multiplier" in caplog.text
+    assert "ratio of clipped signal to noise at most" in caplog.text
+    assert f"SRPPSGD: 12 noised steps, {name.removeprefix('privacy/')} 3" in caplog.text
+
+
+def test_values_that_leave_without_noise_are_named_in_one_warning(tmp_path: Path) -> None:
+    class Plateau(Logging):
+        def configure_optimizers(self) -> Any:
+            optimizer = torch.optim.SGD(self.parameters(), 0.05)
+            scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "monitor": "val_loss"}}
+
+    callbacks = [EarlyStopping("val_loss"), ModelCheckpoint(tmp_path, monitor="train_loss")]
+    trainer = make_trainer(tmp_path, make_private(), *callbacks, enable_checkpointing=True)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trainer.fit(Plateau(), make_loader(), make_loader(shuffle=False))
+    messages = [str(warning.message) for warning in caught if "leave this run without noise" in str(warning.message)]
+    assert len(messages) == 1
+    for name in (
+        "train_loss,",
+        "val_loss (EarlyStopping)",
+        "train_loss (ModelCheckpoint)",
+        "val_loss (ReduceLROnPlateau)",
+    ):
+        assert name in messages[0]
+
+
+def test_a_hopeless_run_is_announced(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="this run will not learn. It would take a batch .* trainable parameters"):
+        make_trainer(tmp_path, make_private(noise_multiplier=500.0)).fit(Classifier(), make_loader())
+
+
+def test_a_loss_that_cannot_be_checked_is_announced(tmp_path: Path) -> None:
+    class NeedsTrainer(Classifier):
+        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+            assert self.trainer.training
+            return super().training_step(batch, batch_idx)
+
+    with pytest.warns(UserWarning, match="could not show that the loss of NeedsTrainer is a mean over records"):
+        make_trainer(tmp_path, make_private()).fit(NeedsTrainer(), make_loader())
+
+
+class Exploding(Classifier):
+    """Gives one record a gradient that is not finite."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        logits = self.network(batch[0])
+        losses = nn.functional.cross_entropy(logits, batch[1], reduction="none")
+        return (losses * torch.where(batch[0][:, 0] > 1.5, torch.inf, 1.0)).mean()
+
+
+def test_a_gradient_that_is_not_finite_counts_as_zero(tmp_path: Path) -> None:
+    model = Exploding()
+    assert (make_data().tensors[0][:, 0] > 1.5).any()
+    trainer = make_trainer(tmp_path, make_private(), max_epochs=2)
+    trainer.fit(model, make_loader())
+    assert trainer.global_step == 12
+    assert all(parameter.isfinite().all() for parameter in model.parameters())
+
+
+def test_parameters_that_are_not_finite_end_the_run(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="The parameters are no longer finite, so training has diverged"):
+        make_trainer(tmp_path, make_private()).fit(Classifier(learning_rate=1e38), make_loader())
+
+
+def test_an_optimizer_state_that_is_not_finite_ends_the_run(tmp_path: Path) -> None:
+    class Overflowing(pl.Callback):
+        def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+            trainer.optimizers[0].state[next(pl_module.parameters())]["average"] = torch.tensor([1.0, math.inf])
+
+    with pytest.raises(RuntimeError, match="The optimizer state is no longer finite"):
+        make_trainer(tmp_path, make_private(), Overflowing(), max_epochs=2).fit(Classifier(), make_loader())
+
+
+def test_the_model_is_left_as_it_was(tmp_path: Path) -> None:
+    model = Classifier()
+    model.network[0].bias.requires_grad_(False)  # type: ignore[index, union-attr, operator]
+    frozen = model.network[0].bias.detach().clone()  # type: ignore[index, union-attr, operator]
+    wanted = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
+    make_trainer(tmp_path, make_private()).fit(model, make_loader())
+    assert {name: parameter.requires_grad for name, parameter in model.named_parameters()} == wanted
+    assert torch.equal(model.network[0].bias, frozen)  # type: ignore[index, union-attr]
+    loss = model.training_step(make_data()[:4], 0)
+    loss.backward()
+    assert model.network[0].weight.grad is not None  # type: ignore[index, union-attr]
+    assert not any("grad_sample" in vars(parameter) for parameter in model.parameters())
+
+
+def test_under_add_remove_nothing_tells_the_number_of_records(tmp_path: Path) -> None:
+    scenario = TwoWorldScenario(num_differing=1, adjacency="add_remove")
+    private = make_private(scenario=scenario, epsilon=4.0, sampling=Poisson(rate=0.125, batch_size=40))
+    trainer = make_trainer(tmp_path, private)
+    trainer.fit(Classifier(), make_loader(records=397))
+    assert trainer.num_training_batches == 8
+    for card in tmp_path.rglob("privacy_card.*"):
+        assert "397" not in card.read_text()
+    with PrivacyLedger.read_only(tmp_path / "privacy_ledger.db") as ledger:
+        assert "397" not in json.dumps(ledger.accounts()[0].declaration)
+
+
+def test_a_replaced_loader_must_draw_like_the_first(tmp_path: Path) -> None:
+    class Changing(Classifier):
+        def train_dataloader(self) -> Any:
+            return make_loader(batch_size=10 if self.current_epoch == 0 else 12)
+
+    from lightning.fabric.utilities.exceptions import MisconfigurationException
+
+    trainer = make_trainer(tmp_path, make_private(), max_epochs=2, reload_dataloaders_every_n_epochs=1)
+    with pytest.raises(MisconfigurationException, match="replaced by one that draws otherwise"):
+        trainer.fit(Changing())
+    trainer = make_trainer(
+        tmp_path, make_private(sampling=Poisson(0.2)), max_epochs=2, reload_dataloaders_every_n_epochs=1
+    )
+    trainer.fit(Changing())
+    assert trainer.global_step == 10
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_workers_and_the_collate_function_are_kept(num_workers: int, tmp_path: Path) -> None:
+    collated: list[int] = []
+
+    def collate(records: Any) -> Any:
+        collated.append(len(records))
+        return torch.utils.data.default_collate(records)
+
+    trainer = make_trainer(tmp_path, make_private(sampling=Poisson(0.25)), max_epochs=2)
+    trainer.fit(Sizes(), make_loader(num_workers=num_workers, collate_fn=collate))
+    loader = trainer.train_dataloader
+    assert isinstance(loader, DataLoader)
+    assert loader.num_workers == num_workers
+    assert loader.collate_fn is collate
+    assert trainer.global_step == 8

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from lightning_pac.accountants import membership_success_bound as membership_success_bound
     from lightning_pac.callbacks import SRPPSGD as SRPPSGD
     from lightning_pac.callbacks import PACResponses as PACResponses
+    from lightning_pac.callbacks import PrivateMetrics as PrivateMetrics
     from lightning_pac.data import WithIndex as WithIndex
     from lightning_pac.data import describe_loader as describe_loader
     from lightning_pac.data import private_loader as private_loader
@@ -59,6 +60,7 @@ _EXPORTS: dict[str, str] = {
     "PrivacyLedger": "lightning_pac.accountants",
     "SRPPAccountant": "lightning_pac.accountants",
     "SRPPRun": "lightning_pac.accountants",
+    "PrivateMetrics": "lightning_pac.callbacks",
     "SRPPSGD": "lightning_pac.callbacks",
     "SavedResponder": "lightning_pac.modules",
     "Sequential": "lightning_pac.scenarios",

@@ -5,4 +5,4 @@ from lightning_pac.callbacks.positive_delay import PositiveDelay
 from lightning_pac.callbacks.private_metrics import PrivateMetrics
 from lightning_pac.callbacks.srpp_sgd import SRPPSGD
 
-__all__ = ["SRPPSGD", "PACResponses", "PositiveDelay"]
+__all__ = ["SRPPSGD", "PACResponses", "PositiveDelay", "PrivateMetrics"]

@@ -202,6 +202,20 @@ class TwoWorldScenario:
             values["num_differing"] = list(self.num_differing)
         return values
 
+    def coupling(self) -> dict[str, Any]:
+        """What several releases must declare alike for their costs to add, as plain values.
+
+        The number of records is no part of it: releases may read different parts of the data (training and validation
+        records, say), and `num_differing` then counts all records that differ.
+
+        Example:
+            >>> TwoWorldScenario(num_differing=10, num_records=500).coupling()["num_differing"]
+            10
+        """
+        values = self.to_dict()
+        del values["num_records"]
+        return values
+
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TwoWorldScenario:
         """Rebuild the scenario that `to_dict` wrote."""

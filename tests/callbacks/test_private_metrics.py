@@ -1,0 +1,206 @@
+"""Noised metrics: what they release, what it costs, and what they refuse."""
+
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import pytest
+import torch
+import torchmetrics
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import EarlyStopping
+from scipy import stats
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from lightning_pac.accountants import PrivacyLedger
+from lightning_pac.callbacks import PrivateMetrics
+from lightning_pac.callbacks._private_metric import PrivateMetric
+from lightning_pac.scenarios import TwoWorldScenario
+
+SCENARIO = TwoWorldScenario(num_differing=3)
+
+
+class Validated(pl.LightningModule):
+    """Logs a metric, a collection and a plain value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = nn.Linear(4, 3)
+        self.accuracy = torchmetrics.Accuracy("multiclass", num_classes=3)
+        self.others = torchmetrics.MetricCollection(
+            {
+                "val/recall": torchmetrics.Recall("multiclass", num_classes=3, average="macro"),
+                "val/f1": torchmetrics.F1Score("multiclass", num_classes=3, average="macro"),
+            }
+        )
+        self.area = torchmetrics.AUROC("multiclass", num_classes=3)
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        return nn.functional.cross_entropy(self.network(batch[0]), batch[1])
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        scores = self.network(batch[0])
+        self.accuracy(scores, batch[1])
+        self.log("val/accuracy", self.accuracy)
+        self.others.update(scores, batch[1])
+        self.log_dict(self.others)
+        self.area.update(scores.softmax(1), batch[1])
+        self.log("val/area", self.area)
+        self.log("val/plain", scores.mean())
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
+def data(records: int = 120) -> TensorDataset:
+    inputs = torch.randn(records, 4, generator=torch.Generator().manual_seed(0))
+    return TensorDataset(inputs, inputs[:, :3].argmax(1))
+
+
+def loader() -> DataLoader[Any]:
+    return DataLoader(data(), 50)
+
+
+def trainer(folder: Path, *callbacks: pl.Callback, **options: Any) -> pl.Trainer:
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    return pl.Trainer(
+        accelerator="cpu",
+        default_root_dir=folder,
+        callbacks=list(callbacks),
+        enable_model_summary=False,
+        **quiet,
+        **options,
+    )
+
+
+def test_with_hardly_any_noise_the_values_are_the_exact_ones(tmp_path: Path) -> None:
+    model = Validated()
+    (exact,) = trainer(tmp_path).validate(model, loader(), verbose=False)
+    private = PrivateMetrics(["val/accuracy", "val/recall"], SCENARIO, epsilon=1e12, ledger=tmp_path / "study.db")
+    (noised,) = trainer(tmp_path, private).validate(model, loader(), verbose=False)
+    assert noised == pytest.approx(exact, abs=1e-4)
+    assert (noised["val/f1"], noised["val/plain"]) == (exact["val/f1"], exact["val/plain"])
+    # The metrics are as before, and nothing exact is left in a private one.
+    (again,) = trainer(tmp_path).validate(model, loader(), verbose=False)
+    assert again == exact
+
+
+def test_noise_changes_the_named_values_only_and_is_charged(tmp_path: Path) -> None:
+    model = Validated()
+    (exact,) = trainer(tmp_path).validate(model, loader(), verbose=False)
+    with PrivacyLedger(tmp_path / "study.db") as ledger:
+        private = PrivateMetrics(["val/accuracy", "val/recall"], SCENARIO, epsilon=0.25, renyi_order=4, ledger=ledger)
+        # a kappa^2 d^2 / (2 eps) at a = 4, kappa = 2, d = 3.
+        assert private.noise_multiplier**2 == pytest.approx(4 * 4 * 9 / (2 * 0.25))
+        fitted = trainer(tmp_path, private, max_epochs=2)
+        fitted.fit(model, loader(), loader())
+        # Two values in each of two epochs; Lightning's check before training shows none.
+        assert ledger.spent("rpp") == pytest.approx(4 * 0.25)
+    (after,) = trainer(tmp_path).validate(model, loader(), verbose=False)
+    assert after["val/f1"] == pytest.approx(float(fitted.callback_metrics["val/f1"]))
+    assert after["val/accuracy"] != float(fitted.callback_metrics["val/accuracy"])
+    assert exact.keys() == after.keys()
+
+
+def test_the_noise_is_the_stated_one_and_lies_on_the_grid() -> None:
+    metric = torchmetrics.SumMetric()
+    values = torch.linspace(-3, 3, 11)
+    private = PrivateMetric(metric, max_contribution=2.0, noise_multiplier=5.0, charge=lambda: True)
+    private.is_private = True
+    released = []
+    for _ in range(4000):
+        metric.update(values)
+        released.append(float(metric.compute()))
+        metric.reset()
+    clipped = float(values.clamp(-2, 2).sum())
+    # False alarm in 1e-7 of runs.
+    assert stats.kstest(released, "norm", (clipped, 10.0)).pvalue > 1e-7
+    step = 2.0**-7  # the largest power of two below 10 / 1024
+    assert all(value / step == round(value / step) for value in released)
+
+
+def test_a_record_moves_the_sums_by_no_more_than_its_contribution() -> None:
+    generator = torch.Generator().manual_seed(1)
+    metric = torchmetrics.Accuracy("multiclass", num_classes=4, average="macro")
+    private = PrivateMetric(metric, max_contribution=1.0, noise_multiplier=1.0, charge=lambda: True)
+    private.is_private = True
+    scores, labels = torch.randn(30, 4, generator=generator), torch.randint(4, (30,), generator=generator)
+    metric.update(scores, labels)
+    before = private._total.clone()
+    metric.reset()
+    labels[:3] = (labels[:3] + 1) % 4
+    scores[:3] *= -1
+    metric.update(scores, labels)
+    assert 0 < float((private._total - before).norm()) <= 2 * 3 * 1.0
+    # Hits and misses by class; true negatives and false positives do not matter to macro accuracy.
+    assert len(before) == 8
+
+
+def test_a_record_that_is_not_finite_adds_nothing() -> None:
+    metric = torchmetrics.SumMetric(nan_strategy="ignore")
+    private = PrivateMetric(metric, max_contribution=1.0, noise_multiplier=1.0, charge=lambda: True)
+    private.is_private = True
+    metric.update(torch.tensor([0.5, float("inf"), 0.25]))
+    assert float(private._total.sum()) == 0.75
+
+
+def test_past_the_budget_the_last_value_is_repeated_with_a_warning(tmp_path: Path) -> None:
+    private = PrivateMetrics(["val/accuracy"], SCENARIO, epsilon=1.0, budget=2.0, ledger=tmp_path / "study.db")
+    seen: list[float] = []
+
+    class Watch(pl.Callback):
+        def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+            if not trainer.sanity_checking:
+                seen.append(float(trainer.callback_metrics["val/accuracy"]))
+
+    with pytest.warns(UserWarning, match="the last value is shown again"):
+        trainer(tmp_path, private, Watch(), max_epochs=4).fit(Validated(), loader(), loader())
+    assert seen[1] == seen[2] == seen[3]
+    with PrivacyLedger.read_only(tmp_path / "study.db") as ledger:
+        assert ledger.spent("rpp") == 2.0
+
+
+def test_early_stopping_sees_the_noised_value(tmp_path: Path) -> None:
+    private = PrivateMetrics(["val/accuracy"], SCENARIO, epsilon=10.0, ledger=tmp_path / "study.db")
+    stopping = EarlyStopping("val/accuracy", mode="max", patience=1)
+    fitted = trainer(tmp_path, private, stopping, max_epochs=1, limit_train_batches=1)
+    fitted.fit(Validated(), loader(), loader())
+    # An exact accuracy is a whole number of the 120 records.
+    hits = float(stopping.best_score) * 120
+    assert abs(hits - round(hits)) > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("names", "sentence"),
+    [
+        (["val/area"], "val/area.*keeps more than sums"),
+        (["val/plain"], "val/plain.*log the torchmetrics object itself"),
+    ],
+)
+def test_a_value_without_a_bound_is_refused(tmp_path: Path, names: list[str], sentence: str) -> None:
+    private = PrivateMetrics(names, SCENARIO, epsilon=1.0, ledger=tmp_path / "study.db")
+    with pytest.raises(MisconfigurationException, match=sentence):
+        trainer(tmp_path, private).validate(Validated(), loader(), verbose=False)
+
+
+def test_a_name_that_is_never_logged_is_warned_of(tmp_path: Path) -> None:
+    private = PrivateMetrics(["val/acuracy"], SCENARIO, epsilon=1.0, ledger=tmp_path / "study.db")
+    with pytest.warns(UserWarning, match="nothing was logged as val/acuracy"):
+        trainer(tmp_path, private).validate(Validated(), loader(), verbose=False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"names": "val/accuracy"}, "must list the metrics"),
+        ({"epsilon": 0.0}, "epsilon is 0.0"),
+        ({"max_contribution": -1.0}, "max_contribution is -1.0"),
+        ({"renyi_order": 1.0}, "renyi_order is 1.0"),
+        ({"ledger": None}, "give ledger="),
+    ],
+)
+def test_bad_arguments_are_one_sentence(tmp_path: Path, changes: dict[str, Any], sentence: str) -> None:
+    arguments: dict[str, Any] = {"names": ["a"], "scenario": SCENARIO, "epsilon": 1.0, "ledger": tmp_path / "a.db"}
+    with pytest.raises(ValueError, match=sentence):
+        PrivateMetrics(**{**arguments, **changes})

@@ -82,7 +82,7 @@ class StackedNetwork(nn.Module):
             inputs: The network's input: a tensor, or a collection of tensors, batch first.
             targets: The targets of the whole batch.
             membership: Which records belong to which copy; booleans of shape (num_copies, batch).
-            loss: Called as `loss(outputs, targets, reduction="none")`; one value per record.
+            loss: Called as `loss(outputs, targets, reduction="none")`; one value per record, or per part of it.
 
         Returns:
             Losses of shape (num_copies,).
@@ -93,7 +93,8 @@ class StackedNetwork(nn.Module):
         def together(parameters: dict[str, Tensor], chunk: slice) -> Tensor:
             outputs = self._run_together(parameters, self._buffers_of(chunk), inputs)
             records = targets.repeat(len(outputs), *[1] * (targets.dim() - 1))
-            losses = loss(outputs.flatten(0, 1), records, reduction="none").view(len(outputs), -1)
+            losses = loss(outputs.flatten(0, 1), records, reduction="none")
+            losses = losses.view(len(outputs), len(targets), -1).mean(-1)  # (copies, batch)
             own = membership[chunk].to(losses.dtype)
             return torch.where(membership[chunk], losses, 0).sum(1) / own.sum(1).clamp(min=1)
 

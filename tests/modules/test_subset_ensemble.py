@@ -200,6 +200,45 @@ def test_a_member_without_records_in_the_batch_has_no_loss_and_no_gradient() -> 
             assert parameter.grad[0].any()
 
 
+def test_chunks_bound_what_is_held_for_the_backward_pass() -> None:
+    """Counts the elements that autograd keeps alive at once."""
+    inputs, targets = records().tensors
+    membership = torch.from_numpy(POOL.membership_table().T.copy())
+
+    def peak(chunk_size: int | None) -> int:
+        stack = StackedNetwork(perceptron().double(), NUM_MEMBERS, chunk_size)
+        alive = largest = 0
+
+        class Held:
+            def __init__(self, tensor: Tensor) -> None:
+                nonlocal alive, largest
+                self.tensor = tensor
+                alive += tensor.numel()
+                largest = max(largest, alive)
+
+            def __del__(self) -> None:
+                nonlocal alive
+                alive -= self.tensor.numel()
+
+        with torch.autograd.graph.saved_tensors_hooks(Held, lambda held: held.tensor):
+            stack.losses(inputs, targets, membership, F.cross_entropy).sum().backward()
+        return largest
+
+    assert peak(1) < peak(3) < peak(None)
+    assert peak(1) < peak(None) / 3
+
+
+def test_the_loss_of_a_record_with_parts_is_their_mean() -> None:
+    """As for images whose pixels are classified: an ordinary mean over the member's records and their parts."""
+    network = nn.Conv1d(1, 3, 3, padding=1).double()
+    inputs = torch.randn(6, 1, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    targets = torch.arange(48).view(6, 8) % 3
+    membership = POOL.membership_table(np.arange(6)).T
+    losses = StackedNetwork(network, NUM_MEMBERS).losses(inputs, targets, torch.from_numpy(membership), F.cross_entropy)
+    for index, own in enumerate(torch.from_numpy(membership.copy())):
+        assert losses[index].item() == pytest.approx(F.cross_entropy(network(inputs[own]), targets[own]).item())
+
+
 def test_shards_train_the_same_members_and_are_gathered(tmp_path: Path) -> None:
     network, optimizer = double(perceptron), OPTIMIZERS["adam"]
     whole = fit(tmp_path, SubsetEnsemble(network, POOL, optimizer=optimizer))

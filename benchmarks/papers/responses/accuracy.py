@@ -34,7 +34,7 @@ def private_accuracy(outputs: Array, labels: Array, budget: float, trials: int, 
 
 def table(name: str, args: argparse.Namespace) -> dict[str, Any]:
     """The two rows of one data set."""
-    task = load(name, args.data_root, args.records)
+    task = load(name, args.data_root, args.records, args.epochs)
     probabilities = scores(train(task, pool_of(task, args.members), args.accelerator, args.chunk), task.test_features)
     votes = probabilities.argmax(-1)
     whole = scores(train_on_all(task, args.accelerator), task.test_features)[:, 0].argmax(-1)
@@ -83,6 +83,7 @@ def main() -> None:
     parser.add_argument("--dataset", nargs="+", choices=sorted(TASKS), default=["digits"])
     parser.add_argument("--data-root", type=Path, default=Path("data"))
     parser.add_argument("--records", type=int, help="at most so many records in the pool")
+    parser.add_argument("--epochs", type=int, help="passes over the pool; the task's own if not given")
     parser.add_argument("--members", type=int, default=128)
     parser.add_argument("--trials", type=int, default=50, help="trials with votes (the paper: 1,000)")
     parser.add_argument("--queries", type=int, default=2000, help="test records asked in one of them, at most")

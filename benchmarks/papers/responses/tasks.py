@@ -59,9 +59,10 @@ class Task:
         return int(self.labels.max()) + 1
 
 
-def load(name: str, data_root: Path, num_records: int | None = None) -> Task:
+def load(name: str, data_root: Path, num_records: int | None = None, epochs: int | None = None) -> Task:
     """One of the tasks, with at most `num_records` records in the pool."""
     task = TASKS[name](data_root)
+    task = task if epochs is None else Task(**{**vars(task), "epochs": epochs})
     if num_records is None or num_records >= len(task.labels):
         return task
     kept = np.random.default_rng(0).permutation(len(task.labels))[:num_records]
@@ -82,7 +83,7 @@ def train(task: Task, pool: SecretSpace, accelerator: str = "cpu", chunk_size: i
     if task.augment:
         optimizer = functools.partial(torch.optim.SGD, lr=task.learning_rate, momentum=0.9, weight_decay=5e-4)
     ensemble = SubsetEnsemble(task.network, pool, optimizer=optimizer, chunk_size=chunk_size)
-    loader = DataLoader(WithIndex(records), task.batch_size, shuffle=True, drop_last=True)
+    loader = DataLoader(WithIndex(records), min(task.batch_size, len(task.labels)), shuffle=True, drop_last=True)
     quiet = {"logger": False, "enable_checkpointing": False, "enable_model_summary": False}
     pl.Trainer(max_epochs=task.epochs, accelerator=accelerator, devices=1, **quiet).fit(ensemble, loader)
     return ensemble.eval()

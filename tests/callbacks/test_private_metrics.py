@@ -109,7 +109,7 @@ def test_the_noise_is_the_stated_one_and_lies_on_the_grid() -> None:
     private = PrivateMetric(metric, max_contribution=2.0, noise_multiplier=5.0, charge=lambda: True)
     private.is_private = True
     released = []
-    for _ in range(4000):
+    for _ in range(1500):
         metric.update(values)
         released.append(float(metric.compute()))
         metric.reset()

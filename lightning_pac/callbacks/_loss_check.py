@@ -33,11 +33,13 @@ class LossCheck:
         problem: How the loss couples records, or None.
         unchecked: Why nothing could be shown, or None.
         logged: Names that `training_step` logs.
+        buffers: Names of buffers that take up what the records hold, as running statistics do.
     """
 
     problem: str | None
     unchecked: str | None
     logged: tuple[str, ...]
+    buffers: tuple[str, ...]
 
 
 def check_loss(
@@ -56,6 +58,7 @@ def check_loss(
         datamodule: Its transfer hooks are run as the Trainer would.
     """
     logged: list[str] = []
+    buffers: tuple[str, ...] = ()
     try:
         model = _detached_copy(pl_module, logged)
         hooks = [source for source in (datamodule, model) if source is not None]
@@ -67,10 +70,11 @@ def check_loss(
                 return _gradient(model, parameters, _collate(records, dataloader.collate_fn, hooks))
 
         records = _synthetic_records(template, gradient)
+        buffers = _taking_up_records(model, gradient, records)
         problem, unchecked = _compare(gradient, records)
     except Exception as error:  # any model, dataset or collate function may run here
         problem, unchecked = None, f"{type(error).__name__}: {error}".split("\n")[0]
-    return LossCheck(problem, unchecked, tuple(dict.fromkeys(logged)))
+    return LossCheck(problem, unchecked, tuple(dict.fromkeys(logged)), buffers)
 
 
 def _compare(gradient: Callable[..., Tensor], records: list[Any]) -> tuple[str | None, str | None]:
@@ -91,6 +95,22 @@ def _compare(gradient: Callable[..., Tensor], records: list[Any]) -> tuple[str |
     if deterministic and not _is_small((gradient(first) + gradient(second)) / 2 - whole, size):
         return "is not the mean over the records of a batch (a sum, or a divisor that depends on the batch)", None
     return None, None
+
+
+def _taking_up_records(
+    model: pl.LightningModule, gradient: Callable[..., Tensor], records: list[Any]
+) -> tuple[str, ...]:
+    """Buffers that end up different after different records."""
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    outcomes = []
+    for part in (records[: 2 * RECORDS], records[2 * RECORDS :]):
+        gradient(part)
+        outcomes.append({name: buffer.clone() for name, buffer in model.named_buffers()})
+        for name, buffer in model.named_buffers():
+            if name in before:
+                buffer.copy_(before[name])
+    first, second = outcomes
+    return tuple(name for name in first if name in second and not torch.equal(first[name], second[name]))
 
 
 def _is_small(difference: Tensor, size: float) -> bool:

@@ -260,6 +260,11 @@ class SRPPSGD(pl.Callback):
                 f"The loss of {type(pl_module).__name__} {found.problem}, so that no record has a clipped gradient of "
                 "its own: return the mean of losses that each depend on one record only."
             )
+        if found.buffers:
+            raise MisconfigurationException(
+                f"The buffer {found.buffers[0]!r} of {type(pl_module).__name__} takes up private records without "
+                "noise: compute it on public data, or leave it out."
+            )
         if found.unchecked:
             rank_zero_warn(
                 f"Synthetic records could not show that the loss of {type(pl_module).__name__} is a mean over records "

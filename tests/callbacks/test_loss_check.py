@@ -124,6 +124,28 @@ def test_logged_names_are_collected_and_nothing_is_touched() -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
+class Running(Model):
+    def __init__(self, takes_up: bool) -> None:
+        super().__init__(cross_entropy)
+        self.register_buffer("average", torch.zeros(4))
+        self.register_buffer("count", torch.zeros(()))
+        self.takes_up = takes_up
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        self.count += 1
+        if self.takes_up:
+            self.average.mul_(0.9).add_(0.1 * batch[0].mean(0))
+        return super().training_step(batch, batch_idx)
+
+
+@pytest.mark.parametrize(("takes_up", "names"), [(True, ("average",)), (False, ())])
+def test_buffers_that_take_up_records_are_named(takes_up: bool, names: tuple[str, ...]) -> None:
+    model = Running(takes_up)
+    found = check_loss(model, DataLoader(Records(PAIR), batch_size=4))
+    assert found.buffers == names
+    assert not model.average.any()
+
+
 def fail(model: Model, batch: Any) -> Tensor:
     raise RuntimeError("needs a real image")
 

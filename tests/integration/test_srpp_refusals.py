@@ -123,6 +123,16 @@ class SummingClassifier(Classifier):
         return nn.functional.cross_entropy(self.network(batch[0]), batch[1], reduction="sum")
 
 
+class AveragingClassifier(Classifier):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("average", torch.zeros(6))
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        self.average += batch[0].mean(0)
+        return super().training_step(batch, batch_idx)
+
+
 class MixUp(nn.Module):
     pass
 
@@ -151,6 +161,7 @@ class FetchingClassifier(Classifier):
         (WeightedClassifier, "couples the records of a batch.*return the mean of losses"),
         (ContrastiveClassifier, "couples the records of a batch"),
         (SummingClassifier, "is not the mean over the records of a batch"),
+        (AveragingClassifier, "The buffer 'average' of AveragingClassifier takes up private records without noise"),
         (MixUpClassifier, "holds MixUp, which mixes records of a batch"),
         (FetchingClassifier, "fetches any number of batches in a step"),
     ],

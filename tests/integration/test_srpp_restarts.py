@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,7 @@ def test_stopped_at_a_checkpoint_our_loader_goes_on_as_if_nothing_had_happened(
     steps = first.steps + second.steps
     assert trainer.global_step == len(steps) == 18
     for start in range(0, 18, 6):
-        assert sorted(sum(steps[start : start + 6], [])) == list(range(RECORDS))
+        assert sorted(chain(*steps[start : start + 6])) == list(range(RECORDS))
     uninterrupted = SRPPAccountant(TwoWorldScenario(2, num_records=RECORDS), EpochShuffle(10), 4.0, "rpp")
     assert resumed.account.epsilon == pytest.approx(uninterrupted.epsilon(2.0, 18))
     assert epsilon_of(ledger) == pytest.approx(uninterrupted.epsilon(2.0, 18))

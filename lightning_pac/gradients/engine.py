@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-__all__ = ["GradientEngine", "block_index", "clip_factors", "make_engine"]
+__all__ = ["GradientEngine", "block_index", "clip_factors", "flat_sum", "make_engine"]
 
 EngineName = Literal["auto", "one_backward", "opacus"]
 
@@ -86,6 +86,26 @@ def make_engine(name: EngineName = "auto") -> GradientEngine:
 
         return OpacusEngine()
     raise ValueError(f"There is no gradient engine {name!r}: choose auto, one_backward or opacus.")
+
+
+def flat_sum(sums: Sequence[Tensor]) -> Tensor:
+    """The sums as one vector: without a copy where they lie side by side in one buffer, as those of an engine do.
+
+    Example:
+        >>> buffer = torch.arange(5.0)
+        >>> flat_sum([buffer[:2], buffer[2:]]).data_ptr() == buffer.data_ptr()
+        True
+    """
+    first = sums[0]
+    storage, size = first.untyped_storage().data_ptr(), 0
+    for total in sums:
+        beside = (
+            total.untyped_storage().data_ptr() == storage and total.storage_offset() == first.storage_offset() + size
+        )
+        if not beside or not total.is_contiguous() or total.dtype != first.dtype:
+            return torch.cat([part.reshape(-1) for part in sums])
+        size += total.numel()
+    return first.as_strided((size,), (1,), first.storage_offset())
 
 
 def trainable_parameters(module: nn.Module) -> dict[str, nn.Parameter]:

@@ -23,7 +23,7 @@ __all__ = ["SecureGenerator", "secure_generator"]
 
 Size = int | tuple[int, ...]
 
-# 2**14 pairs: the working arrays of one block fit into a second-level cache.
+# The working arrays of one block fit into a second-level cache.
 _PAIRS_PER_BLOCK = 1 << 14
 _ZEROS = bytes(16 * _PAIRS_PER_BLOCK)
 _POSITIVE = np.int64(2**63 - 1)

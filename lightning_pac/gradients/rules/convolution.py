@@ -102,8 +102,6 @@ def _weight(name: str, geometry: _Geometry, inputs: Tensor, gradient: Tensor) ->
         candidates["Gram matrices"] = lambda: _GramConvolution(geometry, inputs, gradient)
     if not candidates:
         candidates["grouped convolution"] = lambda: Dense(_grouped(geometry, inputs, gradient))
-    if len(candidates) == 1:
-        return next(iter(candidates.values()))()
     key = ("convolution", geometry, inputs.shape, positions, inputs.device, torch.get_num_threads())
     return build_fastest(name, key, candidates, geometry.weight_shape)
 

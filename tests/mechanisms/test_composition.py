@@ -77,11 +77,13 @@ def test_the_belief_is_the_posterior_and_the_noise_meets_the_budget(rule, weight
         noise = contrasts.T @ release.covariance @ contrasts
         signal = contrasts.T @ covariance @ contrasts
         information = 0.5 * np.linalg.slogdet(np.eye(len(noise)) + signal @ np.linalg.inv(noise))[1]
-        assert information <= budget * (1 + 1e-9)
-        if rule == "logdet":
+        assert information <= budget * (1 + 1e-7)
+        # A class of hardly any mass gets more noise than its due, and the rest of the budget is left.
+        if rule == "logdet" and (before @ outputs).min() > 1e-6:
             assert information == pytest.approx(budget, rel=1e-4)
         expected = plain_log_posterior(before, outputs, release)
-        assert composition.log_belief == pytest.approx(expected, abs=1e-6)
+        assert composition.belief == pytest.approx(np.exp(expected), abs=1e-6)
+        assert composition.log_belief == pytest.approx(expected, abs=1e-6, rel=1e-6)
         assert release.label == release.classes[np.argmax(release.value)]
         assert release.value.sum() == pytest.approx(1)
     assert composition.spent == pytest.approx(spent)

@@ -19,10 +19,12 @@ whatever must agree under the key `"coupling"` of the declaration, and a second 
 """
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+from weakref import WeakValueDictionary
 
 from typing_extensions import Self
 
@@ -31,6 +33,8 @@ from lightning_pac.accountants.storage import LedgerStorage
 from lightning_pac.exceptions import LedgerMismatchError
 
 __all__ = ["PrivacyLedger"]
+
+_OPEN: "WeakValueDictionary[tuple[int, Path], PrivacyLedger]" = WeakValueDictionary()
 
 
 class PrivacyLedger:
@@ -71,6 +75,8 @@ class PrivacyLedger:
         except BaseException:
             self._storage.close()
             raise
+        self._holders = 1
+        _OPEN[os.getpid(), self.path] = self
 
     @classmethod
     def read_only(cls, path: str | Path) -> Self:
@@ -82,12 +88,24 @@ class PrivacyLedger:
         """
         ledger = cls.__new__(cls)
         ledger._storage = LedgerStorage(path, writable=False)
+        ledger._holders = 1
         return ledger
 
     @classmethod
     def ensure(cls, ledger: "PrivacyLedger | str | Path") -> "PrivacyLedger":
-        """The ledger itself, or the one at a path: for arguments that take either."""
-        return ledger if isinstance(ledger, PrivacyLedger) else cls(ledger)
+        """The ledger itself, or the one at a path: for arguments that take either.
+
+        Two callbacks may be given one path: what this process already has open there is shared, and closed when the
+        last of those who asked for it by path has closed it.
+        """
+        if isinstance(ledger, PrivacyLedger):
+            return ledger
+        path = Path(ledger).expanduser().resolve()
+        shared = _OPEN.get((os.getpid(), path))
+        if shared is None or shared.closed:
+            return cls(path)
+        shared._holders += 1
+        return shared
 
     @property
     def path(self) -> Path:
@@ -180,8 +198,10 @@ class PrivacyLedger:
             )
 
     def close(self) -> None:
-        """Closes the file and lets another writer in."""
-        self._storage.close()
+        """Closes the file and lets another writer in, unless others in this process share it (see `ensure`)."""
+        self._holders -= 1
+        if self._holders <= 0:
+            self._storage.close()
 
     @property
     def closed(self) -> bool:

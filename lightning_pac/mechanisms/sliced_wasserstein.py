@@ -92,7 +92,7 @@ class SlicedWassersteinMechanism:
         self.covariance: Array = calibrate(self.sensitivities, profile, epsilon, renyi_order, notion, joint)
         self._factor = np.linalg.cholesky(self.covariance)
         self._generator = generator
-        self._ledger = None if ledger is None else PrivacyLedger.ensure(ledger)
+        self._ledger = ledger
 
     @property
     def power(self) -> float:
@@ -143,7 +143,12 @@ class SlicedWassersteinMechanism:
                 "The query returned NaN or infinity on the private data: make it finite before its release."
             )
         if self._ledger is not None:
-            self._charge(self._ledger)
+            ledger = PrivacyLedger.ensure(self._ledger)
+            try:
+                self._charge(ledger)
+            finally:
+                if ledger is not self._ledger:
+                    ledger.close()
         generator = self._generator or secure_generator()
         noise = generator.normal(answer.shape) @ self._factor.T
         step = release_grid(float(np.sqrt(np.linalg.eigvalsh(self.covariance)[0])))

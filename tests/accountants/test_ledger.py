@@ -473,3 +473,17 @@ def test_the_declaration_is_plain_json_in_the_file(path: Path) -> None:
     with PrivacyLedger(path) as ledger:
         ledger.account("a", "rpp", {"b": 1, "a": [0.1, None]})
     assert json.loads(read_with_sqlite(path, "SELECT declaration FROM accounts")[0][0]) == {"a": [0.1, None], "b": 1}
+
+
+def test_a_path_that_is_open_in_this_process_is_shared_until_its_last_holder_closes_it(path: Path) -> None:
+    first = PrivacyLedger(path, budget={"rpp": 1.0})
+    second = PrivacyLedger.ensure(str(path))
+    assert second is first
+    assert PrivacyLedger.ensure(first) is first  # whoever holds the object itself does not close it
+    first.close()
+    second.account("run", "rpp").charge(0.25)
+    second.close()
+    assert second.closed
+    with PrivacyLedger.ensure(path) as third:
+        assert third is not first
+        assert third.spent("rpp") == 0.25

@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_pac.accountants import PrivacyLedger
-from lightning_pac.callbacks import PrivateMetrics
+from lightning_pac.callbacks import SRPPSGD, PrivateMetrics
 from lightning_pac.callbacks._private_metric import PrivateMetric
 from lightning_pac.scenarios import TwoWorldScenario
 
@@ -204,3 +204,16 @@ def test_bad_arguments_are_one_sentence(tmp_path: Path, changes: dict[str, Any],
     arguments: dict[str, Any] = {"names": ["a"], "scenario": SCENARIO, "epsilon": 1.0, "ledger": tmp_path / "a.db"}
     with pytest.raises(ValueError, match=sentence):
         PrivateMetrics(**{**arguments, **changes})
+
+
+def test_training_and_metrics_share_one_ledger_by_its_path(tmp_path: Path) -> None:
+    path = tmp_path / "study.db"
+    training = SRPPSGD(SCENARIO, noise_multiplier=50.0, renyi_order=4, ledger=path)
+    metrics = PrivateMetrics(["val/accuracy"], SCENARIO, epsilon=0.25, renyi_order=4, ledger=path)
+    train = DataLoader(data(), 30, shuffle=True)
+    trainer(tmp_path, metrics, training, max_epochs=1).fit(Validated(), train, loader())
+    with PrivacyLedger.read_only(path) as ledger:
+        spent = {account.name.split()[0].split("-")[0]: account.spent for account in ledger.accounts()}
+        assert ledger.spent("rpp") == pytest.approx(sum(spent.values()))
+    # Four steps of one pass over three differing records: a kappa^2 d^2 / (2 sigma^2).
+    assert spent == {"srpp": pytest.approx(4 * 4 * 9 / (2 * 50.0**2)), "metrics": 0.25}

@@ -156,6 +156,9 @@ class SRPPSGD(pl.Callback):
                     "return loaders with equal sampling, or leave reload_dataloaders_every_n_epochs out."
                 )
         run.begin_epoch(trainer.global_step)
+        if not run.journal.can_afford_step():  # a pass that was cut short makes the next step dearer
+            self._stop(trainer, run)
+            raise StopIteration
 
     @override
     def on_train_batch_start(
@@ -191,12 +194,7 @@ class SRPPSGD(pl.Callback):
             return
         self._log_metrics(pl_module, run)
         if not run.journal.can_afford_step():
-            run.exhausted = True
-            trainer.should_stop = True
-            if trainer.global_step < run.planned_steps:
-                rank_zero_info(
-                    f"SRPPSGD: stopping after {run.journal.num_steps} steps, since the next one would pass the budget."
-                )
+            self._stop(trainer, run)
 
     @override
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -272,6 +270,14 @@ class SRPPSGD(pl.Callback):
             )
         logged = [name for name in found.logged if not name.startswith("privacy/")]
         warn_of_raw_values([*logged, *monitored_names(trainer)])
+
+    def _stop(self, trainer: pl.Trainer, run: PrivateRun) -> None:
+        run.exhausted = True
+        trainer.should_stop = True
+        if trainer.global_step < run.planned_steps:
+            rank_zero_info(
+                f"SRPPSGD: stopping after {run.journal.num_steps} steps, since the next one would pass the budget."
+            )
 
     def _log_metrics(self, pl_module: pl.LightningModule, run: PrivateRun) -> None:
         shown = run.journal.running.accountant.metric_name

@@ -298,9 +298,8 @@ def kill_and_resume(folder: Path, sampling: str, times: int, seed: int) -> None:
         assert accountant.epsilon(1.0, sum(lengths)) <= spent * (1 + 1e-9) <= accountant.epsilon(1.0, lengths) * 1.001
 
 
-@pytest.mark.parametrize("sampling", ["EpochShuffle(10)", "Poisson(1/6)"])
-def test_the_account_of_a_killed_run_is_its_journal(sampling: str, tmp_path: Path) -> None:
-    kill_and_resume(tmp_path, sampling, times=2, seed=1)
+def test_the_account_of_a_killed_run_is_its_journal(tmp_path: Path) -> None:
+    kill_and_resume(tmp_path, "EpochShuffle(10)", times=2, seed=1)
 
 
 @pytest.mark.slow

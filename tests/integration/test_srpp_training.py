@@ -296,6 +296,21 @@ def test_a_least_number_of_steps_does_not_override_the_budget(option: dict[str, 
         assert trainer.global_step == ledger.account(ledger.accounts()[0].name, "rpp").attempts()[0].num_steps == 7
 
 
+def test_passes_cut_short_are_charged_as_passes_and_stop_in_time(tmp_path: Path) -> None:
+    class Short(Classifier):
+        def on_train_batch_start(self, batch: Any, batch_idx: int) -> Any:
+            return -1 if batch_idx == 2 else None
+
+    accountant = SRPPAccountant(TwoWorldScenario(2, num_records=RECORDS), EpochShuffle(10), 4.0, "rpp")
+    with PrivacyLedger(tmp_path / "shared.db", budget={"rpp": accountant.epsilon(1.0, [2, 2, 2]) * 1.0001}) as ledger:
+        private = make_private(ledger=ledger)
+        trainer = make_trainer(tmp_path, private, max_epochs=9)
+        trainer.fit(Short(), make_loader())
+        assert trainer.global_step == 6
+        assert private.account.stretches[:3] == (2, 2, 2)
+        assert ledger.spent("rpp") == pytest.approx(accountant.epsilon(1.0, [2, 2, 2]))
+
+
 def test_runs_on_one_dataset_share_a_ledger(tmp_path: Path) -> None:
     path = tmp_path / "shared.db"
     for _ in range(2):

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from lightning_pac.accountants import SRPPRun as SRPPRun
     from lightning_pac.accountants import membership_success_bound as membership_success_bound
     from lightning_pac.callbacks import SRPPSGD as SRPPSGD
+    from lightning_pac.callbacks import DummyPadding as DummyPadding
     from lightning_pac.callbacks import PACResponses as PACResponses
+    from lightning_pac.callbacks import PositiveDelay as PositiveDelay
     from lightning_pac.callbacks import PrivateMetrics as PrivateMetrics
     from lightning_pac.data import WithIndex as WithIndex
     from lightning_pac.data import describe_loader as describe_loader
@@ -47,6 +49,7 @@ _EXPORTS: dict[str, str] = {
     "BalancedSubsets": "lightning_pac.scenarios",
     "ComplementaryHalves": "lightning_pac.scenarios",
     "DistilledDataModule": "lightning_pac.modules",
+    "DummyPadding": "lightning_pac.callbacks",
     "EpochShuffle": "lightning_pac.scenarios",
     "Estimate": "lightning_pac.accountants",
     "FixedSize": "lightning_pac.scenarios",
@@ -55,6 +58,7 @@ _EXPORTS: dict[str, str] = {
     "PACResponder": "lightning_pac.mechanisms",
     "PACResponses": "lightning_pac.callbacks",
     "Poisson": "lightning_pac.scenarios",
+    "PositiveDelay": "lightning_pac.callbacks",
     "PositiveNoise": "lightning_pac.mechanisms",
     "PrivacyCard": "lightning_pac.accountants",
     "PrivacyLedger": "lightning_pac.accountants",

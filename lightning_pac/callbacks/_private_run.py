@@ -93,7 +93,10 @@ class PrivateRun:
                     f"{name!r} was unfrozen after training had started, and its gradient is raw: unfreeze it before "
                     "fit, or call fit again."
                 )
-        sums, norms = self._engine.clipped_sum(self.noisy_sum.max_grad_norm, scale=self._num_microbatches)
+        padded = isinstance(self.loader, PrivateDataLoader) and self.loader.padded_with_dummies
+        sums, norms = self._engine.clipped_sum(
+            self.noisy_sum.max_grad_norm, self._num_microbatches, self._num_drawn if padded else None
+        )
         if self._num_drawn != 0:
             self.noisy_sum.add(sums, norms)
         self._awaiting_gradient = False

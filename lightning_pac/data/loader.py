@@ -49,6 +49,7 @@ class PrivateDataLoader(DataLoader[Any]):
         self.sampling = sampling
         self.num_microbatches = num_microbatches
         self.num_drawn: int | None = None
+        self.padded_with_dummies = False  # whether rows after the first `num_drawn` are no records
         self.microbatch: int | None = None
         self._microbatches = _MicrobatchSampler(batches, num_microbatches)
         super().__init__(dataset, batch_sampler=self._microbatches, **kwargs)

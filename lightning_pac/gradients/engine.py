@@ -38,7 +38,9 @@ class GradientEngine(ABC):
         """
 
     @abstractmethod
-    def clipped_sum(self, max_grad_norm: float | Sequence[float], scale: float = 1.0) -> tuple[list[Tensor], Tensor]:
+    def clipped_sum(
+        self, max_grad_norm: float | Sequence[float], scale: float = 1.0, num_records: int | None = None
+    ) -> tuple[list[Tensor], Tensor]:
         r"""Clip the gradients of the last microbatch and forget them.
 
         With $g_i$ the gradient of record i's share of the loss, the record's gradient is `n * scale` times it, and the
@@ -47,6 +49,8 @@ class GradientEngine(ABC):
         Args:
             max_grad_norm: C, one for all blocks or one for each.
             scale: Undoes a division of the loss, by the number of accumulated microbatches for example.
+            num_records: Only the first rows of the microbatch are records, the others dummies, whose gradients count as
+                exactly zero; None for no dummies.
 
         Returns:
             The sums in float32, in the order of the parameters that were trainable at `attach`, and the norms before

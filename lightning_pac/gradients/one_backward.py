@@ -64,13 +64,15 @@ class OneBackwardEngine(GradientEngine):
         self._forget()
 
     @override
-    def clipped_sum(self, max_grad_norm: float | Sequence[float], scale: float = 1.0) -> tuple[list[Tensor], Tensor]:
+    def clipped_sum(
+        self, max_grad_norm: float | Sequence[float], scale: float = 1.0, num_records: int | None = None
+    ) -> tuple[list[Tensor], Tensor]:
         try:
             self._check_frozen()
             self._finish_vmapped_calls()
             if self._count is None:
                 raise RuntimeError("No per-example gradient was captured; run forward and backward after attach.")
-            return self._clip(max_grad_norm, self._count * scale, self._count)
+            return self._clip(max_grad_norm, self._count * scale, self._count, num_records)
         finally:
             self._forget()
 
@@ -84,7 +86,7 @@ class OneBackwardEngine(GradientEngine):
         self._forget()
 
     def _clip(
-        self, max_grad_norm: float | Sequence[float], multiplier: float, count: int
+        self, max_grad_norm: float | Sequence[float], multiplier: float, count: int, num_records: int | None
     ) -> tuple[list[Tensor], Tensor]:
         device = self._device
         squares = torch.zeros(self._num_blocks, count, device=device)
@@ -92,6 +94,7 @@ class OneBackwardEngine(GradientEngine):
             square = self._squares.get(slot)
             squares[self._block_of[slot[0]]] += contribution.squares() if square is None else square
         norms = squares.sqrt_().mul_(multiplier).t().contiguous()
+        norms[num_records if num_records is not None else count :] = torch.inf
         factors, reported = clip_factors(norms, max_grad_norm)
         excluded = ~norms.isfinite().all(dim=1)
         if bool(excluded.any()):

@@ -40,7 +40,9 @@ class OpacusEngine(GradientEngine):
         ]
 
     @override
-    def clipped_sum(self, max_grad_norm: float | Sequence[float], scale: float = 1.0) -> tuple[list[Tensor], Tensor]:
+    def clipped_sum(
+        self, max_grad_norm: float | Sequence[float], scale: float = 1.0, num_records: int | None = None
+    ) -> tuple[list[Tensor], Tensor]:
         samples: list[Tensor | None] = []
         for parameter in self._parameters:
             sample = getattr(parameter, "grad_sample", None)
@@ -56,6 +58,7 @@ class OpacusEngine(GradientEngine):
         for sample, block in zip(samples, self._block_of, strict=True):
             if sample is not None:
                 squares[:, block] += (sample.flatten(1).float() * scale).square().sum(1)
+        squares[num_records if num_records is not None else count :] = torch.inf
         factors, norms = clip_factors(squares.sqrt(), max_grad_norm)
         sums = []
         for parameter, sample, block in zip(self._parameters, samples, self._block_of, strict=True):

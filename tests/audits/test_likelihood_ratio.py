@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
+from lightning_pac.accountants import SRPPAccountant
 from lightning_pac.audits import likelihood_ratio_attack
 from lightning_pac.audits.likelihood_ratio import _draw
 from lightning_pac.scenarios import EpochShuffle, FixedSize, Poisson, TwoWorldScenario, WithReplacement
@@ -100,3 +101,25 @@ def test_bad_arguments_are_refused():
         likelihood_ratio_attack(scenario, Poisson(0.1), 0.0, 5)
     with pytest.raises(ValueError, match="must be at least 1"):
         likelihood_ratio_attack(scenario, Poisson(0.1), 1.0, 0)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "sampling", "steps"),
+    [
+        (TwoWorldScenario(4), Poisson(0.1), 60),
+        (TwoWorldScenario(4), Poisson(0.5), 40),
+        (TwoWorldScenario(5, adjacency="add_remove"), Poisson(0.1, batch_size=50), 60),
+        (TwoWorldScenario(1, adjacency="add_remove"), Poisson(0.2, batch_size=50), 60),
+        (TwoWorldScenario(4, num_records=64), EpochShuffle(64), 10),
+        (TwoWorldScenario(4, num_records=64, adjacency="zero_out"), FixedSize(64), 10),
+    ],
+)
+def test_the_attack_stays_below_the_account_and_refutes_it_when_the_noise_is_halved(scenario, sampling, steps):
+    accountant = SRPPAccountant(scenario, sampling, renyi_order=4, notion="rpp")
+    noise = accountant.noise_multiplier(4.0, steps)
+    bound = accountant.world_success_bound(noise, steps)
+    attack = likelihood_ratio_attack(scenario, sampling, noise, steps, num_runs=20_000, confidence=SURE, rng=0)
+    assert not attack.refutes(bound)
+    assert attack.success > 0.5 + (bound - 0.5) / 2, "the attack is too weak to audit anything"
+    halved = likelihood_ratio_attack(scenario, sampling, noise / 2, steps, num_runs=20_000, confidence=SURE, rng=0)
+    assert halved.refutes(bound), (halved.success, bound)

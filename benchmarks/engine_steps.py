@@ -8,6 +8,7 @@ from opacus import GradSampleModule
 from opacus.grad_sample import GradSampleModuleFastGradientClipping
 from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
 from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
+from opacus.validators import ModuleValidator
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -62,6 +63,7 @@ def one_backward(model: nn.Module, inputs: Tensor, labels: Tensor) -> Step:
 
 
 def opacus_hooks(model: nn.Module, inputs: Tensor, labels: Tensor, functorch: bool = False) -> Step:
+    model = with_opacus_attention(model)
     wrapped = GradSampleModule(model, force_functorch=functorch)
     optimizer = DPOptimizer(
         torch.optim.SGD(trainable(model), lr=RATE),
@@ -83,6 +85,7 @@ def opacus_functorch(model: nn.Module, inputs: Tensor, labels: Tensor) -> Step:
 
 
 def opacus_ghost(model: nn.Module, inputs: Tensor, labels: Tensor) -> Step:
+    model = with_opacus_attention(model)
     wrapped = GradSampleModuleFastGradientClipping(model, max_grad_norm=NORM, use_ghost_clipping=True)
     optimizer = DPOptimizerFastGradientClipping(
         torch.optim.SGD(trainable(model), lr=RATE),
@@ -138,6 +141,13 @@ ENGINES: dict[str, Callable[[nn.Module, Tensor, Tensor], Step]] = {
     "Opacus ghost": opacus_ghost,
     "chunked vmap": chunked_vmap,
 }
+
+
+def with_opacus_attention(model: nn.Module) -> nn.Module:
+    """Opacus has no rule for torch's attention and brings its own."""
+    if any(isinstance(layer, nn.MultiheadAttention) for layer in model.modules()):
+        return ModuleValidator.fix(model)
+    return model
 
 
 def trainable(model: nn.Module) -> list[nn.Parameter]:

@@ -3,8 +3,9 @@
 python benchmarks/engines.py --repeats 31 --output runs/engines
 
 Times are medians over repeats in which all engines take one step each, in turns, so that what else the machine does
-falls on all of them; the ratio is the median of the ratios within a repeat. Peak memory is that of a fresh process in
-excess of what it held before its first full step. The same command with `--device cuda` measures a GPU.
+falls on all of them; the ratio is the median of the ratios within a repeat, by the thread's own time where there is one
+thread. Peak memory is that of a fresh process in excess of what it held before its first full step. The same command
+with `--device cuda` measures a GPU.
 """
 
 import argparse
@@ -95,13 +96,15 @@ def measure_times(model: str, engines: str, batch: int, args: argparse.Namespace
             step()
     seconds: dict[str, list[float]] = {engine: [] for engine in steps}
     order = list(steps)
+    # With one thread the thread's own time leaves out what other processes took of the machine.
+    clock = time.thread_time if args.device == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
     for repeat in range(args.repeats):
         for engine in order[repeat % len(order) :] + order[: repeat % len(order)]:
             synchronize(args.device)
-            start = time.perf_counter()
+            start = clock()
             steps[engine]()
             synchronize(args.device)
-            seconds[engine].append(time.perf_counter() - start)
+            seconds[engine].append(clock() - start)
     return {
         engine: {
             "seconds": statistics.median(values),

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from lightning_pac.data import WithIndex as WithIndex
     from lightning_pac.data import describe_loader as describe_loader
     from lightning_pac.data import private_loader as private_loader
+    from lightning_pac.gradients import make_engine as make_engine
     from lightning_pac.mechanisms import AdaptiveComposition as AdaptiveComposition
     from lightning_pac.mechanisms import PACResponder as PACResponder
     from lightning_pac.mechanisms import PositiveNoise as PositiveNoise
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from lightning_pac.modules import SavedResponder as SavedResponder
     from lightning_pac.modules import SubsetEnsemble as SubsetEnsemble
     from lightning_pac.modules import fix_batch_norm as fix_batch_norm
+    from lightning_pac.randomness import SecureGenerator as SecureGenerator
     from lightning_pac.scenarios import BalancedSubsets as BalancedSubsets
     from lightning_pac.scenarios import ComplementaryHalves as ComplementaryHalves
     from lightning_pac.scenarios import EpochShuffle as EpochShuffle
@@ -67,6 +69,7 @@ _EXPORTS: dict[str, str] = {
     "PrivateMetrics": "lightning_pac.callbacks",
     "SRPPSGD": "lightning_pac.callbacks",
     "SavedResponder": "lightning_pac.modules",
+    "SecureGenerator": "lightning_pac.randomness",
     "Sequential": "lightning_pac.scenarios",
     "SubsetEnsemble": "lightning_pac.modules",
     "TwoWorldScenario": "lightning_pac.scenarios",
@@ -77,6 +80,7 @@ _EXPORTS: dict[str, str] = {
     "fix_batch_norm": "lightning_pac.modules",
     "membership_success_bound": "lightning_pac.accountants",
     "private_loader": "lightning_pac.data",
+    "make_engine": "lightning_pac.gradients",
 }
 
 __all__ = ["__version__", *sorted(_EXPORTS)]

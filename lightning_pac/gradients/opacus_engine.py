@@ -32,6 +32,8 @@ class OpacusEngine(GradientEngine):
         self._block_of = block_index(list(named), blocks)
         self._num_blocks = len(blocks) if blocks is not None else 1
         refuse_mixing_layers(module)
+        if any(isinstance(layer, nn.MultiheadAttention) for layer in module.modules()):
+            raise ValueError("Opacus has no rule for nn.MultiheadAttention; take the engine one_backward.")
         self._names, self._parameters = list(named), list(named.values())
         self._hooks = GradSampleHooks(module, strict=False)
         self._clearing: list[RemovableHandle] = [

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import weakref
 from collections.abc import Sequence
 
 import pytest
@@ -448,6 +449,8 @@ def test_modules_that_cannot_be_attached(module: nn.Module, sentence: str, name:
 
 
 def test_bad_arguments() -> None:
+    with pytest.raises(ValueError, match="take the engine one_backward"):
+        make_engine("opacus").attach(nn.TransformerEncoderLayer(4, 1))
     with pytest.raises(ValueError, match="choose auto, one_backward or opacus"):
         make_engine("fast")  # type: ignore[arg-type]
     module = nn.Linear(2, 2)
@@ -527,4 +530,38 @@ def test_evaluation_passes_leave_no_trace() -> None:
     module(torch.ones(7, 3))
     curved(module, [torch.ones(4, 3)]).backward()
     assert_same(*engine.clipped_sum(1.0), expected, RTOL)
+    engine.detach()
+
+
+@pytest.mark.filterwarnings("ignore:Dynamo does not know:UserWarning")
+def test_a_compiled_function_around_the_module_runs_it_uncompiled() -> None:
+    torch.manual_seed(10)
+    module, batch = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), torch.randn(5, 3)
+    expected = clipped_sum_by_loop(module, [batch], curved, 1.0)
+    engine = OneBackwardEngine()
+    engine.attach(module)
+    compiled = torch.compile(lambda x: curved(module, [x]), backend="eager")
+    for _ in range(2):
+        compiled(batch).backward()
+        assert_same(*engine.clipped_sum(1.0), expected, RTOL)
+    engine.detach()
+
+
+def test_checkpointing_still_saves_memory() -> None:
+    """The engine keeps a checkpointed layer's inputs as autograd does: recomputed, not held."""
+    inner, outer = nn.Linear(4, 4), nn.Linear(4, 4)
+    engine = OneBackwardEngine()
+    engine.attach(nn.Sequential(inner, outer))
+    held: list[weakref.ref[Tensor]] = []
+
+    def block(x: Tensor) -> Tensor:
+        hidden = torch.tanh(inner(x))
+        held.append(weakref.ref(hidden))
+        return outer(hidden)
+
+    loss = checkpoint(block, torch.randn(3, 4), use_reentrant=False).square().mean()
+    assert held[0]() is None
+    loss.backward()
+    sums, _ = engine.clipped_sum(1.0)
+    assert all(bool(total.any()) for total in sums)
     engine.detach()

@@ -137,6 +137,7 @@ class SRPPSGD(pl.Callback):
         self._check_loss(trainer, pl_module)
 
         self._ledger = open_ledger(self.arguments.ledger, trainer, self._restored)
+        self._ledger_path = self._ledger.path
         journal = open_journal(self.arguments, accountant, noise_multiplier, self._ledger, self._restored)
         begin_attempt(trainer, loader, journal, self._restored)
         microbatches = trainer.accumulate_grad_batches
@@ -199,8 +200,7 @@ class SRPPSGD(pl.Callback):
     @override
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         run = self._running()
-        assert self._ledger is not None
-        announce_end(run, self._ledger.path)
+        announce_end(run, self._ledger_path)
         save_card(make_card(run), trainer)
 
     @override
@@ -223,13 +223,13 @@ class SRPPSGD(pl.Callback):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        if self._run is None or self._ledger is None:
+        if self._run is None:
             return self._restored or {}
         loader = self._run.loader
         return {
             "arguments": self.arguments.to_dict(),
             "noise_multiplier": self._run.journal.running.noise_multiplier,
-            "journal": self._run.journal.state(self._ledger.path),
+            "journal": self._run.journal.state(self._ledger_path),
             "loader": loader.state_dict() if isinstance(loader, ResumableDataLoader) else None,
         }
 
@@ -304,3 +304,4 @@ class SRPPSGD(pl.Callback):
             self._undo_swap = None
         if self._ledger is not None and self._ledger is not self.arguments.ledger:
             self._ledger.close()
+        self._ledger = None

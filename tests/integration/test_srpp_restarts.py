@@ -216,6 +216,16 @@ def test_a_second_fit_goes_on_with_the_account(tmp_path: Path) -> None:
     assert private.account.epsilon == pytest.approx(accountant.epsilon(1.0, 12))
 
 
+def test_a_shared_ledger_stays_open_for_others(tmp_path: Path) -> None:
+    path = tmp_path / "shared.db"
+    with PrivacyLedger(path) as ledger:
+        private, model = make_private(ledger=path), Noting()
+        trainer = fit(tmp_path, private, model, max_epochs=1)
+        private.on_exception(trainer, model, ValueError())  # of a later validate, say
+        assert not ledger.closed
+        assert ledger.spent("rpp") > 0
+
+
 class Failing(Noting):
     def __init__(self, at: int) -> None:
         super().__init__()

@@ -21,7 +21,6 @@ _PROMISES = {
     "ms_srpp_joint_epsilon": "on average over the drawn batches, so an unlucky draw may tell more",
     "ms_srpp_ave_epsilon": "on average over the drawn batches and over the projections that an attacker sees",
 }
-_NO_PROMISE = "nothing: training was not private"
 
 
 def write_report(directory: str | Path, output: str | Path | None = None) -> Path:
@@ -64,18 +63,18 @@ def write_report(directory: str | Path, output: str | Path | None = None) -> Pat
 
 def summarize(run: Run) -> dict[str, Any]:
     """The last figures of a run: epsilon and what it holds for, the bound on guessing, noise, accuracy, attacks."""
-    epsilon = run.epsilon
+    name, epsilon = _epsilon(run)
     accuracy = run.accuracy
     noise = run.metric("privacy/noise_multiplier")
-    name = epsilon[0].removeprefix("privacy/") if epsilon else None
+    details = run.card.details if run.card else {}
     return {
         "run": run.name,
         "epsilon_name": name,
-        "epsilon": epsilon[1].values[-1] if epsilon else None,
-        "renyi_order": run.card.details.get("renyi_order") if run.card else None,
-        "holds": _PROMISES.get(name, "see the privacy card") if name else _NO_PROMISE,
+        "epsilon": epsilon,
+        "renyi_order": details.get("renyi_order"),
+        "holds": _PROMISES.get(name, "under the conditions on its card") if name else None,
         "world_success_bound": _bound(run),
-        "noise_multiplier": noise.values[-1] if noise else None,
+        "noise_multiplier": details.get("noise_multiplier", noise.values[-1] if noise else None),
         "steps": max((series.steps[-1] for series in run.metrics.values()), default=None),
         "accuracy_name": accuracy[0] if accuracy else None,
         "accuracy": accuracy[1].values[-1] if accuracy else None,
@@ -83,7 +82,20 @@ def summarize(run: Run) -> dict[str, Any]:
     }
 
 
+def _epsilon(run: Run) -> tuple[str | None, float | None]:
+    """Name and final value of epsilon: from the card, since a logger may have missed the last steps."""
+    stated = [entry for entry in run.card.guarantees if entry.name.endswith("_epsilon")] if run.card else []
+    if stated:
+        return stated[0].name, stated[0].value
+    if run.epsilon is not None:
+        return run.epsilon[0].removeprefix("privacy/"), run.epsilon[1].values[-1]
+    return None, None
+
+
 def _bound(run: Run) -> float | None:
+    stated = [entry for entry in run.card.guarantees if entry.name == "world_success_bound"] if run.card else []
+    if stated:
+        return stated[0].value
     series = run.metric("privacy/world_success_bound")
     return series.values[-1] if series else None
 

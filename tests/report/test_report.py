@@ -15,7 +15,10 @@ ATTACK = Estimate("loss_threshold_attack_success", 0.53, "probability", "Slightl
 CARD = PrivacyCard(
     title="Digits <private>",
     secret="How many sevens there are.",
-    guarantees=(Guarantee("rpp_epsilon", 8.0, "nats", "Little can be told."),),
+    guarantees=(
+        Guarantee("srpp_joint_epsilon", 5.9, "nats", "Little can be told."),
+        Guarantee("rpp_epsilon", 3.0, "nats", "The same, amplified."),
+    ),
     conditions=("Batches stay secret.",),
     estimates=(ATTACK,),
     details={"renyi_order": 4.0},
@@ -70,6 +73,23 @@ def test_without_another_notion_the_unsliced_epsilon_is_meant(tmp_path):
     assert find_runs(tmp_path)[0].epsilon[0] == "privacy/rpp_epsilon"
 
 
+def test_a_run_too_short_for_its_logger_is_read_from_its_card(tmp_path):
+    write_csv(tmp_path / "run", private=False)
+    CARD.save(tmp_path / "run")
+    (run,) = find_runs(tmp_path)
+    row = summarize(run)
+    assert run.epsilon is None
+    assert (row["epsilon_name"], row["epsilon"], row["renyi_order"]) == ("srpp_joint_epsilon", 5.9, 4.0)
+    assert "promises nothing" not in write_report(tmp_path).read_text()
+
+
+def test_without_a_card_the_logs_tell(tmp_path):
+    write_csv(tmp_path / "run")
+    row = summarize(find_runs(tmp_path)[0])
+    assert (row["epsilon"], row["noise_multiplier"]) == (5.8, 12.5)
+    assert row["world_success_bound"] == 0.79
+
+
 def test_tensorboard_events_are_read(tmp_path):
     from lightning.pytorch.loggers import TensorBoardLogger
 
@@ -85,10 +105,10 @@ def test_tensorboard_events_are_read(tmp_path):
 def test_the_page_says_what_the_numbers_mean_and_needs_no_other_file(runs):
     page = write_report(runs).read_text()
     assert page == (runs / "report.html").read_text()
-    assert "private.</strong>\n\nIt ended at epsilon 5.8 at order 4 (srpp_joint_epsilon)" in page
+    assert "private.</strong>\n\nIt ended at epsilon 5.9 at order 4 (srpp_joint_epsilon)" in page
     assert "The secret.</strong> How many sevens there are." in page
     assert "guesses the secret right at most\n79.0 % of the time" in page
-    assert "No epsilon was logged. This run promises nothing" in page
+    assert "this run promises nothing about the secret" in page
     assert "53.0 % (50.0 % to 56.0 %)" in page
     assert "87.5 %" in page
     assert "Digits &lt;private&gt;" in page
@@ -107,7 +127,7 @@ def test_the_command_prints_json_for_programs_and_a_table_for_people(runs, capsy
     assert cli.main(["report", str(runs), "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["runs"] == json.loads(json.dumps([summarize(run) for run in find_runs(runs)]))
-    assert answer["runs"][1]["epsilon"] == 5.8
+    assert answer["runs"][1]["epsilon"] == 5.9
     assert cli.main(["report", str(runs)]) == 0
     assert "srpp_joint_epsilon" in capsys.readouterr().out
 

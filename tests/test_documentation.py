@@ -3,7 +3,6 @@
 import pathlib
 import re
 import shlex
-import subprocess
 import sys
 
 import pytest
@@ -38,21 +37,24 @@ PAGES = [page for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_the_page_runs(page, tmp_path):
+def test_the_page_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
     # The README speaks of the reader's own project; the first page of the documentation has one.
     for name, text in {**files(ROOT / "docs" / "get-started.md"), **files(page)}.items():
         (tmp_path / name).write_text(text)
-    script = tmp_path / "page.py"
-    script.write_text("\n".join(["from lightning_pac.cli import main", *steps(page)]))
-    result = subprocess.run([sys.executable, script.name], cwd=tmp_path, capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr[-3000:]
+        monkeypatch.delitem(sys.modules, pathlib.Path(name).stem, raising=False)
+    names = {"__name__": "page", "main": cli.main}
+    for step in steps(page):
+        exec(compile(step, page.name, "exec"), names)
 
 
-def test_a_page_that_does_not_run_is_noticed(tmp_path):
+@pytest.mark.parametrize("block", ["```python\nundefined\n```\n", "```bash\nlightning-pac report nowhere\n```\n"])
+def test_a_page_that_does_not_run_is_noticed(block, tmp_path, monkeypatch):
     page = tmp_path / "page.md"
-    page.write_text("```python\nraise SystemExit(1)\n```\n")
-    with pytest.raises(AssertionError):
-        test_the_page_runs(page, tmp_path)
+    page.write_text(block)
+    with pytest.raises((NameError, AssertionError)):
+        test_the_page_runs(page, tmp_path, monkeypatch)
 
 
 def test_every_command_of_the_table_exists():

@@ -129,7 +129,7 @@ class ComposedRelease:
             if p is None:
                 return -1.0
             found[log_target] = p
-            return math.log(self.epsilon(p) / epsilon)
+            return math.log(max(self.epsilon(p), 1e-9) / epsilon)
 
         low = math.log(epsilon)
         while excess(low) > 0.0:

@@ -80,15 +80,20 @@ class HybridRenyiProgram:
     def _center(self, state: "_State", linear: Array, level_weight: float, goal: float = float("-inf")) -> "_State":
         value = self._barrier(state, linear, level_weight)
         for _ in range(200):
+            if self._least_slack(state) <= 1e-14 * float(max(summand.sum() for summand in state.summands)):
+                break  # nothing but rounding is left; what is returned is accounted for anew
             direction, decrement = self._newton(state, linear, level_weight)
             if not decrement > 1e-3:
                 break
             largest = max(float(np.max(-direction.p)), *(float(np.max(-change)) for change in direction.summands))
             step = min(1.0, 0.95 / max(1e-300, largest))
+            least = self._least_slack(state)
             while step > 1e-9:
                 candidate = state.moved(direction, step)
                 candidate_value = self._barrier(candidate, linear, level_weight)
-                if candidate_value <= value - 0.05 * step * decrement + 1e-13 * abs(value):
+                # A slack that collapses in one step costs a logarithm and leaves nothing but rounding to work with.
+                kept = self._least_slack(candidate) > 1e-2 * least
+                if kept and candidate_value <= value - 0.05 * step * decrement + 1e-13 * abs(value):
                     break
                 step *= 0.5
             else:
@@ -167,6 +172,12 @@ class HybridRenyiProgram:
             value -= (1.0 - theta) * float(np.log(s).sum())
             value -= float(np.log(slack) + np.log(self.delta - self.compositions * q[0]))
         return value
+
+    def _least_slack(self, state: "_State") -> float:
+        return min(
+            self._ceiling(float(mass)) + state.level - float(summand.sum())
+            for mass, summand in zip((state.p[0], state.p[-1]), state.summands, strict=True)
+        )
 
     def _ceiling(self, mass: float) -> float:
         room = self.delta - self.compositions * mass

@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
         "run": "run",
         "epsilon_name": "notion",
         "epsilon": "epsilon",
-        "world_success_bound": "bound on guessing",
+        "success_bound": "bound on guessing",
         "noise_multiplier": "noise",
         "accuracy": "accuracy",
     }

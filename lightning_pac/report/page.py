@@ -14,6 +14,9 @@ from lightning_pac.report.runs import Run, Series, find_runs
 
 __all__ = ["summarize", "write_report"]
 
+# The most that an attacker can guess right: training runs state the first, private answers the second.
+_BOUNDS = ("world_success_bound", "membership_success_bound")
+
 _PROMISES = {
     "rpp_epsilon": "in the worst case, for any attacker who sees everything released",
     "srpp_joint_epsilon": "in the worst case, even for an attacker who also knows every batch",
@@ -73,7 +76,9 @@ def summarize(run: Run) -> dict[str, Any]:
         "epsilon": epsilon,
         "renyi_order": details.get("renyi_order"),
         "holds": _PROMISES.get(name, "under the conditions on its card") if name else None,
-        "world_success_bound": _bound(run),
+        "guarantees": [dataclasses.asdict(entry) for entry in run.card.guarantees] if run.card else [],
+        "is_private": bool(run.card and run.card.guarantees) or any(key.startswith("privacy/") for key in run.metrics),
+        "success_bound": _bound(run),
         "noise_multiplier": details.get("noise_multiplier", noise.values[-1] if noise else None),
         "steps": max((series.steps[-1] for series in run.metrics.values()), default=None),
         "accuracy_name": accuracy[0] if accuracy else None,
@@ -93,11 +98,15 @@ def _epsilon(run: Run) -> tuple[str | None, float | None]:
 
 
 def _bound(run: Run) -> float | None:
-    stated = [entry for entry in run.card.guarantees if entry.name == "world_success_bound"] if run.card else []
+    stated = [entry for entry in run.card.guarantees if entry.name in _BOUNDS] if run.card else []
     if stated:
         return stated[0].value
-    series = run.metric("privacy/world_success_bound")
+    series = _bound_course(run)
     return series.values[-1] if series else None
+
+
+def _bound_course(run: Run) -> Series | None:
+    return run.metric(*(f"privacy/{name}" for name in _BOUNDS))
 
 
 def _plots(runs: Sequence[Run]) -> list[tuple[str, str | None]]:
@@ -114,9 +123,13 @@ def _plots(runs: Sequence[Run]) -> list[tuple[str, str | None]]:
             course_plot(runs, epsilon, "epsilon"),
         ),
         (
+            "Mutual information spent by private answers. It adds up over all answers, whoever asked for them.",
+            course_plot(runs, lambda run: run.metric("privacy/mutual_information"), "mutual information, nats"),
+        ),
+        (
             "The most that any attacker can achieve who guesses the secret from everything released so far. "
             "50 % is a coin.",
-            course_plot(runs, lambda run: run.metric("privacy/world_success_bound"), "bound on guessing", percent=True),
+            course_plot(runs, _bound_course, "bound on guessing", percent=True),
         ),
         (
             "Share of drawn records whose gradient was longer than the clipping norm. It is released with noise (two "

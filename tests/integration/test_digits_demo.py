@@ -38,7 +38,7 @@ def test_private_runs_learn_within_their_budget(rows, run):
 def test_no_attack_passes_the_bound(rows, run):
     attacks = {attack["name"]: attack for attack in rows[run]["attacks"]}
     assert set(attacks) == {"loss_threshold_attack_success", "likelihood_ratio_attack_success"}
-    assert all(attack["interval"][0] <= rows[run]["world_success_bound"] for attack in attacks.values())
+    assert all(attack["interval"][0] <= rows[run]["success_bound"] for attack in attacks.values())
     assert attacks["likelihood_ratio_attack_success"]["value"] > 0.7
 
 

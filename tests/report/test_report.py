@@ -83,11 +83,26 @@ def test_a_run_too_short_for_its_logger_is_read_from_its_card(tmp_path):
     assert "promises nothing" not in write_report(tmp_path).read_text()
 
 
+def test_private_answers_are_told_by_their_guarantees(tmp_path):
+    (tmp_path / "metrics.csv").write_text(
+        "step,privacy/mutual_information,privacy/membership_success_bound\n0,0.01,0.57\n"
+    )
+    meaning = "Nobody guesses much."
+    PrivacyCard("Answers", "Who was used.", (Guarantee("membership_success_bound", 0.57, "probability", meaning),),
+                conditions=()).save(tmp_path)  # fmt: skip
+    page = write_report(tmp_path).read_text()
+    assert meaning in page
+    assert "promises nothing" not in page
+    assert "worlds differ in a few records" not in page
+    assert "57.0 %" in page
+    assert page.count("<figure>") == 2
+
+
 def test_without_a_card_the_logs_tell(tmp_path):
     write_csv(tmp_path / "run")
     row = summarize(find_runs(tmp_path)[0])
     assert (row["epsilon"], row["noise_multiplier"]) == (5.8, 12.5)
-    assert row["world_success_bound"] == 0.79
+    assert row["success_bound"] == 0.79
 
 
 def test_tensorboard_events_are_read(tmp_path):

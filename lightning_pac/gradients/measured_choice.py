@@ -13,12 +13,19 @@ __all__ = ["build_fastest"]
 _logger = logging.getLogger("lightning_pac.gradients")
 _chosen: dict[Hashable, str] = {}
 _REPEATS = 4
+_PRICE_OF_MEMORY = 1.5
 
 
 def build_fastest(
-    layer: str, key: tuple[Hashable, ...], candidates: Mapping[str, Callable[[], Contribution]], out_shape: torch.Size
+    layer: str,
+    key: tuple[Hashable, ...],
+    candidates: Mapping[str, Callable[[], Contribution]],
+    out_shape: torch.Size,
+    kept_bytes: Mapping[str, int],
 ) -> Contribution:
     """Build the contribution by the method that takes least time, norm and weighted sum included.
+
+    A method that keeps less memory until the sum wins unless it takes half as long again.
 
     The first call for a key measures every candidate; later calls with it take the winner at once.
 
@@ -27,15 +34,21 @@ def build_fastest(
         key: Everything the time depends on: kind, shapes, device, number of threads.
         candidates: Methods by name.
         out_shape: Shape of the parameter.
+        kept_bytes: What each method keeps from its layer's backward pass to the end of the step.
     """
     name = _chosen.get(key)
     if name is None:
         times = _measure(candidates, out_shape) if len(candidates) > 1 else dict.fromkeys(candidates, 0.0)
-        name = min(times, key=lambda method: times[method])
+        name = _choose(times, kept_bytes)
         _chosen[key] = name
         listing = ", ".join(f"{method} {1e3 * seconds:.2f} ms" for method, seconds in times.items() if seconds)
         _logger.info("Per-example gradients of %s by %s%s.", layer, name, listing and f" ({listing})")
     return candidates[name]()
+
+
+def _choose(times: Mapping[str, float], kept_bytes: Mapping[str, int]) -> str:
+    allowed = _PRICE_OF_MEMORY * min(times.values())
+    return min((name for name in times if times[name] <= allowed), key=lambda name: (kept_bytes[name], times[name]))
 
 
 def _measure(candidates: Mapping[str, Callable[[], Contribution]], out_shape: torch.Size) -> dict[str, float]:

@@ -119,7 +119,9 @@ def test_every_method_equals_the_loop(kind: str, monkeypatch: pytest.MonkeyPatch
     """Whichever method is fastest on this machine, all of them must be right."""
     seen = set()
 
-    def build_each(layer: str, key: object, candidates: dict[str, Callable[[], Contribution]], shape: object) -> object:
+    def build_each(
+        layer: str, key: object, candidates: dict[str, Callable[[], Contribution]], *_: object
+    ) -> Contribution:
         method = sorted(candidates)[turn % len(candidates)]
         seen.add(method)
         return candidates[method]()
@@ -153,6 +155,13 @@ def test_the_choice_is_measured_once_and_logged(caplog: pytest.LogCaptureFixture
     assert len(messages) == 1
     assert "grouped convolution" in messages[0]
     assert "ms" in messages[0]
+
+
+def test_memory_decides_between_methods_of_like_speed() -> None:
+    kept = {"large": 100, "small": 10}
+    assert measured_choice._choose({"large": 1.0, "small": 1.4}, kept) == "small"
+    assert measured_choice._choose({"large": 1.0, "small": 1.6}, kept) == "large"
+    assert measured_choice._choose({"large": 1.0, "small": 0.5}, kept) == "small"
 
 
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])

@@ -43,6 +43,10 @@ def linear_weight(name: str, inputs: Tensor, gradient: Tensor) -> Contribution:
             "Gram matrices": lambda: PositionOuterProducts(inputs, gradient),
         },
         torch.Size((width_out, width_in)),
+        {
+            "instantiation": 4 * inputs.shape[0] * width_in * width_out,
+            "Gram matrices": 4 * (inputs.numel() + gradient.numel()),
+        },
     )
 
 

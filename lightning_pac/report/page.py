@@ -10,7 +10,7 @@ from typing import Any
 
 from lightning_pac import __version__
 from lightning_pac.report.plots import attack_plot, course_plot
-from lightning_pac.report.runs import Run, Series, find_runs
+from lightning_pac.report.runs import EPSILON, Run, Series, find_runs
 
 __all__ = ["summarize", "write_report"]
 
@@ -89,7 +89,7 @@ def summarize(run: Run) -> dict[str, Any]:
 
 def _epsilon(run: Run) -> tuple[str | None, float | None]:
     """Name and final value of epsilon: from the card, since a logger may have missed the last steps."""
-    stated = [entry for entry in run.card.guarantees if entry.name.endswith("_epsilon")] if run.card else []
+    stated = [entry for entry in run.card.guarantees if EPSILON.fullmatch(f"privacy/{entry.name}")] if run.card else []
     if stated:
         return stated[0].name, stated[0].value
     if run.epsilon is not None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from lightning_pac.accountants.card import Estimate, PrivacyCard
 
-__all__ = ["Run", "Series", "find_runs"]
+__all__ = ["EPSILON", "Run", "Series", "find_runs"]
+
+EPSILON = re.compile(r"privacy/(rpp|(ms_)?srpp_\w+)_epsilon(_uncertified)?")
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class Run:
 
         Every run logs the unsliced one; where another notion was asked for, that one is logged too, and meant.
         """
-        names = [name for name in self.metrics if name.startswith("privacy/") and _stem(name).endswith("_epsilon")]
+        names = [name for name in self.metrics if EPSILON.fullmatch(_stem(name))]
         names.sort(key=lambda name: (_stem(name) == "privacy/rpp_epsilon", name.endswith("_step")))
         return (_stem(names[0]), self.metrics[names[0]]) if names else None
 

@@ -84,9 +84,8 @@ def test_a_run_too_short_for_its_logger_is_read_from_its_card(tmp_path):
 
 
 def test_private_answers_are_told_by_their_guarantees(tmp_path):
-    (tmp_path / "metrics.csv").write_text(
-        "step,privacy/mutual_information,privacy/membership_success_bound\n0,0.01,0.57\n"
-    )
+    header = "step,privacy/mutual_information,privacy/membership_success_bound,privacy/time_epsilon"
+    (tmp_path / "metrics.csv").write_text(f"{header}\n0,0.01,0.57,3.0\n")
     meaning = "Nobody guesses much."
     PrivacyCard("Answers", "Who was used.", (Guarantee("membership_success_bound", 0.57, "probability", meaning),),
                 conditions=()).save(tmp_path)  # fmt: skip

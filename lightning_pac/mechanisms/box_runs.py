@@ -1,0 +1,215 @@
+"""Runs of a black box over all subsets of a secret space, in parallel, resumable from files."""
+
+import hashlib
+import importlib
+import importlib.util
+import os
+import pickle
+import re
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lightning_pac.scenarios import SecretSpace
+
+__all__ = ["Box", "run_box", "run_twice"]
+
+Box = Callable[..., npt.ArrayLike]
+Array = npt.NDArray[np.float64]
+
+_FINGERPRINT = re.compile(r"[\w.-]{1,100}")
+
+# Of the worker process: the box and its data, sent once.
+_worker: dict[str, Any] = {}
+
+
+def run_box(
+    box: Box,
+    space: SecretSpace,
+    data: Sequence[Any] | None,
+    workers: int | None = None,
+    cache: str | Path | None = None,
+    fingerprint: str | None = None,
+    progress: bool = True,
+) -> list[Array]:
+    """Outputs of the box on every subset of the space, in the order of the table.
+
+    All subsets are run, in a public order, so neither the time it takes nor the files it leaves depend on the secret.
+
+    Args:
+        box: Called with the rows of each array of `data` that belong to a subset, or with their indices.
+        space: The secret space.
+        data: Arrays of N rows each; None to give the box the indices.
+        workers: Processes; as many as there are processors if None. 1 runs the box in this process.
+        cache: Folder for outputs, from which an interrupted run continues. They are not noised: only the owner of the
+            files can read them.
+        fingerprint: Name of this version of the box; the cache is named by it and the hashes of table and data.
+        progress: Whether to show a progress bar.
+
+    Raises:
+        ValueError: If the data have another number of records than the space, or the cache has no fingerprint.
+        RuntimeError: If the box fails, or cannot be sent to other processes.
+    """
+    check_data(data, space)
+    folder = None if cache is None else _open_cache(Path(cache), fingerprint, space, data)
+    outputs = {} if folder is None else _read_cache(folder, space.num_secrets)
+    missing = [index for index in range(space.num_secrets) if index not in outputs]
+    for index, output in _advance(_results(box, space, data, missing, workers), space, missing, progress):
+        outputs[index] = output
+        if folder is not None:
+            _store(folder, index, output)
+    return [outputs[index] for index in range(space.num_secrets)]
+
+
+def run_twice(box: Box, arguments: Sequence[Any]) -> tuple[Array, Array]:
+    """The outputs of two runs on the same input."""
+    return _call(box, arguments, "the public input"), _call(box, arguments, "the public input")
+
+
+def take(data: Sequence[Any] | None, subset: npt.NDArray[np.int64]) -> list[Any]:
+    """Arguments of the box for one subset."""
+    if data is None:
+        return [subset]
+    return [array.iloc[subset] if hasattr(array, "iloc") else array[subset] for array in data]
+
+
+def check_data(data: Sequence[Any] | None, space: SecretSpace) -> None:
+    """Raise a `ValueError` unless every array has one row per record."""
+    for array in data or ():
+        if len(array) != space.num_records:
+            raise ValueError(
+                f"the data have {len(array)} records and the secret space {space.num_records}: make the space for "
+                "these data."
+            )
+
+
+def _results(
+    box: Box, space: SecretSpace, data: Sequence[Any] | None, missing: list[int], workers: int | None
+) -> Iterator[tuple[int, Array]]:
+    count = min(len(missing), (os.cpu_count() or 1) if workers is None else workers)
+    if workers is not None and workers < 1:
+        raise ValueError(f"workers = {workers} cannot run anything: give at least 1.")
+    if count <= 1:
+        for index in missing:
+            yield index, _call(box, take(data, space.subset(index)), f"subset {index}")
+        return
+    try:
+        parcel = pickle.dumps((box, data))
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise RuntimeError(
+            f"the box or its data cannot be sent to worker processes ({error}): define the box at the top level of a "
+            "module, or run it in this process by workers=1."
+        ) from error
+    # A forked copy of a process that has used OpenMP may hang for ever; a spawned one starts clean.
+    with ProcessPoolExecutor(count, get_context("spawn"), _start_worker, (parcel,)) as pool:
+        futures: dict[Future[Array], int] = {}
+        try:
+            futures = {pool.submit(_work, space.subset(index), f"subset {index}"): index for index in missing}
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        except BrokenProcessPool as error:
+            raise RuntimeError(
+                "the worker processes ended: start the program below `if __name__ == '__main__':`, give them more "
+                "memory, or run the box in this process by workers=1."
+            ) from error
+        finally:
+            for future in futures:
+                future.cancel()
+
+
+def _start_worker(parcel: bytes) -> None:
+    if importlib.util.find_spec("threadpoolctl"):
+        # Else every process would start a thread for every processor.
+        _worker["limits"] = importlib.import_module("threadpoolctl").threadpool_limits(1)
+    _worker["box"], _worker["data"] = pickle.loads(parcel)
+
+
+def _work(subset: npt.NDArray[np.int64], name: str) -> Array:
+    return _call(_worker["box"], take(_worker["data"], subset), name)
+
+
+def _call(box: Box, arguments: Sequence[Any], name: str) -> Array:
+    try:
+        output = box(*arguments)
+    except Exception as error:
+        raise RuntimeError(
+            f"the box failed on {name} ({type(error).__name__}: {error}): it must return numbers for every subset."
+        ) from error
+    try:
+        return np.array(output, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"the box returned {type(output).__name__} on {name}: return an array of numbers, padded or summarized to "
+            "one shape inside the box."
+        ) from error
+
+
+def _advance(
+    results: Iterator[tuple[int, Array]], space: SecretSpace, missing: list[int], progress: bool
+) -> Iterator[tuple[int, Array]]:
+    with _progress_bar(space.num_secrets, space.num_secrets - len(missing), progress) as advance:
+        for result in results:
+            advance()
+            yield result
+
+
+@contextmanager
+def _progress_bar(total: int, done: int, enabled: bool) -> Iterator[Callable[[], None]]:
+    if not enabled:
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("Running the box on all subsets", total=total, completed=done)
+        yield lambda: bar.advance(task)
+
+
+def _open_cache(folder: Path, fingerprint: str | None, space: SecretSpace, data: Sequence[Any] | None) -> Path:
+    if fingerprint is None or not _FINGERPRINT.fullmatch(fingerprint):
+        raise ValueError(
+            f"fingerprint is {fingerprint!r}: name this version of the box in letters, digits, dots and dashes, and "
+            "another one whenever the box changes, so that the cache never mixes the two."
+        )
+    key = hashlib.sha256(f"{space.table_hash} ".encode())
+    for array in data or ():
+        key.update(hashlib.sha256(pickle.dumps(array, protocol=5)).digest())
+    path = folder / f"{fingerprint}-{key.hexdigest()[:16]}"
+    # What lies here is not noised.
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.chmod(0o700)
+    return path
+
+
+def _read_cache(folder: Path, num_secrets: int) -> dict[int, Array]:
+    outputs = {}
+    for index in range(num_secrets):
+        try:
+            outputs[index] = np.asarray(np.load(_file(folder, index), allow_pickle=False), dtype=np.float64)
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError, EOFError):
+            _file(folder, index).unlink()
+    return outputs
+
+
+def _store(folder: Path, index: int, output: Array) -> None:
+    partial = folder / f"{index:05d}.partial"
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        np.save(file, output)
+    os.replace(partial, _file(folder, index))
+
+
+def _file(folder: Path, index: int) -> Path:
+    return folder / f"{index:05d}.npy"

@@ -8,6 +8,7 @@ from lightning_pac.data.batch_samplers import (
 )
 from lightning_pac.data.describe import count_records, describe_loader, order_is_public
 from lightning_pac.data.loader import PrivateDataLoader, ResumableDataLoader, private_loader, rebuild_loader
+from lightning_pac.data.rank_share import RankShare
 from lightning_pac.data.with_index import IndexedSample, WithIndex
 from lightning_pac.scenarios import EpochShuffle, FixedSize, Poisson, Sampling, Sequential, WithReplacement
 
@@ -19,6 +20,7 @@ __all__ = [
     "Poisson",
     "PoissonBatchSampler",
     "PrivateDataLoader",
+    "RankShare",
     "ResumableDataLoader",
     "Sampling",
     "Sequential",

@@ -24,7 +24,7 @@ class PoissonBatchSampler(Sampler[list[int]]):
         num_records: Records to draw from.
         rate: Probability that a record enters a batch, in (0, 1].
         num_batches: Batches in one iteration; `1 / rate` rounded up if left out, which tells nothing about the data.
-        generator: Source of the draws, for tests.
+        generator: Source of the draws, for tests and for processes that draw together.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -49,11 +49,11 @@ class PoissonBatchSampler(Sampler[list[int]]):
         self.rate = rate
         self.num_batches = math.ceil(1 / rate) if num_batches is None else num_batches
         _check_at_least_one("num_batches", self.num_batches)
-        self._generator = generator
+        self.generator = generator
 
     @override
     def __iter__(self) -> Iterator[list[int]]:
-        generator = self._generator or secure_generator()
+        generator = self.generator or secure_generator()
         for _ in range(self.num_batches):
             yield np.flatnonzero(generator.bernoulli(self.rate, self.num_records)).tolist()
 
@@ -68,7 +68,7 @@ class FixedSizeBatchSampler(Sampler[list[int]]):
         num_records: Records to draw from.
         batch_size: Records in each batch.
         num_batches: Batches in one iteration; `num_records / batch_size` rounded up if left out.
-        generator: Source of the draws, for tests.
+        generator: Source of the draws, for tests and for processes that draw together.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -93,11 +93,11 @@ class FixedSizeBatchSampler(Sampler[list[int]]):
         self.batch_size = batch_size
         self.num_batches = math.ceil(num_records / batch_size) if num_batches is None else num_batches
         _check_at_least_one("num_batches", self.num_batches)
-        self._generator = generator
+        self.generator = generator
 
     @override
     def __iter__(self) -> Iterator[list[int]]:
-        generator = self._generator or secure_generator()
+        generator = self.generator or secure_generator()
         for _ in range(self.num_batches):
             keys = generator.uniform(self.num_records)
             yield np.argpartition(keys, self.batch_size - 1)[: self.batch_size].tolist()
@@ -113,7 +113,7 @@ class WithReplacementBatchSampler(FixedSizeBatchSampler):
         num_records: Records to draw from.
         batch_size: Draws in each batch.
         num_batches: Batches in one iteration; `num_records / batch_size` rounded up if left out.
-        generator: Source of the draws, for tests.
+        generator: Source of the draws, for tests and for processes that draw together.
 
     Example:
         >>> [len(batch) for batch in WithReplacementBatchSampler(num_records=10, batch_size=4)]
@@ -124,7 +124,7 @@ class WithReplacementBatchSampler(FixedSizeBatchSampler):
 
     @override
     def __iter__(self) -> Iterator[list[int]]:
-        generator = self._generator or secure_generator()
+        generator = self.generator or secure_generator()
         for _ in range(self.num_batches):
             yield generator.integers(self.num_records, self.batch_size).tolist()
 
@@ -140,6 +140,7 @@ class ShuffledBatchSampler(Sampler[list[int]]):
         batch_size: Records in each batch.
         drop_last: Whether a smaller last batch is left out.
         shuffle: False keeps the order of the dataset.
+        generator: Source of the seeds, for tests and for processes that draw together.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -150,13 +151,21 @@ class ShuffledBatchSampler(Sampler[list[int]]):
         [0, 1, 2, 3, 4]
     """
 
-    def __init__(self, num_records: int, batch_size: int, drop_last: bool = False, shuffle: bool = True) -> None:
+    def __init__(
+        self,
+        num_records: int,
+        batch_size: int,
+        drop_last: bool = False,
+        shuffle: bool = True,
+        generator: SecureGenerator | None = None,
+    ) -> None:
         _check_batch_size(batch_size, num_records if drop_last else max(num_records, batch_size))
         _check_at_least_one("num_records", num_records)
         self.num_records = num_records
         self.batch_size = batch_size
         self.drop_last = drop_last
         self.shuffle = shuffle
+        self.generator = generator
         self._seed = ""
         self._order = np.arange(num_records)
         self._next_start: int | None = None
@@ -165,7 +174,7 @@ class ShuffledBatchSampler(Sampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         start, self._next_start = self._next_start, None
         if start is None:
-            self._begin_pass(secure_generator().bytes(16).hex())
+            self._begin_pass((self.generator or secure_generator()).bytes(16).hex())
         for batch in range(start or 0, len(self)):
             yield self._order[batch * self.batch_size : (batch + 1) * self.batch_size].tolist()
 

@@ -14,13 +14,16 @@ from lightning_pac.data.batch_samplers import (
     ShuffledBatchSampler,
     WithReplacementBatchSampler,
 )
-from lightning_pac.randomness import secure_generator
+from lightning_pac.data.rank_share import RankShare
+from lightning_pac.randomness import SecureGenerator, secure_generator
 from lightning_pac.scenarios import EpochShuffle, FixedSize, Poisson, Sampling, Sequential, WithReplacement
 
 __all__ = ["PrivateDataLoader", "ResumableDataLoader", "private_loader", "rebuild_loader"]
 
 # A batch in which no record was drawn is delivered as this one, since few networks survive a batch of length zero.
 PLACEHOLDER = 0
+
+_Batches = PoissonBatchSampler | FixedSizeBatchSampler | ShuffledBatchSampler
 
 
 class PrivateDataLoader(DataLoader[Any]):
@@ -30,11 +33,17 @@ class PrivateDataLoader(DataLoader[Any]):
     is delivered as the dataset's first record, because few networks survive a batch of length zero; `num_drawn` is
     then 0, and whoever trains on it must count its gradient as zero.
 
+    Attributes:
+        num_drawn: Records of this process in the microbatch that was delivered last.
+        microbatch: Its number within its optimizer step.
+        fingerprint: Checksum of it over all processes, None if there is one process only.
+
     Args:
         dataset: A map-style dataset.
         sampling: How the batch of each optimizer step is drawn.
         num_microbatches: Microbatches in each optimizer step (`accumulate_grad_batches`).
         batches: The sampler behind the descriptor.
+        share: What this process takes of every microbatch; None takes all.
         kwargs: Further arguments of `torch.utils.data.DataLoader`.
     """
 
@@ -43,7 +52,8 @@ class PrivateDataLoader(DataLoader[Any]):
         dataset: Dataset[Any],
         sampling: Sampling,
         num_microbatches: int,
-        batches: Sampler[list[int]],
+        batches: _Batches,
+        share: RankShare | None = None,
         **kwargs: Any,
     ) -> None:
         self.sampling = sampling
@@ -51,14 +61,15 @@ class PrivateDataLoader(DataLoader[Any]):
         self.num_drawn: int | None = None
         self.padded_with_dummies = False  # whether rows after the first `num_drawn` are no records
         self.microbatch: int | None = None
-        self._microbatches = _MicrobatchSampler(batches, num_microbatches)
+        self.fingerprint: int | None = None
+        self._microbatches = _MicrobatchSampler(batches, num_microbatches, share)
         super().__init__(dataset, batch_sampler=self._microbatches, **kwargs)
 
     @override
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         # A generator starts at the first batch: until then, `skip_microbatches` and `load_state_dict` take effect.
         for batch in super().__iter__():
-            self.num_drawn, self.microbatch = self._microbatches.delivered.popleft()
+            self.num_drawn, self.microbatch, self.fingerprint = self._microbatches.delivered.popleft()
             yield batch
 
     def skip_microbatches(self, count: int) -> None:
@@ -130,7 +141,11 @@ class ResumableDataLoader(PrivateDataLoader):
 
 
 def private_loader(
-    dataset: Dataset[Any], sampling: Sampling, num_microbatches: int = 1, **kwargs: Any
+    dataset: Dataset[Any],
+    sampling: Sampling,
+    num_microbatches: int = 1,
+    share: RankShare | None = None,
+    **kwargs: Any,
 ) -> PrivateDataLoader:
     """Build the DataLoader that draws as `sampling` says, from the operating system's randomness.
 
@@ -139,6 +154,7 @@ def private_loader(
         sampling: How the batch of each optimizer step is drawn. `EpochShuffle` and `Sequential` give a loader that can
             be resumed within a pass; the others draw every batch afresh and have no state.
         num_microbatches: Microbatches in each optimizer step (`accumulate_grad_batches`).
+        share: What this process takes of every microbatch, where several draw together; None takes all.
         kwargs: Further arguments of `torch.utils.data.DataLoader`, such as `num_workers` or `collate_fn`.
 
     Raises:
@@ -162,8 +178,8 @@ def private_loader(
         passes = ShuffledBatchSampler(
             records, sampling.batch_size, sampling.drop_last, shuffle=isinstance(sampling, EpochShuffle)
         )
-        return ResumableDataLoader(dataset, sampling, num_microbatches, passes, **kwargs)
-    batches: Sampler[list[int]]
+        return ResumableDataLoader(dataset, sampling, num_microbatches, passes, share, **kwargs)
+    batches: _Batches
     if isinstance(sampling, Poisson):
         if not sampling.secret_draws:
             raise ValueError("Our Poisson sampler draws in secret: leave secret_draws=False out.")
@@ -177,16 +193,19 @@ def private_loader(
             f"No sampler draws as {type(sampling).__name__} says: use EpochShuffle, FixedSize, Poisson, "
             "WithReplacement or Sequential."
         )
-    return PrivateDataLoader(dataset, sampling, num_microbatches, batches, **kwargs)
+    return PrivateDataLoader(dataset, sampling, num_microbatches, batches, share, **kwargs)
 
 
-def rebuild_loader(dataloader: DataLoader[Any], sampling: Sampling, num_microbatches: int = 1) -> PrivateDataLoader:
+def rebuild_loader(
+    dataloader: DataLoader[Any], sampling: Sampling, num_microbatches: int = 1, share: RankShare | None = None
+) -> PrivateDataLoader:
     """Give a DataLoader our draws, and leave all else as it is: workers, collate function, pinned memory.
 
     Args:
         dataloader: The loader whose dataset, workers and collate function are kept.
         sampling: How the batch of each optimizer step is drawn.
         num_microbatches: Microbatches in each optimizer step.
+        share: What this process takes of every microbatch, where several draw together; None takes all.
 
     Raises:
         TypeError: If its dataset has no length.
@@ -206,40 +225,56 @@ def rebuild_loader(dataloader: DataLoader[Any], sampling: Sampling, num_microbat
                 f"sampling={type(sampling).__name__} would silently replace: give it the dataset alone (a "
                 "torch.utils.data.Subset for some of the records)."
             )
-    return private_loader(dataloader.dataset, sampling, num_microbatches, **_kept_arguments(dataloader))
+    return private_loader(dataloader.dataset, sampling, num_microbatches, share, **_kept_arguments(dataloader))
 
 
 class _MicrobatchSampler(Sampler[list[int]]):
     """Cuts each batch into microbatches and notes, in the order of delivery, how many records each holds."""
 
-    def __init__(self, batches: Sampler[list[int]], num_microbatches: int) -> None:
+    def __init__(self, batches: _Batches, num_microbatches: int, share: RankShare | None) -> None:
         self.batches = batches
         self.num_microbatches = num_microbatches
-        self.delivered: deque[tuple[int, int]] = deque()
+        self.delivered: deque[tuple[int, int, int | None]] = deque()
         self.skip = 0
         self.position = 0
+        self._share = share
+        self._num_passes = 0
 
     @override
     def __iter__(self) -> Iterator[list[int]]:
         self.delivered.clear()
         skip, self.skip, self.position = self.skip, 0, 0
+        generator = self._next_generator()
         for batch in self.batches:
-            for number, part in enumerate(self._cut(batch)):
+            for number, part in enumerate(self._cut(batch, generator)):
                 if number >= skip:
-                    self.delivered.append((len(part), number))
-                    yield part or [PLACEHOLDER]
+                    yield self._deliver(part, number)
             skip = 0
 
     def __len__(self) -> int:
-        return len(self.batches) * self.num_microbatches  # type: ignore[arg-type]
+        return len(self.batches) * self.num_microbatches
 
-    def _cut(self, batch: list[int]) -> list[list[int]]:
+    def _next_generator(self) -> SecureGenerator:
+        if self._share is None:
+            return secure_generator()
+        self.batches.generator = self._share.generator(self._num_passes)
+        self._num_passes += 1
+        return self.batches.generator
+
+    def _deliver(self, part: list[int], number: int) -> list[int]:
+        fingerprint = None
+        if self._share is not None:
+            fingerprint, part = self._share.fingerprint(part), self._share.of(part)
+        self.delivered.append((len(part), number, fingerprint))
+        return part or [PLACEHOLDER]
+
+    def _cut(self, batch: list[int], generator: SecureGenerator) -> list[list[int]]:
         if self.num_microbatches == 1:
             return [batch]
         records = np.asarray(batch, dtype=np.int64)
         if isinstance(self.batches, PoissonBatchSampler):
             # Where a record goes must not depend on which others were drawn: some microbatches may be left out.
-            place = secure_generator().integers(self.num_microbatches, len(records))
+            place = generator.integers(self.num_microbatches, len(records))
             return [records[place == number].tolist() for number in range(self.num_microbatches)]
         return [part.tolist() for part in np.array_split(records, self.num_microbatches)]
 

@@ -52,6 +52,7 @@ class SecureGenerator:
         if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
             raise TypeError(f"seed must be an integer or None, got {seed!r}; None keys from the operating system.")
         self._seed = seed
+        self._shared = None if seed is None else b"lightning-pac %d" % seed
         self._rekey()
         if seed is not None:
             warnings.warn(
@@ -59,6 +60,25 @@ class SecureGenerator:
                 UserWarning,
                 stacklevel=2,
             )
+
+    @classmethod
+    def from_key(cls, key: bytes) -> "SecureGenerator":
+        """A generator for processes that must draw the same: those with the same secret key do.
+
+        Args:
+            key: At least 32 bytes from the operating system's randomness, for this generator only and never stored.
+
+        Example:
+            >>> key = os.urandom(32)
+            >>> SecureGenerator.from_key(key).bytes(8) == SecureGenerator.from_key(key).bytes(8)
+            True
+        """
+        if len(key) < 32:
+            raise ValueError(f"the key has {len(key)} bytes, but must have at least 32: draw it with os.urandom(32).")
+        generator = cls()
+        generator._shared = b"lightning-pac key " + key
+        generator._rekey()
+        return generator
 
     @property
     def seeded(self) -> bool:
@@ -174,7 +194,7 @@ class SecureGenerator:
 
         from lightning_pac.randomness import chacha20
 
-        if device.type == "cuda" and self._seed is None and chacha20.is_available():
+        if device.type == "cuda" and self._shared is None and chacha20.is_available():
             keystream = self._keystream_on(device)
             on_device = torch.empty(most, dtype=torch.int64, device=device)
             return lambda count: keystream.fill_(on_device[:count].view(torch.int32)).view(torch.int64)
@@ -203,7 +223,7 @@ class SecureGenerator:
 
     def fill_words(self, words: npt.NDArray[np.int64]) -> None:
         """Fill a contiguous array of 64-bit words with keystream, in place."""
-        if self._generation != _forks and self._seed is None:
+        if self._generation != _forks and self._shared is None:
             self._rekey()
         target = words.view(np.uint8).data
         with self._lock:
@@ -212,7 +232,7 @@ class SecureGenerator:
                 self._keystream.update_into(_ZEROS[: part.nbytes] if part.nbytes < len(_ZEROS) else _ZEROS, part)
 
     def _rekey(self) -> None:
-        secret = os.urandom(48) if self._seed is None else hashlib.sha384(b"lightning-pac %d" % self._seed).digest()
+        secret = os.urandom(48) if self._shared is None else hashlib.sha384(self._shared).digest()
         cipher = Cipher(algorithms.AES(secret[:32]), modes.CTR(secret[32:]))
         self._keystream: CipherContext = cipher.encryptor()
         self._lock = threading.Lock()
@@ -220,8 +240,8 @@ class SecureGenerator:
         self._generation = _forks
 
     def __reduce__(self) -> tuple[type["SecureGenerator"], tuple[()]]:
-        if self._seed is not None:
-            raise TypeError("A seeded SecureGenerator cannot be copied or pickled: its copy would repeat its draws.")
+        if self._shared is not None:
+            raise TypeError("This SecureGenerator cannot be copied or pickled: its copy would repeat its draws.")
         return SecureGenerator, ()
 
 

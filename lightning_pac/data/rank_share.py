@@ -1,0 +1,46 @@
+"""What one of several processes takes of every batch."""
+
+import hashlib
+import zlib
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from lightning_pac.randomness import SecureGenerator
+
+__all__ = ["RankShare"]
+
+
+@dataclass(frozen=True)
+class RankShare:
+    """Lets several processes draw the same batches and divide them among themselves.
+
+    All of them hold one secret key, so each knows the whole draw and takes every `num_ranks`-th record of it: none
+    comes twice, none is padded, and an empty share is possible. Each pass has a generator of its own, so that a pass
+    which was cut short leaves no rank behind the others. The key stays in memory.
+
+    Attributes:
+        rank: Which share this process takes.
+        num_ranks: Number of shares.
+        key: 32 bytes from the operating system's randomness, equal on all ranks.
+
+    Example:
+        >>> [RankShare(rank, 2, bytes(32)).of([7, 8, 9]) for rank in range(2)]
+        [[7, 9], [8]]
+    """
+
+    rank: int
+    num_ranks: int
+    key: bytes = field(repr=False)
+
+    def generator(self, num_passes: int) -> SecureGenerator:
+        """The common generator of the pass that begins after `num_passes` others."""
+        return SecureGenerator.from_key(hashlib.sha384(self.key + num_passes.to_bytes(8, "big")).digest())
+
+    def of(self, records: list[int]) -> list[int]:
+        """This rank's part of a batch, which differs in length by at most one from any other's."""
+        return records[self.rank :: self.num_ranks]
+
+    def fingerprint(self, records: list[int]) -> int:
+        """A checksum of the whole batch, by which ranks can tell that they draw the same."""
+        return zlib.crc32(np.asarray(records, dtype="<i8").tobytes())

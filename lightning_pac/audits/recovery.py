@@ -1,0 +1,133 @@
+"""Attacks on several memberships at once, and on one by someone who knows others, over the true finite table."""
+
+import dataclasses
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from lightning_pac.accountants.bounds import membership_success_bound, subset_recovery_prior
+from lightning_pac.audits.attack_result import proportion_interval
+from lightning_pac.scenarios.secret_space import SecretSpace
+
+__all__ = ["RecoveryAudit", "informed_membership_prior", "recovery_attack"]
+
+_MAX_RECORDS = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class RecoveryAudit:
+    """Success of the best attack that must get at least k of n memberships right.
+
+    Attributes:
+        success: Share of the trials in which it did.
+        interval: Lower and upper confidence limits.
+        prior: Success of the best blind guess, over the true table.
+        num_records: n.
+        num_correct: k.
+    """
+
+    success: float
+    interval: tuple[float, float]
+    prior: float
+    num_records: int
+    num_correct: int
+
+    def bound(self, mutual_information: float) -> float:
+        """Bound on the success of every attack after so many nats."""
+        return 1.0 if self.prior >= 1 else membership_success_bound(mutual_information, self.prior)
+
+    def refutes(self, mutual_information: float) -> bool:
+        """Whether the attack contradicts the claim that no more than this was released."""
+        return self.interval[0] > self.bound(mutual_information)
+
+
+def recovery_attack(
+    beliefs: npt.ArrayLike,
+    secrets: npt.ArrayLike,
+    space: SecretSpace,
+    records: npt.ArrayLike,
+    num_correct: int,
+    confidence: float = 0.95,
+) -> RecoveryAudit:
+    """Play the game "at least k of these n memberships" with the best guess for each belief.
+
+    The prior is that of the table itself, `max_g sum_j P_j 1[subset j agrees with g in at least k records]`. The
+    binomial formula for independent bits is far smaller: on m subsets a guess of the index gets all n.
+
+    Args:
+        beliefs: Posterior of the secret in each trial, shape (trials, m).
+        secrets: True secret of each trial, shape (trials,).
+        space: The secret space.
+        records: The n records in question, at most 16: all 2^n guesses are tried.
+        num_correct: k.
+        confidence: Level of the interval (Clopper and Pearson).
+
+    Source: *PAC-Private Algorithms*, Appendix C, with the prior of the finite table (ours).
+
+    Example:
+        >>> from lightning_pac.scenarios import BalancedSubsets
+        >>> beliefs, secrets = np.full((80, 8), 1 / 8), np.arange(80) % 8
+        >>> blind = recovery_attack(beliefs, secrets, BalancedSubsets(50, 8), range(10), num_correct=10)
+        >>> blind.success == blind.prior
+        True
+    """
+    posteriors = np.atleast_2d(np.asarray(beliefs, dtype=np.float64))
+    truth = np.atleast_1d(np.asarray(secrets))
+    table = space.membership_table(np.asarray(records))
+    count = len(table)
+    if not 1 <= count <= _MAX_RECORDS or not 0 <= num_correct <= count:
+        raise ValueError(
+            f"{num_correct} of {count} records: choose k of at most {_MAX_RECORDS}, all guesses are tried."
+        )
+    if posteriors.shape != (len(truth), space.num_secrets):
+        raise ValueError(f"beliefs {posteriors.shape} do not fit {len(truth)} trials over {space.num_secrets} secrets.")
+    guesses = (np.arange(2**count)[:, None] >> np.arange(count)) & 1  # (2^n, n)
+    agreements = guesses @ table.astype(np.int64) + (1 - guesses) @ (~table).astype(np.int64)  # (2^n, m)
+    wins = agreements >= num_correct
+    chosen = np.array([int(np.argmax(wins @ belief)) for belief in posteriors])
+    won = int(wins[chosen, truth].sum())
+    return RecoveryAudit(
+        success=won / len(truth),
+        interval=proportion_interval(won, len(truth), confidence),
+        prior=subset_recovery_prior(table, num_correct, space.prior),
+        num_records=count,
+        num_correct=num_correct,
+    )
+
+
+def informed_membership_prior(
+    space: SecretSpace, num_known: int, num_trials: int = 1000, rng: np.random.Generator | int | None = None
+) -> float:
+    """Success of guessing one record's membership by someone who knows those of some others, before any release.
+
+    A public table ties records to one another: each known membership halves the subsets that are possible, so about
+    `log2(m)` of them leave one. The bounds on success speak of attackers who know nobody's membership; this says what
+    the others have already, and how much a larger table would help.
+
+    Args:
+        space: The secret space.
+        num_known: Records whose membership is known, drawn at random.
+        num_trials: Draws of the secret and of the records.
+        rng: Generator or seed of the simulation.
+
+    Source: ours.
+
+    Example:
+        >>> from lightning_pac.scenarios import BalancedSubsets
+        >>> space = BalancedSubsets(num_records=1000, num_subsets=128)
+        >>> [round(informed_membership_prior(space, known, rng=0), 2) for known in (0, 7, 14)]
+        [0.5, 0.84, 1.0]
+    """
+    if not 0 <= num_known < space.num_records or num_trials < 1:
+        raise ValueError(f"num_known is {num_known}, but must leave one of the {space.num_records} records.")
+    generator = np.random.default_rng(rng)
+    success = 0.0
+    for _ in range(num_trials):
+        secret = generator.choice(space.num_secrets, p=space.prior)
+        records = generator.choice(space.num_records, num_known + 1, replace=False)
+        table = space.membership_table(records)
+        possible = (table[:-1] == table[:-1, [secret]]).all(axis=0) * space.prior
+        inside = float(possible @ table[-1] / math.fsum(possible))
+        success += max(inside, 1 - inside)
+    return success / num_trials

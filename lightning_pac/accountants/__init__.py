@@ -20,6 +20,16 @@ from lightning_pac.accountants.hybrid_rdp import HybridRDP, hybrid_rdp, hybrid_r
 from lightning_pac.accountants.journal import Attempt, TrainingAttempt
 from lightning_pac.accountants.ledger import PrivacyLedger
 from lightning_pac.accountants.orders import DEFAULT_ORDERS, epsilon_at_delta
+from lightning_pac.accountants.residual import (
+    GaussianReference,
+    LogisticReference,
+    ReferenceDistribution,
+    ResidualPrivacy,
+    UniformReference,
+    composed_conditional_entropy,
+    posterior_disadvantage,
+    reference_offset,
+)
 from lightning_pac.accountants.running import RunningAccount
 from lightning_pac.accountants.shift_composition import ShiftComposition, shift_hockey_stick
 from lightning_pac.accountants.srpp import Notion, SRPPAccountant
@@ -31,13 +41,17 @@ __all__ = [
     "Charge",
     "ComposedRuns",
     "Estimate",
+    "GaussianReference",
     "GroupDPAccountant",
     "Guarantee",
     "HybridRDP",
     "LedgerAccount",
+    "LogisticReference",
     "Notion",
     "PrivacyCard",
     "PrivacyLedger",
+    "ReferenceDistribution",
+    "ResidualPrivacy",
     "ResponseTranscript",
     "RunningAccount",
     "SRPPAccountant",
@@ -45,9 +59,11 @@ __all__ = [
     "ShiftComposition",
     "SliceCoefficients",
     "TrainingAttempt",
+    "UniformReference",
     "adopt_ledger",
     "amplified_step_cost",
     "compose",
+    "composed_conditional_entropy",
     "dp_epsilon_for_success",
     "dp_success_bound",
     "effective_noise_multiplier",
@@ -57,6 +73,8 @@ __all__ = [
     "independent_bits_prior",
     "membership_prior",
     "membership_success_bound",
+    "posterior_disadvantage",
+    "reference_offset",
     "responses_until",
     "shift_hockey_stick",
     "subset_recovery_prior",

@@ -2,27 +2,45 @@
 
 from lightning_pac.audits.attack_result import AttackResult, proportion_interval
 from lightning_pac.audits.attribute import AttributeAttackResult, gaussian_map_attack
+from lightning_pac.audits.decoder_leakage import DecoderLeakage, decoder_leakage
+from lightning_pac.audits.empirical_likelihood import (
+    cluster_confidence,
+    empirical_likelihood_attack,
+    margin_confidence,
+)
 from lightning_pac.audits.likelihood_ratio import likelihood_ratio_attack
 from lightning_pac.audits.loss_threshold import loss_threshold_attack
+from lightning_pac.audits.mean_comparison import MeanComparison, compare_private_means
 from lightning_pac.audits.membership import (
     MembershipAudit,
     membership_attack,
     membership_posterior,
     simulate_beliefs,
 )
+from lightning_pac.audits.recovery import RecoveryAudit, informed_membership_prior, recovery_attack
 from lightning_pac.audits.sliced_divergence import gaussian_mixture_divergence, sliced_divergence
 
 __all__ = [
     "AttackResult",
     "AttributeAttackResult",
+    "DecoderLeakage",
+    "MeanComparison",
     "MembershipAudit",
+    "RecoveryAudit",
+    "cluster_confidence",
+    "compare_private_means",
+    "decoder_leakage",
+    "empirical_likelihood_attack",
     "gaussian_map_attack",
     "gaussian_mixture_divergence",
+    "informed_membership_prior",
     "likelihood_ratio_attack",
     "loss_threshold_attack",
+    "margin_confidence",
     "membership_attack",
     "membership_posterior",
     "proportion_interval",
+    "recovery_attack",
     "simulate_beliefs",
     "sliced_divergence",
 ]

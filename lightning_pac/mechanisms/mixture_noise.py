@@ -1,0 +1,124 @@
+"""Noise of full rank whose density is known: a Gaussian, or a mixture of Gaussians."""
+
+import dataclasses
+import math
+
+import numpy as np
+import numpy.typing as npt
+from scipy.linalg import solve_triangular
+from scipy.special import logsumexp
+
+from lightning_pac.mechanisms.variances import Array
+from lightning_pac.randomness import SecureGenerator, secure_generator
+
+__all__ = ["MixtureNoise"]
+
+LARGEST_DIMENSION = 4096
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class MixtureNoise:
+    r"""Noise B with density $\sum_k w_k \mathcal{N}(\mu_k, L_k L_k^T)$; one component is ordinary Gaussian noise.
+
+    Attributes:
+        weights: w, positive with sum 1, shape (K,).
+        means: Component means, shape (K, d).
+        loadings: Lower triangular L_k with a positive diagonal, shape (K, d, d).
+
+    Raises:
+        ValueError: If the shapes do not match, a value is not finite, a component has no full rank, or d > 4096.
+
+    Example:
+        >>> MixtureNoise.gaussian(np.diag([4.0, 1.0])).power
+        5.0
+    """
+
+    weights: Array
+    means: Array
+    loadings: Array
+
+    def __post_init__(self) -> None:
+        size, dimension = self.means.shape
+        if dimension == 0 or dimension > LARGEST_DIMENSION:
+            raise ValueError(f"noise needs 1 to {LARGEST_DIMENSION} coordinates, got {dimension}: release fewer.")
+        if self.weights.shape != (size,) or self.loadings.shape != (size, dimension, dimension):
+            raise ValueError(
+                f"weights {self.weights.shape}, means {self.means.shape} and loadings {self.loadings.shape} do not "
+                "describe one mixture: they must be (K,), (K, d) and (K, d, d)."
+            )
+        if not all(np.isfinite(part).all() for part in (self.weights, self.means, self.loadings)):
+            raise ValueError(
+                "the noise has values that are not finite: its training diverged."
+            )
+        if not (self.weights > 0).all() or not math.isclose(float(self.weights.sum()), 1.0, abs_tol=1e-6):
+            raise ValueError(f"the weights of noise components must be positive with sum 1, got {self.weights!r}.")
+        if not (np.diagonal(self.loadings, axis1=1, axis2=2) > 0).all():
+            raise ValueError("every noise component must have full rank: give each loading a positive diagonal.")
+
+    @classmethod
+    def gaussian(cls, covariance: npt.ArrayLike) -> "MixtureNoise":
+        """Gaussian noise with this covariance, shape (d, d)."""
+        loading = np.linalg.cholesky(np.asarray(covariance, dtype=np.float64))
+        return cls(np.ones(1), np.zeros((1, len(loading))), loading[None])
+
+    @property
+    def dimension(self) -> int:
+        """Number d of coordinates."""
+        return int(self.means.shape[1])
+
+    @property
+    def is_gaussian(self) -> bool:
+        """Whether there is one component, so that what is proven of Gaussian noise alone holds."""
+        return len(self.weights) == 1
+
+    @property
+    def power(self) -> float:
+        """Expected squared length."""
+        return float(self.weights @ ((self.loadings**2).sum(axis=(1, 2)) + (self.means**2).sum(axis=1)))
+
+    @property
+    def smallest_deviation(self) -> float:
+        """Smallest standard deviation of any component in any direction."""
+        return float(min(np.linalg.svd(loading, compute_uv=False)[-1] for loading in self.loadings))
+
+    def second_moment(self) -> Array:
+        """Expectation of B B^T, shape (d, d); the covariance, where the noise has mean 0."""
+        components = self.loadings @ self.loadings.transpose(0, 2, 1)
+        components = components + self.means[:, :, None] * self.means[:, None, :]
+        return np.asarray(np.tensordot(self.weights, components, axes=1))
+
+    def scaled(self, factor: float) -> "MixtureNoise":
+        """The noise times a positive factor."""
+        return MixtureNoise(self.weights, self.means * factor, self.loadings * factor)
+
+    def sample(self, size: int, generator: SecureGenerator | None = None) -> Array:
+        """Draw noise, shape (size, d)."""
+        source = secure_generator() if generator is None else generator
+        normals = source.normal((size, self.dimension))
+        if self.is_gaussian:
+            return np.asarray(self.means[0] + normals @ self.loadings[0].T)
+        cumulative = np.cumsum(self.weights)
+        chosen = np.searchsorted(cumulative, source.uniform(size) * cumulative[-1])
+        noise = np.empty_like(normals)
+        for component, (mean, loading) in enumerate(zip(self.means, self.loadings, strict=True)):
+            drawn = chosen == component
+            noise[drawn] = mean + normals[drawn] @ loading.T
+        return noise
+
+    def whiten(self, values: Array, component: int = 0) -> Array:
+        """Values in units of one component: $L_k^{-1} v$, shape (n, d)."""
+        return np.asarray(solve_triangular(self.loadings[component], values.T, lower=True).T)
+
+    def log_normalizer(self, component: int = 0) -> float:
+        """Logarithm of a component's density at its mean."""
+        diagonal = np.diagonal(self.loadings[component])
+        return float(-np.log(diagonal).sum() - 0.5 * self.dimension * math.log(2 * math.pi))
+
+    def log_density(self, values: npt.ArrayLike) -> Array:
+        """Logarithm of the density at values of shape (n, d)."""
+        points = np.asarray(values, dtype=np.float64)
+        terms = [
+            math.log(weight) + self.log_normalizer(k) - 0.5 * (self.whiten(points - self.means[k], k) ** 2).sum(axis=1)
+            for k, weight in enumerate(self.weights)
+        ]
+        return np.asarray(logsumexp(terms, axis=0))

@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 from lightning_pac.accountants import PrivacyLedger
 from lightning_pac.accountants.srpp import Notion
+from lightning_pac.callbacks._clipping_blocks import BlockNoise
 from lightning_pac.exceptions import LedgerMismatchError
 from lightning_pac.scenarios import Poisson, Sampling, TwoWorldScenario
 
@@ -29,7 +30,8 @@ class RunArguments:
     renyi_order: float
     notion: Notion
     sampling: Sampling | None
-    max_grad_norm: float
+    max_grad_norm: float | dict[str, float]
+    block_noise: BlockNoise
     ledger: PrivacyLedger | str | Path | None
 
     def __post_init__(self) -> None:
@@ -42,10 +44,19 @@ class RunArguments:
                 f"epsilon is {self.epsilon} and noise_multiplier is {self.noise_multiplier}, but one follows from the "
                 "other: give exactly one."
             )
-        for name in ("epsilon", "noise_multiplier", "max_grad_norm"):
-            value = getattr(self, name)
+        norms = self.max_grad_norm if isinstance(self.max_grad_norm, dict) else {"": self.max_grad_norm}
+        if not norms:
+            raise ValueError("max_grad_norm names no block: give one norm, or a norm for each block of parameters.")
+        positive = {
+            "epsilon": self.epsilon,
+            "noise_multiplier": self.noise_multiplier,
+            **{f"max_grad_norm {block}".rstrip(): norm for block, norm in norms.items()},
+        }
+        for name, value in positive.items():
             if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"{name} is {value}, but must be positive and finite.")
+        if self.block_noise not in get_args(BlockNoise):
+            raise ValueError(f'block_noise is {self.block_noise!r}, but must be "optimal" or "isotropic".')
         if not 1 < self.renyi_order < math.inf:
             raise ValueError(f"renyi_order is {self.renyi_order}, but must be finite and above 1.")
         if self.notion not in get_args(Notion):
@@ -80,6 +91,7 @@ class RunArguments:
             "renyi_order": self.renyi_order,
             "notion": self.notion,
             "max_grad_norm": self.max_grad_norm,
+            "block_noise": self.block_noise,
         }
 
     def _check_add_remove(self) -> None:

@@ -1,12 +1,14 @@
 """The sum of clipped gradients of one optimizer step, and its noised release."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from lightning_pac.randomness import SecureGenerator, release_grid, round_to_grid, secure_generator
+from lightning_pac.callbacks._clipping_blocks import ClippingBlocks
+from lightning_pac.randomness import release_grid, secure_generator
+from lightning_pac.strategies import Ranks
 
 __all__ = ["CLIP_CHANNEL", "NoisySum"]
 
@@ -17,35 +19,39 @@ r"""$s$: a record whose gradient was clipped adds $s C$ to one further coordinat
 class NoisySum:
     r"""Accumulates clipped gradients and releases their sum with noise.
 
-    A drawn record contributes $(\mathrm{clip}(g_i), s C \, 1[\lVert g_i \rVert > C])$, of norm at most
-    $C \sqrt{1 + s^2}$, so noise of deviation $\sigma C \sqrt{1 + s^2}$ on *all* coordinates is the Gaussian mechanism
-    at noise multiplier $\sigma$, the fraction of clipped records included. The release is rounded to a public grid, a
-    power of two at most $2^{-10}$ of the deviation.
+    A drawn record contributes $(\mathrm{clip}(g_i), s C \, 1[\text{clipped}])$, C being the largest norm of a whole
+    clipped gradient. With noise of deviation $\sqrt{1 + s^2} \, s_b$ on block b and $\sqrt{1 + s^2} \, \sigma C$ on the
+    last coordinate, the release is the Gaussian mechanism at noise multiplier $\sigma$, the fraction of clipped records
+    included. It is rounded to public grids, powers of two at most $2^{-10}$ of each deviation.
 
     Args:
-        parameters: Those whose gradients are summed, in the engine's order.
-        max_grad_norm: Clipping norm $C$ of a record.
+        parameters: Those whose gradients are summed by name, in the engine's order.
+        blocks: Their clipping norms and shares of the noise.
         noise_multiplier: $\sigma$.
     """
 
-    def __init__(self, parameters: Sequence[nn.Parameter], max_grad_norm: float, noise_multiplier: float) -> None:
-        self.max_grad_norm = max_grad_norm
+    def __init__(self, parameters: Mapping[str, nn.Parameter], blocks: ClippingBlocks, noise_multiplier: float) -> None:
+        self.blocks = blocks
         self.noise_multiplier = noise_multiplier
-        self.num_parameters = sum(parameter.numel() for parameter in parameters)
-        device = parameters[0].device
+        self.num_parameters = sum(blocks.sizes)
+        device = next(iter(parameters.values())).device
         # float64 holds every multiple of the grid that a sum can reach; Apple's devices have none.
         dtype = torch.float32 if device.type == "mps" else torch.float64
         self._sum = torch.zeros(self.num_parameters + 1, dtype=dtype, device=device)
+        scale = math.sqrt(1.0 + CLIP_CHANNEL**2)
+        self.deviations = tuple(scale * deviation for deviation in blocks.deviations(noise_multiplier))
+        self._segments = self._noise_segments(parameters)
+        self._norms = torch.tensor(blocks.norms, device=device)
 
     @property
-    def deviation(self) -> float:
-        """Standard deviation of the noise on each coordinate of the sum."""
-        return self.noise_multiplier * self.max_grad_norm * math.sqrt(1.0 + CLIP_CHANNEL**2)
+    def channel_deviation(self) -> float:
+        """Standard deviation of the noise on the coordinate that counts clipped records."""
+        return self.noise_multiplier * self.blocks.total_norm * math.sqrt(1.0 + CLIP_CHANNEL**2)
 
     @property
-    def grid(self) -> float:
-        """Step of the grid that the release is rounded to."""
-        return release_grid(self.deviation)
+    def grids(self) -> tuple[float, ...]:
+        """Steps of the grids that the blocks are rounded to."""
+        return tuple(release_grid(deviation) for deviation in self.deviations)
 
     def add(self, sums: Sequence[Tensor], norms: Tensor) -> None:
         """Add a microbatch: the engine's clipped sums, and the norms before clipping, shape (n, blocks)."""
@@ -53,37 +59,57 @@ class NoisySum:
         for total in sums:
             self._sum[start : start + total.numel()] += total.reshape(-1)
             start += total.numel()
-        clipped = (norms > self.max_grad_norm).any(dim=1).sum()
-        self._sum[-1] += CLIP_CHANNEL * self.max_grad_norm * clipped
+        clipped = (norms > self._norms).any(dim=1).sum()
+        self._sum[-1] += CLIP_CHANNEL * self.blocks.total_norm * clipped
 
     def clear(self) -> None:
         """Forget what was added."""
         self._sum.zero_()
 
-    def release(self, reduce: Callable[[Tensor], Tensor], generator: SecureGenerator | None = None) -> Tensor:
-        """Reduce the sum over devices, add noise, round, and forget the sum.
+    def release(self, ranks: Ranks | None = None) -> Tensor:
+        """Sum over all ranks, add noise, round, and forget the sum.
 
         Args:
-            reduce: Sums a tensor over all devices.
-            generator: Source of the noise; the process-wide secure generator if left out.
+            ranks: Those that take part, each with a sum of its own; None for this process alone.
 
         Returns:
-            The release, shape (parameters + 1,): the last coordinate belongs to the fraction of clipped records.
+            The release, shape (parameters + 1,), equal on all ranks: the last coordinate belongs to the fraction of
+            clipped records.
         """
-        total = reduce(self._sum)
-        noise = (generator or secure_generator()).fill_normal_(torch.empty_like(total))
-        released = round_to_grid(total + noise.mul_(self.deviation), self.grid)
+        released = (ranks or Ranks()).release(self._sum, self._make_public)
         self.clear()
         return released
 
     def clipped_fraction(self, released: Tensor, batch_size: float) -> Tensor:
         """The released fraction of clipped records, with its noise: an estimate that may leave [0, 1]."""
-        return released[-1] / (CLIP_CHANNEL * self.max_grad_norm * batch_size)
+        return released[-1] / (CLIP_CHANNEL * self.blocks.total_norm * batch_size)
 
     def clipped_fraction_deviation(self, batch_size: float) -> float:
         """Standard deviation of the noise in `clipped_fraction`."""
-        return self.deviation / (CLIP_CHANNEL * self.max_grad_norm * batch_size)
+        return self.channel_deviation / (CLIP_CHANNEL * self.blocks.total_norm * batch_size)
 
     def signal_to_noise(self, batch_size: float) -> float:
         """The largest ratio a step can have: all records clipped and aligned, over the expected norm of the noise."""
-        return batch_size * self.max_grad_norm / (self.deviation * math.sqrt(self.num_parameters))
+        return batch_size * self.blocks.total_norm / math.sqrt(self.blocks.power(self.noise_multiplier))
+
+    def _noise_segments(self, parameters: Mapping[str, nn.Parameter]) -> list[tuple[slice, float]]:
+        """Runs of coordinates with one deviation, the clipped records' own coordinate last."""
+        segments: list[tuple[slice, float]] = []
+        start = 0
+        for name, parameter in parameters.items():
+            deviation = self.deviations[self.blocks.block_of(name)]
+            if segments and segments[-1][1] == deviation:
+                start_of_run = segments.pop()[0].start
+            else:
+                start_of_run = start
+            start += parameter.numel()
+            segments.append((slice(start_of_run, start), deviation))
+        return [*segments, (slice(start, start + 1), self.channel_deviation)]
+
+    def _make_public(self, total: Tensor, start: int) -> Tensor:
+        """Noise and round the coordinates from `start` on, in place."""
+        for segment, deviation in self._segments:
+            part = total[max(0, segment.start - start) : max(0, segment.stop - start)]
+            if part.numel():
+                secure_generator().release_(part, deviation)
+        return total

@@ -1,7 +1,7 @@
 """One private fit: from the clipped gradients of microbatches to a released gradient that the optimizer used."""
 
 import math
-from collections.abc import Callable
+import zlib
 from typing import Any
 
 import lightning.pytorch as pl
@@ -11,12 +11,14 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
+from lightning_pac.callbacks._clipping_blocks import ClippingBlocks
 from lightning_pac.callbacks._noisy_sum import NoisySum
 from lightning_pac.callbacks._released_gradient import ReleasedGradient
 from lightning_pac.callbacks._run_journal import RunJournal
 from lightning_pac.data import PrivateDataLoader, ResumableDataLoader
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.gradients import make_engine
+from lightning_pac.strategies import Ranks
 
 __all__ = ["PrivateRun"]
 
@@ -28,7 +30,7 @@ class PrivateRun:
         pl_module: The model; its parameters that are trainable now are those that are trained.
         loader: The loader whose batches are trained on.
         journal: Where steps are charged.
-        max_grad_norm: Clipping norm of a record's gradient.
+        blocks: Clipping norms of a record's gradient, and shares of the noise.
         num_microbatches: Microbatches in each optimizer step; Lightning divides the loss by it.
         planned_steps: Optimizer steps that the Trainer is going to take, possibly infinite.
     """
@@ -38,7 +40,7 @@ class PrivateRun:
         pl_module: pl.LightningModule,
         loader: DataLoader[Any],
         journal: RunJournal,
-        max_grad_norm: float,
+        blocks: ClippingBlocks,
         num_microbatches: int,
         planned_steps: float,
     ) -> None:
@@ -48,7 +50,7 @@ class PrivateRun:
         self.journal = journal
         self.planned_steps = planned_steps
         self.batch_size = accountant.sampling.expected_batch_size(accountant.scenario.num_records)
-        self.noisy_sum = NoisySum(list(trainable.values()), max_grad_norm, journal.running.noise_multiplier)
+        self.noisy_sum = NoisySum(trainable, blocks, journal.running.noise_multiplier)
         self.released = False
         self.exhausted = False
         self._num_microbatches = num_microbatches
@@ -56,10 +58,12 @@ class PrivateRun:
         self._trained = {id(parameter) for parameter in trainable.values()}
         self._gradient = ReleasedGradient(trainable)
         self._num_drawn: int | None = None
+        self._fingerprint = 0
+        self._ranks = Ranks.of(pl_module.trainer)
         self._awaiting_gradient = False
         self._steps_this_epoch = 0
         self._engine = make_engine()
-        self._engine.attach(pl_module)
+        self._engine.attach(pl_module, blocks.names)
         optimizer: Optimizer = pl_module.trainer.optimizers[0]
         self._hook = optimizer.register_step_post_hook(lambda *_: self._gradient.verify())
 
@@ -69,12 +73,15 @@ class PrivateRun:
         if self.journal.stretch_steps % accountant.sampling.steps_per_epoch(accountant.scenario.num_records):
             self.journal.begin_stretch(first_step)
         self.noisy_sum.clear()  # an epoch may have ended between two microbatches of a step
+        self._fingerprint = 0
         self._steps_this_epoch = 0
 
     def begin_batch(self, batch_idx: int) -> None:
         """Note how many records the microbatch holds."""
         if isinstance(self.loader, PrivateDataLoader):
             self._num_drawn = self.loader.num_drawn
+            if self.loader.fingerprint is not None:
+                self._fingerprint = zlib.crc32(self.loader.fingerprint.to_bytes(4, "big"), self._fingerprint)
             if self.loader.microbatch != batch_idx % self._num_microbatches:
                 raise PrivacyViolationError(
                     f"Batch {batch_idx} is microbatch {self.loader.microbatch} of its draw, so that one step would mix "
@@ -95,13 +102,13 @@ class PrivateRun:
                 )
         padded = isinstance(self.loader, PrivateDataLoader) and self.loader.padded_with_dummies
         sums, norms = self._engine.clipped_sum(
-            self.noisy_sum.max_grad_norm, self._num_microbatches, self._num_drawn if padded else None
+            self.noisy_sum.blocks.norms, self._num_microbatches, self._num_drawn if padded else None
         )
         if self._num_drawn != 0:
             self.noisy_sum.add(sums, norms)
         self._awaiting_gradient = False
 
-    def release_gradient(self, step: int, reduce: Callable[[Tensor], Tensor]) -> None:
+    def release_gradient(self, step: int) -> None:
         """Charge the step, durably; only then draw its noise and hand the optimizer its gradient.
 
         Raises:
@@ -115,8 +122,10 @@ class PrivateRun:
                 "use an optimizer that evaluates it once."
             )
         self._mark_last_batch(unused=False)
+        self._ranks.check_equal(self._fingerprint, "the records of a step")
+        self._fingerprint = 0
         self.journal.start_step(step)
-        release = self.noisy_sum.release(reduce)
+        release = self.noisy_sum.release(self._ranks)
         self._gradient.write(release[:-1] / self.batch_size)
         self.clipped_fraction = self.noisy_sum.clipped_fraction(release, self.batch_size)
         self._steps_this_epoch += 1

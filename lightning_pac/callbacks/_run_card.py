@@ -13,7 +13,7 @@ DELTA = 1e-5
 
 def make_card(run: PrivateRun) -> PrivacyCard:
     """What the run guarantees after the steps it has started, for people and for programs."""
-    journal, noisy_sum = run.journal, run.noisy_sum
+    journal, noisy_sum, blocks = run.journal, run.noisy_sum, run.noisy_sum.blocks
     running = journal.running
     accountant = running.accountant
     tail = missing_tail((noisy_sum.num_parameters + 1) * journal.num_steps)
@@ -64,11 +64,12 @@ def make_card(run: PrivateRun) -> PrivacyCard:
         details={
             **accountant.to_dict(),
             "noise_multiplier": running.noise_multiplier,
-            "max_grad_norm": noisy_sum.max_grad_norm,
+            "max_grad_norm": dict(zip(blocks.names, blocks.norms, strict=True)),
+            "block_noise": blocks.noise,
             "batch_size": run.batch_size,
             "num_steps": journal.num_steps,
             "stretches": list(running.stretches),
-            "release_grid": noisy_sum.grid,
+            "release_grid": min(noisy_sum.grids),
             "missing_tail_delta": tail,
             "num_parameters": noisy_sum.num_parameters,
             "ledger": journal.account.name,

@@ -104,6 +104,7 @@ def open_journal(
         **terms,
         "noise_multiplier": noise_multiplier,
         "max_grad_norm": arguments.max_grad_norm,
+        "block_noise": arguments.block_noise,
     }
     currency = accountant.metric_name.removeprefix("privacy/").removesuffix("_epsilon")
     pointer = resumed["journal"] if resumed is not None else None

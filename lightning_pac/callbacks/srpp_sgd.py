@@ -7,13 +7,14 @@ from typing import Any, Literal
 import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
-from torch import Tensor
 from torch.optim import Optimizer
 from typing_extensions import override
 
 from lightning_pac.accountants import PrivacyLedger, RunningAccount
 from lightning_pac.callbacks._announcements import announce_end, announce_start, warn_of_raw_values
 from lightning_pac.callbacks._arguments import RunArguments
+from lightning_pac.callbacks._clipping_blocks import ClippingBlocks
+from lightning_pac.callbacks._hidden_randomness import HiddenRandomness
 from lightning_pac.callbacks._loss_check import check_loss
 from lightning_pac.callbacks._private_run import PrivateRun
 from lightning_pac.callbacks._run_card import make_card, save_card
@@ -69,7 +70,10 @@ class SRPPSGD(pl.Callback):
         sampling: How the batch of an optimizer step is drawn, over all its accumulated microbatches: the train loader
             is then rebuilt with our own sampler (workers and collate function stay). Left out, what the loader does is
             read and accounted for.
-        max_grad_norm: Clipping norm :math:`C` of a record's gradient.
+        max_grad_norm: Clipping norm :math:`C` of a record's gradient; or norms by the names of submodules, each of
+            which is then clipped on its own, ``{"backbone": 0.5, "head": 1.0}``.
+        block_noise: How several blocks share the noise: ``"optimal"`` for the least noise power at the same guarantee,
+            ``"isotropic"`` for the same noise on every coordinate.
         ledger: A ledger, or the path of one, that several runs on the same data may share. Left out, the run is
             journalled in a ledger of its own beside the logs.
 
@@ -90,17 +94,31 @@ class SRPPSGD(pl.Callback):
         renyi_order: float = 16.0,
         notion: Literal["ave", "joint", "ms-ave", "ms-joint", "rpp"] = "rpp",
         sampling: Sampling | None = None,
-        max_grad_norm: float = 1.0,
+        max_grad_norm: float | dict[str, float] = 1.0,
+        block_noise: Literal["optimal", "isotropic"] = "optimal",
         ledger: PrivacyLedger | str | Path | None = None,
     ) -> None:
         super().__init__()
         self.arguments = RunArguments(
-            scenario, epsilon, noise_multiplier, float(renyi_order), notion, sampling, float(max_grad_norm), ledger
+            scenario=scenario,
+            epsilon=epsilon,
+            noise_multiplier=noise_multiplier,
+            renyi_order=float(renyi_order),
+            notion=notion,
+            sampling=sampling,
+            max_grad_norm=(
+                {name: float(norm) for name, norm in max_grad_norm.items()}
+                if isinstance(max_grad_norm, dict)
+                else float(max_grad_norm)
+            ),
+            block_noise=block_noise,
+            ledger=ledger,
         )
         self._run: PrivateRun | None = None
         self._ledger: PrivacyLedger | None = None
         self._restored: dict[str, Any] | None = None
         self._undo_swap: Callable[[], None] | None = None
+        self._hidden_randomness: HiddenRandomness | None = None
 
     @property
     @override
@@ -135,14 +153,16 @@ class SRPPSGD(pl.Callback):
         planned_steps = trainer.estimated_stepping_batches
         noise_multiplier = choose_noise(self.arguments, accountant, planned_steps, self._restored)
         self._check_loss(trainer, pl_module)
+        blocks = ClippingBlocks.of(pl_module, self.arguments.max_grad_norm, self.arguments.block_noise)
 
         self._ledger = open_ledger(self.arguments.ledger, trainer, self._restored)
         self._ledger_path = self._ledger.path
         journal = open_journal(self.arguments, accountant, noise_multiplier, self._ledger, self._restored)
         begin_attempt(trainer, loader, journal, self._restored)
         microbatches = trainer.accumulate_grad_batches
-        self._run = PrivateRun(pl_module, loader, journal, self.arguments.max_grad_norm, microbatches, planned_steps)
+        self._run = PrivateRun(pl_module, loader, journal, blocks, microbatches, planned_steps)
         announce_start(self._run)
+        self._hidden_randomness = HiddenRandomness()
 
     @override
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -178,12 +198,7 @@ class SRPPSGD(pl.Callback):
     def on_before_optimizer_step(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Optimizer
     ) -> None:
-        def sum_over_devices(total: Tensor) -> Tensor:
-            reduced = trainer.strategy.reduce(total, reduce_op="sum")
-            assert isinstance(reduced, Tensor)
-            return reduced
-
-        self._running().release_gradient(trainer.global_step, sum_over_devices)
+        self._running().release_gradient(trainer.global_step)
 
     @override
     def on_train_batch_end(
@@ -296,6 +311,9 @@ class SRPPSGD(pl.Callback):
 
     def _release_resources(self) -> None:
         """Leave Trainer and model as they were, and let others write the ledger."""
+        if self._hidden_randomness is not None:
+            self._hidden_randomness.restore()
+            self._hidden_randomness = None
         if self._run is not None:
             self._restored = self.state_dict()
             self._run.close()

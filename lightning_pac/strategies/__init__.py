@@ -1,1 +1,10 @@
-"""Lightning strategies that reduce clipped sums instead of raw gradients."""
+"""Strategies for several devices; importing this package registers their names with Lightning."""
+
+from lightning.pytorch.strategies import StrategyRegistry
+
+from lightning_pac.strategies.ddp_private import PrivateDDPStrategy
+from lightning_pac.strategies.ranks import Ranks
+
+__all__ = ["PrivateDDPStrategy", "Ranks"]
+
+PrivateDDPStrategy.register_strategies(StrategyRegistry)

@@ -1,0 +1,125 @@
+"""What the processes of a private run do together."""
+
+import pickle
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import lightning.pytorch as pl
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from lightning_pac.exceptions import PrivacyViolationError
+
+__all__ = ["Ranks"]
+
+Value = TypeVar("Value")
+
+
+class Ranks:
+    """The processes of a run, one for each device; one process alone is the simplest case.
+
+    Every method is called by all ranks, in the same order.
+
+    Args:
+        rank: This process's number.
+        size: Number of processes.
+        device: Where small tensors are exchanged: the rank's own device.
+
+    Example:
+        >>> Ranks().from_first(lambda: "drawn once")
+        'drawn once'
+    """
+
+    def __init__(self, rank: int = 0, size: int = 1, device: torch.device | None = None) -> None:
+        self.rank = rank
+        self.size = size
+        self._device = device or torch.device("cpu")
+
+    @classmethod
+    def of(cls, trainer: pl.Trainer) -> "Ranks":
+        """The processes of a Trainer, whose strategy has connected them."""
+        return cls(trainer.global_rank, trainer.world_size, trainer.strategy.root_device)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is rank zero, which owns the ledger."""
+        return self.rank == 0
+
+    def from_first(self, action: Callable[[], Value]) -> Value:
+        """Run an action on rank zero; every rank returns its value or raises its error, so that none is left waiting.
+
+        Args:
+            action: Its value can be pickled.
+        """
+        if self.size == 1:
+            return action()
+        outcome: list[Any] = [None]
+        if self.is_first:
+            try:
+                outcome = [(action(), None)]
+            except Exception as error:
+                outcome = [(None, _portable(error))]
+        dist.broadcast_object_list(outcome, src=0)
+        value: Value
+        value, problem = outcome[0]
+        if problem is not None:
+            raise problem
+        return value
+
+    def check_equal(self, number: int, what: str) -> None:
+        """Raise on every rank unless all of them hold the same integer below 2**63.
+
+        Args:
+            number: What this rank holds.
+            what: Its name in the error.
+
+        Raises:
+            PrivacyViolationError: If two ranks differ.
+        """
+        if self.size == 1:
+            return
+        extremes = torch.tensor([number, -number], dtype=torch.int64, device=self._device)
+        dist.all_reduce(extremes, dist.ReduceOp.MAX)
+        if int(extremes.sum()) != 0:
+            raise PrivacyViolationError(
+                f"The ranks do not agree on {what}, so that a record could count twice: give every rank the same "
+                "dataset, loader and Trainer, and remove what depends on the rank."
+            )
+
+    def release(self, total: Tensor, make_public: Callable[[Tensor, int], Tensor]) -> Tensor:
+        """Sum a tensor over all ranks and make the sum public, each coordinate on exactly one rank.
+
+        This is an all-reduce whose two halves, reduce-scatter and all-gather, have the noise between them: it is added
+        once, to complete sums, and every rank receives the same bits. The work of drawing it is divided by the number
+        of ranks.
+
+        Args:
+            total: This rank's part of the sum, shape (d,).
+            make_public: Adds noise to coordinates and rounds them, each independently of the others, possibly in place;
+                called with a part of the sum and the position at which it starts.
+
+        Returns:
+            The released sum, shape (d,), equal on all ranks.
+        """
+        if self.size == 1:
+            return make_public(total.clone(), 0)
+        length = -(-total.numel() // self.size)
+        padded = total.new_zeros(length * self.size)
+        padded[: total.numel()] = total
+        own = total.new_empty(length)
+        dist.reduce_scatter_tensor(own, padded)
+        start = self.rank * length
+        present = min(length, max(0, total.numel() - start))
+        own[:present] = make_public(own[:present], start)
+        dist.all_gather_into_tensor(padded, own)
+        return padded[: total.numel()]
+
+
+def _portable(error: Exception) -> Exception:
+    """The error, or one like it if it cannot be sent to other processes."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error

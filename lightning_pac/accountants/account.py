@@ -164,6 +164,10 @@ class LedgerAccount:
         )
         return self.spent
 
+    def is_in(self, storage: LedgerStorage) -> bool:
+        """Whether this is an account of that open ledger."""
+        return self._storage is storage
+
     def events(self) -> tuple[Charge, ...]:
         """All single charges in order (the steps of training runs are in `attempts`)."""
         rows = self._storage.read("SELECT cost, event, time FROM charges WHERE account = ? ORDER BY id", (self._id,))

@@ -13,7 +13,7 @@ from lightning_pac.accountants.high_water_mark import HighWaterMark
 from lightning_pac.accountants.ledger import PrivacyLedger
 from lightning_pac.exceptions import LedgerError, LedgerMismatchError
 
-__all__ = ["Entry", "ResponseTranscript", "Snapshot", "adopt_ledger", "read_entries"]
+__all__ = ["Entry", "Payment", "ResponseTranscript", "Snapshot", "adopt_ledger", "read_entries"]
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,21 @@ class Snapshot:
     num_answers: int
     spent: float
     state: bytes
+
+
+@dataclass(frozen=True)
+class Payment:
+    """What another account pays for some of the answers of an entry.
+
+    Attributes:
+        account: An account of the same ledger in another currency, so that nothing counts twice.
+        cost: Cost of its answers, summed.
+        num_answers: How many they are.
+    """
+
+    account: LedgerAccount
+    cost: float
+    num_answers: int
 
 
 class ResponseTranscript:
@@ -105,6 +120,7 @@ class ResponseTranscript:
         cost: float,
         state: bytes | None = None,
         requests: Sequence[str | None] = (),
+        payments: Sequence[Payment] = (),
     ) -> None:
         """Charges and records answers, durably before it returns.
 
@@ -114,10 +130,12 @@ class ResponseTranscript:
             cost: Their cost, summed.
             state: The state after them, to be kept as the snapshot; None keeps the one before.
             requests: Names under which `find` finds the answers again, in order; None for an answer without one.
+            payments: What other accounts of this ledger pay in the same transaction, in currencies of their own.
 
         Raises:
-            BudgetExceededError: If the cost would pass a budget; nothing is recorded.
-            ValueError: If a request was answered before; nothing is recorded.
+            BudgetExceededError: If the cost or a payment would pass a budget; nothing is recorded.
+            ValueError: If a request was answered before, or an account that pays is of another ledger or of the same
+                currency; nothing is recorded.
             LedgerError: If it cannot be written. Whether it was recorded, `sequence` says.
         """
         if self._mark.closed:
@@ -127,6 +145,8 @@ class ResponseTranscript:
         named = [request for request in requests if request is not None]
         if len(set(named)) < len(named) or any(self.find(request) for request in named):
             raise ValueError("a request is answered once: look up the recorded answer instead of asking again")
+        for payment in payments:
+            self._check_payer(payment.account)
         sequence = self._sequence + 1
         tag = self._entry_tag(self._tag, Entry(sequence, num_answers, cost, payload))
         storage = self._ledger.storage
@@ -137,6 +157,8 @@ class ResponseTranscript:
                     (self._account.id, sequence, num_answers, cost, payload, tag),
                 )
                 spent = self._account.add(connection, cost, num_answers)
+                for payment in payments:
+                    payment.account.add(connection, payment.cost, payment.num_answers)
                 if state is not None:
                     snapshot = Snapshot(sequence, self._account.num_charges, spent, state)
                     connection.execute(
@@ -188,6 +210,14 @@ class ResponseTranscript:
     def close(self) -> None:
         """Lets another responder use the secret. The ledger stays open."""
         self._mark.close()
+
+    def _check_payer(self, payer: LedgerAccount) -> None:
+        if not payer.is_in(self._ledger.storage):
+            raise ValueError(f"account {payer.name!r} is not an account of {self._ledger.path}: open it there")
+        if payer.currency == self._account.currency:
+            raise ValueError(
+                f"account {payer.name!r} would count {payer.currency} a second time: give it a currency of its own"
+            )
 
     def _enrol(self) -> None:
         storage = self._ledger.storage

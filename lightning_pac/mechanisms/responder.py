@@ -11,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Self
 
-from lightning_pac.accountants import PrivacyCard, PrivacyLedger, ResponseTranscript
+from lightning_pac.accountants import LedgerAccount, PrivacyCard, PrivacyLedger, ResponseTranscript
 from lightning_pac.accountants.array_codec import pack_arrays, unpack_arrays
 from lightning_pac.accountants.bounds import membership_success_bound
+from lightning_pac.accountants.transcript import Payment
 from lightning_pac.exceptions import LedgerError, LedgerMismatchError
 from lightning_pac.information import entropy
 from lightning_pac.mechanisms.composition import AdaptiveComposition
@@ -126,11 +127,15 @@ class PACResponder:
             LedgerError: If they could not be recorded; nothing was answered.
             ValueError: If the model's outputs do not fit, are not finite, or are none.
         """
-        release, single = self._answer(inputs, budget, ())
+        release, single = self._answer(inputs, budget, (), ())
         return int(release.labels[0]) if single else release.labels
 
     def release(
-        self, inputs: Any, budget: npt.ArrayLike | None = None, requests: Sequence[str | None] = ()
+        self,
+        inputs: Any,
+        budget: npt.ArrayLike | None = None,
+        requests: Sequence[str | None] = (),
+        payers: Sequence[LedgerAccount | None] = (),
     ) -> BatchRelease:
         """Private answers with everything an auditor may see: vectors, covariances and the belief's class masses.
 
@@ -138,13 +143,16 @@ class PACResponder:
             inputs: What the model takes.
             budget: As for a call.
             requests: A name for each answer, under which `recorded_answer` finds it again.
+            payers: An account of the same ledger for each answer, which pays its cost too, in a currency of its own:
+                for shares of the budget, such as those of API keys.
 
         Raises:
             BudgetExceededError: If the answers would pass a budget; nothing was answered.
             LedgerError: If they could not be recorded; nothing was answered.
-            ValueError: If the outputs do not fit, are not finite, or are none, or a request was answered before.
+            ValueError: If the outputs do not fit, are not finite, or are none, a request was answered before, or an
+                account cannot pay.
         """
-        return self._answer(inputs, budget, requests)[0]
+        return self._answer(inputs, budget, requests, payers)[0]
 
     def recorded_answer(self, request: str) -> int | None:
         """The label that was given to a named request, None if there was none. It costs nothing to repeat it."""
@@ -232,7 +240,11 @@ class PACResponder:
         self.close()
 
     def _answer(
-        self, inputs: Any, budget: npt.ArrayLike | None, requests: Sequence[str | None]
+        self,
+        inputs: Any,
+        budget: npt.ArrayLike | None,
+        requests: Sequence[str | None],
+        payers: Sequence[LedgerAccount | None],
     ) -> tuple[BatchRelease, bool]:
         budgets = self.budget_per_response if budget is None else budget
         with self._mutex:
@@ -242,13 +254,16 @@ class PACResponder:
                 raise ValueError(
                     f"{len(outputs)} answers and {len(requests)} requests: name each answer, or give None for it"
                 )
+            if len(payers) not in (0, len(outputs)):
+                raise ValueError(f"{len(outputs)} answers and {len(payers)} payers: name one for each, or give None")
             before, entries = self._composition.state_dict(), self._transcript.sequence
             known = self._composition.mutual_information
             try:
                 release = self._composition.release_batch(outputs, budgets)
                 payload = RecordedAnswers.of(outputs, release, budgets).encode()
                 cost = self._composition.mutual_information - known
-                self._transcript.append(payload, len(release), cost, self._snapshot(), requests)
+                payments = _payments(release, payers)
+                self._transcript.append(payload, len(release), cost, self._snapshot(), requests, payments)
             except BaseException:
                 if self._transcript.sequence == entries:
                     self._composition.load_state_dict(before)
@@ -309,6 +324,15 @@ class PACResponder:
     def _close_ledger(self) -> None:
         if self._owns_ledger:
             self._ledger.close()
+
+
+def _payments(release: BatchRelease, payers: Sequence[LedgerAccount | None]) -> list[Payment]:
+    costs: dict[int, list[float]] = {}
+    accounts = {payer.id: payer for payer in payers if payer is not None}
+    for payer, cost in zip(payers, release.costs.tolist(), strict=False):
+        if payer is not None:
+            costs.setdefault(payer.id, []).append(cost)
+    return [Payment(accounts[key], math.fsum(shares), len(shares)) for key, shares in costs.items()]
 
 
 def _check_budget(budget: float) -> float:

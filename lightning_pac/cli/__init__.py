@@ -18,7 +18,7 @@ from lightning_pac.exceptions import BudgetExceededError, PrivacyError
 __all__ = ["build_parser", "main"]
 
 # In the order of `lightning-pac --help`.
-_MODULES = ("lightning", "check", "calibrate", "noise", "bounds", "account", "audit", "report")
+_MODULES = ("lightning", "check", "calibrate", "noise", "bounds", "account", "audit", "serve", "keys", "report")
 
 _DESCRIPTION = "Provably private training and inference for PyTorch Lightning."
 _EPILOG = "`lightning-pac COMMAND --help` shows the options of a command, with examples."

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightning_pac.cli.common import add_command, print_json, print_table
+from lightning_pac.cli.common import add_command, add_pool_options, make_pool, print_json, print_table
 
 if TYPE_CHECKING:
     from lightning_pac.accountants import LedgerAccount, PrivacyLedger
@@ -34,12 +34,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("attack", choices=["membership"])
     parser.add_argument("ledger", type=Path, help="the responder's ledger")
-    parser.add_argument("--records", type=int, required=True, help="number of records in the pool")
-    parser.add_argument("--subsets", type=int, default=128, help="number of subsets (128)")
-    parser.add_argument("--pool-seed", type=int, default=0, help="public seed of the table (0)")
-    parser.add_argument(
-        "--pool", choices=["balanced", "halves"], default="balanced", help="kind of the table (balanced)"
-    )
+    add_pool_options(parser)
     parser.add_argument("--account", help="the responder's account, where the ledger has several")
     parser.add_argument("--trials", type=int, default=200, help="games to play (200)")
     parser.add_argument("--secret", type=Path, help="the secret file, to attack the answers that were given")
@@ -53,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     from lightning_pac.accountants import PrivacyLedger
     from lightning_pac.audits import membership_attack, simulate_beliefs
 
-    space = _space(args)
+    space = make_pool(args)
     with PrivacyLedger.read_only(args.ledger) as ledger:
         account = _account(ledger, args.account, space)
         answers = _answers(ledger, account)
@@ -86,13 +81,6 @@ def run(args: argparse.Namespace) -> int:
     if args.plot is not None:
         audit.plot(space, args.plot)
     return int(refuted)
-
-
-def _space(args: argparse.Namespace) -> "SecretSpace":
-    from lightning_pac.scenarios import BalancedSubsets, ComplementaryHalves
-
-    kind = BalancedSubsets if args.pool == "balanced" else ComplementaryHalves
-    return kind(args.records, args.subsets, args.pool_seed)
 
 
 def _account(ledger: "PrivacyLedger", name: str | None, space: "SecretSpace") -> "LedgerAccount":

@@ -5,9 +5,12 @@ import json
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["add_command", "print_json", "print_table"]
+if TYPE_CHECKING:
+    from lightning_pac.scenarios import SecretSpace
+
+__all__ = ["add_command", "add_pool_options", "make_pool", "print_json", "print_table"]
 
 
 def add_command(
@@ -47,6 +50,24 @@ def add_command(
         parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.set_defaults(run=run, parser=parser, passes_unknown=passes_unknown)
     return parser
+
+
+def add_pool_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the numbers that a public table of subsets is made from, which `make_pool` reads."""
+    parser.add_argument("--records", type=int, required=True, help="number of records in the pool")
+    parser.add_argument("--subsets", type=int, default=128, help="number of subsets (128)")
+    parser.add_argument("--pool-seed", type=int, default=0, help="public seed of the table (0)")
+    parser.add_argument(
+        "--pool", choices=["balanced", "halves"], default="balanced", help="kind of the table (balanced)"
+    )
+
+
+def make_pool(args: argparse.Namespace) -> "SecretSpace":
+    """The table that the options of `add_pool_options` describe."""
+    from lightning_pac.scenarios import BalancedSubsets, ComplementaryHalves
+
+    kind = BalancedSubsets if args.pool == "balanced" else ComplementaryHalves
+    return kind(args.records, args.subsets, args.pool_seed)
 
 
 def print_json(value: Any) -> None:

@@ -1,0 +1,174 @@
+"""Answering a batch of requests so that each is answered, repeated or refused by itself."""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lightning_pac.accountants import LedgerAccount
+from lightning_pac.exceptions import BudgetExceededError, LedgerError
+from lightning_pac.mechanisms import PACResponder
+from lightning_pac.serve.api_keys import APIKey
+
+__all__ = ["KEY_CURRENCY", "BatchAnswers", "Refusal", "Ticket", "key_account"]
+
+KEY_CURRENCY = "mutual_information by key"
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """A request that was let in.
+
+    Attributes:
+        input: What the model takes, as it came in JSON.
+        request: A name under which a repetition finds the recorded answer; None for a request that cannot be repeated.
+        key: Name of the API key that pays, None where the server has no keys.
+    """
+
+    input: Any
+    request: str | None = None
+    key: str | None = None
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a request was not answered; it cost nothing.
+
+    Attributes:
+        status: Status code of HTTP.
+        reason: One sentence for whoever asked.
+    """
+
+    status: int
+    reason: str
+
+
+class BatchAnswers:
+    """Answers batches through a responder.
+
+    The costs of all answers of a batch, and the shares of the keys, are one transaction. A request that cannot be
+    answered never takes others with it: if a batch fails as a whole, nothing was charged, and each of its requests is
+    tried by itself.
+
+    Args:
+        open_responder: Opens the responder, and opens it again after its ledger could not be written.
+        collate: Makes the model's inputs from a list of JSON inputs; raises `ValueError` or `TypeError` for bad ones.
+        keys: The API keys, whose accounts are opened in the responder's ledger.
+
+    Raises:
+        LedgerError: If the ledger is in use, was copied or was rolled back.
+    """
+
+    def __init__(
+        self,
+        open_responder: Callable[[], PACResponder],
+        collate: Callable[[list[Any]], Any],
+        keys: Iterable[APIKey] = (),
+    ) -> None:
+        self._open_responder = open_responder
+        self._collate = collate
+        self._keys = tuple(keys)
+        self._responder: PACResponder | None = None
+        self._accounts: dict[str, LedgerAccount] = {}
+        self._open()
+
+    def __call__(self, tickets: Sequence[Ticket]) -> list[int | Refusal]:
+        """A label or a refusal for each request, in order."""
+        results: dict[int, int | Refusal] = {}
+        try:
+            responder = self._open()
+            new: dict[str | int, list[int]] = {}  # requests of one name in one batch get one answer
+            for position, ticket in enumerate(tickets):
+                recorded = None if ticket.request is None else responder.recorded_answer(ticket.request)
+                if recorded is not None:
+                    results[position] = recorded
+                else:
+                    new.setdefault(position if ticket.request is None else ticket.request, []).append(position)
+            first = [positions[0] for positions in new.values()]
+            answered = self._answer_new(responder, [tickets[position] for position in first])
+            for positions, result in zip(new.values(), answered, strict=True):
+                results.update(dict.fromkeys(positions, result))
+        except LedgerError:
+            logger.exception("The ledger could not be written or read.")
+            self.close()
+            refusal = Refusal(503, "the ledger could not be written: try again later, under the same Idempotency-Key")
+            results = {position: results.get(position, refusal) for position in range(len(tickets))}
+        return [results[position] for position in range(len(tickets))]
+
+    def close(self) -> None:
+        """Close the responder and its ledger."""
+        if self._responder is not None:
+            self._responder.close()
+        self._responder = None
+
+    def _open(self) -> PACResponder:
+        if self._responder is None:
+            self._responder = self._open_responder()
+            self._accounts = {key.name: key_account(self._responder, key) for key in self._keys}
+        return self._responder
+
+    def _answer_new(self, responder: PACResponder, tickets: list[Ticket]) -> list[int | Refusal]:
+        refusals = [self._cannot_pay(responder, ticket) for ticket in tickets]
+        asked = [ticket for ticket, refusal in zip(tickets, refusals, strict=True) if refusal is None]
+        answers = iter(self._release(responder, asked))
+        return [next(answers) if refusal is None else refusal for refusal in refusals]
+
+    def _release(self, responder: PACResponder, tickets: list[Ticket]) -> list[int | Refusal]:
+        if not tickets:
+            return []
+        try:
+            inputs = self._collate([ticket.input for ticket in tickets])
+            release = responder.release(
+                inputs,
+                requests=[ticket.request for ticket in tickets],
+                payers=[self._payer(ticket) for ticket in tickets],
+            )
+            return [int(label) for label in release.labels]
+        except LedgerError:
+            raise
+        except Exception as error:
+            # Nothing was charged. What failed may be one input, or a budget that a part of the batch still fits in.
+            if len(tickets) > 1:
+                return [result for ticket in tickets for result in self._answer_new(responder, [ticket])]
+            return [self._explain(responder, tickets[0], error)]
+
+    def _cannot_pay(self, responder: PACResponder, ticket: Ticket) -> Refusal | None:
+        # By what an answer may cost at most: a refusal then says nothing about whether the models agree.
+        if (payer := self._payer(ticket)) is None:
+            return None
+        cost = responder.budget_per_response
+        try:
+            payer.check(cost)
+        except BudgetExceededError:
+            return Refusal(
+                429,
+                f"an answer may cost {cost:.3g} nats and API key {ticket.key!r} has {payer.remaining:.3g} left: ask "
+                "the keeper of the data to raise its budget",
+            )
+        return None
+
+    def _payer(self, ticket: Ticket) -> LedgerAccount | None:
+        return None if ticket.key is None else self._accounts[ticket.key]
+
+    def _explain(self, responder: PACResponder, ticket: Ticket, error: Exception) -> Refusal:
+        if isinstance(error, BudgetExceededError):
+            return self._cannot_pay(responder, ticket) or Refusal(
+                429,
+                f"an answer may cost {responder.budget_per_response:.3g} nats and {responder.remaining:.3g} are left "
+                "for all answers together: ask the keeper of the data to raise the budget",
+            )
+        # The text may speak of the model or the pool, so it stays in the log of the server.
+        logger.warning("An input could not be answered: %s: %s", type(error).__name__, error)
+        return Refusal(
+            422, "the model cannot take this input: check its shape, its type and that its numbers are finite"
+        )
+
+
+def key_account(responder: PACResponder, key: APIKey) -> LedgerAccount:
+    """The account in which a key's share is counted, with the budget that the key has now."""
+    account = responder.ledger.account(f"key {key.name}", KEY_CURRENCY, {"api_key": key.name})
+    if key.budget is not None and account.budget != key.budget:
+        account.set_budget(key.budget)
+    return account

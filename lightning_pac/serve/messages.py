@@ -1,0 +1,64 @@
+"""What a server takes and gives, as OpenAPI shows it."""
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+__all__ = ["Answer", "Guarantee", "KeyPrivacy", "Privacy", "Question", "RefusalBody"]
+
+
+class Question(BaseModel):
+    """One query."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    input: Any = Field(
+        description="What the model takes for one record: nested lists of numbers without the batch dimension.",
+        examples=[[0.5, 1.0, 0.25]],
+    )
+
+
+class Answer(BaseModel):
+    """A private answer. Nothing else of an answer is meant for users."""
+
+    label: int = Field(description="The private label.")
+
+
+class RefusalBody(BaseModel):
+    """Why there is no answer; a refusal costs nothing."""
+
+    detail: str
+
+
+class Guarantee(BaseModel):
+    """One bound that holds for all answers so far."""
+
+    name: str
+    value: float
+    unit: str
+    meaning: str
+
+
+class KeyPrivacy(BaseModel):
+    """What the answers to one API key have cost."""
+
+    name: str
+    answers: int
+    spent: float = Field(description="In nats.")
+    budget: float | None = Field(description="In nats; null for the budget of all answers.")
+    remaining: float | None
+
+
+class Privacy(BaseModel):
+    """What all answers together have cost, and what that means."""
+
+    answers: int = Field(description="Number of answers, free ones included.")
+    spent: float = Field(description="Mutual information in nats.")
+    budget: float | None
+    remaining: float | None = Field(description="What may still be spent; null where nothing limits it.")
+    membership_success_bound: float = Field(
+        description="Largest probability with which anyone who saw all answers tells whether a record was used."
+    )
+    guarantees: list[Guarantee]
+    conditions: list[str]
+    key: KeyPrivacy | None = Field(description="The share of the key that asks.")

@@ -1,0 +1,107 @@
+"""The worker of a server: the only process that writes the ledger."""
+
+import os
+import signal
+from collections.abc import Callable
+from queue import Empty
+from typing import Annotated, Any
+
+import litserve
+from fastapi import Depends
+from fastapi.responses import JSONResponse
+from litserve.loops.simple_loops import BatchedLoop
+from typing_extensions import override
+
+from lightning_pac.mechanisms import PACResponder
+from lightning_pac.serve.admission import admit
+from lightning_pac.serve.api_keys import APIKey
+from lightning_pac.serve.batch_answers import BatchAnswers, Refusal, Ticket
+from lightning_pac.serve.messages import Answer
+from lightning_pac.serve.parent_watch import end_with_parent
+
+__all__ = ["ResponseAPI"]
+
+
+class ResponseAPI(litserve.LitAPI):  # type: ignore[misc]
+    """`POST /predict`, answered by one worker that owns the ledger.
+
+    LitServe pickles this object to the worker, which it spawns; `setup` opens the responder there.
+
+    Args:
+        open_responder: Opens the responder in the worker.
+        collate: Makes the model's inputs from a list of JSON inputs.
+        keys: The API keys.
+        max_batch_size: Most requests of one transaction.
+        batch_timeout: Seconds that a request waits for others to join it.
+    """
+
+    def __init__(
+        self,
+        open_responder: Callable[[], PACResponder],
+        collate: Callable[[list[Any]], Any],
+        keys: tuple[APIKey, ...],
+        max_batch_size: int,
+        batch_timeout: float,
+    ) -> None:
+        super().__init__(
+            max_batch_size=max_batch_size, batch_timeout=batch_timeout, api_path="/predict", loop=_WaitingLoop()
+        )
+        self._open_responder = open_responder
+        self._collate = collate
+        self._keys = keys
+        self._server = os.getpid()
+
+    @override
+    def setup(self, device: str) -> None:
+        # The server decides when to stop; an interrupt from the terminal reaches the worker too.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        end_with_parent(self._server)
+        self._answers = BatchAnswers(self._open_responder, self._collate, self._keys)
+
+    @override
+    def decode_request(self, request: Annotated[Ticket, Depends(admit)]) -> Ticket:
+        return request
+
+    @override
+    def batch(self, inputs: list[Ticket]) -> list[Ticket]:
+        return inputs
+
+    @override
+    def predict(self, x: list[Ticket]) -> list[int | Refusal]:
+        return self._answers(x)
+
+    @override
+    def unbatch(self, output: list[int | Refusal]) -> list[int | Refusal]:
+        return output
+
+    @override
+    def encode_response(self, output: int | Refusal) -> Answer:
+        # An exception here would answer the whole batch with its status, also those who have paid.
+        if isinstance(output, Refusal):
+            return JSONResponse({"detail": output.reason}, output.status)  # type: ignore[return-value]
+        return Answer(label=output)
+
+
+class _WaitingLoop(BatchedLoop):  # type: ignore[misc]
+    """LitServe's loop of batches, which sleeps while nothing is asked instead of looking a thousand times a second."""
+
+    def get_batch_requests(self, lit_api: Any, request_queue: Any, transport: Any) -> Any:
+        try:
+            first = request_queue.get(timeout=1.0)
+        except Empty:
+            return [], []
+        return super().get_batch_requests(lit_api, _Returned(first, request_queue), transport)
+
+
+class _Returned:
+    """A queue to which its first element was given back."""
+
+    def __init__(self, first: Any, queue: Any) -> None:
+        self._first = [first]
+        self._queue = queue
+
+    def get(self, timeout: float) -> Any:
+        return self._first.pop() if self._first else self._queue.get(timeout=timeout)
+
+    def get_nowait(self) -> Any:
+        return self._first.pop() if self._first else self._queue.get_nowait()

@@ -1,0 +1,168 @@
+"""Serving private answers over HTTP."""
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lightning_pac.accountants import PrivacyLedger
+from lightning_pac.mechanisms import PACResponder
+from lightning_pac.serve.api_keys import APIKeys
+from lightning_pac.serve.parent_watch import end_forks_with_this_process
+
+if TYPE_CHECKING:
+    import litserve
+
+__all__ = ["as_tensor", "build_server", "serve"]
+
+LOOPBACK = "127.0.0.1"
+_HOSTS = (LOOPBACK, "0.0.0.0", "::")
+# Requests that are still waiting for an answer when the server stops.
+_SECONDS_TO_FINISH = 10
+
+
+def as_tensor(inputs: list[Any]) -> Any:
+    """JSON inputs of one shape as a float tensor, shape (n, ...).
+
+    Raises:
+        ValueError: If they have different shapes, or a number is not finite.
+        TypeError: If they are not numbers.
+    """
+    import torch
+
+    tensor = torch.tensor(inputs, dtype=torch.float32)
+    if not bool(tensor.isfinite().all()):
+        raise ValueError("an input has numbers that are not finite")
+    return tensor
+
+
+def build_server(
+    open_responder: Callable[[], PACResponder],
+    ledger: str | Path,
+    keys: APIKeys | str | Path | None = None,
+    *,
+    host: str = LOOPBACK,
+    collate: Callable[[list[Any]], Any] = as_tensor,
+    max_batch_size: int = 64,
+    batch_timeout: float = 0.002,
+    max_request_bytes: int = 2**20,
+    rate_limit: str = "100/second",
+    timeout: float = 30.0,
+) -> "litserve.LitServer":
+    """A LitServe server whose only worker owns the ledger; `serve` runs it.
+
+    Args:
+        open_responder: Opens the responder in the worker, a new process: a function of a module, or
+            `SavedResponder(...).open`.
+        ledger: The responder's ledger, which `GET /privacy` reads.
+        keys: The API keys, or their file; None lets everybody in, on loopback only.
+        host: Where it will listen.
+        collate: Makes the model's inputs from a list of JSON inputs; raises `ValueError` or `TypeError` for bad ones.
+        max_batch_size: Most answers of one transaction.
+        batch_timeout: Seconds that a request waits for others to join it.
+        max_request_bytes: Largest body of a request.
+        rate_limit: Requests that one key, or without keys one address, may send, as `"100/second"` or `"10/minute"`.
+        timeout: Seconds after which a request that still waits is refused, at no cost.
+
+    Raises:
+        ImportError: If the extra `serve` is not installed.
+        ValueError: If an argument is out of range, or others than this machine could ask without a key.
+    """
+    rate, keys = _check_options(host, keys, rate_limit, max_batch_size, max_request_bytes)
+    import litserve
+    from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+    from lightning_pac.serve.admission import Gate
+    from lightning_pac.serve.privacy_page import add_privacy_page, describe_refusals
+    from lightning_pac.serve.response_api import ResponseAPI
+
+    api = ResponseAPI(open_responder, collate, tuple(keys or ()), max_batch_size, batch_timeout)
+    # A page in a browser may send requests to this machine under a name of its own.
+    names = ["127.0.0.1", "localhost"] if host == LOOPBACK else ["*"]
+    server = litserve.LitServer(
+        api,
+        accelerator="cpu",  # where the members run, the responder decides
+        timeout=timeout,
+        max_payload_size=max_request_bytes,
+        middlewares=[(TrustedHostMiddleware, {"allowed_hosts": names})],
+    )
+    server.uvicorn_graceful_timeout = _SECONDS_TO_FINISH
+    server.app.title = "Private answers"
+    server.app.state.gate = Gate(keys, rate)
+    add_privacy_page(server.app, Path(ledger).expanduser().resolve())
+    describe_refusals(server.app)
+    return server
+
+
+def serve(
+    open_responder: Callable[[], PACResponder],
+    ledger: str | Path,
+    keys: APIKeys | str | Path | None = None,
+    *,
+    host: str = LOOPBACK,
+    port: int = 8000,
+    log_level: str = "warning",
+    **options: Any,
+) -> None:
+    """Answer requests until the process is interrupted or terminated.
+
+    An answer leaves after it is in the ledger, so stopping in any way, also by `kill -9`, loses nothing: whoever did
+    not see an answer asks again under the same Idempotency-Key. Requests that wait when the server is told to stop are
+    answered first. Linux and macOS.
+
+    Args:
+        open_responder: As for `build_server`.
+        ledger: As for `build_server`.
+        keys: As for `build_server`.
+        host: `"127.0.0.1"`, or `"0.0.0.0"` or `"::"` for other machines, which needs keys.
+        port: 1024 to 65535.
+        log_level: Of LitServe and uvicorn.
+        **options: Other arguments of `build_server`.
+
+    Raises:
+        ImportError: If the extra `serve` is not installed.
+        LedgerError: If the ledger is in use, was copied or was rolled back.
+        RuntimeError: If the worker ended.
+        ValueError: If an argument is out of range, or others than this machine could ask without a key.
+    """
+    server = build_server(open_responder, ledger, keys, host=host, **options)
+    if not 1024 <= port <= 65535:
+        raise ValueError(f"port must lie in 1024 ... 65535, got {port}")
+    # What is wrong with the ledger or the checkpoint is told here, and not by a process that failed to start.
+    open_responder().close()
+    PrivacyLedger.read_only(ledger).close()
+    end_forks_with_this_process()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        server.run(
+            host=host, port=port, num_api_servers=1, log_level=log_level, generate_client_file=False, access_log=False
+        )
+    except (EOFError, ConnectionError) as error:
+        raise RuntimeError(
+            "the worker ended, so the server did too: its own message says why; start it again"
+        ) from error
+
+
+def _check_options(
+    host: str, keys: APIKeys | str | Path | None, rate_limit: str, max_batch_size: int, max_request_bytes: int
+) -> tuple[Any, APIKeys | None]:
+    try:
+        import limits
+        import litserve  # noqa: F401
+    except ImportError as error:
+        raise ImportError("serving needs LitServe: pip install 'lightning-pac[serve]'") from error
+    if host not in _HOSTS:
+        raise ValueError(f"host must be one of {', '.join(_HOSTS)}, got {host!r}")
+    if keys is not None and not isinstance(keys, APIKeys):
+        keys = APIKeys(keys)
+    if keys is not None and not len(keys):
+        raise ValueError(f"{keys.path} has no API keys: add one by `lightning-pac keys add {keys.path} NAME`")
+    if keys is None and host != LOOPBACK:
+        raise ValueError(f"on host {host} everybody who reaches this machine could spend the budget: give API keys")
+    for name, value in (("max_batch_size", max_batch_size), ("max_request_bytes", max_request_bytes)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    try:
+        return limits.parse(rate_limit), keys
+    except ValueError as error:
+        raise ValueError(f"rate_limit must read like '100/second' or '10/minute', got {rate_limit!r}") from error

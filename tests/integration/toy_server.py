@@ -1,0 +1,63 @@
+"""A server over sixteen models that vote with the digits of the question, so that the ledger shows what was asked.
+
+python toy_server.py FOLDER PORT [JSON options of serve] [--break]
+"""
+
+import functools
+import json
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from lightning_pac.mechanisms import PACResponder
+from lightning_pac.scenarios import BalancedSubsets
+from lightning_pac.serve import APIKeys, serve
+
+POOL = BalancedSubsets(num_records=20, num_subsets=16)
+BUDGET = 2**-20
+SLOW, BUG = 3**14, 3**15
+
+
+def vote(numbers: np.ndarray) -> np.ndarray:
+    """Ternary digits of each question's number: all questions differ, and number 0 is unanimous."""
+    return (numbers[:, None] // 3 ** np.arange(16)) % 3
+
+
+def read_numbers(inputs: list) -> np.ndarray:
+    numbers = np.array(inputs)
+    if numbers.ndim != 1 or not np.issubdtype(numbers.dtype, np.integer):
+        raise ValueError("questions are whole numbers")
+    if (numbers == BUG).any():
+        raise KeyError("a bug in the model")
+    time.sleep(1.0 * bool((numbers == SLOW).any()))
+    return numbers
+
+
+def open_responder(folder: Path, budget: float | None = None) -> PACResponder:
+    path = folder / "secret.key"
+    secret = POOL.load_secret(path) if path.exists() else POOL.draw_secret(path)
+    return PACResponder(vote, secret, BUDGET, folder / "responses.db", budget)
+
+
+def open_forgetful_responder(folder: Path, budget: float | None = None) -> PACResponder:
+    """Answers leave before they are recorded: the mistake that the tests must notice."""
+    from lightning_pac.accountants import ResponseTranscript
+
+    ResponseTranscript.append = lambda *arguments: None
+    return open_responder(folder, budget)
+
+
+if __name__ == "__main__":
+    folder, port, options = Path(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
+    opened = open_forgetful_responder if sys.argv[4:] == ["--break"] else open_responder
+    keys = APIKeys(folder / "keys.json") if (folder / "keys.json").exists() else None
+    serve(
+        functools.partial(opened, folder, options.pop("budget", None)),
+        folder / "responses.db",
+        keys,
+        port=port,
+        collate=read_numbers,
+        **{"rate_limit": "1000000/second", **options},
+    )

@@ -1,0 +1,136 @@
+"""A batch of requests: what one of them cannot have does not touch the others."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lightning_pac.accountants import ResponseTranscript
+from lightning_pac.exceptions import LedgerError
+from lightning_pac.mechanisms import PACResponder
+from lightning_pac.scenarios import BalancedSubsets
+from lightning_pac.serve import APIKey
+from lightning_pac.serve.batch_answers import BatchAnswers, Refusal, Ticket
+
+POOL = BalancedSubsets(num_records=20, num_subsets=8)
+BUDGET = 2**-10
+SPLIT, AGREED = (np.arange(8) % 2).tolist(), [0] * 8
+
+
+def collate(inputs: list) -> np.ndarray:
+    votes = np.array(inputs)
+    if votes.shape[1:] != (8,):
+        raise ValueError("eight votes are needed")
+    return votes
+
+
+Open = Callable[..., BatchAnswers]
+
+
+@pytest.fixture
+def open_answers(tmp_path: Path):
+    opened = []
+
+    def make(budget: float | None = None, keys: tuple[APIKey, ...] = ()) -> BatchAnswers:
+        def open_responder() -> PACResponder:
+            path = tmp_path / "s.key"
+            secret = POOL.load_secret(path) if path.exists() else POOL.draw_secret(path)
+            return PACResponder(np.asarray, secret, BUDGET, tmp_path / "r.db", budget)
+
+        opened.append(BatchAnswers(open_responder, collate, keys))
+        return opened[-1]
+
+    yield make
+    for answers in opened:
+        answers.close()
+
+
+def responder_of(answers: BatchAnswers) -> PACResponder:
+    return answers._open()
+
+
+def statuses(results: list[int | Refusal]) -> list[int]:
+    return [result.status if isinstance(result, Refusal) else 200 for result in results]
+
+
+def test_a_batch_is_one_transaction(open_answers: Open) -> None:
+    answers = open_answers()
+    assert statuses(answers([Ticket(SPLIT)] * 10)) == [200] * 10
+    assert len(list(responder_of(answers).recorded_answers())) == 1
+    assert responder_of(answers).spent == 10 * BUDGET
+
+
+def test_a_repetition_is_answered_from_the_record(open_answers: Open) -> None:
+    answers = open_answers()
+    first = answers([Ticket(SPLIT, "a"), Ticket(SPLIT, "b"), Ticket(SPLIT, "a")])
+    assert first[0] == first[2]
+    assert responder_of(answers).num_responses == 2
+    for _ in range(20):
+        assert answers([Ticket(SPLIT, "a"), Ticket(SPLIT, "b")]) == first[:2]
+    assert responder_of(answers).spent == 2 * BUDGET
+
+
+def test_bad_inputs_are_refused_one_by_one(open_answers: Open) -> None:
+    answers = open_answers()
+    batch = [Ticket(SPLIT, "a"), Ticket([1, 2], "b"), Ticket("words"), Ticket(None), Ticket(SPLIT)]
+    assert statuses(answers(batch)) == [200, 422, 422, 422, 200]
+    assert responder_of(answers).spent == 2 * BUDGET
+    assert statuses(answers(batch)) == [200, 422, 422, 422, 200]
+    assert responder_of(answers).spent == 3 * BUDGET
+
+
+def test_what_the_budget_pays_for_is_answered_and_the_rest_refused(open_answers: Open) -> None:
+    answers = open_answers(budget=3 * BUDGET)
+    results = answers([Ticket(SPLIT, str(number)) for number in range(5)])
+    assert statuses(results) == [200, 200, 200, 429, 429]
+    assert "0 are left for all answers together" in results[4].reason
+    assert answers([Ticket(SPLIT, "1")]) == [results[1]]
+    assert responder_of(answers).spent == 3 * BUDGET
+
+
+def test_a_key_spends_its_share_and_no_more(open_answers: Open) -> None:
+    answers = open_answers(5 * BUDGET, (APIKey("alice", "", 2 * BUDGET), APIKey("bob", "")))
+    batch = [Ticket(SPLIT, f"{key} {number}", key) for number in range(3) for key in ("alice", "bob")]
+    results = answers(batch)
+    assert statuses(results) == [200, 200, 200, 200, 429, 200]
+    assert "API key 'alice' has 0 left" in results[4].reason
+    accounts = {account.name: account for account in responder_of(answers).ledger.accounts()}
+    assert accounts["key alice"].spent == 2 * BUDGET
+    assert accounts["key bob"].spent == 3 * BUDGET
+    assert responder_of(answers).spent == 5 * BUDGET
+    assert statuses(answers([Ticket(SPLIT, key="bob"), Ticket(SPLIT, key="alice")])) == [429, 429]
+
+
+def test_refusals_do_not_say_whether_the_models_agree(open_answers: Open) -> None:
+    answers = open_answers(keys=(APIKey("alice", "", BUDGET / 2),))
+    agreed, split = answers([Ticket(AGREED, key="alice"), Ticket(SPLIT, key="alice")])
+    assert agreed == split
+
+
+def test_a_key_that_gets_another_budget_keeps_what_it_spent(open_answers: Open) -> None:
+    answers = open_answers(keys=(APIKey("alice", "", BUDGET),))
+    assert statuses(answers([Ticket(SPLIT, key="alice"), Ticket(SPLIT, key="alice")])) == [200, 429]
+    answers.close()
+    answers = open_answers(keys=(APIKey("alice", "", 2 * BUDGET),))
+    assert statuses(answers([Ticket(SPLIT, key="alice"), Ticket(SPLIT, key="alice")])) == [200, 429]
+
+
+def test_a_ledger_that_fails_answers_nothing_and_is_opened_again(
+    open_answers: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = open_answers()
+    known = answers([Ticket(SPLIT, "known")])
+
+    def fail(*arguments: object) -> None:
+        raise LedgerError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ResponseTranscript, "append", fail)
+        results = answers([Ticket(SPLIT, "known"), Ticket(SPLIT, "new")])
+        assert statuses(results) == [200, 503]
+        assert "disk" not in results[1].reason
+        assert statuses(answers([Ticket(SPLIT)])) == [503]
+    assert responder_of(answers).spent == BUDGET
+    assert answers([Ticket(SPLIT, "known")]) == known
+    assert statuses(answers([Ticket(SPLIT, "new")])) == [200]

@@ -55,8 +55,8 @@ def empirical_likelihood_attack(
         interval=(max(0.0, success - margin), min(1.0, success + margin)),
         confidence=confidence,
         num_trials=len(right),
-        method=f"a threshold for each record on the score that a release gives it, chosen on {half} runs and counted on "
-        f"{len(right)} others",
+        method="a threshold for each record on the score that a release gives it, chosen on "
+        f"{half} runs and counted on {len(right)} others",
     )
 
 

@@ -60,8 +60,8 @@ def compare_private_means(
     absent record counts as zero. Both clipping norms are the best ones for these records, found without privacy, in
     favour of differential privacy.
 
-    The guarantees differ in kind: PAC bounds hold on average over the subset and for any question about it, differential
-    privacy for every dataset, and with the whole of the records instead of half of them.
+    The guarantees differ in kind: PAC bounds hold on average over the subset and for any question about it,
+    differential privacy for every dataset, and with the whole of the records instead of half of them.
 
     Args:
         records: Shape (N, d).

@@ -1,0 +1,144 @@
+"""Several devices under one guarantee: data-parallel training without a reducer of raw gradients."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Literal
+
+import lightning.pytorch as pl
+import torch
+import torch.distributed as dist
+from lightning.fabric.plugins import CheckpointIO, ClusterEnvironment
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.accelerators import Accelerator
+from lightning.pytorch.plugins.precision import Precision
+from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.trainer.states import TrainerFn
+from torch.distributed.constants import default_pg_timeout
+from typing_extensions import override
+
+__all__ = ["PrivateDDPStrategy"]
+
+NAMES: dict[str, Literal["popen", "spawn"]] = {
+    "ddp_private": "popen",
+    "ddp_private_spawn": "spawn",
+    "ddp_private_find_unused_parameters_true": "popen",
+    "ddp_private_spawn_find_unused_parameters_true": "spawn",
+}
+
+
+class PrivateDDPStrategy(DDPStrategy):
+    """Data-parallel training in which no gradient leaves its rank before it is clipped.
+
+    Lightning's DDP averages raw gradients during the backward pass, before anything can clip them. Here the model is
+    not wrapped: each rank clips the gradients of its own records, and `SRPPSGD` sums them over all ranks, with noise
+    added once. Ranks start from rank zero's parameters and take the same steps, so they stay equal to the bit.
+
+    It is registered as ``"ddp_private"`` and ``"ddp_private_spawn"``. The forms that end in
+    ``_find_unused_parameters_true`` are the same, since there is no reducer that could miss a parameter. Several nodes
+    are launched as with Lightning's DDP (torchrun, SLURM).
+
+    A ``DataLoader``'s ``batch_size`` is that of each rank, as in Lightning; a ``sampling`` descriptor states the batch
+    of a whole optimizer step, over ranks and accumulation. Either way train records are drawn by our own samplers,
+    once in common, and divided among the ranks without padding; Lightning's sampler shards validation as ever.
+
+    Note:
+        A ``SubsetEnsemble`` shards its members over the ranks in place of its records.
+
+    Example::
+
+        from lightning_pac import SRPPSGD, TwoWorldScenario
+
+        private = SRPPSGD(TwoWorldScenario(num_differing=10), epsilon=8.0)
+        trainer = Trainer(accelerator="gpu", devices=4, strategy="ddp_private", callbacks=[private])
+
+    Args:
+        accelerator: As in ``DDPStrategy``.
+        parallel_devices: As in ``DDPStrategy``.
+        cluster_environment: As in ``DDPStrategy``.
+        checkpoint_io: As in ``DDPStrategy``.
+        precision_plugin: As in ``DDPStrategy``.
+        process_group_backend: ``"nccl"`` or ``"gloo"``; chosen by the device if left out.
+        timeout: How long a rank waits for the others before the run ends with an error.
+        start_method: ``"popen"`` runs the script once more for each rank, ``"spawn"`` starts functions.
+
+    Raises:
+        MisconfigurationException: In ``fit``, if neither `SRPPSGD` nor a `SubsetEnsemble` is trained.
+    """
+
+    def __init__(
+        self,
+        accelerator: Accelerator | None = None,
+        parallel_devices: list[torch.device] | None = None,
+        cluster_environment: ClusterEnvironment | None = None,
+        checkpoint_io: CheckpointIO | None = None,
+        precision_plugin: Precision | None = None,
+        process_group_backend: str | None = None,
+        timeout: timedelta | None = default_pg_timeout,
+        start_method: Literal["popen", "spawn"] = "popen",
+    ) -> None:
+        super().__init__(
+            accelerator=accelerator,
+            parallel_devices=parallel_devices,
+            cluster_environment=cluster_environment,
+            checkpoint_io=checkpoint_io,
+            precision_plugin=precision_plugin,
+            process_group_backend=process_group_backend,
+            timeout=timeout,
+            start_method=start_method,
+        )
+        self._undo_division: Callable[[], object] | None = None
+
+    def divide_train_data(self, trainer: pl.Trainer) -> None:
+        """Leave train loaders to the caller, who divides what they draw or the work on it; until the fit ends.
+
+        Whoever does so also answers for the gradients, which this strategy leaves on their ranks.
+        """
+        connector: Any = trainer._data_connector
+        needs_sampler = type(connector)._requires_distributed_sampler
+
+        def requires_distributed_sampler(dataloader: Any) -> bool:
+            return not trainer.training and bool(needs_sampler(connector, dataloader))
+
+        # A private name: Lightning pads with repeated records, and its switch would turn validation's sharding off too.
+        connector._requires_distributed_sampler = requires_distributed_sampler
+        self._undo_division = lambda: connector.__dict__.pop("_requires_distributed_sampler", None)
+
+    @override
+    def setup(self, trainer: pl.Trainer) -> None:
+        if trainer.state.fn == TrainerFn.FITTING and self._undo_division is None:
+            raise MisconfigurationException(
+                f"{type(self).__name__} leaves gradients on their ranks, and nothing here adds them up, so that every "
+                "device would train a model of its own: add SRPPSGD to the callbacks, or use strategy='ddp'."
+            )
+        super().setup(trainer)
+
+    @override
+    def configure_ddp(self) -> None:
+        assert self.lightning_module is not None
+        tensors = dict([*self.lightning_module.named_parameters(), *self.lightning_module.named_buffers()])
+        shapes = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
+        if shapes != self.broadcast(shapes):
+            raise MisconfigurationException(
+                f"{type(self.lightning_module).__name__} has other parameters on rank {self.global_rank} than on rank "
+                "0: build the same model on every rank."
+            )
+        for tensor in tensors.values():
+            values = tensor.detach().contiguous()
+            dist.broadcast(values, src=0)
+            tensor.detach().copy_(values)
+
+    @override
+    def teardown(self) -> None:
+        if self._undo_division is not None:
+            self._undo_division()
+            self._undo_division = None
+        super().teardown()
+
+    @classmethod
+    @override
+    def register_strategies(cls, strategy_registry: Any) -> None:
+        for name, start_method in NAMES.items():
+            if name not in strategy_registry:
+                strategy_registry.register(
+                    name, cls, description=f"Private DDP ({start_method})", start_method=start_method
+                )

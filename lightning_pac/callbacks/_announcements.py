@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
@@ -50,12 +49,13 @@ def warn_of_raw_values(names: Sequence[str]) -> None:
         )
 
 
-def announce_end(run: PrivateRun, ledger: Path) -> None:
+def announce_end(run: PrivateRun) -> None:
     """Sum up what the run has cost and where that is on record."""
     running = run.journal.running
     rank_zero_info(
         f"SRPPSGD: {run.journal.num_steps} noised steps, "
         f"{running.accountant.metric_name.removeprefix('privacy/')} {run.journal.epsilon:.4g} at order "
         f"{running.accountant.renyi_order:g}; whoever sees all of them tells the two worlds apart with probability at "
-        f"most {running.world_success_bound():.4f}. On record in {ledger} as {run.journal.account.name!r}."
+        f"most {running.world_success_bound():.4f}. On record in {run.journal.account.path} as "
+        f"{run.journal.account.name!r}."
     )

@@ -77,11 +77,11 @@ def make_card(run: PrivateRun) -> PrivacyCard:
     )
 
 
-def save_card(card: PrivacyCard, trainer: pl.Trainer) -> None:
+def save_card(card: PrivacyCard, trainer: pl.Trainer, log_dir: str) -> None:
     """Write the card to the run's folder and beside the checkpoints."""
     if not trainer.is_global_zero:
         return
-    folders: list[str | None] = [trainer.log_dir or trainer.default_root_dir]
+    folders: list[str | None] = [log_dir]
     folders += [getattr(callback, "dirpath", None) for callback in trainer.checkpoint_callbacks]
     for folder in dict.fromkeys(str(folder) for folder in folders if folder):
         card.save(folder)

@@ -3,10 +3,10 @@
 import secrets
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from lightning_pac.accountants import LedgerAccount, PrivacyLedger, SRPPAccountant
+from lightning_pac.callbacks._shared_account import SharedAccount
 from lightning_pac.exceptions import BudgetExceededError, LedgerMismatchError
 
 __all__ = ["RunJournal", "open_account"]
@@ -29,7 +29,7 @@ class RunJournal:
         self,
         accountant: SRPPAccountant,
         noise_multiplier: float,
-        account: LedgerAccount,
+        account: SharedAccount,
         resumed: Mapping[str, Any] | None = None,
     ) -> None:
         attempts = account.attempts()
@@ -105,11 +105,11 @@ class RunJournal:
         if self._unsliced is not self.running:
             self._unsliced.start_step()
 
-    def state(self, path: Path) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         """A pointer into the journal for a checkpoint, as plain values; the account itself is never in it."""
         last = self._num_attempts + bool(self._attempt.num_steps)
         return {
-            "path": str(path),
+            "path": str(self.account.path),
             "account": self.account.name,
             "num_steps": self.num_steps,
             "continuing": [index for index in self._continuing if index < last],

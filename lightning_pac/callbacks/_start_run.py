@@ -10,14 +10,16 @@ import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch.utils.data import DataLoader
 
-from lightning_pac.accountants import PrivacyLedger, SRPPAccountant
+from lightning_pac.accountants import LedgerAccount, PrivacyLedger, SRPPAccountant
 from lightning_pac.callbacks._arguments import RunArguments
 from lightning_pac.callbacks._run_journal import RunJournal, open_account
+from lightning_pac.callbacks._shared_account import SharedAccount
 from lightning_pac.callbacks._step_sampling import declared_sampling
 from lightning_pac.data import PrivateDataLoader, ResumableDataLoader, count_records, describe_loader
 from lightning_pac.exceptions import BudgetExceededError, LedgerMismatchError
+from lightning_pac.strategies import Ranks
 
-__all__ = ["begin_attempt", "choose_noise", "make_accountant", "open_journal", "open_ledger", "read_loader"]
+__all__ = ["begin_attempt", "choose_noise", "make_accountant", "open_journal", "read_loader"]
 
 
 def read_loader(trainer: pl.Trainer) -> DataLoader[Any]:
@@ -67,8 +69,8 @@ def choose_noise(
     return accountant.noise_multiplier(arguments.epsilon, int(planned_steps))
 
 
-def open_ledger(
-    given: PrivacyLedger | str | Path | None, trainer: pl.Trainer, resumed: Mapping[str, Any] | None
+def _open_ledger(
+    given: PrivacyLedger | str | Path | None, log_dir: str, resumed: Mapping[str, Any] | None
 ) -> PrivacyLedger:
     """The ledger given, that of the run that is resumed, or a new one beside the logs.
 
@@ -78,7 +80,7 @@ def open_ledger(
     if given is not None:
         return PrivacyLedger.ensure(given)
     if resumed is None:
-        path = Path(trainer.log_dir or trainer.default_root_dir) / "privacy_ledger.db"
+        path = Path(log_dir) / "privacy_ledger.db"
         # A folder without versions may hold the ledgers of earlier runs, which are none of this run's business.
         return PrivacyLedger(path.with_stem(f"{path.stem}-{secrets.token_hex(4)}") if path.exists() else path)
     path = Path(resumed["journal"]["path"])
@@ -94,10 +96,15 @@ def open_journal(
     arguments: RunArguments,
     accountant: SRPPAccountant,
     noise_multiplier: float,
-    ledger: PrivacyLedger,
+    log_dir: str,
     resumed: Mapping[str, Any] | None,
+    ranks: Ranks,
 ) -> RunJournal:
-    """The run's journal in the ledger, declared with everything its costs rest on."""
+    """The run's journal in the ledger, declared with everything its costs rest on; rank zero opens it.
+
+    Raises:
+        LedgerMismatchError: If the run that is resumed was made under other terms, or its ledger is gone.
+    """
     terms = accountant.to_dict()
     declaration = {
         "coupling": {"scenario": accountant.scenario.coupling(), "renyi_order": terms.pop("renyi_order")},
@@ -109,8 +116,28 @@ def open_journal(
     currency = accountant.metric_name.removeprefix("privacy/").removesuffix("_epsilon")
     pointer = resumed["journal"] if resumed is not None else None
     name = pointer["account"] if pointer is not None else None
-    account = open_account(ledger, declaration, currency, arguments.epsilon, name)
-    return RunJournal(accountant, noise_multiplier, account, pointer)
+    if isinstance(arguments.ledger, PrivacyLedger) and ranks.size > 1:
+        raise MisconfigurationException(
+            f"ledger is open already, but {ranks.size} processes cannot each hold {arguments.ledger.path}: give its "
+            "path as ledger=, which rank zero then opens."
+        )
+
+    def opened() -> tuple[PrivacyLedger, LedgerAccount]:
+        ledger = _open_ledger(arguments.ledger, log_dir, resumed)
+        try:
+            return ledger, open_account(ledger, declaration, currency, arguments.epsilon, name)
+        except BaseException:
+            if ledger is not arguments.ledger:
+                ledger.close()
+            raise
+
+    account = SharedAccount(ranks, opened)
+    try:
+        return RunJournal(accountant, noise_multiplier, account, pointer)
+    except BaseException:
+        if not isinstance(arguments.ledger, PrivacyLedger):
+            account.close()
+        raise
 
 
 def begin_attempt(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -12,12 +13,14 @@ from torch.utils.data import DataLoader
 from lightning_pac.data import (
     PoissonBatchSampler,
     PrivateDataLoader,
+    RankShare,
     count_records,
     describe_loader,
     order_is_public,
     rebuild_loader,
 )
 from lightning_pac.scenarios import EpochShuffle, Sampling, Sequential, WithReplacement
+from lightning_pac.strategies import PrivateDDPStrategy, Ranks
 
 __all__ = ["declared_sampling", "swap_loader"]
 
@@ -25,17 +28,27 @@ __all__ = ["declared_sampling", "swap_loader"]
 def swap_loader(trainer: pl.Trainer, sampling: Sampling | None) -> Callable[[], None]:
     """Let the strategy hand out our own train loader wherever the user's comes from, and return how to undo that.
 
-    A loader is rebuilt if `sampling` is given, or if the user's draws by one of our samplers that needs our loader.
+    A loader is rebuilt if `sampling` is given, if the user's draws by one of our samplers that needs our loader, or if
+    several ranks divide what it draws.
     """
     strategy = trainer.strategy
     original = strategy.process_dataloader
+    divided = isinstance(strategy, PrivateDDPStrategy)
+    if isinstance(strategy, PrivateDDPStrategy):
+        strategy.divide_train_data(trainer)
 
     def process_dataloader(dataloader: object) -> object:
         processed = original(dataloader)
         if not trainer.training or not isinstance(processed, DataLoader):
             return processed
-        wanted = sampling or _own_sampling(processed, trainer.accumulate_grad_batches)
-        return processed if wanted is None else rebuild_loader(processed, wanted, trainer.accumulate_grad_batches)
+        microbatches = trainer.accumulate_grad_batches
+        wanted = sampling or _own_sampling(processed, microbatches)
+        if wanted is None and divided:
+            wanted = _step_sampling(describe_loader(processed), microbatches, trainer.world_size)
+        if wanted is None:
+            return processed
+        share = _share(Ranks.of(trainer)) if divided else None
+        return rebuild_loader(processed, wanted, microbatches, share)
 
     strategy.process_dataloader = process_dataloader  # type: ignore[method-assign]
 
@@ -64,19 +77,38 @@ def declared_sampling(trainer: pl.Trainer, dataloader: DataLoader[Any], needs_hi
         )
     sampling = describe_loader(dataloader)
     microbatches = trainer.accumulate_grad_batches
-    if microbatches > 1 and not isinstance(dataloader, PrivateDataLoader):
-        if not isinstance(sampling, EpochShuffle | Sequential | WithReplacement):
-            raise MisconfigurationException(
-                f"With accumulate_grad_batches={microbatches}, a record may be drawn by several {sampling} batches of "
-                f"one step: give the draw of a whole step as sampling={type(sampling).__name__}(...)."
-            )
-        sampling = dataclasses.replace(sampling, batch_size=sampling.batch_size * microbatches)
+    if not isinstance(dataloader, PrivateDataLoader):
+        sampling = _step_sampling(sampling, microbatches)
     if isinstance(sampling, EpochShuffle | Sequential):
         steps = math.ceil(trainer.num_training_batches / microbatches)
         natural = dataclasses.replace(sampling, steps_per_pass=None)
         is_natural = steps == _steps_per_pass(natural, count_records(dataloader))
         sampling = natural if is_natural else dataclasses.replace(sampling, steps_per_pass=steps)
     return sampling
+
+
+def _step_sampling(sampling: Sampling, num_microbatches: int, num_ranks: int = 1) -> Sampling:
+    """The draw of a whole optimizer step that takes `num_microbatches` batches on each of `num_ranks` ranks."""
+    batches = num_microbatches * num_ranks
+    if batches == 1:
+        return sampling
+    if not isinstance(sampling, EpochShuffle | Sequential | WithReplacement):
+        raise MisconfigurationException(
+            f"With {batches} batches in a step (accumulate_grad_batches={num_microbatches} on {num_ranks} devices), a "
+            f"record may be drawn by several {sampling} batches of it: give the draw of a whole step as "
+            f"sampling={type(sampling).__name__}(...)."
+        )
+    if num_ranks > 1 and getattr(sampling, "steps_per_pass", None) is not None:
+        raise MisconfigurationException(
+            f"The train loader ends its passes early ({sampling}), which several devices cannot divide: leave "
+            "num_samples out, or set limit_train_batches in the Trainer."
+        )
+    return dataclasses.replace(sampling, batch_size=sampling.batch_size * batches)
+
+
+def _share(ranks: Ranks) -> RankShare:
+    """This rank's share of a loader, under a key that rank zero draws for this loader only."""
+    return RankShare(ranks.rank, ranks.size, ranks.from_first(lambda: os.urandom(32)))
 
 
 def _steps_per_pass(sampling: Sampling, num_records: int) -> int | None:

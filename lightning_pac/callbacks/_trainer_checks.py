@@ -19,6 +19,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 
 from lightning_pac.gradients.refusals import refuse_mixing_layers
+from lightning_pac.strategies import PrivateDDPStrategy
 
 __all__ = ["check_model", "check_optimizer", "check_trainer", "monitored_names"]
 
@@ -138,10 +139,10 @@ def _trainer_problems(trainer: pl.Trainer, pl_module: pl.LightningModule, callba
         )
     elif trainer.precision not in PRECISIONS:
         yield f"precision={trainer.precision!r} is not supported: use one of {', '.join(PRECISIONS)}"
-    if not isinstance(trainer.strategy, SingleDeviceStrategy) or trainer.world_size > 1:
+    if not isinstance(trainer.strategy, SingleDeviceStrategy | PrivateDDPStrategy):
         yield (
-            f"{type(trainer.strategy).__name__} on {trainer.world_size} devices would average or shard raw gradients "
-            "before they are clipped: use devices=1"
+            f"{type(trainer.strategy).__name__} would average or shard raw gradients before they are clipped: use "
+            "strategy='ddp_private', which clips on every device and then sums, or one device"
         )
     if not pl_module.automatic_optimization:
         yield (

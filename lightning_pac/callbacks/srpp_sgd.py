@@ -18,18 +18,19 @@ from lightning_pac.callbacks._hidden_randomness import HiddenRandomness
 from lightning_pac.callbacks._loss_check import check_loss
 from lightning_pac.callbacks._private_run import PrivateRun
 from lightning_pac.callbacks._run_card import make_card, save_card
+from lightning_pac.callbacks._shared_account import SharedAccount
 from lightning_pac.callbacks._start_run import (
     begin_attempt,
     choose_noise,
     make_accountant,
     open_journal,
-    open_ledger,
     read_loader,
 )
 from lightning_pac.callbacks._step_sampling import declared_sampling, swap_loader
 from lightning_pac.callbacks._trainer_checks import check_model, check_optimizer, check_trainer, monitored_names
 from lightning_pac.data import ResumableDataLoader
 from lightning_pac.scenarios import Sampling, TwoWorldScenario
+from lightning_pac.strategies import Ranks
 
 __all__ = ["SRPPSGD"]
 
@@ -115,7 +116,8 @@ class SRPPSGD(pl.Callback):
             ledger=ledger,
         )
         self._run: PrivateRun | None = None
-        self._ledger: PrivacyLedger | None = None
+        self._charged: SharedAccount | None = None
+        self._log_dir = ""
         self._restored: dict[str, Any] | None = None
         self._undo_swap: Callable[[], None] | None = None
         self._hidden_randomness: HiddenRandomness | None = None
@@ -151,13 +153,16 @@ class SRPPSGD(pl.Callback):
         check_optimizer(trainer, pl_module)
         accountant = make_accountant(self.arguments, trainer, loader)
         planned_steps = trainer.estimated_stepping_batches
-        noise_multiplier = choose_noise(self.arguments, accountant, planned_steps, self._restored)
+        ranks = Ranks.of(trainer)
+        noise_multiplier = ranks.from_first(
+            lambda: choose_noise(self.arguments, accountant, planned_steps, self._restored)
+        )
         self._check_loss(trainer, pl_module)
         blocks = ClippingBlocks.of(pl_module, self.arguments.max_grad_norm, self.arguments.block_noise)
 
-        self._ledger = open_ledger(self.arguments.ledger, trainer, self._restored)
-        self._ledger_path = self._ledger.path
-        journal = open_journal(self.arguments, accountant, noise_multiplier, self._ledger, self._restored)
+        self._log_dir = trainer.log_dir or trainer.default_root_dir  # asked of all ranks at once, or it hangs
+        journal = open_journal(self.arguments, accountant, noise_multiplier, self._log_dir, self._restored, ranks)
+        self._charged = journal.account
         begin_attempt(trainer, loader, journal, self._restored)
         microbatches = trainer.accumulate_grad_batches
         self._run = PrivateRun(pl_module, loader, journal, blocks, microbatches, planned_steps)
@@ -215,8 +220,8 @@ class SRPPSGD(pl.Callback):
     @override
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         run = self._running()
-        announce_end(run, self._ledger_path)
-        save_card(make_card(run), trainer)
+        announce_end(run)
+        save_card(make_card(run), trainer, self._log_dir)
 
     @override
     def on_save_checkpoint(
@@ -225,7 +230,7 @@ class SRPPSGD(pl.Callback):
         if self._run is not None:
             card = make_card(self._run)
             checkpoint["privacy_card"] = card.to_dict()
-            save_card(card, trainer)
+            save_card(card, trainer, self._log_dir)
 
     @override
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
@@ -244,7 +249,7 @@ class SRPPSGD(pl.Callback):
         return {
             "arguments": self.arguments.to_dict(),
             "noise_multiplier": self._run.journal.running.noise_multiplier,
-            "journal": self._run.journal.state(self._ledger_path),
+            "journal": self._run.journal.state(),
             "loader": loader.state_dict() if isinstance(loader, ResumableDataLoader) else None,
         }
 
@@ -298,16 +303,11 @@ class SRPPSGD(pl.Callback):
         shown = run.journal.running.accountant.metric_name
         for name, value in run.metrics().items():
             pl_module.log(name, value, prog_bar=name == shown, on_step=True, on_epoch=False, batch_size=1)
-        # Shown as the mean over an epoch: a single step's fraction drowns in its noise.
-        pl_module.log("privacy/clipped_fraction", run.clipped_fraction, on_step=False, on_epoch=True, batch_size=1)
-        pl_module.log(
-            "privacy/clipped_fraction_deviation",
-            run.clipped_fraction_deviation,
-            on_step=False,
-            on_epoch=True,
-            reduce_fx="min",
-            batch_size=1,
-        )
+        # Shown as the mean over an epoch: a single step's fraction drowns in its noise. All ranks have the same.
+        over_epoch: dict[str, Any] = {"on_step": False, "on_epoch": True, "batch_size": 1, "sync_dist": True}
+        pl_module.log("privacy/clipped_fraction", run.clipped_fraction, **over_epoch)
+        deviation = run.clipped_fraction_deviation
+        pl_module.log("privacy/clipped_fraction_deviation", deviation, reduce_fx="min", **over_epoch)
 
     def _release_resources(self) -> None:
         """Leave Trainer and model as they were, and let others write the ledger."""
@@ -320,6 +320,6 @@ class SRPPSGD(pl.Callback):
         if self._undo_swap is not None:
             self._undo_swap()
             self._undo_swap = None
-        if self._ledger is not None and self._ledger is not self.arguments.ledger:
-            self._ledger.close()
-        self._ledger = None
+        if self._charged is not None and not isinstance(self.arguments.ledger, PrivacyLedger):
+            self._charged.close()
+        self._charged = None

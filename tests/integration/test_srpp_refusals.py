@@ -187,7 +187,10 @@ def test_several_optimizers_are_refused(tmp_path: Path) -> None:
     [
         ({"gradient_clip_val": 0.5}, "gradient_clip_val=0.5 would rescale the noised gradient"),
         ({"precision": "16-true"}, "precision='16-true' is not supported: use one of 32-true"),
-        ({"strategy": "ddp", "devices": 2}, "on 2 devices would average or shard raw gradients.*devices=1"),
+        (
+            {"strategy": "ddp", "devices": 2},
+            "DDPStrategy would average or shard raw gradients.*use strategy='ddp_private'",
+        ),
     ],
 )
 def test_trainer_options_that_break_the_account_are_refused(
@@ -203,10 +206,7 @@ def test_trainer_options_that_break_the_account_are_refused(
 def test_sharding_strategies_are_refused(strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = make_trainer(tmp_path, make_private())
     monkeypatch.setattr(type(trainer), "strategy", type(strategy, (), {"precision_plugin": trainer.precision_plugin})())
-    monkeypatch.setattr(type(trainer), "world_size", 4)
-    with pytest.raises(
-        MisconfigurationException, match=f"{strategy} on 4 devices would average or shard raw gradients"
-    ):
+    with pytest.raises(MisconfigurationException, match=f"{strategy} would average or shard raw gradients"):
         trainer.callbacks[0].setup(trainer, Classifier(), "fit")  # type: ignore[attr-defined]
 
 

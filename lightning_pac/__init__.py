@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from lightning_pac.callbacks import PACResponses as PACResponses
     from lightning_pac.callbacks import PositiveDelay as PositiveDelay
     from lightning_pac.callbacks import PrivateMetrics as PrivateMetrics
+    from lightning_pac.callbacks import PrivateOutput as PrivateOutput
+    from lightning_pac.callbacks import SRPACDecoder as SRPACDecoder
     from lightning_pac.data import WithIndex as WithIndex
     from lightning_pac.data import describe_loader as describe_loader
     from lightning_pac.data import private_loader as private_loader
@@ -27,10 +29,18 @@ if TYPE_CHECKING:
     from lightning_pac.mechanisms import AdaptiveComposition as AdaptiveComposition
     from lightning_pac.mechanisms import PACResponder as PACResponder
     from lightning_pac.mechanisms import PositiveNoise as PositiveNoise
+    from lightning_pac.mechanisms import ReleasedMechanism as ReleasedMechanism
     from lightning_pac.mechanisms import calibrate_gaussian as calibrate_gaussian
+    from lightning_pac.mechanisms import certify_mechanism as certify_mechanism
+    from lightning_pac.mechanisms import privatize as privatize
     from lightning_pac.modules import DistilledDataModule as DistilledDataModule
+    from lightning_pac.modules import FullGaussian as FullGaussian
     from lightning_pac.modules import LearnerEnsemble as LearnerEnsemble
+    from lightning_pac.modules import MixtureDecoder as MixtureDecoder
     from lightning_pac.modules import SavedResponder as SavedResponder
+    from lightning_pac.modules import SecretTable as SecretTable
+    from lightning_pac.modules import SoftmaxDecoder as SoftmaxDecoder
+    from lightning_pac.modules import StackelbergGame as StackelbergGame
     from lightning_pac.modules import SubsetEnsemble as SubsetEnsemble
     from lightning_pac.modules import fix_batch_norm as fix_batch_norm
     from lightning_pac.randomness import SecureGenerator as SecureGenerator
@@ -55,8 +65,10 @@ _EXPORTS: dict[str, str] = {
     "EpochShuffle": "lightning_pac.scenarios",
     "Estimate": "lightning_pac.accountants",
     "FixedSize": "lightning_pac.scenarios",
+    "FullGaussian": "lightning_pac.modules",
     "Guarantee": "lightning_pac.accountants",
     "LearnerEnsemble": "lightning_pac.modules",
+    "MixtureDecoder": "lightning_pac.modules",
     "PACResponder": "lightning_pac.mechanisms",
     "PACResponses": "lightning_pac.callbacks",
     "Poisson": "lightning_pac.scenarios",
@@ -64,23 +76,31 @@ _EXPORTS: dict[str, str] = {
     "PositiveNoise": "lightning_pac.mechanisms",
     "PrivacyCard": "lightning_pac.accountants",
     "PrivacyLedger": "lightning_pac.accountants",
+    "PrivateMetrics": "lightning_pac.callbacks",
+    "PrivateOutput": "lightning_pac.callbacks",
+    "ReleasedMechanism": "lightning_pac.mechanisms",
+    "SRPACDecoder": "lightning_pac.callbacks",
     "SRPPAccountant": "lightning_pac.accountants",
     "SRPPRun": "lightning_pac.accountants",
-    "PrivateMetrics": "lightning_pac.callbacks",
     "SRPPSGD": "lightning_pac.callbacks",
     "SavedResponder": "lightning_pac.modules",
+    "SecretTable": "lightning_pac.modules",
     "SecureGenerator": "lightning_pac.randomness",
     "Sequential": "lightning_pac.scenarios",
+    "SoftmaxDecoder": "lightning_pac.modules",
+    "StackelbergGame": "lightning_pac.modules",
     "SubsetEnsemble": "lightning_pac.modules",
     "TwoWorldScenario": "lightning_pac.scenarios",
     "WithIndex": "lightning_pac.data",
     "WithReplacement": "lightning_pac.scenarios",
     "calibrate_gaussian": "lightning_pac.mechanisms",
+    "certify_mechanism": "lightning_pac.mechanisms",
     "describe_loader": "lightning_pac.data",
     "fix_batch_norm": "lightning_pac.modules",
+    "make_engine": "lightning_pac.gradients",
     "membership_success_bound": "lightning_pac.accountants",
     "private_loader": "lightning_pac.data",
-    "make_engine": "lightning_pac.gradients",
+    "privatize": "lightning_pac.mechanisms",
 }
 
 __all__ = ["__version__", *sorted(_EXPORTS)]

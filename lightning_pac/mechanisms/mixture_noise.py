@@ -47,9 +47,7 @@ class MixtureNoise:
                 "describe one mixture: they must be (K,), (K, d) and (K, d, d)."
             )
         if not all(np.isfinite(part).all() for part in (self.weights, self.means, self.loadings)):
-            raise ValueError(
-                "the noise has values that are not finite: its training diverged."
-            )
+            raise ValueError("the noise has values that are not finite: its training diverged.")
         if not (self.weights > 0).all() or not math.isclose(float(self.weights.sum()), 1.0, abs_tol=1e-6):
             raise ValueError(f"the weights of noise components must be positive with sum 1, got {self.weights!r}.")
         if not (np.diagonal(self.loadings, axis1=1, axis2=2) > 0).all():

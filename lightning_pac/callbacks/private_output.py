@@ -1,0 +1,167 @@
+"""Predictions that are noised, charged and only then shown."""
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import numpy as np
+import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from torch import Tensor
+from typing_extensions import override
+
+from lightning_pac.accountants import LedgerAccount, PrivacyLedger
+from lightning_pac.exceptions import BudgetExceededError, PrivacyViolationError
+from lightning_pac.mechanisms import ReleasedMechanism
+
+__all__ = ["PrivateOutput"]
+
+
+class PrivateOutput(pl.Callback):
+    """Make `Trainer.predict` return noised outputs, each charged before it is shown.
+
+    While predicting, what the module's `predict_step` returns (a float tensor, one row for each record) is passed to a
+    certified mechanism: outputs that its certificate does not cover are refused, the cost of the batch is made durable
+    in the ledger, and the outputs are returned with noise, rounded to a public grid. Callbacks that write predictions
+    write these. Where the budget does not allow the next batch, predicting stops with a warning. Asking the same
+    records again is paid for again.
+
+    The secret is each input record; the certificate's conditions are on `released.card()`.
+
+    Logged after each batch: `privacy/mutual_information` (all charges of the account), `privacy/predictions`,
+    `privacy/mutual_information_certified` (of one prediction) and `srpac/noise_power`.
+
+    Args:
+        released: What `StackelbergGame.certify` or `certify_mechanism` returned, or the path of its saved file.
+        ledger: The ledger, or its path.
+        budget: Largest total in nats for this account; None for the ledger's own.
+        account: Name of the account in the ledger.
+
+    Raises:
+        PrivacyViolationError: If the mechanism is not certified.
+        ValueError: If no ledger is given.
+
+    Example:
+        `Trainer(callbacks=[PrivateOutput(released, ledger="study.db")]).predict(model, loader)`
+    """
+
+    def __init__(
+        self,
+        released: ReleasedMechanism | str | Path,
+        ledger: PrivacyLedger | str | Path | None = None,
+        budget: float | None = None,
+        account: str = "predictions",
+    ) -> None:
+        if ledger is None:
+            raise ValueError("private predictions are recorded before they are shown: give PrivateOutput a ledger.")
+        mechanism = ReleasedMechanism.load(released) if isinstance(released, str | Path) else released
+        if not isinstance(mechanism, ReleasedMechanism):
+            raise PrivacyViolationError(
+                f"predictions are released through a certified mechanism, not a {type(mechanism).__name__}: give what "
+                "certify() returned."
+            )
+        self.released = mechanism
+        self._ledger_argument = ledger
+        self._budget, self._account_name = budget, account
+        self._ledger: PrivacyLedger | None = None
+        self._account: LedgerAccount | None = None
+        self._restore: Callable[[], None] | None = None
+        self._shown = 0
+
+    @override
+    def on_predict_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if trainer.world_size > 1:
+            raise MisconfigurationException(
+                f"private predictions need one process that owns the ledger, and there are {trainer.world_size}: "
+                "predict with devices=1"
+            )
+        self._ledger = PrivacyLedger.ensure(self._ledger_argument)
+        self._account = self.released.open_account(self._ledger, self._account_name, self._budget)
+        self._shown = 0
+        self._wrap(pl_module)
+
+    @override
+    def on_predict_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        for logger in trainer.loggers:
+            logger.log_metrics(self.metrics(), step=self._shown)
+
+    @override
+    def on_predict_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        summary = ", ".join(f"{name.split('/')[1]} {value:g}" for name, value in self.metrics().items())
+        rank_zero_info(f"private predictions: {summary}")
+        self._unwrap()
+
+    @override
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        self._unwrap()
+
+    @override
+    def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        self._unwrap()
+        if self._ledger is not None and not isinstance(self._ledger_argument, PrivacyLedger):
+            self._ledger.close()
+        self._ledger = self._account = None
+
+    def metrics(self) -> dict[str, float]:
+        """What the account has paid for so far."""
+        assert self._account is not None
+        return {
+            "privacy/mutual_information": self._account.spent,
+            "privacy/mutual_information_certified": self.released.mutual_information,
+            "privacy/predictions": float(self._shown),
+            "srpac/noise_power": self.released.power,
+        }
+
+    def _wrap(self, pl_module: pl.LightningModule) -> None:
+        replaced = vars(pl_module).get("predict_step")
+        step = pl_module.predict_step
+
+        @functools.wraps(step)  # Lightning reads from the signature which arguments to pass
+        def private_step(*args: Any, **kwargs: Any) -> Tensor:
+            return self._release(step(*args, **kwargs))
+
+        def restore() -> None:
+            if replaced is None:
+                del pl_module.predict_step
+            else:
+                pl_module.predict_step = replaced  # type: ignore[method-assign]
+
+        pl_module.predict_step = private_step  # type: ignore[method-assign]
+        self._restore = restore
+
+    def _unwrap(self) -> None:
+        if self._restore is not None:
+            self._restore()
+            self._restore = None
+
+    def _release(self, outputs: Any) -> Tensor:
+        assert self._account is not None
+        if not isinstance(outputs, Tensor) or outputs.ndim != 2 or not outputs.is_floating_point():
+            shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+            raise MisconfigurationException(
+                f"predict_step must return a float tensor with one row for each record to be noised, got {shape}: "
+                "return the scores alone, and take the argmax of what predict returns"
+            )
+        values = outputs.detach().double().cpu().numpy()
+        self.released.check(values)
+        cost = self.released.mutual_information
+        event = {"release": "predictions", "records": len(values)}
+        try:
+            self._account.charge(len(values) * cost, event)
+        except BudgetExceededError as error:
+            rank_zero_warn(f"predicting stopped after {self._shown} private predictions, because {error}")
+            # Lightning's prediction loop ends cleanly on this and keeps the predictions that were made.
+            raise StopIteration from None
+        self._shown += len(values)
+        return torch.from_numpy(np.ascontiguousarray(self.released.release(values)))

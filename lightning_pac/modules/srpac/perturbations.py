@@ -1,0 +1,205 @@
+"""Families of noise whose shape a leader can train."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from lightning_pac.mechanisms import MixtureNoise
+
+__all__ = [
+    "DiagonalGaussian",
+    "FullGaussian",
+    "GaussianMixture",
+    "IsotropicGaussian",
+    "LowRankGaussian",
+    "Perturbation",
+    "TaskSubspaceGaussian",
+]
+
+
+class Perturbation(nn.Module, ABC):
+    r"""Noise $\sum_k w_k \mathcal{N}(\mu_k, L_k L_k^T)$ with parameters; a subclass says what `components` are.
+
+    Training draws it from torch's generator, since nothing drawn in training is released.
+
+    Args:
+        dimension: Number d of coordinates of the output.
+
+    Raises:
+        ValueError: If the dimension is not positive.
+    """
+
+    def __init__(self, dimension: int) -> None:
+        super().__init__()
+        if dimension < 1:
+            raise ValueError(f"noise needs at least one coordinate, got dimension {dimension}.")
+        self.dimension = dimension
+        self.log_scale = nn.Parameter(torch.zeros(()))
+
+    @abstractmethod
+    def shape(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Log-weights (K,), means (K, d) and lower triangular loadings (K, d, d), before the common scale."""
+
+    def components(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Log-weights (K,), means (K, d) and loadings (K, d, d)."""
+        log_weights, means, loadings = self.shape()
+        scale = self.log_scale.exp()
+        return log_weights, means * scale, loadings * scale
+
+    def rsample(self, size: int) -> tuple[Tensor, Tensor]:
+        """Reparametrized draws, shape (size, d), and factors for whatever is averaged over them, shape (size,).
+
+        The factors are 1. They carry the gradient of a mixture's weights, which the draws cannot: which component was
+        drawn is no smooth function of them.
+        """
+        log_weights, means, loadings = self.components()
+        chosen = torch.multinomial(log_weights.detach().exp(), size, replacement=True)
+        normals = torch.randn(size, self.dimension, device=means.device, dtype=means.dtype)
+        noise = means[chosen] + torch.einsum("kde,ke->kd", loadings[chosen], normals)
+        drawn = log_weights[chosen]
+        return noise, torch.exp(drawn - drawn.detach())
+
+    def log_prob(self, noise: Tensor) -> Tensor:
+        """Log-density of noise, shape (..., d) to (...)."""
+        log_weights, means, loadings = self.components()
+        terms = []
+        for log_weight, mean, loading in zip(log_weights, means, loadings, strict=True):
+            rows = (noise - mean).reshape(-1, self.dimension)
+            whitened = torch.linalg.solve_triangular(loading, rows.T, upper=False).T
+            squares = (whitened**2).sum(dim=1).reshape(noise.shape[:-1])
+            log_determinant = loading.diagonal().log().sum()
+            constant = log_weight - log_determinant - self.dimension / 2 * math.log(2 * math.pi)
+            terms.append(constant - squares / 2)
+        return torch.logsumexp(torch.stack(terms), dim=0)
+
+    def power(self) -> Tensor:
+        """Expected squared length."""
+        log_weights, means, loadings = self.components()
+        return (log_weights.exp() * ((loadings**2).sum(dim=(1, 2)) + (means**2).sum(dim=1))).sum()
+
+    def noise(self) -> MixtureNoise:
+        """The noise as it is now, in float64, for certification."""
+        with torch.no_grad():
+            log_weights, means, loadings = (part.double().cpu().numpy() for part in self.components())
+        weights = np.exp(log_weights)
+        return MixtureNoise(weights / weights.sum(), means, np.tril(loadings))
+
+    @torch.no_grad()
+    def scale_(self, factor: float) -> None:
+        """Multiply the noise by a positive factor."""
+        self.log_scale.add_(math.log(factor))
+
+    def _single(self, loading: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return loading.new_zeros(1), loading.new_zeros(1, self.dimension), loading[None]
+
+
+class IsotropicGaussian(Perturbation):
+    """Equal, independent noise on all coordinates.
+
+    Example:
+        >>> IsotropicGaussian(3).power().item()
+        3.0
+    """
+
+    @override
+    def shape(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self._single(torch.eye(self.dimension).to(self.log_scale))
+
+
+class DiagonalGaussian(Perturbation):
+    """Independent noise with a deviation for each coordinate."""
+
+    def __init__(self, dimension: int) -> None:
+        super().__init__(dimension)
+        self.log_deviations = nn.Parameter(torch.zeros(dimension))
+
+    @override
+    def shape(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self._single(torch.diag(self.log_deviations.exp()))
+
+
+class FullGaussian(Perturbation):
+    """Gaussian noise with any covariance, through its Cholesky factor."""
+
+    def __init__(self, dimension: int) -> None:
+        super().__init__(dimension)
+        self.log_diagonal = nn.Parameter(torch.zeros(dimension))
+        self.lower = nn.Parameter(torch.zeros(dimension, dimension))
+
+    @override
+    def shape(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self._single(torch.tril(self.lower, -1) + torch.diag(self.log_diagonal.exp()))
+
+
+class LowRankGaussian(Perturbation):
+    """Gaussian noise with covariance `F F^T` plus a diagonal, F of shape (d, rank)."""
+
+    def __init__(self, dimension: int, rank: int) -> None:
+        super().__init__(dimension)
+        if not 1 <= rank <= dimension:
+            raise ValueError(f"rank must be from 1 to {dimension}, got {rank}.")
+        self.factor = nn.Parameter(torch.randn(dimension, rank) / math.sqrt(dimension))
+        self.log_deviations = nn.Parameter(torch.zeros(dimension))
+
+    @override
+    def shape(self) -> tuple[Tensor, Tensor, Tensor]:
+        covariance = self.factor @ self.factor.T + torch.diag((2 * self.log_deviations).exp())
+        return self._single(torch.linalg.cholesky(covariance))
+
+
+class GaussianMixture(Perturbation):
+    """A mixture of Gaussians with mean 0, each component with its own mean and covariance.
+
+    Only bounds that hold for any noise certify it. The log-det formula with its covariance is not one of them.
+    """
+
+    def __init__(self, dimension: int, num_components: int) -> None:
+        super().__init__(dimension)
+        if num_components < 1:
+            raise ValueError(f"a mixture needs at least one component, got {num_components}.")
+        self.logits = nn.Parameter(torch.zeros(num_components))
+        self.means = nn.Parameter(torch.randn(num_components, dimension) / 2)
+        self.log_diagonal = nn.Parameter(torch.zeros(num_components, dimension))
+        self.lower = nn.Parameter(torch.zeros(num_components, dimension, dimension))
+
+    @override
+    def shape(self) -> tuple[Tensor, Tensor, Tensor]:
+        log_weights = torch.log_softmax(self.logits, dim=0)
+        means = self.means - log_weights.exp() @ self.means
+        return log_weights, means, torch.tril(self.lower, -1) + torch.diag_embed(self.log_diagonal.exp())
+
+
+class TaskSubspaceGaussian(Perturbation):
+    """Gaussian noise with its own deviations inside and outside a subspace that the task depends on.
+
+    Whatever is left without noise is told exactly, so the noise inside may become small but not zero.
+
+    Args:
+        dimension: Number d of coordinates.
+        task_basis: Vectors that span the subspace, shape (d, t), t < d.
+
+    Raises:
+        ValueError: If the basis does not span a proper subspace.
+    """
+
+    def __init__(self, dimension: int, task_basis: Tensor | Sequence[Sequence[float]]) -> None:
+        super().__init__(dimension)
+        basis = torch.as_tensor(task_basis, dtype=torch.float32)
+        if basis.ndim != 2 or len(basis) != dimension or not 1 <= basis.shape[1] < dimension:
+            raise ValueError(f"task_basis must have shape (d, t) with d = {dimension} > t, got {tuple(basis.shape)}.")
+        left, sizes, _ = torch.linalg.svd(basis, full_matrices=True)
+        if not sizes[-1] > 1e-6 * sizes[0]:
+            raise ValueError("the vectors of task_basis must be linearly independent.")
+        self.register_buffer("directions", left)
+        self.log_deviations = nn.Parameter(torch.zeros(dimension))
+
+    @override
+    def shape(self) -> tuple[Tensor, Tensor, Tensor]:
+        directions = self.get_buffer("directions")
+        covariance = (directions * (2 * self.log_deviations).exp()) @ directions.T
+        return self._single(torch.linalg.cholesky(covariance))

@@ -1,0 +1,59 @@
+"""What noise costs the user: functions of draws (n, d) with values (n,)."""
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["SquaredNorm", "SubspaceNorm", "WeightedNorm"]
+
+
+class SquaredNorm(nn.Module):
+    """Squared length, the papers' loss; its mean is the noise power."""
+
+    def forward(self, noise: Tensor) -> Tensor:
+        """Cost of each draw."""
+        return (noise**2).sum(dim=-1)
+
+
+class WeightedNorm(nn.Module):
+    """Squared length with a weight for each coordinate.
+
+    Args:
+        weights: Non-negative, shape (d,).
+    """
+
+    def __init__(self, weights: Tensor) -> None:
+        super().__init__()
+        values = torch.as_tensor(weights, dtype=torch.float32)
+        if values.ndim != 1 or not bool((values >= 0).all()):
+            raise ValueError(f"weights must be one non-negative number for each coordinate, got {weights!r}.")
+        self.register_buffer("weights", values)
+
+    def forward(self, noise: Tensor) -> Tensor:
+        """Cost of each draw."""
+        return noise**2 @ self.get_buffer("weights").to(noise)
+
+
+class SubspaceNorm(nn.Module):
+    """Squared length, with noise inside a subspace that the task depends on counted more.
+
+    Args:
+        task_basis: Vectors that span the subspace, shape (d, t).
+        weight: How much more.
+
+    Example:
+        >>> SubspaceNorm(torch.tensor([[1.0], [0.0]]), weight=9.0)(torch.tensor([[1.0, 2.0]])).item()
+        14.0
+    """
+
+    def __init__(self, task_basis: Tensor, weight: float) -> None:
+        super().__init__()
+        if not weight >= 0:
+            raise ValueError(f"weight must not be negative, got {weight}.")
+        basis, _ = torch.linalg.qr(torch.as_tensor(task_basis, dtype=torch.float32))
+        self.register_buffer("basis", basis)
+        self.weight = weight
+
+    def forward(self, noise: Tensor) -> Tensor:
+        """Cost of each draw."""
+        inside = noise @ self.get_buffer("basis").to(noise)
+        return (noise**2).sum(dim=-1) + self.weight * (inside**2).sum(dim=-1)

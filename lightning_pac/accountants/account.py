@@ -107,8 +107,8 @@ class LedgerAccount:
         for budget, spent, owner in self._limits():
             if spent + cost > budget * (1.0 + ROUNDING):
                 raise BudgetExceededError(
-                    f"a {self.currency} cost of {cost:g} would pass the budget of {owner}: {spent:g} of {budget:g} is "
-                    "spent; stop here, or let the keeper of the data raise the budget"
+                    f"A {self.currency} cost of {cost:g} would pass the budget of {owner}: {spent:g} of {budget:g} is "
+                    "spent; stop here, or let the keeper of the data raise the budget."
                 )
 
     def charge(self, cost: float, event: Mapping[str, Any] | None = None) -> float:
@@ -141,7 +141,7 @@ class LedgerAccount:
         """
         events = [None] * len(costs) if events is None else events
         if len(events) != len(costs):
-            raise ValueError(f"{len(costs)} costs and {len(events)} events were given: give one event for each cost")
+            raise ValueError(f"{len(costs)} costs and {len(events)} events were given: give one event for each cost.")
         amounts = [check_amount(cost, "cost") for cost in costs]
         texts = [None if event is None else encode_json(dict(event), "event") for event in events]
         with self._storage.transaction() as connection:
@@ -220,7 +220,7 @@ def check_amount(amount: float, name: str) -> float:
     """The amount as a float, refused if it is negative or not finite."""
     value = float(amount)
     if not (math.isfinite(value) and value >= 0.0):
-        raise ValueError(f"{name} must be finite and at least 0, got {amount!r}")
+        raise ValueError(f"{name} must be finite and at least 0, got {amount!r}.")
     return value
 
 
@@ -229,7 +229,7 @@ def encode_json(value: dict[str, Any], name: str) -> str:
     try:
         return json.dumps(value, sort_keys=True, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise TypeError(f"{name} must be JSON (strings, finite numbers, lists, mappings): {error}") from error
+        raise TypeError(f"{name} must be JSON (strings, finite numbers, lists, mappings): {error}.") from error
 
 
 def decode_declaration(text: str) -> dict[str, Any]:

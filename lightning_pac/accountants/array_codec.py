@@ -28,7 +28,7 @@ def pack_arrays(arrays: Sequence[npt.NDArray[Any]]) -> bytes:
     for array in arrays:
         little = array.dtype.newbyteorder("<")
         if little not in _POSITION:
-            raise TypeError(f"outputs must be real numbers, got dtype {array.dtype}")
+            raise TypeError(f"Outputs must be real numbers, got dtype {array.dtype}.")
         parts.append(struct.pack(f"<BB{array.ndim}I", _POSITION[little], array.ndim, *array.shape))
         parts.append(array.astype(little, copy=False).tobytes())
     return b"".join(parts)

@@ -88,11 +88,11 @@ class PrivacyCard:
         for name, kind in (("guarantees", Guarantee), ("estimates", Estimate), ("conditions", str)):
             for entry in getattr(self, name):
                 if not isinstance(entry, kind):
-                    raise TypeError(f"{name} must hold {kind.__name__} objects, got {type(entry).__name__}: {entry!r}")
+                    raise TypeError(f"{name} must hold {kind.__name__} objects, got {type(entry).__name__}: {entry!r}.")
         try:
             json.dumps(dict(self.details))
         except TypeError as error:
-            raise TypeError(f"details must be JSON (strings, numbers, lists, mappings): {error}") from error
+            raise TypeError(f"details must be JSON (strings, numbers, lists, mappings): {error}.") from error
 
     def to_dict(self) -> dict[str, Any]:
         """The card as plain lists and mappings, fit for JSON and for a checkpoint."""
@@ -128,7 +128,7 @@ class PrivacyCard:
             )
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
-                f"this is not a privacy card ({error!r}): give the JSON that PrivacyCard.save wrote"
+                f"This is not a privacy card ({error!r}): give the JSON that PrivacyCard.save wrote."
             ) from error
 
     def to_json(self) -> str:

@@ -42,7 +42,7 @@ class HighWaterMark:
             if content.setdefault("ledger", ledger_id) != ledger_id:
                 raise LedgerMismatchError(
                     f"{self._path} answers through another ledger ({content['ledger']}): open that one; a ledger that "
-                    "was deleted cannot be replaced, because its answers are still known"
+                    "was deleted cannot be replaced, because its answers are still known."
                 )
             self._prefix = json.dumps(content)[:-1] + ', "high_water_mark": '
             self._rewrite()
@@ -51,7 +51,7 @@ class HighWaterMark:
             self._lock.release()
             raise LedgerError(
                 f"{self._path} cannot be read and written ({error.strerror}): the secret file keeps the high-water "
-                "mark of its ledger, so make it and its folder writable"
+                "mark of its ledger, so make it and its folder writable."
             ) from error
         except BaseException:
             self._lock.release()
@@ -74,8 +74,8 @@ class HighWaterMark:
             _flush(self._descriptor)
         except OSError as error:
             raise LedgerError(
-                f"the high-water mark in {self._path} could not be written ({error.strerror}): the answer is charged "
-                "and was not given; check the disk"
+                f"The high-water mark in {self._path} could not be written ({error.strerror}): the answer is charged "
+                "and was not given; check the disk."
             ) from error
         self._value = value
 
@@ -96,7 +96,7 @@ class HighWaterMark:
             content = json.loads(self._path.read_text())
             int(content.get("high_water_mark", 0))
         except (ValueError, AttributeError, TypeError) as error:
-            raise LedgerError(f"{self._path} is no secret file or is damaged: restore it from a copy") from error
+            raise LedgerError(f"{self._path} is no secret file or is damaged: restore it from a copy.") from error
         assert isinstance(content, dict)
         return content
 

@@ -48,7 +48,7 @@ class TrainingAttempt:
 
     def __init__(self, account: "LedgerAccount", storage: LedgerStorage, first_step: int) -> None:
         if first_step < 0:
-            raise ValueError(f"first_step must be at least 0, got {first_step}")
+            raise ValueError(f"first_step must be at least 0, got {first_step}.")
         self._account = account
         self._storage = storage
         self._first_step = first_step
@@ -83,8 +83,8 @@ class TrainingAttempt:
         expected = self._first_step + self._num_steps
         if step != expected:
             raise LedgerError(
-                f"step {step} was started where the journal of account {self._account.name!r} expects step {expected}: "
-                "open a new attempt with start_attempt(first_step) after a restart"
+                f"Step {step} was started where the journal of account {self._account.name!r} expects step {expected}: "
+                "open a new attempt with start_attempt(first_step) after a restart."
             )
         with self._storage.transaction() as connection:
             total = self._account.add(connection, cost, 1)

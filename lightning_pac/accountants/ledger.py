@@ -224,7 +224,7 @@ class PrivacyLedger:
             elif stored != amount:
                 raise LedgerMismatchError(
                     f"{self.path} has a {currency} budget of {stored:g} and {amount:g} was given: open it without one, "
-                    f"or change it with PrivacyLedger(path).set_budget({currency!r}, {amount:g})"
+                    f"or change it with PrivacyLedger(path).set_budget({currency!r}, {amount:g})."
                 )
 
     def _compare(self, account: LedgerAccount, currency: str, text: str | None, budget: float | None) -> None:
@@ -235,8 +235,8 @@ class PrivacyLedger:
             differences.append(f"budget ({account.budget}, now {budget})")
         if differences:
             raise LedgerMismatchError(
-                f"account {account.name!r} of {self.path} was declared with other values of {', '.join(differences)}: "
-                "use the values it was made with, another account name or a new ledger; change a budget with set_budget"
+                f"Account {account.name!r} of {self.path} was declared with other values of {', '.join(differences)}: "
+                "use the values it was made with, another account name or a new ledger; set_budget changes a budget."
             )
 
     def _compare_coupling(self, currency: str, declaration: Mapping[str, Any]) -> None:
@@ -250,7 +250,7 @@ class PrivacyLedger:
                 raise LedgerMismatchError(
                     f"{currency} costs add up under one common coupling only, and account {other.name!r} of "
                     f"{self.path} declares another one ({', '.join(differences)}): declare the same, or use another "
-                    "ledger"
+                    "ledger."
                 )
 
 

@@ -123,7 +123,7 @@ def reference_offset(values: npt.ArrayLike, reference: ReferenceDistribution) ->
     log_densities = reference.log_density(values)
     if not np.isfinite(log_densities).all():
         raise ValueError(
-            f"the reference gives {int((~np.isfinite(log_densities)).sum())} values no density: its support must "
+            f"The reference gives {int((~np.isfinite(log_densities)).sum())} values no density: its support must "
             "contain the data's."
         )
     return float(-log_densities.mean())
@@ -171,7 +171,7 @@ class ResidualPrivacy:
         """
         for other in others:
             if not (math.isclose(other.entropy, self.entropy) and math.isclose(other.offset, self.offset)):
-                raise ValueError("releases about different secrets, or against different references, do not compose.")
+                raise ValueError("Releases about different secrets, or against different references, do not compose.")
         total = self.mutual_information + sum(other.mutual_information for other in others)
         return dataclasses.replace(self, mutual_information=total)
 
@@ -206,5 +206,5 @@ def posterior_disadvantage(intrinsic: float, success: float, prior: float) -> fl
         -0.1308
     """
     if intrinsic > 1e-9:
-        raise ValueError(f"intrinsic privacy is minus a divergence and so at most 0, got {intrinsic!r}.")
+        raise ValueError(f"Intrinsic privacy is minus a divergence and so at most 0, got {intrinsic!r}.")
     return intrinsic - float(binary_kl(success, prior))

@@ -74,7 +74,7 @@ class LedgerStorage:
         self._lock: WriterLock | None = None
         if self.path.is_dir():
             raise LedgerError(
-                f"{self.path} is a folder: name a file for the ledger, for instance {self.path}/ledger.db"
+                f"{self.path} is a folder: name a file for the ledger, for instance {self.path}/ledger.db."
             )
         if writable:
             _create_private_file(self.path)
@@ -82,7 +82,7 @@ class LedgerStorage:
                 self.path, "close it there, pass the open PrivacyLedger on, or use PrivacyLedger.read_only"
             )
         elif not self.path.exists():
-            raise LedgerError(f"there is no ledger at {self.path}: check the path")
+            raise LedgerError(f"There is no ledger at {self.path}: check the path.")
         try:
             self._connection = self._connect()
         except BaseException:
@@ -116,11 +116,11 @@ class LedgerStorage:
         application_id = connection.execute("PRAGMA application_id").fetchone()[0]
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if application_id != APPLICATION_ID:
-            raise LedgerError(f"{self.path} is not a privacy ledger: name another file")
+            raise LedgerError(f"{self.path} is not a privacy ledger: name another file.")
         if version != SCHEMA_VERSION:
             raise LedgerError(
                 f"{self.path} has ledger format {version} and this version of lightning-pac reads format "
-                f"{SCHEMA_VERSION}: use the version that wrote it"
+                f"{SCHEMA_VERSION}: use the version that wrote it."
             )
 
     @contextmanager
@@ -133,10 +133,10 @@ class LedgerStorage:
         with self._mutex:
             self._check_usable()
             if not self.writable:
-                raise LedgerError(f"{self.path} was opened read-only: open it with PrivacyLedger(path) to write")
+                raise LedgerError(f"{self.path} was opened read-only: open it with PrivacyLedger(path) to write.")
             if self._connection.in_transaction:
                 # What is nested would be reported as durable before the outer transaction is.
-                raise LedgerError(f"a transaction of {self.path} is under way in this thread: end it first")
+                raise LedgerError(f"A transaction of {self.path} is under way in this thread: end it first.")
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
                 yield self._connection
@@ -168,31 +168,31 @@ class LedgerStorage:
 
     def _check_usable(self) -> None:
         if self.closed:
-            raise LedgerError(f"the ledger {self.path} is closed: open it again with PrivacyLedger(path)")
+            raise LedgerError(f"The ledger {self.path} is closed: open it again with PrivacyLedger(path).")
         if os.getpid() != self._process:
             raise LedgerError(
-                f"the ledger {self.path} was opened by process {self._process} and is used in its fork {os.getpid()}: "
-                "charge in the process that opened it"
+                f"The ledger {self.path} was opened by process {self._process} and is used in its fork {os.getpid()}: "
+                "charge in the process that opened it."
             )
 
     def _explain(self, error: sqlite3.Error) -> LedgerError:
         text = str(error)
         if "not a database" in text:
-            return LedgerError(f"{self.path} is not a privacy ledger: name another file")
+            return LedgerError(f"{self.path} is not a privacy ledger: name another file.")
         if "malformed" in text:
-            return LedgerError(f"{self.path} is damaged ({text}): restore its folder as a whole from a backup")
+            return LedgerError(f"{self.path} is damaged ({text}): restore its folder as a whole from a backup.")
         if "full" in text:
             return LedgerError(
-                f"{self.path} could not be written because the disk is full: nothing was charged; free space"
+                f"{self.path} could not be written because the disk is full: nothing was charged; free space."
             )
         if "locked" in text:
-            return LedgerError(f"{self.path} is locked by another process: nothing was charged; wait until it ends")
+            return LedgerError(f"{self.path} is locked by another process: nothing was charged; wait until it ends.")
         if "readonly" in text or "unable to open" in text:
             return LedgerError(
                 f"{self.path} cannot be opened or written ({text}): nothing was charged; make the file and its folder "
-                "writable, or open it with PrivacyLedger.read_only"
+                "writable, or open it with PrivacyLedger.read_only."
             )
-        return LedgerError(f"{self.path} could not be used ({text}): nothing was charged; check the disk")
+        return LedgerError(f"{self.path} could not be used ({text}): nothing was charged; check the disk.")
 
 
 def _create_private_file(path: Path) -> None:
@@ -202,7 +202,7 @@ def _create_private_file(path: Path) -> None:
     except OSError as error:
         raise LedgerError(
             f"{path} cannot be opened for writing ({error.strerror}): choose a writable path, or open it with "
-            "PrivacyLedger.read_only"
+            "PrivacyLedger.read_only."
         ) from error
 
 

@@ -139,12 +139,12 @@ class ResponseTranscript:
             LedgerError: If it cannot be written. Whether it was recorded, `sequence` says.
         """
         if self._mark.closed:
-            raise LedgerError(f"the responder of account {self._account.name!r} is closed: open it again")
+            raise LedgerError(f"The responder of account {self._account.name!r} is closed: open it again.")
         if self._in_doubt:
-            raise LedgerError(f"{self._ledger.path} failed while it was written: open it again")
+            raise LedgerError(f"{self._ledger.path} failed while it was written: open it again.")
         named = [request for request in requests if request is not None]
         if len(set(named)) < len(named) or any(self.find(request) for request in named):
-            raise ValueError("a request is answered once: look up the recorded answer instead of asking again")
+            raise ValueError("A request is answered once: look up the recorded answer instead of asking again.")
         for payment in payments:
             self._check_payer(payment.account)
         sequence = self._sequence + 1
@@ -213,10 +213,10 @@ class ResponseTranscript:
 
     def _check_payer(self, payer: LedgerAccount) -> None:
         if not payer.is_in(self._ledger.storage):
-            raise ValueError(f"account {payer.name!r} is not an account of {self._ledger.path}: open it there")
+            raise ValueError(f"Account {payer.name!r} is not an account of {self._ledger.path}: open it there.")
         if payer.currency == self._account.currency:
             raise ValueError(
-                f"account {payer.name!r} would count {payer.currency} a second time: give it a currency of its own"
+                f"Account {payer.name!r} would count {payer.currency} a second time: give it a currency of its own."
             )
 
     def _enrol(self) -> None:
@@ -233,19 +233,19 @@ class ResponseTranscript:
         account, enrolled, enrolled_home = rows[0]
         if account != self._account.id:
             raise LedgerMismatchError(
-                f"this secret already answers through another account of {self._ledger.path}: use that account, since "
-                "two would each believe that nothing else was released"
+                f"This secret already answers through another account of {self._ledger.path}: use that account, since "
+                "two would each believe that nothing else was released."
             )
         if enrolled != secret:
             raise LedgerMismatchError(
-                f"account {self._account.name!r} of {self._ledger.path} holds the answers of another secret: open "
-                "it with the secret file it was made with"
+                f"Account {self._account.name!r} of {self._ledger.path} holds the answers of another secret: open "
+                "it with the secret file it was made with."
             )
         if enrolled_home != home:
             origin = json.loads(enrolled_home)["path"]
             raise LedgerError(
                 f"{self._ledger.path} was copied, restored or moved from {origin}: if this is the one to go on "
-                f"with, run `lightning-pac account adopt {self._ledger.path}`"
+                f"with, run `lightning-pac account adopt {self._ledger.path}`."
             )
 
     def _read_snapshot(self) -> Snapshot | None:
@@ -273,7 +273,7 @@ class ResponseTranscript:
         if self._sequence < self._mark.value:
             raise LedgerError(
                 f"{self._ledger.path} was rolled back: it has {self._sequence} entries and {secret_path} knows of "
-                f"{self._mark.value}; restore the newest ledger, since answers that are missing here are known outside"
+                f"{self._mark.value}; restore the newest ledger, since answers that are missing here are known outside."
             )
 
     def _check_totals(self) -> None:
@@ -312,7 +312,7 @@ class ResponseTranscript:
     def _altered(self, what: str) -> LedgerError:
         return LedgerError(
             f"{self._ledger.path} was changed by another hand ({what} of account {self._account.name!r} fails its "
-            "check): restore the newest ledger from before that"
+            "check): restore the newest ledger from before that."
         )
 
 

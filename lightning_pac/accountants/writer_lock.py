@@ -39,7 +39,7 @@ class WriterLock:
         self._key = str(path)
         with _held_here_guard:
             if self._key in _held_here:
-                raise LedgerError(f"{path} is already open for writing in this process: {remedy}")
+                raise LedgerError(f"{path} is already open for writing in this process: {remedy}.")
             descriptor = self._acquire()
             _held_here[self._key] = descriptor
         self._finalizer = weakref.finalize(self, _release, descriptor, self._key, os.getpid())
@@ -51,14 +51,14 @@ class WriterLock:
         except OSError as error:
             raise LedgerError(
                 f"{self._path} cannot be opened for writing, because {lock_path} cannot be written "
-                f"({error.strerror}): choose a writable folder"
+                f"({error.strerror}): choose a writable folder."
             ) from error
         try:
             _lock(descriptor)
         except OSError as error:
             holder = _read_holder(descriptor)
             os.close(descriptor)
-            raise LedgerError(f"{self._path} has another writer{holder}: {self._remedy}") from error
+            raise LedgerError(f"{self._path} has another writer{holder}: {self._remedy}.") from error
         holder_record = {
             "pid": os.getpid(),
             "host": socket.gethostname(),

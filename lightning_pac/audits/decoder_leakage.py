@@ -75,11 +75,11 @@ def decoder_leakage(
     """
     scores, drawn = np.asarray(log_posteriors, np.float64), np.asarray(secrets, np.int64)
     if scores.ndim != 1 or scores.shape != drawn.shape or len(scores) < 2:
-        raise ValueError(f"scores and secrets must be rows of one length above 1, got {scores.shape}, {drawn.shape}.")
+        raise ValueError(f"Scores and secrets must be rows of one length above 1, got {scores.shape}, {drawn.shape}.")
     law = np.asarray(prior, np.float64)
     if np.isnan(scores).any() or (scores > 1e-6).any():
         raise ValueError(
-            "a decoder's probability of the secret is above 1 or undefined: normalize it over the possible secrets."
+            "A decoder's probability of the secret is above 1 or undefined: normalize it over the possible secrets."
         )
     if not 0 < smoothing < 1:
         raise ValueError(f"smoothing must be between 0 and 1, got {smoothing!r}.")

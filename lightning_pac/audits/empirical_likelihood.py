@@ -39,9 +39,9 @@ def empirical_likelihood_attack(
     """
     values, inside = np.asarray(scores, dtype=np.float64), np.asarray(memberships, dtype=np.bool_)
     if values.shape != inside.shape or values.ndim != 2 or len(values) < 4:
-        raise ValueError(f"scores {values.shape} and memberships {inside.shape} must hold at least four runs each.")
+        raise ValueError(f"Scores {values.shape} and memberships {inside.shape} must hold at least four runs each.")
     if not np.isfinite(values).all():
-        raise ValueError("a score is not finite: map failures to a finite score.")
+        raise ValueError("A score is not finite: map failures to a finite score.")
     half = len(values) // 2
     right = np.empty((len(values) - half, values.shape[1]), dtype=np.bool_)
     for record in range(values.shape[1]):

@@ -58,7 +58,7 @@ def membership_attack(
     truth = np.atleast_1d(np.asarray(secrets))
     if len(posteriors) != len(truth) or posteriors.shape[1] != space.num_secrets or len(truth) == 0:
         raise ValueError(
-            f"beliefs of shape {posteriors.shape} do not fit {len(truth)} trials over {space.num_secrets} secrets."
+            f"Beliefs of shape {posteriors.shape} do not fit {len(truth)} trials over {space.num_secrets} secrets."
         )
     table = space.membership_table()
     correct = (membership_posterior(posteriors, table) > 0.5) == table.T[truth]
@@ -150,7 +150,7 @@ def simulate_beliefs(
     num_secrets = table.inverse.shape[1]
     moments = np.atleast_1d(np.asarray(len(table) if checkpoints is None else checkpoints, dtype=np.int64))
     if num_trials < 1 or not (np.diff(moments) > 0).all() or not 0 <= moments[0] <= moments[-1] <= len(table):
-        raise ValueError(f"need a trial and ascending checkpoints within 0 ... {len(table)}, got {moments.tolist()}.")
+        raise ValueError(f"Need a trial and ascending checkpoints within 0 ... {len(table)}, got {moments.tolist()}.")
     source = secure_generator() if generator is None else generator
     secrets = source.integers(num_secrets, num_trials)
     log_beliefs = np.full((num_trials, num_secrets), -math.log(num_secrets))

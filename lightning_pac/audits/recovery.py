@@ -81,7 +81,7 @@ def recovery_attack(
             f"{num_correct} of {count} records: choose k of at most {_MAX_RECORDS}, all guesses are tried."
         )
     if posteriors.shape != (len(truth), space.num_secrets):
-        raise ValueError(f"beliefs {posteriors.shape} do not fit {len(truth)} trials over {space.num_secrets} secrets.")
+        raise ValueError(f"Beliefs {posteriors.shape} do not fit {len(truth)} trials over {space.num_secrets} secrets.")
     guesses = (np.arange(2**count)[:, None] >> np.arange(count)) & 1  # (2^n, n)
     agreements = guesses @ table.astype(np.int64) + (1 - guesses) @ (~table).astype(np.int64)  # (2^n, m)
     wins = agreements >= num_correct

@@ -40,7 +40,7 @@ class WithIndex(Dataset[IndexedSample]):
         if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
             raise TypeError(
                 f"WithIndex needs a dataset with __getitem__ and __len__, got {type(dataset).__name__}: "
-                "an iterable dataset gives its records no fixed index"
+                "an iterable dataset gives its records no fixed index."
             )
         self.dataset = dataset
 

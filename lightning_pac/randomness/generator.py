@@ -74,7 +74,7 @@ class SecureGenerator:
             True
         """
         if len(key) < 32:
-            raise ValueError(f"the key has {len(key)} bytes, but must have at least 32: draw it with os.urandom(32).")
+            raise ValueError(f"The key has {len(key)} bytes, but must have at least 32: draw it with os.urandom(32).")
         generator = cls()
         generator._shared = b"lightning-pac key " + key
         generator._rekey()

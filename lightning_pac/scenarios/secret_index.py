@@ -42,7 +42,7 @@ class SecretIndex:
         return f"SecretIndex(path={str(self.path)!r})"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a SecretIndex cannot be pickled: open its file with load_secret where it is needed.")
+        raise TypeError("A SecretIndex cannot be pickled: open its file with load_secret where it is needed.")
 
 
 def create_secret(path: Path, space: "SecretSpace") -> SecretIndex:

@@ -101,7 +101,7 @@ class SecretSpace(ABC):
     def _check_index(self, index: int) -> None:
         if not 0 <= index < self.num_secrets:
             raise ValueError(
-                f"subset index {index} is outside 0 ... {self.num_secrets - 1}: choose one of the subsets."
+                f"Subset index {index} is outside 0 ... {self.num_secrets - 1}: choose one of the subsets."
             )
 
     def _check_records(self, records: npt.ArrayLike | None) -> npt.NDArray[np.int64]:
@@ -111,7 +111,7 @@ class SecretSpace(ABC):
         if selected.ndim != 1 or (selected.size and not np.issubdtype(selected.dtype, np.integer)):
             raise TypeError(f"records must be a one-dimensional integer array, got {selected.dtype} {selected.shape}.")
         if selected.size and not (selected.min() >= 0 and selected.max() < self.num_records):
-            raise ValueError(f"record indices must lie in 0 ... {self.num_records - 1}: index the pool's own records.")
+            raise ValueError(f"Record indices must lie in 0 ... {self.num_records - 1}: index the pool's own records.")
         return selected.astype(np.int64)
 
 
@@ -292,7 +292,7 @@ class SubsetTable(SecretSpace):
         self.num_records, num_secrets = self._table.shape
         if np.unique(np.packbits(self._table, axis=0), axis=1).shape[1] < num_secrets:
             raise ValueError(
-                "two subsets of the table are equal, as happens when they are drawn with replacement: "
+                "Two subsets of the table are equal, as happens when they are drawn with replacement: "
                 "keep one of them and give it the sum of their weights."
             )
         prior = np.full(num_secrets, 1 / num_secrets) if weights is None else np.array(weights, dtype=np.float64)

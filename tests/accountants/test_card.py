@@ -81,5 +81,5 @@ def test_a_guarantee_is_no_estimate() -> None:
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"title": "t", "secret": "s", "guarantees": [{"name": "x"}]}'])
 def test_what_is_no_card_is_named(text: str) -> None:
-    with pytest.raises(ValueError, match="this is not a privacy card"):
+    with pytest.raises(ValueError, match="This is not a privacy card"):
         PrivacyCard.from_json(text)

@@ -166,7 +166,7 @@ def test_steps_are_journalled_in_one_row_an_attempt(path: Path) -> None:
         ]
         assert found == [(0, 5, 5, 2.5), (3, 1, 4, 0.25)]
         assert (account.spent, account.num_charges) == (2.75, 6)
-        with pytest.raises(LedgerError, match=r"step 7 .* expects step 4"):
+        with pytest.raises(LedgerError, match=r"Step 7 .* expects step 4"):
             second.start_step(0.25, step=7)
         assert account.num_charges == 6
 
@@ -337,7 +337,7 @@ def test_a_damaged_ledger_is_refused(path: Path) -> None:
 def test_a_folder_a_missing_file_and_a_closed_ledger_are_named(path: Path, tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match="is a folder"):
         PrivacyLedger(tmp_path)
-    with pytest.raises(LedgerError, match="there is no ledger at"):
+    with pytest.raises(LedgerError, match="There is no ledger at"):
         PrivacyLedger.read_only(tmp_path / "missing.db")
     ledger = PrivacyLedger(path)
     account = ledger.account("a")

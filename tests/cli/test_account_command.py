@@ -86,9 +86,9 @@ def test_adopt_lets_a_copy_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_what_cannot_be_shown_is_one_line(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "photo.png").write_bytes(b"x" * 1000)
     for words, message in (
-        (["missing.db"], "there is no ledger at"),
+        (["missing.db"], "There is no ledger at"),
         (["photo.png"], "is not a privacy ledger"),
-        (["adopt", "missing.db"], "there is no ledger at"),
+        (["adopt", "missing.db"], "There is no ledger at"),
     ):
         assert main(["account", *words[:-1], str(tmp_path / words[-1])]) == 1
         (line,) = capsys.readouterr().err.splitlines()

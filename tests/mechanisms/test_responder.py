@@ -162,7 +162,7 @@ def test_a_named_request_is_answered_once(folder: Folder) -> None:
         assert (responder.recorded_answer("a"), responder.recorded_answer("c")) == (labels[0], labels[2])
         assert responder.recorded_answer("b") is None
         for requests in (["d", "a"], ["d", "d"]):
-            with pytest.raises(ValueError, match="a request is answered once"):
+            with pytest.raises(ValueError, match="A request is answered once"):
                 responder.release(random_votes(2), requests=requests)
         with pytest.raises(ValueError, match="2 answers and 1 requests"):
             responder.release(random_votes(2), requests=["d"])

@@ -108,7 +108,7 @@ def test_explicit_tables_report_their_true_priors():
         (lambda: BalancedSubsets(10, seed=-1), "negative"),
         (lambda: ComplementaryHalves(1), "two records"),
         (lambda: BalancedSubsets(10, 4).membership(4), "outside"),
-        (lambda: BalancedSubsets(10, 4).membership_table([10]), "record indices"),
+        (lambda: BalancedSubsets(10, 4).membership_table([10]), "Record indices"),
     ],
 )
 def test_bad_arguments_are_refused(make, message):

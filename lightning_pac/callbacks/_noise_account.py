@@ -3,14 +3,13 @@
 from pathlib import Path
 from typing import Any
 
-from lightning_pac.accountants import PrivacyLedger
+from lightning_pac.accountants import PrivacyCard, PrivacyLedger
 from lightning_pac.accountants.account import LedgerAccount
+from lightning_pac.callbacks._noise_card import Noise, noise_card
 from lightning_pac.exceptions import BudgetExceededError
 from lightning_pac.mechanisms.one_sided import DPNoise, LeakageChannel, PACNoise
 
 __all__ = ["Noise", "NoiseAccount"]
-
-Noise = DPNoise | LeakageChannel | PACNoise
 
 
 class NoiseAccount:
@@ -21,7 +20,7 @@ class NoiseAccount:
 
     Args:
         noise: What pads the observations.
-        observable: What is observed: `"time"`, `"batch_size"` or `"responses"`, the prefix of the currency.
+        observable: What is observed: `"time"` or `"batch_size"`, the prefix of the currency.
         ledger: Where to charge; None counts in memory (and in the callback's checkpoint state).
         name: Name of the account in the ledger.
     """
@@ -36,6 +35,7 @@ class NoiseAccount:
         self._observable, self._given, self._name = observable, ledger, name
         self._ledger: PrivacyLedger | None = None
         self._account: LedgerAccount | None = None
+        self._total: tuple[int, float] | None = None  # observations and cost, as the ledger said when it was closed
 
     @property
     def currency(self) -> str:
@@ -52,8 +52,8 @@ class NoiseAccount:
 
     @property
     def spent(self) -> float:
-        """Cost of all observations so far."""
-        return self.num_observations * self.cost if self._account is None else self._account.spent
+        """Cost of all observations so far, with a ledger those of other runs too."""
+        return self._totals()[1]
 
     def open(self) -> None:
         """Open the ledger, if there is one."""
@@ -65,6 +65,8 @@ class NoiseAccount:
 
     def close(self) -> None:
         """Close the ledger, unless the caller owns it."""
+        if self._account is not None:
+            self._total = self._totals()
         if self._ledger is not None and self._ledger is not self._given:
             self._ledger.close()
         self._ledger = self._account = None
@@ -91,12 +93,24 @@ class NoiseAccount:
             )
         self.num_observations += 1
 
+    def card(self, title: str, secret: str, conditions: tuple[str, ...]) -> PrivacyCard:
+        """What is guaranteed for the observations so far; it is kept with the ledger's account while that is open."""
+        card = noise_card(self.noise, title, secret, conditions, *self._totals())
+        if self._account is not None and self._account.num_charges:
+            self._account.attach_card(card)
+        return card
+
     def metrics(self, unit: float) -> dict[str, float]:
         """Public figures: the mean overhead *by design* (the realised one would give the hidden value away)."""
         figures = {f"privacy/{self.currency}": self.spent}
         if not isinstance(self.noise, LeakageChannel):
             figures[f"privacy/{self._observable}_mean_overhead"] = unit * self.noise.mean
         return figures
+
+    def _totals(self) -> tuple[int, float]:
+        if self._account is not None:
+            return self._account.num_charges, self._account.spent
+        return self._total or (self.num_observations, self.num_observations * self.cost)
 
     def _declaration(self) -> dict[str, Any]:
         if isinstance(self.noise, DPNoise):

@@ -1,6 +1,5 @@
-"""Batches that do not tell how many records were drawn."""
+"""Batches that do not tell how many records or queries they hold."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +8,9 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities import rank_zero_info
 from typing_extensions import override
 
-from lightning_pac.accountants import PrivacyLedger
+from lightning_pac.accountants import PrivacyCard, PrivacyLedger
 from lightning_pac.callbacks._noise_account import NoiseAccount
+from lightning_pac.callbacks.pac_responses import PACResponses
 from lightning_pac.callbacks.srpp_sgd import SRPPSGD
 from lightning_pac.data import PrivateDataLoader
 from lightning_pac.mechanisms.one_sided import DPNoise
@@ -20,21 +20,29 @@ __all__ = ["DummyPadding"]
 
 
 class DummyPadding(pl.Callback):
-    """Pad every batch of a Poisson run with dummy records, so that its size no longer tells how many were drawn.
+    """Pad every batch with dummies, so that its size no longer tells how many records or queries it holds.
 
-    How many records a Poisson batch holds shows in its time and memory. Dummies are copies of the dataset's first
-    record behind the drawn ones; their clipped gradients are exactly zero, and the sum is divided by the public batch
-    size as before, so the optimizer takes the step that it would have taken without them. Used with `SRPPSGD`.
+    Training (with `SRPPSGD` and Poisson sampling): how many records a batch holds shows in its time and memory. Dummies
+    are copies of the dataset's first record behind the drawn ones; their clipped gradients are exactly zero, and the
+    sum is divided by the public batch size as before, so the optimizer takes the step that it would have taken without
+    them. Where records are present in one world only (`adjacency="add_remove"`), the sizes of the two worlds differ by
+    at most the number of differing records: the noise must be designed for that sensitivity.
 
-    Where records are present in one world only (`adjacency="add_remove"`), sizes of the two worlds differ by at most
-    the number of differing records: the noise must be designed for that sensitivity. Each microbatch is one
-    observation, charged before the step runs.
+    Predicting (with `PACResponses`): dummies are copies of the batch's first query behind the real ones. All members
+    are asked them; their answers are dropped before any is drawn, are not on record, and cost no mutual information.
+    That neighbours ask at most `sensitivity` queries more or less in a batch is your claim.
 
-    What it does not hide: a loss that is logged is a mean over dummies too; the size is padded, not the time of a step
-    (`PositiveDelay`). The guarantee for sizes stands beside the one for gradients: amplification by sampling assumes
-    that the draws stay secret, and someone who sees padded sizes as well learns a little about them.
+    Each batch (in training each microbatch) is one observation, charged before its size shows: before the first of its
+    records is loaded, also by workers (what they fetch ahead is paid for, used or not), and before the members are
+    asked. Training and predicting stop when the releases are spent.
 
-    Logged: `privacy/batch_size_releases` and `privacy/batch_size_mean_overhead`, as designed.
+    What it does not hide: the number of batches; a loss that is logged is a mean over dummies too; the size is padded,
+    not the time of a step (`PositiveDelay`). Queries are loaded, and copied to the device, at their true number. The
+    guarantee for sizes stands beside the one for gradients: amplification by sampling assumes that the draws stay
+    secret, and someone who sees padded sizes as well learns a little about them.
+
+    Logged: `privacy/batch_size_releases` and `privacy/batch_size_mean_overhead`, as designed. `PACResponses` then logs
+    nothing, since its figures count the true queries. A privacy card is kept with the ledger's account.
 
     Args:
         noise: Made by `PositiveNoise.for_dp`; its values count dummies.
@@ -52,8 +60,7 @@ class DummyPadding(pl.Callback):
             raise TypeError(f"noise must be made by PositiveNoise.for_dp, got {type(noise).__name__}.")
         self.noise = noise
         self._account = NoiseAccount(noise, "batch_size", ledger, "dummy_padding")
-        self._loader: PrivateDataLoader | None = None
-        self._collate: Callable[[list[Any]], Any] | None = None
+        self._padded: list[PrivateDataLoader | PACResponses] = []
 
     @property
     @override
@@ -65,9 +72,22 @@ class DummyPadding(pl.Callback):
         """Padded batches so far."""
         return self._account.num_observations
 
+    def card(self) -> PrivacyCard:
+        """What is guaranteed for the batches so far."""
+        return self._account.card(
+            "Sizes of batches",
+            "How many records or queries a batch really held, from whoever sees padded sizes.",
+            (
+                "The padding does not hide the number of batches, how long they took, or metrics that are means over "
+                "the padded batch.",
+                "The bound is for sizes alone and stands beside those for gradients and answers.",
+            ),
+        )
+
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        private = [callback for callback in trainer.callbacks if isinstance(callback, SRPPSGD)]  # type: ignore[attr-defined]
+        _check_one_process(trainer)
+        private = [callback for callback in _callbacks(trainer) if isinstance(callback, SRPPSGD)]
         loader = trainer.train_dataloader
         if not private or not isinstance(loader, PrivateDataLoader) or not isinstance(loader.sampling, Poisson):
             raise MisconfigurationException(
@@ -82,25 +102,22 @@ class DummyPadding(pl.Callback):
                 f"sizes of the two worlds differ by up to {differing}, and the noise was designed for "
                 f"{self.noise.guarantee.sensitivity}: design it with sensitivity={differing}."
             )
-        self._account.open()
-        self._restore()
-        self._loader, self._collate = loader, loader.collate_fn
-        loader.collate_fn = _PaddedCollate(loader.collate_fn, loader.dataset[0], self.noise)
-        loader.padded_with_dummies = True
+        self._start_padding([loader])
+
+    @override
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if not self._account.affords_another():
+            raise StopIteration  # ends the fit; `min_epochs` and `min_steps` override `should_stop`
 
     @override
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        if trainer.train_dataloader is not self._loader:
+        if trainer.train_dataloader not in self._padded:
             raise MisconfigurationException(
                 "The train loader was replaced during the fit, and the new one's sizes are not padded: leave "
                 "reload_dataloaders_every_n_epochs out."
             )
-        if not self._account.affords_another():
-            trainer.should_stop = True
-            raise StopIteration
-        self._account.charge({"step": trainer.global_step, "batch": batch_idx})
 
     @override
     def on_train_batch_end(
@@ -108,18 +125,43 @@ class DummyPadding(pl.Callback):
     ) -> None:
         for name, value in self._account.metrics(unit=1.0).items():
             pl_module.log(name, value, batch_size=1)
-        if not self._account.affords_another():
+        # Batches that workers have fetched ahead are paid for.
+        ahead = any(isinstance(source, PrivateDataLoader) and source.num_ahead for source in self._padded)
+        if not ahead and not self._account.affords_another():
             trainer.should_stop = True
             rank_zero_info(f"DummyPadding: stopping after {self.num_observations} batches: all releases are spent.")
 
     @override
+    def on_predict_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        _check_one_process(trainer)
+        responses = [callback for callback in _callbacks(trainer) if isinstance(callback, PACResponses)]
+        if not responses:
+            raise MisconfigurationException(
+                "DummyPadding pads the queries of PACResponses when predicting: put both into one Trainer, or predict "
+                "with a Trainer that has neither."
+            )
+        self._start_padding(responses)
+
+    @override
+    def on_predict_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        for logger in trainer.loggers:
+            logger.log_metrics(self._account.metrics(unit=1.0), step=self.num_observations)
+
+    @override
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        self._restore()
+        self._stop_padding()
 
     @override
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        self._restore()
-        self._account.close()
+        self._stop_padding()
 
     @override
     def state_dict(self) -> dict[str, Any]:
@@ -129,19 +171,35 @@ class DummyPadding(pl.Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._account.num_observations = state_dict["num_observations"]
 
-    def _restore(self) -> None:
-        if self._loader is not None:
-            assert self._collate is not None
-            self._loader.collate_fn = self._collate
-            self._loader.padded_with_dummies = False
-            self._loader = self._collate = None
+    def _start_padding(self, padded: "list[PrivateDataLoader] | list[PACResponses]") -> None:
+        self._stop_padding()
+        self._account.open()
+        self._padded = [*padded]
+        for source in self._padded:
+            source.draw_dummies = self._draw
+
+    def _stop_padding(self) -> None:
+        for source in self._padded:
+            source.draw_dummies = None
+        self._padded = []
+        self.card()
+        self._account.close()
+
+    def _draw(self) -> int | None:
+        """How many dummies the next batch gets, paid for; None where the releases are spent."""
+        if not self._account.affords_another():
+            return None
+        self._account.charge({"batch": self.num_observations})
+        return int(self.noise.sample())
 
 
-class _PaddedCollate:
-    """Collates the drawn records and, behind them, as many dummies as the noise says; runs in the loader's workers."""
+def _callbacks(trainer: pl.Trainer) -> list[pl.Callback]:
+    return trainer.callbacks  # type: ignore[attr-defined, no-any-return]
 
-    def __init__(self, collate: Callable[[list[Any]], Any], dummy: Any, noise: DPNoise) -> None:
-        self._inner, self._dummy, self._noise = collate, dummy, noise
 
-    def __call__(self, records: list[Any]) -> Any:
-        return self._inner([*records, *([self._dummy] * int(self._noise.sample()))])
+def _check_one_process(trainer: pl.Trainer) -> None:
+    if trainer.world_size > 1:
+        raise MisconfigurationException(
+            f"DummyPadding pads and charges the batches of one process, and there are {trainer.world_size}, each with "
+            "sizes of its own: use devices=1."
+        )

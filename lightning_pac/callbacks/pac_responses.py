@@ -13,6 +13,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from lightning_pac.accountants import PrivacyLedger
+from lightning_pac.callbacks._dummy_queries import append_dummies, check_paddable
 from lightning_pac.data.with_index import batch_inputs
 from lightning_pac.exceptions import BudgetExceededError
 from lightning_pac.mechanisms import PACResponder
@@ -29,6 +30,9 @@ class PACResponses(pl.Callback):
     Logged after each batch: `privacy/mutual_information`, `privacy/membership_success_bound`, `privacy/responses` and
     `privacy/unanimous_fraction` (the part of this run's answers on which all members agreed, which are free).
 
+    How many queries a batch holds is hidden by `DummyPadding` in the same Trainer. Nothing is then logged here, since
+    all of these figures count the true queries; they are in the ledger, for the keeper of the data.
+
     Only predictions are private. `ensemble(x)`, validation and test metrics show what the members say.
 
     Args:
@@ -38,6 +42,10 @@ class PACResponses(pl.Callback):
         budget_per_response: Nats for each answer on which the members disagree (with `secret`).
         ledger: The ledger, or its path (with `secret`).
         budget: Largest total in nats (with `secret`); None for the ledger's own.
+
+    Attributes:
+        draw_dummies: Asked before each batch how many dummy queries to ask with it, and None where predicting must stop
+            (set by `DummyPadding`); None asks none.
 
     Raises:
         ValueError: If not exactly one of `responder` and `secret` is given, or `secret` comes without a ledger.
@@ -61,6 +69,7 @@ class PACResponses(pl.Callback):
         if responder is not None and (ledger is not None or budget is not None):
             raise ValueError("a responder has its own ledger and budget: give those to PACResponder instead")
         self.responder = responder
+        self.draw_dummies: Callable[[], int | None] | None = None
         self._secret = None if secret is None else Path(secret)
         self._budget_per_response = budget_per_response
         self._ledger = ledger
@@ -95,7 +104,7 @@ class PACResponses(pl.Callback):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        for logger in trainer.loggers:
+        for logger in trainer.loggers if self.draw_dummies is None else ():
             logger.log_metrics(self.metrics(), step=self._answered)
 
     @override
@@ -154,8 +163,9 @@ class PACResponses(pl.Callback):
 
     def _private_step(self, batch: Any, *args: Any, **kwargs: Any) -> Tensor:
         assert self.responder is not None
+        inputs, num_dummies = self._pad(batch_inputs(batch))
         try:
-            release = self.responder.release(batch_inputs(batch))
+            release = self.responder.release(inputs, num_dummies=num_dummies)
         except BudgetExceededError as error:
             rank_zero_warn(f"predicting stopped after {self._answered} private answers, because {error}")
             # Lightning's prediction loop ends cleanly on this and keeps the predictions that were made.
@@ -163,3 +173,16 @@ class PACResponses(pl.Callback):
         self._answered += len(release)
         self._unanimous += int(np.count_nonzero(release.unanimous))
         return torch.from_numpy(release.labels)
+
+    def _pad(self, inputs: Any) -> tuple[Any, int]:
+        if self.draw_dummies is None:
+            return inputs, 0
+        check_paddable(inputs)
+        num_dummies = self.draw_dummies()
+        if num_dummies is None:
+            rank_zero_warn(
+                f"predicting stopped after {self._answered} private answers, because the noise of DummyPadding was "
+                "designed for no more batches: design it for more (compositions)"
+            )
+            raise StopIteration
+        return append_dummies(inputs, num_dummies), num_dummies

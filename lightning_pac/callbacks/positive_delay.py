@@ -7,10 +7,11 @@ from typing import Any, Literal
 
 import lightning.pytorch as pl
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from typing_extensions import override
 
-from lightning_pac.accountants import PrivacyLedger
+from lightning_pac.accountants import PrivacyCard, PrivacyLedger
 from lightning_pac.callbacks._noise_account import Noise, NoiseAccount
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.mechanisms.one_sided import DPNoise, PACNoise
@@ -32,6 +33,8 @@ class PositiveDelay(pl.Callback):
     What it does not hide: the number of steps and epochs, what lies between the loops (validation, checkpoints),
     memory, power, cache lines and network traffic, and the duration as seen from inside the process. An overrun is
     visible.
+
+    A privacy card is kept with the ledger's account.
 
     Logged: `privacy/time_releases` (or `time_maximal_leakage`, `time_mutual_information`, in nats) and
     `privacy/time_mean_overhead` in seconds, as designed; the realised overhead would give the true duration away.
@@ -86,8 +89,25 @@ class PositiveDelay(pl.Callback):
         """What they cost, in releases or nats."""
         return self._account.spent
 
+    def card(self) -> PrivacyCard:
+        """What is guaranteed for the steps so far."""
+        hidden = "the number of steps and epochs, what lies between the loops, memory, power or network traffic"
+        conditions = [f"A clock shows durations of whole steps only; the padding does not hide {hidden}."]
+        if self.num_overruns:
+            conditions.append(f"{self.num_overruns} steps overran the declared maximum, and no bound covers them.")
+        return self._account.card(
+            "Durations of steps",
+            "How long a step really took, from whoever sees when steps end.",
+            tuple(conditions),
+        )
+
     @override
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        if trainer.world_size > 1:
+            raise MisconfigurationException(
+                f"PositiveDelay pads and charges the steps of one process, and there are {trainer.world_size}, each "
+                "with durations of its own: use devices=1."
+            )
         callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
         callbacks.remove(self)
         callbacks.append(self)  # so that what other callbacks do in a step is padded with it
@@ -107,6 +127,7 @@ class PositiveDelay(pl.Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         if not self._account.affords_another():
+            trainer.should_stop = True
             raise StopIteration
         self._begin()
 
@@ -146,13 +167,17 @@ class PositiveDelay(pl.Callback):
         self._pad(pl_module, {"batch": batch_idx})
 
     @override
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        self._close()
+
+    @override
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         if self.num_overruns:
             rank_zero_warn(
                 f"PositiveDelay: {self.num_overruns} of {self.num_observations} steps took longer than max_duration = "
                 f"{self.max_duration:g} s and are not covered by the guarantee: declare a longer one."
             )
-        self._account.close()
+        self._close()
 
     @override
     def state_dict(self) -> dict[str, Any]:
@@ -182,6 +207,10 @@ class PositiveDelay(pl.Callback):
         if isinstance(self.noise, PACNoise):
             return self.unit * self.noise.pad(float(units))
         return self.unit * self.noise.pad(units)
+
+    def _close(self) -> None:
+        self.card()
+        self._account.close()
 
     def _begin(self) -> None:
         if self._start is None:

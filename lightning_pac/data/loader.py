@@ -1,7 +1,7 @@
 """A DataLoader that draws batches as a sampling descriptor says, and knows how many records each of them holds."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,9 @@ class PrivateDataLoader(DataLoader[Any]):
         num_drawn: Records of this process in the microbatch that was delivered last.
         microbatch: Its number within its optimizer step.
         fingerprint: Checksum of it over all processes, None if there is one process only.
+        draw_dummies: Asked for every microbatch, in this process and before any of its records is loaded, how many
+            dummies follow them (copies of the dataset's first record); None from it ends the pass. No dummies if it is
+            None itself.
 
     Args:
         dataset: A map-style dataset.
@@ -59,10 +62,10 @@ class PrivateDataLoader(DataLoader[Any]):
         self.sampling = sampling
         self.num_microbatches = num_microbatches
         self.num_drawn: int | None = None
-        self.padded_with_dummies = False  # whether rows after the first `num_drawn` are no records
+        self.draw_dummies: Callable[[], int | None] | None = None
         self.microbatch: int | None = None
         self.fingerprint: int | None = None
-        self._microbatches = _MicrobatchSampler(batches, num_microbatches, share)
+        self._microbatches = _MicrobatchSampler(batches, num_microbatches, share, self._next_dummies)
         super().__init__(dataset, batch_sampler=self._microbatches, **kwargs)
 
     @override
@@ -71,6 +74,19 @@ class PrivateDataLoader(DataLoader[Any]):
         for batch in super().__iter__():
             self.num_drawn, self.microbatch, self.fingerprint = self._microbatches.delivered.popleft()
             yield batch
+
+    @property
+    def padded_with_dummies(self) -> bool:
+        """Whether the rows after the first `num_drawn` are no records."""
+        return self.draw_dummies is not None
+
+    @property
+    def num_ahead(self) -> int:
+        """Microbatches that workers have been given and that are not delivered yet."""
+        return len(self._microbatches.delivered)
+
+    def _next_dummies(self) -> int | None:
+        return 0 if self.draw_dummies is None else self.draw_dummies()
 
     def skip_microbatches(self, count: int) -> None:
         """Leave out the first microbatches of the first optimizer step that the next iteration draws.
@@ -231,13 +247,20 @@ def rebuild_loader(
 class _MicrobatchSampler(Sampler[list[int]]):
     """Cuts each batch into microbatches and notes, in the order of delivery, how many records each holds."""
 
-    def __init__(self, batches: _Batches, num_microbatches: int, share: RankShare | None) -> None:
+    def __init__(
+        self,
+        batches: _Batches,
+        num_microbatches: int,
+        share: RankShare | None,
+        draw_dummies: Callable[[], int | None],
+    ) -> None:
         self.batches = batches
         self.num_microbatches = num_microbatches
         self.delivered: deque[tuple[int, int, int | None]] = deque()
         self.skip = 0
         self.position = 0
         self._share = share
+        self._draw_dummies = draw_dummies
         self._num_passes = 0
 
     @override
@@ -248,7 +271,10 @@ class _MicrobatchSampler(Sampler[list[int]]):
         for batch in self.batches:
             for number, part in enumerate(self._cut(batch, generator)):
                 if number >= skip:
-                    yield self._deliver(part, number)
+                    dummies = self._draw_dummies()
+                    if dummies is None:
+                        return
+                    yield self._deliver(part, number) + [PLACEHOLDER] * dummies
             skip = 0
 
     def __len__(self) -> int:

@@ -127,7 +127,7 @@ class PACResponder:
             LedgerError: If they could not be recorded; nothing was answered.
             ValueError: If the model's outputs do not fit, are not finite, or are none.
         """
-        release, single = self._answer(inputs, budget, (), ())
+        release, single = self._answer(inputs, budget, (), (), 0)
         return int(release.labels[0]) if single else release.labels
 
     def release(
@@ -136,6 +136,7 @@ class PACResponder:
         budget: npt.ArrayLike | None = None,
         requests: Sequence[str | None] = (),
         payers: Sequence[LedgerAccount | None] = (),
+        num_dummies: int = 0,
     ) -> BatchRelease:
         """Private answers with everything an auditor may see: vectors, covariances and the belief's class masses.
 
@@ -145,14 +146,16 @@ class PACResponder:
             requests: A name for each answer, under which `recorded_answer` finds it again.
             payers: An account of the same ledger for each answer, which pays its cost too, in a currency of its own:
                 for shares of the budget, such as those of API keys.
+            num_dummies: How many of the last queries are asked only to be counted by whoever sees the size of a batch:
+                the model answers them, and what it says is dropped, costs nothing and is not on record.
 
         Raises:
             BudgetExceededError: If the answers would pass a budget; nothing was answered.
             LedgerError: If they could not be recorded; nothing was answered.
-            ValueError: If the outputs do not fit, are not finite, or are none, a request was answered before, or an
-                account cannot pay.
+            ValueError: If the outputs do not fit, are not finite, or are none, a request was answered before, an
+                account cannot pay, or all queries are dummies.
         """
-        return self._answer(inputs, budget, requests, payers)[0]
+        return self._answer(inputs, budget, requests, payers, num_dummies)[0]
 
     def recorded_answer(self, request: str) -> int | None:
         """The label that was given to a named request, None if there was none. It costs nothing to repeat it."""
@@ -245,11 +248,17 @@ class PACResponder:
         budget: npt.ArrayLike | None,
         requests: Sequence[str | None],
         payers: Sequence[LedgerAccount | None],
+        num_dummies: int,
     ) -> tuple[BatchRelease, bool]:
         budgets = self.budget_per_response if budget is None else budget
         with self._mutex:
             self._account.check(self._cost(float(np.min(budgets))))
             outputs, single = as_batch(query(self._model, inputs))
+            if not 0 <= num_dummies < len(outputs):
+                raise ValueError(
+                    f"num_dummies must be at least 0 and less than the {len(outputs)} queries, got {num_dummies}"
+                )
+            outputs = outputs[: len(outputs) - num_dummies]
             if len(requests) not in (0, len(outputs)):
                 raise ValueError(
                     f"{len(outputs)} answers and {len(requests)} requests: name each answer, or give None for it"

@@ -35,7 +35,7 @@ def _data(records=60):
     return TensorDataset(features, features.sum(1))
 
 
-def _fit(tmp_path, noise, sampling=None, ledger=None, scenario=None, steps=6):
+def _fit(tmp_path, noise, sampling=None, ledger=None, scenario=None, steps=6, workers=0):
     sampling = sampling or Poisson(rate=0.2)
     scenario = scenario or TwoWorldScenario(num_differing=1)
     private = SRPPSGD(scenario, sampling=sampling, noise_multiplier=1.0, ledger=tmp_path / "run.db")
@@ -51,7 +51,7 @@ def _fit(tmp_path, noise, sampling=None, ledger=None, scenario=None, steps=6):
         callbacks=[padding, private],
         default_root_dir=tmp_path,
     )
-    loader = DataLoader(_data(), batch_size=12)
+    loader = DataLoader(_data(), batch_size=12, num_workers=workers)
     trainer.fit(model, loader)
     return model, trainer, padding
 
@@ -91,12 +91,14 @@ def test_batches_are_padded_charged_and_the_loader_is_left_as_it_was(tmp_path):
     assert padding.num_observations == 6
     with PrivacyLedger.read_only(tmp_path / "sizes.db") as ledger:
         assert [(a.currency, a.spent) for a in ledger.accounts()] == [("batch_size_releases", 6.0)]
+        assert [account.card for account in ledger.accounts()] == [padding.card()]
+    assert padding.card().details["num_observations"] == 6
 
 
 def test_dummies_do_not_move_the_model(tmp_path, monkeypatch):
     # Without records nothing but noise may move it: with the noise removed, and every draw empty, it stays.
     monkeypatch.setattr(SecureGenerator, "bernoulli", lambda self, rate, size: np.zeros(size, dtype=bool))
-    monkeypatch.setattr(SecureGenerator, "fill_normal_", lambda self, tensor: tensor.zero_())
+    monkeypatch.setattr(SecureGenerator, "release_", lambda self, tensor, deviation: tensor)
     torch.manual_seed(1)
     before = torch.nn.Linear(3, 1).state_dict()
     torch.manual_seed(1)
@@ -110,6 +112,34 @@ def test_training_stops_when_the_releases_are_spent(tmp_path):
     _, trainer, padding = _fit(tmp_path, _constant(1, compositions=3))
     assert trainer.global_step == 3
     assert padding.num_observations == 3
+
+
+class _PaidFirst(DPNoise):
+    """Noise that notes how many draws were on record when each was made."""
+
+    def __init__(self, ledger, compositions):
+        super().__init__([0.0] * 50 + [1.0], DPGuarantee(1.0, 0.1, compositions, 1, "exact"))
+        self.ledger, self.paid = ledger, []
+
+    def sample(self, size=()):
+        with PrivacyLedger.read_only(self.ledger) as ledger:
+            self.paid.append(ledger.spent("batch_size_releases"))
+        return super().sample(size)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_batch_is_paid_before_any_of_it_is_loaded_and_all_that_is_paid_is_used(tmp_path, workers):
+    noise = _PaidFirst(tmp_path / "sizes.db", compositions=8)
+    model, trainer, padding = _fit(tmp_path, noise, ledger=tmp_path / "sizes.db", workers=workers, steps=100)
+    assert noise.paid == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]
+    assert trainer.global_step == padding.num_observations == 8
+    assert min(model.sizes) >= 50
+
+
+def test_a_second_run_does_not_start_when_all_releases_are_spent(tmp_path):
+    noise = _constant(1, compositions=2)
+    assert _fit(tmp_path / "first", noise, ledger=tmp_path / "sizes.db")[1].global_step == 2
+    assert _fit(tmp_path / "second", noise, ledger=tmp_path / "sizes.db")[1].global_step == 0
 
 
 def test_what_cannot_be_padded_soundly_is_refused(tmp_path):

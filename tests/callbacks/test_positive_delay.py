@@ -145,6 +145,15 @@ def test_leakage_and_pac_noise_pad_too():
     }
     pac = PositiveDelay(PositiveNoise.for_pac(4.0, 10.0, 20.0), unit=0.01)
     assert 0.03 <= pac.padded_duration(0.0299) <= 0.13
+    for delay, name, each in (
+        (channel, "padding_maximal_leakage", math.log(2)),
+        (pac.noise, "padding_mutual_information", pac.noise.mutual_information),
+    ):
+        callback = PositiveDelay(delay, unit=0.1)
+        _trainer(callback).fit(_Work(), _loader(1))
+        (guarantee,) = callback.card().guarantees
+        assert (guarantee.name, guarantee.unit) == (name, "nats")
+        assert guarantee.value == pytest.approx(each)
 
 
 def test_every_step_is_charged_before_it_shows_and_training_stops_when_releases_are_spent(tmp_path):
@@ -158,8 +167,12 @@ def test_every_step_is_charged_before_it_shows_and_training_stops_when_releases_
         (account,) = ledger.accounts()
         assert (account.currency, account.spent, account.budget) == ("time_releases", 4.0, 4.0)
         assert account.declaration["epsilon"] == 3.0
+        assert account.card == delay.card()
+    assert delay.card().guarantees[0].value == pytest.approx(dp_success_bound(3.0, 0.01))
+    assert delay.card().details["num_observations"] == 4
     # A second run of the same noise has nothing left.
-    second = _trainer(PositiveDelay(noise, unit=1e-4, ledger=tmp_path / "ledger.db"))
+    second = _trainer(PositiveDelay(noise, unit=1e-4, ledger=tmp_path / "ledger.db"), max_steps=3)
+    second.fit_loop.max_epochs = -1
     second.fit(_Work(), _loader(5))
     assert second.global_step == 0
 
@@ -193,6 +206,7 @@ def test_an_overrun_is_an_error_or_is_counted():
     delay = PositiveDelay(_reusable(noise, 10), unit=0.001, max_duration=0.005, on_overrun="count")
     with pytest.warns(UserWarning, match="2 of 2 steps took longer than max_duration"):
         _trainer(delay).fit(_Work(0.02), _loader(2))
+    assert any("2 steps overran" in condition for condition in delay.card().conditions)
 
 
 def test_an_undeclared_maximum_is_said_to_be_an_assumption():

@@ -32,7 +32,7 @@ class APIKey:
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
-            raise ValueError(f"the name of a key is 1 to 64 letters, digits, '_', '.' or '-', got {self.name!r}")
+            raise ValueError(f"The name of a key is 1 to 64 letters, digits, '_', '.' or '-', got {self.name!r}.")
         if self.budget is not None:
             check_amount(self.budget, "the budget of a key")
 
@@ -74,7 +74,7 @@ class APIKeys:
             ValueError: If the name is taken or not allowed, or the budget is negative or not finite.
         """
         if name in self._keys:
-            raise ValueError(f"{self.path} has a key {name!r} already: remove it first, or choose another name")
+            raise ValueError(f"{self.path} has a key {name!r} already: remove it first, or choose another name.")
         text = "pac_" + secrets.token_urlsafe(32)
         self._write({**self._keys, name: APIKey(name, _hash(text), budget)})
         return text
@@ -86,7 +86,7 @@ class APIKeys:
             ValueError: If there is no such key.
         """
         if name not in self._keys:
-            raise ValueError(f"{self.path} has no key {name!r}: it has {', '.join(self._keys) or 'none'}")
+            raise ValueError(f"{self.path} has no key {name!r}: it has {', '.join(self._keys) or 'none'}.")
         self._write({other: key for other, key in self._keys.items() if other != name})
 
     def find(self, text: str) -> APIKey | None:
@@ -114,4 +114,4 @@ def _read(path: Path) -> dict[str, APIKey]:
     try:
         return {entry["name"]: APIKey(**entry) for entry in json.loads(path.read_text())}
     except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"{path} is not a file of API keys ({error}): `lightning-pac keys add` writes one") from error
+        raise ValueError(f"{path} is not a file of API keys ({error}): `lightning-pac keys add` writes one.") from error

@@ -4,8 +4,10 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-__all__ = ["end_forks_with_this_process", "end_with_parent"]
+__all__ = ["end_with_parent", "forks_end_with_this_process"]
 
 _SECONDS_BETWEEN_LOOKS = 0.1
 
@@ -22,16 +24,22 @@ def end_with_parent(parent: int) -> None:
     threading.Thread(target=_watch, args=(parent,), daemon=True, name="parent-watch").start()
 
 
-def end_forks_with_this_process() -> None:
-    """Let every process that this one forks from now on end with it."""
-    parent = os.getpid()
+@contextmanager
+def forks_end_with_this_process() -> Iterator[None]:
+    """Let every process that this one forks in the block end with it."""
+    parent, inside = os.getpid(), True
 
     def watch_in_fork() -> None:
-        # The parent's own way to end is not for its forks.
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        end_with_parent(parent)
+        if inside:
+            # The parent's own way to end is not for its forks.
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            end_with_parent(parent)
 
     os.register_at_fork(after_in_child=watch_in_fork)
+    try:
+        yield
+    finally:
+        inside = False
 
 
 def _watch(parent: int) -> None:

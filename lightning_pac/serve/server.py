@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from lightning_pac.accountants import PrivacyLedger
 from lightning_pac.mechanisms import PACResponder
 from lightning_pac.serve.api_keys import APIKeys
-from lightning_pac.serve.parent_watch import end_forks_with_this_process
+from lightning_pac.serve.parent_watch import forks_end_with_this_process
 
 if TYPE_CHECKING:
     import litserve
@@ -17,8 +17,6 @@ __all__ = ["as_tensor", "build_server", "serve"]
 
 LOOPBACK = "127.0.0.1"
 _HOSTS = (LOOPBACK, "0.0.0.0", "::")
-# Requests that are still waiting for an answer when the server stops.
-_SECONDS_TO_FINISH = 10
 
 
 def as_tensor(inputs: list[Any]) -> Any:
@@ -48,6 +46,7 @@ def build_server(
     max_request_bytes: int = 2**20,
     rate_limit: str = "100/second",
     timeout: float = 30.0,
+    shutdown_timeout: int = 10,
 ) -> "litserve.LitServer":
     """A LitServe server whose only worker owns the ledger; `serve` runs it.
 
@@ -63,6 +62,7 @@ def build_server(
         max_request_bytes: Largest body of a request.
         rate_limit: Requests that one key, or without keys one address, may send, as `"100/second"` or `"10/minute"`.
         timeout: Seconds after which a request that still waits is refused, at no cost.
+        shutdown_timeout: Seconds for answering what is under way when the server stops.
 
     Raises:
         ImportError: If the extra `serve` is not installed.
@@ -86,7 +86,7 @@ def build_server(
         max_payload_size=max_request_bytes,
         middlewares=[(TrustedHostMiddleware, {"allowed_hosts": names})],
     )
-    server.uvicorn_graceful_timeout = _SECONDS_TO_FINISH
+    server.uvicorn_graceful_timeout = shutdown_timeout
     server.app.title = "Private answers"
     server.app.state.gate = Gate(keys, rate)
     add_privacy_page(server.app, Path(ledger).expanduser().resolve())
@@ -131,16 +131,23 @@ def serve(
     # What is wrong with the ledger or the checkpoint is told here, and not by a process that failed to start.
     open_responder().close()
     PrivacyLedger.read_only(ledger).close()
-    end_forks_with_this_process()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        server.run(
-            host=host, port=port, num_api_servers=1, log_level=log_level, generate_client_file=False, access_log=False
-        )
+        with forks_end_with_this_process():
+            server.run(
+                host=host,
+                port=port,
+                num_api_servers=1,
+                log_level=log_level,
+                generate_client_file=False,
+                access_log=False,
+            )
     except (EOFError, ConnectionError) as error:
         raise RuntimeError(
             "the worker ended, so the server did too: its own message says why; start it again"
         ) from error
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _check_options(

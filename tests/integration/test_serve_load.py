@@ -39,7 +39,7 @@ def check_kills(folder: Path, num_kills: int, num_clients: int, broken: bool = F
     waiting: list[int] = []
     asked = num_unseen = 0
     for kill in range(num_kills):
-        with serving(folder, broken=broken) as server:
+        with serving(folder, {"shutdown_timeout": 1}, broken) as server:
             numbers = waiting + list(range(asked, asked + _NEW_EACH_TIME))
             victim = server.workers()[0] if kill % 2 else server.process.pid
             killer = threading.Timer(random.uniform(0.05, 0.5), os.kill, (victim, signal.SIGKILL))
@@ -47,7 +47,9 @@ def check_kills(folder: Path, num_kills: int, num_clients: int, broken: bool = F
             waiting = list(ask_all(server, numbers, num_clients, seen))
             killer.join()
             asked += _NEW_EACH_TIME
-            server.process.wait(30)
+            assert server.process.wait(30) == (1 if kill % 2 else -signal.SIGKILL)
+            if kill % 2:
+                assert "the worker ended, so the server did too" in server.log.read_text()
         answered = recorded(folder)
         assert seen.items() <= answered.items(), "an answer is outside the ledger"
         num_unseen += len(answered) - len(seen)

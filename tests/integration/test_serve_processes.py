@@ -1,0 +1,152 @@
+"""How a server ends, and the command that starts one."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from serving import ask_all, free_port, is_alive, recorded, serving
+from torch import nn
+from toy_server import SLOW
+
+from lightning_pac import cli
+from lightning_pac.accountants import PrivacyLedger
+from lightning_pac.modules import SubsetEnsemble
+from lightning_pac.modules.ensemble_record import KEY
+from lightning_pac.scenarios import BalancedSubsets
+
+posix = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds processes through /proc")
+
+
+@posix
+@pytest.mark.parametrize("how", ["SIGTERM", "Ctrl-C"])
+def test_what_is_under_way_is_answered_before_the_server_stops(tmp_path: Path, how: str) -> None:
+    seen: dict[int, int] = {}
+    with serving(tmp_path, {"max_batch_size": 4}) as server:
+        failed: dict[int, str] = {}
+        numbers = [SLOW, *range(20)]
+        client = threading.Thread(target=lambda: failed.update(ask_all(server, numbers, len(numbers), seen)))
+        client.start()
+        time.sleep(0.5)
+        if how == "Ctrl-C":  # which a terminal sends to all of them
+            for worker in server.workers():
+                os.kill(worker, signal.SIGINT)
+        assert server.stop(signal.SIGINT if how == "Ctrl-C" else signal.SIGTERM) == 0
+        client.join()
+    assert not failed, server.log.read_text()[-2000:]
+    assert recorded(tmp_path) == seen
+    assert len(seen) == 21
+
+
+@posix
+def test_a_killed_server_takes_its_processes_along(tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+        process = server.process.pid
+        children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+        assert len(children) >= 3
+        server.stop(signal.SIGKILL)
+        deadline = time.monotonic() + 5
+        while any(is_alive(int(child)) for child in children) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not [child for child in children if is_alive(int(child))]
+        PrivacyLedger(tmp_path / "responses.db").close()
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", server.port))
+
+
+def make_checkpoint(folder: Path) -> list[str]:
+    (folder / "my_project.py").write_text("from torch import nn\n\n\ndef make_network():\n    return nn.Linear(2, 3)\n")
+    ensemble = SubsetEnsemble(lambda: nn.Linear(2, 3), BalancedSubsets(num_records=20, num_subsets=8))
+    torch.save({"state_dict": ensemble.state_dict(), KEY: ensemble.record.to_dict()}, folder / "ensemble.ckpt")
+    return ["--ensemble", "ensemble.ckpt", "--network", "my_project.make_network", "--records", "20", "--subsets", "8"]
+
+
+@posix
+def test_the_command_serves_a_checkpoint(tmp_path: Path) -> None:
+    port = str(free_port())
+    words = ["serve", "responses.db", *make_checkpoint(tmp_path), "--port", port, "--budget", "1e-4", "--json"]
+    command = [sys.executable, "-m", "lightning_pac", *words]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            url = json.loads("".join(iter(process.stdout.readline, "}\n")) + "}")["url"]
+            assert url == f"http://127.0.0.1:{port}"
+            curl = [
+                "curl",
+                "--silent",
+                "--retry",
+                "60",
+                "--retry-connrefused",
+                "--retry-delay",
+                "1",
+                "--max-time",
+                "60",
+            ]
+            subprocess.run([*curl, f"{url}/health"], check=True, capture_output=True)
+            ask = [*curl, "-H", "Content-Type: application/json", f"{url}/predict", "--data"]
+            labels = [
+                json.loads(subprocess.run([*ask, body], check=True, capture_output=True).stdout)["label"]
+                for body in ('{"input": [0.5, 1]}', '{"input": [0.5, -1]}')
+            ]
+            refused = subprocess.run([*ask, '{"input": [0.5, 1, 2]}'], check=True, capture_output=True).stdout
+        finally:
+            process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+    assert set(labels) <= {0, 1, 2}
+    assert b"the model cannot take this input" in refused
+    with PrivacyLedger.read_only(tmp_path / "responses.db") as ledger:
+        assert ledger.accounts()[0].num_charges == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--port", "80"], "port must lie in 1024 ... 65535, got 80"),
+        (["--network", "make_network"], "--network is MODULE.NAME, got 'make_network'"),
+        (["--network", "my_project.no_network"], "my_project has no function or class 'no_network'"),
+        (["--network", "no_project.make_network"], "No module named 'no_project'"),
+        (["--records", "21"], "make the pool with the numbers and the seed of training"),
+        (["--ensemble", "missing.ckpt"], "missing.ckpt"),
+        (["--host", "0.0.0.0"], "give API keys"),
+        (["--keys", "none.json"], "none.json has no API keys"),
+        (["--budget", "-1"], "budget must be positive and finite, got -1"),
+    ],
+)
+def test_what_is_wrong_is_said_before_the_server_starts(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.delitem(sys.modules, "my_project", raising=False)
+    arguments = make_checkpoint(tmp_path)
+    assert cli.main(["serve", "responses.db", *arguments, *options]) == 1
+    errors = capsys.readouterr().err
+    assert message in errors
+    assert "Traceback" not in errors
+
+
+def test_a_ledger_that_another_process_writes_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.delitem(sys.modules, "my_project", raising=False)
+    hold = (
+        "from lightning_pac.accountants import PrivacyLedger; ledger = PrivacyLedger('responses.db');"
+        "print(flush=True); input()"
+    )
+    with subprocess.Popen([sys.executable, "-c", hold], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        assert cli.main(["serve", "responses.db", *make_checkpoint(tmp_path)]) == 1
+        process.communicate(b"\n")
+    assert "responses.db has another writer" in capsys.readouterr().err

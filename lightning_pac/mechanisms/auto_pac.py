@@ -46,11 +46,11 @@ def confidence_auto_pac(
         raise ValueError(f"outputs must be a finite array of shape (m, d) with m > 1, got shape {matrix.shape}.")
     if not 0 < confidence_budget < budget < math.inf or not security > 0:
         raise ValueError(
-            f"need 0 < confidence_budget < budget and security > 0, got {confidence_budget}, {budget}, {security}."
+            f"Need 0 < confidence_budget < budget and security > 0, got {confidence_budget}, {budget}, {security}."
         )
     longest = float(np.linalg.norm(matrix, axis=1).max())
     if longest > radius:
-        raise ValueError(f"an output has length {longest:.6g}, beyond the public radius {radius:.6g}: clip outputs.")
+        raise ValueError(f"An output has length {longest:.6g}, beyond the public radius {radius:.6g}: clip outputs.")
     dimension = matrix.shape[1]
     share = budget - confidence_budget
     mean = matrix.mean(axis=0)

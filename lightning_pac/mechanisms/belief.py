@@ -67,7 +67,7 @@ class Belief:
         place = int(np.searchsorted(self._support, secret))
         if place == len(self._support) or self._support[place] != secret:
             raise ValueError(
-                f"the secret is not one of the {self.num_secrets} secrets of positive prior: use its own pool."
+                f"The secret is not one of the {self.num_secrets} secrets of positive prior: use its own pool."
             )
         return place
 
@@ -78,9 +78,9 @@ class Belief:
     def restore(self, log_probabilities: Array) -> None:
         """Replace the belief by a recorded one."""
         if log_probabilities.shape != (self.num_secrets,):
-            raise ValueError(f"a belief over {log_probabilities.shape} does not fit {self.num_secrets} secrets.")
+            raise ValueError(f"A belief over {log_probabilities.shape} does not fit {self.num_secrets} secrets.")
         if not np.array_equal(np.flatnonzero(np.isfinite(log_probabilities)), self._support):
-            raise ValueError("the belief excludes other secrets than the prior does: it belongs to another pool.")
+            raise ValueError("The belief excludes other secrets than the prior does: it belongs to another pool.")
         self._log = log_probabilities[self._support].copy()
         self.current = np.exp(self._log)
 

@@ -85,7 +85,7 @@ def check_data(data: Sequence[Any] | None, space: SecretSpace) -> None:
     for array in data or ():
         if len(array) != space.num_records:
             raise ValueError(
-                f"the data have {len(array)} records and the secret space {space.num_records}: make the space for "
+                f"The data have {len(array)} records and the secret space {space.num_records}: make the space for "
                 "these data."
             )
 
@@ -104,7 +104,7 @@ def _results(
         parcel = pickle.dumps((box, data))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise RuntimeError(
-            f"the box or its data cannot be sent to worker processes ({error}): define the box at the top level of a "
+            f"The box or its data cannot be sent to worker processes ({error}): define the box at the top level of a "
             "module, or run it in this process by workers=1."
         ) from error
     # A forked copy of a process that has used OpenMP may hang for ever; a spawned one starts clean.
@@ -116,7 +116,7 @@ def _results(
                 yield futures[future], future.result()
         except BrokenProcessPool as error:
             raise RuntimeError(
-                "the worker processes ended: start the program below `if __name__ == '__main__':`, give them more "
+                "The worker processes ended: start the program below `if __name__ == '__main__':`, give them more "
                 "memory, or run the box in this process by workers=1."
             ) from error
         finally:
@@ -140,13 +140,13 @@ def _call(box: Box, arguments: Sequence[Any], name: str) -> Array:
         output = box(*arguments)
     except Exception as error:
         raise RuntimeError(
-            f"the box failed on {name} ({type(error).__name__}: {error}): it must return numbers for every subset."
+            f"The box failed on {name} ({type(error).__name__}: {error}): it must return numbers for every subset."
         ) from error
     try:
         return np.array(output, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"the box returned {type(output).__name__} on {name}: return an array of numbers, padded or summarized to "
+            f"The box returned {type(output).__name__} on {name}: return an array of numbers, padded or summarized to "
             "one shape inside the box."
         ) from error
 

@@ -81,7 +81,7 @@ def certify_finite_secret(
     if outputs.ndim != 2 or len(outputs) == 0 or not np.isfinite(outputs).all():
         raise ValueError(f"whitened must be a finite array of shape (m, r), got shape {outputs.shape}.")
     if not 0 < confidence < 1 or num_draws < 2:
-        raise ValueError(f"need 0 < confidence < 1 and at least two draws, got {confidence} and {num_draws}.")
+        raise ValueError(f"Need 0 < confidence < 1 and at least two draws, got {confidence} and {num_draws}.")
     points, mass = merge_equal(outputs, check_weights(weights, len(outputs)))
     if len(points) == 1:
         return Certificate(0.0, 1.0, "quadrature", 0.0)
@@ -166,11 +166,11 @@ def donsker_varadhan_correction(
     first = np.asarray(release_scores, dtype=np.float64)
     second = np.asarray(gaussian_scores, dtype=np.float64)
     if first.ndim != 1 or second.ndim != 1 or min(len(first), len(second)) < 2:
-        raise ValueError(f"scores must be two rows of at least two numbers, got {first.shape} and {second.shape}.")
+        raise ValueError(f"Scores must be two rows of at least two numbers, got {first.shape} and {second.shape}.")
     if not 0 < confidence < 1 or not 0 < bound < math.inf:
-        raise ValueError(f"need 0 < confidence < 1 and a positive bound, got {confidence} and {bound}.")
+        raise ValueError(f"Need 0 < confidence < 1 and a positive bound, got {confidence} and {bound}.")
     if not max(np.abs(first).max(), np.abs(second).max()) <= bound:
-        raise ValueError(f"the critic passes its bound of {bound}: clip its output to [-{bound}, {bound}].")
+        raise ValueError(f"The critic passes its bound of {bound}: clip its output to [-{bound}, {bound}].")
     failure = (1 - confidence) / 2
     exponentials = np.exp(second)
     margin = empirical_bernstein_margin(float(first.var(ddof=1)), len(first), 2 * bound, failure)

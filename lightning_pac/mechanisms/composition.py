@@ -165,7 +165,7 @@ class AdaptiveComposition:
         rows = np.asarray(outputs)
         released = np.asarray(values, dtype=np.float64)
         if rows.ndim not in (2, 3) or released.ndim != 2 or len(rows) != len(released):
-            raise ValueError(f"outputs {rows.shape} and values {released.shape} must hold the same number of answers.")
+            raise ValueError(f"Outputs {rows.shape} and values {released.shape} must hold the same number of answers.")
         budgets = _check_budgets(budget, (len(rows),))
         if rows.ndim == 3:
             for row, value, cost in zip(rows, released, budgets.tolist(), strict=True):
@@ -268,7 +268,7 @@ class AdaptiveComposition:
 
     def _check_votes(self, outputs: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
         if not np.issubdtype(outputs.dtype, np.integer):
-            raise ValueError(f"votes must be integer labels, got {outputs.dtype}: give scores as an m x d array.")
+            raise ValueError(f"Votes must be integer labels, got {outputs.dtype}: give scores as an m x d array.")
         if outputs.shape[1] != self.num_secrets:
             raise ValueError(f"{self.num_secrets} secrets need {self.num_secrets} votes, got {outputs.shape[1]}.")
         if outputs.size and outputs.min() < 0:
@@ -281,12 +281,12 @@ class AdaptiveComposition:
             raise ValueError(f"{self.num_secrets} secrets need {self.num_secrets} rows of scores, got {scores.shape}.")
         if not np.isfinite(scores).all():
             row = int(np.flatnonzero(~np.isfinite(scores).all(axis=1))[0])
-            raise ValueError(f"the output of secret {row} is not finite: mend the model before it answers.")
+            raise ValueError(f"The output of secret {row} is not finite: mend the model before it answers.")
         return self._belief.restrict(scores.T).T
 
     def _require_secret(self) -> int:
         if self._secret is None:
-            raise ValueError("this composition was made without a secret: give one to release, or use replay.")
+            raise ValueError("This composition was made without a secret: give one to release, or use replay.")
         return self._secret
 
 
@@ -329,7 +329,7 @@ def _concatenate(chunks: list[_VoteAnswers], rule: CompositionRule) -> BatchRele
 def _check_budgets(budget: npt.ArrayLike, shape: tuple[int, ...] = ()) -> Array:
     budgets = np.asarray(budget, dtype=np.float64)
     if not (np.isfinite(budgets).all() and (budgets > 0).all()):
-        raise ValueError(f"a mutual information budget must be positive and finite, got {budget!r}.")
+        raise ValueError(f"A mutual information budget must be positive and finite, got {budget!r}.")
     if budgets.shape not in ((), shape):
         raise ValueError(f"budget must be one number or have shape {shape}, got {budgets.shape}.")
     return np.broadcast_to(budgets, shape)

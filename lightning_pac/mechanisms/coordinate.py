@@ -39,7 +39,7 @@ class StreamingCoordinateNoise:
 
     def __init__(self, tolerance: float = 1e-6, check_every: int = 10, basis: npt.ArrayLike | None = None) -> None:
         if not tolerance > 0 or check_every < 1:
-            raise ValueError(f"tolerance and check_every must be positive, got {tolerance} and {check_every}.")
+            raise ValueError(f"Tolerance and check_every must be positive, got {tolerance} and {check_every}.")
         self.tolerance = tolerance
         self.check_every = check_every
         self.count = 0
@@ -53,7 +53,7 @@ class StreamingCoordinateNoise:
     def variances(self) -> Array:
         """Empirical variance along each direction so far, shape (d,)."""
         if self._squares is None:
-            raise ValueError("no output has been seen: call update first.")
+            raise ValueError("No output has been seen: call update first.")
         return np.asarray(self._squares / self.count)
 
     def update(self, output: npt.ArrayLike) -> bool:
@@ -64,9 +64,9 @@ class StreamingCoordinateNoise:
         """
         value = np.asarray(output, dtype=np.float64)
         if value.ndim != 1 or value.size == 0 or not np.isfinite(value).all():
-            raise ValueError(f"an output must be a finite vector, got shape {value.shape}.")
+            raise ValueError(f"An output must be a finite vector, got shape {value.shape}.")
         if self._mean is not None and value.shape != self._mean.shape:
-            raise ValueError(f"outputs must all have the same shape, got {value.shape} after {self._mean.shape}.")
+            raise ValueError(f"Outputs must all have the same shape, got {value.shape} after {self._mean.shape}.")
         coordinates = value if self._basis is None else value @ self._basis
         if self._mean is None or self._squares is None:
             self._mean, self._squares = np.zeros_like(coordinates), np.zeros_like(coordinates)
@@ -85,7 +85,7 @@ class StreamingCoordinateNoise:
     def noise(self, budget: float) -> GaussianNoise:
         """Noise of the linear rule for the variances so far; an estimate, without certificate."""
         if not (math.isfinite(budget) and budget > 0):
-            raise ValueError(f"a mutual information budget must be positive and finite, got {budget!r}.")
+            raise ValueError(f"A mutual information budget must be positive and finite, got {budget!r}.")
         variances = linear_variances(self.variances, budget)
         assert self._mean is not None
         mean = self._mean if self._basis is None else self._basis @ self._mean

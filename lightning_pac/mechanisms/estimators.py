@@ -30,7 +30,7 @@ class FittedEstimator:
 
     def __init__(self, estimator: Any, *attributes: str) -> None:
         if not attributes:
-            raise ValueError("no fitted attribute is named: say what to release, for instance 'cluster_centers_'.")
+            raise ValueError("No fitted attribute is named: say what to release, for instance 'cluster_centers_'.")
         for name, value in estimator.get_params(deep=True).items():
             if name.split("__")[-1] == "random_state" and not isinstance(value, int | np.integer):
                 raise ValueError(

@@ -112,7 +112,7 @@ def _apply(
     if not 0 < alpha < 1:
         raise ValueError(f"alpha must lie between 0 and 1, got {alpha!r}.")
     if answers.masses is None:
-        raise ValueError("scores have no classes to choose between: filter answers that were given as votes.")
+        raise ValueError("Scores have no classes to choose between: filter answers that were given as votes.")
     num_classes = (answers.classes >= 0).sum(axis=1)
     labels, confidence = answers.labels.copy(), np.full(len(answers), np.inf)
     for k in np.unique(num_classes[num_classes > 1]).tolist():

@@ -77,7 +77,7 @@ class GaussianNoise:
         """
         if self.dimension > LARGEST_DENSE:
             raise ValueError(
-                f"a dense {self.dimension} x {self.dimension} covariance is refused: use its factors, "
+                f"A dense {self.dimension} x {self.dimension} covariance is refused: use its factors, "
                 "`directions` and `variances`, or `sample`."
             )
         root = self.directions.expand(np.diag(np.sqrt(self.variances)))
@@ -106,7 +106,7 @@ class GaussianNoise:
         _ = self.mutual_information
         output = np.asarray(value, dtype=np.float64)
         if self.outputs is None or not any(np.array_equal(output, row) for row in self.outputs):
-            raise ValueError("the value is not among the outputs that the noise was made for: calibrate it with them.")
+            raise ValueError("The value is not among the outputs that the noise was made for: calibrate it with them.")
         noised = self.variances > 0
         deviations = np.sqrt(self.variances[noised])
         whitened = self.directions.coordinates(output)[noised] / deviations
@@ -166,23 +166,23 @@ def calibrate_gaussian(
     """
     matrix = _check_outputs(outputs)
     if not (math.isfinite(budget) and budget > 0):
-        raise ValueError(f"a mutual information budget must be positive and finite, got {budget!r}.")
+        raise ValueError(f"A mutual information budget must be positive and finite, got {budget!r}.")
     distinct, mass = merge_equal(matrix, check_weights(weights, len(matrix)))
     entropy = float(-(mass * np.log(mass)).sum())
     if len(distinct) == 1:
         return GaussianNoise(Axes(distinct[0].copy()), np.zeros(matrix.shape[1]), _nothing(), rule, distinct)
     if budget >= entropy:
         raise ValueError(
-            f"a budget of {budget:.6g} nats is not below the outputs' entropy of {entropy:.6g}: "
+            f"A budget of {budget:.6g} nats is not below the outputs' entropy of {entropy:.6g}: "
             "releasing the output exactly is within it, so no noise is needed."
         )
     if basis is not None and rule != "coordinate":
-        raise ValueError(f"a basis belongs to the coordinate rule, but the rule is {rule!r}.")
+        raise ValueError(f"A basis belongs to the coordinate rule, but the rule is {rule!r}.")
     if rule == "coordinate":
         return _coordinate(distinct, mass, budget, basis)
     span = Span.of(distinct, mass)
     if span.rank == 0:
-        raise ValueError("the outputs differ by less than floating point resolves around their mean: rescale them.")
+        raise ValueError("The outputs differ by less than floating point resolves around their mean: rescale them.")
     if rule == "isotropic":
         return _isotropic(distinct, span, budget)
     if rule == "linear":
@@ -249,8 +249,8 @@ def _check_outputs(outputs: Any) -> Array:
     if len(matrix) < 2:
         raise ValueError(f"{len(matrix)} output hides nothing: run the function on at least two possible secrets.")
     if matrix.shape[1] == 0:
-        raise ValueError("outputs have no coordinates: return at least one number.")
+        raise ValueError("Outputs have no coordinates: return at least one number.")
     if not np.isfinite(matrix).all():
         row = int(np.flatnonzero(~np.isfinite(matrix).all(axis=1))[0])
-        raise ValueError(f"output {row} is not finite: mend the function, or map failures to a finite value inside it.")
+        raise ValueError(f"Output {row} is not finite: mend the function, or map failures to a finite value inside it.")
     return matrix

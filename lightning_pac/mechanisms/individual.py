@@ -44,7 +44,7 @@ def individual_noise(outputs: npt.ArrayLike, memberships: npt.ArrayLike, budget:
         0.5
     """
     if not (math.isfinite(budget) and budget > 0):
-        raise ValueError(f"a mutual information budget must be positive and finite, got {budget!r}.")
+        raise ValueError(f"A mutual information budget must be positive and finite, got {budget!r}.")
     matrix = np.asarray(outputs, dtype=np.float64)
     differences = coupled_differences(matrix, memberships)
     # 2 p (1 - p) = 1/2 for balanced subsets.
@@ -74,9 +74,9 @@ def coupled_differences(outputs: npt.ArrayLike, memberships: npt.ArrayLike) -> A
     matrix = np.asarray(outputs, dtype=np.float64)
     table = np.asarray(memberships, dtype=np.bool_)
     if matrix.ndim != 2 or not np.isfinite(matrix).all() or table.ndim != 2 or table.shape[1] != len(matrix):
-        raise ValueError(f"outputs {matrix.shape} and memberships {table.shape} must hold one finite row per subset.")
+        raise ValueError(f"Outputs {matrix.shape} and memberships {table.shape} must hold one finite row per subset.")
     if (table.sum(axis=1) * 2 != len(matrix)).any():
-        raise ValueError("a record is not in exactly half of the subsets: use BalancedSubsets or ComplementaryHalves.")
+        raise ValueError("A record is not in exactly half of the subsets: use BalancedSubsets or ComplementaryHalves.")
     centred = matrix - matrix.mean(axis=0)
     squares = (centred**2).sum(axis=1)
     distances = np.maximum(squares[:, None] + squares - 2 * centred @ centred.T, 0.0)

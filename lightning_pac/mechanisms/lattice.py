@@ -88,18 +88,18 @@ def calibrate_lattice(outputs: npt.ArrayLike, budget: float, weights: npt.ArrayL
     if values.ndim != 1 or len(values) < 2 or not np.issubdtype(values.dtype, np.integer):
         raise ValueError(f"outputs must be a row of at least two integers, got {values.dtype} {values.shape}.")
     if not (math.isfinite(budget) and budget > 0):
-        raise ValueError(f"a mutual information budget must be positive and finite, got {budget!r}.")
+        raise ValueError(f"A mutual information budget must be positive and finite, got {budget!r}.")
     mass = check_weights(weights, len(values))
     distinct, inverse = np.unique(values[mass > 0], return_inverse=True)
     merged = np.bincount(inverse, weights=mass[mass > 0]).astype(np.float64, copy=False)
     if len(distinct) == 1:
         return LatticeNoise(0.0, Certificate(0.0, 1.0, "lattice", 0.0), distinct.astype(np.int64))
     if (span := int(distinct[-1] - distinct[0])) > 10**6:
-        raise ValueError(f"outputs spread over {span} steps are too many to sum over: divide them by a public unit.")
+        raise ValueError(f"Outputs spread over {span} steps are too many to sum over: divide them by a public unit.")
     entropy = float(-(merged * np.log(merged)).sum())
     if budget >= entropy:
         raise ValueError(
-            f"a budget of {budget:.6g} nats is not below the outputs' entropy of {entropy:.6g}: "
+            f"A budget of {budget:.6g} nats is not below the outputs' entropy of {entropy:.6g}: "
             "releasing the output exactly is within it, so no noise is needed."
         )
 

@@ -40,18 +40,18 @@ class MixtureNoise:
     def __post_init__(self) -> None:
         size, dimension = self.means.shape
         if dimension == 0 or dimension > LARGEST_DIMENSION:
-            raise ValueError(f"noise needs 1 to {LARGEST_DIMENSION} coordinates, got {dimension}: release fewer.")
+            raise ValueError(f"Noise needs 1 to {LARGEST_DIMENSION} coordinates, got {dimension}: release fewer.")
         if self.weights.shape != (size,) or self.loadings.shape != (size, dimension, dimension):
             raise ValueError(
-                f"weights {self.weights.shape}, means {self.means.shape} and loadings {self.loadings.shape} do not "
+                f"Weights {self.weights.shape}, means {self.means.shape} and loadings {self.loadings.shape} do not "
                 "describe one mixture: they must be (K,), (K, d) and (K, d, d)."
             )
         if not all(np.isfinite(part).all() for part in (self.weights, self.means, self.loadings)):
-            raise ValueError("the noise has values that are not finite: its training diverged.")
+            raise ValueError("The noise has values that are not finite: its training diverged.")
         if not (self.weights > 0).all() or not math.isclose(float(self.weights.sum()), 1.0, abs_tol=1e-6):
-            raise ValueError(f"the weights of noise components must be positive with sum 1, got {self.weights!r}.")
+            raise ValueError(f"The weights of noise components must be positive with sum 1, got {self.weights!r}.")
         if not (np.diagonal(self.loadings, axis1=1, axis2=2) > 0).all():
-            raise ValueError("every noise component must have full rank: give each loading a positive diagonal.")
+            raise ValueError("Every noise component must have full rank: give each loading a positive diagonal.")
 
     @classmethod
     def gaussian(cls, covariance: npt.ArrayLike) -> "MixtureNoise":

@@ -23,18 +23,18 @@ def as_batch(outputs: Any) -> tuple[npt.NDArray[Any], bool]:
     values = _to_array(outputs)
     votes = bool(np.issubdtype(values.dtype, np.integer))
     if not votes and not np.issubdtype(values.dtype, np.floating):
-        raise ValueError(f"the model must return integer labels or real scores, got {values.dtype}")
+        raise ValueError(f"The model must return integer labels or real scores, got {values.dtype}.")
     dimensions = 1 if votes else 2
     if values.ndim not in (dimensions, dimensions + 1):
         shapes = "(m,) or (n, m)" if votes else "(m, d) or (n, m, d)"
-        raise ValueError(f"{'labels' if votes else 'scores'} must have shape {shapes}, got {values.shape}")
+        raise ValueError(f"{'Labels' if votes else 'Scores'} must have shape {shapes}, got {values.shape}.")
     single = values.ndim == dimensions
     values = values[None] if single else values
     if values.size == 0:
-        raise ValueError(f"the batch is empty, with outputs of shape {values.shape}: ask at least one query")
+        raise ValueError(f"The batch is empty, with outputs of shape {values.shape}: ask at least one query.")
     if not votes and values.shape[-1] == 1:
         raise ValueError(
-            "scores of one column (d = 1) have no largest class: return labels, or one score for each class"
+            "Scores of one column (d = 1) have no largest class: return labels, or one score for each class."
         )
     return values, single
 

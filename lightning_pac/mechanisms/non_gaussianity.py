@@ -164,5 +164,5 @@ def certified_correction(
 def _whiten(values: Array, mean: Array, covariance: npt.ArrayLike) -> Array:
     eigenvalues, vectors = np.linalg.eigh(np.asarray(covariance, np.float64))
     if not eigenvalues[0] > 0 or not math.isfinite(float(eigenvalues[-1])):
-        raise ValueError("the covariance of the release must be positive definite: noise every direction.")
+        raise ValueError("The covariance of the release must be positive definite: noise every direction.")
     return np.asarray((values - mean) @ vectors / np.sqrt(eigenvalues))

@@ -93,7 +93,7 @@ class FiniteOutputs(OutputLaw):
             raise ValueError(f"{len(table)} output hides nothing: give those of at least two possible secrets.")
         if not np.isfinite(table).all():
             row = int(np.flatnonzero(~np.isfinite(table).all(axis=1))[0])
-            raise ValueError(f"output {row} is not finite: map failures to a finite value inside the mechanism.")
+            raise ValueError(f"Output {row} is not finite: map failures to a finite value inside the mechanism.")
         object.__setattr__(self, "outputs", table)
         object.__setattr__(self, "weights", check_weights(self.weights, len(table)))
 
@@ -124,7 +124,7 @@ class FiniteOutputs(OutputLaw):
         _check_positive(budget)
         if budget >= self.entropy:
             raise ValueError(
-                f"a budget of {budget:.6g} nats is not below the outputs' entropy of {self.entropy:.6g}: "
+                f"A budget of {budget:.6g} nats is not below the outputs' entropy of {self.entropy:.6g}: "
                 "releasing the output exactly is within it, so no noise is needed."
             )
 
@@ -200,9 +200,9 @@ class KnownMoments(OutputLaw):
     def __post_init__(self) -> None:
         mean, covariance = np.asarray(self.mean, np.float64), np.asarray(self.covariance, np.float64)
         if mean.ndim != 1 or len(mean) == 0 or covariance.shape != (len(mean), len(mean)):
-            raise ValueError(f"mean and covariance must be (d,) and (d, d), got {mean.shape} and {covariance.shape}.")
+            raise ValueError(f"Mean and covariance must be (d,) and (d, d), got {mean.shape} and {covariance.shape}.")
         if not (np.isfinite(mean).all() and np.isfinite(covariance).all() and np.allclose(covariance, covariance.T)):
-            raise ValueError("mean and covariance must be finite, and the covariance symmetric.")
+            raise ValueError("Mean and covariance must be finite, and the covariance symmetric.")
         object.__setattr__(self, "mean", mean)
         object.__setattr__(self, "covariance", covariance)
 
@@ -344,4 +344,4 @@ class BoundedOutputs(OutputLaw):
 
 def _check_positive(budget: float) -> None:
     if not (math.isfinite(budget) and budget > 0):
-        raise ValueError(f"a mutual information budget must be positive and finite, got {budget!r}.")
+        raise ValueError(f"A mutual information budget must be positive and finite, got {budget!r}.")

@@ -118,7 +118,7 @@ def privatize(
     outputs = run_box(box, space, arrays, workers, cache, fingerprint, progress)
     if public is None and cache is not None and not _alike(outputs[0], probe):
         raise ValueError(
-            f"the cache {str(cache)!r} holds another output of the box for the first subset: the box has changed, so "
+            f"The cache {str(cache)!r} holds another output of the box for the first subset: the box has changed, so "
             "give it another fingerprint."
         )
     matrix, shape = _stack(outputs, forms)
@@ -151,17 +151,17 @@ def privatize(
 
 def _check_request(space: SecretSpace, budget: float, rule: str, kept: bool) -> None:
     if not (math.isfinite(budget) and budget > 0):
-        raise ValueError(f"a mutual information budget must be positive and finite, got {budget!r}.")
+        raise ValueError(f"A mutual information budget must be positive and finite, got {budget!r}.")
     if space.num_secrets < 2:
-        raise ValueError("a space of one subset hides nothing: give at least two possible subsets.")
+        raise ValueError("A space of one subset hides nothing: give at least two possible subsets.")
     if rule == "exact" and kept:
         raise ValueError(
-            "the exact rule's certificate holds with a confidence that would have to be shared among all releases: use "
+            "The exact rule's certificate holds with a confidence that would have to be shared among all releases: use "
             "'logdet' with a kept secret."
         )
     if budget >= (most := float(entropy(space.prior))):
         raise ValueError(
-            f"a budget of {budget:.6g} nats is not below the entropy of the secret, {most:.6g}: "
+            f"A budget of {budget:.6g} nats is not below the entropy of the secret, {most:.6g}: "
             "releasing the output exactly is within it, so no noise is needed."
         )
 
@@ -199,7 +199,7 @@ def _record(
         return SingleRelease(space, ledger, account, generator)
     if ledger is None:
         raise ValueError(
-            "a kept secret may answer again, and the next noise depends on all earlier values: give a ledger that "
+            "A kept secret may answer again, and the next noise depends on all earlier values: give a ledger that "
             "remembers them."
         )
     return KeptSecret(secret, ledger, account, generator)
@@ -209,7 +209,7 @@ def _check_deterministic(box: Box, arguments: Sequence[Any]) -> Array:
     first, second = run_twice(box, arguments)
     if first.shape != second.shape or not np.array_equal(first, second, equal_nan=True):
         raise ValueError(
-            "two runs of the box on the same public input differ: fix its seeds, or noise would be paid for chance."
+            "Two runs of the box on the same public input differ: fix its seeds, or noise would be paid for chance."
         )
     return first
 
@@ -225,16 +225,16 @@ def _stack(outputs: list[Array], forms: tuple[CanonicalForm, ...]) -> tuple[Arra
     for index, output in enumerate(outputs):
         if output.shape != shape:
             raise ValueError(
-                f"the box returned shape {shape} for subset 0 and {output.shape} for subset {index}: pad or summarize "
+                f"The box returned shape {shape} for subset 0 and {output.shape} for subset {index}: pad or summarize "
                 "to one shape inside the box."
             )
         if not np.isfinite(output).all():
             raise ValueError(
-                f"the output for subset {index} is not finite: mend the box, or map failures to a finite value inside "
+                f"The output for subset {index} is not finite: mend the box, or map failures to a finite value inside "
                 "it."
             )
     if outputs[0].size == 0:
-        raise ValueError(f"the box returns nothing (shape {shape}): let it return at least one number.")
+        raise ValueError(f"The box returns nothing (shape {shape}): let it return at least one number.")
     for form in forms:
         _check_reference(form, outputs)
         outputs[:] = [form(output) for output in outputs]
@@ -253,7 +253,7 @@ def _check_reference(form: CanonicalForm, outputs: list[Array]) -> None:
     equal = [np.array_equal(output, form.public) for output in outputs]
     if any(equal) and not all(equal):
         raise ValueError(
-            f"the public reference of {type(form).__name__} is the un-noised output of a private subset: take one from "
+            f"The public reference of {type(form).__name__} is the un-noised output of a private subset: take one from "
             "public data, or an earlier private release."
         )
 

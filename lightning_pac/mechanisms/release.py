@@ -54,7 +54,7 @@ class Release:
         size = len(self.value)
         if size > LARGEST_DENSE:
             raise ValueError(
-                f"a dense {size} x {size} covariance is refused: use `channel.loading()`, its square root."
+                f"A dense {size} x {size} covariance is refused: use `channel.loading()`, its square root."
             )
         if self.unanimous:
             return np.zeros((size, size))
@@ -62,7 +62,7 @@ class Release:
             whitened, variances = vote_channel(self.masses, self.cost, self.rule)
             return np.asarray((whitened * variances**2) @ whitened.T)
         if self.channel is None:
-            raise ValueError("the covariance of scores answered in a batch is not kept: answer them one by one.")
+            raise ValueError("The covariance of scores answered in a batch is not kept: answer them one by one.")
         loading = self.channel.loading()
         return np.asarray(loading @ loading.T)
 

@@ -50,11 +50,11 @@ class ReleasedMechanism:
     def __post_init__(self) -> None:
         if not isinstance(self.certificate, Certificate):
             raise PrivacyViolationError(
-                f"a mechanism is released on the strength of a Certificate, not of a {type(self.certificate).__name__}"
+                f"A mechanism is released on the strength of a Certificate, not of a {type(self.certificate).__name__}"
                 ": an estimate proves nothing; make it with certify_mechanism or StackelbergGame.certify."
             )
         if self.noise.dimension != (self.law.dimension if self.basis is None else self.basis.shape[1]):
-            raise ValueError(f"noise of {self.noise.dimension} coordinates does not fit {self.law.dimension} outputs.")
+            raise ValueError(f"Noise of {self.noise.dimension} coordinates does not fit {self.law.dimension} outputs.")
 
     @property
     def mutual_information(self) -> float:
@@ -100,7 +100,7 @@ class ReleasedMechanism:
         if matrix.ndim != 2 or matrix.shape[1] != self.law.dimension:
             raise ValueError(f"values must have shape (n, {self.law.dimension}), got {np.shape(values)}.")
         if not np.isfinite(matrix).all():
-            raise ValueError("a value is not finite: mend the mechanism before its outputs are noised.")
+            raise ValueError("A value is not finite: mend the mechanism before its outputs are noised.")
         return self.law.admit(matrix, self.noise.smallest_deviation)
 
     def open_account(self, ledger: PrivacyLedger, name: str, budget: float | None = None) -> LedgerAccount:
@@ -234,7 +234,7 @@ def certify_mechanism(
     """
     law.check_budget(budget)
     if noise.dimension != law.dimension:
-        raise ValueError(f"noise of {noise.dimension} coordinates does not fit outputs of {law.dimension}.")
+        raise ValueError(f"Noise of {noise.dimension} coordinates does not fit outputs of {law.dimension}.")
     if not 0 < confidence < 1:
         raise ValueError(f"confidence must be between 0 and 1, got {confidence!r}.")
     source = secure_generator() if generator is None else generator
@@ -287,11 +287,11 @@ def compose_releases(mechanisms: Sequence[ReleasedMechanism], counts: Iterable[i
     for mechanism in mechanisms:
         if not isinstance(mechanism, ReleasedMechanism):
             raise PrivacyViolationError(
-                f"only certified mechanisms compose, got {type(mechanism).__name__}: certify it first."
+                f"Only certified mechanisms compose, got {type(mechanism).__name__}: certify it first."
             )
     secrets = {mechanism.secret for mechanism in mechanisms}
     if len(secrets) > 1:
-        raise ValueError(f"the mechanisms speak of different secrets, {sorted(secrets)}: their costs do not add.")
+        raise ValueError(f"The mechanisms speak of different secrets, {sorted(secrets)}: their costs do not add.")
     repeats = [1] * len(mechanisms) if counts is None else list(counts)
     total = sum(count * mechanism.mutual_information for mechanism, count in zip(mechanisms, repeats, strict=True))
     proofs = {id(mechanism.certificate): mechanism.certificate for mechanism in mechanisms}

@@ -45,7 +45,7 @@ def replay_releases(
     possible = np.flatnonzero(composition.belief > 0)
     for recorded in answers:
         if recorded.outputs.ndim != 2:
-            raise ValueError("the recorded answers are scores: only votes have classes with masses to replay")
+            raise ValueError("The recorded answers are scores: only votes have classes with masses to replay.")
         votes = recorded.outputs[:, possible]
         classes = np.full(recorded.values.shape, -1, dtype=np.int64)
         masses = np.zeros(recorded.values.shape)

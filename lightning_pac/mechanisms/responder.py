@@ -256,15 +256,15 @@ class PACResponder:
             outputs, single = as_batch(query(self._model, inputs))
             if not 0 <= num_dummies < len(outputs):
                 raise ValueError(
-                    f"num_dummies must be at least 0 and less than the {len(outputs)} queries, got {num_dummies}"
+                    f"num_dummies must be at least 0 and less than the {len(outputs)} queries, got {num_dummies}."
                 )
             outputs = outputs[: len(outputs) - num_dummies]
             if len(requests) not in (0, len(outputs)):
                 raise ValueError(
-                    f"{len(outputs)} answers and {len(requests)} requests: name each answer, or give None for it"
+                    f"{len(outputs)} answers and {len(requests)} requests: name each answer, or give None for it."
                 )
             if len(payers) not in (0, len(outputs)):
-                raise ValueError(f"{len(outputs)} answers and {len(payers)} payers: name one for each, or give None")
+                raise ValueError(f"{len(outputs)} answers and {len(payers)} payers: name one for each, or give None.")
             before, entries = self._composition.state_dict(), self._transcript.sequence
             known = self._composition.mutual_information
             try:
@@ -304,30 +304,30 @@ class PACResponder:
             self._composition.replay(answers.outputs, answers.values, answers.budgets)
         if not math.isclose(self._composition.mutual_information, self.spent, rel_tol=1e-9, abs_tol=1e-300):
             raise LedgerError(
-                f"the answers in {self._ledger.path} cost {self._composition.mutual_information:g} nats and its "
-                f"account says {self.spent:g}: restore the newest ledger"
+                f"The answers in {self._ledger.path} cost {self._composition.mutual_information:g} nats and its "
+                f"account says {self.spent:g}: restore the newest ledger."
             )
 
     def _check_model(self, model: Any) -> None:
         pool = getattr(model, "pool", None)
         if pool is not None and pool.table_hash != self._space.table_hash:
             raise LedgerMismatchError(
-                f"the model was trained on the table {pool.table_hash[:12]} and the secret is of "
-                f"{self._space.table_hash[:12]}: draw the secret from the model's own pool"
+                f"The model was trained on the table {pool.table_hash[:12]} and the secret is of "
+                f"{self._space.table_hash[:12]}: draw the secret from the model's own pool."
             )
         members = getattr(model, "members", None)
         if members is not None and len(members) != self._space.num_secrets:
             raise ValueError(
-                f"the ensemble holds {len(members)} of {self._space.num_secrets} members: gather the checkpoints of "
-                "all shards"
+                f"The ensemble holds {len(members)} of {self._space.num_secrets} members: gather the checkpoints of "
+                "all shards."
             )
 
     def _check_only_account(self, name: str) -> None:
         for other in self._ledger.accounts():
             if other.name != name and other.declaration.get("table") == self._space.table_hash:
                 raise LedgerMismatchError(
-                    f"account {other.name!r} of {self._ledger.path} already answers about this table, and a second "
-                    f"secret or belief would void both: use account={other.name!r} with its own secret file"
+                    f"Account {other.name!r} of {self._ledger.path} already answers about this table, and a second "
+                    f"secret or belief would void both: use account={other.name!r} with its own secret file."
                 )
 
     def _close_ledger(self) -> None:
@@ -346,5 +346,5 @@ def _payments(release: BatchRelease, payers: Sequence[LedgerAccount | None]) -> 
 
 def _check_budget(budget: float) -> float:
     if not (math.isfinite(budget) and budget > 0):
-        raise ValueError(f"a mutual information budget must be positive and finite, got {budget!r}")
+        raise ValueError(f"A mutual information budget must be positive and finite, got {budget!r}.")
     return float(budget)

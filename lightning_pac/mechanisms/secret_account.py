@@ -77,7 +77,7 @@ class SingleRelease:
     def _check_unused(self, account: LedgerAccount) -> None:
         if account.num_charges:
             raise LedgerMismatchError(
-                f"account {account.name!r} has released about this table before, and its index was not kept: a second "
+                f"Account {account.name!r} has released about this table before, and its index was not kept: a second "
                 "release would speak of another subset, and both together of almost everybody; draw the secret into a "
                 "file with draw_secret and pass it for all releases."
             )
@@ -172,7 +172,7 @@ def _open(
         for other in opened.accounts():
             if other.name != name and other.declaration.get("table") == space.table_hash:
                 raise LedgerMismatchError(
-                    f"account {other.name!r} of {opened.path} already answers about this table, and a second secret or "
+                    f"Account {other.name!r} of {opened.path} already answers about this table, and a second secret or "
                     f"belief would void both: use account={other.name!r} with its own secret file."
                 )
         yield opened, opened.account(name, "mutual_information", declare_space(space, "privatize"))

@@ -59,7 +59,7 @@ def single_vote_channel(masses: list[float], budget: float, rule: CompositionRul
     covariance.flat[:: classes + 1] += mass
     eigenvalues, vectors, failed = dsyevd(covariance)
     if failed:
-        raise ArithmeticError(f"the eigenvalues of a vote covariance did not converge for the masses {masses}.")
+        raise ArithmeticError(f"The eigenvalues of a vote covariance did not converge for the masses {masses}.")
     roots = [math.sqrt(value + _EIGENVALUE_ERROR) for value in eigenvalues.tolist()[:-1]]
     total = sum(roots)
     if rule == "linear":

@@ -72,13 +72,13 @@ class DistilledDataModule(pl.LightningDataModule):
     ) -> None:
         super().__init__()
         if not 0 < alpha < 1:
-            raise ValueError(f"alpha must lie between 0 and 1, got {alpha}")
+            raise ValueError(f"alpha must lie between 0 and 1, got {alpha}.")
         if filter not in ("bayes", "test", "paper"):
-            raise ValueError(f"filter must be 'bayes', 'test' or 'paper', got {filter!r}")
+            raise ValueError(f"filter must be 'bayes', 'test' or 'paper', got {filter!r}.")
         if mix not in ("none", "mixup", "cutmix", "both"):
-            raise ValueError(f"mix must be 'none', 'mixup', 'cutmix' or 'both', got {mix!r}")
+            raise ValueError(f"mix must be 'none', 'mixup', 'cutmix' or 'both', got {mix!r}.")
         if mix != "none" and (num_classes is None or num_classes < 2):
-            raise ValueError(f"mix={mix!r} gives probabilities of num_classes: name that number, got {num_classes}")
+            raise ValueError(f"mix={mix!r} gives probabilities of num_classes: name that number, got {num_classes}.")
         self.responder = responder
         self.public_dataset = public_dataset
         self.alpha = alpha
@@ -113,7 +113,7 @@ class DistilledDataModule(pl.LightningDataModule):
         found = self.labels
         rank_zero_info(
             f"{found.num_answers} private labels, {found.num_unanimous} of them unanimous and free; "
-            f"{len(found.index)} passed the filter"
+            f"{len(found.index)} passed the filter."
         )
 
     @override
@@ -153,13 +153,13 @@ class DistilledDataModule(pl.LightningDataModule):
         saved = state_dict.get("privacy_card", {}).get("details", {}).get("table")
         if self.labels is not None and saved is not None and saved != self.labels.card.details["table"]:
             raise ValueError(
-                f"the checkpoint's labels are of the table {saved[:12]}, not of this responder's: resume with the "
-                "responder of the first run"
+                f"The checkpoint's labels are of the table {saved[:12]}, not of this responder's: resume with the "
+                "responder of the first run."
             )
 
     def _bought(self) -> PrivateLabels:
         if self.labels is None:
-            raise RuntimeError("the labels are not bought yet: fit a student, or call prepare_data() first")
+            raise RuntimeError("The labels are not bought yet: fit a student, or call prepare_data() first.")
         return self.labels
 
 

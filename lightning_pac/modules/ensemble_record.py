@@ -43,7 +43,7 @@ class EnsembleRecord:
         if found.members != self.members:
             raise ValueError(
                 f"{origin} holds members {show_members(found.members)}, not {show_members(self.members)}: "
-                "give this module the same members, or join shards with gather"
+                "give this module the same members, or join shards with gather."
             )
 
     def check_same_pool(self, checkpoint: Mapping[str, Any], origin: str = "the checkpoint") -> None:
@@ -56,10 +56,10 @@ class EnsembleRecord:
         if found.table_hash != self.table_hash:
             raise ValueError(
                 f"{origin} was trained on the subsets of table {found.table_hash[:12]}, not of this pool's table "
-                f"{self.table_hash[:12]}: make the pool with the numbers and the seed of training"
+                f"{self.table_hash[:12]}: make the pool with the numbers and the seed of training."
             )
         if found.seed != self.seed:
-            raise ValueError(f"{origin} was trained with seed {found.seed}, not {self.seed}: give the same seed")
+            raise ValueError(f"{origin} was trained with seed {found.seed}, not {self.seed}: give the same seed.")
 
 
 def from_checkpoint(checkpoint: Mapping[str, Any], origin: str = "the checkpoint") -> EnsembleRecord:
@@ -69,7 +69,7 @@ def from_checkpoint(checkpoint: Mapping[str, Any], origin: str = "the checkpoint
         ValueError: If it carries none.
     """
     if KEY not in checkpoint:
-        raise ValueError(f"{origin} is not a checkpoint of a subset ensemble: it carries no table hash")
+        raise ValueError(f"{origin} is not a checkpoint of a subset ensemble: it carries no table hash.")
     facts = checkpoint[KEY]
     return EnsembleRecord(
         str(facts["table_hash"]),
@@ -88,10 +88,10 @@ def check_complete(members: Iterable[int], num_subsets: int) -> None:
     found = list(members)
     missing = sorted(set(range(num_subsets)) - set(found))
     if missing:
-        raise ValueError(f"members {show_members(missing)} of {num_subsets} are missing: train and add them")
+        raise ValueError(f"Members {show_members(missing)} of {num_subsets} are missing: train and add them.")
     twice = sorted({member for member in found if found.count(member) > 1})
     if twice:
-        raise ValueError(f"members {show_members(twice)} come more than once: gather each shard once")
+        raise ValueError(f"Members {show_members(twice)} come more than once: gather each shard once.")
 
 
 def member_indices(members: str | Sequence[int] | None, num_subsets: int) -> tuple[int, ...]:
@@ -108,12 +108,12 @@ def member_indices(members: str | Sequence[int] | None, num_subsets: int) -> tup
         return tuple(range(num_subsets))
     chosen = _parse(members) if isinstance(members, str) else [int(member) for member in members]
     if not chosen:
-        raise ValueError("members is empty: name at least one member, or None for all of them")
+        raise ValueError("members is empty: name at least one member, or None for all of them.")
     outside = [member for member in chosen if not 0 <= member < num_subsets]
     if outside:
-        raise ValueError(f"member {outside[0]} is outside the pool: members are 0 to {num_subsets - 1}")
+        raise ValueError(f"Member {outside[0]} is outside the pool: members are 0 to {num_subsets - 1}.")
     if len(set(chosen)) < len(chosen):
-        raise ValueError(f"members {show_members(chosen)} name a member twice: name each once")
+        raise ValueError(f"Members {show_members(chosen)} name a member twice: name each once.")
     return tuple(chosen)
 
 
@@ -133,6 +133,6 @@ def _parse(text: str) -> list[int]:
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not first.isdigit() or (dash and not last.isdigit()):
-            raise ValueError(f"members={text!r} cannot be read: write ranges as '0-15' or '0-3,7'")
+            raise ValueError(f"members={text!r} cannot be read: write ranges as '0-15' or '0-3,7'.")
         chosen += range(int(first), int(last) + 1) if dash else [int(first)]
     return chosen

@@ -97,8 +97,8 @@ class LearnerEnsemble(pl.LightningModule):
         num_records = features.shape[0] if hasattr(features, "shape") else len(features)
         if len(targets) != self.pool.num_records or num_records != self.pool.num_records:
             raise ValueError(
-                f"there are {num_records} records and {len(targets)} labels, but the pool was made for "
-                f"{self.pool.num_records}: make the pool with num_records=len(features)"
+                f"There are {num_records} records and {len(targets)} labels, but the pool was made for "
+                f"{self.pool.num_records}: make the pool with num_records=len(features)."
             )
         _check_labels(targets, "the training labels")
         learners = []
@@ -123,7 +123,7 @@ class LearnerEnsemble(pl.LightningModule):
             ValueError: If a member predicts something else than integers from 0.
         """
         if not self._learners:
-            raise RuntimeError("the members are not trained: call fit(features, labels) or load a checkpoint first")
+            raise RuntimeError("The members are not trained: call fit(features, labels) or load a checkpoint first.")
         table = features.numpy(force=True) if isinstance(features, Tensor) else features
         columns = [np.asarray(learner.predict(table)).reshape(-1) for learner in self._learners]
         for column in columns:
@@ -138,7 +138,7 @@ class LearnerEnsemble(pl.LightningModule):
         """
         if index not in self.members or not self._learners:
             held = show_members(self.members) if self._learners else "no trained member"
-            raise ValueError(f"member {index} is not in this ensemble, which holds {held}")
+            raise ValueError(f"Member {index} is not in this ensemble, which holds {held}.")
         return self._learners[self.members.index(index)]
 
     def save(self, path: str | Path) -> None:
@@ -188,7 +188,7 @@ def _rows(features: Any, index: npt.NDArray[np.int64]) -> Any:
 def _check_labels(labels: npt.NDArray[Any], what: str) -> None:
     if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.number):
         raise ValueError(
-            f"{what} have type {labels.dtype} and shape {labels.shape}: use integers from 0, one per record"
+            f"{what} have type {labels.dtype} and shape {labels.shape}: use integers from 0, one per record."
         )
     if labels.size and not (np.isfinite(labels).all() and (labels == np.floor(labels)).all() and labels.min() >= 0):
-        raise ValueError(f"{what} are not integers from 0: encode the classes as 0 to k - 1")
+        raise ValueError(f"{what} are not integers from 0: encode the classes as 0 to k - 1.")

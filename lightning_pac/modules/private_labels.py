@@ -76,7 +76,7 @@ def label_privately(
         ValueError: If the dataset is empty, changes between two looks, or no label passes.
     """
     if len(dataset) == 0:
-        raise ValueError("the public dataset is empty: give at least one record to label")
+        raise ValueError("The public dataset is empty: give at least one record to label.")
     _check_fixed(dataset)
     names = _ask(responder, dataset, batch_size)
     places = [responder.place_of(name) for name in names]
@@ -91,8 +91,8 @@ def label_privately(
             labels[rows], keep[rows], unanimous[rows] = filtered.labels[at], filtered.keep[at], batch.unanimous[at]
     if not keep.any():
         raise ValueError(
-            f"none of {len(wanted)} private labels passed the filter {filter_name!r} at alpha = {alpha:g}: ask with a "
-            "larger budget_per_response, raise alpha, or train members that agree more"
+            f"None of {len(wanted)} private labels passed the filter {filter_name!r} at alpha = {alpha:g}: ask with a "
+            "larger budget_per_response, raise alpha, or train members that agree more."
         )
     card = _student_card(responder.card(), alpha, filter_name, len(wanted), int(keep.sum()))
     return PrivateLabels(
@@ -117,7 +117,7 @@ def _ask(responder: PACResponder, dataset: Any, batch_size: int) -> list[str]:
         except BudgetExceededError as error:
             if responder.num_responses == 0:
                 raise
-            rank_zero_warn(f"labelling stopped between records {start} and {stop} of {len(dataset)}, because {error}")
+            rank_zero_warn(f"Labelling stopped between records {start} and {stop} of {len(dataset)}: {error}")
             break
     return names
 
@@ -158,8 +158,8 @@ def _check_fixed(dataset: Any) -> None:
     first, second = (_names(default_collate([batch_inputs(dataset[0])])) for _ in range(2))
     if first != second:
         raise ValueError(
-            "the public dataset gives another input for record 0 every time: label the records as they are, and give "
-            "random augmentations to the data module as transform"
+            "The public dataset gives another input for record 0 every time: label the records as they are, and give "
+            "random augmentations to the data module as transform."
         )
 
 

@@ -42,10 +42,10 @@ class StackedNetwork(nn.Module):
     def __init__(self, network: nn.Module, num_copies: int, chunk_size: int | None = None) -> None:
         super().__init__()
         if chunk_size is not None and chunk_size < 1:
-            raise ValueError(f"chunk_size must be a positive number of members or None, got {chunk_size}")
+            raise ValueError(f"chunk_size must be a positive number of members or None, got {chunk_size}.")
         for name, parameter in network.named_parameters():
             if nn.parameter.is_lazy(parameter):
-                raise ValueError(f"parameter {name!r} of the network is lazy: give its layer the input size")
+                raise ValueError(f"Parameter {name!r} of the network is lazy: give its layer the input size.")
         self.network = copy.deepcopy(network)
         self.num_copies = num_copies
         self.chunk_size = chunk_size or num_copies
@@ -165,7 +165,7 @@ class StackedNetwork(nn.Module):
     def _fall_back(self, error: RuntimeError) -> None:
         reason = str(error).strip().splitlines()[0] if str(error) else type(error).__name__
         warnings.warn(
-            f"the members run one after another, because vmap cannot run this network ({reason})", stacklevel=3
+            f"The members run one after another, because vmap cannot run this network ({reason}).", stacklevel=3
         )
         self._together = False
 

@@ -124,8 +124,8 @@ class SubsetEnsemble(pl.LightningModule):
         broken = outputs.isnan().any(-1).any(0).nonzero().flatten().tolist()
         if broken:
             raise ValueError(
-                f"members {show_members([self.members[position] for position in broken])} give NaN: train them again "
-                "with a smaller learning rate, or look for NaN in the inputs"
+                f"Members {show_members([self.members[position] for position in broken])} give NaN: train them again "
+                "with a smaller learning rate, or look for NaN in the inputs."
             )
         return outputs.argmax(-1)
 
@@ -136,7 +136,7 @@ class SubsetEnsemble(pl.LightningModule):
             ValueError: If this module does not hold that member.
         """
         if index not in self.members:
-            raise ValueError(f"member {index} is not in this module, which holds {show_members(self.members)}")
+            raise ValueError(f"Member {index} is not in this module, which holds {show_members(self.members)}.")
         network = self._initial_network()
         network.load_state_dict(self.stack.copy_state(self.members.index(index)))
         return network.train(self.training)
@@ -183,7 +183,7 @@ class SubsetEnsemble(pl.LightningModule):
             if type(optimizer) not in ELEMENTWISE_OPTIMIZERS:
                 raise MisconfigurationException(
                     f"{type(optimizer).__name__} may couple the members, because it sees their parameters stacked: "
-                    f"use one of {', '.join(kind.__name__ for kind in ELEMENTWISE_OPTIMIZERS)}"
+                    f"use one of {', '.join(kind.__name__ for kind in ELEMENTWISE_OPTIMIZERS)}."
                 )
 
     @override
@@ -194,16 +194,16 @@ class SubsetEnsemble(pl.LightningModule):
             dataset = getattr(dataset, "dataset", None)
         if dataset is not None and len(dataset) != self.pool.num_records:
             raise ValueError(
-                f"the training dataset has {len(dataset)} records, but the pool was made for {self.pool.num_records}: "
-                "make the pool with num_records=len(dataset)"
+                f"The training dataset has {len(dataset)} records, but the pool was made for {self.pool.num_records}: "
+                "make the pool with num_records=len(dataset)."
             )
 
     @override
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         if not isinstance(batch, IndexedSample):
             raise TypeError(
-                f"the training batch is a {type(batch).__name__} without record indices: "
-                "wrap the training dataset in lightning_pac.data.WithIndex"
+                f"The training batch is a {type(batch).__name__} without record indices: "
+                "wrap the training dataset in lightning_pac.data.WithIndex."
             )
         inputs, targets = batch.sample
         table = torch.from_numpy(self.pool.membership_table(batch.index.cpu().numpy()))  # (batch, num_subsets)
@@ -253,19 +253,19 @@ def _check_trainer(trainer: pl.Trainer) -> None:
     if trainer.world_size > 1:
         raise MisconfigurationException(
             f"{trainer.world_size} ranks would average the members' gradients: train shards in separate jobs "
-            "(members='0-15') and join them with SubsetEnsemble.gather"
+            "(members='0-15') and join them with SubsetEnsemble.gather."
         )
     if trainer.gradient_clip_val and trainer.gradient_clip_algorithm != "value":
         raise MisconfigurationException(
             f"gradient_clip_val={trainer.gradient_clip_val} clips by the norm over all members, which couples them: "
-            "remove it, or set gradient_clip_algorithm='value'"
+            "remove it, or set gradient_clip_algorithm='value'."
         )
     if trainer.precision == "16-mixed":
         raise MisconfigurationException(
-            "precision='16-mixed' skips a step of all members when one of them overflows: use 'bf16-mixed'"
+            "precision='16-mixed' skips a step of all members when one of them overflows: use 'bf16-mixed'."
         )
     plateau = torch.optim.lr_scheduler.ReduceLROnPlateau
     if any(isinstance(config.scheduler, plateau) for config in trainer.lr_scheduler_configs):
         raise MisconfigurationException(
-            "ReduceLROnPlateau sets one learning rate by a metric of all members: use a schedule fixed in advance"
+            "ReduceLROnPlateau sets one learning rate by a metric of all members: use a schedule fixed in advance."
         )

@@ -214,5 +214,5 @@ def test_estimators_return_what_they_learned():
         FittedEstimator(KMeans(3), "cluster_centers_")
     with pytest.raises(ValueError, match="kmeans__random_state of Pipeline is None"):
         FittedEstimator(make_pipeline(KMeans(3)), "steps")
-    with pytest.raises(ValueError, match="no fitted attribute"):
+    with pytest.raises(ValueError, match="No fitted attribute"):
         FittedEstimator(KMeans(3, random_state=0))

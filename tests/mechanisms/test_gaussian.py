@@ -223,7 +223,7 @@ def test_estimated_noise_cannot_be_released():
         ([0.0, 1.0], 0.1, "one row per secret"),
         ([[0.0]], 0.1, "hides nothing"),
         (np.zeros((3, 0)), 0.1, "no coordinates"),
-        ([[0.0], [math.nan]], 0.1, "output 1 is not finite"),
+        ([[0.0], [math.nan]], 0.1, "Output 1 is not finite"),
         ([[0.0], [1.0]], 0.0, "positive and finite"),
         ([[0.0], [1.0]], math.nan, "positive and finite"),
         ([[0.0], [1.0]], 0.7, "releasing the output exactly is within it"),

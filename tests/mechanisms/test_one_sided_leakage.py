@@ -115,7 +115,7 @@ def test_a_channel_draws_from_its_rows_and_pads_upwards():
     assert (np.abs(observed - expected) <= 6 * np.sqrt(expected + 1)).all()
     assert channel.pad(2) == 2
     assert channel.log_prob(0, 2) == pytest.approx(math.log(channel.transition[0, 2]))
-    with pytest.raises(ValueError, match="state 3 is above the highest designed state 2"):
+    with pytest.raises(ValueError, match="State 3 is above the highest designed state 2"):
         channel.pad(3)
 
 
@@ -127,7 +127,7 @@ _STATES, _PRIOR, _COST = [0, 1], [0.5, 0.5], [[0.0, 1.0], [0.0, 1.0]]
     [
         ((_STATES, [0.5, 0.6], _COST, 0.1), "prior must be 2 non-negative numbers with sum 1"),
         ((_STATES, [1.5, -0.5], _COST, 0.1), "prior must be 2 non-negative numbers"),
-        ((_STATES, _PRIOR, [[1.0, 0.5], [0.0, 1.0]], 0.1), "cost decreases or is not finite in row 0"),
+        ((_STATES, _PRIOR, [[1.0, 0.5], [0.0, 1.0]], 0.1), "Cost decreases or is not finite in row 0"),
         (([-1, 1], _PRIOR, _COST, 0.1), "states must be one row of integers from 0"),
         (([0, 2], _PRIOR, _COST, 0.1), "a column for each state up to 2"),
         ((_STATES, _PRIOR, _COST, -0.1), "leakage must be a finite number of nats, at least 0"),

@@ -45,7 +45,7 @@ def test_the_stream_has_the_variances_of_its_outputs_and_stops_by_the_rule_of_th
 
 def test_a_stream_refuses_what_it_cannot_use():
     stream = StreamingCoordinateNoise()
-    with pytest.raises(ValueError, match="no output has been seen"):
+    with pytest.raises(ValueError, match="No output has been seen"):
         stream.noise(0.1)
     stream.update([1.0, 2.0])
     with pytest.raises(ValueError, match="same shape"):
@@ -71,7 +71,7 @@ def test_confidence_auto_pac_takes_both_branches_and_certifies_nothing():
         _ = separated.mutual_information
     with pytest.raises(ValueError, match="beyond the public radius"):
         confidence_auto_pac(outputs, 0.5, 0.1, 1.0, 1e-4)
-    with pytest.raises(ValueError, match="need 0 < confidence_budget < budget"):
+    with pytest.raises(ValueError, match="Need 0 < confidence_budget < budget"):
         confidence_auto_pac(outputs, 0.5, 0.5, radius, 1e-4)
 
 

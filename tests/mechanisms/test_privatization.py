@@ -254,9 +254,9 @@ def test_indices_and_several_arrays():
     ("box", "message"),
     [
         (lambda rows: rows[: 3 + (rows[0, 0] > 0)], r"shape \(\d, 3\) for subset 0 and \(\d, 3\) for subset"),
-        (lambda rows: np.where(rows[0] > 0, np.nan, 1.0), "output for subset .* is not finite"),
+        (lambda rows: np.where(rows[0] > 0, np.nan, 1.0), "The output for subset .* is not finite"),
         (lambda rows: np.empty(0), "returns nothing"),
-        (lambda rows: np.random.default_rng().normal(size=2), "two runs of the box on the same public input differ"),
+        (lambda rows: np.random.default_rng().normal(size=2), "Two runs of the box on the same public input differ"),
         (lambda rows: [[1.0], [1.0, 2.0]], "padded or summarized"),
     ],
 )
@@ -297,7 +297,7 @@ def test_bad_spaces():
         run(space=SubsetTable(np.ones((60, 1), dtype=bool)))
     with pytest.raises(ValueError, match="drawn with replacement"):
         SubsetTable(np.ones((60, 2), dtype=bool))
-    with pytest.raises(ValueError, match="the data have 60 records and the secret space 50"):
+    with pytest.raises(ValueError, match="The data have 60 records and the secret space 50"):
         run(space=ComplementaryHalves(50, 4))
     with pytest.raises(TypeError, match="must be a SecretSpace or a SecretIndex"):
         run(space=RECORDS)

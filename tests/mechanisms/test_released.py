@@ -69,7 +69,7 @@ def test_nothing_but_a_certificate_makes_a_release():
         with pytest.raises(PrivacyViolationError, match="on the strength of a Certificate"):
             ReleasedMechanism(MixtureNoise.gaussian(np.eye(2)), proof, law, SECRET)
     assert not hasattr(MixtureNoise.gaussian(np.eye(2)), "release")
-    with pytest.raises(PrivacyViolationError, match="only certified mechanisms compose, got MixtureNoise"):
+    with pytest.raises(PrivacyViolationError, match="Only certified mechanisms compose, got MixtureNoise"):
         compose_releases([certified(), MixtureNoise.gaussian(np.eye(2))])
 
 
@@ -229,7 +229,7 @@ def test_more_bad_input_is_refused():
         FiniteOutputs(np.zeros((1, 2)))
     with pytest.raises(ValueError, match="one row per secret"):
         FiniteOutputs(np.zeros((3, 0)))
-    with pytest.raises(ValueError, match="output 1 is not finite"):
+    with pytest.raises(ValueError, match="Output 1 is not finite"):
         FiniteOutputs(np.array([[0.0], [np.inf]]))
     with pytest.raises(ValueError, match="does not fit outputs of 2"):
         certified(MixtureNoise.gaussian(np.eye(3)))

@@ -48,5 +48,5 @@ def test_secrets_that_are_impossible_have_no_class() -> None:
 def test_scores_have_no_masses() -> None:
     scores = np.random.default_rng(0).normal(size=(2, 3, 2))
     batch = AdaptiveComposition(np.full(3, 1 / 3), secret=0).release_batch(scores, 0.5)
-    with pytest.raises(ValueError, match="the recorded answers are scores"):
+    with pytest.raises(ValueError, match="The recorded answers are scores"):
         next(replay_releases([RecordedAnswers.of(scores, batch, 0.5)], np.full(3, 1 / 3)))

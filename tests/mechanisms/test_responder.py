@@ -186,9 +186,9 @@ def test_a_batch_is_one_transaction(folder: Folder) -> None:
         (np.zeros((2, 7), int), "8 secrets need 8 votes"),
         (np.zeros((7, 3)), "8 secrets need 8 rows"),
         (np.full(8, -1), "labels must not be negative"),
-        (np.zeros(8), "scores must have shape"),
+        (np.zeros(8), "Scores must have shape"),
         (np.array(["a"] * 8), "integer labels or real scores"),
-        (np.zeros((1, 1, 8), int), "labels must have shape"),
+        (np.zeros((1, 1, 8), int), "Labels must have shape"),
     ],
 )
 def test_outputs_that_do_not_fit_change_nothing(folder: Folder, outputs: np.ndarray, message: str) -> None:
@@ -305,7 +305,7 @@ def test_one_responder_a_secret(folder: Folder, tmp_path: Path) -> None:
             folder.open()
         with pytest.raises(LedgerError, match=r"secret\.key is already open .*: close the responder"):
             folder.open(ledger=responder.ledger)
-        with pytest.raises(LedgerMismatchError, match=r"account 'responses' .* already answers about this table"):
+        with pytest.raises(LedgerMismatchError, match=r"Account 'responses' .* already answers about this table"):
             folder.open(ledger=responder.ledger, account="again")
         second = POOL.draw_secret(tmp_path / "second.key")
         with pytest.raises(LedgerMismatchError, match="holds the answers of another secret"):

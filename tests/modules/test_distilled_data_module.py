@@ -205,13 +205,13 @@ def test_a_saved_responder_is_opened_for_the_purchase_and_closed(tmp_path: Path)
 def test_a_budget_that_ends_first_gives_the_labels_that_were_bought(tmp_path: Path) -> None:
     with open_responder(tmp_path, budget=BUDGET * 150) as responder:
         data = DistilledDataModule(responder, public(2000))
-        with pytest.warns(UserWarning, match=r"labelling stopped between records \d+ and \d+ of 2000, because"):
+        with pytest.warns(UserWarning, match=r"Labelling stopped between records \d+ and \d+ of 2000: "):
             data.prepare_data()
         assert data.labels.num_answers == responder.num_responses < 2000
         assert BUDGET * 149.5 < responder.spent <= BUDGET * 150
     with open_responder(tmp_path, budget=BUDGET * 150) as responder:
         data = DistilledDataModule(responder, public(2000))
-        with pytest.warns(UserWarning, match="labelling stopped"):
+        with pytest.warns(UserWarning, match="Labelling stopped"):
             data.prepare_data()
         assert data.labels.num_answers == responder.num_responses
 
@@ -242,7 +242,7 @@ def test_bad_datasets_and_options_are_refused(tmp_path: Path) -> None:
     with open_responder(tmp_path, budget_per_response=2.0**-32) as responder:
         with pytest.raises(ValueError, match="another input for record 0 every time"):
             DistilledDataModule(responder, Moving()).prepare_data()
-        with pytest.raises(ValueError, match="the public dataset is empty"):
+        with pytest.raises(ValueError, match="The public dataset is empty"):
             DistilledDataModule(responder, TensorDataset(torch.zeros(0, 4))).prepare_data()
         with pytest.raises(RuntimeError, match="call prepare_data"):
             DistilledDataModule(responder, public()).train_dataloader()
@@ -261,6 +261,6 @@ def test_no_label_that_passes_is_an_error_that_says_what_to_do(tmp_path: Path) -
         def forward(self, inputs: Tensor) -> Tensor:
             return torch.arange(8).expand(len(inputs), 8) % 2
 
-    refusal = pytest.raises(ValueError, match="none of 200 private labels passed the filter 'bayes'")
+    refusal = pytest.raises(ValueError, match="None of 200 private labels passed the filter 'bayes'")
     with open_responder(tmp_path, Split(), budget_per_response=2.0**-32) as responder, refusal:
         DistilledDataModule(responder, public()).prepare_data()

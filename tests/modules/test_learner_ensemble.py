@@ -49,7 +49,7 @@ def test_shards_are_gathered_and_others_refused(tmp_path: Path) -> None:
         LearnerEnsemble(tree, POOL, members).fit(FEATURES, LABELS, progress=False).save(tmp_path / f"{number}.pkl")
     paths = [tmp_path / "1.pkl", tmp_path / "0.pkl"]
     assert torch.equal(LearnerEnsemble.gather(paths, tree, POOL).votes(FEATURES), whole.votes(FEATURES))
-    with pytest.raises(ValueError, match="members 0, 1, 2, 3 of 6 are missing"):
+    with pytest.raises(ValueError, match="Members 0, 1, 2, 3 of 6 are missing"):
         LearnerEnsemble.gather(paths[:1], tree, POOL)
     with pytest.raises(ValueError, match="not of this pool's table"):
         LearnerEnsemble.gather(paths, tree, BalancedSubsets(len(FEATURES), 6, seed=3))

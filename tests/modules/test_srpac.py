@@ -334,10 +334,10 @@ def test_bad_arguments_are_refused(arguments, message):
 
 def test_what_does_not_fit_together_is_refused():
     table = SecretTable(torch.tensor([[0.0], [1.0], [3.0]]))
-    with pytest.raises(ValueError, match="the support of SoftmaxDecoder misses the data"):
+    with pytest.raises(ValueError, match="The support of SoftmaxDecoder misses the data"):
         trainer().fit(StackelbergGame(table, SoftmaxDecoder(1, 2), IsotropicGaussian(1), 0.5))
     bits = SecretTable(table.get_buffer("outputs"), features=torch.tensor([[0.0], [0.5], [1.0]]))
-    with pytest.raises(ValueError, match="the support of MembershipDecoder misses the data"):
+    with pytest.raises(ValueError, match="The support of MembershipDecoder misses the data"):
         trainer().fit(StackelbergGame(bits, MembershipDecoder(1, 1), IsotropicGaussian(1), 0.5))
     with pytest.raises(ValueError, match="make it with dimension 1"):
         trainer().fit(StackelbergGame(table, SoftmaxDecoder(1, 3), IsotropicGaussian(2), 0.5))
@@ -351,7 +351,7 @@ def test_what_does_not_fit_together_is_refused():
         trainer().fit(StackelbergGame(Classifier(), SoftmaxDecoder(2, 120), FullGaussian(2), 0.5), records())
     with pytest.raises(ValueError, match="fit it first"):
         StackelbergGame(Classifier(), MixtureDecoder(2, 5), FullGaussian(2), 0.5).certify()
-    with pytest.raises(ValueError, match="output 1 is not finite"):
+    with pytest.raises(ValueError, match="Output 1 is not finite"):
         SecretTable(torch.tensor([[0.0], [math.nan]]))
     with pytest.raises(ValueError, match="hides nothing"):
         SecretTable(torch.zeros(1, 2))

@@ -249,14 +249,14 @@ def test_shards_train_the_same_members_and_are_gathered(tmp_path: Path) -> None:
         run.fit(shard, loader())
         paths.append(tmp_path / f"shard-{shard.members[0]}.ckpt")
         run.save_checkpoint(paths[-1])
-        with pytest.raises(ValueError, match="member 9 is not in this module"):
+        with pytest.raises(ValueError, match="Member 9 is not in this module"):
             shard.member(9)
     gathered = SubsetEnsemble.gather(paths, network, POOL)
     for index in range(NUM_MEMBERS):
         assert_same(gathered.member(index), whole.member(index))
-    with pytest.raises(ValueError, match=r"members 0, 1, 2 of 6 are missing: train and add them"):
+    with pytest.raises(ValueError, match=r"Members 0, 1, 2 of 6 are missing: train and add them"):
         SubsetEnsemble.gather(paths[:1], network, POOL)
-    with pytest.raises(ValueError, match="members 3, 4, 5 come more than once"):
+    with pytest.raises(ValueError, match="Members 3, 4, 5 come more than once"):
         SubsetEnsemble.gather([*paths, paths[0]], network, POOL)
     with pytest.raises(ValueError, match="holds members 3, 4, 5, not 0, 1, 2"):
         SubsetEnsemble.load_from_checkpoint(paths[0], network=network, pool=POOL, members="0-2")
@@ -331,7 +331,7 @@ def test_a_member_that_diverged_is_named_and_nothing_is_answered(tmp_path: Path)
     with torch.no_grad():
         next(ensemble.parameters())[4] = float("nan")
     with PACResponder(ensemble, POOL.draw_secret(tmp_path / "secret.key"), 0.01, tmp_path / "ledger.db") as responder:
-        with pytest.raises(ValueError, match="members 4 give NaN: train them again"):
+        with pytest.raises(ValueError, match="Members 4 give NaN: train them again"):
             responder(torch.zeros(2, 5))
         assert responder.num_responses == 0
 
@@ -397,7 +397,7 @@ def test_the_seed_is_public_and_leaves_the_global_generator_alone() -> None:
 @pytest.mark.parametrize(
     ("members", "message"),
     [
-        ("0-9", "member 6 is outside the pool: members are 0 to 5"),
+        ("0-9", "Member 6 is outside the pool: members are 0 to 5"),
         ("first", "cannot be read: write ranges as '0-15'"),
         ([1, 1], "name a member twice"),
         ([], "members is empty"),

@@ -63,12 +63,12 @@ class FixedForest:
         if not orders or len({len(order) for order in orders}) != 1 or not orders[0]:
             raise ValueError(f"feature_orders must give every tree the same depth, at least 1, got {orders}.")
         if self.num_classes < 2 or not self.leaf_weight > 0:
-            raise ValueError(f"need 2 classes and a positive leaf weight, got {self.num_classes}, {self.leaf_weight}.")
+            raise ValueError(f"Need 2 classes and a positive leaf weight, got {self.num_classes}, {self.leaf_weight}.")
         if self.step is not None and not 0 < self.step <= 0.5:
             raise ValueError(f"step is {self.step}, but the grid of thresholds needs 0 < step <= 0.5.")
         if not (0 <= self.neighbor_weight <= 1 and 0 <= self.threshold_penalty <= 1):
             raise ValueError(
-                f"weights must lie in [0, 1], got {self.neighbor_weight} and {self.threshold_penalty}: see the formula."
+                f"Weights must lie in [0, 1], got {self.neighbor_weight} and {self.threshold_penalty}: see the formula."
             )
 
     @classmethod

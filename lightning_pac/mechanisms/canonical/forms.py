@@ -119,7 +119,7 @@ class FixSigns(CanonicalForm):
         rows = _matrix(output, "the output")
         assert self.public is not None
         if self.public.shape[1] != rows.shape[1] or len(self.public) not in (1, len(rows)):
-            raise ValueError(f"directions of shape {self.public.shape} do not fit an output of shape {rows.shape}.")
+            raise ValueError(f"Directions of shape {self.public.shape} do not fit an output of shape {rows.shape}.")
         return np.where((rows * self.public).sum(axis=1, keepdims=True) < 0, -rows, rows)
 
 
@@ -143,7 +143,7 @@ class SortRows(CanonicalForm):
         if self.public is None:
             return rows[np.lexsort(rows.T[::-1])]
         if self.public.shape != (1, rows.shape[1]):
-            raise ValueError(f"a direction of shape {self.public.shape} does not fit an output of shape {rows.shape}.")
+            raise ValueError(f"A direction of shape {self.public.shape} does not fit an output of shape {rows.shape}.")
         return rows[np.argsort(rows @ self.public[0], kind="stable")]
 
 
@@ -159,6 +159,6 @@ def _like(output: npt.ArrayLike, public: Array | None) -> Array:
     assert public is not None
     if matrix.shape != public.shape:
         raise ValueError(
-            f"the public reference has shape {public.shape} and the output {matrix.shape}: make them equal."
+            f"The public reference has shape {public.shape} and the output {matrix.shape}: make them equal."
         )
     return matrix

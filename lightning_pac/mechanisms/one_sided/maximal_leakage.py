@@ -89,7 +89,7 @@ class LeakageChannel:
         higher = np.flatnonzero(self._states >= value)
         if not higher.size:
             raise ValueError(
-                f"state {value} is above the highest designed state {int(self._states.max())}: design the channel for "
+                f"State {value} is above the highest designed state {int(self._states.max())}: design the channel for "
                 "the largest value that can occur."
             )
         return self.sample(int(higher[np.argmin(self._states[higher])]))
@@ -205,7 +205,7 @@ def _check(
     if not np.isfinite(costs[above]).all() or decreasing.any():
         row = int(np.argmax(decreasing.any(axis=1)))
         raise ValueError(
-            f"cost decreases or is not finite in row {row}: from the true state upwards a higher state must not cost "
+            f"Cost decreases or is not finite in row {row}: from the true state upwards a higher state must not cost "
             "less (else showing it is free padding; order the states by cost)."
         )
     if not leakage >= 0.0 or not math.isfinite(leakage):

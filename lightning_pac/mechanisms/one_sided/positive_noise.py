@@ -145,7 +145,7 @@ def _least_moment(
         least = design.least_max_value(epsilon)
     if limit is not None and least > limit:
         raise ValueError(
-            f"no noise on 0..{max_value} makes {compositions} releases ({epsilon:g}, {delta:g})-DP at sensitivity "
+            f"No noise on 0..{max_value} makes {compositions} releases ({epsilon:g}, {delta:g})-DP at sensitivity "
             f"{sensitivity}: the least max_value that works is {sensitivity * (least + 1) - 1}."
         )
     return p
@@ -191,7 +191,7 @@ def _least_epsilon(
         high += 0.7
     if excess(high) > 0.0:
         raise ValueError(
-            f"no noise of second moment {second_moment:g} on 0..{max_value} makes {compositions} releases private at "
+            f"No noise of second moment {second_moment:g} on 0..{max_value} makes {compositions} releases private at "
             f"delta {delta:g} with epsilon up to 20: raise second_moment, max_value or delta."
         )
     if excess(low) > 0.0:
@@ -217,7 +217,7 @@ def _check(
     accounting: str,
 ) -> None:
     if (epsilon is None) == (second_moment is None):
-        raise ValueError("give either epsilon or second_moment: the one that is left out is what is minimised.")
+        raise ValueError("Give either epsilon or second_moment: the one that is left out is what is minimised.")
     if epsilon is not None and not (math.isfinite(epsilon) and epsilon > 0.0):
         raise ValueError(f"epsilon must be positive and finite, got {epsilon!r}.")
     if second_moment is not None and not (math.isfinite(second_moment) and second_moment > 0.0):

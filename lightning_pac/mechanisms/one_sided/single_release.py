@@ -100,7 +100,7 @@ def linear_program_release(epsilon: float, delta: float, max_value: int, sensiti
     )
     if solution.status != 0:
         raise ValueError(
-            f"no noise on 0..{max_value} makes one release ({epsilon:g}, {delta:g})-DP at sensitivity {sensitivity}: "
+            f"No noise on 0..{max_value} makes one release ({epsilon:g}, {delta:g})-DP at sensitivity {sensitivity}: "
             "raise max_value, epsilon or delta."
         )
     p = np.maximum(np.asarray(solution.x[:size]), 0.0)

@@ -34,7 +34,7 @@ class TruncatedLaplace:
     def __init__(self, scale: float, max_value: float, generator: SecureGenerator | None = None) -> None:
         if not (scale > 0.0 and max_value > 0.0 and math.isfinite(scale * max_value)):
             raise ValueError(
-                f"scale and max_value must be positive and finite, got {scale!r} and {max_value!r}: one-sided noise "
+                f"Scale and max_value must be positive and finite, got {scale!r} and {max_value!r}: one-sided noise "
                 "lies in [0, R]."
             )
         self.scale, self.max_value = float(scale), float(max_value)

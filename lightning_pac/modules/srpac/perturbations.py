@@ -37,7 +37,7 @@ class Perturbation(nn.Module, ABC):
     def __init__(self, dimension: int) -> None:
         super().__init__()
         if dimension < 1:
-            raise ValueError(f"noise needs at least one coordinate, got dimension {dimension}.")
+            raise ValueError(f"Noise needs at least one coordinate, got dimension {dimension}.")
         self.dimension = dimension
         self.log_scale = nn.Parameter(torch.zeros(()))
 
@@ -161,7 +161,7 @@ class GaussianMixture(Perturbation):
     def __init__(self, dimension: int, num_components: int) -> None:
         super().__init__(dimension)
         if num_components < 1:
-            raise ValueError(f"a mixture needs at least one component, got {num_components}.")
+            raise ValueError(f"A mixture needs at least one component, got {num_components}.")
         self.logits = nn.Parameter(torch.zeros(num_components))
         self.means = nn.Parameter(torch.randn(num_components, dimension) / 2)
         self.log_diagonal = nn.Parameter(torch.zeros(num_components, dimension))
@@ -194,7 +194,7 @@ class TaskSubspaceGaussian(Perturbation):
             raise ValueError(f"task_basis must have shape (d, t) with d = {dimension} > t, got {tuple(basis.shape)}.")
         left, sizes, _ = torch.linalg.svd(basis, full_matrices=True)
         if not sizes[-1] > 1e-6 * sizes[0]:
-            raise ValueError("the vectors of task_basis must be linearly independent.")
+            raise ValueError("The vectors of task_basis must be linearly independent.")
         self.register_buffer("directions", left)
         self.log_deviations = nn.Parameter(torch.zeros(dimension))
 

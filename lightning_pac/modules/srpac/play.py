@@ -73,11 +73,11 @@ class StackelbergPlay(nn.Module):
     ) -> None:
         super().__init__()
         if not (math.isfinite(budget) and budget > 0):
-            raise ValueError(f"a mutual information budget must be positive and finite, got {budget!r}.")
+            raise ValueError(f"A mutual information budget must be positive and finite, got {budget!r}.")
         if penalty not in ("one_sided", "two_sided"):
             raise ValueError(f'penalty must be "one_sided" or "two_sided", got {penalty!r}.')
         if not (penalty_weight > 0 and margin >= 0):
-            raise ValueError(f"need penalty_weight > 0 and margin >= 0, got {penalty_weight!r} and {margin!r}.")
+            raise ValueError(f"Need penalty_weight > 0 and margin >= 0, got {penalty_weight!r} and {margin!r}.")
         self.decoder, self.perturbation = decoder, perturbation
         self.utility = SquaredNorm() if utility is None else utility
         self.budget, self.penalty, self.penalty_weight, self.margin = budget, penalty, penalty_weight, margin
@@ -93,8 +93,8 @@ class StackelbergPlay(nn.Module):
     def prepare(self, table: SecretTable) -> None:
         """Start from noise of the right size, in the units of the table.
 
-        For a density over records the entropy that leakage is measured from is that of the Gaussian with their
-        variances. It is at least their own, so the training sees too much leakage rather than too little.
+        For a density over records, leakage is measured from their cross-entropy under the Gaussian with their moments.
+        It is at least their entropy, so a good decoder sees too much leakage rather than too little.
 
         Raises:
             ValueError: If the budget reaches the entropy, the noise does not fit the outputs, or the decoder's support
@@ -103,13 +103,13 @@ class StackelbergPlay(nn.Module):
         table.law.check_budget(self.budget)
         if self.perturbation.dimension != table.dimension:
             raise ValueError(
-                f"the perturbation has {self.perturbation.dimension} coordinates and the mechanism's output "
+                f"The perturbation has {self.perturbation.dimension} coordinates and the mechanism's output "
                 f"{table.dimension}: make it with dimension {table.dimension}."
             )
         candidates = table.candidates(self.decoder.decodes)
         if not self.decoder.covers(candidates):
             raise ValueError(
-                f"the support of {type(self.decoder).__name__} misses the data: some secrets are outside of what it "
+                f"The support of {type(self.decoder).__name__} misses the data: some secrets are outside of what it "
                 "gives any probability, so that its cross-entropy is infinite."
             )
         covariance = np.cov(table.law.outputs.T, aweights=table.law.weights, ddof=0).reshape(table.dimension, -1)
@@ -179,8 +179,9 @@ class StackelbergPlay(nn.Module):
             prior = _prior(table)
             return float(-(prior[prior > 0] * np.log(prior[prior > 0])).sum())
         records = candidates.double().cpu().numpy()
-        spread = np.maximum(records.std(axis=0), 1e-3)
-        return reference_offset(records, GaussianReference(records.mean(axis=0), np.diag(spread**2)))
+        covariance = np.cov(records.T, ddof=0).reshape(records.shape[1], -1)
+        ridge = np.diag(np.maximum(1e-3 * np.diag(covariance), 1e-6))
+        return reference_offset(records, GaussianReference(records.mean(axis=0), covariance + ridge))
 
 
 def _prior(table: SecretTable) -> Array:

@@ -70,7 +70,7 @@ class SecretTable(nn.Module):
                 released = mechanism(inputs)
                 if released.ndim != 2 or len(released) != len(inputs):
                     raise ValueError(
-                        f"the mechanism must give one row of numbers for each record, shape (batch, d), got "
+                        f"The mechanism must give one row of numbers for each record, shape (batch, d), got "
                         f"{tuple(released.shape)} for {len(inputs)} records."
                     )
                 outputs.append(released.cpu())
@@ -106,7 +106,7 @@ class SecretTable(nn.Module):
             return torch.arange(self.num_secrets, device=self.get_buffer("outputs").device)
         features: Tensor | None = self.features  # type: ignore[assignment]
         if features is None:
-            raise ValueError("this decoder decodes records or membership bits: give SecretTable their features.")
+            raise ValueError("This decoder decodes records or membership bits: give SecretTable their features.")
         return features
 
     def indices_of(self, batch: Any) -> Tensor | None:

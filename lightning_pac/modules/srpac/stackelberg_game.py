@@ -93,7 +93,7 @@ class StackelbergGame(pl.LightningModule):
         super().__init__()
         if decoder_period < 1 or warmup_steps < 0 or batch_size < 1:
             raise ValueError(
-                f"need decoder_period >= 1, warmup_steps >= 0 and batch_size >= 1, got {decoder_period}, "
+                f"Need decoder_period >= 1, warmup_steps >= 0 and batch_size >= 1, got {decoder_period}, "
                 f"{warmup_steps} and {batch_size}."
             )
         self.automatic_optimization = False
@@ -115,8 +115,8 @@ class StackelbergGame(pl.LightningModule):
     def train_dataloader(self) -> Any:
         if self.table is None:
             raise MisconfigurationException(
-                "the secret is each input record, so the game needs the records: pass trainer.fit a datamodule or a "
-                "loader, or make the game with a SecretTable"
+                "The secret is each input record, so the game needs the records: pass trainer.fit a datamodule or a "
+                "loader, or make the game with a SecretTable."
             )
         # Which secrets a step plays is drawn in the step; the loader only counts the steps of an epoch.
         return DataLoader(TensorDataset(torch.arange(_STEPS_PER_EPOCH)), batch_size=1)
@@ -165,7 +165,7 @@ class StackelbergGame(pl.LightningModule):
         loss, cross_entropy = self.play.leader_loss(secrets, outputs)
         if not bool(torch.isfinite(loss)):
             raise ValueError(
-                f"the follower's cross-entropy is {cross_entropy.item()}: the support of "
+                f"The follower's cross-entropy is {cross_entropy.item()}: the support of "
                 f"{type(self.play.decoder).__name__} misses the data, or training diverged."
             )
         if not warming:
@@ -226,7 +226,7 @@ class StackelbergGame(pl.LightningModule):
         assert mechanism is not None
         if not isinstance(loader, DataLoader):
             raise MisconfigurationException(
-                f"the game needs one DataLoader of records, got {type(loader).__name__}: pass trainer.fit a single one"
+                f"The game needs one DataLoader of records, got {type(loader).__name__}: pass trainer.fit a single one."
             )
 
         def outputs(inputs: Any) -> Tensor:
@@ -249,7 +249,7 @@ class StackelbergGame(pl.LightningModule):
         if self.play.decoder.decodes == "index":
             raise MisconfigurationException(
                 f"{type(self.play.decoder).__name__} names the record, and the batches do not say which records they "
-                "hold: wrap the training dataset in WithIndex"
+                "hold: wrap the training dataset in WithIndex."
             )
         inputs = batch_inputs(batch)
         with torch.no_grad(), _evaluating(self.mechanism):
@@ -258,7 +258,7 @@ class StackelbergGame(pl.LightningModule):
     def _known_table(self) -> SecretTable:
         if self.table is None:
             raise ValueError(
-                "the game does not know the pool of records: fit it first, or give certify the law of the outputs"
+                "The game does not know the pool of records: fit it first, or give certify the law of the outputs."
             )
         return self.table
 

@@ -41,7 +41,7 @@ def _secret_state(state: torch.Tensor) -> torch.Tensor:
     """Fill the state itself: `manual_seed` keeps 32 bits of its argument, few enough to try them all."""
     if len(state) != _STATE_BYTES:
         raise RuntimeError(
-            f"torch's generator state has {len(state)} bytes instead of {_STATE_BYTES}, so it cannot be drawn in "
+            f"Torch's generator state has {len(state)} bytes instead of {_STATE_BYTES}, so it cannot be drawn in "
             "secret: use a release of torch that lightning-pac was tested with."
         )
     words = state.clone().view(torch.int64)

@@ -137,7 +137,7 @@ def _gradient(model: pl.LightningModule, parameters: list[torch.nn.Parameter], b
         output = model.training_step(batch, 0) if explicit else model.training_step(batch)
         loss = output["loss"] if isinstance(output, Mapping) else output
         if not isinstance(loss, Tensor):
-            raise TypeError("training_step returned no loss")
+            raise TypeError("training_step returned no loss.")
         gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
     parts = [torch.zeros(1) if part is None else part.to_dense().reshape(-1).double() for part in gradients]
     return torch.cat([part.double() for part in parts])

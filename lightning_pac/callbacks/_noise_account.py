@@ -88,8 +88,8 @@ class NoiseAccount:
         elif not self.affords_another():
             assert isinstance(self.noise, DPNoise)
             raise BudgetExceededError(
-                f"the noise was designed for {self.noise.guarantee.compositions} releases and all are spent: stop "
-                "here, or design it for more (PositiveNoise.for_dp(..., compositions=...))"
+                f"The noise was designed for {self.noise.guarantee.compositions} releases and all are spent: stop "
+                "here, or design it for more (PositiveNoise.for_dp(..., compositions=...))."
             )
         self.num_observations += 1
 

@@ -99,7 +99,7 @@ class DummyPadding(pl.Callback):
         differing = scenario.total_differing
         if scenario.adjacency == "add_remove" and self.noise.guarantee.sensitivity < differing:
             raise MisconfigurationException(
-                f"sizes of the two worlds differ by up to {differing}, and the noise was designed for "
+                f"Sizes of the two worlds differ by up to {differing}, and the noise was designed for "
                 f"{self.noise.guarantee.sensitivity}: design it with sensitivity={differing}."
             )
         self._start_padding([loader])

@@ -63,11 +63,11 @@ class PACResponses(pl.Callback):
         budget: float | None = None,
     ) -> None:
         if (responder is None) == (secret is None):
-            raise ValueError("give PACResponses either a responder or the path of a secret file")
+            raise ValueError("Give PACResponses either a responder or the path of a secret file.")
         if secret is not None and ledger is None:
-            raise ValueError("private answers are recorded before they are shown: give PACResponses a ledger")
+            raise ValueError("Private answers are recorded before they are shown: give PACResponses a ledger.")
         if responder is not None and (ledger is not None or budget is not None):
-            raise ValueError("a responder has its own ledger and budget: give those to PACResponder instead")
+            raise ValueError("A responder has its own ledger and budget: give those to PACResponder instead.")
         self.responder = responder
         self.draw_dummies: Callable[[], int | None] | None = None
         self._secret = None if secret is None else Path(secret)
@@ -81,15 +81,15 @@ class PACResponses(pl.Callback):
     def on_predict_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if trainer.world_size > 1:
             raise MisconfigurationException(
-                f"private answers need one process that owns the ledger, and there are {trainer.world_size}: "
-                "predict with devices=1"
+                f"Private answers need one process that owns the ledger, and there are {trainer.world_size}: "
+                "predict with devices=1."
             )
         if self.responder is None:
             self.responder = self._open(pl_module)
         elif self.responder.model is not pl_module:
             raise MisconfigurationException(
-                f"the responder's {type(self.responder.model).__name__} is not the module that predicts: "
-                "pass trainer.predict the model that the responder was made with"
+                f"The responder's {type(self.responder.model).__name__} is not the module that predicts: "
+                "pass trainer.predict the model that the responder was made with."
             )
         self._answered = self._unanimous = 0
         self._wrap(pl_module)
@@ -110,7 +110,7 @@ class PACResponses(pl.Callback):
     @override
     def on_predict_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         summary = ", ".join(f"{name.removeprefix('privacy/')} {value:g}" for name, value in self.metrics().items())
-        rank_zero_info(f"private answers: {summary}")
+        rank_zero_info(f"Private answers: {summary}.")
         self._unwrap()
 
     @override
@@ -139,7 +139,7 @@ class PACResponses(pl.Callback):
         if pool is None or self._secret is None or self._ledger is None:
             raise MisconfigurationException(
                 f"{type(pl_module).__name__} has no pool to draw a secret from: predict with a SubsetEnsemble or a "
-                "LearnerEnsemble, or give PACResponses a responder"
+                "LearnerEnsemble, or give PACResponses a responder."
             )
         secret = pool.load_secret(self._secret) if self._secret.exists() else pool.draw_secret(self._secret)
         return PACResponder(pl_module, secret, self._budget_per_response, self._ledger, self._budget)
@@ -167,7 +167,7 @@ class PACResponses(pl.Callback):
         try:
             release = self.responder.release(inputs, num_dummies=num_dummies)
         except BudgetExceededError as error:
-            rank_zero_warn(f"predicting stopped after {self._answered} private answers, because {error}")
+            rank_zero_warn(f"Predicting stopped after {self._answered} private answers: {error}")
             # Lightning's prediction loop ends cleanly on this and keeps the predictions that were made.
             raise StopIteration from None
         self._answered += len(release)
@@ -181,8 +181,8 @@ class PACResponses(pl.Callback):
         num_dummies = self.draw_dummies()
         if num_dummies is None:
             rank_zero_warn(
-                f"predicting stopped after {self._answered} private answers, because the noise of DummyPadding was "
-                "designed for no more batches: design it for more (compositions)"
+                f"Predicting stopped after {self._answered} private answers, because the noise of DummyPadding was "
+                "designed for no more batches: design it for more (compositions)."
             )
             raise StopIteration
         return append_dummies(inputs, num_dummies), num_dummies

@@ -56,11 +56,11 @@ class PrivateOutput(pl.Callback):
         account: str = "predictions",
     ) -> None:
         if ledger is None:
-            raise ValueError("private predictions are recorded before they are shown: give PrivateOutput a ledger.")
+            raise ValueError("Private predictions are recorded before they are shown: give PrivateOutput a ledger.")
         mechanism = ReleasedMechanism.load(released) if isinstance(released, str | Path) else released
         if not isinstance(mechanism, ReleasedMechanism):
             raise PrivacyViolationError(
-                f"predictions are released through a certified mechanism, not a {type(mechanism).__name__}: give what "
+                f"Predictions are released through a certified mechanism, not a {type(mechanism).__name__}: give what "
                 "certify() returned."
             )
         self.released = mechanism
@@ -75,8 +75,8 @@ class PrivateOutput(pl.Callback):
     def on_predict_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if trainer.world_size > 1:
             raise MisconfigurationException(
-                f"private predictions need one process that owns the ledger, and there are {trainer.world_size}: "
-                "predict with devices=1"
+                f"Private predictions need one process that owns the ledger, and there are {trainer.world_size}: "
+                "predict with devices=1."
             )
         self._ledger = PrivacyLedger.ensure(self._ledger_argument)
         self._account = self.released.open_account(self._ledger, self._account_name, self._budget)
@@ -99,7 +99,7 @@ class PrivateOutput(pl.Callback):
     @override
     def on_predict_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         summary = ", ".join(f"{name.split('/')[1]} {value:g}" for name, value in self.metrics().items())
-        rank_zero_info(f"private predictions: {summary}")
+        rank_zero_info(f"Private predictions: {summary}.")
         self._unwrap()
 
     @override
@@ -151,7 +151,7 @@ class PrivateOutput(pl.Callback):
             shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
             raise MisconfigurationException(
                 f"predict_step must return a float tensor with one row for each record to be noised, got {shape}: "
-                "return the scores alone, and take the argmax of what predict returns"
+                "return the scores alone, and take the argmax of what predict returns."
             )
         values = outputs.detach().double().cpu().numpy()
         self.released.check(values)
@@ -160,7 +160,7 @@ class PrivateOutput(pl.Callback):
         try:
             self._account.charge(len(values) * cost, event)
         except BudgetExceededError as error:
-            rank_zero_warn(f"predicting stopped after {self._shown} private predictions, because {error}")
+            rank_zero_warn(f"Predicting stopped after {self._shown} private predictions: {error}")
             # Lightning's prediction loop ends cleanly on this and keeps the predictions that were made.
             raise StopIteration from None
         self._shown += len(values)

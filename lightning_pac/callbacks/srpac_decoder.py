@@ -83,7 +83,7 @@ class SRPACDecoder(pl.Callback):
         if trainer.world_size > 1:
             raise MisconfigurationException(
                 f"SRPACDecoder trains its modules in one process, and there are {trainer.world_size}: "
-                "train with devices=1"
+                "train with devices=1."
             )
         self.game.mechanism = pl_module
         self.game.to(pl_module.device)
@@ -142,7 +142,7 @@ class SRPACDecoder(pl.Callback):
             ValueError: If not exactly one of `records` and `law` is given.
         """
         if (records is None) == (law is None):
-            raise ValueError("certify needs either the records that will be predicted or the law of the outputs.")
+            raise ValueError("Certify needs either the records that will be predicted or the law of the outputs.")
         self.game.mechanism = model
         if records is not None:
             self.game.table = self.game.tabulate(records)
@@ -154,4 +154,4 @@ class SRPACDecoder(pl.Callback):
 
 
 def _unset(inputs: Any) -> Tensor:
-    raise RuntimeError("the mechanism is the model that trains: fit it first.")
+    raise RuntimeError("The mechanism is the model that trains: fit it first.")

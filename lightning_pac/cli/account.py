@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
 
     adopt, path = args.words[0] == "adopt" and len(args.words) > 1, args.words[-1]
     if len(args.words) > 1 + adopt:
-        args.parser.error(f"one ledger is shown at a time, got {' '.join(args.words)}")
+        args.parser.error(f"One ledger is shown at a time, got {' '.join(args.words)}.")
     if adopt:
         return _adopt(path, args.json)
     with PrivacyLedger.read_only(path) as ledger:

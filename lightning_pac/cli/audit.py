@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     votes = np.concatenate([recorded.outputs for recorded in answers])
     budgets = np.concatenate([recorded.budgets for recorded in answers])
     if (budgets != budgets[0]).any():
-        raise ValueError("the answers were given at different budgets: this audit plays games of one budget only")
+        raise ValueError("The answers were given at different budgets: this audit plays games of one budget only.")
     moments = _moments(len(votes))
     audit = simulate_beliefs(votes, float(budgets[0]), args.trials, moments, rule)
     attacks = [membership_attack(beliefs, audit.secrets, space) for beliefs in audit.beliefs]
@@ -89,12 +89,12 @@ def _account(ledger: "PrivacyLedger", name: str | None, space: "SecretSpace") ->
     ]
     if len(found) != 1:
         names = ", ".join(repr(account.name) for account in found) or "none"
-        raise ValueError(f"{ledger.path} has {names} as accounts of a responder: choose one by --account")
+        raise ValueError(f"{ledger.path} has {names} as accounts of a responder: choose one by --account.")
     table = str(found[0].declaration["table"])
     if table != space.table_hash:
         raise ValueError(
-            f"the answers in {ledger.path} are about the table {table[:12]}, and these options make "
-            f"{space.table_hash[:12]}: give --records, --subsets, --pool-seed and --pool of the responder's pool"
+            f"The answers in {ledger.path} are about the table {table[:12]}, and these options make "
+            f"{space.table_hash[:12]}: give --records, --subsets, --pool-seed and --pool of the responder's pool."
         )
     return found[0]
 
@@ -105,9 +105,9 @@ def _answers(ledger: "PrivacyLedger", account: "LedgerAccount") -> "list[Recorde
 
     answers = [RecordedAnswers.decode(entry.payload) for entry in read_entries(ledger, account)]
     if not answers:
-        raise ValueError(f"account {account.name!r} of {ledger.path} has no answers yet: there is nothing to attack")
+        raise ValueError(f"Account {account.name!r} of {ledger.path} has no answers yet: there is nothing to attack.")
     if any(recorded.outputs.ndim != 2 for recorded in answers):
-        raise ValueError(f"the answers of account {account.name!r} are scores: this audit plays games over votes only")
+        raise ValueError(f"The answers of account {account.name!r} are scores: this audit plays games over votes only.")
     return answers
 
 

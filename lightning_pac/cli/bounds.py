@@ -84,7 +84,7 @@ def parse_budget(text: str) -> float:
     except (ValueError, OverflowError, ZeroDivisionError):
         value = float("nan")
     if not 0 < value < float("inf"):
-        raise ValueError(f"budget {text!r} is not a positive number of nats: write it as 1e-9 or 2^-32")
+        raise ValueError(f"Budget {text!r} is not a positive number of nats: write it as 1e-9 or 2^-32.")
     return value
 
 

@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     from lightning_pac.serve import APIKeys
 
     if (args.name is None) != (args.action == "list"):
-        args.parser.error(f"`keys {args.action}` takes {'no name' if args.action == 'list' else 'the name of a key'}")
+        args.parser.error(f"`keys {args.action}` takes {'no name' if args.action == 'list' else 'the name of a key'}.")
     keys = APIKeys(args.file)
     if args.action == "list":
         return _show(keys, args.json)

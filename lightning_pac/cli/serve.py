@@ -98,13 +98,13 @@ def run(args: argparse.Namespace) -> int:
 def _import(name: str) -> Callable[[], Any]:
     module, _, attribute = name.rpartition(".")
     if not module:
-        raise ValueError(f"--network is MODULE.NAME, got {name!r}: name the module too, as in my_project.make_network")
+        raise ValueError(f"--network is MODULE.NAME, got {name!r}: name the module too, as in my_project.make_network.")
     folder = os.getcwd()
     if folder not in sys.path:
         sys.path.insert(0, folder)  # as `python script.py` does, so that a module of the project is found
     found = getattr(importlib.import_module(module), attribute, None)
     if not callable(found):
-        raise ValueError(f"{module} has no function or class {attribute!r}: check --network")
+        raise ValueError(f"{module} has no function or class {attribute!r}: check --network.")
     made: Callable[[], Any] = found
     return made
 

@@ -30,7 +30,7 @@ def as_tensor(inputs: list[Any]) -> Any:
 
     tensor = torch.tensor(inputs, dtype=torch.float32)
     if not bool(tensor.isfinite().all()):
-        raise ValueError("an input has numbers that are not finite")
+        raise ValueError("An input has numbers that are not finite.")
     return tensor
 
 
@@ -127,7 +127,7 @@ def serve(
     """
     server = build_server(open_responder, ledger, keys, host=host, **options)
     if not 1024 <= port <= 65535:
-        raise ValueError(f"port must lie in 1024 ... 65535, got {port}")
+        raise ValueError(f"port must lie in 1024 ... 65535, got {port}.")
     # What is wrong with the ledger or the checkpoint is told here, and not by a process that failed to start.
     open_responder().close()
     PrivacyLedger.read_only(ledger).close()
@@ -144,7 +144,7 @@ def serve(
             )
     except (EOFError, ConnectionError) as error:
         raise RuntimeError(
-            "the worker ended, so the server did too: its own message says why; start it again"
+            "The worker ended, so the server did too: its own message says why; start it again."
         ) from error
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -157,19 +157,19 @@ def _check_options(
         import limits
         import litserve  # noqa: F401
     except ImportError as error:
-        raise ImportError("serving needs LitServe: pip install 'lightning-pac[serve]'") from error
+        raise ImportError("Serving needs LitServe: pip install 'lightning-pac[serve]'.") from error
     if host not in _HOSTS:
-        raise ValueError(f"host must be one of {', '.join(_HOSTS)}, got {host!r}")
+        raise ValueError(f"host must be one of {', '.join(_HOSTS)}, got {host!r}.")
     if keys is not None and not isinstance(keys, APIKeys):
         keys = APIKeys(keys)
     if keys is not None and not len(keys):
-        raise ValueError(f"{keys.path} has no API keys: add one by `lightning-pac keys add {keys.path} NAME`")
+        raise ValueError(f"{keys.path} has no API keys: add one by `lightning-pac keys add {keys.path} NAME`.")
     if keys is None and host != LOOPBACK:
-        raise ValueError(f"on host {host} everybody who reaches this machine could spend the budget: give API keys")
+        raise ValueError(f"On host {host} everybody who reaches this machine could spend the budget: give API keys.")
     for name, value in (("max_batch_size", max_batch_size), ("max_request_bytes", max_request_bytes)):
         if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
+            raise ValueError(f"{name} must be at least 1, got {value}.")
     try:
         return limits.parse(rate_limit), keys
     except ValueError as error:
-        raise ValueError(f"rate_limit must read like '100/second' or '10/minute', got {rate_limit!r}") from error
+        raise ValueError(f"rate_limit must read like '100/second' or '10/minute', got {rate_limit!r}.") from error

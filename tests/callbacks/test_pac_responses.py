@@ -100,7 +100,7 @@ def test_predicting_stops_before_the_budget_would_be_passed(tmp_path: Path, ense
     assert hard[2] > 0
     with responder(tmp_path, ensemble, budget=budget) as asked:
         run = trainer(tmp_path, PACResponses(asked))
-        with pytest.warns(UserWarning, match=r"predicting stopped after 20 private answers, because .*budget"):
+        with pytest.warns(UserWarning, match=r"Predicting stopped after 20 private answers: .*budget"):
             labels = run.predict(ensemble, loader())
         assert len(torch.cat(labels)) == 20
         assert asked.num_responses == 20

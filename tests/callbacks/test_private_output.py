@@ -97,7 +97,7 @@ def test_predictions_lie_on_the_public_grid(tmp_path: Path, model: Model) -> Non
 def test_predicting_stops_before_the_budget_would_be_passed(tmp_path: Path, model: Model) -> None:
     released = released_for(model)
     callback = PrivateOutput(released, tmp_path / "a.db", budget=25 * released.mutual_information)
-    with pytest.warns(UserWarning, match=r"predicting stopped after 20 private predictions, because .*budget"):
+    with pytest.warns(UserWarning, match=r"Predicting stopped after 20 private predictions: .*budget"):
         private = trainer(tmp_path, callback).predict(model, loader())
     assert len(torch.cat(private)) == 20
     with PrivacyLedger.read_only(tmp_path / "a.db") as ledger:

@@ -49,7 +49,7 @@ def check_kills(folder: Path, num_kills: int, num_clients: int, broken: bool = F
             asked += _NEW_EACH_TIME
             assert server.process.wait(30) == (1 if kill % 2 else -signal.SIGKILL)
             if kill % 2:
-                assert "the worker ended, so the server did too" in server.log.read_text()
+                assert "The worker ended, so the server did too" in server.log.read_text()
         answered = recorded(folder)
         assert seen.items() <= answered.items(), "an answer is outside the ledger"
         num_unseen += len(answered) - len(seen)

@@ -1,7 +1,7 @@
 """How a server ends, and the command that starts one."""
 
-import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from serving import ask_all, free_port, is_alive, recorded, serving
+from serving import ask_all, is_alive, recorded, serving
 from torch import nn
 from toy_server import SLOW
 
@@ -69,39 +69,18 @@ def make_checkpoint(folder: Path) -> list[str]:
 
 
 @posix
-def test_the_command_serves_a_checkpoint(tmp_path: Path) -> None:
-    port = str(free_port())
-    words = ["serve", "responses.db", *make_checkpoint(tmp_path), "--port", port, "--budget", "1e-4", "--json"]
-    command = [sys.executable, "-m", "lightning_pac", *words]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            url = json.loads("".join(iter(process.stdout.readline, "}\n")) + "}")["url"]
-            assert url == f"http://127.0.0.1:{port}"
-            curl = [
-                "curl",
-                "--silent",
-                "--retry",
-                "60",
-                "--retry-connrefused",
-                "--retry-delay",
-                "1",
-                "--max-time",
-                "60",
-            ]
-            subprocess.run([*curl, f"{url}/health"], check=True, capture_output=True)
-            ask = [*curl, "-H", "Content-Type: application/json", f"{url}/predict", "--data"]
-            labels = [
-                json.loads(subprocess.run([*ask, body], check=True, capture_output=True).stdout)["label"]
-                for body in ('{"input": [0.5, 1]}', '{"input": [0.5, -1]}')
-            ]
-            refused = subprocess.run([*ask, '{"input": [0.5, 1, 2]}'], check=True, capture_output=True).stdout
-        finally:
-            process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 0
-    assert set(labels) <= {0, 1, 2}
-    assert b"the model cannot take this input" in refused
-    with PrivacyLedger.read_only(tmp_path / "responses.db") as ledger:
-        assert ledger.accounts()[0].num_charges == 2
+def test_the_example_serves_a_checkpoint_from_the_command_line(tmp_path: Path) -> None:
+    script = Path(__file__).parents[2] / "examples" / "serving" / "demo.py"
+    command = [sys.executable, str(script), "--members", "8", "--epochs", "5", "--questions", "100"]
+    done = subprocess.run([*command, "--output", "out"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert float(re.search(r"private answers +([0-9.]+) correct of 100", done.stdout)[1]) > 0.5
+    assert re.search(r"a retry costs +0 nats", done.stdout)
+    assert 20 <= int(re.search(r"bob was answered +([0-9]+) times", done.stdout)[1]) < 200
+    with PrivacyLedger.read_only(tmp_path / "out" / "responses.db") as ledger:
+        spent = {account.name: account.spent for account in ledger.accounts()}
+    assert spent["key bob"] == 20 * 2**-32
+    assert spent["responses"] == pytest.approx(spent["key alice"] + spent["key bob"], rel=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -172,7 +172,7 @@ def plot_tables(data: dict[str, Any], path: Path) -> None:
             ("laplace_printed", "Laplace, as printed", "s:"),
         ):
             axes.loglog(epsilons, [row[key] for row in rows], style, label=label)
-        axes.set(xlabel="epsilon", ylabel="second moment", title=f"delta = {delta:g}")
+        axes.set(xlabel="epsilon", ylabel="second moment", title=f"delta = 1e{math.log10(delta):.0f}")
         axes.set_xticks(epsilons, [f"{epsilon:g}" for epsilon in epsilons])
         axes.minorticks_off()
         axes.grid(alpha=0.3)
@@ -190,7 +190,7 @@ def plot_figure_2(data: dict[str, Any], path: Path) -> None:
                 values = [entry[key][row] for entry in panel["rows"]]
                 axes.semilogy(EPSILONS, values, "o-", label=LABELS[key])
             axes.set(xlabel="epsilon", ylabel=quantity)
-            axes.set_title(f"T = {panel['compositions']}, delta = {panel['delta']:g}")
+            axes.set_title(f"T = {panel['compositions']}, delta = 1e{math.log10(panel['delta']):.0f}")
             axes.grid(alpha=0.3)
     grid[0][0].legend(fontsize="small")
     figure.savefig(path, dpi=130)

@@ -94,7 +94,7 @@ class PositiveDelay(pl.Callback):
         hidden = "the number of steps and epochs, what lies between the loops, memory, power or network traffic"
         conditions = [f"A clock shows durations of whole steps only; the padding does not hide {hidden}."]
         if self.num_overruns:
-            conditions.append(f"{self.num_overruns} steps overran the declared maximum, and no bound covers them.")
+            conditions.append(f"Steps that overran the declared maximum, which no bound covers: {self.num_overruns}.")
         return self._account.card(
             "Durations of steps",
             "How long a step really took, from whoever sees when steps end.",

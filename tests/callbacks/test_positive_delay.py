@@ -2,11 +2,13 @@
 
 import math
 import time
+from types import SimpleNamespace
 
 import lightning.pytorch as pl
 import numpy as np
 import pytest
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch.utils.data import DataLoader
 
 from lightning_pac.accountants import PrivacyLedger, dp_success_bound
@@ -206,12 +208,27 @@ def test_an_overrun_is_an_error_or_is_counted():
     delay = PositiveDelay(_reusable(noise, 10), unit=0.001, max_duration=0.005, on_overrun="count")
     with pytest.warns(UserWarning, match="2 of 2 steps took longer than max_duration"):
         _trainer(delay).fit(_Work(0.02), _loader(2))
-    assert any("2 steps overran" in condition for condition in delay.card().conditions)
+    assert any(condition.endswith("no bound covers: 2.") for condition in delay.card().conditions)
 
 
 def test_an_undeclared_maximum_is_said_to_be_an_assumption():
     with pytest.warns(UserWarning, match="differ by at most 0.001 s is your assumption"):
         _trainer(PositiveDelay(PositiveNoise.for_dp(1.0, 0.01), unit=0.001)).fit(_Work(), _loader(1))
+
+
+def test_several_processes_are_refused():
+    trainer = SimpleNamespace(world_size=2, callbacks=[])
+    with pytest.raises(MisconfigurationException, match="steps of one process, and there are 2"):
+        PositiveDelay(PositiveNoise.for_dp(1.0, 0.01)).setup(trainer, _Work(), "fit")
+
+
+def test_the_ledger_is_given_back_with_its_card_after_an_error(tmp_path):
+    delay = PositiveDelay(PositiveNoise.for_dp(1.0, 0.01), 0.001, max_duration=0.005, ledger=tmp_path / "ledger.db")
+    with pytest.raises(PrivacyViolationError, match="A step took longer"):
+        _trainer(delay).fit(_Work(0.02), _loader(1))
+    with PrivacyLedger(tmp_path / "ledger.db") as ledger:
+        (card,) = (account.card for account in ledger.accounts())
+    assert any(condition.endswith("no bound covers: 1.") for condition in card.conditions)
 
 
 def test_the_wait_ends_at_the_deadline():

@@ -18,7 +18,19 @@ from lightning_pac.exceptions import BudgetExceededError, PrivacyError
 __all__ = ["build_parser", "main"]
 
 # In the order of `lightning-pac --help`.
-_MODULES = ("lightning", "check", "calibrate", "noise", "bounds", "account", "audit", "serve", "keys", "report")
+_MODULES = (
+    "lightning",
+    "check",
+    "calibrate",
+    "noise",
+    "bounds",
+    "account",
+    "audit",
+    "serve",
+    "keys",
+    "report",
+    "completion",
+)
 
 _DESCRIPTION = "Provably private training and inference for PyTorch Lightning."
 _EPILOG = "`lightning-pac COMMAND --help` shows the options of a command, with examples."

@@ -44,7 +44,7 @@ class Gate:
         found = None if credentials is None else self._keys.find(credentials.credentials)
         if found is None:
             raise HTTPException(
-                401, "give a valid API key as `Authorization: Bearer KEY`", headers={"WWW-Authenticate": "Bearer"}
+                401, "Give a valid API key as `Authorization: Bearer KEY`.", headers={"WWW-Authenticate": "Bearer"}
             )
         return found
 
@@ -58,7 +58,7 @@ class Gate:
             reset = self._limiter.get_window_stats(self._rate, client).reset_time
             wait = max(1, round(reset - time.time()))
             raise HTTPException(
-                429, f"more than {self._rate}: wait {wait} s and try again", headers={"Retry-After": str(wait)}
+                429, f"More than {self._rate}: wait {wait} s and try again.", headers={"Retry-After": str(wait)}
             )
 
 

@@ -93,7 +93,7 @@ class BatchAnswers:
         except LedgerError:
             logger.exception("The ledger could not be written or read.")
             self.close()
-            refusal = Refusal(503, "the ledger could not be written: try again later, under the same Idempotency-Key")
+            refusal = Refusal(503, "The ledger could not be written: try again later, under the same Idempotency-Key.")
             results = {position: results.get(position, refusal) for position in range(len(tickets))}
         return [results[position] for position in range(len(tickets))]
 
@@ -144,8 +144,8 @@ class BatchAnswers:
         except BudgetExceededError:
             return Refusal(
                 429,
-                f"an answer may cost {cost:.3g} nats and API key {ticket.key!r} has {payer.remaining:.3g} left: ask "
-                "the keeper of the data to raise its budget",
+                f"An answer may cost {cost:.3g} nats and API key {ticket.key!r} has {payer.remaining:.3g} left: ask "
+                "the keeper of the data to raise its budget.",
             )
         return None
 
@@ -156,13 +156,13 @@ class BatchAnswers:
         if isinstance(error, BudgetExceededError):
             return self._cannot_pay(responder, ticket) or Refusal(
                 429,
-                f"an answer may cost {responder.budget_per_response:.3g} nats and {responder.remaining:.3g} are left "
-                "for all answers together: ask the keeper of the data to raise the budget",
+                f"An answer may cost {responder.budget_per_response:.3g} nats and {responder.remaining:.3g} are left "
+                "for all answers together: ask the keeper of the data to raise the budget.",
             )
         # The text may speak of the model or the pool, so it stays in the log of the server.
         logger.warning("An input could not be answered: %s: %s", type(error).__name__, error)
         return Refusal(
-            422, "the model cannot take this input: check its shape, its type and that its numbers are finite"
+            422, "The model cannot take this input: check its shape, its type and that its numbers are finite."
         )
 
 

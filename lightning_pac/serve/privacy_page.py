@@ -39,7 +39,7 @@ def add_privacy_page(app: FastAPI, ledger: Path) -> None:
             with PrivacyLedger.read_only(ledger) as opened:
                 return _privacy(opened, key)
         except LedgerError as error:
-            raise HTTPException(503, "the ledger cannot be read: try again later") from error
+            raise HTTPException(503, "The ledger cannot be read: try again later.") from error
 
     refusals: dict[int | str, dict[str, Any]] = {
         status: {"model": RefusalBody, "description": _REFUSALS[status]} for status in (401, 429, 503)

@@ -140,7 +140,7 @@ def test_requests_that_come_too_fast_are_refused_and_cost_nothing(service: Servi
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {service.keys['hasty']}"}
     status, content, named = exchange(service.server.connect(), "POST", "/predict", '{"input": 401}', headers)
     assert status == 429
-    assert f"more than {REQUESTS_AN_HOUR} per 1 hour" in content["detail"]
+    assert f"More than {REQUESTS_AN_HOUR} per 1 hour" in content["detail"]
     assert 3000 < int(named["retry-after"]) <= 3600
     assert recorded(service.folder) == before
     assert service.ask(500)[0] == 200  # others are not held up

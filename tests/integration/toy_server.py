@@ -28,7 +28,7 @@ def vote(numbers: np.ndarray) -> np.ndarray:
 def read_numbers(inputs: list) -> np.ndarray:
     numbers = np.array(inputs)
     if numbers.ndim != 1 or not np.issubdtype(numbers.dtype, np.integer):
-        raise ValueError("questions are whole numbers")
+        raise ValueError("Questions are whole numbers.")
     if (numbers == BUG).any():
         raise KeyError("a bug in the model")
     time.sleep(1.0 * bool((numbers == SLOW).any()))

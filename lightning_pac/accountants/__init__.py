@@ -15,6 +15,7 @@ from lightning_pac.accountants.bounds import (
 )
 from lightning_pac.accountants.card import Estimate, Guarantee, PrivacyCard
 from lightning_pac.accountants.composition import ComposedRuns, SRPPRun, compose
+from lightning_pac.accountants.currencies import describe_currency
 from lightning_pac.accountants.group_dp import GroupDPAccountant
 from lightning_pac.accountants.hybrid_rdp import HybridRDP, hybrid_rdp, hybrid_rdp_epsilon
 from lightning_pac.accountants.journal import Attempt, TrainingAttempt
@@ -64,6 +65,7 @@ __all__ = [
     "amplified_step_cost",
     "compose",
     "composed_conditional_entropy",
+    "describe_currency",
     "dp_epsilon_for_success",
     "dp_success_bound",
     "effective_noise_multiplier",

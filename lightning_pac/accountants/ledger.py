@@ -249,8 +249,9 @@ class PrivacyLedger:
             if differences:
                 raise LedgerMismatchError(
                     f"{currency} costs add up under one common coupling only, and account {other.name!r} of "
-                    f"{self.path} declares another one ({', '.join(differences)}): declare the same, or use another "
-                    "ledger."
+                    f"{self.path} declares another one ({', '.join(differences)}); with fair bits X1 and X2 and the "
+                    "secret X1 xor X2, each bit alone costs nothing and both reveal it: declare the same, or use "
+                    "another ledger."
                 )
 
 

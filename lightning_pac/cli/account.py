@@ -63,6 +63,8 @@ def _adopt(path: str, as_json: bool) -> int:
 
 
 def _describe(ledger: "PrivacyLedger") -> dict[str, Any]:
+    from lightning_pac.accountants import describe_currency
+
     return {
         "path": str(ledger.path),
         "ledger_id": ledger.ledger_id,
@@ -74,6 +76,7 @@ def _describe(ledger: "PrivacyLedger") -> dict[str, Any]:
             }
             for currency in ledger.currencies()
         },
+        "rules": {currency: describe_currency(currency) for currency in ledger.currencies()},
         "accounts": [
             {
                 "name": account.name,
@@ -95,14 +98,17 @@ def _describe(ledger: "PrivacyLedger") -> dict[str, Any]:
 
 
 def _show(ledger: "PrivacyLedger") -> None:
-    columns = ("account", "currency", "spent", "budget", "left", "charges", "starts")
-    rows = [_row(account) for account in ledger.accounts()]
+    from lightning_pac.accountants import describe_currency
+
+    columns: tuple[str, ...] = ("account", "currency", "spent", "budget", "left", "charges", "starts")
+    print_table(str(ledger.path), columns, [_row(account) for account in ledger.accounts()])
+    totals: list[tuple[object, ...]] = []
     for currency in ledger.currencies():
-        remaining = ledger.remaining(currency)
         budget = ledger.budget(currency)
-        left = None if budget is None else remaining
-        rows.append(("total", currency, ledger.spent(currency), budget, left, None, None))
-    print_table(str(ledger.path), columns, rows, "Currencies do not add up to one another.")
+        left = None if budget is None else ledger.remaining(currency)
+        totals.append((currency, ledger.spent(currency), budget, left, describe_currency(currency)))
+    columns = ("currency", "spent", "budget", "left", "what it counts")
+    print_table("What was spent in which currency", columns, totals, "Currencies do not add up to one another.")
     for account in ledger.accounts():
         if (card := _card(account)) is not None:
             print(f"\n{card.to_markdown()}", end="")

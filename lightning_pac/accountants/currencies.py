@@ -1,0 +1,43 @@
+"""What the currencies of a ledger count, and what may be added to what."""
+
+from __future__ import annotations
+
+__all__ = ["describe_currency"]
+
+_NOTIONS = {
+    "mutual_information": "nats told about a secret at most; adds over releases about one secret, adaptive ones too",
+    "mutual_information by key": "shares of mutual_information that single API keys paid; no cost of its own",
+    "rpp": "worst case, unsliced; adds over runs and metrics under one coupling, at one order",
+    "srpp_ave": "worst case, average over slices; adds over runs under one coupling, as one flat block does",
+    "srpp_joint": "worst case, joint over slices; adds over runs under one coupling, as one flat block does",
+    "ms_srpp_ave": "average over the draw of the batches; adds to its own kind only, never to a worst case",
+    "ms_srpp_joint": "average over the draw of the batches; adds to its own kind only, never to a worst case",
+    "static_pufferfish": "one joint release and never a second: costs that rest on W-infinity distances do not add",
+}
+_OBSERVABLES = {"time": "response times", "batch_size": "batch sizes"}
+_NOISES = {
+    "releases": "noised observations, out of the number that the noise was designed for",
+    "maximal_leakage": "nats of maximal leakage; adds over observations",
+    "mutual_information": "nats told about the secret; adds over observations",
+}
+
+
+def describe_currency(currency: str) -> str:
+    """How a currency adds up, in words; of one that the package does not know, that it is the user's.
+
+    Args:
+        currency: as accounts name it.
+
+    Example:
+        >>> describe_currency("ms_srpp_ave")
+        'average over the draw of the batches; adds to its own kind only, never to a worst case'
+        >>> describe_currency("carbon")
+        'a currency of your own'
+    """
+    if currency in _NOTIONS:
+        return _NOTIONS[currency]
+    for observable, words in _OBSERVABLES.items():
+        noise = currency.removeprefix(f"{observable}_")
+        if noise != currency and noise in _NOISES:
+            return f"{words}: {_NOISES[noise]}"
+    return "a currency of your own"

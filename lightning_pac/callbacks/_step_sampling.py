@@ -35,7 +35,7 @@ def swap_loader(trainer: pl.Trainer, sampling: Sampling | None) -> Callable[[], 
     original = strategy.process_dataloader
     divided = isinstance(strategy, PrivateDDPStrategy)
     if isinstance(strategy, PrivateDDPStrategy):
-        strategy.divide_train_data(trainer)
+        strategy.divide_records(trainer)
 
     def process_dataloader(dataloader: object) -> object:
         processed = original(dataloader)

@@ -23,6 +23,7 @@ from lightning_pac.modules.ensemble_record import (
 )
 from lightning_pac.modules.stacked_network import RecordLoss, StackedNetwork
 from lightning_pac.scenarios import SecretSpace
+from lightning_pac.strategies import PrivateDDPStrategy, Ranks, RowShards
 
 ELEMENTWISE_OPTIMIZERS: tuple[type[torch.optim.Optimizer], ...] = (
     torch.optim.SGD,
@@ -51,6 +52,9 @@ class SubsetEnsemble(pl.LightningModule):
     a norm over all members (LAMB-like optimizers, LBFGS, clipping by norm) would train a member on records outside its
     subset and is refused. A member that has no record in a batch contributes zero loss; its momentum and weight decay
     still act on that step.
+
+    On several devices, under `strategy="ddp_private"`, each rank holds and trains its own share of the members; no
+    gradient travels. Every rank sees all batches, and checkpoints and the module after the fit hold all members.
 
     The seed and the table are public: nothing in training depends on which subset is the secret.
 
@@ -95,7 +99,8 @@ class SubsetEnsemble(pl.LightningModule):
     ) -> None:
         super().__init__()
         self.pool = pool
-        self.members = member_indices(members, pool.num_secrets)
+        self.members = self._all_members = member_indices(members, pool.num_secrets)
+        self._shards: RowShards | None = None
         self.seed = seed
         self.loss = loss
         self._make_network = network
@@ -106,7 +111,7 @@ class SubsetEnsemble(pl.LightningModule):
     @property
     def record(self) -> EnsembleRecord:
         """The public facts that a checkpoint carries."""
-        return EnsembleRecord(self.pool.table_hash, self.pool.num_secrets, self.members, self.seed)
+        return EnsembleRecord(self.pool.table_hash, self.pool.num_secrets, self._all_members, self.seed)
 
     @override
     def forward(self, inputs: Any) -> Tensor:
@@ -177,6 +182,27 @@ class SubsetEnsemble(pl.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": self._make_scheduler(optimizer)}
 
     @override
+    def setup(self, stage: str) -> None:
+        strategy = self.trainer.strategy
+        if stage == "fit" and isinstance(strategy, PrivateDDPStrategy):
+            self._shards = _divide(self.trainer, len(self._all_members))
+            strategy.divide_members(self.trainer, self._shards)
+            self._hold(self._all_members[self._shards.own], self._shards.cut)
+
+    @override
+    def on_fit_end(self) -> None:
+        if self._shards is None:
+            return
+        for optimizer in self.trainer.optimizers:
+            for values in optimizer.state.values():
+                values.update(self._shards.join(values))
+        self._hold(self._all_members, self._shards.join)
+        self._shards = None
+        strategy = self.trainer.strategy
+        assert isinstance(strategy, PrivateDDPStrategy)
+        strategy.end_division()
+
+    @override
     def on_fit_start(self) -> None:
         _check_trainer(self.trainer)
         for optimizer in self.trainer.optimizers:
@@ -209,7 +235,7 @@ class SubsetEnsemble(pl.LightningModule):
         table = torch.from_numpy(self.pool.membership_table(batch.index.cpu().numpy()))  # (batch, num_subsets)
         membership = table.t()[list(self.members)].to(self.device)
         losses = self.stack.losses(inputs, targets, membership, self.loss)
-        self.log("train_loss", losses.detach().mean(), batch_size=len(batch.index), prog_bar=True)
+        self._log_mean("train_loss", losses.detach().mean(), len(batch.index), prog_bar=True)
         return losses.sum()
 
     @override
@@ -232,16 +258,32 @@ class SubsetEnsemble(pl.LightningModule):
     @override
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.record.check(checkpoint)
+        if self._shards is not None:
+            for part in ("state_dict", "optimizer_states"):
+                checkpoint[part] = self._shards.cut(checkpoint.get(part, []))
 
     def _evaluate(self, batch: Any, stage: str) -> None:
         inputs, targets = batch.sample if isinstance(batch, IndexedSample) else batch
         outputs = self(inputs)
         every = targets.repeat_interleave(len(self.members), dim=0)
         loss = self.loss(outputs.flatten(0, 1), every, reduction="none").mean()
-        self.log(f"{stage}_loss", loss, batch_size=len(targets))
+        self._log_mean(f"{stage}_loss", loss, len(targets))
         if targets.dim() == 1 and not targets.is_floating_point():
             accuracy = (outputs.argmax(-1) == targets[:, None]).float().mean()
-            self.log(f"{stage}_accuracy", accuracy, batch_size=len(targets), prog_bar=True)
+            self._log_mean(f"{stage}_accuracy", accuracy, len(targets), prog_bar=True)
+
+    def _log_mean(self, name: str, mean: Tensor, batch_size: int, prog_bar: bool = False) -> None:
+        """Log the mean over all members, from the mean over those that are here."""
+        if self._shards is not None:
+            mean = mean * (len(self.members) * self.trainer.world_size / len(self._all_members))
+        self.log(name, mean, batch_size=batch_size, prog_bar=prog_bar, sync_dist=self._shards is not None)
+
+    def _hold(self, members: tuple[int, ...], change: Callable[[Tensor], Tensor]) -> None:
+        """Hold other members from now on, whose stacked tensors come from those of the present ones."""
+        self.members = members
+        self.stack.num_copies = len(members)
+        for tensor in [*self.stack.parameters(), *self.stack.buffers()]:
+            tensor.data = change(tensor.data)
 
     def _initial_network(self) -> nn.Module:
         with torch.random.fork_rng():
@@ -249,10 +291,19 @@ class SubsetEnsemble(pl.LightningModule):
             return self._make_network()
 
 
-def _check_trainer(trainer: pl.Trainer) -> None:
-    if trainer.world_size > 1:
+def _divide(trainer: pl.Trainer, num_members: int) -> RowShards:
+    if num_members < trainer.world_size:
         raise MisconfigurationException(
-            f"{trainer.world_size} ranks would average the members' gradients: train shards in separate jobs "
+            f"{trainer.world_size} ranks have only {num_members} members to train: use at most as many devices."
+        )
+    return RowShards(Ranks.of(trainer), num_members)
+
+
+def _check_trainer(trainer: pl.Trainer) -> None:
+    if trainer.world_size > 1 and not isinstance(trainer.strategy, PrivateDDPStrategy):
+        raise MisconfigurationException(
+            f"{type(trainer.strategy).__name__} would average the members' gradients over {trainer.world_size} ranks: "
+            "use strategy='ddp_private', which gives each rank its own members, or train shards in separate jobs "
             "(members='0-15') and join them with SubsetEnsemble.gather."
         )
     if trainer.gradient_clip_val and trainer.gradient_clip_algorithm != "value":

@@ -4,7 +4,8 @@ from lightning.pytorch.strategies import StrategyRegistry
 
 from lightning_pac.strategies.ddp_private import PrivateDDPStrategy
 from lightning_pac.strategies.ranks import Ranks
+from lightning_pac.strategies.shards import RowShards
 
-__all__ = ["PrivateDDPStrategy", "Ranks"]
+__all__ = ["PrivateDDPStrategy", "Ranks", "RowShards"]
 
 PrivateDDPStrategy.register_strategies(StrategyRegistry)

@@ -14,7 +14,12 @@ from lightning.pytorch.plugins.precision import Precision
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.trainer.states import TrainerFn
 from torch.distributed.constants import default_pg_timeout
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader
 from typing_extensions import override
+
+from lightning_pac.data import RankShare, describe_loader, rebuild_loader
+from lightning_pac.strategies.shards import RowShards
 
 __all__ = ["PrivateDDPStrategy"]
 
@@ -87,17 +92,41 @@ class PrivateDDPStrategy(DDPStrategy):
             start_method=start_method,
         )
         self._undo_division: Callable[[], object] | None = None
+        self._shards: RowShards | None = None
 
-    def divide_train_data(self, trainer: pl.Trainer) -> None:
-        """Leave train loaders to the caller, who divides what they draw or the work on it; until the fit ends.
+    def divide_records(self, trainer: pl.Trainer) -> None:
+        """Leave train loaders to the caller, who divides what they draw among the ranks; until the fit ends.
 
         Whoever does so also answers for the gradients, which this strategy leaves on their ranks.
         """
+        self._begin_division(trainer, whole_validation=False)
+
+    def divide_members(self, trainer: pl.Trainer, shards: RowShards) -> None:
+        """Give every rank all records and some rows of the model's stacked tensors; until `end_division`.
+
+        Args:
+            trainer: Its loaders are not sharded, and its train loader is in the same order on all ranks.
+            shards: Joins the tensors of model and optimizer in checkpoints.
+        """
+        self._begin_division(trainer, whole_validation=True)
+        self._shards = shards
+
+    def end_division(self) -> None:
+        """Go back to what an ordinary strategy does."""
+        if self._undo_division is not None:
+            self._undo_division()
+        self._undo_division = self._shards = None
+
+    def _begin_division(self, trainer: pl.Trainer, whole_validation: bool) -> None:
+        if self._undo_division is not None:
+            raise MisconfigurationException(
+                "SRPPSGD divides records among the ranks and SubsetEnsemble divides members: train them one at a time."
+            )
         connector: Any = trainer._data_connector
         needs_sampler = type(connector)._requires_distributed_sampler
 
         def requires_distributed_sampler(dataloader: Any) -> bool:
-            return not trainer.training and bool(needs_sampler(connector, dataloader))
+            return not (trainer.training or whole_validation) and bool(needs_sampler(connector, dataloader))
 
         # A private name: Lightning pads with repeated records, and its switch would turn validation's sharding off too.
         connector._requires_distributed_sampler = requires_distributed_sampler
@@ -113,7 +142,27 @@ class PrivateDDPStrategy(DDPStrategy):
         super().setup(trainer)
 
     @override
+    def process_dataloader(self, dataloader: object) -> object:
+        trainer = self.lightning_module.trainer if self.lightning_module is not None else None
+        if self._shards is None or trainer is None or not trainer.training or not isinstance(dataloader, DataLoader):
+            return dataloader
+        key = self.broadcast(bytes(torch.randint(256, (32,)).tolist()))  # no secret: members are told apart by records
+        return rebuild_loader(dataloader, describe_loader(dataloader), share=RankShare(0, 1, key))
+
+    @override
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        state = super().lightning_module_state_dict()
+        return state if self._shards is None else dict(self._shards.join(state))
+
+    @override
+    def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
+        state = super().optimizer_state(optimizer)
+        return state if self._shards is None else dict(self._shards.join(state))
+
+    @override
     def configure_ddp(self) -> None:
+        if self._shards is not None:
+            return  # members of all ranks start from one public seed, or from where an earlier fit left them
         assert self.lightning_module is not None
         tensors = dict([*self.lightning_module.named_parameters(), *self.lightning_module.named_buffers()])
         shapes = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
@@ -129,9 +178,7 @@ class PrivateDDPStrategy(DDPStrategy):
 
     @override
     def teardown(self) -> None:
-        if self._undo_division is not None:
-            self._undo_division()
-            self._undo_division = None
+        self.end_division()
         super().teardown()
 
     @classmethod

@@ -308,13 +308,14 @@ def test_trainer_settings_that_couple_the_members_are_refused(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ({"world_size": 2}, "2 ranks would average the members' gradients: train shards in separate jobs"),
+        ({"world_size": 2}, "NoneType would average the members' gradients over 2 ranks: use strategy='ddp_private'"),
         ({"precision": "16-mixed"}, "skips a step of all members when one of them overflows: use 'bf16-mixed'"),
     ],
 )
 def test_devices_and_precisions_that_couple_the_members_are_refused(setting: dict[str, Any], message: str) -> None:
     options = {
         "world_size": 1,
+        "strategy": None,
         "gradient_clip_val": None,
         "precision": "32-true",
         "lr_scheduler_configs": [],

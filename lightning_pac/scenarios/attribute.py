@@ -136,8 +136,8 @@ class AttributeScenario:
     ) -> AttributeScenario:
         """Query outputs that follow one law, shifted by a vector that depends on the secret.
 
-        This is the closed form for aggregates that the secret determines (the law is then a point) and for Gaussians
-        with a common covariance: along a unit vector u the distance is `|<u, shift_i - shift_j>|`.
+        This is the closed form for aggregates that the secret determines (the law is then a point) and for any location
+        family: along a unit vector u the distance is `|<u, shift_i - shift_j>|`.
 
         Args:
             shifts: for each value the shift of the query's output, shape (dimension,).
@@ -146,6 +146,48 @@ class AttributeScenario:
         """
         laws = {value: np.atleast_2d(np.asarray(shift, dtype=np.float64)) for value, shift in shifts.items()}
         return cls(laws=laws, prior=prior, pairs=pairs, translates=True)
+
+    @classmethod
+    def from_gaussians(
+        cls,
+        means: Mapping[Value, npt.ArrayLike],
+        covariance: npt.ArrayLike | Mapping[Value, npt.ArrayLike],
+        pairs: Sequence[tuple[Value, Value]] | None = None,
+        prior: Mapping[Value, float] | None = None,
+    ) -> AttributeScenario:
+        """Query outputs that are Gaussian under each value, in closed form: see `from_shifts`.
+
+        Args:
+            means: for each value the mean, shape (dimension,).
+            covariance: shape (dimension, dimension), common to all values; or one for each value.
+            pairs: as for the class.
+            prior: as for the class.
+
+        Raises:
+            ValueError: if covariances differ, where the W-infinity distance is infinite in some direction.
+
+        Example:
+            >>> scenario = AttributeScenario.from_gaussians({"a": [0.0, 0.0], "b": [1.0, 0.0]}, np.eye(2))
+            >>> scenario.translates
+            True
+        """
+        given = covariance if isinstance(covariance, Mapping) else dict.fromkeys(means, covariance)
+        if set(given) != set(means):
+            raise ValueError("means and covariance must have the same values of the secret.")
+        matrices = {value: np.atleast_2d(np.asarray(matrix, dtype=np.float64)) for value, matrix in given.items()}
+        first = next(iter(means))
+        for value, mean in means.items():
+            if matrices[value].shape != (np.size(mean), np.size(mean)):
+                raise ValueError(
+                    f"The covariance of {value!r} has shape {matrices[value].shape}, but its mean has dimension "
+                    f"{np.size(mean)}."
+                )
+            if not np.allclose(matrices[value], matrices[first], rtol=1e-9, atol=0.0):
+                raise ValueError(
+                    f"The Gaussians of {first!r} and {value!r} have different covariances, so their W-infinity "
+                    "distance is infinite and no noise hides it: bound the query's output, or take one covariance."
+                )
+        return cls.from_shifts(means, pairs, prior)
 
     @property
     def values(self) -> tuple[Value, ...]:

@@ -161,6 +161,28 @@ def test_an_estimated_world_gives_estimates_and_no_guarantee() -> None:
     assert {entry.name for entry in card.estimates} == {"srpp_joint_epsilon", "rpp_epsilon"}
 
 
+def test_gaussians_with_one_covariance_are_as_far_apart_as_their_quantiles() -> None:
+    means, covariance = {"a": [0.0, 0.0], "b": [2.0, -0.5]}, np.array([[2.0, 0.3], [0.3, 0.5]])
+    scenario = AttributeScenario.from_gaussians(means, covariance)
+    mechanism = SlicedWassersteinMechanism(scenario, None, PROFILE, epsilon=1.0)
+    levels = np.linspace(0.001, 0.999, 99)
+    for column, direction in enumerate(PROFILE.directions):
+        deviation = np.sqrt(direction @ covariance @ direction)
+        quantiles = [stats.norm(direction @ np.array(means[value]), deviation).ppf(levels) for value in "ab"]
+        gap = np.abs(quantiles[0] - quantiles[1]).max()
+        assert mechanism.sensitivities[:, column] == pytest.approx([gap, gap])
+    each = AttributeScenario.from_gaussians(means, {"a": covariance, "b": covariance})
+    assert SlicedWassersteinMechanism(each, None, PROFILE, epsilon=1.0).power == pytest.approx(mechanism.power)
+
+
+def test_gaussians_with_other_covariances_have_no_finite_distance() -> None:
+    """The gap between their quantiles grows without end, so the refusal is not for want of a formula."""
+    gaps = [abs(stats.norm(0, 1).ppf(level) - stats.norm(0, 1.1).ppf(level)) for level in (1e-3, 1e-30, 1e-300)]
+    assert gaps[0] < gaps[1] < gaps[2]
+    with pytest.raises(ValueError, match="W-infinity distance is infinite"):
+        AttributeScenario.from_gaussians({"a": [0.0], "b": [1.0]}, {"a": [[1.0]], "b": [[1.21]]})
+
+
 TABLE = {"x": np.arange(8.0).reshape(4, 2), "s": ["a", "a", "b", "b"]}
 
 
@@ -171,6 +193,10 @@ TABLE = {"x": np.arange(8.0).reshape(4, 2), "s": ["a", "a", "b", "b"]}
         (lambda: AttributeScenario.from_table(TABLE, "s", pairs=[]), "set of pairs is empty"),
         (lambda: AttributeScenario.from_table(TABLE, "s", pairs=[("a", "a")]), "two different values"),
         (lambda: AttributeScenario.from_table(TABLE, "s", prior={"a": 0.5, "b": 0.6}), "must sum to 1"),
+        (lambda: AttributeScenario.from_gaussians({"a": [0.0], "b": [1.0]}, {"a": [[1.0]]}), "the same values"),
+        (lambda: AttributeScenario.from_gaussians({"a": [0.0], "b": [1.0]}, np.eye(2)), "its mean has dimension 1"),
+        (lambda: AttributeScenario({"a": [[0.0]]}), "at least two"),
+        (lambda: AttributeScenario.from_samplers({"a": None, "b": None}, 1), "at least two samples"),
         (lambda: SliceProfile(np.array([[1.0, 1.0]])), "has norm 1.41421"),
         (lambda: SliceProfile(np.eye(2), np.array([0.5, 0.6])), "weights sum to 1.1"),
         (lambda: build(lambda rows: rows["x"] * np.nan), "NaN or infinity"),

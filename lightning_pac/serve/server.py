@@ -141,6 +141,7 @@ def serve(
                 log_level=log_level,
                 generate_client_file=False,
                 access_log=False,
+                proxy_headers=False,  # with which a client could choose the address that it is counted under
             )
     except (EOFError, ConnectionError) as error:
         raise RuntimeError(

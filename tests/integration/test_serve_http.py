@@ -1,13 +1,15 @@
 """What a server refuses, what it repeats, and what it says about privacy."""
 
 import json
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from serving import Server, exchange, recorded, serving
-from toy_server import BUDGET, BUG
+from toy_server import BUDGET, BUG, SLOW
 
 from lightning_pac.accountants import membership_success_bound
 from lightning_pac.serve import APIKeys
@@ -172,10 +174,15 @@ def test_the_interface_describes_itself_without_a_key(service: Service) -> None:
     assert "/privacy" in interface["paths"]
 
 
-def test_past_the_total_budget_each_request_is_refused_by_itself(tmp_path: Path) -> None:
-    with serving(tmp_path, {"budget": 3 * BUDGET}) as server:
+def test_what_waits_too_long_or_is_past_the_budget_is_refused_and_costs_nothing(tmp_path: Path) -> None:
+    with serving(tmp_path, {"budget": 4 * BUDGET, "timeout": 0.5, "max_batch_size": 1}) as server:
+        slow = threading.Thread(target=server.ask, args=(SLOW,))
+        slow.start()
+        time.sleep(0.8)
+        assert server.ask(100)[0] == 504
+        slow.join()
         results = [server.ask(number) for number in range(1, 6)]
         assert [status for status, _ in results] == [200, 200, 200, 429, 429]
         assert "0 are left for all answers together" in results[4][1]["detail"]
         assert server.get("/privacy")[1]["remaining"] == 0
-    assert len(recorded(tmp_path)) == 3
+    assert set(recorded(tmp_path)) == {SLOW, 1, 2, 3}

@@ -34,7 +34,7 @@ def test_what_is_under_way_is_answered_before_the_server_stops(tmp_path: Path, h
         numbers = [SLOW, *range(20)]
         client = threading.Thread(target=lambda: failed.update(ask_all(server, numbers, len(numbers), seen)))
         client.start()
-        time.sleep(0.5)
+        time.sleep(1.2)
         if how == "Ctrl-C":  # which a terminal sends to all of them
             for worker in server.workers():
                 os.kill(worker, signal.SIGINT)

@@ -31,7 +31,7 @@ def read_numbers(inputs: list) -> np.ndarray:
         raise ValueError("Questions are whole numbers.")
     if (numbers == BUG).any():
         raise KeyError("a bug in the model")
-    time.sleep(1.0 * bool((numbers == SLOW).any()))
+    time.sleep(2.0 * bool((numbers == SLOW).any()))
     return numbers
 
 

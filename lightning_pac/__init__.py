@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from lightning_pac.mechanisms import PACResponder as PACResponder
     from lightning_pac.mechanisms import PositiveNoise as PositiveNoise
     from lightning_pac.mechanisms import ReleasedMechanism as ReleasedMechanism
+    from lightning_pac.mechanisms import SlicedWassersteinMechanism as SlicedWassersteinMechanism
     from lightning_pac.mechanisms import calibrate_gaussian as calibrate_gaussian
     from lightning_pac.mechanisms import certify_mechanism as certify_mechanism
     from lightning_pac.mechanisms import privatize as privatize
@@ -44,12 +45,14 @@ if TYPE_CHECKING:
     from lightning_pac.modules import SubsetEnsemble as SubsetEnsemble
     from lightning_pac.modules import fix_batch_norm as fix_batch_norm
     from lightning_pac.randomness import SecureGenerator as SecureGenerator
+    from lightning_pac.scenarios import AttributeScenario as AttributeScenario
     from lightning_pac.scenarios import BalancedSubsets as BalancedSubsets
     from lightning_pac.scenarios import ComplementaryHalves as ComplementaryHalves
     from lightning_pac.scenarios import EpochShuffle as EpochShuffle
     from lightning_pac.scenarios import FixedSize as FixedSize
     from lightning_pac.scenarios import Poisson as Poisson
     from lightning_pac.scenarios import Sequential as Sequential
+    from lightning_pac.scenarios import SliceProfile as SliceProfile
     from lightning_pac.scenarios import TwoWorldScenario as TwoWorldScenario
     from lightning_pac.scenarios import WithReplacement as WithReplacement
 
@@ -58,6 +61,7 @@ __version__ = "0.1.0"
 # Public name -> module that defines it.
 _EXPORTS: dict[str, str] = {
     "AdaptiveComposition": "lightning_pac.mechanisms",
+    "AttributeScenario": "lightning_pac.scenarios",
     "BalancedSubsets": "lightning_pac.scenarios",
     "ComplementaryHalves": "lightning_pac.scenarios",
     "DistilledDataModule": "lightning_pac.modules",
@@ -87,6 +91,8 @@ _EXPORTS: dict[str, str] = {
     "SecretTable": "lightning_pac.modules",
     "SecureGenerator": "lightning_pac.randomness",
     "Sequential": "lightning_pac.scenarios",
+    "SliceProfile": "lightning_pac.scenarios",
+    "SlicedWassersteinMechanism": "lightning_pac.mechanisms",
     "SoftmaxDecoder": "lightning_pac.modules",
     "StackelbergGame": "lightning_pac.modules",
     "SubsetEnsemble": "lightning_pac.modules",

@@ -34,8 +34,8 @@ def main() -> None:
     args.output.mkdir(parents=True, exist_ok=True)
     boxes = {
         "k-means": (load("iris", "power", Path()), LabelledClusters(3), cluster_confidence),
-        "SVM, C = 1": (load("iris", "robust", Path()), hyperplanes(1.0), margin_confidence),
-        "SVM, C = 1e-6": (load("iris", "gaussian-quantile", Path()), hyperplanes(1e-6), margin_confidence),
+        "SVM, C = 1": (load("iris", "gaussian-quantile", Path()), hyperplanes(1.0), margin_confidence),
+        "SVM, C = 1e-6": (load("iris", "robust", Path()), hyperplanes(1e-6), margin_confidence),
     }
     space = ComplementaryHalves(100, 1024)
     result: dict[str, Any] = {"budgets": BUDGETS, "attacks": {}, "convergence": {}}

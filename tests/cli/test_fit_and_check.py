@@ -54,6 +54,26 @@ def test_fit_with_a_recipe_is_private_and_keeps_the_users_callbacks(config, tmp_
     assert "rpp_epsilon" in (run / "report.html").read_text()
 
 
+@pytest.mark.parametrize("place", ["option", "json", "file"])
+def test_norms_by_block_come_from_options_and_files(config, tmp_path, place):
+    blocks = {"network": 0.5} if place == "option" else {"network.weight": 0.5, "network.bias": 0.1}
+    words = ["--config", "mine.yaml", "--recipe", "srpp_sgd", WORLDS]
+    if place == "option":
+        words.append("--trainer.callbacks.max_grad_norm.network=0.5")
+    elif place == "json":
+        words.append(f"--trainer.callbacks.max_grad_norm={json.dumps(blocks)}")
+    else:
+        content = yaml.safe_load(config.read_text())
+        arguments = {"scenario": {"num_differing": 3}, "epsilon": 8.0, "max_grad_norm": blocks}
+        entry = {"class_path": "lightning_pac.callbacks.SRPPSGD", "init_args": arguments}
+        content["trainer"]["callbacks"].append(entry)
+        config.write_text(yaml.safe_dump(content))
+        words = words[:2]
+    assert cli.main(["fit", *words]) == 0
+    card = json.loads((tmp_path / "out" / "lightning_logs" / "version_0" / "privacy_card.json").read_text())
+    assert card["details"]["max_grad_norm"] == blocks
+
+
 def test_a_recipe_dropped_by_a_later_file_stops_the_run(config, tmp_path, capsys):
     words = ["fit", "--config", str(find_recipe("srpp_sgd")), "--config", "mine.yaml"]
     assert cli.main(words) == 1

@@ -200,7 +200,7 @@ class ShuffledBatchSampler(Sampler[list[int]]):
             self._begin_pass(previous)
             raise ValueError(
                 f"The saved pass does not fit {self.num_records} records in batches of {self.batch_size}: resume with "
-                "the dataset, batch size and numpy release that the checkpoint was made with, or start a new run."
+                "the dataset, batch size (over all devices) and numpy release of the checkpoint, or start a new run."
             )
         unfinished = bool(self._seed) and state["num_batches"] < len(self)
         self._next_start = state["num_batches"] if unfinished else None

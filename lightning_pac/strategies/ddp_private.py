@@ -20,6 +20,7 @@ from typing_extensions import override
 
 from lightning_pac.data import RankShare, describe_loader, rebuild_loader
 from lightning_pac.strategies.shards import RowShards
+from lightning_pac.strategies.spawn_launcher import SpawnLauncher
 
 __all__ = ["PrivateDDPStrategy"]
 
@@ -131,6 +132,13 @@ class PrivateDDPStrategy(DDPStrategy):
         # A private name: Lightning pads with repeated records, and its switch would turn validation's sharding off too.
         connector._requires_distributed_sampler = requires_distributed_sampler
         self._undo_division = lambda: connector.__dict__.pop("_requires_distributed_sampler", None)
+
+    @override
+    def _configure_launcher(self) -> None:
+        if self._start_method == "popen":
+            super()._configure_launcher()
+        else:
+            self._launcher = SpawnLauncher(self, start_method=self._start_method)
 
     @override
     def setup(self, trainer: pl.Trainer) -> None:

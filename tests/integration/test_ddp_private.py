@@ -160,6 +160,7 @@ def two_ranks(rank: int, size: int, folder: Path, steps: int) -> dict[str, Any]:
         "noise": noise_run(rank, size, folder, steps),
         "budget": budget_run(rank, size, folder),
         "resumed": stopped_run(rank, size, folder),
+        "stock": stopped_run(rank, size, folder, "stock"),
     }
 
 
@@ -184,14 +185,15 @@ class StopAt(pl.Callback):
             trainer.save_checkpoint(self.path)
 
 
-def resumable(folder: Path) -> Any:
-    return make_private(sampling=EpochShuffle(11), ledger=folder / "resumable.db")
+def resumable(folder: Path, name: str = "stop") -> Any:
+    sampling = EpochShuffle(11) if name == "stop" else None  # or what the loader does on so many ranks
+    return make_private(sampling=sampling, ledger=folder / f"{name}.db")
 
 
-def stopped_run(rank: int, size: int, folder: Path) -> list[list[int]]:
+def stopped_run(rank: int, size: int, folder: Path, name: str = "stop") -> list[list[int]]:
     """Stops in the middle of the second pass."""
     model = Noting()
-    fit(folder, model, resumable(folder), loader(), StopAt(folder / "stop.ckpt"), devices=size, max_epochs=3)
+    fit(folder, model, resumable(folder, name), loader(), StopAt(folder / f"{name}.ckpt"), devices=size, max_epochs=3)
     return model.epochs
 
 
@@ -307,6 +309,16 @@ def test_a_run_goes_on_with_another_number_of_ranks(two: Any, three: Any, tmp_pa
     accountant = SRPPAccountant(TwoWorldScenario(2, num_records=60), EpochShuffle(11), 4.0, "rpp")
     for result in three[0]:
         assert result["resumed"][1] == pytest.approx(accountant.epsilon(1.0, 18))
+
+
+def resumed_stock_run(rank: int, size: int, folder: Path) -> None:
+    options = {"devices": size, "max_epochs": 3, "ckpt_path": folder / "stock.ckpt"}
+    fit(folder, Noting(), resumable(folder, "stock"), loader(), **options)
+
+
+def test_a_batch_size_that_follows_the_number_of_ranks_is_not_resumed_with_another(two: Any) -> None:
+    for result in RankProcesses(resumed_stock_run, 3, two[1]).results():
+        assert "ValueError: The saved pass does not fit 60 records in batches of 15" in result
 
 
 def killed_run(rank: int, size: int, folder: Path, victim: int) -> None:

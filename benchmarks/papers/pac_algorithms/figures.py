@@ -132,13 +132,13 @@ def panel(algorithm: str, name: str, task: Task, setting: Any, args: argparse.Na
 
 def noise(matrix: Array, budget: float, rule: str, trials: int, rng: np.random.Generator) -> Array:
     """Draws of the noise of a rule, for a simulation: from a seed."""
-    if rule == "paper's isotropic":
-        largest = calibrate_gaussian(matrix, budget, rule="coordinate").variances.max()
-        return rng.normal(scale=np.sqrt(largest), size=(trials, matrix.shape[1]))
     shares = np.unique(matrix, axis=0, return_counts=True)[1] / len(matrix)
     if budget >= -(shares * np.log(shares)).sum():
         # Thresholds on a grid take few values: naming them exactly is within the budget.
         return np.zeros((trials, matrix.shape[1]))
+    if rule == "paper's isotropic":
+        largest = calibrate_gaussian(matrix, budget, rule="coordinate").variances.max()
+        return rng.normal(scale=np.sqrt(largest), size=(trials, matrix.shape[1]))
     made = calibrate_gaussian(matrix, budget, rule=rule)
     return made.directions.expand(rng.standard_normal((trials, len(made.variances))) * np.sqrt(made.variances))
 

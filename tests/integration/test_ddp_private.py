@@ -385,3 +385,13 @@ def test_over_2000_steps_the_noise_is_that_of_one_process(size: int, tmp_path: P
     assert together.shape == (2000, 83)
     assert stats.ks_2samp(together.flatten(), torch.stack(alone.used).flatten()).pvalue > THRESHOLD
     assert stats.ks_2samp(together.flatten() * 1.05, torch.stack(alone.used).flatten()).pvalue < THRESHOLD
+
+
+@pytest.mark.slow
+def test_a_spawned_run_hands_back_its_account(tmp_path: Path) -> None:
+    private, model = make_private(ledger=tmp_path / "run.db"), Noting()
+    for epochs in (1, 2):
+        fit(tmp_path, model, private, loader(), strategy="ddp_private_spawn", devices=2, max_epochs=epochs)
+        assert private.state_dict()["journal"]["num_steps"] == 6 * (1 if epochs == 1 else 3)
+    with PrivacyLedger.read_only(tmp_path / "run.db") as ledger:
+        assert [account.num_charges for account in ledger.accounts()] == [18]

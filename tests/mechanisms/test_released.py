@@ -239,3 +239,14 @@ def test_more_bad_input_is_refused():
         KnownMoments(np.zeros(2), np.array([[1.0, 0.5], [0.0, 1.0]]))
     with pytest.raises(ValueError, match="radius"):
         BoundedOutputs(np.zeros(2), 0.0)
+
+
+def test_a_certified_mechanism_never_has_more_power_than_logdet():
+    rng = np.random.default_rng(7)
+    for _ in range(12):
+        rows = rng.standard_t(3, (int(rng.integers(3, 20)), int(rng.integers(1, 4)))) * rng.uniform(0.1, 10)
+        factor = rng.standard_normal((rows.shape[1], rows.shape[1] + 1))
+        budget = float(rng.uniform(0.05, 0.9) * math.log(len(rows)))
+        released = certified(MixtureNoise.gaussian(factor @ factor.T), FiniteOutputs(rows), budget, num_draws=2_000)
+        assert released.mutual_information <= budget * (1 + 1e-9)
+        assert released.power <= calibrate_gaussian(rows, budget).power * (1 + 1e-6)

@@ -170,11 +170,11 @@ def test_utilities_count_what_they_say():
 
 @pytest.mark.parametrize("budget", [0.25, 0.5, 1.0])
 def test_the_game_needs_less_noise_than_logdet_for_outputs_that_are_not_gaussian(budget):
-    outputs = clusters()
+    outputs = clusters(64)
     perturbation = FullGaussian(3)
-    table = SecretTable(torch.tensor(outputs))
-    game = StackelbergGame(table, PosteriorDecoder(torch.tensor(outputs), perturbation), perturbation, budget)
-    trainer(5).fit(game)
+    rows = torch.tensor(outputs)
+    game = StackelbergGame(SecretTable(rows), PosteriorDecoder(rows, perturbation), perturbation, budget, noise_lr=0.03)
+    trainer(6).fit(game)
     released = game.certify(num_draws=2**17)
     logdet = calibrate_gaussian(outputs, budget)
     assert released.mutual_information <= logdet.mutual_information

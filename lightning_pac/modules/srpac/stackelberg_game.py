@@ -25,6 +25,10 @@ __all__ = ["StackelbergGame"]
 _STEPS_PER_EPOCH = 100
 
 
+class _StepCount(TensorDataset):
+    """Stands for the steps of an epoch where the mechanism is a table."""
+
+
 class StackelbergGame(pl.LightningModule):
     r"""Train the shape of noise against a decoder that tries to find the secret in the release, then certify it.
 
@@ -113,13 +117,8 @@ class StackelbergGame(pl.LightningModule):
 
     @override
     def train_dataloader(self) -> Any:
-        if self.table is None:
-            raise MisconfigurationException(
-                "The secret is each input record, so the game needs the records: pass trainer.fit a datamodule or a "
-                "loader, or make the game with a SecretTable."
-            )
         # Which secrets a step plays is drawn in the step; the loader only counts the steps of an epoch.
-        return DataLoader(TensorDataset(torch.arange(_STEPS_PER_EPOCH)), batch_size=1)
+        return DataLoader(_StepCount(torch.arange(_STEPS_PER_EPOCH)), batch_size=1)
 
     @override
     def on_train_start(self) -> None:
@@ -224,6 +223,12 @@ class StackelbergGame(pl.LightningModule):
         """The table of a loader's records under the mechanism as it is now."""
         mechanism = self.mechanism
         assert mechanism is not None
+        # Not refused in `train_dataloader`: Lightning leaves DataLoader patched when that raises.
+        if isinstance(loader, DataLoader) and isinstance(loader.dataset, _StepCount):
+            raise MisconfigurationException(
+                "The secret is each input record, so the game needs the records: pass trainer.fit a datamodule or a "
+                "loader, or make the game with a SecretTable."
+            )
         if not isinstance(loader, DataLoader):
             raise MisconfigurationException(
                 f"The game needs one DataLoader of records, got {type(loader).__name__}: pass trainer.fit a single one."

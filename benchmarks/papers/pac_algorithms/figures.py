@@ -4,8 +4,7 @@
 
 Every algorithm is run on m complementary halves (Appendix B) and its release is simulated many times for each budget,
 with the paper's coordinate-wise rule, the log-det rule, the best isotropic noise, and the paper's isotropic noise (the
-largest coordinate-wise variance everywhere). `published.json` holds the figures of the authors' repository
-(github.com/mayuri95/pac_algs). An interrupted command continues from its cache.
+largest coordinate-wise variance everywhere). An interrupted command continues from its cache.
 """
 
 import argparse
@@ -35,7 +34,6 @@ from lightning_pac.scenarios import ComplementaryHalves
 
 BUDGETS = [4.0, 2.0, 1.0, 0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625, 0.0078125]
 RULES = ("coordinate", "logdet", "isotropic", "paper's isotropic")
-PUBLISHED = json.loads((Path(__file__).parent / "published.json").read_text())
 
 # Per data set: scaler, and what varies. The scalers are those of the authors' code.
 KMEANS = {
@@ -200,10 +198,6 @@ def plot(algorithm: str, panels: dict[str, Any], path: Path) -> None:
     for axes, (name, found) in zip(grid.ravel(), panels.items(), strict=False):
         for color, (rule, values) in enumerate(found["utility"].items()):
             axes.plot(BUDGETS, values, color=f"C{color}", label=rule, linestyle=":" if "paper" in rule else "-")
-        for kind, color in (("aniso", "C0"), ("iso", "C3")):
-            if values := PUBLISHED.get(f"{algorithm}/{name}/{kind}"):
-                label = f"published, {'an' * (kind == 'aniso')}isotropic"
-                axes.plot(BUDGETS, values, "o", color=color, markersize=3.5, label=label)
         axes.axhline(found["half"], color="grey", linewidth=0.8, linestyle="--", label="a half without noise")
         axes.set_xscale("log", base=2)
         if algorithm == "pca":

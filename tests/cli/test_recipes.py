@@ -1,8 +1,12 @@
+import numpy as np
 import pytest
 import yaml
+from lightning.pytorch.cli import LightningCLI
+from lightning.pytorch.demos.boring_classes import BoringModel
 
 from lightning_pac.cli.lightning import with_recipes
 from lightning_pac.cli.recipes import find_recipe, recipe_names
+from lightning_pac.mechanisms import BoundedOutputs, MixtureNoise, certify_mechanism
 
 
 def test_an_unknown_recipe_names_those_that_exist():
@@ -23,3 +27,39 @@ def test_a_recipe_comes_behind_the_files_and_before_the_options():
     assert with_recipes(words, ["srpp_sgd"]) == [*words[:3], "--config", path, words[3]]
     assert with_recipes(words[3:], ["srpp_sgd"]) == ["--config", path, words[3]]
     assert with_recipes(words, []) == words
+
+
+# What a user adds to a recipe, beside the name of the callback that it must build; a new recipe needs a line here.
+SECRET = "--trainer.callbacks.scenario.num_differing=3"
+WORDS = {
+    "dummy_padding": ("DummyPadding", []),
+    "pac_responses": ("PACResponses", []),
+    "positive_delay": ("PositiveDelay", []),
+    "private_metrics": ("PrivateMetrics", [SECRET]),
+    "private_output": ("PrivateOutput", []),
+    "srpac_decoder": (
+        "SRPACDecoder",
+        [
+            "--trainer.callbacks.decoder.init_args.release_size=10",
+            "--trainer.callbacks.decoder.init_args.secret_size=64",
+            "--trainer.callbacks.perturbation.init_args.dimension=10",
+        ],
+    ),
+    "srpp_sgd": ("SRPPSGD", [SECRET]),
+}
+
+
+def test_no_recipe_is_without_a_line_here():
+    assert set(WORDS) == set(recipe_names())
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_the_command_line_builds_the_callback_of_every_recipe(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    law = BoundedOutputs(np.zeros(2), 2.0)
+    certify_mechanism(MixtureNoise.gaussian(np.eye(2)), law, 0.25, secret="Each record.").save("released.npz")
+    callback, words = WORDS[name]
+    base = ["--trainer.logger=false", "--trainer.accelerator=cpu"]
+    arguments = with_recipes([*base, *words], [name])
+    trainer = LightningCLI(BoringModel, run=False, args=arguments, save_config_callback=None).trainer
+    assert callback in {type(entry).__name__ for entry in trainer.callbacks}

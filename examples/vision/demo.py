@@ -1,0 +1,112 @@
+"""Train a convolutional network on digits, privately.
+
+    python examples/vision/demo.py
+    python examples/vision/demo.py --data-root data
+
+With --data-root the images are MNIST, which torchvision downloads to that folder if it is not there. Without it, they
+are the 8 x 8 digits of scikit-learn. The secret is any fact that at most three labels decide.
+"""
+
+import argparse
+from pathlib import Path
+
+import lightning.pytorch as pl
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from lightning_pac import SRPPSGD, Poisson, TwoWorldScenario
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-root", type=Path, help="folder for torchvision's MNIST")
+    parser.add_argument("--epochs", type=int, help="defaults to 40, or 5 for MNIST")
+    parser.add_argument("--output", type=Path, default=Path("runs/vision"))
+    args = parser.parse_args()
+    train_set, test_set = mnist(args.data_root) if args.data_root else digits()
+    epochs = args.epochs or (5 if args.data_root else 40)
+
+    # Few steps on large batches: noise is paid by the step, and the signal grows with the batch.
+    rate = 0.05 if args.data_root else 0.5
+    batch_size = round(rate * len(train_set))
+    private = SRPPSGD(TwoWorldScenario(num_differing=3), epsilon=8.0, renyi_order=4, sampling=Poisson(rate=rate))
+    print(f"ordinary training        {train(train_set, test_set, epochs, batch_size, args.output, []):.3f}")
+    print(f"private training         {train(train_set, test_set, epochs, batch_size, args.output, [private]):.3f}")
+    print(f"Rényi epsilon            {private.account.epsilon:.2f} at order 4")
+    print(f"guessing the secret      at most {100 * private.account.world_success_bound():.1f} %")
+
+
+class SmallConvNet(pl.LightningModule):
+    """Two convolutions and a linear layer. A batch norm would mix the records of a batch, and is refused."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = nn.Sequential(
+            nn.Conv2d(1, 16, 3, padding=1),
+            nn.Tanh(),
+            nn.AdaptiveAvgPool2d(8),
+            nn.Conv2d(16, 32, 3, padding=1),
+            nn.Tanh(),
+            nn.AdaptiveAvgPool2d(4),
+            nn.Flatten(),
+            nn.Linear(512, 10),
+        )
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        images, labels = batch
+        return nn.functional.cross_entropy(self.network(images), labels)
+
+    def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        images, labels = batch
+        self.log("test_accuracy", (self.network(images).argmax(dim=1) == labels).float().mean())
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.05, momentum=0.9)
+
+
+def train(
+    train_set: TensorDataset,
+    test_set: TensorDataset,
+    epochs: int,
+    batch_size: int,
+    output: Path,
+    callbacks: list[pl.Callback],
+) -> float:
+    """Fit with the callbacks and return the test accuracy."""
+    pl.seed_everything(0, verbose=False)  # public; noise and draws of private batches come from elsewhere
+    trainer = pl.Trainer(
+        accelerator="cpu",
+        max_epochs=epochs,
+        callbacks=callbacks,
+        default_root_dir=output,
+        log_every_n_steps=10,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    model = SmallConvNet()
+    trainer.fit(model, DataLoader(train_set, batch_size=batch_size, shuffle=True))
+    return trainer.test(model, DataLoader(test_set, batch_size=1000), verbose=False)[0]["test_accuracy"]
+
+
+def digits() -> tuple[TensorDataset, TensorDataset]:
+    """1,437 images of 8 x 8 pixels to train on, and 360 to test on."""
+    images, labels = load_digits(return_X_y=True)
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
+    images = torch.tensor(images / 8 - 1, dtype=torch.float32).reshape(-1, 1, 8, 8)[order]
+    labels = torch.tensor(labels)[order]
+    return TensorDataset(images[360:], labels[360:]), TensorDataset(images[:360], labels[:360])
+
+
+def mnist(root: Path) -> tuple[TensorDataset, TensorDataset]:
+    """60,000 images of 28 x 28 pixels to train on, and 10,000 to test on."""
+    from torchvision.datasets import MNIST
+
+    parts = [MNIST(root, train=train, download=True) for train in (True, False)]
+    train_set, test_set = (TensorDataset(part.data[:, None] / 127.5 - 1, part.targets) for part in parts)
+    return train_set, test_set
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""The examples of tasks, run as their readers run them, for fewer epochs."""
+
+import csv
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+pytestmark = pytest.mark.skipif(not EXAMPLES.exists(), reason="the examples are in a checkout")
+
+
+def run(folder: Path, name: str, *words: str) -> dict[str, float]:
+    """The figures that an example prints, by their names."""
+    command = [sys.executable, str(EXAMPLES / name / "demo.py"), "--output", "out", *words]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return {key: float(value) for key, value in re.findall(r"^(.+?)  +\D*?([0-9.]+)", done.stdout, re.MULTILINE)}
+
+
+def test_a_table(tmp_path: Path) -> None:
+    figures = run(tmp_path, "tabular", "--epochs", "10")
+    assert figures["private training"] > figures["always the same answer"] + 0.1
+    assert 0 < figures["differential privacy"] < 8
+
+
+def test_images(tmp_path: Path) -> None:
+    figures = run(tmp_path, "vision", "--epochs", "2")
+    assert figures["Rényi epsilon"] <= 8
+    assert 50 < figures["guessing the secret"] < 100
+
+
+def test_a_frozen_backbone(tmp_path: Path) -> None:
+    figures = run(tmp_path, "frozen_backbone", "--epochs", "10")
+    assert figures["private head"] > 0.3
+    assert figures["guessing the secret"] < 95
+
+
+def test_texts(tmp_path: Path) -> None:
+    """On a corpus made here, in the two forms that AG News comes in."""
+    folder = tmp_path / "data" / "ag_news"
+    folder.mkdir(parents=True)
+    topics = ["trade market", "match goal", "vote law", "chip code"]
+    with (folder / "train.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["label", "text"], *([i % 4, f"{topics[i % 4]} today"] for i in range(400))])
+    with (folder / "test.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([i % 4 + 1, topics[i % 4], "today"] for i in range(40))
+    words = ["--data-root", "data", "--epochs", "3", "--batch-size", "40"]
+    figures = run(tmp_path, "text", *words)
+    assert figures["ordinary training"] > 0.9
+    assert 0 < figures["differential privacy"] < 4

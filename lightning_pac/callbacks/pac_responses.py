@@ -6,6 +6,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import numpy as np
+import numpy.typing as npt
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
@@ -14,9 +15,12 @@ from typing_extensions import override
 
 from lightning_pac.accountants import PrivacyLedger
 from lightning_pac.callbacks._dummy_queries import append_dummies, check_paddable
+from lightning_pac.callbacks._ranks_answers import RanksAnswers
 from lightning_pac.data.with_index import batch_inputs
 from lightning_pac.exceptions import BudgetExceededError
 from lightning_pac.mechanisms import PACResponder
+from lightning_pac.mechanisms.model_outputs import as_batch, query
+from lightning_pac.strategies import Ranks
 
 
 class PACResponses(pl.Callback):
@@ -32,6 +36,9 @@ class PACResponses(pl.Callback):
 
     How many queries a batch holds is hidden by `DummyPadding` in the same Trainer. Nothing is then logged here, since
     all of these figures count the true queries; they are in the ledger, for the keeper of the data.
+
+    On several devices each rank asks the members about its own records, and rank zero, which alone holds the secret and
+    the ledger, answers; give `secret` and `ledger` there.
 
     Only predictions are private. `ensemble(x)`, validation and test metrics show what the members say.
 
@@ -76,15 +83,14 @@ class PACResponses(pl.Callback):
         self._budget = budget
         self._restore: Callable[[], None] | None = None
         self._answered = self._unanimous = 0
+        self._answers: RanksAnswers | None = None
 
     @override
     def on_predict_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if trainer.world_size > 1:
-            raise MisconfigurationException(
-                f"Private answers need one process that owns the ledger, and there are {trainer.world_size}: "
-                "predict with devices=1."
-            )
-        if self.responder is None:
+        ranks = Ranks.of(trainer)
+        if ranks.size > 1:
+            self._join(ranks, pl_module)
+        elif self.responder is None:
             self.responder = self._open(pl_module)
         elif self.responder.model is not pl_module:
             raise MisconfigurationException(
@@ -104,11 +110,25 @@ class PACResponses(pl.Callback):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        for logger in trainer.loggers if self.draw_dummies is None else ():
+        if self.responder is None or self.draw_dummies is not None:
+            return
+        for logger in trainer.loggers:
             logger.log_metrics(self.metrics(), step=self._answered)
 
     @override
+    def on_predict_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self._answers is None:
+            return
+        try:
+            self._answers.finish()
+        except BudgetExceededError as error:
+            self._warn_of_end(error)
+
+    @override
     def on_predict_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self.responder is None:  # rank zero speaks for all
+            self._unwrap()
+            return
         summary = ", ".join(f"{name.removeprefix('privacy/')} {value:g}" for name, value in self.metrics().items())
         rank_zero_info(f"Private answers: {summary}.")
         self._unwrap()
@@ -123,6 +143,7 @@ class PACResponses(pl.Callback):
         if self._secret is not None and self.responder is not None:
             self.responder.close()
             self.responder = None
+        self._answers = None
 
     def metrics(self) -> dict[str, float]:
         """What all answers of the responder cost, and how many of this run's were free."""
@@ -144,6 +165,29 @@ class PACResponses(pl.Callback):
         secret = pool.load_secret(self._secret) if self._secret.exists() else pool.draw_secret(self._secret)
         return PACResponder(pl_module, secret, self._budget_per_response, self._ledger, self._budget)
 
+    def _join(self, ranks: Ranks, pl_module: pl.LightningModule) -> None:
+        if self._secret is None:
+            raise MisconfigurationException(
+                f"Of {ranks.size} processes one alone may hold the secret and the ledger: give PACResponses secret= "
+                "and ledger= instead of a responder, which every process would open."
+            )
+        if self.draw_dummies is not None:
+            raise MisconfigurationException("Queries are padded in one process: predict with devices=1.")
+
+        def open_responder() -> None:
+            self.responder = self._open(pl_module)
+
+        ranks.from_first(open_responder)
+
+        def answer(outputs: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+            assert self.responder is not None
+            release = self.responder.release_outputs(outputs)
+            self._answered += len(release)
+            self._unanimous += int(np.count_nonzero(release.unanimous))
+            return release.labels
+
+        self._answers = RanksAnswers(ranks, answer)
+
     def _wrap(self, pl_module: pl.LightningModule) -> None:
         replaced = vars(pl_module).get("predict_step")
 
@@ -153,7 +197,10 @@ class PACResponses(pl.Callback):
             else:
                 pl_module.predict_step = replaced  # type: ignore[method-assign]
 
-        pl_module.predict_step = self._private_step  # type: ignore[method-assign]
+        def private_step(batch: Any, *args: Any, **kwargs: Any) -> Tensor:
+            return self._private_step(pl_module, batch)
+
+        pl_module.predict_step = private_step  # type: ignore[method-assign]
         self._restore = restore
 
     def _unwrap(self) -> None:
@@ -161,18 +208,23 @@ class PACResponses(pl.Callback):
             self._restore()
             self._restore = None
 
-    def _private_step(self, batch: Any, *args: Any, **kwargs: Any) -> Tensor:
-        assert self.responder is not None
+    def _private_step(self, pl_module: pl.LightningModule, batch: Any) -> Tensor:
         inputs, num_dummies = self._pad(batch_inputs(batch))
         try:
+            if self._answers is not None:
+                return torch.from_numpy(self._answers.exchange(lambda: as_batch(query(pl_module, inputs))[0]))
+            assert self.responder is not None
             release = self.responder.release(inputs, num_dummies=num_dummies)
         except BudgetExceededError as error:
-            rank_zero_warn(f"Predicting stopped after {self._answered} private answers: {error}")
+            self._warn_of_end(error)
             # Lightning's prediction loop ends cleanly on this and keeps the predictions that were made.
             raise StopIteration from None
         self._answered += len(release)
         self._unanimous += int(np.count_nonzero(release.unanimous))
         return torch.from_numpy(release.labels)
+
+    def _warn_of_end(self, error: BudgetExceededError) -> None:
+        rank_zero_warn(f"Predicting stopped after {self._answered} private answers: {error}")
 
     def _pad(self, inputs: Any) -> tuple[Any, int]:
         if self.draw_dummies is None:

@@ -127,7 +127,7 @@ class PACResponder:
             LedgerError: If they could not be recorded; nothing was answered.
             ValueError: If the model's outputs do not fit, are not finite, or are none.
         """
-        release, single = self._answer(inputs, budget, (), (), 0)
+        release, single = self._answer(lambda: query(self._model, inputs), budget, (), (), 0)
         return int(release.labels[0]) if single else release.labels
 
     def release(
@@ -155,7 +155,21 @@ class PACResponder:
             ValueError: If the outputs do not fit, are not finite, or are none, a request was answered before, an
                 account cannot pay, or all queries are dummies.
         """
-        return self._answer(inputs, budget, requests, payers, num_dummies)[0]
+        return self._answer(lambda: query(self._model, inputs), budget, requests, payers, num_dummies)[0]
+
+    def release_outputs(self, outputs: Any, budget: npt.ArrayLike | None = None) -> BatchRelease:
+        """Private answers from outputs of the model that were computed elsewhere, on another device for example.
+
+        Args:
+            outputs: What the model returned for n queries: (n, m) labels or (n, m, d) scores.
+            budget: As for a call.
+
+        Raises:
+            BudgetExceededError: If the answers would pass a budget; nothing was answered.
+            LedgerError: If they could not be recorded; nothing was answered.
+            ValueError: If the outputs do not fit, are not finite, or are none.
+        """
+        return self._answer(lambda: outputs, budget, (), (), 0)[0]
 
     def recorded_answer(self, request: str) -> int | None:
         """The label that was given to a named request, None if there was none. It costs nothing to repeat it."""
@@ -244,7 +258,7 @@ class PACResponder:
 
     def _answer(
         self,
-        inputs: Any,
+        ask: Callable[[], Any],
         budget: npt.ArrayLike | None,
         requests: Sequence[str | None],
         payers: Sequence[LedgerAccount | None],
@@ -253,7 +267,7 @@ class PACResponder:
         budgets = self.budget_per_response if budget is None else budget
         with self._mutex:
             self._account.check(self._cost(float(np.min(budgets))))
-            outputs, single = as_batch(query(self._model, inputs))
+            outputs, single = as_batch(ask())
             if not 0 <= num_dummies < len(outputs):
                 raise ValueError(
                     f"num_dummies must be at least 0 and less than the {len(outputs)} queries, got {num_dummies}."

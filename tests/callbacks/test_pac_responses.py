@@ -144,10 +144,11 @@ def test_another_module_and_other_pools_are_refused(tmp_path: Path, ensemble: Su
         trainer(tmp_path, callback).predict(plain, loader())
 
 
-def test_several_ranks_are_refused(tmp_path: Path, ensemble: SubsetEnsemble) -> None:
-    ranks: Any = SimpleNamespace(world_size=2)
+def test_a_responder_is_refused_on_several_ranks(tmp_path: Path, ensemble: SubsetEnsemble) -> None:
+    strategy = SimpleNamespace(root_device=torch.device("cpu"))
+    ranks: Any = SimpleNamespace(world_size=2, global_rank=0, strategy=strategy)
     with responder(tmp_path, ensemble) as asked:
-        with pytest.raises(MisconfigurationException, match="there are 2: predict with devices=1"):
+        with pytest.raises(MisconfigurationException, match="give PACResponses secret= and ledger= instead"):
             PACResponses(asked).on_predict_start(ranks, ensemble)
         assert "predict_step" not in vars(ensemble)
 

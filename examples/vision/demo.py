@@ -22,11 +22,11 @@ from lightning_pac import SRPPSGD, Poisson, TwoWorldScenario
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-root", type=Path, help="folder for torchvision's MNIST")
-    parser.add_argument("--epochs", type=int, help="defaults to 40, or 5 for MNIST")
+    parser.add_argument("--epochs", type=int, help="defaults to 40, or 2 for MNIST")
     parser.add_argument("--output", type=Path, default=Path("runs/vision"))
     args = parser.parse_args()
     train_set, test_set = mnist(args.data_root) if args.data_root else digits()
-    epochs = args.epochs or (5 if args.data_root else 40)
+    epochs = args.epochs or (2 if args.data_root else 40)
 
     # Few steps on large batches: noise is paid by the step, and the signal grows with the batch.
     rate = 0.05 if args.data_root else 0.5

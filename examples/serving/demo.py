@@ -7,7 +7,6 @@ import argparse
 import functools
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -69,7 +68,7 @@ def main() -> None:
         print(f"bob was answered         {len(results) - len(refused)} times, and then told:")
         print(f"  {refused[0]}")
     finally:
-        process.send_signal(signal.SIGINT)
+        process.terminate()  # answers what is under way first
         process.wait()
 
 

@@ -173,7 +173,7 @@ class AttributeScenario:
         """
         given = covariance if isinstance(covariance, Mapping) else dict.fromkeys(means, covariance)
         if set(given) != set(means):
-            raise ValueError("means and covariance must have the same values of the secret.")
+            raise ValueError("The means and the covariances must be given for the same values of the secret.")
         matrices = {value: np.atleast_2d(np.asarray(matrix, dtype=np.float64)) for value, matrix in given.items()}
         first = next(iter(means))
         for value, mean in means.items():

@@ -37,7 +37,9 @@ class Server:
         self.log = folder / "server.log"
         command = [sys.executable, str(TOY_SERVER), str(folder), str(self.port), json.dumps(options or {})]
         with self.log.open("a") as log:
-            self.process = subprocess.Popen([*command, *["--break"] * broken], stdout=log, stderr=log)
+            self.process = subprocess.Popen(
+                [*command, *["--break"] * broken], stdout=log, stderr=log, preexec_fn=_listen_to_interrupts
+            )
         self.wait_until_ready()
 
     def wait_until_ready(self) -> None:
@@ -72,6 +74,11 @@ class Server:
     def stop(self, how: int = signal.SIGTERM) -> int:
         self.process.send_signal(how)
         return self.process.wait(60)
+
+
+def _listen_to_interrupts() -> None:
+    """A suite that a shell runs in the background ignores Ctrl-C, and its children would inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @contextmanager

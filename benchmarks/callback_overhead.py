@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_pac import SRPPSGD, Poisson, TwoWorldScenario
+from lightning_pac.callbacks._noisy_sum import NoisySum
 from lightning_pac.gradients.engine import GradientEngine
-from lightning_pac.randomness import SecureGenerator
 
 
 class Residual(nn.Module):
@@ -107,7 +107,7 @@ def measure(steps: int, batch_size: int) -> dict[str, float]:
     engines = [kind for kind in all_engines() if "clipped_sum" in vars(kind)]
     undo = [timed(SRPPSGD, hook, spent, hook) for hook in hooks]
     undo += [timed(engine, "clipped_sum", spent, "engine") for engine in engines]
-    undo += [timed(SecureGenerator, "fill_normal_", spent, "noise")]
+    undo += [timed(NoisySum, "_make_public", spent, "noise")]
     with tempfile.TemporaryDirectory() as folder:
         ordinary, private = StepTimes(), StepTimes()
         run(folder, loader, steps, [ordinary])

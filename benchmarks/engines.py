@@ -193,9 +193,13 @@ def plot(result: dict[str, Any], path: Path, threads: int) -> None:
     figure, axes = pyplot.subplots(1, len(models), figsize=(3.2 * len(models), 3.4), sharey=True, squeeze=False)
     for axis, (model, rows) in zip(axes[0], models.items(), strict=True):
         names = [name for name in rows if name != "ordinary"]
-        axis.barh(names, [rows[name][f"time_{threads}"]["ratio"] for name in names])
+        bars = axis.barh(names, [rows[name][f"time_{threads}"]["ratio"] for name in names])
+        axis.bar_label(bars, fmt="%.2f", padding=2, fontsize=8)
         axis.axvline(1.0, color="black", linewidth=0.8)
-        axis.set(title=model, xlabel="time / ordinary step", xscale="log")
+        # Most engines are within a few times; the perceptron's hooks are not.
+        wide = max(bar.get_width() for bar in bars) > 8
+        axis.set(title=model, xlabel="time / ordinary step", xscale="log" if wide else "linear")
+        axis.margins(x=0.2)
     figure.tight_layout()
     figure.savefig(path, dpi=150)
 

@@ -22,6 +22,8 @@ from lightning_pac.scenarios import Poisson, Sampling, TwoWorldScenario, as_stre
 __all__ = ["Notion", "SRPPAccountant"]
 
 Notion = Literal["ave", "joint", "ms-ave", "ms-joint", "rpp"]
+"""What an epsilon of training bounds: `rpp` every adversary in the worst case, `ave` and `joint` one projection, on
+average over slices or jointly, `ms-ave` and `ms-joint` the same on average over the draw of the batches."""
 
 _METRICS: dict[Notion, str] = {
     "ave": "privacy/srpp_ave_epsilon",

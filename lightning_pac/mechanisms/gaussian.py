@@ -20,6 +20,7 @@ from lightning_pac.randomness import SecureGenerator, round_to_grid, secure_gene
 __all__ = ["GaussianNoise", "NoiseRule", "calibrate_gaussian"]
 
 NoiseRule = Literal["linear", "logdet", "coordinate", "isotropic", "exact"]
+"""How Gaussian noise is shaped for a budget of mutual information; `calibrate_gaussian` describes each."""
 
 LARGEST_DENSE = 4096
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 __all__ = ["Adjacency", "LabelWorlds", "TwoWorldScenario"]
 
 Adjacency = Literal["replace", "add_remove", "zero_out"]
+"""How a differing record differs: in its content, by being there at all, or by counting as zero in one world."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from lightning_pac.mechanisms.span import Span
+from lightning_pac.mechanisms.span import Span, check_resolution
 from lightning_pac.mechanisms.variances import Array, CompositionRule
 from lightning_pac.mechanisms.votes import (
     SMALLEST_MASS,
@@ -176,6 +176,7 @@ class ScoreChannel:
         self._belief = belief
         self._span = Span.of(outputs, np.maximum(belief.current, SMALLEST_MASS))
         self._deviations = np.sqrt(noise_variances(self._span.eigenvalues, budget, rule))
+        check_resolution(self._span.mean, self._deviations)
         self._whitened = self._span.output_coordinates / self._deviations
 
     @property

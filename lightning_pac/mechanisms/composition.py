@@ -273,6 +273,8 @@ class AdaptiveComposition:
             raise ValueError(f"{self.num_secrets} secrets need {self.num_secrets} votes, got {outputs.shape[1]}.")
         if outputs.size and outputs.min() < 0:
             raise ValueError(f"labels must not be negative, got {outputs.min()}.")
+        if outputs.dtype == np.uint64 and outputs.size and outputs.max() > np.iinfo(np.int64).max:
+            raise ValueError(f"labels must be below 2**63, got {outputs.max()}: number the classes from 0.")
         return self._belief.restrict(outputs)
 
     def _check_scores(self, outputs: npt.NDArray[Any]) -> Array:

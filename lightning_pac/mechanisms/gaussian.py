@@ -13,7 +13,7 @@ from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.mechanisms.certificate import Certificate, check_weights, merge_equal
 from lightning_pac.mechanisms.directions import Axes, Directions
 from lightning_pac.mechanisms.exact import scale_to_budget
-from lightning_pac.mechanisms.span import Span
+from lightning_pac.mechanisms.span import Span, check_spread
 from lightning_pac.mechanisms.variances import Array, linear_variances, logdet_bound, logdet_variances
 from lightning_pac.randomness import SecureGenerator, round_to_grid, secure_generator
 
@@ -216,7 +216,9 @@ def _coordinate(outputs: Array, mass: Array, budget: float, basis: npt.ArrayLike
     # A constant coordinate is released exactly; its weighted mean may differ from it in the last bit.
     mean[constant] = outputs[0, constant]
     directions = Axes(mean, axes)
-    signal = mass @ directions.coordinates(outputs) ** 2
+    with np.errstate(over="ignore"):
+        signal = mass @ directions.coordinates(outputs) ** 2
+    check_spread(signal)
     variances = linear_variances(signal, budget)
     bound = float(logdet_bound(signal, variances))
     return GaussianNoise(directions, variances, Certificate(bound, 1.0, "logdet"), "coordinate", outputs)

@@ -17,6 +17,7 @@ from lightning_pac.exceptions import LedgerMismatchError
 from lightning_pac.information import entropy
 from lightning_pac.mechanisms.gaussian import GaussianNoise
 from lightning_pac.mechanisms.responder_card import declare_space
+from lightning_pac.mechanisms.span import check_resolution
 from lightning_pac.mechanisms.votes import SMALLEST_MASS
 from lightning_pac.randomness import SecureGenerator, secure_generator
 from lightning_pac.scenarios import SecretIndex, SecretSpace
@@ -115,6 +116,7 @@ class KeptSecret:
             weights = np.where(self._space.prior > 0, np.maximum(np.exp(log_belief), SMALLEST_MASS), 0.0)
             excess = max(1.0, float(weights.sum()))
             noise = calibrate(weights / weights.sum(), budget / excess)
+            check_resolution(noise.directions.mean, np.sqrt(noise.variances[noise.variances > 0]))
             value = noise.release(outputs[operator.index(self._secret)], self._generator).reshape(shape)
             cost = self._cost(budget, account.spent) if noise.power > 0 else 0.0
             updated = _update(log_belief, noise, outputs, value.ravel())

@@ -8,9 +8,15 @@ import numpy.typing as npt
 
 from lightning_pac.mechanisms.variances import Array
 
-__all__ = ["Span"]
+__all__ = ["Span", "check_resolution", "check_spread"]
 
 _COLUMNS_PER_BLOCK = 2**16
+
+# Variances of noise are larger still, by a factor of one over the budget, and must be numbers too.
+_LARGEST_VARIANCE = 2.0**700
+
+# The release grid is 2**-10 of the noise's deviation; what a float rounds away must be no more.
+_RESOLUTION = 2.0**10
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -37,6 +43,7 @@ class Span:
     coefficients: Array | None = None
 
     @classmethod
+    @np.errstate(over="ignore", invalid="ignore")  # what overflows is refused
     def of(cls, outputs: Array, weights: Array) -> "Span":
         """Span of the rows of `outputs` (m x d) of positive weight, under the given weights (any positive sum)."""
         mean = (weights / weights.sum()) @ outputs
@@ -81,6 +88,26 @@ class Span:
         return np.asarray(combination @ self.outputs - combination.sum(axis=-1, keepdims=True) * self.mean)
 
 
+def check_spread(variances: Array) -> None:
+    """Raise a `ValueError` where outputs lie so far apart that their variances, or those of noise, are no numbers."""
+    # In this form NaN is refused too.
+    if not (variances <= _LARGEST_VARIANCE).all():
+        raise ValueError("The outputs lie so far apart that their variance overflows: rescale them.")
+
+
+def check_resolution(mean: Array, deviations: Array) -> None:
+    """Raise a `ValueError` where floating-point numbers around the outputs are too coarse to show the noise.
+
+    Bayes' rule is applied to the value that is released. If that were rounded by much more than the grid, the belief
+    would no longer be what the value tells, and the noise of the next release would be made for the wrong one.
+    """
+    if deviations.size and _RESOLUTION * np.linalg.norm(np.spacing(np.abs(mean))) > deviations.min():
+        raise ValueError(
+            f"The outputs lie so far from zero, at about {np.abs(mean).max():.3g}, that floating-point numbers there "
+            f"are too coarse for noise of deviation {deviations.min():.3g}: subtract a public constant from them."
+        )
+
+
 def _column_blocks(dimension: int) -> Iterator[slice]:
     for start in range(0, dimension, _COLUMNS_PER_BLOCK):
         yield slice(start, start + _COLUMNS_PER_BLOCK)
@@ -88,6 +115,7 @@ def _column_blocks(dimension: int) -> Iterator[slice]:
 
 def _leading(gram: Array, terms: int) -> tuple[Array, npt.NDArray[np.float64]]:
     """Eigenpairs that stand out of the rounding error of a positive semidefinite matrix, largest first."""
+    check_spread(np.diagonal(gram))
     eigenvalues, vectors = np.linalg.eigh(gram)
     # Each entry of the matrix is a sum of `terms` products; pairwise and blocked summation keep its error far smaller.
     error = 4 * np.finfo(np.float64).eps * (len(gram) + np.sqrt(terms)) * max(eigenvalues[-1], 0.0)

@@ -1,5 +1,6 @@
 import math
 import operator
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from scipy.special import logsumexp
 from lightning_pac.exceptions import BudgetExceededError
 from lightning_pac.mechanisms import AdaptiveComposition
 from lightning_pac.mechanisms import belief as belief_module
+from lightning_pac.mechanisms.certificate import two_point_information
 from lightning_pac.scenarios import BalancedSubsets
 
 RULES = ["logdet", "linear"]
@@ -305,6 +307,10 @@ def test_all_answers_together_tell_no_more_than_the_entropy_of_the_prior():
         ([0, 1, 1, 1], math.nan, "positive and finite"),
         ([0, 1, 1, 1], math.inf, "positive and finite"),
         (np.zeros((2, 2, 2, 2)), 0.1, "m labels"),
+        (np.array([5, 5, 5, 2**63 + 1], dtype=np.uint64), 0.1, r"below 2\*\*63"),
+        (np.diag([1e150, 1e150, 1e150, 0.0]), 1e-9, "variance overflows"),
+        (np.diag([1e300, 1e300, 1e300, 0.0]), 0.1, "variance overflows"),
+        (2.0**53 + np.diag([2.0, 2.0, 2.0, 0.0]), 0.1, "too coarse for noise"),
     ],
 )
 def test_bad_queries_are_refused_and_change_nothing(outputs, budget, message):
@@ -314,6 +320,28 @@ def test_bad_queries_are_refused_and_change_nothing(outputs, budget, message):
     assert (composition.belief == 0.25).all()
     assert composition.spent == 0
     assert composition.num_releases == 0
+
+
+def test_values_that_floats_round_would_spoil_the_belief(monkeypatch):
+    # Why outputs far from zero are refused. Around 2**53 floats are 2 apart: the value is rounded by as much as its
+    # noise, Bayes' rule is applied to the rounded value, and the next answer gets noise for a belief that is wrong.
+    outputs = np.array([[2.0**53, 0.0], [2.0**53 + 2, 0.0]])
+    with pytest.raises(ValueError, match="subtract a public constant"):
+        AdaptiveComposition(uniform(2), 0).release(outputs, 0.35)
+    monkeypatch.setattr(belief_module, "check_resolution", lambda mean, deviations: None)
+    draws = np.arange(-8, 8, 1 / 64) + 1 / 128
+    told = {}
+    for secret in (0, 1):
+        for draw in draws.tolist():
+            generator = SimpleNamespace(normal=lambda size, draw=draw: np.full(size, draw))
+            composition = AdaptiveComposition(uniform(2), secret, generator=generator)
+            value = float(composition.release(outputs, 0.35).value[0])
+            told.setdefault((value, float(composition.belief[1])), [0.0, 0.0])[secret] += stats.norm.pdf(draw) / 64
+    next_answer = 0.0
+    for (_, believed), (first, second) in told.items():
+        distance = math.sqrt(math.expm1(2 * 0.05) / (believed * (1 - believed)))
+        next_answer += (first + second) / 2 * two_point_information(distance, first / (first + second))
+    assert next_answer > 0.055
 
 
 def test_bad_arguments_are_refused():

@@ -185,6 +185,22 @@ def test_noise_for_the_prior_would_not_compose_adaptively():
     assert information(0.5) <= 0.05
 
 
+@pytest.mark.parametrize("rule", ["logdet", "linear", "coordinate", "isotropic"])
+@pytest.mark.parametrize(("scale", "message"), [(1e150, "overflows"), (1e300, "overflows")])
+def test_outputs_without_a_variance_are_refused(rule, scale, message):
+    with pytest.raises(ValueError, match=message):
+        run(lambda rows: rows.mean(axis=0) * scale, budget=1e-9, rule=rule)
+
+
+def test_a_kept_secret_survives_outputs_that_floats_cannot_show(tmp_path):
+    secret = HALVES.draw_secret(tmp_path / "key")
+    for box in (lambda rows: rows.mean(axis=0) * 1e300, lambda rows: 1e15 + rows.mean(axis=0)):
+        with pytest.raises(ValueError, match=r"overflows|too coarse for noise"):
+            run(box, secret, 1e-3, rule="coordinate", ledger=tmp_path / "ledger.db")
+    # A belief that had become NaN would be in the ledger now, and nothing could ever be released again.
+    assert run(mean, secret, 0.1, ledger=tmp_path / "ledger.db").total_mutual_information == pytest.approx(0.1)
+
+
 def test_a_secret_serves_one_account(tmp_path):
     secret = HALVES.draw_secret(tmp_path / "secret.key")
     run(space=secret, ledger=tmp_path / "study.db")

@@ -8,7 +8,6 @@ from scipy.optimize import brentq
 from lightning_pac.mechanisms.certificate import (
     Certificate,
     certify_finite_secret,
-    empirical_bernstein_margin,
     posterior_divergences,
     two_point_information,
 )
@@ -58,7 +57,7 @@ def scale_to_budget(
             return scale, Certificate(
                 certificate.mutual_information, confidence, certificate.method, certificate.estimate
             )
-        scale *= 1.03
+        scale *= 1.01
     return 1.0, Certificate(budget, 1.0, "logdet")
 
 
@@ -83,15 +82,11 @@ def _choose(
     whitened: Array, mass: Array, budget: float, failure: float, num_draws: int, generator: SecureGenerator
 ) -> float:
     """Scale that is likely to be certified, by bisection on samples that the certificate does not see."""
-    largest = math.log(1 / float(mass.min()))
     low, high = 1 / 16, 1.0
     draws = max(1000, num_draws // 4)
     for _ in range(_BISECTIONS):
         middle = math.sqrt(low * high)
-        values = np.concatenate(list(posterior_divergences(whitened / middle, mass, draws, generator, None)))
-        variance = float(values.var(ddof=1))
-        margin = empirical_bernstein_margin(variance, num_draws, largest, failure)
-        # Three standard errors of both samples, so that the certificate seldom fails on a scale that this one chose.
-        margin += 3 * math.sqrt(variance * (1 / draws + 1 / num_draws))
-        low, high = (low, middle) if float(values.mean()) + margin <= budget else (middle, high)
+        sample = posterior_divergences(whitened / middle, mass, draws, generator)
+        within = sample.likely_bound(num_draws, failure) <= budget
+        low, high = (low, middle) if within else (middle, high)
     return high

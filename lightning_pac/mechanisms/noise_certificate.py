@@ -1,7 +1,7 @@
 """Proven upper bounds for noise of any covariance and for Gaussian mixtures, and the scale that meets a budget."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -11,9 +11,9 @@ from lightning_pac.mechanisms.certificate import (
     Certificate,
     certify_finite_secret,
     check_weights,
-    empirical_bernstein_margin,
     merge_equal,
 )
+from lightning_pac.mechanisms.divergence_sample import DivergenceSample
 from lightning_pac.mechanisms.exact import scale_to_budget
 from lightning_pac.mechanisms.mixture_noise import MixtureNoise
 from lightning_pac.mechanisms.variances import Array
@@ -65,10 +65,10 @@ def certify_noise(
     if len(points) == 1:
         return Certificate(0.0, 1.0, "quadrature", 0.0)
     source = secure_generator() if generator is None else generator
-    values = np.concatenate(list(mixture_divergences(points, merged, noise, num_draws, source)))
-    largest = math.log(1 / float(merged.min()))
-    estimate = float(values.mean())
-    bound = estimate + empirical_bernstein_margin(float(values.var(ddof=1)), num_draws, largest, 1 - confidence)
+    bound, estimate = mixture_divergences(points, merged, noise, num_draws, source).bound(1 - confidence)
+    certain = logdet_information(np.cov(points.T, aweights=merged, ddof=0).reshape(noise.dimension, -1), noise)
+    if certain <= bound:
+        return Certificate(certain, 1.0, "logdet", estimate)
     entropy = float(-(merged * np.log(merged)).sum())
     return Certificate(min(bound, entropy), confidence, "monte_carlo", estimate)
 
@@ -180,25 +180,28 @@ def scale_noise(
             return start.scaled(factor), Certificate(
                 certificate.mutual_information, confidence, certificate.method, certificate.estimate
             )
-        factor *= 1.03
+        factor *= 1.01
     return start, Certificate(budget, 1.0, "logdet")
 
 
 def mixture_divergences(
     points: Array, mass: Array, noise: MixtureNoise, num_draws: int, generator: SecureGenerator
-) -> Iterator[Array]:
-    """Divergences of the posterior from the prior at independent draws of the release, in chunks."""
+) -> DivergenceSample:
+    """Divergences of the posterior from the prior at independent draws of the release."""
     centred = points - mass @ points
     cumulative = np.cumsum(mass)
     step = max(1, _CHUNK_VALUES // len(points))
+    divergences = np.empty(num_draws)
     for start in range(0, num_draws, step):
-        size = min(step, num_draws - start)
+        rows = slice(start, min(start + step, num_draws))
+        size = rows.stop - start
         secrets = np.minimum(np.searchsorted(cumulative, generator.uniform(size) * cumulative[-1]), len(points) - 1)
         evidence = _log_likelihoods(centred[secrets] + noise.sample(size, generator), centred, noise)
         largest = evidence.max(axis=1, keepdims=True)
         likelihood = np.exp(evidence - largest) * mass
         total = likelihood.sum(axis=1)
-        yield np.asarray(np.einsum("nm,nm->n", likelihood, evidence) / total - largest[:, 0] - np.log(total))
+        divergences[rows] = np.einsum("nm,nm->n", likelihood, evidence) / total - largest[:, 0] - np.log(total)
+    return DivergenceSample(divergences, math.log(1 / float(mass.min())))
 
 
 def _log_likelihoods(releases: Array, points: Array, noise: MixtureNoise) -> Array:
@@ -223,14 +226,11 @@ def _choose_mixture_scale(
     num_draws: int,
     generator: SecureGenerator,
 ) -> float:
-    largest = math.log(1 / float(mass.min()))
     low, high = 1 / 16, 1.0
     draws = max(1000, num_draws // 4)
     for _ in range(_BISECTIONS):
         middle = math.sqrt(low * high)
-        values = np.concatenate(list(mixture_divergences(points, mass, noise.scaled(middle), draws, generator)))
-        variance = float(values.var(ddof=1))
-        margin = empirical_bernstein_margin(variance, num_draws, largest, failure / 2)
-        margin += 3 * math.sqrt(variance * (1 / draws + 1 / num_draws))
-        low, high = (low, middle) if float(values.mean()) + margin <= budget else (middle, high)
+        sample = mixture_divergences(points, mass, noise.scaled(middle), draws, generator)
+        within = sample.likely_bound(num_draws, failure / 2) <= budget
+        low, high = (low, middle) if within else (middle, high)
     return high

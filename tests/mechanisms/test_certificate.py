@@ -4,8 +4,13 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from lightning_pac.mechanisms import certify_finite_secret, donsker_varadhan_correction
-from lightning_pac.mechanisms.certificate import empirical_bernstein_margin, two_point_information
+from lightning_pac.mechanisms import certify_finite_secret, divergence_sample, donsker_varadhan_correction
+from lightning_pac.mechanisms.certificate import (
+    empirical_bernstein_margin,
+    posterior_divergences,
+    two_point_information,
+)
+from lightning_pac.randomness import secure_generator
 
 
 def information_by_quadrature(points, weights):
@@ -73,9 +78,66 @@ def test_the_bound_covers_the_truth_on_five_hundred_problems():
 
 
 def test_the_coverage_check_notices_a_bound_without_a_margin(monkeypatch):
-    monkeypatch.setattr("lightning_pac.mechanisms.certificate.empirical_bernstein_margin", lambda *_: 0.0)
+    monkeypatch.setattr(divergence_sample, "upper_mean_bound", lambda values, *_: float(values.mean()))
     failures, _ = count_failures(60, 4_000, seed=0)
     assert failures > 6
+
+
+def test_the_coverage_check_notices_a_second_function_with_another_mean(monkeypatch):
+    """ln Z without its constant: the bound would be below the truth by up to half of the outputs' energy."""
+    honest = divergence_sample.DivergenceSample
+    monkeypatch.setattr(
+        "lightning_pac.mechanisms.certificate.DivergenceSample",
+        lambda values, largest, surprisals, energy: honest(values, largest, surprisals - energy / 2, energy),
+    )
+    failures, _ = count_failures(60, 4_000, seed=0)
+    assert failures > 6
+
+
+def test_both_functions_of_a_release_have_the_information_as_mean_and_keep_their_limits():
+    rng = np.random.default_rng(8)
+    for _ in range(10):
+        points, weights = random_problem(rng)
+        truth = information_by_quadrature(points, weights)
+        sample = posterior_divergences(points, weights, 40_000, secure_generator())
+        for values, largest in (
+            (sample.divergences, math.log(1 / weights.min())),
+            (sample.surprisals, weights @ ((points - weights @ points) ** 2).sum(axis=1)),
+        ):
+            # Six standard errors: 2e-9 each.
+            assert abs(values.mean() - truth) < 6 * values.std() / 200 + 1e-9
+            assert values.max() <= largest + 1e-9
+        assert sample.energy == pytest.approx(largest)
+
+
+def test_the_second_function_narrows_the_bound():
+    """Eight clusters at a quarter of a nat: within half a percent, where the divergence alone leaves over one."""
+    points = np.random.default_rng(0).standard_normal((8, 4)) * 0.35
+    sample = posterior_divergences(points, np.full(8, 1 / 8), 2**16, secure_generator())
+    alone = divergence_sample.DivergenceSample(sample.divergences, sample.largest)
+    margins = [bound - estimate for bound, estimate in (sample.bound(0.01), alone.bound(0.01))]
+    assert margins[0] < 0.4 * margins[1]
+    assert margins[0] < 0.005 * alone.bound(0.01)[1]
+
+
+@pytest.mark.parametrize("failure", [0.05, 0.3])
+@pytest.mark.parametrize("law", ["rare and large", "unbounded below", "two values"])
+def test_the_bound_on_a_mean_covers_with_the_confidence_that_was_asked_for(law, failure):
+    """Whatever the values' law and however wrong the variance: Markov's inequality is all that it rests on."""
+    rng = np.random.default_rng(2)
+    misses = {0.0: 0, 0.01: 0, 100.0: 0}
+    for _ in range(1_000):
+        if law == "rare and large":
+            values, mean, largest = (rng.random(400) < 0.004).astype(float), 0.004, 1.0
+        elif law == "unbounded below":
+            values, mean, largest = 1.0 - rng.exponential(0.9, 400), 0.1, 1.0
+        else:
+            values, mean, largest = rng.choice([-1.0, 2.0], 400), 0.5, 2.0
+        for variance in misses:
+            misses[variance] += divergence_sample.upper_mean_bound(values, largest, failure, variance) < mean
+    # At the level itself, six standard deviations more have probability 1e-9.
+    limit = 1_000 * failure + 6 * math.sqrt(1_000 * failure)
+    assert max(misses.values()) <= limit
 
 
 def test_the_margin_covers_skewed_bounded_values():
@@ -94,7 +156,7 @@ def test_equal_outputs_are_merged_exactly():
     assert certificate.mutual_information == pytest.approx(two_point_information(2.0, 0.5))
     assert certify_finite_secret(np.ones((5, 3))).mutual_information == 0.0
     # Nearly equal is not equal: three outputs have to be sampled.
-    assert certify_finite_secret([[0.0], [2.0], [2.0 + 1e-15 * 4]], num_draws=100).confidence == 0.99
+    assert certify_finite_secret([[0.0], [2.0], [2.0 + 1e-15 * 4]], num_draws=20_000).confidence == 0.99
 
 
 def test_far_outputs_tell_the_entropy_and_never_more():
@@ -111,10 +173,12 @@ def test_the_torch_kernel_agrees():
     expected = _divergences(draws, points, mass, None)
     posterior = mass * np.exp(-((draws[:, None] - points) ** 2).sum(axis=2) / 2)
     posterior /= posterior.sum(axis=1, keepdims=True)
-    assert expected == pytest.approx((posterior * np.log(posterior / mass)).sum(axis=1))
-    assert _torch_divergences(draws, points, mass, "cpu") == pytest.approx(expected)
-    if torch.cuda.is_available():
-        assert _torch_divergences(draws, points, mass, "cuda") == pytest.approx(expected)
+    assert expected[0] == pytest.approx((posterior * np.log(posterior / mass)).sum(axis=1))
+    assert expected[1] == pytest.approx(np.log(np.exp(draws @ points.T - (points**2).sum(axis=1) / 2) @ mass))
+    for device in ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]:
+        found = _torch_divergences(draws, points, mass, device)
+        assert found[0] == pytest.approx(expected[0])
+        assert found[1] == pytest.approx(expected[1])
 
 
 def test_the_correction_is_below_the_divergence_and_helps_for_clusters():

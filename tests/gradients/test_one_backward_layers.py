@@ -145,6 +145,41 @@ def test_every_method_equals_the_loop(kind: str, monkeypatch: pytest.MonkeyPatch
     assert len(seen) >= 2
 
 
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_gram_matrices_leave_out_the_padding(dims: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where padding, dilation and stride leave windows partly or wholly outside of the input."""
+    used = 0
+
+    def build_gram(
+        layer: str, key: object, candidates: dict[str, Callable[[], Contribution]], *_: object
+    ) -> Contribution:
+        nonlocal used
+        used += "Gram matrices" in candidates
+        return candidates.get("Gram matrices", next(iter(candidates.values())))()
+
+    monkeypatch.setattr("lightning_pac.gradients.rules.convolution.build_fastest", build_gram)
+    choose = random.Random(dims)
+    for seed in range(25):
+        torch.manual_seed(seed)
+        options = {
+            "kernel_size": [choose.randint(1, 3) for _ in range(dims)],
+            "stride": [choose.randint(1, 3) for _ in range(dims)],
+            "padding": [choose.randint(0, 4) for _ in range(dims)],
+        }
+        # The furthest offset stays within the padded input.
+        size = [choose.randint(3, 5) for _ in range(dims)]
+        reaches = zip(options["kernel_size"], options["padding"], size, strict=True)
+        options["dilation"] = [
+            1 if kernel == 1 else choose.randint(1, (length + 2 * pad - 1) // (kernel - 1))
+            for kernel, pad, length in reaches
+        ]
+        module = [nn.Conv1d, nn.Conv2d, nn.Conv3d][dims - 1](8, 16 * dims, **options)
+        inputs = torch.randn(3, 8, *size)
+        expected = clipped_sum_by_loop(module, [inputs], squared_output, 1.0)
+        assert_same(*engine_result(module, inputs, 1.0), expected, RTOL)
+    assert used >= 10
+
+
 def test_the_choice_is_measured_once_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     measured_choice._chosen.clear()
     module = nn.Conv2d(8, 9, 3)

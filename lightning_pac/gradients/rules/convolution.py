@@ -97,8 +97,8 @@ def _weight(name: str, geometry: _Geometry, inputs: Tensor, gradient: Tensor) ->
         candidates["grouped convolution"] = lambda: Dense(_grouped(geometry, inputs, gradient))
     if small and geometry.groups == 1 and geometry.weight_shape[1] * math.prod(geometry.kernel) <= 256:
         candidates["unfolding"] = lambda: Dense(_unfolded(geometry, inputs, gradient))
-    padded = math.prod(size + 2 * pad for size, pad in zip(inputs.shape[2:], geometry.padding, strict=True))
-    if geometry.groups == 1 and padded * padded <= 2 * math.prod(geometry.weight_shape) + 16 * padded:
+    reach = math.prod(inputs.shape[2:])
+    if geometry.groups == 1 and reach * reach <= 2 * math.prod(geometry.weight_shape) + 16 * reach:
         candidates["Gram matrices"] = lambda: _GramConvolution(geometry, inputs, gradient)
     if not candidates:
         candidates["grouped convolution"] = lambda: Dense(_grouped(geometry, inputs, gradient))
@@ -150,25 +150,33 @@ class _GramConvolution(Contribution):
         self._geometry, self._inputs, self._gradient = geometry, inputs, gradient
 
     def squares(self) -> Tensor:
-        geometry, n = self._geometry, self._inputs.shape[0]
-        padded, sizes = _pad(geometry, self._inputs), self._gradient.shape[2:]
-        dims = len(sizes)
-        flat = padded.flatten(2)
-        gram = (flat.mT @ flat).view(n, *padded.shape[2:], *padded.shape[2:])
-        for d in range(dims):
-            windows = []
-            for offset in range(geometry.kernel[d]):
-                start, length = offset * geometry.dilation[d], (sizes[d] - 1) * geometry.stride[d] + 1
-                index = [slice(None)] * gram.dim()
-                index[1 + d] = index[1 + dims + d] = slice(start, start + length, geometry.stride[d])
-                windows.append(gram[tuple(index)])
-            total = windows[0].clone()
-            for window in windows[1:]:
-                total += window
-            gram = total
+        n, flat = self._inputs.shape[0], self._inputs.flatten(2)
+        gram = (flat.mT @ flat).view(n, *self._inputs.shape[2:], *self._inputs.shape[2:])
+        for d, size in enumerate(self._gradient.shape[2:]):
+            gram = self._sum_of_windows(gram, d, size)
         flat_gradient = self._gradient.flatten(2)
         gradient_gram = flat_gradient.mT @ flat_gradient
         return gradient_gram.mul_(gram.reshape(gradient_gram.shape)).sum((1, 2)).clamp_(min=0.0)
+
+    def _sum_of_windows(self, gram: Tensor, d: int, size: int) -> Tensor:
+        """Sum over the kernel's offsets in spatial dimension d; what lies in the padding is zero and left out."""
+        geometry, axes = self._geometry, (1 + d, 1 + d + gram.dim() // 2)
+        stride, extent, kernel = geometry.stride[d], gram.shape[axes[0]], geometry.kernel[d]
+        total = None
+        # The middle first: its window is most likely whole, and saves filling with zeros.
+        for step in sorted(range(kernel), key=lambda step: abs(2 * step + 1 - kernel)):
+            shift = step * geometry.dilation[d] - geometry.padding[d]
+            first, last = max(0, -(shift // stride)), min(size - 1, (extent - 1 - shift) // stride)
+            source = slice(first * stride + shift, last * stride + shift + 1, stride)
+            if total is None and last - first + 1 == size:
+                total = gram[_index(gram.dim(), axes, source)].clone()
+                continue
+            if total is None:
+                total = gram.new_zeros([size if axis in axes else length for axis, length in enumerate(gram.shape)])
+            if first <= last:
+                total[_index(gram.dim(), axes, slice(first, last + 1))] += gram[_index(gram.dim(), axes, source)]
+        assert total is not None
+        return total
 
     def weighted_sum(self, weights: Tensor, out: Tensor) -> None:
         weighted = self._gradient * weights.view(-1, *[1] * (self._gradient.dim() - 1))
@@ -180,3 +188,7 @@ class _GramConvolution(Contribution):
     def drop(self, excluded: Tensor) -> None:
         mask = excluded.view(-1, *[1] * (self._gradient.dim() - 1))
         self._inputs, self._gradient = self._inputs.masked_fill(mask, 0.0), self._gradient.masked_fill(mask, 0.0)
+
+
+def _index(dim: int, axes: tuple[int, int], chosen: slice) -> tuple[slice, ...]:
+    return tuple(chosen if axis in axes else slice(None) for axis in range(dim))

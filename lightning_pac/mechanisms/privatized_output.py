@@ -1,7 +1,6 @@
 """What `privatize` returns: public facts only."""
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lightning_pac.accountants import Guarantee, PrivacyCard
-from lightning_pac.accountants.bounds import membership_success_bound
+from lightning_pac.mechanisms.responder_card import attacker_conditions, success_bound
 from lightning_pac.scenarios import SecretSpace
 
 __all__ = ["PrivatizedOutput"]
@@ -17,7 +16,6 @@ __all__ = ["PrivatizedOutput"]
 _CONDITIONS = (
     "The guarantee is about which subset was used. It does not hide the pool itself: what all subsets have in common "
     "shows, and so does the shape of the noise, which follows from all of them.",
-    "It speaks of attackers who know the whole pool and the table of subsets, and nobody's membership.",
     "The box is a deterministic function of the records of a subset. References, settings and the budget were chosen "
     "without looking at the secret subset, except through earlier private values.",
     "All subsets were run, so neither the time nor the errors of the runs depend on the secret.",
@@ -58,23 +56,20 @@ class PrivatizedOutput:
     @property
     def membership_success_bound(self) -> float:
         """Largest probability with which anyone who saw all releases can tell whether a given record was used."""
-        return _success(self.total_mutual_information, self.space.individual_prior)
+        return success_bound(self.total_mutual_information, self.space.individual_prior)
 
     def card(self) -> PrivacyCard:
         """What is guaranteed for all releases about this secret."""
         space, total = self.space, self.total_mutual_information
         prior, guess = space.individual_prior, space.index_guess_prior
-        known = math.ceil(math.log2(space.num_secrets))
+        whole = success_bound(total, guess)
         conditions = [
             *_CONDITIONS,
-            f"Whoever knows of about {known} records whether they were used can often tell the whole subset from the "
-            "public table, without any release.",
+            *attacker_conditions(space.num_secrets, prior),
             _secret_condition(self.kept, self.num_releases),
         ]
         if self.confidence < 1:
             conditions.append(f"The bound was certified by sampling and holds with confidence {self.confidence:g}.")
-        if prior == 1:
-            conditions.append("Some records are in all subsets or in none: their membership is no secret.")
         return PrivacyCard(
             title="Privacy of a released computation"
             if self.num_releases == 1
@@ -92,9 +87,9 @@ class PrivatizedOutput:
                 ),
                 Guarantee(
                     "index_success_bound",
-                    _success(total, guess),
+                    whole,
                     "probability",
-                    f"They name the whole subset correctly at most {_percent(_success(total, guess))} of the time; a "
+                    f"They name the whole subset correctly at most {_percent(whole)} of the time; a "
                     f"blind guess is right {_percent(guess)} of the time.",
                 ),
                 Guarantee(
@@ -126,10 +121,6 @@ def _secret_condition(kept: bool, releases: int) -> str:
         "All releases are about one index, drawn once, and each got noise for what the earlier ones had told; the "
         "ledger keeps them all."
     )
-
-
-def _success(mutual_information: float, prior: float) -> float:
-    return 1.0 if prior >= 1 else membership_success_bound(mutual_information, prior)
 
 
 def _percent(probability: float) -> str:

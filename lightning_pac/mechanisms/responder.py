@@ -13,7 +13,6 @@ from typing_extensions import Self
 
 from lightning_pac.accountants import LedgerAccount, PrivacyCard, PrivacyLedger, ResponseTranscript
 from lightning_pac.accountants.array_codec import pack_arrays, unpack_arrays
-from lightning_pac.accountants.bounds import membership_success_bound
 from lightning_pac.accountants.transcript import Payment
 from lightning_pac.exceptions import LedgerError, LedgerMismatchError
 from lightning_pac.information import entropy
@@ -22,7 +21,7 @@ from lightning_pac.mechanisms.model_outputs import as_batch, query
 from lightning_pac.mechanisms.recorded_answers import RecordedAnswers
 from lightning_pac.mechanisms.release import BatchRelease
 from lightning_pac.mechanisms.replay import replay_releases
-from lightning_pac.mechanisms.responder_card import declare_space, responder_card
+from lightning_pac.mechanisms.responder_card import declare_space, responder_card, success_bound
 from lightning_pac.mechanisms.variances import CompositionRule
 from lightning_pac.scenarios import SecretIndex, SecretSpace
 
@@ -231,7 +230,7 @@ class PACResponder:
     @property
     def membership_success_bound(self) -> float:
         """Largest probability with which anyone who saw all answers can tell whether a given record was used."""
-        return membership_success_bound(self.spent, self._space.individual_prior)
+        return success_bound(self.spent, self._space.individual_prior)
 
     @property
     def ledger(self) -> PrivacyLedger:
@@ -330,10 +329,17 @@ class PACResponder:
                 f"{self._space.table_hash[:12]}: draw the secret from the model's own pool."
             )
         members = getattr(model, "members", None)
-        if members is not None and len(members) != self._space.num_secrets:
+        if members is None:
+            return
+        if len(members) != self._space.num_secrets:
             raise ValueError(
                 f"The ensemble holds {len(members)} of {self._space.num_secrets} members: gather the checkpoints of "
                 "all shards."
+            )
+        if list(members) != list(range(len(members))):
+            raise ValueError(
+                "The ensemble's members are not in the order of the table, so the secret would name another subset: "
+                "make it without members=, or gather its checkpoint."
             )
 
     def _check_only_account(self, name: str) -> None:

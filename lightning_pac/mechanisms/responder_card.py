@@ -1,12 +1,13 @@
 """The privacy card of a responder."""
 
+import math
 from typing import Any
 
 from lightning_pac.accountants import Guarantee, LedgerAccount, PrivacyCard
 from lightning_pac.accountants.bounds import membership_success_bound
 from lightning_pac.scenarios import SecretSpace
 
-__all__ = ["declare_space", "responder_card"]
+__all__ = ["attacker_conditions", "declare_space", "responder_card", "success_bound"]
 
 _CONDITIONS = (
     "The guarantee is about which half of the pool was used. It does not hide the pool itself: what all halves have in "
@@ -42,8 +43,8 @@ def responder_card(account: LedgerAccount) -> PrivacyCard:
     """
     spent, answers, declared = account.spent, account.num_charges, account.declaration
     prior = declared["membership_prior"]
-    success = membership_success_bound(spent, prior)
-    guess = membership_success_bound(spent, declared["index_prior"])
+    success = success_bound(spent, prior)
+    guess = success_bound(spent, declared["index_prior"])
     return PrivacyCard(
         title=f"Privacy of {answers} {'answer' if answers == 1 else 'answers'}",
         secret=f"Which of {declared['num_secrets']} public subsets of the {declared['num_records']} records trained "
@@ -71,7 +72,7 @@ def responder_card(account: LedgerAccount) -> PrivacyCard:
                 "models disagree adds to it.",
             ),
         ),
-        conditions=_CONDITIONS,
+        conditions=(*_CONDITIONS, *attacker_conditions(declared["num_secrets"], prior)),
         details={
             "account": account.name,
             "answers": answers,
@@ -80,6 +81,23 @@ def responder_card(account: LedgerAccount) -> PrivacyCard:
             "table": declared["table"],
         },
     )
+
+
+def attacker_conditions(num_secrets: int, membership_prior: float) -> tuple[str, ...]:
+    """What the bounds on success assume of whoever attacks, one sentence each."""
+    assumed = (
+        "The bounds speak of attackers who know the whole pool and the table of subsets, and nobody's membership.",
+        f"Whoever knows of about {math.ceil(math.log2(num_secrets))} records whether they were used can often tell the "
+        "whole subset from the public table, without any release.",
+    )
+    if membership_prior < 1:
+        return assumed
+    return (*assumed, "Some records are in all subsets or in none: their membership is no secret.")
+
+
+def success_bound(mutual_information: float, prior: float) -> float:
+    """`membership_success_bound`, and 1 where a blind guess is always right."""
+    return 1.0 if prior >= 1 else membership_success_bound(mutual_information, prior)
 
 
 def _percent(probability: float) -> str:

@@ -505,3 +505,26 @@ def test_the_card_states_the_bound_of_what_was_spent(folder: Folder) -> None:
         assert card.guarantees[0].value == pytest.approx(0.67491, abs=5e-6)  # the check point of 2^-4 nats
         assert responder.membership_success_bound == card.guarantees[0].value
         assert "67.49 %" in card.to_markdown()
+
+
+def test_the_card_says_whom_the_bounds_do_not_speak_of(folder: Folder) -> None:
+    with folder.open() as responder:
+        conditions = " ".join(responder.card().conditions)
+    assert "and nobody's membership" in conditions
+    assert "Whoever knows of about 3 records" in conditions
+
+
+def test_a_record_in_every_subset_has_no_membership_to_hide(tmp_path: Path) -> None:
+    table = SubsetTable([[True, True, True], [True, False, False], [False, True, False]])
+    with Folder(tmp_path, table).open() as responder:
+        responder(np.array([0, 1, 1]))
+        assert responder.membership_success_bound == 1.0
+        assert "their membership is no secret" in " ".join(responder.card().conditions)
+
+
+def test_members_in_another_order_than_the_table_are_refused(tmp_path: Path) -> None:
+    # The index of weight 0.9 would name the model of the subset of weight 0.1, and the stated prior would be wrong.
+    table = SubsetTable([[True, False], [True, True]], weights=[0.9, 0.1])
+    swapped = SimpleNamespace(pool=table, votes=np.asarray, members=(1, 0))
+    with pytest.raises(ValueError, match="not in the order of the table"):
+        Folder(tmp_path, table).open(swapped)

@@ -203,6 +203,11 @@ class KnownMoments(OutputLaw):
             raise ValueError(f"Mean and covariance must be (d,) and (d, d), got {mean.shape} and {covariance.shape}.")
         if not (np.isfinite(mean).all() and np.isfinite(covariance).all() and np.allclose(covariance, covariance.T)):
             raise ValueError("Mean and covariance must be finite, and the covariance symmetric.")
+        variances = np.linalg.eigvalsh(covariance)
+        if variances[0] < -1e-9 * abs(variances[-1]):
+            raise ValueError(
+                f"The covariance has a direction of variance {variances[0]:.6g}, so it is no covariance: check it."
+            )
         object.__setattr__(self, "mean", mean)
         object.__setattr__(self, "covariance", covariance)
 
@@ -265,18 +270,19 @@ class KnownMoments(OutputLaw):
 
     def _correction(self, noise: MixtureNoise, confidence: float, num_draws: int, generator: SecureGenerator) -> float:
         assert self.sampler is not None
-        covariance = self.covariance + noise.second_moment()
+        shift = noise.weights @ noise.means
+        mean, covariance = self.mean + shift, self.covariance + noise.second_moment() - np.outer(shift, shift)
         training = self.sampler(num_draws) + noise.sample(num_draws, generator)
         half = len(training) // 2
-        fitted = [make(training[:half], self.mean, covariance, _CRITIC_BOUND) for make in _CRITICS]
+        fitted = [make(training[:half], mean, covariance, _CRITIC_BOUND) for make in _CRITICS]
         critic = max(
             fitted,
             key=lambda candidate: certified_correction(
-                candidate, training[half:], self.mean, covariance, _CRITIC_BOUND, confidence, generator
+                candidate, training[half:], mean, covariance, _CRITIC_BOUND, confidence, generator
             ),
         )
         fresh = self.sampler(num_draws) + noise.sample(num_draws, generator)
-        return certified_correction(critic, fresh, self.mean, covariance, _CRITIC_BOUND, confidence, generator)
+        return certified_correction(critic, fresh, mean, covariance, _CRITIC_BOUND, confidence, generator)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

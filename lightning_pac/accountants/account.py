@@ -84,6 +84,9 @@ class LedgerAccount:
     def set_budget(self, amount: float) -> None:
         """Changes the account's budget, a decision that stays on record with its date.
 
+        Args:
+            amount: The most that this account may spend.
+
         Raises:
             ValueError: If the amount is negative or not finite.
         """
@@ -130,6 +133,10 @@ class LedgerAccount:
 
     def charge_many(self, costs: Sequence[float], events: Sequence[Mapping[str, Any] | None] | None = None) -> float:
         """Charges several costs in one transaction: all of them, or none.
+
+        Args:
+            costs: Costs in the account's currency.
+            events: JSON-like facts about each, or None.
 
         Returns:
             The account's new total.

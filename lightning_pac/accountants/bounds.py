@@ -68,6 +68,10 @@ def dp_success_bound(epsilon: float, delta: float = 0.0) -> float:
 
     `1 - (1 - delta)/(1 + e^epsilon)` (PAC-private algorithms, equation 2).
 
+    Args:
+        epsilon: privacy loss in nats, not negative.
+        delta: failure probability, in [0, 1].
+
     Raises:
         ValueError: if epsilon is negative or delta is not in [0, 1].
 
@@ -90,6 +94,9 @@ def dp_epsilon_for_success(success: float, delta: float = 1e-5) -> float:
     Args:
         success: bound on the success of an attack with prior 1/2, in [0, 1].
         delta: failure probability, in [0, 1].
+
+    Raises:
+        ValueError: if the success or delta is not in [0, 1].
 
     Example:
         >>> print(f"{dp_epsilon_for_success(0.75, delta=0.0):.4f}")
@@ -115,6 +122,9 @@ def responses_until(epsilon: float, budget_per_response: float, delta: float = 1
         budget_per_response: mutual information of each response, nats.
         delta: failure probability of the comparison.
 
+    Raises:
+        ValueError: if the budget is not positive, epsilon is negative or delta is not in [0, 1].
+
     Example:
         >>> responses_until(epsilon=1.0, budget_per_response=2**-8)
         28
@@ -129,6 +139,9 @@ def membership_prior(rate: float = 0.5) -> float:
 
     Args:
         rate: probability that the record is in the secret subset; 1/2 for balanced subsets.
+
+    Raises:
+        ValueError: if the rate is not in [0, 1].
     """
     if not 0 <= rate <= 1:
         raise ValueError(f"rate is {rate}, but a probability lies in [0, 1].")
@@ -139,6 +152,15 @@ def independent_bits_prior(num_correct: int, num_bits: int) -> float:
     """Probability of guessing at least k of n *independent uniform* bits: `1 - BinomCDF(k - 1; n, 1/2)`.
 
     For a finite table of subsets use `subset_recovery_prior`: there, guessing the index gets every bit at once.
+
+    Args:
+        num_correct: k, how many of the n bits must be right.
+        num_bits: n.
+
+    Raises:
+        ValueError: if k is not between 0 and n.
+
+    Source: *PAC-Private Algorithms*, Appendix C.
 
     Example:
         >>> independent_bits_prior(num_correct=2, num_bits=2)
@@ -163,6 +185,8 @@ def subset_recovery_prior(
 
     Raises:
         ValueError: if there are more than 20 records (the guesses are enumerated) or the shapes do not fit.
+
+    Source: *PAC-Private Algorithms*, Appendix C, with the prior of the finite table (ours).
 
     Example:
         >>> subset_recovery_prior([[True, False], [True, False]], num_correct=2)

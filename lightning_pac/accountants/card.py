@@ -109,6 +109,9 @@ class PrivacyCard:
     def from_json(cls, text: str) -> "PrivacyCard":
         """The card that `to_json` wrote.
 
+        Args:
+            text: What `to_json` or `save` wrote.
+
         Raises:
             ValueError: If the text is not a privacy card.
         """
@@ -158,6 +161,10 @@ class PrivacyCard:
 
     def save(self, directory: str | Path, stem: str = "privacy_card") -> tuple[Path, Path]:
         """Writes `<stem>.json` and `<stem>.md`, each replaced as a whole.
+
+        Args:
+            directory: Where to; it is made if there is none.
+            stem: Name of the two files without suffix.
 
         Returns:
             The two paths, JSON first.

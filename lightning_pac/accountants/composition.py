@@ -39,6 +39,9 @@ class SRPPRun:
 class ComposedRuns:
     """Runs whose costs add; `compose` makes and checks it.
 
+    Args:
+        runs: at least one run, all under one declaration.
+
     Example:
         >>> from lightning_pac.scenarios import Poisson
         >>> accountant = SRPPAccountant(TwoWorldScenario.differential_privacy(), Poisson(0.01))
@@ -55,7 +58,11 @@ class ComposedRuns:
         return sum(run.epsilon for run in self.runs)
 
     def world_success_bound(self, prior: float = 0.5) -> float:
-        """Largest success of an adversary who sees the releases of every run."""
+        """Largest success of an adversary who sees the releases of every run.
+
+        Args:
+            prior: probability of the first world before anything is released, in (0, 1).
+        """
         tracked = self.runs[0].accountant.success_orders
         for run in self.runs[1:]:
             tracked = tuple(order for order in tracked if order in run.accountant.success_orders)
@@ -63,6 +70,9 @@ class ComposedRuns:
 
     def epsilon_at_delta(self, delta: float = 1e-5) -> tuple[float, float]:
         """Epsilon of an (epsilon, delta) guarantee for all runs, and the order that gives it; `rpp` only.
+
+        Args:
+            delta: failure probability, in (0, 1).
 
         Raises:
             ValueError: if the notion is not `rpp`.

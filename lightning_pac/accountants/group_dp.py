@@ -53,12 +53,21 @@ class GroupDPAccountant:
         return max(1.0, math.sqrt(squares))
 
     def epsilon(self, noise_multiplier: float, num_steps: int) -> float:
-        """Epsilon of the group at `delta`: the group size times DP-SGD's."""
+        """Epsilon of the group at `delta`: the group size times DP-SGD's.
+
+        Args:
+            noise_multiplier: noise deviation on the sum, in clipping norms.
+            num_steps: optimizer steps.
+        """
         epsilon, _ = self._dp_sgd.epsilon_at_delta(noise_multiplier, num_steps, self.delta)
         return self.group_size * epsilon
 
     def noise_multiplier(self, epsilon: float, num_steps: int) -> float:
         """The least noise at which the group's epsilon is at most `epsilon`, to one part in a thousand.
+
+        Args:
+            epsilon: the group's epsilon at `delta`.
+            num_steps: optimizer steps.
 
         Raises:
             ValueError: if epsilon is not positive.

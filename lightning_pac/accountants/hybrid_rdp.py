@@ -36,6 +36,10 @@ class HybridRDP:
         A neighbour may move some queries up and others down. With n of T up the bound is
         `n D_up + (T - n) D_down - ln(delta - n p_0 - (T - n) p_R) / (a - 1)`, convex in n: no mixture is worse than the
         worse end.
+
+        Args:
+            delta: Failure probability of all releases together.
+            compositions: Number of releases T.
         """
         costs = []
         for divergence, tail in ((self.divergence_up, self.tail_up), (self.divergence_down, self.tail_down)):

@@ -82,6 +82,9 @@ class PrivacyLedger:
     def read_only(cls, path: str | Path) -> Self:
         """Opens a ledger for reading, also while another process writes it.
 
+        Args:
+            path: The ledger's file.
+
         Raises:
             LedgerError: If there is no ledger at `path`, or its file system cannot hold a write-ahead log and a writer
                 is live.
@@ -97,6 +100,9 @@ class PrivacyLedger:
 
         Two callbacks may be given one path: what this process already has open there is shared, and closed when the
         last of those who asked for it by path has closed it.
+
+        Args:
+            ledger: An open ledger, or the path of one.
         """
         if isinstance(ledger, PrivacyLedger):
             return ledger
@@ -188,6 +194,10 @@ class PrivacyLedger:
 
     def set_budget(self, currency: str, amount: float) -> None:
         """Changes a total budget, a decision that stays on record with its date.
+
+        Args:
+            currency: What is limited.
+            amount: The most that all accounts of the currency may spend together.
 
         Raises:
             ValueError: If the amount is negative or not finite.

@@ -36,6 +36,10 @@ class ReferenceDistribution(Protocol):
 class GaussianReference:
     """The maximum-entropy law with a given mean and covariance. Its offset V is its entropy where they are the data's.
 
+    Args:
+        mean: Shape (d,).
+        covariance: Shape (d, d), positive definite.
+
     Example:
         >>> reference = GaussianReference(np.zeros(1), np.eye(1))
         >>> round(reference.entropy, 4)
@@ -110,6 +114,10 @@ def reference_offset(values: npt.ArrayLike, reference: ReferenceDistribution) ->
     It is the reference's own entropy only for a uniform reference that contains the data, or the Gaussian with the
     data's moments; with the entropy in its place the residual privacy of wide data is overstated.
 
+    Args:
+        values: Draws of the data, shape (n, d).
+        reference: The law that the offset belongs to.
+
     Raises:
         ValueError: If the reference gives a value no density, so that V is infinite.
 
@@ -182,6 +190,10 @@ def composed_conditional_entropy(conditional_entropies: Sequence[float], entropy
     For noises independent given X and queries that were not chosen from answers. Bounds proven from samples hold
     together with one minus the sum of their failure probabilities.
 
+    Args:
+        conditional_entropies: `H_i`, lower bounds on H(X | Y_i) in nats, one for each release.
+        entropy: H(X) in nats.
+
     Source: *Residual-PAC*, section 5.4.
 
     Example:
@@ -198,6 +210,9 @@ def posterior_disadvantage(intrinsic: float, success: float, prior: float) -> fl
         intrinsic: `-KL(D || reference)`, at most 0.
         success: Posterior probability of success of the attack.
         prior: Its probability of success without the release.
+
+    Raises:
+        ValueError: If the intrinsic privacy is positive.
 
     Source: *Residual-PAC*, Definition 9.
 

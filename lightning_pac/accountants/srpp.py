@@ -141,7 +141,13 @@ class SRPPAccountant:
         return self.aggregate(self.unsliced_epsilon(noise_multiplier, num_steps, order), order)
 
     def unsliced_epsilon(self, noise_multiplier: float, num_steps: int | Sequence[int], order: float) -> float:
-        """Cost of a run to an adversary who sees every coordinate of every step; order 1 is Kullback-Leibler."""
+        """Cost of a run to an adversary who sees every coordinate of every step; order 1 is Kullback-Leibler.
+
+        Args:
+            noise_multiplier: noise deviation on the sum, in clipping norms.
+            num_steps: optimizer steps started, or those of each stretch.
+            order: Rényi order, at least 1.
+        """
         return self.unit_price(noise_multiplier, order) * self.units(num_steps)
 
     def units(self, num_steps: int | Sequence[int]) -> float:
@@ -149,7 +155,12 @@ class SRPPAccountant:
         return sum(as_stretches(num_steps)) if self.is_amplified else self.squares(num_steps)
 
     def unit_price(self, noise_multiplier: float, order: float) -> float:
-        """Unsliced cost of one unit, in nats; constant over a run."""
+        """Unsliced cost of one unit, in nats; constant over a run.
+
+        Args:
+            noise_multiplier: noise deviation on the sum, in clipping norms.
+            order: Rényi order, at least 1.
+        """
         if self.is_amplified and order > 1:
             assert isinstance(self.sampling, Poisson)
             return amplified_step_cost(self.scenario, self.sampling.rate, float(noise_multiplier), float(order))
@@ -158,6 +169,10 @@ class SRPPAccountant:
 
     def noise_multiplier(self, epsilon: float, num_steps: int | Sequence[int]) -> float:
         """The least noise at which a run costs no more than `epsilon`, rounded up by at most one part in a million.
+
+        Args:
+            epsilon: what the run may cost, in nats at the accountant's order.
+            num_steps: optimizer steps started, or those of each stretch.
 
         Raises:
             ValueError: if epsilon is not positive and finite, or there are no steps.
@@ -174,7 +189,15 @@ class SRPPAccountant:
         return high
 
     def num_steps(self, noise_multiplier: float, epsilon: float) -> int:
-        """The most steps of an uninterrupted run that cost no more than `epsilon`."""
+        """The most steps of an uninterrupted run that cost no more than `epsilon`.
+
+        Args:
+            noise_multiplier: noise deviation on the sum, in clipping norms.
+            epsilon: what the run may cost, in nats at the accountant's order.
+
+        Raises:
+            ValueError: if epsilon or the noise multiplier is not positive and finite.
+        """
         _check_positive("epsilon", epsilon)
         low, high = 0, 1
         while self.epsilon(noise_multiplier, high) <= epsilon:
@@ -198,14 +221,25 @@ class SRPPAccountant:
         return self.unit_price(noise_multiplier, self.renyi_order) * (self.units(step + 1) - self.units(step))
 
     def track(self, noise_multiplier: float, stretches: Sequence[int] = ()) -> RunningAccount:
-        """An account that is charged step by step, from what a journal says was started before."""
+        """An account that is charged step by step, from what a journal says was started before.
+
+        Args:
+            noise_multiplier: noise deviation on the sum, in clipping norms.
+            stretches: steps that were started in each stretch of earlier attempts.
+        """
         _check_positive("noise_multiplier", noise_multiplier)
         return RunningAccount(self, noise_multiplier, stretches)
 
     def epsilons(
         self, noise_multiplier: float, num_steps: int | Sequence[int], at: Sequence[float] | None = None
     ) -> npt.NDArray[np.float64]:
-        """Unsliced cost at each order of a grid (`orders` if left out), shape (len(at),)."""
+        """Unsliced cost at each order of a grid (`orders` if left out), shape (len(at),).
+
+        Args:
+            noise_multiplier: noise deviation on the sum, in clipping norms.
+            num_steps: optimizer steps started, or those of each stretch.
+            at: Rényi orders, at least 1.
+        """
         _check_positive("noise_multiplier", noise_multiplier)
         grid = self.orders if at is None else at
         return np.array([self.unsliced_epsilon(noise_multiplier, num_steps, order) for order in grid])
@@ -214,6 +248,11 @@ class SRPPAccountant:
         """Largest success of telling the worlds apart from everything released; see `bounds.world_success_bound`.
 
         Mean-square notions bound it through the Kullback-Leibler order alone, on average over the batches.
+
+        Args:
+            noise_multiplier: noise deviation on the sum, in clipping norms.
+            num_steps: optimizer steps started, or those of each stretch.
+            prior: probability of the first world before anything is released, in (0, 1).
         """
         tracked = self.success_orders
         return bounds.world_success_bound(tracked, self.epsilons(noise_multiplier, num_steps, tracked), prior)
@@ -231,6 +270,11 @@ class SRPPAccountant:
         """Epsilon of an (epsilon, delta) guarantee between the worlds, and the order that gives it.
 
         For `TwoWorldScenario.differential_privacy()` this is (epsilon, delta)-differential privacy.
+
+        Args:
+            noise_multiplier: noise deviation on the sum, in clipping norms.
+            num_steps: optimizer steps started, or those of each stretch.
+            delta: failure probability, in (0, 1).
 
         Raises:
             ValueError: if the notion is not `rpp`.

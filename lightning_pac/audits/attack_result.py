@@ -32,7 +32,11 @@ class AttackResult:
     method: str
 
     def refutes(self, bound: float) -> bool:
-        """Whether the attack contradicts the claim that no attack succeeds with a probability above `bound`."""
+        """Whether the attack contradicts the claim that no attack succeeds with a probability above `bound`.
+
+        Args:
+            bound: Claimed bound on the success of every attack.
+        """
         return self.interval[0] > bound
 
     def to_estimate(self) -> Estimate:

@@ -47,6 +47,9 @@ def membership_attack(
         space: The secret space.
         confidence: Level of the interval. It treats trials, not records, as independent (Hoeffding).
 
+    Raises:
+        ValueError: If beliefs, secrets and space do not fit each other.
+
     Source: *PAC-Private Responses*, Proposition 6.1.
 
     Example:
@@ -98,11 +101,19 @@ class MembershipAudit:
         return np.asarray(math.log(self.beliefs.shape[-1]) + terms.sum(axis=-1).mean(axis=-1))
 
     def success(self, space: SecretSpace) -> Array:
-        """Success of the optimal attack at each moment, shape (c,)."""
+        """Success of the optimal attack at each moment, shape (c,).
+
+        Args:
+            space: The secret space that was played on.
+        """
         return np.array([membership_attack(beliefs, self.secrets, space).success for beliefs in self.beliefs])
 
     def bound(self, space: SecretSpace) -> Array:
-        """Bound on the success of every attack at each moment, shape (c,)."""
+        """Bound on the success of every attack at each moment, shape (c,).
+
+        Args:
+            space: The secret space that was played on.
+        """
         prior = space.individual_prior
         return np.array([membership_success_bound(float(nats), prior) for nats in self.mutual_information])
 
@@ -138,6 +149,9 @@ def simulate_beliefs(
         checkpoints: Numbers of responses after which to record the posteriors; only the last one if None.
         rule: Noise rule.
         generator: Source of noise and secrets, the process-wide secure generator if None.
+
+    Raises:
+        ValueError: If there is no trial, or the checkpoints do not ascend within the number of queries.
 
     Source: *PAC-Private Responses*, section 6.3 (Table 4).
 

@@ -34,11 +34,19 @@ class RecoveryAudit:
     num_correct: int
 
     def bound(self, mutual_information: float) -> float:
-        """Bound on the success of every attack after so many nats."""
+        """Bound on the success of every attack after so many nats.
+
+        Args:
+            mutual_information: What was released, in nats.
+        """
         return 1.0 if self.prior >= 1 else membership_success_bound(mutual_information, self.prior)
 
     def refutes(self, mutual_information: float) -> bool:
-        """Whether the attack contradicts the claim that no more than this was released."""
+        """Whether the attack contradicts the claim that no more than this was released.
+
+        Args:
+            mutual_information: What is claimed to have been released, in nats.
+        """
         return self.interval[0] > self.bound(mutual_information)
 
 
@@ -62,6 +70,9 @@ def recovery_attack(
         records: The n records in question, at most 16: all 2^n guesses are tried.
         num_correct: k.
         confidence: Level of the interval (Clopper and Pearson).
+
+    Raises:
+        ValueError: If there are too many records, k is not from 1 to their number, or the shapes do not fit.
 
     Source: *PAC-Private Algorithms*, Appendix C, with the prior of the finite table (ours).
 
@@ -110,6 +121,9 @@ def informed_membership_prior(
         num_known: Records whose membership is known, drawn at random.
         num_trials: Draws of the secret and of the records.
         rng: Generator or seed of the simulation.
+
+    Raises:
+        ValueError: If no record is left to guess.
 
     Source: ours.
 

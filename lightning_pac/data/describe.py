@@ -76,6 +76,9 @@ def describe_loader(dataloader: Any) -> Sampling:
 def count_records(dataloader: DataLoader[Any]) -> int:
     """How many records the loader draws from: its dataset's, or those of a `SubsetRandomSampler`.
 
+    Args:
+        dataloader: Any loader.
+
     Example:
         >>> count_records(DataLoader(range(100), batch_size=8))
         100
@@ -91,6 +94,9 @@ def order_is_public(dataloader: DataLoader[Any]) -> bool:
 
     Our own loaders draw from the operating system. A stock loader shuffles with torch's global generator, which
     `seed_everything` seeds (Lightning's command line does so with 0 by default), or with a generator it was given.
+
+    Args:
+        dataloader: Any loader.
     """
     if isinstance(dataloader, PrivateDataLoader):
         return not dataloader.sampling.random_draws

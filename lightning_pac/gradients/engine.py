@@ -69,6 +69,9 @@ def make_engine(name: EngineName = "auto") -> GradientEngine:
         name: `one_backward` is ours; `opacus` instantiates every per-example gradient with Opacus' hooks, to compare
             with. `auto` is the first.
 
+    Raises:
+        ValueError: If there is no engine of that name.
+
     Example:
         >>> engine = make_engine("auto")
         >>> linear = nn.Linear(3, 2)
@@ -94,6 +97,9 @@ def make_engine(name: EngineName = "auto") -> GradientEngine:
 
 def flat_sum(sums: Sequence[Tensor]) -> Tensor:
     """The sums as one vector: without a copy where they lie side by side in one buffer, as those of an engine do.
+
+    Args:
+        sums: Tensors of one type on one device, as `clipped_sum` returns them.
 
     Example:
         >>> buffer = torch.arange(5.0)

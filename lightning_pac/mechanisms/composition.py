@@ -161,6 +161,9 @@ class AdaptiveComposition:
             outputs: n x m labels, or n x m x d scores.
             values: The released vectors, n x K (`BatchRelease.values`).
             budget: The budgets that were asked for, a number or n numbers.
+
+        Raises:
+            ValueError: If outputs, values and budgets do not fit each other.
         """
         rows = np.asarray(outputs)
         released = np.asarray(values, dtype=np.float64)

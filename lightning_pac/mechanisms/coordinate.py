@@ -59,6 +59,9 @@ class StreamingCoordinateNoise:
     def update(self, output: npt.ArrayLike) -> bool:
         """Take one output into account; whether the variances have converged.
 
+        Args:
+            output: One output, shape (d,).
+
         Raises:
             ValueError: If the output is not a finite vector of the shape of the earlier ones.
         """
@@ -83,7 +86,14 @@ class StreamingCoordinateNoise:
         return self.converged
 
     def noise(self, budget: float) -> GaussianNoise:
-        """Noise of the linear rule for the variances so far; an estimate, without certificate."""
+        """Noise of the linear rule for the variances so far; an estimate, without certificate.
+
+        Args:
+            budget: Mutual information in nats.
+
+        Raises:
+            ValueError: If the budget is not positive, or no output has been seen.
+        """
         if not (math.isfinite(budget) and budget > 0):
             raise ValueError(f"A mutual information budget must be positive and finite, got {budget!r}.")
         variances = linear_variances(self.variances, budget)

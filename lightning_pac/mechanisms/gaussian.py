@@ -85,7 +85,12 @@ class GaussianNoise:
         return np.asarray(root.T @ root)
 
     def sample(self, size: int | None = None, generator: SecureGenerator | None = None) -> Array:
-        """Draw noise: shape (d,), or (size, d)."""
+        """Draw noise: shape (d,), or (size, d).
+
+        Args:
+            size: Number of draws; one without this dimension if None.
+            generator: Source of the noise, the process-wide secure generator if None.
+        """
         source = secure_generator() if generator is None else generator
         shape: tuple[int, ...] = (len(self.variances),) if size is None else (size, len(self.variances))
         return self.directions.expand(source.normal(shape) * np.sqrt(self.variances))

@@ -70,6 +70,9 @@ def coupled_differences(outputs: npt.ArrayLike, memberships: npt.ArrayLike) -> A
 
     Returns:
         Shape (N, d).
+
+    Raises:
+        ValueError: If the shapes do not fit, or a record is not in exactly half of the subsets.
     """
     matrix = np.asarray(outputs, dtype=np.float64)
     table = np.asarray(memberships, dtype=np.bool_)

@@ -67,7 +67,12 @@ class ReleasedMechanism:
         return self.noise.power
 
     def sample(self, size: int, generator: SecureGenerator | None = None) -> Array:
-        """Draw noise, shape (size, d)."""
+        """Draw noise, shape (size, d).
+
+        Args:
+            size: Number of draws.
+            generator: Source of the noise, the process-wide secure generator if None.
+        """
         noise = self.noise.sample(size, generator)
         return noise if self.basis is None else np.asarray(noise @ self.basis.T)
 
@@ -104,7 +109,13 @@ class ReleasedMechanism:
         return self.law.admit(matrix, self.noise.smallest_deviation)
 
     def open_account(self, ledger: PrivacyLedger, name: str, budget: float | None = None) -> LedgerAccount:
-        """The ledger's account of this mechanism's releases, in nats of mutual information."""
+        """The ledger's account of this mechanism's releases, in nats of mutual information.
+
+        Args:
+            ledger: An open ledger.
+            name: Of the account.
+            budget: The most that it may spend in nats; None leaves it to the ledger's total.
+        """
         return ledger.account(name, "mutual_information", self.declaration(), budget)
 
     def declaration(self) -> dict[str, Any]:
@@ -118,7 +129,11 @@ class ReleasedMechanism:
         }
 
     def card(self, num_releases: int = 1) -> PrivacyCard:
-        """What is guaranteed after that many releases."""
+        """What is guaranteed after that many releases.
+
+        Args:
+            num_releases: How many outputs were released.
+        """
         total = num_releases * self.mutual_information
         guarantees = [
             Guarantee(
@@ -158,6 +173,9 @@ class ReleasedMechanism:
     def save(self, path: str | Path) -> Path:
         """Write the mechanism to one `.npz` file; a finite law's file holds the un-noised outputs, so keep it private.
 
+        Args:
+            path: Where to; the suffix becomes `.npz`.
+
         Returns:
             The path, with the suffix.
         """
@@ -180,6 +198,9 @@ class ReleasedMechanism:
     @classmethod
     def load(cls, path: str | Path) -> "ReleasedMechanism":
         """Read what `save` wrote.
+
+        Args:
+            path: What `save` returned.
 
         Raises:
             ValueError: If the file is not a released mechanism.

@@ -95,6 +95,14 @@ def isotropic_covariance(
     Ave: `sigma^2 = a/(2 eps) max_(i,j) sum_l w_l Delta_l(i,j)^2`; the maximum is outside the sum, which is never more
     than the paper's. Joint: the paper's `a/(2 eps) max_l max_(i,j) Delta_l(i,j)^2`, or the root of the log-sum-exp.
 
+    Args:
+        sensitivities: `Delta_l(i, j)` of each secret pair and slice, shape (num_pairs, num_slices).
+        profile: The slices and their weights.
+        epsilon: Sliced budget in nats.
+        renyi_order: `a` > 1.
+        notion: `ave` or `joint`.
+        joint: `logsumexp`, or `max` for the paper's largest slice.
+
     Returns:
         Covariance of shape (dimension, dimension).
 

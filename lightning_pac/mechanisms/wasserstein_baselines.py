@@ -66,6 +66,9 @@ def baselines(
     Returns:
         The baselines by name.
 
+    Raises:
+        ValueError: if epsilon is not above 0, or the order not above 1.
+
     Example:
         >>> scenario = AttributeScenario.from_shifts({"a": [0.0], "b": [1.0]})
         >>> baselines(scenario, None, epsilon=2.0, renyi_order=4)["general_wasserstein"].scale

@@ -40,6 +40,9 @@ class SecureGenerator:
     Args:
         seed: Makes every draw reproducible, hence public. For tests only; it warns.
 
+    Raises:
+        TypeError: If the seed is not an integer.
+
     Example:
         >>> generator = SecureGenerator()
         >>> generator.normal((2, 3)).shape
@@ -67,6 +70,9 @@ class SecureGenerator:
 
         Args:
             key: At least 32 bytes from the operating system's randomness, for this generator only and never stored.
+
+        Raises:
+            ValueError: If the key has less than 32 bytes.
 
         Example:
             >>> key = os.urandom(32)
@@ -118,7 +124,15 @@ class SecureGenerator:
     @overload
     def integers(self, high: int, size: Size) -> npt.NDArray[np.int64]: ...
     def integers(self, high: int, size: Size | None = None) -> int | npt.NDArray[np.int64]:
-        """Unbiased integers from 0 to `high - 1`: one `int` without a size, else an int64 array."""
+        """Unbiased integers from 0 to `high - 1`: one `int` without a size, else an int64 array.
+
+        Args:
+            high: From 1 to 2**63.
+            size: Shape of the array.
+
+        Raises:
+            ValueError: If `high` is out of range.
+        """
         if not 1 <= high <= 2**63:
             raise ValueError(f"high must be from 1 to 2**63, got {high}.")
         shape = _shape(size if size is not None else ())
@@ -140,6 +154,9 @@ class SecureGenerator:
 
         Args:
             weights: Non-negative probabilities, shape (m,), with sum one.
+
+        Raises:
+            ValueError: If the weights are not one row of non-negative numbers with sum one.
         """
         probabilities = np.asarray(weights, dtype=np.float64)
         total = float(probabilities.sum()) if probabilities.size else 0.0
@@ -150,7 +167,15 @@ class SecureGenerator:
         return min(index, int(np.flatnonzero(probabilities)[-1]))
 
     def bernoulli(self, rate: float, size: Size) -> npt.NDArray[np.bool_]:
-        """Independent coins that are True with probability `rate`."""
+        """Independent coins that are True with probability `rate`.
+
+        Args:
+            rate: Probability of True, in [0, 1].
+            size: Shape of the array.
+
+        Raises:
+            ValueError: If the rate is not a probability.
+        """
         if not 0.0 <= rate <= 1.0:
             raise ValueError(f"rate must be a probability, got {rate!r}.")
         return self.uniform(size) < rate
@@ -160,6 +185,9 @@ class SecureGenerator:
 
         Values are computed in float32 (float64 for a float64 tensor) from 63-bit integers. One call on one flat
         buffer is much faster than one call per parameter.
+
+        Args:
+            tensor: Of a floating-point type, on any device.
         """
         from lightning_pac.randomness.normal import fill_normal_
 

@@ -43,6 +43,12 @@ def round_to_grid(value: Value, step: float) -> Value:
 def release_grid(sigma: float) -> float:
     """Largest power of two that is at most `2**-10 * sigma`, the step of the grid a release is rounded to.
 
+    Args:
+        sigma: Standard deviation of the noise.
+
+    Raises:
+        ValueError: If sigma is not positive and finite.
+
     Example:
         >>> release_grid(1.5) == 2.0**-10
         True
@@ -68,6 +74,9 @@ def missing_tail(num_draws: float) -> float:
 
     Args:
         num_draws: Normal values drawn in the whole run: coordinates times steps.
+
+    Raises:
+        ValueError: If the number is negative.
 
     Example:
         >>> missing_tail(270_000 * 4_000) < 1e-7

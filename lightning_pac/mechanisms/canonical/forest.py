@@ -73,7 +73,15 @@ class FixedForest:
 
     @classmethod
     def random(cls, num_features: int, num_trees: int, depth: int, num_classes: int, seed: int = 0) -> "FixedForest":
-        """Trees on features drawn from a public seed; `dataclasses.replace` sets what else there is."""
+        """Trees on features drawn from a public seed; `dataclasses.replace` sets what else there is.
+
+        Args:
+            num_features: Features of a record.
+            num_trees: Trees.
+            depth: Depth of each.
+            num_classes: Classes.
+            seed: Public.
+        """
         rng = np.random.default_rng(seed)
         orders = [rng.permutation(num_features)[:depth].tolist() for _ in range(num_trees)]
         return cls(orders, num_classes)
@@ -109,7 +117,12 @@ class FixedForest:
         return np.concatenate([self._fit_tree(order, rows, classes) for order in self.feature_orders])
 
     def predict(self, vector: npt.ArrayLike, features: npt.ArrayLike) -> npt.NDArray[np.int64]:
-        """Classes by the majority of the trees, the smallest of equal ones, shape (n,)."""
+        """Classes by the majority of the trees, the smallest of equal ones, shape (n,).
+
+        Args:
+            vector: What `fit` returned, with noise.
+            features: Records, shape (n, num_features).
+        """
         rows = np.asarray(features, dtype=np.float64)
         votes = np.zeros((len(rows), self.num_classes), dtype=np.int64)
         trees = np.asarray(vector, dtype=np.float64).reshape(len(self.feature_orders), -1)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from lightning_pac.data import private_loader as private_loader
     from lightning_pac.gradients import make_engine as make_engine
     from lightning_pac.mechanisms import AdaptiveComposition as AdaptiveComposition
+    from lightning_pac.mechanisms import JointRelease as JointRelease
     from lightning_pac.mechanisms import PACResponder as PACResponder
     from lightning_pac.mechanisms import PositiveNoise as PositiveNoise
     from lightning_pac.mechanisms import ReleasedMechanism as ReleasedMechanism
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from lightning_pac.mechanisms import privatize as privatize
     from lightning_pac.modules import DistilledDataModule as DistilledDataModule
     from lightning_pac.modules import FullGaussian as FullGaussian
+    from lightning_pac.modules import JointDecoding as JointDecoding
     from lightning_pac.modules import LearnerEnsemble as LearnerEnsemble
     from lightning_pac.modules import MixtureDecoder as MixtureDecoder
     from lightning_pac.modules import SavedResponder as SavedResponder
@@ -71,6 +73,8 @@ _EXPORTS: dict[str, str] = {
     "FixedSize": "lightning_pac.scenarios",
     "FullGaussian": "lightning_pac.modules",
     "Guarantee": "lightning_pac.accountants",
+    "JointDecoding": "lightning_pac.modules",
+    "JointRelease": "lightning_pac.mechanisms",
     "LearnerEnsemble": "lightning_pac.modules",
     "MixtureDecoder": "lightning_pac.modules",
     "PACResponder": "lightning_pac.mechanisms",

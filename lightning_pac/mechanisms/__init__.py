@@ -16,6 +16,7 @@ from lightning_pac.mechanisms.estimators import FittedEstimator
 from lightning_pac.mechanisms.filters import FilteredLabels, bayes_filter, hypothesis_filter
 from lightning_pac.mechanisms.gaussian import GaussianNoise, NoiseRule, calibrate_gaussian
 from lightning_pac.mechanisms.individual import coupled_differences, individual_noise
+from lightning_pac.mechanisms.joint_release import JointRelease
 from lightning_pac.mechanisms.lattice import LatticeNoise, calibrate_lattice
 from lightning_pac.mechanisms.mixture_noise import MixtureNoise
 from lightning_pac.mechanisms.noise_certificate import bounded_output_information, certify_noise, logdet_information
@@ -60,6 +61,7 @@ __all__ = [
     "FixSigns",
     "FixedForest",
     "GaussianNoise",
+    "JointRelease",
     "KnownMoments",
     "LatticeNoise",
     "MixtureNoise",

@@ -8,8 +8,10 @@ from lightning_pac.modules.srpac.decoders import (
     PosteriorDecoder,
     SoftmaxDecoder,
 )
+from lightning_pac.modules.srpac.joint_decoding import JointDecoding
 from lightning_pac.modules.srpac.perturbations import (
     DiagonalGaussian,
+    FixedNoise,
     FullGaussian,
     GaussianMixture,
     IsotropicGaussian,
@@ -25,10 +27,12 @@ from lightning_pac.modules.srpac.utility import SquaredNorm, SubspaceNorm, Weigh
 __all__ = [
     "Decoder",
     "DiagonalGaussian",
+    "FixedNoise",
     "FullGaussian",
     "GaussianDecoder",
     "GaussianMixture",
     "IsotropicGaussian",
+    "JointDecoding",
     "LowRankGaussian",
     "MembershipDecoder",
     "MixtureDecoder",

@@ -19,7 +19,7 @@ __all__ = [
     "SoftmaxDecoder",
 ]
 
-# Pairs of a release and a possible secret, times the secret's size, that are held at a time.
+# Pairs of a release and a possible secret, times the size of either, that are held at a time.
 _CHUNK_VALUES = 2**23
 
 
@@ -62,7 +62,7 @@ class Decoder(nn.Module, ABC):
             candidates: What the decoder decodes, for each possible secret: shape (m,) or (m, p).
             log_prior: Shape (m,).
         """
-        width = max(1, candidates[0].numel())
+        width = max(1, candidates[0].numel(), release.shape[1])
         rows = max(1, _CHUNK_VALUES // (len(candidates) * width))
         parts = []
         for start in range(0, len(release), rows):

@@ -13,6 +13,7 @@ from lightning_pac.mechanisms import MixtureNoise
 
 __all__ = [
     "DiagonalGaussian",
+    "FixedNoise",
     "FullGaussian",
     "GaussianMixture",
     "IsotropicGaussian",
@@ -96,6 +97,29 @@ class Perturbation(nn.Module, ABC):
 
     def _single(self, loading: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return loading.new_zeros(1), loading.new_zeros(1, self.dimension), loading[None]
+
+
+class FixedNoise(Perturbation):
+    """Noise as it was certified, with nothing to train: for a decoder to play against.
+
+    Args:
+        noise: The noise.
+
+    Example:
+        >>> round(FixedNoise(MixtureNoise.gaussian([[2.0]])).power().item(), 4)
+        2.0
+    """
+
+    def __init__(self, noise: MixtureNoise) -> None:
+        super().__init__(noise.dimension)
+        self.log_scale.requires_grad_(False)
+        self.register_buffer("log_weights", torch.from_numpy(np.log(noise.weights)).float())
+        self.register_buffer("means", torch.from_numpy(noise.means).float())
+        self.register_buffer("loadings", torch.from_numpy(noise.loadings).float())
+
+    @override
+    def shape(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.get_buffer("log_weights"), self.get_buffer("means"), self.get_buffer("loadings")
 
 
 class IsotropicGaussian(Perturbation):

@@ -11,7 +11,10 @@ from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 from torchmetrics import Metric
 
+from lightning_pac.callbacks._delivered_records import DeliveredRecords
+from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.randomness import release_grid, round_to_grid, secure_generator
+from lightning_pac.strategies import Ranks
 
 __all__ = ["PrivateMetric", "unsuited_states"]
 
@@ -29,15 +32,28 @@ class PrivateMetric:
     Which metrics are private shows only when they are logged, after their first update: until `is_private` is set,
     the metric keeps its own sums as well.
 
+    Several ranks add up their sums on rank zero, which charges and draws the noise once; all compute the value from the
+    same release. What is wrong with one rank's records is raised by all of them.
+
     Args:
         metric: The metric; see `unsuited_states`.
         max_contribution: C.
         noise_multiplier: Sigma.
-        charge: Called before the noise is drawn; returns whether the release is paid for.
+        charge: Called before the noise is drawn, on rank zero; returns whether the release is paid for.
+        delivered: The records that this rank was given, of which no more can be added; None bounds nothing.
+        ranks: The processes that evaluate together.
+        name: Its name in the module, by which the ranks tell that they release the same metric.
     """
 
     def __init__(
-        self, metric: Metric, max_contribution: float, noise_multiplier: float, charge: Callable[[], bool]
+        self,
+        metric: Metric,
+        max_contribution: float,
+        noise_multiplier: float,
+        charge: Callable[[], bool],
+        delivered: DeliveredRecords | None = None,
+        ranks: Ranks | None = None,
+        name: str = "",
     ) -> None:
         self.metric = metric
         self.is_private = False
@@ -45,14 +61,20 @@ class PrivateMetric:
         self._max_contribution = max_contribution
         self._noise_multiplier = noise_multiplier
         self._charge = charge
+        self._delivered = delivered
+        self._ranks = ranks or Ranks()
+        self._name = name
         self._blank = copy.deepcopy(metric)
         self._blank.reset()
+        self._blank.distributed_available_fn = _alone  # what it computes from is the sum over all ranks already
         self._scratch = copy.deepcopy(self._blank)
         self._influential = _influential_states(self._blank)
         self._total = torch.zeros_like(self._flatten(self._blank))
         self._released: Any = None
         self._inside_forward = False
         self._problem: str | None = None
+        self._rows = 0
+        self._rows_in_batch = (0, 0)  # of the batch of that number
         self._own = {name: getattr(metric, name) for name in ("forward", "update", "compute", "reset")}
         for name, replacement in (
             ("forward", self._forward),
@@ -62,17 +84,15 @@ class PrivateMetric:
         ):
             setattr(metric, name, replacement)
 
-    def require_records(self) -> None:
-        """Refuse a metric whose updates do not fall into records.
+    def make_private(self) -> None:
+        """From now on, show the noised value only.
 
         Raises:
-            MisconfigurationException: Says how it was updated.
+            MisconfigurationException: If updates do not fall into records; several ranks raise it together, later.
         """
-        if self._problem is not None:
-            raise MisconfigurationException(
-                f"{type(self.metric).__name__} {self._problem}, so what one record adds cannot be told: update it with "
-                "tensors that have one row a record."
-            )
+        self.is_private = True
+        if self._ranks.size == 1:
+            self._require_records()
 
     def restore(self) -> None:
         """Give the metric its own methods back; what it holds exactly is forgotten."""
@@ -105,26 +125,55 @@ class PrivateMetric:
         if not self.is_private or self._inside_forward:
             return self._own["compute"]()
         if self._released is None:
-            if self._charge():
-                deviation = self._noise_multiplier * self._max_contribution
-                noise = secure_generator().fill_normal_(torch.empty_like(self._total)) * deviation
-                self.last = self._evaluate(round_to_grid(self._total + noise, release_grid(deviation)))
+            sums = self._ranks.exchange(self._own_share, self._release)
+            if sums is not None:
+                self.last = self._evaluate(sums)
             self._released = self._evaluate(torch.zeros_like(self._total)) if self.last is None else self.last
         return self._released
+
+    def _require_records(self) -> None:
+        if self._problem is not None:
+            raise MisconfigurationException(
+                f"{type(self.metric).__name__} {self._problem}, so what one record adds cannot be told: update it once "
+                "a batch, with tensors that have one row a record."
+            )
+
+    def _own_share(self) -> tuple[str, Tensor]:
+        self._require_records()
+        return self._name, self._total
+
+    def _release(self, shares: list[tuple[str, Tensor]]) -> Tensor | None:
+        """The sums of all ranks with noise, or None if a release is not paid for; called on rank zero."""
+        names = {name for name, _ in shares}
+        if len(names) > 1:
+            raise PrivacyViolationError(
+                f"The ranks release different metrics at once ({', '.join(sorted(names))}), so that sums of one would "
+                "enter another: log the same metrics in the same order on every rank."
+            )
+        if not self._charge():
+            return None
+        deviation = self._noise_multiplier * self._max_contribution
+        total = torch.stack([share for _, share in shares]).sum(0)
+        noise = secure_generator().fill_normal_(torch.empty_like(total)) * deviation
+        return round_to_grid(total + noise, release_grid(deviation))
 
     def _reset(self) -> None:
         if not self._inside_forward:
             self._total = torch.zeros_like(self._total)
             self._released = None
+            self._rows, self._rows_in_batch = 0, (0, 0)
         self._own["reset"]()
 
     def _add(self, *args: Any, **kwargs: Any) -> None:
+        if self._delivered is not None and self._delivered.in_batch == 0:
+            return
         sizes: set[int] = set()
         apply_to_collection((args, kwargs), Tensor, lambda tensor: sizes.add(len(tensor)) if tensor.ndim else None)
-        if len(sizes) != 1:
-            self._problem = f"was updated with tensors of {sorted(sizes)} records"
-            if self.is_private:
-                self.require_records()
+        self._problem = self._problem or self._problem_of(sizes)
+        if self._problem is not None:
+            # Other ranks wait for this one's share, with which they learn of the problem.
+            if self.is_private and self._ranks.size == 1:
+                self._require_records()
             return
         one = self._scratch
         for record in range(sizes.pop()):
@@ -137,6 +186,22 @@ class PrivateMetric:
             # As with gradients, a contribution that is not finite counts as zero.
             if bool(added.isfinite().all()):
                 self._total += added * (self._max_contribution / added.norm().clamp(min=1e-300)).clamp(max=1.0)
+
+    def _problem_of(self, sizes: set[int]) -> str | None:
+        """Why an update with tensors of these lengths does not add each record once."""
+        if len(sizes) != 1:
+            return f"was updated with tensors of {sorted(sizes)} records"
+        if self._delivered is None:
+            return None
+        rows, delivered = next(iter(sizes)), self._delivered
+        self._rows += rows
+        batch, in_batch = self._rows_in_batch
+        self._rows_in_batch = (delivered.batch, rows + (in_batch if batch == delivered.batch else 0))
+        if delivered.in_batch is not None and self._rows_in_batch[1] > delivered.in_batch:
+            return f"was updated with {self._rows_in_batch[1]} rows in a batch of {delivered.in_batch} records"
+        if self._rows > delivered.in_all:
+            return f"was updated with {self._rows} rows for {delivered.in_all} records"
+        return None
 
     def _flatten(self, metric: Metric) -> Tensor:
         states = [getattr(metric, name).detach().reshape(-1).to("cpu", torch.float64) for name in self._influential]
@@ -155,6 +220,10 @@ class PrivateMetric:
             setattr(noised, name, part.to(self.metric.device, torch.float32))
         noised._update_count = 1
         return noised.compute()
+
+
+def _alone() -> bool:
+    return False
 
 
 def unsuited_states(metric: Metric) -> list[str]:

@@ -3,11 +3,26 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+
 from lightning_pac.accountants import LedgerAccount, PrivacyLedger
 from lightning_pac.accountants.journal import Attempt, TrainingAttempt
 from lightning_pac.strategies import Ranks
 
-__all__ = ["SharedAccount", "SharedAttempt"]
+__all__ = ["SharedAccount", "SharedAttempt", "check_path"]
+
+
+def check_path(ledger: PrivacyLedger | str | Path | None, ranks: Ranks) -> None:
+    """Refuse an open ledger for several processes, which has one writer.
+
+    Raises:
+        MisconfigurationException: If each process would hold it.
+    """
+    if isinstance(ledger, PrivacyLedger) and ranks.size > 1:
+        raise MisconfigurationException(
+            f"ledger is open already, but {ranks.size} processes cannot each hold {ledger.path}: give its path as "
+            "ledger=, which rank zero then opens."
+        )
 
 
 class SharedAccount:

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from lightning_pac.accountants import LedgerAccount, PrivacyLedger, SRPPAccountant
 from lightning_pac.callbacks._arguments import RunArguments
 from lightning_pac.callbacks._run_journal import RunJournal, open_account
-from lightning_pac.callbacks._shared_account import SharedAccount
+from lightning_pac.callbacks._shared_account import SharedAccount, check_path
 from lightning_pac.callbacks._step_sampling import declared_sampling
 from lightning_pac.data import PrivateDataLoader, ResumableDataLoader, count_records, describe_loader
 from lightning_pac.exceptions import BudgetExceededError, LedgerMismatchError
@@ -116,11 +116,7 @@ def open_journal(
     currency = accountant.metric_name.removeprefix("privacy/").removesuffix("_epsilon")
     pointer = resumed["journal"] if resumed is not None else None
     name = pointer["account"] if pointer is not None else None
-    if isinstance(arguments.ledger, PrivacyLedger) and ranks.size > 1:
-        raise MisconfigurationException(
-            f"ledger is open already, but {ranks.size} processes cannot each hold {arguments.ledger.path}: give its "
-            "path as ledger=, which rank zero then opens."
-        )
+    check_path(arguments.ledger, ranks)
 
     def opened() -> tuple[PrivacyLedger, LedgerAccount]:
         ledger = _open_ledger(arguments.ledger, log_dir, resumed)

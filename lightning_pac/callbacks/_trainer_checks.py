@@ -21,7 +21,7 @@ from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signatu
 from lightning_pac.gradients.refusals import refuse_mixing_layers
 from lightning_pac.strategies import PrivateDDPStrategy
 
-__all__ = ["check_model", "check_optimizer", "check_trainer", "monitored_names"]
+__all__ = ["check_model", "check_optimizer", "check_trainer", "monitored_names", "refuse_searches"]
 
 PRECISIONS = ("32-true", "64-true", "bf16-mixed", "bf16-true")
 
@@ -53,6 +53,21 @@ def check_trainer(trainer: pl.Trainer, pl_module: pl.LightningModule, callback: 
     """
     for problem in _trainer_problems(trainer, pl_module, callback):
         raise MisconfigurationException(f"{type(callback).__name__}: {problem}.")
+
+
+def refuse_searches(trainer: pl.Trainer, callback: pl.Callback, stage: str) -> None:
+    """Refuse callbacks that run the loop of this stage without any other callback, and so without protection.
+
+    Raises:
+        MisconfigurationException: Names the callback and the way out.
+    """
+    kinds = (BatchSizeFinder, LearningRateFinder) if stage == "fit" else (BatchSizeFinder,)
+    for other in trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(other, kinds):
+            raise MisconfigurationException(
+                f"{type(other).__name__} removes {type(callback).__name__} and all other callbacks while it searches, "
+                "so that nothing is private meanwhile: search on public data, with a Trainer of its own."
+            )
 
 
 def check_model(pl_module: pl.LightningModule, dataloader: Any = None, datamodule: Any = None) -> None:

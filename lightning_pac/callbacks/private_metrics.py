@@ -1,7 +1,7 @@
 """Validation and test metrics with noise, charged like any other release."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,13 @@ from torchmetrics import Metric, MetricCollection
 from typing_extensions import override
 
 from lightning_pac.accountants import LedgerAccount, PrivacyLedger, SRPPAccountant
+from lightning_pac.callbacks._delivered_records import DeliveredRecords, divide_evaluation
 from lightning_pac.callbacks._private_metric import PrivateMetric, unsuited_states
+from lightning_pac.callbacks._shared_account import check_path
+from lightning_pac.callbacks._trainer_checks import refuse_searches
 from lightning_pac.exceptions import BudgetExceededError
 from lightning_pac.scenarios import Poisson, TwoWorldScenario
+from lightning_pac.strategies import Ranks
 
 __all__ = ["PrivateMetrics"]
 
@@ -32,10 +36,13 @@ class PrivateMetrics(pl.Callback):
     noised value, so early stopping and model selection on it are free. Once the budget is spent, the last value is
     repeated, with a warning.
 
+    On several devices each rank evaluates its own records, none of them twice; rank zero, which alone has the ledger,
+    adds up the sums and noises them once, and every rank sees that value.
+
     Note:
-        Log the torchmetrics object itself, ``self.log("val/accuracy", self.accuracy)``, once an epoch. Each record is
-        evaluated on its own, which takes about a tenth of a millisecond a record and metric. Metrics that are not named
-        stay as they are.
+        Log the torchmetrics object itself, ``self.log("val/accuracy", self.accuracy)``, once an epoch, updated with one
+        row a record. Each record is evaluated on its own, which takes about a tenth of a millisecond a record and
+        metric. A record that several loaders hold counts as several. Metrics that are not named stay as they are.
 
     Example::
 
@@ -54,7 +61,8 @@ class PrivateMetrics(pl.Callback):
 
     Raises:
         ValueError: If an argument is out of range.
-        MisconfigurationException: In an evaluation, if a named metric has no bound on what a record adds to it.
+        MisconfigurationException: In an evaluation, if a named metric has no bound on what a record adds to it, or a
+            loader may deliver a record more than once.
     """
 
     def __init__(
@@ -96,6 +104,15 @@ class PrivateMetrics(pl.Callback):
         self._warned_missing = False
         self._log: Any = None
         self._logged: set[str] = set()
+        self._is_open = False
+        self._delivered: DeliveredRecords | None = None
+        self._undo_division: Callable[[], None] | None = None
+
+    @override
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        refuse_searches(trainer, self, stage)
+        if trainer.world_size > 1 and stage != "predict":
+            self._undo_division = divide_evaluation(trainer)
 
     @override
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -104,6 +121,26 @@ class PrivateMetrics(pl.Callback):
     @override
     def on_test_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._begin(trainer, pl_module)
+
+    @override
+    def on_validation_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        self._records().begin_batch(batch_idx, dataloader_idx)
+
+    @override
+    def on_test_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        self._records().begin_batch(batch_idx, dataloader_idx)
+
+    @override
+    def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._records().end_batches()
+
+    @override
+    def on_test_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._records().end_batches()
 
     @override
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -120,18 +157,21 @@ class PrivateMetrics(pl.Callback):
     @override
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         self._restore(pl_module)
+        if self._undo_division is not None:
+            self._undo_division()
+            self._undo_division = None
         if self._ledger is not None and self._ledger is not self._given:
             self._ledger.close()
         self._ledger = self._account = None
+        self._is_open = False
 
     def _begin(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if trainer.world_size > 1:
-            raise MisconfigurationException(
-                f"Private metrics are summed and noised in one process, and there are {trainer.world_size}: validate "
-                "and test with devices=1."
-            )
-        if self._account is None:
-            self._account = self._open_account()
+        ranks = Ranks.of(trainer)
+        if not self._is_open:
+            check_path(self._given, ranks)
+            ranks.from_first(self._open_account)
+            self._is_open = True
+        self._delivered = DeliveredRecords.of(trainer)
         charge = self._sanity_charge if trainer.sanity_checking else self._charge
         for module in pl_module.modules():
             if isinstance(module, MetricCollection):
@@ -142,7 +182,9 @@ class PrivateMetrics(pl.Callback):
             if not isinstance(metric, Metric) or (self._known is not None and name not in self._known):
                 continue
             if metric._defaults and not unsuited_states(metric):
-                private = PrivateMetric(metric, self.max_contribution, self.noise_multiplier, charge)
+                private = PrivateMetric(
+                    metric, self.max_contribution, self.noise_multiplier, charge, self._delivered, ranks, name
+                )
                 private.last = self._last.get(name)
                 private.is_private = self._known is not None
                 self._private[name] = private
@@ -158,9 +200,7 @@ class PrivateMetrics(pl.Callback):
                 )
             if kwargs.get("on_step"):
                 raise MisconfigurationException(f"{name!r} is logged at every step, each a release: log it on_epoch.")
-            private = self._find(name, value)
-            private.require_records()
-            private.is_private = True
+            self._find(name, value).make_private()
             self._logged.add(name)
         self._log(name, value, *args, **kwargs)
 
@@ -195,14 +235,18 @@ class PrivateMetrics(pl.Callback):
             pl_module.__dict__.pop("log", None)
             self._log = None
 
-    def _open_account(self) -> LedgerAccount:
+    def _records(self) -> DeliveredRecords:
+        assert self._delivered is not None
+        return self._delivered
+
+    def _open_account(self) -> None:
         self._ledger = PrivacyLedger.ensure(self._given)
         declaration = {
             "coupling": {"scenario": self.scenario.coupling(), "renyi_order": self.renyi_order},
             "epsilon_of_each": self.epsilon,
             "max_contribution": self.max_contribution,
         }
-        return self._ledger.account(f"metrics {', '.join(self.names)}", "rpp", declaration, self._budget)
+        self._account = self._ledger.account(f"metrics {', '.join(self.names)}", "rpp", declaration, self._budget)
 
     def _charge(self) -> bool:
         assert self._account is not None

@@ -5,7 +5,16 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, Sampler, SequentialSampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+)
 from typing_extensions import override
 
 from lightning_pac.data.batch_samplers import (
@@ -39,7 +48,8 @@ class PrivateDataLoader(DataLoader[Any]):
         fingerprint: Checksum of it over all processes, None if there is one process only.
         draw_dummies: Asked for every microbatch, in this process and before any of its records is loaded, how many
             dummies follow them (copies of the dataset's first record); None from it ends the pass. No dummies if it is
-            None itself.
+            None itself. Where several processes share a microbatch, smaller shares are filled up to the largest first,
+            so that one number, the same in all processes, tells the size of each.
 
     Args:
         dataset: A map-style dataset.
@@ -65,7 +75,7 @@ class PrivateDataLoader(DataLoader[Any]):
         self.draw_dummies: Callable[[], int | None] | None = None
         self.microbatch: int | None = None
         self.fingerprint: int | None = None
-        self._microbatches = _MicrobatchSampler(batches, num_microbatches, share, self._next_dummies)
+        self._microbatches = _MicrobatchSampler(batches, num_microbatches, share, self._padded_size)
         super().__init__(dataset, batch_sampler=self._microbatches, **kwargs)
 
     @override
@@ -85,8 +95,12 @@ class PrivateDataLoader(DataLoader[Any]):
         """Microbatches that workers have been given and that are not delivered yet."""
         return len(self._microbatches.delivered)
 
-    def _next_dummies(self) -> int | None:
-        return 0 if self.draw_dummies is None else self.draw_dummies()
+    def _padded_size(self, largest: int) -> int | None:
+        """Rows that a microbatch is filled up to whose largest share holds so many records; None ends the pass."""
+        if self.draw_dummies is None:
+            return 0
+        dummies = self.draw_dummies()
+        return None if dummies is None else max(1, largest) + dummies
 
     def skip_microbatches(self, count: int) -> None:
         """Leave out the first microbatches of the first optimizer step that the next iteration draws.
@@ -225,7 +239,8 @@ def rebuild_loader(
 
     Raises:
         TypeError: If its dataset has no length.
-        ValueError: If it has a sampler of its own, which would be dropped, or no automatic batching.
+        ValueError: If it has a sampler of its own, which would be dropped, or no automatic batching. With a share, the
+            sampler that Lightning divides records by is no such sampler.
     """
     ours = isinstance(dataloader, PrivateDataLoader) or type(dataloader.batch_sampler) is PoissonBatchSampler
     if not ours and not isinstance(dataloader.dataset, IterableDataset):
@@ -235,13 +250,25 @@ def rebuild_loader(
                 "single records: let the dataset return one record, and give the DataLoader a batch_size."
             )
         inner = getattr(dataloader.batch_sampler, "sampler", None)
-        if type(inner) not in (RandomSampler, SequentialSampler):
+        divided = share is not None and divides_all_records(dataloader, share.rank, share.num_ranks)
+        if type(inner) not in (RandomSampler, SequentialSampler) and not divided:
             raise ValueError(
                 f"The DataLoader has a sampler of its own ({type(inner or dataloader.batch_sampler).__name__}), which "
                 f"sampling={type(sampling).__name__} would silently replace: give it the dataset alone (a "
                 "torch.utils.data.Subset for some of the records)."
             )
     return private_loader(dataloader.dataset, sampling, num_microbatches, share, **_kept_arguments(dataloader))
+
+
+def divides_all_records(dataloader: DataLoader[Any], rank: int, num_ranks: int) -> bool:
+    """Whether torch's own sampler gives that rank its part of the whole dataset, filled up with repeated records."""
+    sampler = dataloader.sampler
+    return (
+        type(sampler) is DistributedSampler
+        and type(dataloader.batch_sampler) is BatchSampler
+        and sampler.dataset is dataloader.dataset
+        and (sampler.rank, sampler.num_replicas) == (rank, num_ranks)
+    )
 
 
 class _MicrobatchSampler(Sampler[list[int]]):
@@ -252,7 +279,7 @@ class _MicrobatchSampler(Sampler[list[int]]):
         batches: _Batches,
         num_microbatches: int,
         share: RankShare | None,
-        draw_dummies: Callable[[], int | None],
+        padded_size: Callable[[int], int | None],
     ) -> None:
         self.batches = batches
         self.num_microbatches = num_microbatches
@@ -260,7 +287,7 @@ class _MicrobatchSampler(Sampler[list[int]]):
         self.skip = 0
         self.position = 0
         self._share = share
-        self._draw_dummies = draw_dummies
+        self._padded_size = padded_size
         self._num_passes = 0
 
     @override
@@ -271,10 +298,11 @@ class _MicrobatchSampler(Sampler[list[int]]):
         for batch in self.batches:
             for number, part in enumerate(self._cut(batch, generator)):
                 if number >= skip:
-                    dummies = self._draw_dummies()
-                    if dummies is None:
+                    size = self._padded_size(len(part) if self._share is None else self._share.largest(part))
+                    if size is None:
                         return
-                    yield self._deliver(part, number) + [PLACEHOLDER] * dummies
+                    rows = self._deliver(part, number)
+                    yield rows + [PLACEHOLDER] * (size - len(rows))
             skip = 0
 
     def __len__(self) -> int:

@@ -41,6 +41,10 @@ class RankShare:
         """This rank's part of a batch, which differs in length by at most one from any other's."""
         return records[self.rank :: self.num_ranks]
 
+    def largest(self, records: list[int]) -> int:
+        """How many records of a batch the rank that takes most of them has."""
+        return -(-len(records) // self.num_ranks)
+
     def fingerprint(self, records: list[int]) -> int:
         """A checksum of the whole batch, by which ranks can tell that they draw the same."""
         return zlib.crc32(np.asarray(records, dtype="<i8").tobytes())

@@ -14,6 +14,7 @@ from lightning_pac.exceptions import PrivacyViolationError
 __all__ = ["Ranks"]
 
 Value = TypeVar("Value")
+Share = TypeVar("Share")
 
 
 class Ranks:
@@ -66,6 +67,35 @@ class Ranks:
         if problem is not None:
             raise problem
         return value
+
+    def exchange(self, bring: Callable[[], Share], answer: Callable[[list[Share]], Value]) -> Value:
+        """Give rank zero what every rank brings; every rank returns its answer, or raises the first error of any.
+
+        Args:
+            bring: Called on every rank; its value can be pickled.
+            answer: Called on rank zero with what was brought, in the order of the ranks; its value can be pickled.
+
+        Example:
+            >>> Ranks().exchange(lambda: 3, sum)
+            3
+        """
+        if self.size == 1:
+            return answer([bring()])
+        try:
+            share: tuple[Any, Exception | None] = (bring(), None)
+        except Exception as error:
+            share = (None, _portable(error))
+        shares: list[Any] | None = [None] * self.size if self.is_first else None
+        dist.gather_object(share, shares, dst=0)
+
+        def reply() -> Value:
+            assert shares is not None
+            for _, problem in shares:
+                if problem is not None:
+                    raise problem
+            return answer([brought for brought, _ in shares])
+
+        return self.from_first(reply)
 
     def check_equal(self, number: int, what: str) -> None:
         """Raise on every rank unless all of them hold the same integer below 2**63.

@@ -1,0 +1,127 @@
+"""Which records an evaluation hands to the metrics, each of them once."""
+
+from collections.abc import Callable
+from typing import Any
+
+import lightning.pytorch as pl
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.trainer.states import TrainerFn
+from torch.utils.data import DataLoader
+
+from lightning_pac.data import PrivateDataLoader, RankShare, count_records, describe_loader, rebuild_loader
+from lightning_pac.data.loader import divides_all_records
+from lightning_pac.scenarios import EpochShuffle, Sequential
+
+__all__ = ["DeliveredRecords", "divide_evaluation"]
+
+
+class DeliveredRecords:
+    """Counts the records that this process was given in one evaluation, so that none can be added to a metric twice.
+
+    Attributes:
+        batch: Number of the batch that was delivered last, over all loaders; 0 before the first.
+        in_batch: Records in it, which is none where it only keeps this rank in step with the others; None outside of
+            the batches.
+        in_all: Records of this evaluation so far.
+
+    Args:
+        loaders: The evaluation's loaders, in the order of their batches.
+    """
+
+    def __init__(self, loaders: list[DataLoader[Any]]) -> None:
+        self.batch = 0
+        self.in_batch: int | None = None
+        self.in_all = 0
+        self._loaders = loaders
+
+    @classmethod
+    def of(cls, trainer: pl.Trainer) -> "DeliveredRecords":
+        """Those of the evaluation that begins.
+
+        Raises:
+            MisconfigurationException: If a loader may deliver a record more than once, on one rank or on several.
+        """
+        combined = _combined_loader(trainer)
+        if len(combined.flattened) > 1 and combined._mode != "sequential":
+            raise MisconfigurationException(
+                f"Loaders that are combined by {combined._mode!r} may deliver a record more than once: pass them as a "
+                "list, which is evaluated one after another."
+            )
+        for loader in combined.flattened:
+            _check_each_record_once(loader, trainer.world_size)
+        return cls(combined.flattened)
+
+    def begin_batch(self, batch_idx: int, dataloader_idx: int) -> None:
+        """Count the records of the batch that is delivered now."""
+        loader = self._loaders[dataloader_idx]
+        if isinstance(loader, PrivateDataLoader):
+            assert loader.num_drawn is not None
+            self.in_batch = loader.num_drawn
+        else:
+            assert loader.batch_size is not None
+            self.in_batch = min(loader.batch_size, count_records(loader) - batch_idx * loader.batch_size)
+        self.in_all += self.in_batch
+        self.batch += 1
+
+    def end_batches(self) -> None:
+        """From now on, a metric may be updated with records of all batches."""
+        self.in_batch = None
+
+
+def divide_evaluation(trainer: pl.Trainer) -> Callable[[], None]:
+    """Divide evaluated records among several ranks without repeating any, and return how to undo that.
+
+    Lightning's sampler fills the ranks' shares up with repeated records, whose contributions would count twice. The
+    division is the same but for these: where a rank has no record for a batch, the batch holds one that does not count.
+    """
+    strategy = trainer.strategy
+    original = strategy.process_dataloader
+    # The order is that of the dataset, so nothing is drawn with this key.
+    share = RankShare(trainer.global_rank, trainer.world_size, bytes(32))
+
+    def process_dataloader(dataloader: object) -> object:
+        processed = original(dataloader)
+        evaluating = trainer.validating or trainer.testing or trainer.sanity_checking
+        if not evaluating or isinstance(processed, PrivateDataLoader) or not isinstance(processed, DataLoader):
+            return processed
+        if not divides_all_records(processed, share.rank, share.num_ranks):
+            return processed  # refused when the evaluation begins
+        assert processed.batch_size is not None
+        step = Sequential(processed.batch_size * share.num_ranks, processed.drop_last)
+        return rebuild_loader(processed, step, share=share)
+
+    strategy.process_dataloader = process_dataloader  # type: ignore[method-assign]
+
+    def undo() -> None:
+        strategy.__dict__.pop("process_dataloader", None)
+
+    return undo
+
+
+def _combined_loader(trainer: pl.Trainer) -> Any:
+    loops = {
+        TrainerFn.FITTING: trainer.fit_loop.epoch_loop.val_loop,
+        TrainerFn.VALIDATING: trainer.validate_loop,
+        TrainerFn.TESTING: trainer.test_loop,
+    }
+    assert trainer.state.fn is not None
+    # A private name: `trainer.val_dataloaders` gives those of an earlier fit while `validate` runs.
+    return loops[trainer.state.fn]._combined_loader
+
+
+def _check_each_record_once(loader: Any, num_ranks: int) -> None:
+    try:
+        sampling = describe_loader(loader)
+    except (TypeError, ValueError) as error:
+        problem = str(error).rstrip(".")
+    else:
+        if not isinstance(sampling, EpochShuffle | Sequential):
+            problem = f"it draws by {sampling}"
+        elif num_ranks > 1 and not isinstance(loader, PrivateDataLoader):
+            problem = f"each of {num_ranks} ranks evaluates all of it"
+        else:
+            return
+    raise MisconfigurationException(
+        f"A private metric counts each record once, and a loader may deliver one more often ({problem}): evaluate a "
+        "DataLoader over a map-style dataset without a sampler of your own, and let the Trainer divide it among ranks."
+    )

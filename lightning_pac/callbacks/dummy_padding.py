@@ -5,21 +5,22 @@ from typing import Any
 
 import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.utilities import rank_zero_info
 from typing_extensions import override
 
 from lightning_pac.accountants import PrivacyCard, PrivacyLedger
 from lightning_pac.callbacks._noise_account import NoiseAccount
+from lightning_pac.callbacks._padding_callback import PaddingCallback
 from lightning_pac.callbacks.pac_responses import PACResponses
 from lightning_pac.callbacks.srpp_sgd import SRPPSGD
 from lightning_pac.data import PrivateDataLoader
 from lightning_pac.mechanisms.one_sided import DPNoise
 from lightning_pac.scenarios import Poisson
+from lightning_pac.strategies import Ranks
 
 __all__ = ["DummyPadding"]
 
 
-class DummyPadding(pl.Callback):
+class DummyPadding(PaddingCallback):
     """Pad every batch with dummies, so that its size no longer tells how many records or queries it holds.
 
     Training (with `SRPPSGD` and Poisson sampling): how many records a batch holds shows in its time and memory. Dummies
@@ -35,6 +36,9 @@ class DummyPadding(pl.Callback):
     Each batch (in training each microbatch) is one observation, charged before its size shows: before the first of its
     records is loaded, also by workers (what they fetch ahead is paid for, used or not), and before the members are
     asked. Training and predicting stop when the releases are spent.
+
+    On several devices, all ranks show the same size in training: that of the largest share, plus one draw, so that what
+    they show together is one observation. When predicting, each rank's batch is an observation of its own.
 
     What it does not hide: the number of batches; a loss that is logged is a mean over dummies too; the size is padded,
     not the time of a step (`PositiveDelay`). Queries are loaded, and copied to the device, at their true number. The
@@ -59,19 +63,10 @@ class DummyPadding(pl.Callback):
         if not isinstance(noise, DPNoise):
             raise TypeError(f"noise must be made by PositiveNoise.for_dp, got {type(noise).__name__}.")
         self.noise = noise
-        self._account = NoiseAccount(noise, "batch_size", ledger, "dummy_padding")
+        super().__init__(NoiseAccount(noise, "batch_size", ledger, "dummy_padding"))
         self._padded: list[PrivateDataLoader | PACResponses] = []
 
-    @property
     @override
-    def state_key(self) -> str:
-        return "lightning_pac.DummyPadding"
-
-    @property
-    def num_observations(self) -> int:
-        """Padded batches so far."""
-        return self._account.num_observations
-
     def card(self) -> PrivacyCard:
         """What is guaranteed for the batches so far."""
         return self._account.card(
@@ -86,7 +81,6 @@ class DummyPadding(pl.Callback):
 
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        _check_one_process(trainer)
         private = [callback for callback in _callbacks(trainer) if isinstance(callback, SRPPSGD)]
         loader = trainer.train_dataloader
         if not private or not isinstance(loader, PrivateDataLoader) or not isinstance(loader.sampling, Poisson):
@@ -102,12 +96,11 @@ class DummyPadding(pl.Callback):
                 f"Sizes of the two worlds differ by up to {differing}, and the noise was designed for "
                 f"{self.noise.guarantee.sensitivity}: design it with sensitivity={differing}."
             )
-        self._start_padding([loader])
-
-    @override
-    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if not self._account.affords_another():
-            raise StopIteration  # ends the fit; `min_epochs` and `min_steps` override `should_stop`
+        ranks = Ranks.of(trainer)
+        ranks.check_equal(loader.num_workers * (loader.prefetch_factor or 1), "how many batches workers fetch ahead")
+        self._begin(ranks)
+        self._padded = [loader]
+        loader.draw_dummies = self._draw
 
     @override
     def on_train_batch_start(
@@ -127,20 +120,21 @@ class DummyPadding(pl.Callback):
             pl_module.log(name, value, batch_size=1)
         # Batches that workers have fetched ahead are paid for.
         ahead = any(isinstance(source, PrivateDataLoader) and source.num_ahead for source in self._padded)
-        if not ahead and not self._account.affords_another():
-            trainer.should_stop = True
-            rank_zero_info(f"DummyPadding: stopping after {self.num_observations} batches: all releases are spent.")
+        if not ahead:
+            self._end_if_spent(trainer, "batches")
 
     @override
     def on_predict_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        _check_one_process(trainer)
         responses = [callback for callback in _callbacks(trainer) if isinstance(callback, PACResponses)]
         if not responses:
             raise MisconfigurationException(
                 "DummyPadding pads the queries of PACResponses when predicting: put both into one Trainer, or predict "
                 "with a Trainer that has neither."
             )
-        self._start_padding(responses)
+        self._begin(Ranks.of(trainer))
+        self._padded = [*responses]
+        for response in responses:
+            response.draw_dummies = self._draw_alone
 
     @override
     def on_predict_batch_end(
@@ -155,51 +149,32 @@ class DummyPadding(pl.Callback):
         for logger in trainer.loggers:
             logger.log_metrics(self._account.metrics(unit=1.0), step=self.num_observations)
 
-    @override
-    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        self._stop_padding()
+    def _begin(self, ranks: Ranks) -> None:
+        self._close()
+        self._account.open(ranks)
 
     @override
-    def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        self._stop_padding()
-
-    @override
-    def state_dict(self) -> dict[str, Any]:
-        return {"num_observations": self.num_observations}
-
-    @override
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._account.num_observations = state_dict["num_observations"]
-
-    def _start_padding(self, padded: "list[PrivateDataLoader] | list[PACResponses]") -> None:
-        self._stop_padding()
-        self._account.open()
-        self._padded = [*padded]
-        for source in self._padded:
-            source.draw_dummies = self._draw
-
-    def _stop_padding(self) -> None:
+    def _close(self) -> None:
         for source in self._padded:
             source.draw_dummies = None
         self._padded = []
-        self.card()
-        self._account.close()
+        super()._close()
 
     def _draw(self) -> int | None:
-        """How many dummies the next batch gets, paid for; None where the releases are spent."""
+        """How many dummies the next batch of all ranks gets, paid for; None where the releases are spent."""
         if not self._account.affords_another():
             return None
-        self._account.charge({"batch": self.num_observations})
+        return self._account.pay({"batch": self.num_observations}, self._sample)
+
+    def _draw_alone(self) -> int | None:
+        """The same for one batch, on rank zero."""
+        if not self._account.affords_another_alone():
+            return None
+        return self._account.pay_alone({"batch": self.num_observations}, self._sample)
+
+    def _sample(self) -> int:
         return int(self.noise.sample())
 
 
 def _callbacks(trainer: pl.Trainer) -> list[pl.Callback]:
     return trainer.callbacks  # type: ignore[attr-defined, no-any-return]
-
-
-def _check_one_process(trainer: pl.Trainer) -> None:
-    if trainer.world_size > 1:
-        raise MisconfigurationException(
-            f"DummyPadding pads and charges the batches of one process, and there are {trainer.world_size}, each with "
-            "sizes of its own: use devices=1."
-        )

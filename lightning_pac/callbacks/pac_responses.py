@@ -16,6 +16,8 @@ from typing_extensions import override
 from lightning_pac.accountants import PrivacyLedger
 from lightning_pac.callbacks._dummy_queries import append_dummies, check_paddable
 from lightning_pac.callbacks._ranks_answers import RanksAnswers
+from lightning_pac.callbacks._replaced_predict_step import replace_predict_step
+from lightning_pac.callbacks._trainer_checks import refuse_searches
 from lightning_pac.data.with_index import batch_inputs
 from lightning_pac.exceptions import BudgetExceededError
 from lightning_pac.mechanisms import PACResponder
@@ -83,13 +85,19 @@ class PACResponses(pl.Callback):
         self._budget = budget
         self._restore: Callable[[], None] | None = None
         self._answered = self._unanimous = 0
+        self._ranks = Ranks()
         self._answers: RanksAnswers | None = None
 
     @override
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        if stage == "predict":
+            refuse_searches(trainer, self, stage)
+
+    @override
     def on_predict_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        ranks = Ranks.of(trainer)
-        if ranks.size > 1:
-            self._join(ranks, pl_module)
+        self._ranks = Ranks.of(trainer)
+        if self._ranks.size > 1:
+            self._join(self._ranks, pl_module)
         elif self.responder is None:
             self.responder = self._open(pl_module)
         elif self.responder.model is not pl_module:
@@ -98,7 +106,17 @@ class PACResponses(pl.Callback):
                 "pass trainer.predict the model that the responder was made with."
             )
         self._answered = self._unanimous = 0
-        self._wrap(pl_module)
+
+        def make_private(step: Any) -> Callable[..., Tensor]:
+            return lambda batch, *args, **kwargs: self._private_step(pl_module, batch)
+
+        self._restore = replace_predict_step(pl_module, make_private)
+
+    @override
+    def on_predict_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self._ranks.size > 1:
+            draw_dummies = None if self.draw_dummies is None else self._num_dummies
+            self._answers = RanksAnswers(self._ranks, self._answer, draw_dummies)
 
     @override
     def on_predict_batch_end(
@@ -171,37 +189,18 @@ class PACResponses(pl.Callback):
                 f"Of {ranks.size} processes one alone may hold the secret and the ledger: give PACResponses secret= "
                 "and ledger= instead of a responder, which every process would open."
             )
-        if self.draw_dummies is not None:
-            raise MisconfigurationException("Queries are padded in one process: predict with devices=1.")
 
         def open_responder() -> None:
             self.responder = self._open(pl_module)
 
         ranks.from_first(open_responder)
 
-        def answer(outputs: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-            assert self.responder is not None
-            release = self.responder.release_outputs(outputs)
-            self._answered += len(release)
-            self._unanimous += int(np.count_nonzero(release.unanimous))
-            return release.labels
-
-        self._answers = RanksAnswers(ranks, answer)
-
-    def _wrap(self, pl_module: pl.LightningModule) -> None:
-        replaced = vars(pl_module).get("predict_step")
-
-        def restore() -> None:
-            if replaced is None:
-                del pl_module.predict_step
-            else:
-                pl_module.predict_step = replaced  # type: ignore[method-assign]
-
-        def private_step(batch: Any, *args: Any, **kwargs: Any) -> Tensor:
-            return self._private_step(pl_module, batch)
-
-        pl_module.predict_step = private_step  # type: ignore[method-assign]
-        self._restore = restore
+    def _answer(self, outputs: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        assert self.responder is not None
+        release = self.responder.release_outputs(outputs)
+        self._answered += len(release)
+        self._unanimous += int(np.count_nonzero(release.unanimous))
+        return release.labels
 
     def _unwrap(self) -> None:
         if self._restore is not None:
@@ -209,12 +208,19 @@ class PACResponses(pl.Callback):
             self._restore = None
 
     def _private_step(self, pl_module: pl.LightningModule, batch: Any) -> Tensor:
-        inputs, num_dummies = self._pad(batch_inputs(batch))
+        inputs = batch_inputs(batch)
         try:
             if self._answers is not None:
-                return torch.from_numpy(self._answers.exchange(lambda: as_batch(query(pl_module, inputs))[0]))
+                return torch.from_numpy(
+                    self._answers.exchange(
+                        lambda: check_paddable(inputs), lambda num_dummies: _ask(pl_module, inputs, num_dummies)
+                    )
+                )
             assert self.responder is not None
-            release = self.responder.release(inputs, num_dummies=num_dummies)
+            if self.draw_dummies is not None:
+                check_paddable(inputs)
+            num_dummies = self._num_dummies()
+            release = self.responder.release(_pad(inputs, num_dummies), num_dummies=num_dummies)
         except BudgetExceededError as error:
             self._warn_of_end(error)
             # Lightning's prediction loop ends cleanly on this and keeps the predictions that were made.
@@ -226,15 +232,22 @@ class PACResponses(pl.Callback):
     def _warn_of_end(self, error: BudgetExceededError) -> None:
         rank_zero_warn(f"Predicting stopped after {self._answered} private answers: {error}")
 
-    def _pad(self, inputs: Any) -> tuple[Any, int]:
+    def _num_dummies(self) -> int:
         if self.draw_dummies is None:
-            return inputs, 0
-        check_paddable(inputs)
+            return 0
         num_dummies = self.draw_dummies()
         if num_dummies is None:
-            rank_zero_warn(
-                f"Predicting stopped after {self._answered} private answers, because the noise of DummyPadding was "
-                "designed for no more batches: design it for more (compositions)."
+            raise BudgetExceededError(
+                "The noise of DummyPadding was designed for no more batches: design it for more (compositions)."
             )
-            raise StopIteration
-        return append_dummies(inputs, num_dummies), num_dummies
+        return num_dummies
+
+
+def _ask(pl_module: pl.LightningModule, inputs: Any, num_dummies: int) -> npt.NDArray[Any]:
+    """What the members say to a batch, asked together with dummies whose answers are dropped."""
+    outputs = as_batch(query(pl_module, _pad(inputs, num_dummies)))[0]
+    return outputs[: len(outputs) - num_dummies]
+
+
+def _pad(inputs: Any, num_dummies: int) -> Any:
+    return append_dummies(inputs, num_dummies) if num_dummies else inputs

@@ -8,18 +8,21 @@ from typing import Any, Literal
 import lightning.pytorch as pl
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_warn
 from typing_extensions import override
 
 from lightning_pac.accountants import PrivacyCard, PrivacyLedger
 from lightning_pac.callbacks._noise_account import Noise, NoiseAccount
+from lightning_pac.callbacks._padding_callback import PaddingCallback
+from lightning_pac.callbacks._trainer_checks import refuse_searches
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.mechanisms.one_sided import DPNoise, PACNoise
+from lightning_pac.strategies import Ranks
 
 __all__ = ["PositiveDelay"]
 
 
-class PositiveDelay(pl.Callback):
+class PositiveDelay(PaddingCallback):
     """Pad the duration of every training or prediction step with one-sided noise.
 
     A step counts from the end of the step before (in an epoch's first step, from its own start) and ends at a deadline:
@@ -33,6 +36,9 @@ class PositiveDelay(pl.Callback):
     What it does not hide: the number of steps and epochs, what lies between the loops (validation, checkpoints),
     memory, power, cache lines and network traffic, and the duration as seen from inside the process. An overrun is
     visible.
+
+    On several devices a training step is as long as that of the slowest rank; one delay is drawn for all ranks, each of
+    which waits for it from the end of its own last step, so that what they show together is one observation.
 
     A privacy card is kept with the ledger's account.
 
@@ -71,24 +77,11 @@ class PositiveDelay(pl.Callback):
             raise ValueError(f'on_overrun must be "raise" or "count", got {on_overrun!r}.')
         self.noise, self.unit, self.max_duration, self.on_overrun = noise, unit, max_duration, on_overrun
         self.num_overruns = 0
-        self._account = NoiseAccount(noise, "time", ledger, "positive_delay")
+        super().__init__(NoiseAccount(noise, "time", ledger, "positive_delay"))
+        self._ranks = Ranks()
         self._start: float | None = None
 
-    @property
     @override
-    def state_key(self) -> str:
-        return "lightning_pac.PositiveDelay"
-
-    @property
-    def num_observations(self) -> int:
-        """Padded steps so far."""
-        return self._account.num_observations
-
-    @property
-    def spent(self) -> float:
-        """What they cost, in releases or nats."""
-        return self._account.spent
-
     def card(self) -> PrivacyCard:
         """What is guaranteed for the steps so far."""
         hidden = "the number of steps and epochs, what lies between the loops, memory, power or network traffic"
@@ -103,15 +96,18 @@ class PositiveDelay(pl.Callback):
 
     @override
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        if trainer.world_size > 1:
+        refuse_searches(trainer, self, stage)
+        self._ranks = Ranks.of(trainer)
+        if stage == "predict" and self._ranks.size > 1:
             raise MisconfigurationException(
-                f"PositiveDelay pads and charges the steps of one process, and there are {trainer.world_size}, each "
-                "with durations of its own: use devices=1."
+                f"Of the {self._ranks.size} processes that predict, each takes steps and ends by itself, so that no "
+                "delay fits all of them: predict with devices=1."
             )
-        callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
-        callbacks.remove(self)
-        callbacks.append(self)  # so that what other callbacks do in a step is padded with it
-        self._account.open()
+        # What other callbacks do in a step is padded with it. Lightning goes through the old list, so that no callback
+        # is left out; one that was changed in place would skip the next.
+        others = [callback for callback in trainer.callbacks if callback is not self]  # type: ignore[attr-defined]
+        trainer.callbacks = [*others, self]  # type: ignore[attr-defined]
+        self._account.open(self._ranks)
         if self.max_duration is None and isinstance(self.noise, DPNoise):
             rank_zero_warn(
                 "PositiveDelay: without max_duration, that the steps of neighbouring runs differ by at most "
@@ -120,6 +116,7 @@ class PositiveDelay(pl.Callback):
 
     @override
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        super().on_train_epoch_start(trainer, pl_module)
         self._start = None
 
     @override
@@ -138,11 +135,7 @@ class PositiveDelay(pl.Callback):
         for name, value in self._account.metrics(self.unit).items():
             pl_module.log(name, value, batch_size=1)
         self._pad(pl_module, {"step": trainer.global_step})
-        if not self._account.affords_another():
-            trainer.should_stop = True
-            rank_zero_info(
-                f"PositiveDelay: stopping after {self.num_observations} steps, since all releases are spent."
-            )
+        self._end_if_spent(trainer, "steps")
 
     @override
     def on_predict_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -167,25 +160,21 @@ class PositiveDelay(pl.Callback):
         self._pad(pl_module, {"batch": batch_idx})
 
     @override
-    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        self._close()
-
-    @override
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         if self.num_overruns:
             rank_zero_warn(
                 f"PositiveDelay: {self.num_overruns} of {self.num_observations} steps took longer than max_duration = "
                 f"{self.max_duration:g} s and are not covered by the guarantee: declare a longer one."
             )
-        self._close()
+        super().teardown(trainer, pl_module, stage)
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        return {"num_observations": self.num_observations, "num_overruns": self.num_overruns}
+        return {**super().state_dict(), "num_overruns": self.num_overruns}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._account.num_observations = state_dict["num_observations"]
+        super().load_state_dict(state_dict)
         self.num_overruns = state_dict["num_overruns"]
 
     def padded_duration(self, duration: float) -> float:
@@ -208,20 +197,19 @@ class PositiveDelay(pl.Callback):
             return self.unit * self.noise.pad(float(units))
         return self.unit * self.noise.pad(units)
 
-    def _close(self) -> None:
-        self.card()
-        self._account.close()
-
     def _begin(self) -> None:
         if self._start is None:
             self._start = time.monotonic()
 
     def _pad(self, pl_module: pl.LightningModule, event: dict[str, Any]) -> None:
-        assert self._start is not None
-        self._account.charge(event)
+        start = self._start
+        assert start is not None
+        self._account.pay(event, lambda: None)
         if pl_module.device.type == "cuda":
             torch.cuda.synchronize(pl_module.device)
-        deadline = self._start + self.padded_duration(time.monotonic() - self._start)
+        deadline = start + self._ranks.exchange(
+            lambda: time.monotonic() - start, lambda durations: self.padded_duration(max(durations))
+        )
         wait_until(deadline)
         # The next step counts from the deadline, not from when we woke up: lateness does not add up.
         self._start = max(deadline, time.monotonic() - self.unit)

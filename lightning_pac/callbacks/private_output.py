@@ -1,6 +1,5 @@
 """Predictions that are noised, charged and only then shown."""
 
-import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,8 @@ from torch import Tensor
 from typing_extensions import override
 
 from lightning_pac.accountants import LedgerAccount, PrivacyLedger
+from lightning_pac.callbacks._replaced_predict_step import replace_predict_step
+from lightning_pac.callbacks._trainer_checks import refuse_searches
 from lightning_pac.exceptions import BudgetExceededError, PrivacyViolationError
 from lightning_pac.mechanisms import ReleasedMechanism
 
@@ -72,6 +73,11 @@ class PrivateOutput(pl.Callback):
         self._shown = 0
 
     @override
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        if stage == "predict":
+            refuse_searches(trainer, self, stage)
+
+    @override
     def on_predict_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if trainer.world_size > 1:
             raise MisconfigurationException(
@@ -81,7 +87,11 @@ class PrivateOutput(pl.Callback):
         self._ledger = PrivacyLedger.ensure(self._ledger_argument)
         self._account = self.released.open_account(self._ledger, self._account_name, self._budget)
         self._shown = 0
-        self._wrap(pl_module)
+
+        def make_private(step: Callable[..., Any]) -> Callable[..., Tensor]:
+            return lambda *args, **kwargs: self._release(step(*args, **kwargs))
+
+        self._restore = replace_predict_step(pl_module, make_private)
 
     @override
     def on_predict_batch_end(
@@ -122,23 +132,6 @@ class PrivateOutput(pl.Callback):
             "privacy/predictions": float(self._shown),
             "srpac/noise_power": self.released.power,
         }
-
-    def _wrap(self, pl_module: pl.LightningModule) -> None:
-        replaced = vars(pl_module).get("predict_step")
-        step = pl_module.predict_step
-
-        @functools.wraps(step)  # Lightning reads from the signature which arguments to pass
-        def private_step(*args: Any, **kwargs: Any) -> Tensor:
-            return self._release(step(*args, **kwargs))
-
-        def restore() -> None:
-            if replaced is None:
-                del pl_module.predict_step
-            else:
-                pl_module.predict_step = replaced  # type: ignore[method-assign]
-
-        pl_module.predict_step = private_step  # type: ignore[method-assign]
-        self._restore = restore
 
     def _unwrap(self) -> None:
         if self._restore is not None:

@@ -135,7 +135,7 @@ def test_a_batch_is_charged_before_the_members_are_asked_and_has_a_card(tmp_path
 
 def test_predicting_stops_when_the_releases_are_spent(tmp_path):
     ensemble = _Ensemble()
-    with pytest.warns(UserWarning, match="stopped after 20 private answers, because the noise of DummyPadding was"):
+    with pytest.warns(UserWarning, match="stopped after 20 private answers: The noise of DummyPadding was"):
         _, labels, _, answers, _ = _predict(tmp_path, DummyPadding(_constant(2, compositions=2)), ensemble)
     assert len(torch.cat(labels)) == answers == 20
     assert ensemble.sizes == [12, 12]

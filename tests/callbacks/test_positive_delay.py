@@ -216,10 +216,26 @@ def test_an_undeclared_maximum_is_said_to_be_an_assumption():
         _trainer(PositiveDelay(PositiveNoise.for_dp(1.0, 0.01), unit=0.001)).fit(_Work(), _loader(1))
 
 
-def test_several_processes_are_refused():
-    trainer = SimpleNamespace(world_size=2, callbacks=[])
-    with pytest.raises(MisconfigurationException, match="steps of one process, and there are 2"):
-        PositiveDelay(PositiveNoise.for_dp(1.0, 0.01)).setup(trainer, _Work(), "fit")
+def test_no_callback_behind_it_is_left_out():
+    class Set(pl.Callback):
+        stages = ()
+
+        def setup(self, trainer, pl_module, stage):
+            self.stages = (*self.stages, stage)
+
+    others = [Set(), Set(), Set()]
+    delay = PositiveDelay(PositiveNoise.for_dp(1.0, 0.01, compositions=2), unit=0.001)
+    trainer = _trainer(others[0], delay, *others[1:])
+    trainer.fit(_Work(), _loader(1))
+    assert [callback.stages for callback in others] == [("fit",)] * 3
+    assert trainer.callbacks[-1] is delay
+
+
+def test_predicting_in_several_processes_is_refused():
+    strategy = SimpleNamespace(root_device=torch.device("cpu"))
+    trainer = SimpleNamespace(world_size=2, global_rank=0, strategy=strategy, callbacks=[])
+    with pytest.raises(MisconfigurationException, match=r"Of the 2 processes that predict.*predict with devices=1"):
+        PositiveDelay(PositiveNoise.for_dp(1.0, 0.01)).setup(trainer, _Work(), "predict")
 
 
 def test_the_ledger_is_given_back_with_its_card_after_an_error(tmp_path):

@@ -278,10 +278,10 @@ class SRPPSGD(pl.Callback):
                 f"The loss of {type(pl_module).__name__} {found.problem}, so that no record has a clipped gradient of "
                 "its own: return the mean of losses that each depend on one record only."
             )
-        if found.buffers:
+        if found.state:
             raise MisconfigurationException(
-                f"The buffer {found.buffers[0]!r} of {type(pl_module).__name__} takes up private records without "
-                "noise: compute it on public data, or leave it out."
+                f"The state {found.state[0]!r} of {type(pl_module).__name__} takes up private records without noise, "
+                "and checkpoints hold it: compute it on public data, or leave it out."
             )
         if found.unchecked:
             rank_zero_warn(

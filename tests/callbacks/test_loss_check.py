@@ -142,7 +142,7 @@ class Running(Model):
 def test_buffers_that_take_up_records_are_named(takes_up: bool, names: tuple[str, ...]) -> None:
     model = Running(takes_up)
     found = check_loss(model, DataLoader(Records(PAIR), batch_size=4))
-    assert found.buffers == names
+    assert found.state == names
     assert not model.average.any()
 
 

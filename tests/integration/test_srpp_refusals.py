@@ -161,7 +161,7 @@ class FetchingClassifier(Classifier):
         (WeightedClassifier, "couples the records of a batch.*return the mean of losses"),
         (ContrastiveClassifier, "couples the records of a batch"),
         (SummingClassifier, "is not the mean over the records of a batch"),
-        (AveragingClassifier, "The buffer 'average' of AveragingClassifier takes up private records without noise"),
+        (AveragingClassifier, "The state 'average' of AveragingClassifier takes up private records without noise"),
         (MixUpClassifier, "holds MixUp, which mixes records of a batch"),
         (FetchingClassifier, "fetches any number of batches in a step"),
     ],

@@ -1,0 +1,203 @@
+"""Losses that couple records only where these differ in length or in what is ignored, and rows that are no records."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import lightning.pytorch as pl
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import DataLoader
+
+from lightning_pac.callbacks._loss_check import check_loss
+
+TOKENS, WIDTH = 30, 4
+
+
+class Tagger(pl.LightningModule):
+    """Tokens in, a class for each token out."""
+
+    def __init__(self, loss: Callable[["Tagger", Any], Tensor], dropout: float = 0.0) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding = nn.Embedding(TOKENS, WIDTH)
+        self.positions = nn.Embedding(20, WIDTH)
+        self.head = nn.Sequential(nn.Dropout(dropout), nn.Linear(WIDTH, TOKENS))
+        self.loss = loss
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.embedding(tokens).tanh())
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return self.loss(self, batch)
+
+
+def flat_cross_entropy(model: Tagger, batch: Any, **options: Any) -> Tensor:
+    return F.cross_entropy(model(batch[0]).flatten(0, 1), batch[1].flatten(), **options)
+
+
+def within_records(model: Tagger, batch: Any) -> Tensor:
+    """The mean over the records of means over the targets of a record that count."""
+    tokens, targets = batch
+    losses = F.cross_entropy(model(tokens).mT, targets, reduction="none", ignore_index=-100)
+    counts = (targets != -100).sum(1).clamp(min=1)
+    return (losses.sum(1) / counts).mean()
+
+
+def with_positions(model: Tagger, batch: Any) -> Tensor:
+    tokens, targets = batch
+    hidden = model.embedding(tokens) + model.positions(torch.arange(tokens.shape[1]))
+    return F.cross_entropy(model.head(hidden).mean(1), targets[:, 0])
+
+
+def with_expanded_positions(model: Tagger, batch: Any) -> Tensor:
+    tokens, targets = batch
+    hidden = model.embedding(tokens) + model.positions(torch.arange(tokens.shape[1]).expand_as(tokens))
+    return F.cross_entropy(model.head(hidden).mean(1), targets[:, 0])
+
+
+def flattened(model: Tagger, batch: Any) -> Tensor:
+    return F.cross_entropy(model(batch[0].flatten()), batch[1].flatten())
+
+
+def sorted_inside(model: Tagger, batch: Any) -> Tensor:
+    """The second layer sees the records in another order than the first."""
+    tokens, targets = batch
+    order = tokens[:, 0].argsort()
+    hidden = model.embedding(tokens).tanh()[order]
+    return F.cross_entropy(model.head(hidden).mean(1), targets[order, 0])
+
+
+def records(length: int = 16, ignored: int = 0) -> list[Any]:
+    generator = torch.Generator().manual_seed(0)
+    tokens = [torch.randint(TOKENS, (2, length), generator=generator) for _ in range(12)]
+    for _, targets in tokens:
+        targets[length - ignored :] = -100
+    return [tuple(pair) for pair in tokens]
+
+
+def padding(value: int, sort: bool = False) -> Callable[[Sequence[Any]], Any]:
+    def collate(batch: Sequence[Any]) -> Any:
+        ordered = sorted(batch, key=lambda record: -len(record[0])) if sort else batch
+        tokens, targets = zip(*ordered, strict=True)
+        return pad_sequence(tokens, batch_first=True), pad_sequence(targets, batch_first=True, padding_value=value)
+
+    return collate
+
+
+def check(loss: Any, data: list[Any], collate_fn: Any = None, dropout: float = 0.0) -> Any:
+    return check_loss(Tagger(loss, dropout), DataLoader(data, batch_size=4, collate_fn=collate_fn))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+@pytest.mark.parametrize("collate_fn", [None, padding(-100), padding(-100, sort=True)])
+def test_means_within_records_pass(collate_fn: Any, dropout: float) -> None:
+    for loss, ignored in ((within_records, 5), (within_records, 0), (with_expanded_positions, 0)):
+        if loss is with_expanded_positions and collate_fn is not None:
+            continue  # its mean takes in what was padded
+        found = check(loss, records(ignored=ignored), collate_fn, dropout)
+        assert (found.problem, found.unchecked) == (None, None)
+        assert found.keeps_order == (collate_fn is None or not collate_fn.__closure__[0].cell_contents)
+
+
+def test_a_mean_over_all_targets_that_count_is_found_where_some_are_ignored() -> None:
+    found = check(flat_cross_entropy, records(ignored=5))
+    assert "couples records of which some hold the integer -100" in found.problem
+
+
+def test_targets_that_could_be_ignored_are_pointed_out() -> None:
+    found = check(flat_cross_entropy, records(ignored=0))
+    assert found.problem is None
+    assert (
+        "couples records of which some hold the integer -100, as the few that were looked at do not" in found.unchecked
+    )
+
+
+def test_a_mean_over_all_tokens_is_found_where_lengths_differ() -> None:
+    found = check(flat_cross_entropy, records(), padding(-100))
+    assert "couples records of different lengths" in found.problem
+    found = check(lambda m, b: F.cross_entropy(m(b[0]).mean(1), b[1][:, 0]), records(), padding(0))
+    assert "couples records of different lengths" in found.problem
+
+
+def test_ignored_padding_tokens_are_found() -> None:
+    found = check(lambda m, b: flat_cross_entropy(m, b, ignore_index=0), records())
+    assert found.problem is not None
+    assert "couples" in found.problem
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_rows_that_are_no_records_are_found(dropout: float) -> None:
+    assert "reaches the layers in 128 rows for 8 records" in check(flattened, records(), dropout=dropout).problem
+    assert "The layer 'positions' saw 16 rows where" in check(with_positions, records(), dropout=dropout).problem
+    # As many positions as records in a batch look like records.
+    assert "The layer 'positions' saw 8 rows where" in check(with_positions, records(length=8), dropout=dropout).problem
+
+
+def test_layers_that_see_the_records_in_different_orders_are_found() -> None:
+    assert "in rows that are no records" in check(sorted_inside, records()).problem
+
+
+class Dense(pl.LightningModule):
+    """Four numbers in, a class out."""
+
+    def __init__(self, step: Callable[["Dense", Any], Tensor], dropout: float = 0.0) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.network = nn.Sequential(nn.Linear(4, 8), nn.Dropout(dropout), nn.Tanh(), nn.Linear(8, 3))
+        self.frozen = nn.Parameter(torch.zeros(4), requires_grad=False)
+        self.step = step
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return self.step(self, batch)
+
+    def get_extra_state(self) -> Any:
+        return getattr(self, "seen", None)
+
+    def set_extra_state(self, state: Any) -> None:
+        self.seen = state
+
+
+def take_up(model: Dense, batch: Any) -> Tensor:
+    with torch.no_grad():
+        model.frozen.mul_(0.9).add_(batch[0].mean(0))
+    return F.cross_entropy(model.network(batch[0]), batch[1])
+
+
+def remember(model: Dense, batch: Any) -> Tensor:
+    model.seen = float(batch[0].sum())
+    return F.cross_entropy(model.network(batch[0]), batch[1])
+
+
+@pytest.mark.parametrize(("step", "name"), [(take_up, "frozen"), (remember, "_extra_state")])
+def test_all_saved_state_that_takes_up_records_is_named(step: Any, name: str) -> None:
+    found = check_loss(Dense(step), DataLoader([(torch.zeros(4), 0)] * 8, batch_size=4))  # type: ignore[arg-type]
+    assert found.state == (name,)
+
+
+def test_a_sum_is_found_under_dropout() -> None:
+    def summed(model: Dense, batch: Any) -> Tensor:
+        return F.cross_entropy(model.network(batch[0]), batch[1], reduction="sum")
+
+    found = check_loss(Dense(summed, 0.5), DataLoader([(torch.zeros(4), 0)] * 8, batch_size=4))  # type: ignore[arg-type]
+    assert found.problem is not None
+    assert "is not the mean" in found.problem
+
+
+def test_mixing_with_probability_one_half_is_found() -> None:
+    def sometimes(model: Dense, batch: Any) -> Tensor:
+        inputs = batch[0] + batch[0].flip(0) if torch.rand(()) < 0.5 else batch[0]
+        return F.cross_entropy(model.network(inputs), batch[1])
+
+    found = check_loss(Dense(sometimes), DataLoader([(torch.zeros(4), 0)] * 8, batch_size=4))  # type: ignore[arg-type]
+    assert found.problem is not None
+    assert "couples the records" in found.problem
+
+
+def test_records_without_numbers_show_nothing() -> None:
+    found = check_loss(Dense(remember), DataLoader(["text"] * 8, batch_size=4))  # type: ignore[arg-type]
+    assert found.problem is None
+    assert found.unchecked is not None
+    assert "a record of type str holds no numbers" in found.unchecked

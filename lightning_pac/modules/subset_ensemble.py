@@ -122,6 +122,9 @@ class SubsetEnsemble(pl.LightningModule):
     def votes(self, inputs: Any) -> Tensor:
         """The class that each member predicts; integers of shape (batch, num_members).
 
+        Args:
+            inputs: What a network takes, with the batch first.
+
         Raises:
             ValueError: If a member's output is NaN, which has no largest class.
         """

@@ -117,6 +117,9 @@ class AttributeScenario:
             seed: public seed of the samples.
             pairs: as for the class.
             prior: as for the class.
+
+        Raises:
+            ValueError: if there are less than two samples of each law.
         """
         if num_samples < 2:
             raise ValueError(f"num_samples is {num_samples}, but a law needs at least two samples.")

@@ -328,6 +328,9 @@ class Sequential(_Passes):
 def sampling_from_dict(values: Mapping[str, Any]) -> Sampling:
     """Rebuild the descriptor that `Sampling.to_dict` wrote.
 
+    Args:
+        values: what `to_dict` returned.
+
     Raises:
         ValueError: if the name is not that of a descriptor.
 
@@ -345,6 +348,9 @@ def sampling_from_dict(values: Mapping[str, Any]) -> Sampling:
 
 def as_stretches(num_steps: int | Sequence[int]) -> list[int]:
     """Steps of each stretch of a run (see `Sampling`): one stretch where a single number is given.
+
+    Args:
+        num_steps: steps, or those of each stretch.
 
     Raises:
         ValueError: if a number is negative.

@@ -41,7 +41,11 @@ class SecretSpace(ABC):
 
     @abstractmethod
     def membership_table(self, records: npt.ArrayLike | None = None) -> npt.NDArray[np.bool_]:
-        """Who is in which subset: shape (n, m), row i for `records[i]` (all N records if None)."""
+        """Who is in which subset: shape (n, m), row i for `records[i]` (all N records if None).
+
+        Args:
+            records: Indices, shape (n,).
+        """
 
     def membership(self, index: int) -> npt.NDArray[np.bool_]:
         """Which records belong to one subset, shape (N,)."""
@@ -85,6 +89,9 @@ class SecretSpace(ABC):
 
     def load_secret(self, path: str | Path) -> SecretIndex:
         """Open the secret that `draw_secret` wrote.
+
+        Args:
+            path: Where `draw_secret` wrote it.
 
         Raises:
             LedgerMismatchError: If the file belongs to another table.

@@ -61,6 +61,11 @@ class SliceProfile:
     def random(cls, dimension: int, num_slices: int, seed: int = 0) -> SliceProfile:
         """Directions drawn uniformly from the sphere by a public seed, with equal weights.
 
+        Args:
+            dimension: Of the query's outputs.
+            num_slices: Number of directions.
+            seed: Public.
+
         Example:
             >>> SliceProfile.random(dimension=3, num_slices=2).num_slices
             2
@@ -73,6 +78,9 @@ class SliceProfile:
     @classmethod
     def coordinate(cls, dimension: int) -> SliceProfile:
         """The coordinate axes, with equal weights.
+
+        Args:
+            dimension: Of the query's outputs.
 
         Example:
             >>> SliceProfile.coordinate(2).directions
@@ -117,7 +125,14 @@ class SliceProfile:
         return int(self.directions.shape[1])
 
     def project(self, values: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        """Inner products with all slices: shape (..., dimension) to (..., num_slices)."""
+        """Inner products with all slices: shape (..., dimension) to (..., num_slices).
+
+        Args:
+            values: Shape (..., dimension).
+
+        Raises:
+            ValueError: If the last dimension is another.
+        """
         array = np.asarray(values, dtype=np.float64)
         if array.shape[-1:] != (self.dimension,):
             raise ValueError(f"The values have shape {array.shape}, but the slices have dimension {self.dimension}.")

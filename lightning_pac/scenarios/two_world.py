@@ -180,6 +180,9 @@ class TwoWorldScenario:
 
         Under `add_remove` the length is the secret: it is not looked at, and the scenario is returned as it is.
 
+        Args:
+            num_records: the dataset's length.
+
         Raises:
             ValueError: if another number of records was declared, or fewer than differ.
 

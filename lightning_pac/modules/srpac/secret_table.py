@@ -59,6 +59,14 @@ class SecretTable(nn.Module):
 
         The mechanism is run once over the dataset without gradients. Records that are drawn more than once, or
         augmented at random, are not covered by what such a table proves.
+
+        Args:
+            mechanism: Gives one row of numbers for each record of a batch, shape (batch, d).
+            loader: Its dataset holds the records, its collate function makes the batches.
+            secret: One sentence: what stays secret.
+
+        Raises:
+            ValueError: If the mechanism gives something else than one row for each record.
         """
         ordered = DataLoader(
             loader.dataset, batch_size=loader.batch_size or 256, shuffle=False, collate_fn=loader.collate_fn

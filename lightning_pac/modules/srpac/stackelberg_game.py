@@ -182,7 +182,12 @@ class StackelbergGame(pl.LightningModule):
         self.log("srpac/leakage_estimate", found.estimate)
 
     def leakage(self, num_draws: int = 2048, confidence: float = 0.99) -> DecoderLeakage:
-        """A lower bound on what one release tells, from fresh releases that the decoder has not seen."""
+        """A lower bound on what one release tells, from fresh releases that the decoder has not seen.
+
+        Args:
+            num_draws: Releases to evaluate.
+            confidence: Probability that the bound holds.
+        """
         return self.play.leakage(self._known_table(), num_draws, confidence)
 
     def certify(
@@ -220,7 +225,14 @@ class StackelbergGame(pl.LightningModule):
         return released
 
     def tabulate(self, loader: Any) -> SecretTable:
-        """The table of a loader's records under the mechanism as it is now."""
+        """The table of a loader's records under the mechanism as it is now.
+
+        Args:
+            loader: One DataLoader of the records.
+
+        Raises:
+            MisconfigurationException: If it is not one DataLoader of records.
+        """
         mechanism = self.mechanism
         assert mechanism is not None
         # Not refused in `train_dataloader`: Lightning leaves DataLoader patched when that raises.

@@ -19,6 +19,9 @@ class WeightedNorm(nn.Module):
 
     Args:
         weights: Non-negative, shape (d,).
+
+    Raises:
+        ValueError: If a weight is negative or there is not one for each coordinate.
     """
 
     def __init__(self, weights: Tensor) -> None:
@@ -39,6 +42,9 @@ class SubspaceNorm(nn.Module):
     Args:
         task_basis: Vectors that span the subspace, shape (d, t).
         weight: How much more.
+
+    Raises:
+        ValueError: If the weight is negative.
 
     Example:
         >>> SubspaceNorm(torch.tensor([[1.0], [0.0]]), weight=9.0)(torch.tensor([[1.0, 2.0]])).item()

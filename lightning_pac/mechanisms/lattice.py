@@ -14,6 +14,9 @@ from lightning_pac.randomness import SecureGenerator, secure_generator
 
 __all__ = ["LatticeNoise", "calibrate_lattice"]
 
+# Uniforms have 53 bits. Under wider noise than this, the unevenness of its draws would tell a millionth of the budget.
+_SMALLEST_BUDGET = 2.0**-46
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LatticeNoise:
@@ -89,6 +92,8 @@ def calibrate_lattice(outputs: npt.ArrayLike, budget: float, weights: npt.ArrayL
         raise ValueError(f"outputs must be a row of at least two integers, got {values.dtype} {values.shape}.")
     if not (math.isfinite(budget) and budget > 0):
         raise ValueError(f"A mutual information budget must be positive and finite, got {budget!r}.")
+    if budget < _SMALLEST_BUDGET:
+        raise ValueError(f"A budget of {budget:.6g} nats is below {_SMALLEST_BUDGET:.3g}: draws are not that even.")
     mass = check_weights(weights, len(values))
     distinct, inverse = np.unique(values[mass > 0], return_inverse=True)
     merged = np.bincount(inverse, weights=mass[mass > 0]).astype(np.float64, copy=False)
@@ -129,7 +134,13 @@ def lattice_information(outputs: npt.NDArray[np.int64], mass: Array, log_ratio: 
         weight = np.ones(len(shown))
         # The two ends stand for their tails, in which the posterior stays what it is there.
         weight[(shown == first) | (shown == last)] = 1 / (1 - ratio)
-        log_joint = log_likelihood + np.log(mass)
-        gain = log_likelihood - logsumexp(log_joint, axis=1, keepdims=True)
-        total += float((weight[:, None] * np.exp(log_joint) * gain).sum())
+        log_total = logsumexp(log_likelihood + np.log(mass), axis=1, keepdims=True)
+        told = (mass * _excess(log_likelihood - log_total)).sum(axis=1)
+        total += float((weight * np.exp(log_total[:, 0]) * told).sum())
     return (1 - ratio) / (1 + ratio) * total
+
+
+def _excess(gain: Array) -> Array:
+    """`g e^g - (e^g - 1)`, at least 0: in the mean over the prior it is that of `g e^g`, without terms that cancel."""
+    series = gain**2 * (1 / 2 + gain * (1 / 3 + gain * (1 / 8 + gain / 30)))
+    return np.where(np.abs(gain) < 1e-3, series, gain * np.exp(gain) - np.expm1(gain))

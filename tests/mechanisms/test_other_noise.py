@@ -1,5 +1,6 @@
 import itertools
 import math
+from decimal import Decimal, localcontext
 
 import numpy as np
 import pytest
@@ -132,6 +133,24 @@ def test_lattice_noise_meets_the_budget_exactly(outputs, weights, budget):
     assert noise.mutual_information <= budget
     assert direct_lattice_information(outputs, weights, noise.ratio * 0.99) > budget
     assert noise.probabilities(np.arange(-5_000, 5_001)).sum() == pytest.approx(1)
+
+
+def test_lattice_noise_is_not_less_than_it_should_be_for_the_smallest_budgets():
+    # In differences of logarithms 1e-16 is lost: for a budget of 1e-18 that gave a hundredth of the power needed.
+    noise = calibrate_lattice([0, 3], 2.0**-46, [0.3, 0.7])
+    with localcontext() as context:
+        context.prec = 50
+        ratio, total = Decimal(noise.ratio), Decimal(0)
+        weights = {0: Decimal("0.3"), 3: Decimal("0.7")}
+        for shown in range(4):
+            likelihood = {output: ratio ** abs(shown - output) for output in weights}
+            mixture = sum(weights[output] * likelihood[output] for output in weights)
+            told = sum(weights[j] * likelihood[j] * (likelihood[j] / mixture).ln() for j in weights)
+            total += told / (1 - ratio) if shown in (0, 3) else told
+        truth = float(total * (1 - ratio) / (1 + ratio))
+    assert truth == pytest.approx(2.0**-46, rel=1e-6)
+    with pytest.raises(ValueError, match="draws are not that even"):
+        calibrate_lattice([0, 1], 1e-18)
 
 
 def test_lattice_noise_beats_gaussian_noise_on_rare_outputs():

@@ -13,7 +13,16 @@ from lightning_pac.accountants.high_water_mark import HighWaterMark
 from lightning_pac.accountants.ledger import PrivacyLedger
 from lightning_pac.exceptions import LedgerError, LedgerMismatchError
 
-__all__ = ["Entry", "Payment", "ResponseTranscript", "Snapshot", "adopt_ledger", "read_entries"]
+__all__ = [
+    "Entry",
+    "Payment",
+    "ResponseTranscript",
+    "Snapshot",
+    "adopt_ledger",
+    "answers_for",
+    "read_entries",
+    "read_state",
+]
 
 
 @dataclass(frozen=True)
@@ -306,8 +315,7 @@ class ResponseTranscript:
         return self._hmac(b"snapshot", chain, fields, snapshot.state)
 
     def _hmac(self, purpose: bytes, *parts: bytes) -> bytes:
-        # Every part but the last has a fixed length, given its purpose.
-        return hmac.digest(self._key, b"lightning-pac " + purpose + b"\0" + b"".join(parts), "sha256")
+        return _hmac(self._key, purpose, *parts)
 
     def _altered(self, what: str) -> LedgerError:
         return LedgerError(
@@ -319,6 +327,18 @@ class ResponseTranscript:
 def read_entries(ledger: PrivacyLedger, account: LedgerAccount) -> Iterator[Entry]:
     """All entries as they stand, for a reader without the secret file, who cannot check the chain."""
     return (entry for entry, _ in _read_entries(ledger, account, 0))
+
+
+def read_state(ledger: PrivacyLedger, account: LedgerAccount) -> bytes | None:
+    """The last state on record as it stands, for a reader who does not check the chain; None where there is none."""
+    rows = ledger.storage.read("SELECT state FROM snapshots WHERE account = ?", (account.id,))
+    return bytes(rows[0][0]) if rows else None
+
+
+def answers_for(ledger: PrivacyLedger, account: LedgerAccount, key: bytes) -> bool:
+    """Whether the entries of an account are about the secret with this key."""
+    rows = ledger.storage.read("SELECT secret FROM transcripts WHERE account = ?", (account.id,))
+    return bool(rows) and rows[0][0] == _hmac(key, b"secret").hex()
 
 
 def adopt_ledger(ledger: PrivacyLedger) -> tuple[str, ...]:
@@ -348,6 +368,11 @@ def _read_entries(ledger: PrivacyLedger, account: LedgerAccount, after: int) -> 
         for row in rows:
             yield Entry(*row[:4]), row[4]
         after = rows[-1][0]
+
+
+def _hmac(key: bytes, purpose: bytes, *parts: bytes) -> bytes:
+    # Every part but the last has a fixed length, given its purpose.
+    return hmac.digest(key, b"lightning-pac " + purpose + b"\0" + b"".join(parts), "sha256")
 
 
 def _home(path: Path) -> str:

@@ -25,17 +25,20 @@ def add_parser(subparsers: Any) -> None:
         lightning-pac audit membership responses.db --records 1437
         lightning-pac audit membership responses.db --records 1437 --trials 1000 --plot audit.png
         lightning-pac audit membership responses.db --records 1437 --secret secret.key
+        lightning-pac audit membership study.db --account privatize --records 400 --pool halves --secret secret.key
         """,
         """
         The Bayes-optimal membership attack, by someone who knows all models and all answers. Games with a secret drawn
         anew are played over the queries that the ledger records, and the attack's success is set beside the bound. With
-        --secret, the answers that were really given are attacked as well. Nothing is spent: the ledger is only read.
+        --secret, the answers that were really given are attacked as well. Values released by privatize are attacked
+        with --secret only, since the ledger does not keep what other subsets would have given. Nothing is spent: the
+        ledger is only read.
         """,
     )
     parser.add_argument("attack", choices=["membership"])
-    parser.add_argument("ledger", type=Path, help="the responder's ledger")
+    parser.add_argument("ledger", type=Path, help="the ledger of a responder or of privatize")
     add_pool_options(parser)
-    parser.add_argument("--account", help="the responder's account, where the ledger has several")
+    parser.add_argument("--account", help="the account to attack, where the ledger has several")
     parser.add_argument("--trials", type=int, default=200, help="games to play (200)")
     parser.add_argument("--secret", type=Path, help="the secret file, to attack the answers that were given")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw success and bound into an image file")
@@ -43,22 +46,40 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Play the games and print success beside the bound; exit code 1 where an attack refutes it."""
-    import numpy as np
-
     from lightning_pac.accountants import PrivacyLedger
-    from lightning_pac.audits import membership_attack, simulate_beliefs
 
+    if args.trials < 1:
+        raise ValueError(f"{args.trials} games show nothing: give --trials of at least 1.")
+    if args.secret is not None and not args.secret.is_file():
+        raise ValueError(f"There is no secret file at {args.secret}: check the path.")
+    if args.plot is not None and not args.plot.absolute().parent.is_dir():
+        raise ValueError(f"There is no folder {args.plot.parent} for the plot: make it first.")
     space = make_pool(args)
     with PrivacyLedger.read_only(args.ledger) as ledger:
         account = _account(ledger, args.account, space)
+        if account.declaration["rule"] == "privatize":
+            return _audit_given(ledger, account, space, args)
         answers = _answers(ledger, account)
+        reason = _why_no_games(account, answers)
+        if reason is not None:
+            if args.secret is None:
+                raise ValueError(f"{reason}; give --secret to attack those that were given.")
+            return _audit_given(ledger, account, space, args, answers)
+        given = None if args.secret is None else _attack_given(ledger, account, space, args.secret, answers)
         rule = account.declaration["rule"]
+    return _play(args, space, answers, rule, given)
+
+
+def _play(
+    args: argparse.Namespace, space: "SecretSpace", answers: "list[RecordedAnswers]", rule: Any, given: float | None
+) -> int:
+    import numpy as np
+
+    from lightning_pac.audits import membership_attack, simulate_beliefs
+
     votes = np.concatenate([recorded.outputs for recorded in answers])
-    budgets = np.concatenate([recorded.budgets for recorded in answers])
-    if (budgets != budgets[0]).any():
-        raise ValueError("The answers were given at different budgets: this audit plays games of one budget only.")
     moments = _moments(len(votes))
-    audit = simulate_beliefs(votes, float(budgets[0]), args.trials, moments, rule)
+    audit = simulate_beliefs(votes, float(answers[0].budgets[0]), args.trials, moments, rule)
     attacks = [membership_attack(beliefs, audit.secrets, space) for beliefs in audit.beliefs]
     bounds = audit.bound(space).tolist()
     rows = [
@@ -72,7 +93,6 @@ def run(args: argparse.Namespace) -> int:
         for count, nats, bound, attack in zip(moments, audit.mutual_information.tolist(), bounds, attacks, strict=True)
     ]
     refuted = any(attack.refutes(bound) for attack, bound in zip(attacks, bounds, strict=True))
-    given = None if args.secret is None else _attack_given(args.secret, space, answers, rule)
     if args.json:
         found = {"trials": args.trials, "rows": rows, "refuted": refuted}
         print_json(found if given is None else {**found, "attack_on_given_answers": given})
@@ -84,17 +104,23 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _account(ledger: "PrivacyLedger", name: str | None, space: "SecretSpace") -> "LedgerAccount":
-    found = [
-        account for account in ledger.accounts() if name in (None, account.name) and "table" in account.declaration
-    ]
-    if len(found) != 1:
-        names = ", ".join(repr(account.name) for account in found) or "none"
-        raise ValueError(f"{ledger.path} has {names} as accounts of a responder: choose one by --account.")
+    accounts = ledger.accounts()
+    found = [account for account in accounts if name in (None, account.name) and "table" in account.declaration]
+    if not found:
+        others = ", ".join(f"{account.name!r} ({account.currency})" for account in accounts) or "none"
+        asked = "no account" if name is None else f"no account {name!r}"
+        raise ValueError(
+            f"{ledger.path} has {asked} of answers or values about a secret subset, which is what a membership audit "
+            f"attacks (its accounts: {others}): give the ledger of a responder or of privatize."
+        )
+    if len(found) > 1:
+        names = ", ".join(repr(account.name) for account in found)
+        raise ValueError(f"{ledger.path} has {names} as accounts about secret subsets: choose one by --account.")
     table = str(found[0].declaration["table"])
     if table != space.table_hash:
         raise ValueError(
             f"The answers in {ledger.path} are about the table {table[:12]}, and these options make "
-            f"{space.table_hash[:12]}: give --records, --subsets, --pool-seed and --pool of the responder's pool."
+            f"{space.table_hash[:12]}: give --records, --subsets, --pool-seed and --pool of theirs."
         )
     return found[0]
 
@@ -106,23 +132,96 @@ def _answers(ledger: "PrivacyLedger", account: "LedgerAccount") -> "list[Recorde
     answers = [RecordedAnswers.decode(entry.payload) for entry in read_entries(ledger, account)]
     if not answers:
         raise ValueError(f"Account {account.name!r} of {ledger.path} has no answers yet: there is nothing to attack.")
-    if any(recorded.outputs.ndim != 2 for recorded in answers):
-        raise ValueError(f"The answers of account {account.name!r} are scores: this audit plays games over votes only.")
     return answers
 
 
-def _attack_given(path: Path, space: "SecretSpace", answers: "list[RecordedAnswers]", rule: Any) -> float:
-    """Success of the attack on the pool's records, from the answers that were really given."""
+def _why_no_games(account: "LedgerAccount", answers: "list[RecordedAnswers]") -> str | None:
+    if any(recorded.outputs.ndim != 2 for recorded in answers):
+        return f"The answers of account {account.name!r} are scores, and games are played over votes only"
+    if any((recorded.budgets != answers[0].budgets[0]).any() for recorded in answers):
+        return "The answers were given at different budgets, and games of one budget only are played"
+    return None
+
+
+def _audit_given(
+    ledger: "PrivacyLedger",
+    account: "LedgerAccount",
+    space: "SecretSpace",
+    args: argparse.Namespace,
+    answers: "list[RecordedAnswers] | None" = None,
+) -> int:
+    """Print the attack on what was really released beside the bound: one trial, which refutes nothing."""
+    from lightning_pac.accountants import membership_success_bound
+
+    if args.plot is not None:
+        raise ValueError("Only games can be drawn, and none are played here: leave --plot out.")
+    if answers is None:
+        _check_values(ledger, account, args.secret)
+    success = _attack_given(ledger, account, space, args.secret, answers)
+    bound = membership_success_bound(account.spent, space.individual_prior)
+    if args.json:
+        row = {
+            "responses": account.num_charges,
+            "mutual_information": account.spent,
+            "membership_success_bound": bound,
+        }
+        print_json({"trials": 0, "rows": [row], "refuted": False, "attack_on_given_answers": success})
+        return 0
+    print_table(
+        "Attack on what was released",
+        ["releases", "nats", "bound", "attack"],
+        [[f"{account.num_charges:,}", f"{account.spent:.3g}", f"{100 * bound:.2f} %", f"{100 * success:.2f} %"]],
+        "The bound is an average over secrets, and one secret can neither refute it nor prove it.",
+    )
+    return 0
+
+
+def _check_values(ledger: "PrivacyLedger", account: "LedgerAccount", secret: Path | None) -> None:
+    from lightning_pac.accountants.transcript import read_entries
+
+    if account.num_charges == 0:
+        raise ValueError(f"Account {account.name!r} of {ledger.path} has no values yet: there is nothing to attack.")
+    if next(read_entries(ledger, account), None) is None:
+        raise ValueError(
+            f"Account {account.name!r} of {ledger.path} paid for a single release, whose index was drawn and "
+            "forgotten: there is no secret to hold an attack against."
+        )
+    if secret is None:
+        raise ValueError(
+            f"Account {account.name!r} of {ledger.path} holds values of privatize without what other subsets would "
+            "have given, so no games can be played: give --secret to attack the values that were released."
+        )
+
+
+def _attack_given(
+    ledger: "PrivacyLedger",
+    account: "LedgerAccount",
+    space: "SecretSpace",
+    path: Path,
+    answers: "list[RecordedAnswers] | None",
+) -> float:
+    """Success of the attack on the pool's records, from what was really released."""
     import operator
 
+    from lightning_pac.accountants.transcript import answers_for
     from lightning_pac.audits import membership_attack
     from lightning_pac.mechanisms import AdaptiveComposition
+    from lightning_pac.mechanisms.secret_account import recorded_belief
 
-    secret = operator.index(space.load_secret(path))
-    composition = AdaptiveComposition(space.prior, None, rule)
-    for recorded in answers:
-        composition.replay(recorded.outputs, recorded.values, recorded.budgets)
-    return membership_attack(composition.belief, secret, space).success
+    secret = space.load_secret(path)
+    if not answers_for(ledger, account, secret.key):
+        raise ValueError(
+            f"{path} is not the secret that account {account.name!r} of {ledger.path} answers for: give the file that "
+            "the answers were made with."
+        )
+    if answers is None:
+        belief = recorded_belief(ledger, account)
+    else:
+        composition = AdaptiveComposition(space.prior, None, account.declaration["rule"])
+        for recorded in answers:
+            composition.replay(recorded.outputs, recorded.values, recorded.budgets)
+        belief = composition.belief
+    return membership_attack(belief, operator.index(secret), space).success
 
 
 def _moments(num_responses: int) -> list[int]:

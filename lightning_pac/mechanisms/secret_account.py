@@ -13,6 +13,7 @@ from scipy.special import logsumexp
 
 from lightning_pac.accountants import LedgerAccount, PrivacyLedger, ResponseTranscript
 from lightning_pac.accountants.array_codec import pack_arrays, unpack_arrays
+from lightning_pac.accountants.transcript import read_state
 from lightning_pac.exceptions import LedgerMismatchError
 from lightning_pac.information import entropy
 from lightning_pac.mechanisms.gaussian import GaussianNoise
@@ -22,7 +23,7 @@ from lightning_pac.mechanisms.votes import SMALLEST_MASS
 from lightning_pac.randomness import SecureGenerator, secure_generator
 from lightning_pac.scenarios import SecretIndex, SecretSpace
 
-__all__ = ["KeptSecret", "Released", "SingleRelease", "released_values"]
+__all__ = ["KeptSecret", "Released", "SingleRelease", "recorded_belief", "released_values"]
 
 Array = npt.NDArray[np.float64]
 Calibrate = Callable[[Array, float], GaussianNoise]
@@ -162,6 +163,20 @@ def released_values(
         LedgerMismatchError: If the secret answers through another account or ledger.
     """
     return KeptSecret(secret, ledger, account, None).values()
+
+
+def recorded_belief(ledger: PrivacyLedger, account: LedgerAccount) -> Array:
+    """Posterior of the secret given all released values, as the ledger has it, shape (m,): for auditors.
+
+    The chain is not checked, so it needs no secret file.
+
+    Raises:
+        ValueError: If the account has released nothing about a kept secret.
+    """
+    state = read_state(ledger, account)
+    if state is None:
+        raise ValueError(f"Account {account.name!r} of {ledger.path} has released nothing about a kept secret.")
+    return np.asarray(np.exp(unpack_arrays(state)[0]))
 
 
 @contextmanager

@@ -21,6 +21,7 @@ whatever must agree under the key `"coupling"` of the declaration, and a second 
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -32,9 +33,26 @@ from lightning_pac.accountants.account import LedgerAccount, check_amount, decod
 from lightning_pac.accountants.storage import LedgerStorage
 from lightning_pac.exceptions import LedgerMismatchError
 
-__all__ = ["PrivacyLedger"]
+__all__ = ["BudgetChange", "PrivacyLedger"]
 
 _OPEN: "WeakValueDictionary[tuple[int, Path], PrivacyLedger]" = WeakValueDictionary()
+
+
+@dataclass(frozen=True)
+class BudgetChange:
+    """A budget as it was set.
+
+    Attributes:
+        account: Whose it is; None for the total of the currency.
+        currency: What it is counted in.
+        amount: The most that may be spent.
+        time: When it was made durable (UTC, ISO 8601).
+    """
+
+    account: str | None
+    currency: str
+    amount: float
+    time: str
 
 
 class PrivacyLedger:
@@ -42,7 +60,7 @@ class PrivacyLedger:
 
     A charge is refused, before anything changes, if it would take the account or the currency past its budget; else it
     is on the disk when the call returns (SQLite, write-ahead log, `synchronous=FULL`). One process writes at a time: a
-    second writer is an error at once, and the right to write ends with the process. Threads are serialised. A fork
+    second writer is an error at once, and the right to write ends with the process. Threads are serialized. A fork
     cannot write.
 
     Args:
@@ -169,7 +187,8 @@ class PrivacyLedger:
 
     def accounts(self) -> tuple[LedgerAccount, ...]:
         """All accounts, in the order they were opened."""
-        return tuple(LedgerAccount(self._storage, row[0]) for row in self._storage.read("SELECT id FROM accounts"))
+        rows = self._storage.read("SELECT id FROM accounts ORDER BY id")
+        return tuple(LedgerAccount(self._storage, row[0]) for row in rows)
 
     def currencies(self) -> tuple[str, ...]:
         """Currencies that have an account or a budget, sorted."""
@@ -193,7 +212,7 @@ class PrivacyLedger:
         return float("inf") if budget is None else max(0.0, budget - self.spent(currency))
 
     def set_budget(self, currency: str, amount: float) -> None:
-        """Changes a total budget, a decision that stays on record with its date.
+        """Changes a total budget, a decision that stays on record with its date (see `budget_changes`).
 
         Args:
             currency: What is limited.
@@ -206,6 +225,14 @@ class PrivacyLedger:
             connection.execute(
                 "INSERT INTO budgets (currency, amount) VALUES (?, ?)", (currency, check_amount(amount, "budget"))
             )
+
+    def budget_changes(self) -> tuple[BudgetChange, ...]:
+        """Every budget that was ever set, the first and the changed ones, in order."""
+        rows = self._storage.read(
+            "SELECT accounts.name, COALESCE(budgets.currency, accounts.currency), amount, budgets.time "
+            "FROM budgets LEFT JOIN accounts ON accounts.id = budgets.account ORDER BY budgets.id"
+        )
+        return tuple(BudgetChange(*row) for row in rows)
 
     def close(self) -> None:
         """Closes the file and lets another writer in, unless others in this process share it (see `ensure`)."""
@@ -246,15 +273,16 @@ class PrivacyLedger:
         if differences:
             raise LedgerMismatchError(
                 f"Account {account.name!r} of {self.path} was declared with other values of {', '.join(differences)}: "
-                "use the values it was made with, another account name or a new ledger; set_budget changes a budget."
+                "use the values it was made with, another account name or a new ledger; `lightning-pac account budget` "
+                "changes a budget."
             )
 
     def _compare_coupling(self, currency: str, declaration: Mapping[str, Any]) -> None:
         for other in self.accounts():
-            if other.currency != currency or "coupling" not in other.declaration:
+            if other.currency != currency:
                 continue
             differences = _differing_keys(
-                {"coupling": other.declaration["coupling"]}, {"coupling": declaration.get("coupling")}
+                {"coupling": other.declaration.get("coupling")}, {"coupling": declaration.get("coupling")}
             )
             if differences:
                 raise LedgerMismatchError(

@@ -56,7 +56,7 @@ class LedgerStorage:
     """An open ledger file. Use it as `with storage.transaction() as connection: ...`.
 
     Every transaction is on the disk before its block is left (write-ahead log, `synchronous=FULL`; where the file
-    system cannot hold a write-ahead log, a rollback journal with exclusive locking) and is serialised between threads.
+    system cannot hold a write-ahead log, a rollback journal with exclusive locking) and is serialized between threads.
 
     Args:
         path: The file. A new one gets mode 0600, since what it holds is for the keeper of the data.

@@ -41,7 +41,7 @@ def _best_subset(states, prior, cost, count):
 
 
 def _least_cost(states, prior, cost, budget):
-    """The same over all randomised channels, by linear programming."""
+    """The same over all randomized channels, by linear programming."""
     inputs, columns = cost.shape
     size = inputs * columns
     above, limits = [], []
@@ -187,7 +187,7 @@ def test_pac_noise_is_stationary_and_beats_other_shapes(end, budget):
     # The Lagrangian's derivative in the density, independent of Alg. 3's search.
     assert noise.location == pytest.approx(noise.scale**2 * noise.mean / (20.6 + noise.variance), rel=1e-3, abs=1e-9)
 
-    # A free density on a grid, minimised numerically from the uniform one, does no better.
+    # A free density on a grid, minimized numerically from the uniform one, does no better.
     cells = 60
     middle = (np.arange(cells) + 0.5) * end / cells
 

@@ -98,7 +98,7 @@ def test_tighter_joint_needs_less_noise_than_the_papers(scenario: AttributeScena
 
 
 def test_the_optimized_covariance_is_the_optimum_of_a_general_solver() -> None:
-    """Coordinate slices and Ave: minimise sum v_l under a linear constraint in 1 / v_l, solved by SLSQP."""
+    """Coordinate slices and Ave: minimize sum v_l under a linear constraint in 1 / v_l, solved by SLSQP."""
     profile = SliceProfile.coordinate(3)
     sensitivities = np.array([[3.0, 0.5, 0.2], [1.0, 2.0, 0.1]])
     epsilon, order = 0.7, 4.0

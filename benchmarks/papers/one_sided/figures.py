@@ -34,8 +34,8 @@ EPSILONS = (0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
 LABELS = {
     "laplace_advanced": "Laplace, advanced composition",
     "laplace_hybrid_rdp": "Laplace, hybrid RDP",
-    "optimised_hybrid_rdp": "optimised, hybrid RDP",
-    "optimised_exact": "optimised, exact",
+    "optimized_hybrid_rdp": "optimized, hybrid RDP",
+    "optimized_exact": "optimized, exact",
 }
 
 
@@ -81,7 +81,7 @@ def figure_2() -> dict[str, Any]:
             }
             for accounting in ("hybrid_rdp", "exact"):
                 noise = PositiveNoise.for_dp(epsilon, delta, compositions, accounting=accounting)
-                row[f"optimised_{accounting}"] = [noise.second_moment, noise.max_value]
+                row[f"optimized_{accounting}"] = [noise.second_moment, noise.max_value]
             rows.append(row)
         panels.append({"compositions": compositions, "delta": delta, "rows": rows})
     return {"panels": panels}
@@ -136,7 +136,7 @@ def vuvuzela() -> dict[str, Any]:
         }
     laplace = biased_laplace(math.log(2.0), 1e-4, 250_000)
     result["laplace_advanced"] = {"mean": (laplace.size - 1) / 2, "max_value": laplace.size - 1}
-    result["printed"] = {"optimised_mean": 14_000, "laplace_mean": 300_000}
+    result["printed"] = {"optimized_mean": 14_000, "laplace_mean": 300_000}
     return result
 
 
@@ -188,8 +188,8 @@ def plot_figure_2(data: dict[str, Any], path: Path) -> None:
             axes = grid[row][column]
             for key in LABELS:
                 values = [entry[key][row] for entry in panel["rows"]]
-                # Both optimised designs have one range: dashes let the other show through.
-                axes.semilogy(EPSILONS, values, "x--" if key == "optimised_exact" else "o-", label=LABELS[key])
+                # Both optimized designs have one range: dashes let the other show through.
+                axes.semilogy(EPSILONS, values, "x--" if key == "optimized_exact" else "o-", label=LABELS[key])
             axes.set(xlabel="epsilon", ylabel=quantity)
             axes.set_title(f"T = {panel['compositions']}, delta = 1e{math.log10(panel['delta']):.0f}")
             axes.grid(alpha=0.3)

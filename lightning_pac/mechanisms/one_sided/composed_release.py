@@ -23,7 +23,7 @@ Accounting = Literal["exact", "hybrid_rdp"]
 class ComposedRelease:
     """The design of noise on {0..R} for T releases of a sensitivity-1 integer query at one delta.
 
-    By hybrid RDP the program is convex for each order, and the order is optimised. The exact composition has no convex
+    By hybrid RDP the program is convex for each order, and the order is optimized. The exact composition has no convex
     form; the noise is then sought among the optimal noises of hybrid RDP at an order near the best one, whose target is
     loosened until the *exact* epsilon meets the budget (ours). The order matters little there: over 10 to 20 the second
     moment changes by 2 % at T = 500, delta = 1e-5, epsilon = 1.

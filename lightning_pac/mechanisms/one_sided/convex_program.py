@@ -211,7 +211,7 @@ class _Direction(NamedTuple):
 
 
 class _Cones(NamedTuple):
-    """The power cones' barrier with the summands minimised out, in relative coordinates.
+    """The power cones' barrier with the summands minimized out, in relative coordinates.
 
     Its Hessian is `stiffness (d_i - d_{i-1})^2 + left d_{i-1}^2 + right d_i^2`, its gradient `(-left, -right)`.
     """
@@ -232,7 +232,7 @@ def _margin(p: Array, s: Array, order: float) -> Array:
 
 
 def _eliminate_summands(p: Array, s: Array, order: float) -> _Cones:
-    """Minimise each cone's barrier over its summand; the cancellations between large terms are done on paper."""
+    """Minimize each cone's barrier over its summand; the cancellations between large terms are done on paper."""
     theta = 1.0 / order
     push = 1.0 / np.expm1(_margin(p, s, order))
     own = 1.0 + theta * push

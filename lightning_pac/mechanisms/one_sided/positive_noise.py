@@ -71,7 +71,7 @@ class PositiveNoise:
     ) -> DPNoise:
         """Noise of least second moment for (epsilon, delta)-DP, or of least epsilon for a second-moment budget.
 
-        One release takes the closed-form optimum; several are optimised against the exact composition, or against
+        One release takes the closed-form optimum; several are optimized against the exact composition, or against
         hybrid RDP (Alg. 1).
 
         Args:
@@ -217,7 +217,7 @@ def _check(
     accounting: str,
 ) -> None:
     if (epsilon is None) == (second_moment is None):
-        raise ValueError("Give either epsilon or second_moment: the one that is left out is what is minimised.")
+        raise ValueError("Give either epsilon or second_moment: the one that is left out is what is minimized.")
     if epsilon is not None and not (math.isfinite(epsilon) and epsilon > 0.0):
         raise ValueError(f"epsilon must be positive and finite, got {epsilon!r}.")
     if second_moment is not None and not (math.isfinite(second_moment) and second_moment > 0.0):

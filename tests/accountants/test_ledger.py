@@ -52,6 +52,13 @@ def test_it_is_all_there_after_reopening(path: Path) -> None:
         assert ledger.remaining("mutual_information") == 0.625
 
 
+def test_accounts_come_in_the_order_they_were_opened(path: Path) -> None:
+    with PrivacyLedger(path) as ledger:
+        for name in "cab":
+            ledger.account(name)
+        assert [account.name for account in ledger.accounts()] == ["c", "a", "b"]
+
+
 def test_currencies_do_not_mix(path: Path) -> None:
     with PrivacyLedger(path, budget={"mutual_information": 0.5}) as ledger:
         ledger.account("a", "mutual_information").charge(0.25)
@@ -122,6 +129,14 @@ def test_another_declaration_is_an_error_that_names_the_keys(path: Path) -> None
         assert len(ledger.accounts()) == 1
 
 
+def test_an_account_without_a_coupling_adds_to_none_that_has_one_whichever_came_first(path: Path) -> None:
+    with PrivacyLedger(path) as ledger:
+        ledger.account("by hand", "rpp").charge(1.0)
+        with pytest.raises(LedgerMismatchError, match="one common coupling"):
+            ledger.account("run", "rpp", {"coupling": {"num_differing": 1}})
+        ledger.account("also by hand", "rpp", {"note": "same"})
+
+
 def test_runs_add_up_under_one_coupling_only(path: Path) -> None:
     with PrivacyLedger(path, budget={"rpp": 8.0}) as ledger:
         ledger.account("run 1", "rpp", {"coupling": {"num_differing": 1}, "noise_multiplier": 1.0}).charge(3.0)
@@ -147,6 +162,8 @@ def test_another_budget_needs_a_decision(path: Path) -> None:
             account.charge(1.0)
         with pytest.raises(LedgerMismatchError, match=r"budget \(2.0, now 1.0\)"):
             ledger.account("fit", "rpp", budget=1.0)
+        changes = [(change.account, change.currency, change.amount) for change in ledger.budget_changes()]
+        assert changes == [(None, "rpp", 8.0), (None, "rpp", 9.0), ("fit", "rpp", 1.0), ("fit", "rpp", 2.0)]
         history = "SELECT amount FROM budgets WHERE currency = 'rpp' ORDER BY id"
         assert read_with_sqlite(path, history) == [(8.0,), (9.0,)]
 

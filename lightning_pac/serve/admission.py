@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 import time
 from typing import Annotated
 
@@ -16,6 +17,8 @@ from lightning_pac.serve.batch_answers import Ticket
 from lightning_pac.serve.messages import Question
 
 __all__ = ["Gate", "admit", "authenticate"]
+
+logger = logging.getLogger(__name__)
 
 _bearer = HTTPBearer(auto_error=False, description="An API key from `lightning-pac keys add`.")
 
@@ -37,10 +40,15 @@ class Gate:
         """The key of a request, None on a server without keys.
 
         Raises:
-            HTTPException: With status 401 if the request has no key that is known.
+            HTTPException: With status 401 if the request has no key that is known, 503 if the file of keys is damaged.
         """
         if self._keys is None:
             return None
+        try:
+            self._keys.refresh()
+        except (OSError, ValueError) as error:
+            logger.exception("The API keys cannot be read.")
+            raise HTTPException(503, "The API keys cannot be read: try again later.") from error
         found = None if credentials is None else self._keys.find(credentials.credentials)
         if found is None:
             raise HTTPException(
@@ -87,7 +95,7 @@ def admit(
 ) -> Ticket:
     """The request as the worker takes it."""
     owner = None if key is None else key.name
-    return Ticket(question.input, _request_name(owner, idempotency_key, question), owner)
+    return Ticket(question.input, _request_name(owner, idempotency_key, question), key)
 
 
 def _request_name(owner: str | None, idempotency_key: str | None, question: Question) -> str | None:

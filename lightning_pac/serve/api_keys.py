@@ -6,7 +6,7 @@ import os
 import re
 import secrets
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from lightning_pac.accountants.account import check_amount
@@ -56,7 +56,9 @@ class APIKeys:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).expanduser()
-        self._keys = _read(self.path)
+        self._stamp: tuple[int, ...] | None = None
+        self._keys: dict[str, APIKey] = {}
+        self.refresh()
 
     def __iter__(self) -> Iterator[APIKey]:
         return iter(self._keys.values())
@@ -85,9 +87,22 @@ class APIKeys:
         Raises:
             ValueError: If there is no such key.
         """
-        if name not in self._keys:
-            raise ValueError(f"{self.path} has no key {name!r}: it has {', '.join(self._keys) or 'none'}.")
+        self._check_known(name)
         self._write({other: key for other, key in self._keys.items() if other != name})
+
+    def set_budget(self, name: str, budget: float) -> APIKey:
+        """Let a key's answers cost more, or less, than before; what they have cost counts.
+
+        Returns:
+            The key as it was before.
+
+        Raises:
+            ValueError: If there is no such key, or the budget is negative or not finite.
+        """
+        self._check_known(name)
+        before = self._keys[name]
+        self._write({**self._keys, name: replace(before, budget=budget)})
+        return before
 
     def find(self, text: str) -> APIKey | None:
         """The key that hashes to what is on record, None if there is none."""
@@ -95,22 +110,44 @@ class APIKeys:
         found = [key for key in self._keys.values() if secrets.compare_digest(key.sha256, hashed)]
         return found[0] if found else None
 
+    def refresh(self) -> None:
+        """Read the file again if it has changed since it was read.
+
+        Raises:
+            OSError: If it cannot be read.
+            ValueError: If it is not a list of keys.
+        """
+        stamp = _stamp(self.path)
+        if stamp != self._stamp:
+            self._keys = {} if stamp is None else _read(self.path)
+            self._stamp = stamp
+
+    def _check_known(self, name: str) -> None:
+        if name not in self._keys:
+            raise ValueError(f"{self.path} has no key {name!r}: it has {', '.join(self._keys) or 'none'}.")
+
     def _write(self, keys: dict[str, APIKey]) -> None:
         partial = self.path.with_name(self.path.name + ".partial")
         partial.unlink(missing_ok=True)
         with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             json.dump([asdict(key) for key in keys.values()], file, indent=2)
         os.replace(partial, self.path)
-        self._keys = keys
+        self._keys, self._stamp = keys, _stamp(self.path)
 
 
 def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def _stamp(path: Path) -> tuple[int, ...] | None:
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
 def _read(path: Path) -> dict[str, APIKey]:
-    if not path.exists():
-        return {}
     try:
         return {entry["name"]: APIKey(**entry) for entry in json.loads(path.read_text())}
     except (ValueError, TypeError, KeyError) as error:

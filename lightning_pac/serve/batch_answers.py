@@ -1,8 +1,10 @@
 """Answering a batch of requests so that each is answered, repeated or refused by itself."""
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import Any
 
 from lightning_pac.accountants import LedgerAccount
@@ -16,6 +18,9 @@ KEY_CURRENCY = "mutual_information by key"
 
 logger = logging.getLogger(__name__)
 
+_FOLDER = re.compile(r"(?<![^\s('`])/\S*/")
+_NOTE_OF_A_WRITE = "INSERT OR REPLACE INTO meta VALUES ('last_trial', strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))"
+
 
 @dataclass(frozen=True)
 class Ticket:
@@ -24,12 +29,12 @@ class Ticket:
     Attributes:
         input: What the model takes, as it came in JSON.
         request: A name under which a repetition finds the recorded answer; None for a request that cannot be repeated.
-        key: Name of the API key that pays, None where the server has no keys.
+        key: The API key that pays, None where the server has no keys.
     """
 
     input: Any
     request: str | None = None
-    key: str | None = None
+    key: APIKey | None = None
 
 
 @dataclass(frozen=True)
@@ -52,26 +57,23 @@ class BatchAnswers:
     answered never takes others with it: if a batch fails as a whole, nothing was charged, and each of its requests is
     tried by itself.
 
+    Attributes:
+        failure: Since when and why the ledger cannot be written, None while it can: then the last write succeeded.
+
     Args:
         open_responder: Opens the responder, and opens it again after its ledger could not be written.
         collate: Makes the model's inputs from a list of JSON inputs; raises `ValueError` or `TypeError` for bad ones.
-        keys: The API keys, whose accounts are opened in the responder's ledger.
 
     Raises:
         LedgerError: If the ledger is in use, was copied or was rolled back.
     """
 
-    def __init__(
-        self,
-        open_responder: Callable[[], PACResponder],
-        collate: Callable[[list[Any]], Any],
-        keys: Iterable[APIKey] = (),
-    ) -> None:
+    def __init__(self, open_responder: Callable[[], PACResponder], collate: Callable[[list[Any]], Any]) -> None:
         self._open_responder = open_responder
         self._collate = collate
-        self._keys = tuple(keys)
         self._responder: PACResponder | None = None
-        self._accounts: dict[str, LedgerAccount] = {}
+        self._accounts: dict[str, tuple[APIKey, LedgerAccount]] = {}
+        self.failure: str | None = None
         self._open()
 
     def __call__(self, tickets: Sequence[Ticket]) -> list[int | Refusal]:
@@ -90,12 +92,24 @@ class BatchAnswers:
             answered = self._answer_new(responder, [tickets[position] for position in first])
             for positions, result in zip(new.values(), answered, strict=True):
                 results.update(dict.fromkeys(positions, result))
-        except LedgerError:
-            logger.exception("The ledger could not be written or read.")
+        except LedgerError as error:
+            self._note(error)
             self.close()
             refusal = Refusal(503, "The ledger could not be written: try again later, under the same Idempotency-Key.")
             results = {position: results.get(position, refusal) for position in range(len(tickets))}
         return [results[position] for position in range(len(tickets))]
+
+    def try_again(self) -> None:
+        """After a failure, open the ledger again if need be and write to it; if that succeeds, the failure is over."""
+        if self.failure is None:
+            return
+        try:
+            with self._open().ledger.storage.transaction() as connection:
+                connection.execute(_NOTE_OF_A_WRITE)
+        except Exception as error:
+            self._note(error)
+        else:
+            self._note(None)
 
     def close(self) -> None:
         """Close the responder and its ledger."""
@@ -105,9 +119,21 @@ class BatchAnswers:
 
     def _open(self) -> PACResponder:
         if self._responder is None:
+            self._accounts = {}
             self._responder = self._open_responder()
-            self._accounts = {key.name: key_account(self._responder, key) for key in self._keys}
         return self._responder
+
+    def _note(self, error: Exception | None) -> None:
+        if error is None:
+            if self.failure is not None:
+                logger.warning("The ledger can be written again.")
+            self.failure = None
+            return
+        if self.failure is None:
+            self._since = datetime.now(timezone.utc).isoformat(timespec="seconds")
+            logger.error("The ledger could not be written or read.", exc_info=error)
+        # Whoever asks for the server's health may not know its folders.
+        self.failure = f"Nothing is answered since {self._since}: {_FOLDER.sub('', str(error))}"
 
     def _answer_new(self, responder: PACResponder, tickets: list[Ticket]) -> list[int | Refusal]:
         refusals = [self._cannot_pay(responder, ticket) for ticket in tickets]
@@ -123,8 +149,9 @@ class BatchAnswers:
             release = responder.release(
                 inputs,
                 requests=[ticket.request for ticket in tickets],
-                payers=[self._payer(ticket) for ticket in tickets],
+                payers=[self._payer(responder, ticket) for ticket in tickets],
             )
+            self._note(None)
             return [int(label) for label in release.labels]
         except LedgerError:
             raise
@@ -136,7 +163,7 @@ class BatchAnswers:
 
     def _cannot_pay(self, responder: PACResponder, ticket: Ticket) -> Refusal | None:
         # By what an answer may cost at most: a refusal then says nothing about whether the models agree.
-        if (payer := self._payer(ticket)) is None:
+        if ticket.key is None or (payer := self._payer(responder, ticket)) is None:
             return None
         cost = responder.budget_per_response
         try:
@@ -144,13 +171,19 @@ class BatchAnswers:
         except BudgetExceededError:
             return Refusal(
                 429,
-                f"An answer may cost {cost:.3g} nats and API key {ticket.key!r} has {payer.remaining:.3g} left: ask "
-                "the keeper of the data to raise its budget.",
+                f"An answer may cost {cost:.3g} nats and API key {ticket.key.name!r} has {payer.remaining:.3g} left: "
+                "ask the keeper of the data to raise its budget.",
             )
         return None
 
-    def _payer(self, ticket: Ticket) -> LedgerAccount | None:
-        return None if ticket.key is None else self._accounts[ticket.key]
+    def _payer(self, responder: PACResponder, ticket: Ticket) -> LedgerAccount | None:
+        if (key := ticket.key) is None:
+            return None
+        known, account = self._accounts.get(key.name, (None, None))
+        if account is None or known != key:
+            account = key_account(responder, key)
+            self._accounts[key.name] = key, account
+        return account
 
     def _explain(self, responder: PACResponder, ticket: Ticket, error: Exception) -> Refusal:
         if isinstance(error, BudgetExceededError):

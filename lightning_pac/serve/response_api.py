@@ -14,8 +14,8 @@ from typing_extensions import override
 
 from lightning_pac.mechanisms import PACResponder
 from lightning_pac.serve.admission import admit
-from lightning_pac.serve.api_keys import APIKey
 from lightning_pac.serve.batch_answers import BatchAnswers, Refusal, Ticket
+from lightning_pac.serve.health import Health
 from lightning_pac.serve.messages import Answer
 from lightning_pac.serve.parent_watch import end_with_parent
 
@@ -30,7 +30,7 @@ class ResponseAPI(litserve.LitAPI):  # type: ignore[misc]
     Args:
         open_responder: Opens the responder in the worker.
         collate: Makes the model's inputs from a list of JSON inputs.
-        keys: The API keys.
+        health: Where the worker says whether it can answer.
         max_batch_size: Most requests of one transaction.
         batch_timeout: Seconds that a request waits for others to join it.
     """
@@ -39,7 +39,7 @@ class ResponseAPI(litserve.LitAPI):  # type: ignore[misc]
         self,
         open_responder: Callable[[], PACResponder],
         collate: Callable[[list[Any]], Any],
-        keys: tuple[APIKey, ...],
+        health: Health,
         max_batch_size: int,
         batch_timeout: float,
     ) -> None:
@@ -48,7 +48,7 @@ class ResponseAPI(litserve.LitAPI):  # type: ignore[misc]
         )
         self._open_responder = open_responder
         self._collate = collate
-        self._keys = keys
+        self._health = health
         self._server = os.getpid()
 
     @override
@@ -56,7 +56,7 @@ class ResponseAPI(litserve.LitAPI):  # type: ignore[misc]
         # The server decides when to stop; an interrupt from the terminal reaches the worker too.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         end_with_parent(self._server)
-        self._answers = BatchAnswers(self._open_responder, self._collate, self._keys)
+        self._answers = BatchAnswers(self._open_responder, self._collate)
 
     @override
     def decode_request(self, request: Annotated[Ticket, Depends(admit)]) -> Ticket:
@@ -68,7 +68,14 @@ class ResponseAPI(litserve.LitAPI):  # type: ignore[misc]
 
     @override
     def predict(self, x: list[Ticket]) -> list[int | Refusal]:
-        return self._answers(x)
+        results = self._answers(x)
+        self._health.reason = self._answers.failure
+        return results
+
+    def try_again(self) -> None:
+        """See whether a failure is over; called while nothing is asked."""
+        self._answers.try_again()
+        self._health.reason = self._answers.failure
 
     @override
     def unbatch(self, output: list[int | Refusal]) -> list[int | Refusal]:
@@ -89,6 +96,7 @@ class _WaitingLoop(BatchedLoop):  # type: ignore[misc]
         try:
             first = request_queue.get(timeout=1.0)
         except Empty:
+            lit_api.try_again()
             return [], []
         return super().get_batch_requests(lit_api, _Returned(first, request_queue), transport)
 

@@ -54,7 +54,8 @@ def build_server(
         open_responder: Opens the responder in the worker, a new process: a function of a module, or
             `SavedResponder(...).open`.
         ledger: The responder's ledger, which `GET /privacy` reads.
-        keys: The API keys, or their file; None lets everybody in, on loopback only.
+        keys: The API keys, or their file, which is read again when it changes; None lets everybody in, on loopback
+            only.
         host: Where it will listen.
         collate: Makes the model's inputs from a list of JSON inputs; raises `ValueError` or `TypeError` for bad ones.
         max_batch_size: Most answers of one transaction.
@@ -73,10 +74,12 @@ def build_server(
     from starlette.middleware.trustedhost import TrustedHostMiddleware
 
     from lightning_pac.serve.admission import Gate
+    from lightning_pac.serve.health import Health, add_health_page
     from lightning_pac.serve.privacy_page import add_privacy_page, describe_refusals
     from lightning_pac.serve.response_api import ResponseAPI
 
-    api = ResponseAPI(open_responder, collate, tuple(keys or ()), max_batch_size, batch_timeout)
+    health = Health()
+    api = ResponseAPI(open_responder, collate, health, max_batch_size, batch_timeout)
     # A page in a browser may send requests to this machine under a name of its own.
     names = ["127.0.0.1", "localhost"] if host == LOOPBACK else ["*"]
     server = litserve.LitServer(
@@ -89,6 +92,7 @@ def build_server(
     server.uvicorn_graceful_timeout = shutdown_timeout
     server.app.title = "Private answers"
     server.app.state.gate = Gate(keys, rate)
+    add_health_page(server.app, health)
     add_privacy_page(server.app, Path(ledger).expanduser().resolve())
     describe_refusals(server.app)
     return server

@@ -32,14 +32,12 @@ def free_port() -> int:
 class Server:
     """A running toy server on loopback."""
 
-    def __init__(self, folder: Path, options: Mapping[str, Any] | None = None, broken: bool = False) -> None:
+    def __init__(self, folder: Path, options: Mapping[str, Any] | None = None, flaw: str = "") -> None:
         self.port = free_port()
         self.log = folder / "server.log"
-        command = [sys.executable, str(TOY_SERVER), str(folder), str(self.port), json.dumps(options or {})]
+        command = [sys.executable, str(TOY_SERVER), str(folder), str(self.port), json.dumps(options or {}), flaw]
         with self.log.open("a") as log:
-            self.process = subprocess.Popen(
-                [*command, *["--break"] * broken], stdout=log, stderr=log, preexec_fn=_listen_to_interrupts
-            )
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=_listen_to_interrupts)
         self.wait_until_ready()
 
     def wait_until_ready(self) -> None:
@@ -82,8 +80,8 @@ def _listen_to_interrupts() -> None:
 
 
 @contextmanager
-def serving(folder: Path, options: Mapping[str, Any] | None = None, broken: bool = False) -> Iterator[Server]:
-    server = Server(folder, options, broken)
+def serving(folder: Path, options: Mapping[str, Any] | None = None, flaw: str = "") -> Iterator[Server]:
+    server = Server(folder, options, flaw)
     try:
         yield server
     finally:

@@ -20,7 +20,7 @@ REQUESTS_AN_HOUR = 30
 class Service:
     """A server with keys, and what it has answered so far."""
 
-    def __init__(self, server: Server, folder: Path, keys: dict[str, str]) -> None:
+    def __init__(self, server: Server | None, folder: Path, keys: dict[str, str]) -> None:
         self.server, self.folder, self.keys = server, folder, keys
 
     def ask(self, question: Any, key: str = "alice", **headers: str) -> tuple[int, Any]:
@@ -186,3 +186,52 @@ def test_what_waits_too_long_or_is_past_the_budget_is_refused_and_costs_nothing(
         assert "0 are left for all answers together" in results[4][1]["detail"]
         assert server.get("/privacy")[1]["remaining"] == 0
     assert set(recorded(tmp_path)) == {SLOW, 1, 2, 3}
+
+
+def test_health_says_why_nothing_is_answered_until_the_ledger_can_be_written(tmp_path: Path) -> None:
+    with serving(tmp_path, flaw="--fill") as server:
+        assert server.ask(1, Idempotency_Key="one")[0] == 200
+        assert server.get("/health") == (200, "ok")
+        (tmp_path / "full").touch()
+        assert server.ask(2)[0] == 503
+        status, content = server.get("/health")
+        assert status == 503
+        assert "Nothing is answered since 20" in content["detail"]
+        assert "responses.db cannot be opened or written" in content["detail"]
+        assert str(tmp_path) not in content["detail"]
+        assert server.ask(1, Idempotency_Key="one")[0] == 200
+        time.sleep(2.5)  # the worker tries again by itself, and fails
+        assert server.get("/health")[0] == 503
+        (tmp_path / "full").unlink()
+        deadline = time.monotonic() + 20
+        while server.get("/health")[0] != 200 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert server.get("/health") == (200, "ok")  # nobody has asked anything meanwhile
+        assert server.ask(2)[0] == 200
+    assert set(recorded(tmp_path)) == {1, 2}
+
+
+def test_keys_come_and_go_while_the_server_runs(tmp_path: Path) -> None:
+    keys = APIKeys(tmp_path / "keys.json")
+    service = Service(None, tmp_path, {"alice": keys.add("alice"), "bob": keys.add("bob", BUDGET)})
+    with serving(tmp_path) as service.server:
+        assert [service.ask(number, "bob")[0] for number in (1, 2)] == [200, 429]
+        keys.set_budget("bob", 2 * BUDGET)
+        assert [service.ask(number, "bob")[0] for number in (2, 3)] == [200, 429]
+        keys.remove("alice")
+        assert service.ask(4)[0] == 401
+        service.keys["alice"] = keys.add("alice")
+        service.keys["carol"] = keys.add("carol", BUDGET)
+        assert [service.ask(number, name)[0] for number, name in ((4, "alice"), (5, "carol"), (6, "carol"))] == [
+            200,
+            200,
+            429,
+        ]
+        kept = keys.path.read_text()
+        keys.path.write_text("{")
+        assert service.ask(7)[0] == 503
+        keys.path.unlink()
+        assert service.ask(7)[0] == 401
+        keys.path.write_text(kept)
+        assert service.ask(7)[0] == 200
+    assert set(recorded(tmp_path)) == {1, 2, 4, 5, 7}

@@ -33,13 +33,13 @@ def check_load(folder: Path, num_requests: int, num_clients: int = 50) -> float:
     return num_requests / seconds
 
 
-def check_kills(folder: Path, num_kills: int, num_clients: int, broken: bool = False) -> tuple[int, int]:
+def check_kills(folder: Path, num_kills: int, num_clients: int, flaw: str = "") -> tuple[int, int]:
     """Kills the server under load, and its worker every other time; returns numbers of answers and of unseen ones."""
     seen: dict[int, int] = {}
     waiting: list[int] = []
     asked = num_unseen = 0
     for kill in range(num_kills):
-        with serving(folder, {"shutdown_timeout": 1}, broken) as server:
+        with serving(folder, {"shutdown_timeout": 1}, flaw) as server:
             numbers = waiting + list(range(asked, asked + _NEW_EACH_TIME))
             victim = server.workers()[0] if kill % 2 else server.process.pid
             killer = threading.Timer(random.uniform(0.05, 0.5), os.kill, (victim, signal.SIGKILL))
@@ -53,7 +53,7 @@ def check_kills(folder: Path, num_kills: int, num_clients: int, broken: bool = F
         answered = recorded(folder)
         assert seen.items() <= answered.items(), "an answer is outside the ledger"
         num_unseen += len(answered) - len(seen)
-    with serving(folder, broken=broken) as server:
+    with serving(folder, flaw=flaw) as server:
         assert not ask_all(server, waiting, num_clients, seen)
         assert server.stop() == 0
     assert recorded(folder) == seen, "an answer is in the ledger and nobody can get it"
@@ -81,4 +81,4 @@ def test_twenty_kills_under_load(tmp_path: Path) -> None:
 
 def test_the_check_notices_answers_that_are_not_recorded(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="an answer is outside the ledger"):
-        check_kills(tmp_path, 1, num_clients=4, broken=True)
+        check_kills(tmp_path, 1, num_clients=4, flaw="--break")

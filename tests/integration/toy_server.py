@@ -1,6 +1,6 @@
 """A server over sixteen models that vote with the digits of the question, so that the ledger shows what was asked.
 
-python toy_server.py FOLDER PORT [JSON options of serve] [--break]
+python toy_server.py FOLDER PORT OPTIONS FLAW, where the options are those of serve as JSON and the flaw is one of OPEN
 """
 
 import functools
@@ -49,9 +49,25 @@ def open_forgetful_responder(folder: Path, budget: float | None = None) -> PACRe
     return open_responder(folder, budget)
 
 
+def open_responder_on_a_disk_that_fills(folder: Path, budget: float | None = None) -> PACResponder:
+    """While there is a file `full`, SQLite refuses to write."""
+    from lightning_pac.accountants.storage import LedgerStorage
+
+    transaction = LedgerStorage.transaction
+
+    def on_this_disk(storage: LedgerStorage) -> object:
+        storage._connection.execute(f"PRAGMA query_only = {(folder / 'full').exists():d}")
+        return transaction(storage)
+
+    LedgerStorage.transaction = on_this_disk
+    return open_responder(folder, budget)
+
+
+OPEN = {"": open_responder, "--break": open_forgetful_responder, "--fill": open_responder_on_a_disk_that_fills}
+
 if __name__ == "__main__":
     folder, port, options = Path(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
-    opened = open_forgetful_responder if sys.argv[4:] == ["--break"] else open_responder
+    opened = OPEN[sys.argv[4]]
     keys = APIKeys(folder / "keys.json") if (folder / "keys.json").exists() else None
     serve(
         functools.partial(opened, folder, options.pop("budget", None)),

@@ -1,13 +1,13 @@
 """A batch of requests: what one of them cannot have does not touch the others."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from lightning_pac.accountants import ResponseTranscript
-from lightning_pac.exceptions import LedgerError
+from lightning_pac.accountants.storage import LedgerStorage
 from lightning_pac.mechanisms import PACResponder
 from lightning_pac.scenarios import BalancedSubsets
 from lightning_pac.serve import APIKey
@@ -32,13 +32,13 @@ Open = Callable[..., BatchAnswers]
 def open_answers(tmp_path: Path):
     opened = []
 
-    def make(budget: float | None = None, keys: tuple[APIKey, ...] = ()) -> BatchAnswers:
+    def make(budget: float | None = None) -> BatchAnswers:
         def open_responder() -> PACResponder:
             path = tmp_path / "s.key"
             secret = POOL.load_secret(path) if path.exists() else POOL.draw_secret(path)
             return PACResponder(np.asarray, secret, BUDGET, tmp_path / "r.db", budget)
 
-        opened.append(BatchAnswers(open_responder, collate, keys))
+        opened.append(BatchAnswers(open_responder, collate))
         return opened[-1]
 
     yield make
@@ -90,8 +90,9 @@ def test_what_the_budget_pays_for_is_answered_and_the_rest_refused(open_answers:
 
 
 def test_a_key_spends_its_share_and_no_more(open_answers: Open) -> None:
-    answers = open_answers(5 * BUDGET, (APIKey("alice", "", 2 * BUDGET), APIKey("bob", "")))
-    batch = [Ticket(SPLIT, f"{key} {number}", key) for number in range(3) for key in ("alice", "bob")]
+    answers = open_answers(5 * BUDGET)
+    alice, bob = APIKey("alice", "", 2 * BUDGET), APIKey("bob", "")
+    batch = [Ticket(SPLIT, f"{key.name} {number}", key) for number in range(3) for key in (alice, bob)]
     results = answers(batch)
     assert statuses(results) == [200, 200, 200, 200, 429, 200]
     assert "API key 'alice' has 0 left" in results[4].reason
@@ -99,38 +100,83 @@ def test_a_key_spends_its_share_and_no_more(open_answers: Open) -> None:
     assert accounts["key alice"].spent == 2 * BUDGET
     assert accounts["key bob"].spent == 3 * BUDGET
     assert responder_of(answers).spent == 5 * BUDGET
-    assert statuses(answers([Ticket(SPLIT, key="bob"), Ticket(SPLIT, key="alice")])) == [429, 429]
+    assert statuses(answers([Ticket(SPLIT, key=bob), Ticket(SPLIT, key=alice)])) == [429, 429]
 
 
 def test_refusals_do_not_say_whether_the_models_agree(open_answers: Open) -> None:
-    answers = open_answers(keys=(APIKey("alice", "", BUDGET / 2),))
-    agreed, split = answers([Ticket(AGREED, key="alice"), Ticket(SPLIT, key="alice")])
+    alice = APIKey("alice", "", BUDGET / 2)
+    agreed, split = open_answers()([Ticket(AGREED, key=alice), Ticket(SPLIT, key=alice)])
     assert agreed == split
 
 
-def test_a_key_that_gets_another_budget_keeps_what_it_spent(open_answers: Open) -> None:
-    answers = open_answers(keys=(APIKey("alice", "", BUDGET),))
-    assert statuses(answers([Ticket(SPLIT, key="alice"), Ticket(SPLIT, key="alice")])) == [200, 429]
-    answers.close()
-    answers = open_answers(keys=(APIKey("alice", "", 2 * BUDGET),))
-    assert statuses(answers([Ticket(SPLIT, key="alice"), Ticket(SPLIT, key="alice")])) == [200, 429]
+@pytest.mark.parametrize("opened_again", [False, True])
+def test_a_key_that_gets_another_budget_keeps_what_it_spent(open_answers: Open, opened_again: bool) -> None:
+    answers = open_answers()
+    for budget, expected in ((BUDGET, [200, 429]), (2 * BUDGET, [200, 429]), (BUDGET, [429, 429])):
+        alice = APIKey("alice", "", budget)
+        assert statuses(answers([Ticket(SPLIT, key=alice), Ticket(SPLIT, key=alice)])) == expected
+        if opened_again:
+            answers.close()
+    assert responder_of(answers).spent == 2 * BUDGET
 
 
-def test_a_ledger_that_fails_answers_nothing_and_is_opened_again(
-    open_answers: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch):
+    """A disk on which SQLite can write no longer while `disk["full"]`."""
+    state, transaction = {"full": False}, LedgerStorage.transaction
+
+    def on_this_disk(storage: LedgerStorage):
+        storage._connection.execute(f"PRAGMA query_only = {state['full']:d}")
+        return transaction(storage)
+
+    monkeypatch.setattr(LedgerStorage, "transaction", on_this_disk)
+    return state
+
+
+def test_a_ledger_that_fails_answers_nothing_and_is_opened_again(open_answers: Open, disk: dict) -> None:
     answers = open_answers()
     known = answers([Ticket(SPLIT, "known")])
-
-    def fail(*arguments: object) -> None:
-        raise LedgerError("the disk is full")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(ResponseTranscript, "append", fail)
-        results = answers([Ticket(SPLIT, "known"), Ticket(SPLIT, "new")])
-        assert statuses(results) == [200, 503]
-        assert "disk" not in results[1].reason
-        assert statuses(answers([Ticket(SPLIT)])) == [503]
+    assert answers.failure is None
+    disk["full"] = True
+    results = answers([Ticket(SPLIT, "known"), Ticket(SPLIT, "new")])
+    assert statuses(results) == [200, 503]
+    assert "readonly" not in results[1].reason
+    assert statuses(answers([Ticket(SPLIT)])) == [503]
+    disk["full"] = False
     assert responder_of(answers).spent == BUDGET
     assert answers([Ticket(SPLIT, "known")]) == known
     assert statuses(answers([Ticket(SPLIT, "new")])) == [200]
+
+
+def test_a_failure_is_told_until_a_write_succeeds(open_answers: Open, disk: dict, tmp_path: Path) -> None:
+    answers = open_answers()
+    known = [Ticket(SPLIT, "known")]
+    answers(known)
+    answers.try_again()
+    assert answers.failure is None
+    for write in (lambda: answers([Ticket(SPLIT, "new")]), answers.try_again):
+        disk["full"] = True
+        answers([Ticket(SPLIT)])
+        first = answers.failure
+        assert re.match(
+            r"Nothing is answered since \d{4}-\d\d-\d\dT[\d:+]+: r\.db cannot be .* \(attempt to write", first
+        )
+        assert str(tmp_path) not in first
+        answers.try_again()
+        assert answers.failure == first
+        answers(known)  # a record that can be read says nothing of writing
+        assert answers.failure == first
+        disk["full"] = False
+        write()
+        assert answers.failure is None
+    assert responder_of(answers).num_responses == 2
+
+
+def test_a_responder_that_cannot_be_opened_again_is_a_failure(open_answers: Open, disk: dict, tmp_path: Path) -> None:
+    answers = open_answers()
+    disk["full"] = True
+    answers([Ticket(SPLIT)])
+    (tmp_path / "r.db").rename(tmp_path / "elsewhere.db")
+    disk["full"] = False
+    answers.try_again()
+    assert "Nothing is answered since" in answers.failure

@@ -19,7 +19,7 @@ from lightning_pac.accountants.currencies import describe_currency
 from lightning_pac.accountants.group_dp import GroupDPAccountant
 from lightning_pac.accountants.hybrid_rdp import HybridRDP, hybrid_rdp, hybrid_rdp_epsilon
 from lightning_pac.accountants.journal import Attempt, TrainingAttempt
-from lightning_pac.accountants.ledger import PrivacyLedger
+from lightning_pac.accountants.ledger import BudgetChange, PrivacyLedger
 from lightning_pac.accountants.orders import DEFAULT_ORDERS, epsilon_at_delta
 from lightning_pac.accountants.residual import (
     GaussianReference,
@@ -39,6 +39,7 @@ from lightning_pac.accountants.transcript import ResponseTranscript, adopt_ledge
 __all__ = [
     "DEFAULT_ORDERS",
     "Attempt",
+    "BudgetChange",
     "Charge",
     "ComposedRuns",
     "Estimate",

@@ -1,8 +1,10 @@
-"""`lightning-pac account`: what a ledger says was spent."""
+"""`lightning-pac account`: what a ledger says was spent, and what may be spent."""
 
 import argparse
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from lightning_pac.cli.bounds import parse_budget
 from lightning_pac.cli.common import add_command, print_json, print_table
 
 if TYPE_CHECKING:
@@ -17,30 +19,44 @@ def add_parser(subparsers: Any) -> None:
         subparsers,
         "account",
         run,
-        summary="show what was spent from a ledger",
+        summary="show what was spent from a ledger, and change its budgets",
         description="""
         Show the accounts of a ledger: what was spent, in which currency, and what is left. It only reads, so it may run
-        beside a training run or a server. `adopt` accepts a ledger file that was copied or moved.
+        beside a training run or a server. `adopt` accepts a ledger file that was copied or moved. `budget` raises or
+        lowers the budget of an account, or the total of a currency, as a dated entry of the ledger; what was spent
+        stays spent, and nobody else may have the ledger open meanwhile.
         """,
         examples="""
         lightning-pac account responses.db
         lightning-pac account responses.db --json
+        lightning-pac account budget responses.db 2e-4 --account responses
+        lightning-pac account budget study.db 16 --currency rpp
         lightning-pac account adopt responses.db
         """,
     )
-    parser.add_argument("words", nargs="+", metavar="[adopt] LEDGER", help="the ledger file")
+    parser.usage = "lightning-pac account [options] [adopt | budget] LEDGER [AMOUNT]"
+    parser.add_argument("words", nargs="+", metavar="[adopt | budget] LEDGER [AMOUNT]", help="the ledger file")
+    owner = parser.add_mutually_exclusive_group()
+    owner.add_argument("--account", metavar="NAME", help="budget: the account whose budget changes")
+    owner.add_argument("--currency", metavar="NAME", help="budget: the currency whose total changes")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show a ledger, or adopt it."""
+    """Show a ledger, adopt it, or change a budget in it."""
     from lightning_pac.accountants import PrivacyLedger
 
-    adopt, path = args.words[0] == "adopt" and len(args.words) > 1, args.words[-1]
-    if len(args.words) > 1 + adopt:
-        args.parser.error(f"One ledger is shown at a time, got {' '.join(args.words)}.")
-    if adopt:
-        return _adopt(path, args.json)
-    with PrivacyLedger.read_only(path) as ledger:
+    action = args.words.pop(0) if args.words[0] in ("adopt", "budget") and len(args.words) > 1 else "show"
+    if len(args.words) > (2 if action == "budget" else 1):
+        args.parser.error(f"One ledger at a time, got {' '.join(args.words)}.")
+    if action != "budget" and (args.account or args.currency):
+        args.parser.error("--account and --currency say whose budget changes: write `account budget LEDGER AMOUNT`.")
+    if action == "adopt":
+        return _adopt(args.words[0], args.json)
+    if action == "budget":
+        if len(args.words) < 2 or not (args.account or args.currency):
+            args.parser.error("`account budget` needs a ledger, an amount, and --account or --currency.")
+        return _change_budget(args.words[0], args.words[1], args.account, args.currency, args.json)
+    with PrivacyLedger.read_only(args.words[0]) as ledger:
         if args.json:
             print_json(_describe(ledger))
         else:
@@ -49,17 +65,97 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _adopt(path: str, as_json: bool) -> int:
-    from lightning_pac.accountants import PrivacyLedger, adopt_ledger
-    from lightning_pac.accountants.storage import LedgerStorage
+    from lightning_pac.accountants import adopt_ledger
 
-    LedgerStorage(path, writable=False).close()
-    with PrivacyLedger(path) as ledger:
+    with _open_existing(path) as ledger:
         names = adopt_ledger(ledger)
     if as_json:
         print_json({"adopted": str(ledger.path), "accounts": list(names)})
     else:
         print(f"{ledger.path} is now the ledger of {', '.join(names) or 'no responder'}.")
     return 0
+
+
+def _change_budget(path: str, text: str, name: str | None, currency: str | None, as_json: bool) -> int:
+    amount = parse_budget(text)
+    with _open_existing(path) as ledger:
+        owner: LedgerAccount | _Total = _Total(ledger, currency) if currency else _find_account(ledger, str(name))
+        before, spent = owner.budget, owner.spent
+        words = f"account {name!r}" if name else f"all {currency} accounts together"
+        if amount < spent:
+            raise ValueError(
+                f"{spent!r} is spent by {words} of {ledger.path}, so the budget cannot be {amount:g}: what was "
+                f"released stays released; give at least {spent!r}."
+            )
+        if amount != before:
+            owner.set_budget(amount)
+        total = ledger.budget(owner.currency)
+        bound_by_total = total is not None and owner.remaining < amount - spent
+        change = {
+            "ledger": str(ledger.path),
+            "account": name,
+            "currency": owner.currency,
+            "before": before,
+            "budget": owner.budget,
+            "spent": owner.spent,
+            "remaining": owner.remaining,
+        }
+    if as_json:
+        print_json(change)
+    else:
+        known = "none" if before is None else f"{before:g}"
+        print(f"The budget of {words} was {known} and is {amount:g} ({change['currency']}): {spent:g} is spent.")
+        print(
+            f"{change['remaining']:g} is left" + (f", since all accounts share {total:g}." if bound_by_total else ".")
+        )
+    return 0
+
+
+@dataclasses.dataclass(frozen=True)
+class _Total:
+    """A currency of a ledger, with what an account has too."""
+
+    ledger: "PrivacyLedger"
+    currency: str
+
+    def __post_init__(self) -> None:
+        if self.currency not in self.ledger.currencies():
+            known = ", ".join(self.ledger.currencies()) or "none"
+            raise ValueError(f"{self.ledger.path} has no currency {self.currency!r}: it has {known}.")
+
+    @property
+    def budget(self) -> float | None:
+        return self.ledger.budget(self.currency)
+
+    @property
+    def spent(self) -> float:
+        return self.ledger.spent(self.currency)
+
+    @property
+    def remaining(self) -> float:
+        return self.ledger.remaining(self.currency)
+
+    def set_budget(self, amount: float) -> None:
+        self.ledger.set_budget(self.currency, amount)
+
+
+def _find_account(ledger: "PrivacyLedger", name: str) -> "LedgerAccount":
+    found = {account.name: account for account in ledger.accounts()}
+    if name not in found:
+        raise ValueError(f"{ledger.path} has no account {name!r}: it has {', '.join(found) or 'none'}.")
+    if "api_key" in found[name].declaration:
+        raise ValueError(
+            f"The budget of {name!r} comes from the file of API keys: change it there, by `lightning-pac keys budget`."
+        )
+    return found[name]
+
+
+def _open_existing(path: str) -> "PrivacyLedger":
+    """A ledger for writing, which is not made if there is none."""
+    from lightning_pac.accountants import PrivacyLedger
+
+    PrivacyLedger.read_only(path).close()
+    return PrivacyLedger(path)
 
 
 def _describe(ledger: "PrivacyLedger") -> dict[str, Any]:
@@ -76,6 +172,7 @@ def _describe(ledger: "PrivacyLedger") -> dict[str, Any]:
             }
             for currency in ledger.currencies()
         },
+        "budget_changes": [dataclasses.asdict(change) for change in ledger.budget_changes()],
         "rules": {currency: describe_currency(currency) for currency in ledger.currencies()},
         "accounts": [
             {
@@ -109,6 +206,10 @@ def _show(ledger: "PrivacyLedger") -> None:
         totals.append((currency, ledger.spent(currency), budget, left, describe_currency(currency)))
     columns = ("currency", "spent", "budget", "left", "what it counts")
     print_table("What was spent in which currency", columns, totals, "Currencies do not add up to one another.")
+    changes = ledger.budget_changes()
+    if len(changes) > len({(change.account, change.currency) for change in changes}):
+        rows = [(change.time, change.account or "all", change.currency, change.amount) for change in changes]
+        print_table("How budgets were set", ("time (UTC)", "account", "currency", "budget"), rows)
     for account in ledger.accounts():
         if (card := _card(account)) is not None:
             print(f"\n{card.to_markdown()}", end="")

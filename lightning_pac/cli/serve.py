@@ -29,7 +29,8 @@ def add_parser(subparsers: Any) -> None:
         """
         One worker owns the ledger and answers POST /predict in batches; GET /privacy shows what was spent, GET /health
         whether it answers, GET /docs the whole interface. It listens on this machine only, unless --host says
-        otherwise, which needs API keys (`lightning-pac keys`). Stop it by Ctrl-C or SIGTERM: what is under way is
+        otherwise, which needs API keys (`lightning-pac keys`). The budget stays on record in the ledger, and
+        `lightning-pac account budget` changes it. Stop it by Ctrl-C or SIGTERM: what is under way is
         answered first.
         """,
     )
@@ -49,7 +50,7 @@ def add_parser(subparsers: Any) -> None:
         "--secret", type=Path, help="secret file, drawn if there is none (secret.key beside the ledger)"
     )
     parser.add_argument("--budget-per-response", type=float, default=2.0**-32, help="nats of an answer (2^-32)")
-    parser.add_argument("--budget", type=float, help="most nats of all answers together (no limit)")
+    parser.add_argument("--budget", type=float, help="most nats of all answers together (that on record, or no limit)")
     parser.add_argument("--device", default="cpu", help="where the members run (cpu)")
     parser.add_argument("--keys", type=Path, metavar="FILE", help="API keys that may ask (everybody on this machine)")
     parser.add_argument("--host", default="127.0.0.1", help="127.0.0.1, 0.0.0.0 or :: (127.0.0.1)")

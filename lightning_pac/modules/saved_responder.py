@@ -22,7 +22,8 @@ class SavedResponder:
         secret: The secret file, drawn if it does not exist yet.
         ledger: Path of the ledger.
         budget_per_response: Nats for each answer on which the members disagree.
-        budget: Largest total in nats; None for no limit of its own.
+        budget: Largest total in nats; None for the one on record, or no limit. One that differs from the one on record
+            is refused: `lightning-pac account budget` changes that.
         seed: Public seed of training.
         device: Where the members run.
     """

@@ -7,6 +7,7 @@ import pytest
 
 from lightning_pac.accountants import Guarantee, PrivacyCard, PrivacyLedger
 from lightning_pac.cli import main
+from lightning_pac.exceptions import BudgetExceededError, LedgerMismatchError
 from lightning_pac.mechanisms import PACResponder
 from lightning_pac.scenarios import BalancedSubsets
 
@@ -97,3 +98,76 @@ def test_what_cannot_be_shown_is_one_line(path: Path, tmp_path: Path, capsys: py
     with pytest.raises(SystemExit) as error:
         main(["account", str(path), str(path)])
     assert error.value.code == 2
+
+
+def test_budget_changes_what_may_be_spent_and_stays_on_record(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["account", "budget", str(path), "2^4", "--account", "fit"]) == 0
+    assert "The budget of account 'fit' was 8 and is 16 (rpp): 2 is spent.\n14 is left." in capsys.readouterr().out
+    assert main(["account", "budget", str(path), "9", "--currency", "rpp", "--json"]) == 0
+    change = json.loads(capsys.readouterr().out)
+    assert (change["before"], change["budget"], change["spent"], change["remaining"]) == (None, 9.0, 2.0, 7.0)
+    with PrivacyLedger(path) as ledger:
+        assert ledger.account("fit", "rpp").charge(6.5) == 8.5
+    assert main(["account", "budget", str(path), "20", "--account", "fit"]) == 0
+    assert "0.5 is left, since all accounts share 9." in capsys.readouterr().out
+    assert main(["account", str(path), "--json"]) == 0
+    changes = json.loads(capsys.readouterr().out)["budget_changes"]
+    assert [(change["account"], change["currency"], change["amount"]) for change in changes] == [
+        (None, "mutual_information", 0.5),
+        ("fit", "rpp", 8.0),
+        ("fit", "rpp", 16.0),
+        (None, "rpp", 9.0),
+        ("fit", "rpp", 20.0),
+    ]
+    assert main(["account", str(path)]) == 0
+    assert "How budgets were set" in capsys.readouterr().out
+
+
+def test_a_budget_below_what_is_spent_or_of_nobody_is_refused(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with PrivacyLedger(path) as ledger:
+        ledger.account("key bob", "mutual_information by key", {"api_key": "bob"})
+    before = path.read_bytes()
+    for words, message in (
+        (["1.9", "--account", "fit"], "2.0 is spent by account 'fit'"),
+        (["1.9", "--currency", "rpp"], "2.0 is spent by all rpp accounts together"),
+        (["9", "--account", "nobody"], "has no account 'nobody': it has clusters, fit, key bob"),
+        (["9", "--currency", "nothing"], "has no currency 'nothing'"),
+        (["much", "--account", "fit"], "Budget 'much' is not a positive number"),
+        (["inf", "--account", "fit"], "Budget 'inf' is not a positive number"),
+        (["9", "--account", "key bob"], "comes from the file of API keys"),
+    ):
+        assert main(["account", "budget", str(path), *words]) == 1
+        assert message in capsys.readouterr().err
+    for words in (["9"], ["9", "9", "--account", "fit"], ["--account", "fit"]):
+        with pytest.raises(SystemExit, match="2"):
+            main(["account", "budget", str(path), *words])
+    with pytest.raises(SystemExit, match="2"):
+        main(["account", str(path), "--account", "fit"])
+    assert main(["account", "budget", str(path.parent / "missing.db"), "9", "--account", "fit"]) == 1
+    assert not (path.parent / "missing.db").exists()
+    assert path.read_bytes() == before
+    assert main(["account", "budget", str(path), "2", "--account", "fit"]) == 0  # no more than what is spent
+
+
+def test_a_budget_cannot_change_under_a_live_writer(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with PrivacyLedger(path) as ledger:
+        assert main(["account", "budget", str(path), "16", "--account", "fit"]) == 1
+        assert "is already open for writing" in capsys.readouterr().err
+        assert ledger.account("fit", "rpp").budget == 8.0
+
+
+def test_a_responder_goes_on_with_a_raised_budget(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pool, path = BalancedSubsets(num_records=10, num_subsets=4), tmp_path / "responses.db"
+    secret = pool.draw_secret(tmp_path / "secret.key")
+    with PACResponder(np.asarray, secret, 0.01, path, budget=0.015) as responder:
+        responder([0, 1, 1, 1])
+        with pytest.raises(BudgetExceededError):
+            responder([0, 1, 1, 1])
+    with pytest.raises(LedgerMismatchError, match="`lightning-pac account budget` changes a budget"):
+        PACResponder(np.asarray, secret, 0.01, path, budget=0.025)
+    assert main(["account", "budget", str(path), "0.025", "--account", "responses"]) == 0
+    for budget in (0.025, None):
+        with PACResponder(np.asarray, secret, 0.01, path, budget=budget) as responder:
+            assert responder.remaining == pytest.approx(0.015 if budget else 0.005)
+            if budget:
+                responder([0, 1, 1, 1])

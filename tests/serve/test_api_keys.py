@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from lightning_pac import cli
+from lightning_pac.accountants import PrivacyLedger
 from lightning_pac.serve import APIKeys, build_server
+from lightning_pac.serve.batch_answers import KEY_CURRENCY
 
 
 def test_the_file_holds_hashes_and_is_private(tmp_path: Path) -> None:
@@ -68,6 +70,62 @@ def test_the_command_prints_a_key_once(tmp_path: Path, capsys: pytest.CaptureFix
     for words in (["keys", "add", path], ["keys", "list", path, "bob"]):
         with pytest.raises(SystemExit, match="2"):
             cli.main(words)
+
+
+def test_a_change_by_another_process_is_seen(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    keys, other = APIKeys(path), APIKeys(path)
+    text = other.add("alice")
+    assert keys.find(text) is None
+    keys.refresh()
+    assert keys.find(text).name == "alice"
+    other.set_budget("alice", 1e-6)
+    keys.refresh()
+    assert keys.find(text).budget == 1e-6
+    other.remove("alice")
+    keys.refresh()
+    assert keys.find(text) is None
+    text = other.add("alice")
+    keys.refresh()
+    path.unlink()
+    keys.refresh()
+    assert keys.find(text) is None
+
+
+def test_the_command_changes_a_budget_and_lists_what_was_spent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, ledger = str(tmp_path / "keys.json"), str(tmp_path / "responses.db")
+    for name in ("alice", "bob"):
+        assert cli.main(["keys", "add", path, name, "--budget", "1e-6"]) == 0
+    text = capsys.readouterr().out.split()[0]
+    with PrivacyLedger(ledger) as opened:
+        opened.account("key alice", KEY_CURRENCY, {"api_key": "alice"}).charge_many([5e-7, 0.0])
+        opened.account("responses").charge(5e-7)
+    assert cli.main(["keys", "budget", path, "alice", "--budget", "2e-6"]) == 0
+    assert "The budget of alice was 1e-06 nats and is 2e-06 nats" in capsys.readouterr().out
+    assert APIKeys(path).find(text).budget == 2e-6
+    assert cli.main(["keys", "list", path, "--ledger", ledger, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [
+        {"name": "alice", "budget": 2e-6, "answers": 2, "spent": 5e-7, "left": 1.5e-6},
+        {"name": "bob", "budget": 1e-6, "answers": 0, "spent": 0.0, "left": 1e-6},
+    ]
+    for words, message in (
+        (["budget", path, "carol", "--budget", "1"], "has no key 'carol'"),
+        (["budget", path, "bob", "--budget", "-1"], "budget of a key must be finite and at least 0"),
+        (["list", path, "--ledger", path + "x"], "There is no ledger at"),
+        (["list", path + "x"], "There is no file"),
+        (["remove", path + "x", "bob"], "There is no file"),
+    ):
+        assert cli.main(["keys", *words]) == 1
+        assert message in capsys.readouterr().err
+    for words in (
+        ["budget", path, "bob"],
+        ["remove", path, "bob", "--budget", "1"],
+        ["add", path, "c", "--ledger", "x"],
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            cli.main(["keys", *words])
 
 
 @pytest.mark.parametrize(

@@ -1,91 +1,126 @@
-"""Every logger gets the same metrics under the same names.
-
-Weights & Biases and MLflow are too heavy for the suite. They are Lightning loggers like the one that records here, and
-MLflow's own rule for names is checked.
-"""
+"""Every logger gets the same metrics under the same names, read back from what each has written to the disk."""
 
 import csv
-import re
+import json
+import struct
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+import wandb
+from lightning.pytorch.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tiny_fits import Classifier, make_loader, make_private, make_trainer
+from wandb.proto.wandb_internal_pb2 import Record
 
 from lightning_pac.callbacks import PACResponses
 from lightning_pac.mechanisms import PACResponder
 from lightning_pac.modules import SubsetEnsemble
 from lightning_pac.scenarios import BalancedSubsets
 
-# mlflow.utils.validation: alphanumerics, underscores, dashes, periods, spaces, colons and slashes.
-MLFLOW_NAME = re.compile(r"[/\w.\- :]+")
-
-
-class RecordingLogger(Logger):
-    """What Weights & Biases, MLflow and any other logger are handed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.metrics: dict[str, list[float]] = {}
-
-    @property
-    def name(self) -> str:
-        return "recording"
-
-    @property
-    def version(self) -> int:
-        return 0
-
-    def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
-        for name, value in metrics.items():
-            self.metrics.setdefault(name, []).append(float(value))
-
-    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
-        pass
+OFFLINE = {
+    "MLFLOW_ALLOW_FILE_STORE": "true",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "WANDB_ERROR_REPORTING": "false",
+    "WANDB_SILENT": "true",
+}
 
 
 class Loggers:
     """All of them on one Trainer, and what each has kept."""
 
     def __init__(self, folder: Path) -> None:
-        self.recording = RecordingLogger()
-        self.all = [TensorBoardLogger(folder, "tensorboard", 0), CSVLogger(folder, "csv", 0), self.recording]
         self.folder = folder
+        self.all = [
+            TensorBoardLogger(folder, "tensorboard", 0),
+            CSVLogger(folder, "csv", 0),
+            WandbLogger(save_dir=folder, offline=True),
+            MLFlowLogger(save_dir=str(folder / "mlruns")),
+        ]
 
     def kept(self) -> dict[str, dict[str, list[float]]]:
         for logger in self.all:
             logger.finalize("success")
+        wandb.finish()
+        wandb.teardown()  # its file is complete when the process that writes it has ended
+        return {
+            "tensorboard": self._tensorboard(),
+            "csv": self._csv(),
+            "wandb": self._wandb(),
+            "mlflow": self._mlflow(),
+        }
+
+    def _tensorboard(self) -> dict[str, list[float]]:
         events = EventAccumulator(str(self.folder / "tensorboard" / "version_0")).Reload()
-        board = {tag: [scalar.value for scalar in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+        return {tag: [scalar.value for scalar in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+
+    def _csv(self) -> dict[str, list[float]]:
         with (self.folder / "csv" / "version_0" / "metrics.csv").open() as file:
             rows = list(csv.DictReader(file))
-        table = {name: [float(row[name]) for row in rows if row[name]] for name in rows[0] if name != "step"}
-        return {"tensorboard": board, "csv": table, "recording": self.recording.metrics}
+        return {name: [float(row[name]) for row in rows if row[name]] for name in rows[0] if name != "step"}
+
+    def _wandb(self) -> dict[str, list[float]]:
+        (path,) = self.folder.glob("wandb/offline-run-*/run-*.wandb")
+        kept: dict[str, list[float]] = {}
+        for record in wandb_records(path.read_bytes()):
+            for item in record.history.item:
+                kept.setdefault("/".join(item.nested_key) or item.key, []).append(float(json.loads(item.value_json)))
+        return kept
+
+    def _mlflow(self) -> dict[str, list[float]]:
+        (folder,) = self.folder.glob("mlruns/*/*/metrics")
+        files = [path for path in folder.rglob("*") if path.is_file()]
+        return {
+            path.relative_to(folder).as_posix(): [float(line.split()[1]) for line in path.read_text().splitlines()]
+            for path in files
+        }
+
+
+def wandb_records(content: bytes) -> Iterator[Record]:
+    """Records of an offline run: LevelDB's log format (blocks of 32 KiB, each record in one part or several)."""
+    place, parts = 7, b""  # behind the file's own header
+    while place + 7 <= len(content):
+        if 2**15 - place % 2**15 < 7:
+            place += 2**15 - place % 2**15  # no record begins so close to the end of a block
+            continue
+        _, length, kind = struct.unpack_from("<IHB", content, place)
+        parts += content[place + 7 : place + 7 + length]
+        place += 7 + length
+        if kind in (1, 4):  # complete, or the last part
+            yield Record.FromString(parts)
+            parts = b""
+
+
+@pytest.fixture
+def loggers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Loggers:
+    for name, value in OFFLINE.items():
+        monkeypatch.setenv(name, value)
+    return Loggers(tmp_path)
 
 
 def check_same(kept: dict[str, dict[str, list[float]]]) -> set[str]:
-    private = [{name: series for name, series in one.items() if name.startswith("privacy/")} for one in kept.values()]
-    assert set(private[0]) == set(private[1]) == set(private[2])
-    for name, series in private[2].items():
-        assert MLFLOW_NAME.fullmatch(name), name
-        assert private[0][name] == pytest.approx(series, rel=1e-6), name  # TensorBoard keeps single precision
-        assert private[1][name] == pytest.approx(series, rel=1e-6), name
-    return set(private[0])
+    private = {
+        logger: {name: series for name, series in one.items() if name.startswith("privacy/")}
+        for logger, one in kept.items()
+    }
+    table = private["csv"]
+    for logger, found in private.items():
+        assert set(found) == set(table), logger
+        for name, series in table.items():
+            # TensorBoard keeps single precision.
+            assert found[name] == pytest.approx(series, rel=1e-6), f"{name} of {logger}"
+    return set(table)
 
 
-def test_a_private_fit(tmp_path: Path) -> None:
-    loggers = Loggers(tmp_path)
+def test_a_private_fit(tmp_path: Path, loggers: Loggers) -> None:
     trainer = make_trainer(tmp_path, make_private(), logger=loggers.all, log_every_n_steps=1, max_epochs=2)
     trainer.fit(Classifier(), make_loader())
     names = check_same(loggers.kept())
     assert {"privacy/rpp_epsilon", "privacy/world_success_bound", "privacy/noise_multiplier"} <= names
 
 
-def test_private_answers(tmp_path: Path) -> None:
-    loggers = Loggers(tmp_path)
+def test_private_answers(tmp_path: Path, loggers: Loggers) -> None:
     pool = BalancedSubsets(num_records=60, num_subsets=8)
     ensemble = SubsetEnsemble(lambda: torch.nn.Linear(6, 3), pool)
     secret = pool.draw_secret(tmp_path / "secret.key")
@@ -95,9 +130,10 @@ def test_private_answers(tmp_path: Path) -> None:
     assert check_same(loggers.kept())
 
 
-def test_a_name_that_one_logger_lacks_is_noticed(tmp_path: Path) -> None:
-    kept = {"tensorboard": {"privacy/a": [1.0]}, "csv": {"privacy/a": [1.0]}, "recording": {"privacy/a": [1.0]}}
+def test_a_name_that_one_logger_lacks_is_noticed() -> None:
+    kept = {logger: {"privacy/a": [1.0]} for logger in ("tensorboard", "csv", "wandb", "mlflow")}
     assert check_same(kept) == {"privacy/a"}
     for logger in kept:
-        with pytest.raises(AssertionError):
-            check_same({**kept, logger: {"privacy/b": [1.0]}})
+        for other in ({"privacy/b": [1.0]}, {"privacy/a": [1.0, 2.0]}, {"privacy/a": [1.1]}, {}):
+            with pytest.raises(AssertionError):
+                check_same({**kept, logger: other})

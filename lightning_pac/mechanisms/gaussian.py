@@ -111,7 +111,9 @@ class GaussianNoise:
         """
         _ = self.mutual_information
         output = np.asarray(value, dtype=np.float64)
-        if self.outputs is None or not any(np.array_equal(output, row) for row in self.outputs):
+        # All rows are compared: stopping at the one that is released would take longer for a later secret.
+        alike = [] if self.outputs is None else [np.array_equal(output, row) for row in self.outputs]
+        if not any(alike):
             raise ValueError("The value is not among the outputs that the noise was made for: calibrate it with them.")
         noised = self.variances > 0
         deviations = np.sqrt(self.variances[noised])

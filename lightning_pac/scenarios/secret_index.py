@@ -51,7 +51,7 @@ def create_secret(path: Path, space: "SecretSpace") -> SecretIndex:
     index = generator.choice(space.prior)
     key = generator.bytes(KEY_BYTES)
     try:
-        _create_durably(path, _encode(index, space.table_hash, key))
+        _create_durably(path, _encode(index, space, key))
     except FileExistsError as error:
         raise FileExistsError(
             f"{path} exists, and a secret is drawn only once: open it with load_secret, or name another file."
@@ -79,9 +79,11 @@ def read_secret(path: Path, space: "SecretSpace") -> SecretIndex:
     return SecretIndex(index, space, key, path)
 
 
-def _encode(index: int, table_hash: str, key: bytes) -> str:
+def _encode(index: int, space: "SecretSpace", key: bytes) -> str:
+    # Whoever may list the folder sees the size of the file, which must not tell how many digits the index has.
+    digits = str(index).zfill(len(str(space.num_secrets - 1)))
     # The ledger of the answers keeps its high-water mark beside the secret.
-    content = {"index": index, "table_hash": table_hash, "key": key.hex(), "high_water_mark": 0}
+    content = {"index": digits, "table_hash": space.table_hash, "key": key.hex(), "high_water_mark": 0}
     return json.dumps(content) + "\n"
 
 

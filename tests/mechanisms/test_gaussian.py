@@ -17,6 +17,19 @@ def covariance_of(outputs, weights):
     return (outputs - mean).T @ (weights[:, None] * (outputs - mean))
 
 
+def test_a_release_looks_at_all_outputs_whichever_is_the_secret(monkeypatch):
+    # Stopping at the one that is released told its place by the time it took: 22 ms for the first, 50 for the last.
+    outputs = np.arange(12.0).reshape(6, 2) ** 2
+    noise, looked, compare = calibrate_gaussian(outputs, 0.1), [], np.array_equal
+    monkeypatch.setattr(np, "array_equal", lambda first, second: looked.append(1) or compare(first, second))
+    counts = []
+    for row in outputs:
+        looked.clear()
+        noise.release(row)
+        counts.append(len(looked))
+    assert counts == [6] * 6
+
+
 def test_logdet_never_needs_more_power_than_linear_and_meets_the_budget():
     rng = np.random.default_rng(0)
     for _ in range(1_000):

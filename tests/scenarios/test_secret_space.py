@@ -116,13 +116,21 @@ def test_bad_arguments_are_refused(make, message):
         make()
 
 
+def test_the_size_of_the_file_does_not_tell_how_many_digits_the_index_has(tmp_path):
+    # Whoever may list the folder sees it. Sixty indices of 0 ... 127 with equally many digits have chance 7e-10.
+    pool = BalancedSubsets(10, 128)
+    paths = [pool.draw_secret(tmp_path / str(number)).path for number in range(60)]
+    assert len({os.stat(path).st_size for path in paths}) == 1
+    assert len({len(str(operator.index(pool.load_secret(path)))) for path in paths}) > 1
+
+
 def test_the_secret_is_drawn_once_into_a_private_file(tmp_path):
     pool = BalancedSubsets(10, 128)
     path = tmp_path / "secret.key"
     secret = pool.draw_secret(path)
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
     content = json.loads(path.read_text())
-    assert content["index"] == operator.index(secret)
+    assert int(content["index"]) == operator.index(secret)
     assert content["table_hash"] == pool.table_hash
     assert len(bytes.fromhex(content["key"])) == 32
     assert content["high_water_mark"] == 0

@@ -69,7 +69,7 @@ def bayes_filter(answers: BatchRelease, alpha: float = 0.01) -> FilteredLabels:
 def hypothesis_filter(answers: BatchRelease, alpha: float = 0.01, paper_level: bool = False) -> FilteredLabels:
     r"""Keep an answer if a test rejects every other class that was voted for.
 
-    With $\tilde y = \arg\max R$, keep iff for all voted $j \ne \tilde y$
+    With $\tilde y = \mathrm{argmax}\,R$, keep iff for all voted $j \ne \tilde y$
 
     $$T_j = \frac{(e_{\tilde y} - e_j)^T \Sigma^+ (R - e_j)}{\sqrt{(e_{\tilde y} - e_j)^T \Sigma^+ (e_{\tilde y} -
     e_j)}} \ge z_{1 - \alpha / (k - 1)}.$$

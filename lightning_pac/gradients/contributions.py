@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from lightning_pac.gradients.arithmetic import squared_norm_of_sum
+
 __all__ = ["Contribution", "Contributions", "Dense", "OuterProduct", "PositionOuterProducts", "Rows"]
 
 
@@ -76,7 +78,9 @@ class OuterProduct(Contribution):
 
     @override
     def squares(self) -> Tensor:
-        return _squared_norms(self._inputs) * _squared_norms(self._output_gradients)
+        # A factor may fall below the smallest float and still matter beside a large one.
+        smallest = torch.finfo(torch.float32).tiny
+        return (_squared_norms(self._inputs) + smallest) * (_squared_norms(self._output_gradients) + smallest)
 
     @override
     def weighted_sum(self, weights: Tensor, out: Tensor) -> None:
@@ -109,7 +113,9 @@ class PositionOuterProducts(Contribution):
     @override
     def squares(self) -> Tensor:
         gram = self._inputs @ self._inputs.mT
-        return gram.mul_(self._output_gradients @ self._output_gradients.mT).sum((1, 2)).clamp_(min=0.0)
+        gram.mul_(self._output_gradients @ self._output_gradients.mT)
+        sizes = gram.diagonal(dim1=1, dim2=2).clamp(min=0.0).sqrt().sum(1)
+        return squared_norm_of_sum(gram.sum((1, 2)), sizes)
 
     @override
     def weighted_sum(self, weights: Tensor, out: Tensor) -> None:
@@ -147,7 +153,9 @@ class Rows(Contribution):
         merged = self._gradients.new_zeros(keys.numel(), self._gradients.shape[1])
         merged.index_add_(0, place, self._gradients)
         totals = self._gradients.new_zeros(self._num_examples)
-        return totals.index_add_(0, keys // self._num_rows, merged.square().sum(1))
+        squares = totals.index_add(0, keys // self._num_rows, merged.square().sum(1))
+        sizes = totals.index_add(0, self._examples, torch.linalg.vector_norm(self._gradients, dim=1))
+        return squared_norm_of_sum(squares, sizes)
 
     @override
     def weighted_sum(self, weights: Tensor, out: Tensor) -> None:

@@ -8,6 +8,7 @@ from torch.utils.hooks import RemovableHandle
 from typing_extensions import override
 
 from lightning_pac.exceptions import PrivacyViolationError
+from lightning_pac.gradients.arithmetic import ieee_float32
 from lightning_pac.gradients.contributions import Contribution, Dense
 from lightning_pac.gradients.engine import GradientEngine, block_index, clip_factors, trainable_parameters
 from lightning_pac.gradients.refusals import refuse_compiled_modules, refuse_mixing_layers
@@ -72,7 +73,8 @@ class OneBackwardEngine(GradientEngine):
             self._finish_vmapped_calls()
             if self._count is None:
                 raise RuntimeError("No per-example gradient was captured; run forward and backward after attach.")
-            return self._clip(max_grad_norm, self._count * scale, self._count, num_records)
+            with ieee_float32():
+                return self._clip(max_grad_norm, self._count * scale, self._count, num_records)
         finally:
             self._forget()
 
@@ -172,7 +174,8 @@ class OneBackwardEngine(GradientEngine):
         if earlier is None:
             self._contributions[slot] = contribution
             # Taken now, while what it is computed from is in the cache.
-            self._squares[slot] = contribution.squares()
+            with ieee_float32():
+                self._squares[slot] = contribution.squares()
             return
         # The norm of a sum is not the sum of norms: calls that share a parameter are added before it is taken.
         self._contributions[slot] = Dense(earlier.dense() + contribution.dense())

@@ -13,6 +13,8 @@ from lightning_pac.gradients.contributions import Contribution
 from lightning_pac.gradients.one_backward import OneBackwardEngine
 
 RTOL = 1e-5
+# Norms from Gram matrices of T positions are raised by up to T times half of `CANCELLATION`, against cancellation.
+GRAM_RTOL = 5e-5
 Case = tuple[nn.Module, Tensor]
 
 
@@ -141,7 +143,7 @@ def test_every_method_equals_the_loop(kind: str, monkeypatch: pytest.MonkeyPatch
                 module = maker(8, 13, 3, padding=choose.randint(0, 2), stride=stride, dilation=dilation)
                 inputs = torch.randn(3, 8, *[choose.randint(5, 6)] * dims)
             expected = clipped_sum_by_loop(module, [inputs], squared_output, 1.0)
-            assert_same(*engine_result(module, inputs, 1.0), expected, RTOL)
+            assert_same(*engine_result(module, inputs, 1.0), expected, GRAM_RTOL)
     assert len(seen) >= 2
 
 
@@ -176,7 +178,7 @@ def test_gram_matrices_leave_out_the_padding(dims: int, monkeypatch: pytest.Monk
         module = [nn.Conv1d, nn.Conv2d, nn.Conv3d][dims - 1](8, 16 * dims, **options)
         inputs = torch.randn(3, 8, *size)
         expected = clipped_sum_by_loop(module, [inputs], squared_output, 1.0)
-        assert_same(*engine_result(module, inputs, 1.0), expected, RTOL)
+        assert_same(*engine_result(module, inputs, 1.0), expected, GRAM_RTOL)
     assert used >= 10
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from lightning_pac.gradients.arithmetic import squared_norm_of_sum
 from lightning_pac.gradients.contributions import Contribution, Contributions, Dense
 from lightning_pac.gradients.measured_choice import build_fastest
 
@@ -155,8 +156,10 @@ class _GramConvolution(Contribution):
         for d, size in enumerate(self._gradient.shape[2:]):
             gram = self._sum_of_windows(gram, d, size)
         flat_gradient = self._gradient.flatten(2)
-        gradient_gram = flat_gradient.mT @ flat_gradient
-        return gradient_gram.mul_(gram.reshape(gradient_gram.shape)).sum((1, 2)).clamp_(min=0.0)
+        products = flat_gradient.mT @ flat_gradient
+        products.mul_(gram.reshape(products.shape))
+        sizes = products.diagonal(dim1=1, dim2=2).clamp(min=0.0).sqrt().sum(1)
+        return squared_norm_of_sum(products.sum((1, 2)), sizes)
 
     def _sum_of_windows(self, gram: Tensor, d: int, size: int) -> Tensor:
         """Sum over the kernel's offsets in spatial dimension d; what lies in the padding is zero and left out."""

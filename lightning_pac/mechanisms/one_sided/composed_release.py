@@ -140,9 +140,10 @@ class ComposedRelease:
                 return None
             low = math.log(hybrid_rdp_epsilon(narrow, self.delta, self.compositions, order)) + 1e-4
             found[low], known[low] = narrow, -1.0
-        high = low + 0.25
+        # Exact epsilon and target are almost proportional.
+        high = low - excess(low) + 0.02
         while excess(high) < 0.0:
-            low, high = high, high + 0.25
+            low, high = high, high - excess(high) + 0.02
         brentq(excess, low, high, xtol=2e-4, rtol=1e-6)
         private = [p for p in found.values() if self.epsilon(p) <= epsilon]
         return min(private, key=lambda p: float(self._moments @ p)) if private else None

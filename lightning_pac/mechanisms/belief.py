@@ -174,7 +174,7 @@ class ScoreChannel:
 
     def __init__(self, belief: Belief, outputs: Array, budget: float, rule: CompositionRule) -> None:
         self._belief = belief
-        self._span = Span.of(outputs, np.maximum(belief.current, SMALLEST_MASS))
+        self._span = Span.of(outputs, np.maximum(belief.current, SMALLEST_MASS), stored=True)
         self._deviations = np.sqrt(noise_variances(self._span.eigenvalues, budget, rule))
         check_resolution(self._span.mean, self._deviations)
         self._whitened = self._span.output_coordinates / self._deviations

@@ -109,18 +109,33 @@ class GaussianNoise:
             PrivacyViolationError: If the noise is not certified.
             ValueError: If the value is not one of the outputs, for which alone the bound holds.
         """
+        return self.shown(self.draw(value, generator))
+
+    def draw(self, value: npt.ArrayLike, generator: SecureGenerator | None = None) -> Array:
+        """What `release` shows of one output, as coordinates along the noised directions in units of their deviations.
+
+        A belief is updated with these: a value far from zero is rounded, and its coordinates with it.
+        """
         _ = self.mutual_information
         output = np.asarray(value, dtype=np.float64)
         # All rows are compared: stopping at the one that is released would take longer for a later secret.
         alike = [] if self.outputs is None else [np.array_equal(output, row) for row in self.outputs]
         if not any(alike):
             raise ValueError("The value is not among the outputs that the noise was made for: calibrate it with them.")
-        noised = self.variances > 0
-        deviations = np.sqrt(self.variances[noised])
-        whitened = self.directions.coordinates(output)[noised] / deviations
         source = secure_generator() if generator is None else generator
+        whitened = self.whiten(output)
+        return np.asarray(round_to_grid(whitened + source.normal(len(whitened)), _RELEASE_STEP))
+
+    def whiten(self, value: Array) -> Array:
+        """Coordinates of a value along the noised directions, in units of their deviations."""
+        noised = self.variances > 0
+        return np.asarray(self.directions.coordinates(value)[noised] / np.sqrt(self.variances[noised]))
+
+    def shown(self, drawn: Array) -> Array:
+        """The value with these coordinates along the noised directions; along the others it is the mean."""
+        noised = self.variances > 0
         coordinates = np.zeros(len(self.variances))
-        coordinates[noised] = round_to_grid(whitened + source.normal(len(deviations)), _RELEASE_STEP) * deviations
+        coordinates[noised] = drawn * np.sqrt(self.variances[noised])
         return np.asarray(self.directions.mean + self.directions.expand(coordinates))
 
 

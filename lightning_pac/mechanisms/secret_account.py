@@ -18,7 +18,6 @@ from lightning_pac.exceptions import LedgerMismatchError
 from lightning_pac.information import entropy
 from lightning_pac.mechanisms.gaussian import GaussianNoise
 from lightning_pac.mechanisms.responder_card import declare_space
-from lightning_pac.mechanisms.span import check_resolution
 from lightning_pac.mechanisms.votes import SMALLEST_MASS
 from lightning_pac.randomness import SecureGenerator, secure_generator
 from lightning_pac.scenarios import SecretIndex, SecretSpace
@@ -117,10 +116,10 @@ class KeptSecret:
             weights = np.where(self._space.prior > 0, np.maximum(np.exp(log_belief), SMALLEST_MASS), 0.0)
             excess = max(1.0, float(weights.sum()))
             noise = calibrate(weights / weights.sum(), budget / excess)
-            check_resolution(noise.directions.mean, np.sqrt(noise.variances[noise.variances > 0]))
-            value = noise.release(outputs[operator.index(self._secret)], self._generator).reshape(shape)
+            drawn = noise.draw(outputs[operator.index(self._secret)], self._generator)
+            value = noise.shown(drawn).reshape(shape)
             cost = self._cost(budget, account.spent) if noise.power > 0 else 0.0
-            updated = _update(log_belief, noise, outputs, value.ravel())
+            updated = _update(log_belief, noise, outputs, drawn)
             transcript.append(pack_arrays([value]), 1, cost, pack_arrays([updated]))
             return Released(value, noise, cost, account.spent, account.num_charges)
 
@@ -205,14 +204,11 @@ def _read_belief(transcript: ResponseTranscript, space: SecretSpace) -> Array:
         return np.asarray(np.log(space.prior))
 
 
-def _update(log_belief: Array, noise: GaussianNoise, outputs: Array, value: Array) -> Array:
-    """Bayes' rule with the Gaussian density of the value around each output, along the noised directions."""
-    noised = noise.variances > 0
-    if not noised.any():
+def _update(log_belief: Array, noise: GaussianNoise, outputs: Array, drawn: Array) -> Array:
+    """Bayes' rule with the Gaussian density of what was drawn around each output, along the noised directions."""
+    if not len(drawn):
         return log_belief
-    deviations = np.sqrt(noise.variances[noised])
-    seen = noise.directions.coordinates(value)[noised] / deviations
     # Row by row: all deviations from the mean at once would double the memory of the outputs.
-    distances = [float(((noise.directions.coordinates(row)[noised] / deviations - seen) ** 2).sum()) for row in outputs]
+    distances = [float(((noise.whiten(row) - drawn) ** 2).sum()) for row in outputs]
     updated = log_belief - 0.5 * np.array(distances)
     return np.asarray(updated - logsumexp(updated))

@@ -12,6 +12,12 @@ __all__ = ["Span", "check_resolution", "check_spread"]
 
 _COLUMNS_PER_BLOCK = 2**16
 
+# 128 MiB. Up to here an orthonormal basis is stored, also where there are more coordinates than outputs.
+_STORED_VALUES = 2**24
+
+# Directions from a Gram matrix are orthogonal up to its rounding error over their variance, which this keeps small.
+_IMPLICIT_MARGIN = 2.0**10
+
 # Variances of noise are larger still, by a factor of one over the budget, and must be numbers too.
 _LARGEST_VARIANCE = 2.0**700
 
@@ -23,8 +29,8 @@ _RESOLUTION = 2.0**10
 class Span:
     """Mean and principal directions of weighted outputs, without their d x d covariance.
 
-    With at most as many coordinates as outputs the orthonormal basis U is stored (d x r). With more, each direction is
-    a combination of the m deviations, `U = (Y - mean)^T K`, and only K (m x r) is stored beside the outputs themselves.
+    The orthonormal basis U (d x r) is stored. Where it would be too large, each direction is a combination of the m
+    deviations, `U = (Y - mean)^T K`, and only K (m x r) is stored beside the outputs themselves.
 
     Attributes:
         mean: Weighted mean of the outputs, shape (d,).
@@ -44,20 +50,31 @@ class Span:
 
     @classmethod
     @np.errstate(over="ignore", invalid="ignore")  # what overflows is refused
-    def of(cls, outputs: Array, weights: Array) -> "Span":
-        """Span of the rows of `outputs` (m x d) of positive weight, under the given weights (any positive sum)."""
+    def of(cls, outputs: Array, weights: Array, stored: bool = False) -> "Span":
+        """Span of the rows of `outputs` (m x d) of positive weight, under the given weights (any positive sum).
+
+        Args:
+            outputs: Y, shape (m, d).
+            weights: Shape (m,).
+            stored: Whether to store the basis whatever its size, so that `coordinates` undoes `expand`.
+        """
         mean = (weights / weights.sum()) @ outputs
         num_outputs, dimension = outputs.shape
-        if dimension <= num_outputs:
-            deviations = np.sqrt(weights)[:, None] * (outputs - mean)
-            eigenvalues, vectors = _leading(deviations.T @ deviations, num_outputs)
-            return cls(mean, eigenvalues, (outputs - mean) @ vectors, basis=vectors)
+        if stored or dimension <= num_outputs or dimension * num_outputs <= _STORED_VALUES:
+            deviations = outputs - mean
+            # A combination of the deviations would lose its orthogonality where their variances differ by much.
+            axes = None if dimension <= num_outputs else _orthonormal(deviations)
+            reduced = deviations if axes is None else deviations @ axes
+            weighted = np.sqrt(weights)[:, None] * reduced
+            eigenvalues, vectors = _leading(weighted.T @ weighted, num_outputs)
+            basis = vectors if axes is None else axes @ vectors
+            return cls(mean, eigenvalues, deviations @ basis, basis=basis)
         gram = np.zeros((num_outputs, num_outputs))
         for columns in _column_blocks(dimension):
             deviations = outputs[:, columns] - mean[columns]
             gram += deviations @ deviations.T
         roots = np.sqrt(weights)
-        eigenvalues, vectors = _leading(roots[:, None] * gram * roots, dimension)
+        eigenvalues, vectors = _leading(roots[:, None] * gram * roots, dimension, _IMPLICIT_MARGIN)
         coefficients = roots[:, None] * vectors / np.sqrt(eigenvalues)
         return cls(mean, eigenvalues, gram @ coefficients, outputs=outputs, coefficients=coefficients)
 
@@ -113,11 +130,17 @@ def _column_blocks(dimension: int) -> Iterator[slice]:
         yield slice(start, start + _COLUMNS_PER_BLOCK)
 
 
-def _leading(gram: Array, terms: int) -> tuple[Array, npt.NDArray[np.float64]]:
+def _orthonormal(deviations: Array) -> Array:
+    """An orthonormal basis of a space that holds all rows, shape (d, m)."""
+    check_spread((deviations**2).sum(axis=1))
+    return np.asarray(np.linalg.qr(deviations.T)[0])
+
+
+def _leading(gram: Array, terms: int, margin: float = 1.0) -> tuple[Array, npt.NDArray[np.float64]]:
     """Eigenpairs that stand out of the rounding error of a positive semidefinite matrix, largest first."""
     check_spread(np.diagonal(gram))
     eigenvalues, vectors = np.linalg.eigh(gram)
     # Each entry of the matrix is a sum of `terms` products; pairwise and blocked summation keep its error far smaller.
     error = 4 * np.finfo(np.float64).eps * (len(gram) + np.sqrt(terms)) * max(eigenvalues[-1], 0.0)
-    kept = np.flatnonzero(eigenvalues > error)[::-1]
+    kept = np.flatnonzero(eigenvalues > margin * error)[::-1]
     return eigenvalues[kept] + error, vectors[:, kept]

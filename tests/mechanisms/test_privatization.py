@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 import pytest
-from scipy import integrate
+from scipy import integrate, stats
 
 from lightning_pac.accountants import PrivacyLedger
 from lightning_pac.exceptions import BudgetExceededError, LedgerMismatchError
@@ -19,6 +19,7 @@ from lightning_pac.mechanisms import (
     privatize,
     released_values,
 )
+from lightning_pac.mechanisms.gaussian import GaussianNoise
 from lightning_pac.mechanisms.secret_account import KeptSecret
 from lightning_pac.randomness import SecureGenerator
 from lightning_pac.scenarios import BalancedSubsets, ComplementaryHalves, SubsetTable
@@ -192,13 +193,31 @@ def test_outputs_without_a_variance_are_refused(rule, scale, message):
         run(lambda rows: rows.mean(axis=0) * scale, budget=1e-9, rule=rule)
 
 
-def test_a_kept_secret_survives_outputs_that_floats_cannot_show(tmp_path):
+def test_a_kept_secret_survives_outputs_without_a_variance(tmp_path):
     secret = HALVES.draw_secret(tmp_path / "key")
-    for box in (lambda rows: rows.mean(axis=0) * 1e300, lambda rows: 1e15 + rows.mean(axis=0)):
-        with pytest.raises(ValueError, match=r"overflows|too coarse for noise"):
-            run(box, secret, 1e-3, rule="coordinate", ledger=tmp_path / "ledger.db")
+    with pytest.raises(ValueError, match="overflows"):
+        run(lambda rows: rows.mean(axis=0) * 1e300, secret, 1e-3, rule="coordinate", ledger=tmp_path / "ledger.db")
     # A belief that had become NaN would be in the ledger now, and nothing could ever be released again.
     assert run(mean, secret, 0.1, ledger=tmp_path / "ledger.db").total_mutual_information == pytest.approx(0.1)
+
+
+def test_the_belief_is_updated_with_what_was_drawn_and_not_with_a_value_that_is_rounded(tmp_path):
+    # Floats near 1e15 are 1/8 apart, which is more than these means differ by and as much as the noise.
+    secret, ledger = HALVES.draw_secret(tmp_path / "key"), tmp_path / "ledger.db"
+    outputs = np.stack([1e15 + mean(RECORDS[HALVES.subset(j)]) for j in range(16)])
+    drawn = []
+    draw = GaussianNoise.draw
+
+    def note(noise, value, generator=None):
+        drawn.append((noise, draw(noise, value, generator)))
+        return drawn[-1][1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(GaussianNoise, "draw", note)
+        run(lambda rows: 1e15 + rows.mean(axis=0), secret, 1.0, ledger=ledger)
+    ((noise, coordinates),) = drawn
+    likelihood = np.array([stats.norm.pdf(coordinates - noise.whiten(row)).prod() for row in outputs])
+    assert KeptSecret(secret, ledger, "privatize", None).belief() == pytest.approx(likelihood / likelihood.sum())
 
 
 def test_a_secret_serves_one_account(tmp_path):

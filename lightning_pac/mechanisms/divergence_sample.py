@@ -53,11 +53,11 @@ class DivergenceSample:
         return upper_mean_bound(values, self._largest(share), failure, variance), float(values.mean())
 
     def likely_bound(self, num_draws: int, failure: float) -> float:
-        """What a bound from that many other draws will rarely exceed: nothing is proven by it."""
+        """What a bound from that many other draws will exceed one time in six: nothing is proven by it."""
         rest = num_draws - num_draws // 16
         share, variance, margin = self._choose(slice(None), rest, failure)
-        # Three standard errors of both samples.
-        margin += 3 * math.sqrt(variance * (1 / len(self.divergences) + 1 / rest))
+        # A standard error of both samples.
+        margin += math.sqrt(variance * (1 / len(self.divergences) + 1 / rest))
         return float(self._mixed(share, slice(None)).mean()) + margin
 
     def _choose(self, rows: slice, num_draws: int, failure: float) -> tuple[float, float, float]:

@@ -14,7 +14,7 @@ from lightning_pac.mechanisms.certificate import (
 from lightning_pac.mechanisms.variances import Array
 from lightning_pac.randomness import SecureGenerator
 
-__all__ = ["scale_to_budget"]
+__all__ = ["retry_factor", "scale_to_budget"]
 
 _ATTEMPTS = 4
 _BISECTIONS = 12
@@ -57,8 +57,13 @@ def scale_to_budget(
             return scale, Certificate(
                 certificate.mutual_information, confidence, certificate.method, certificate.estimate
             )
-        scale *= 1.01
+        scale *= retry_factor(certificate.mutual_information, budget)
     return 1.0, Certificate(budget, 1.0, "logdet")
+
+
+def retry_factor(found: float, budget: float) -> float:
+    """How much more noise to try after a bound above the budget: where budgets are small, twice what it lacked."""
+    return max(1.002, found / budget)
 
 
 def _two_point_scale(distance: float, probability: float, budget: float) -> float:

@@ -14,7 +14,7 @@ from lightning_pac.mechanisms.certificate import (
     merge_equal,
 )
 from lightning_pac.mechanisms.divergence_sample import DivergenceSample
-from lightning_pac.mechanisms.exact import scale_to_budget
+from lightning_pac.mechanisms.exact import retry_factor, scale_to_budget
 from lightning_pac.mechanisms.mixture_noise import MixtureNoise
 from lightning_pac.mechanisms.variances import Array
 from lightning_pac.randomness import SecureGenerator, secure_generator
@@ -180,7 +180,7 @@ def scale_noise(
             return start.scaled(factor), Certificate(
                 certificate.mutual_information, confidence, certificate.method, certificate.estimate
             )
-        factor *= 1.01
+        factor *= retry_factor(certificate.mutual_information, budget)
     return start, Certificate(budget, 1.0, "logdet")
 
 

@@ -183,10 +183,13 @@ class ResponseTranscript:
                     ],
                 )
         finally:
-            # An interrupt may have come after the commit.
+            # An interrupt may have come after the commit. An end that is neither the one before nor this entry is of
+            # another writer, whose answer the state of this one does not know.
             self._in_doubt = True
-            self._sequence, self._tag = self._read_end()
-            self._in_doubt = False
+            end = self._read_end()
+            if end in ((self._sequence, self._tag), (sequence, tag)):
+                self._sequence, self._tag = end
+                self._in_doubt = False
         self._mark.advance(sequence)
 
     def entries(self, after: int = 0) -> Iterator[Entry]:

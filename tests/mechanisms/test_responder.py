@@ -315,6 +315,21 @@ def test_one_responder_a_secret(folder: Folder, tmp_path: Path) -> None:
         folder.open(ledger=tmp_path / "new.db")
 
 
+def test_an_entry_of_another_writer_ends_the_answers(folder: Folder) -> None:
+    # As when both lock files were deleted under a live responder: its belief would lack the other one's answer.
+    with folder.open() as responder:
+        responder(np.arange(8))
+        connection = sqlite3.connect(folder.ledger)
+        connection.execute("INSERT INTO entries SELECT account, 2, num_answers, cost, payload, X'00' FROM entries")
+        connection.commit()
+        connection.close()
+        before = responder.belief
+        for _ in range(2):
+            with pytest.raises(LedgerError):
+                responder(np.arange(8))
+            assert (responder.belief == before).all()
+
+
 def test_a_closed_responder_answers_nothing(folder: Folder) -> None:
     with PrivacyLedger(folder.ledger) as ledger:
         responder = folder.open(ledger=ledger)

@@ -9,11 +9,12 @@ from typing_extensions import override
 
 from lightning_pac.accountants import PrivacyCard
 from lightning_pac.callbacks._noise_account import NoiseAccount
+from lightning_pac.callbacks._trainer_only import TrainerCallback
 
 __all__ = ["PaddingCallback"]
 
 
-class PaddingCallback(pl.Callback, ABC):
+class PaddingCallback(TrainerCallback, ABC):
     """An account that is charged for each observation, and a fit that ends when its noise is spent.
 
     Args:

@@ -116,6 +116,7 @@ class PrivateMetric:
         if not self._inside_forward:
             self._add(*args, **kwargs)
         if self.is_private:
+            self._released = None
             # Lightning computes only what was updated.
             self.metric._update_count += 1
         else:

@@ -18,6 +18,7 @@ from lightning_pac.callbacks._dummy_queries import append_dummies, check_paddabl
 from lightning_pac.callbacks._ranks_answers import RanksAnswers
 from lightning_pac.callbacks._replaced_predict_step import replace_predict_step
 from lightning_pac.callbacks._trainer_checks import refuse_searches
+from lightning_pac.callbacks._trainer_only import TrainerCallback
 from lightning_pac.data.with_index import batch_inputs
 from lightning_pac.exceptions import BudgetExceededError
 from lightning_pac.mechanisms import PACResponder
@@ -25,7 +26,7 @@ from lightning_pac.mechanisms.model_outputs import as_batch, query
 from lightning_pac.strategies import Ranks
 
 
-class PACResponses(pl.Callback):
+class PACResponses(TrainerCallback):
     """Make `Trainer.predict` return private labels instead of the members' votes.
 
     While predicting, the module's `predict_step` is replaced by the responder: each batch becomes its private labels,

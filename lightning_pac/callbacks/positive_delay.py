@@ -8,6 +8,8 @@ from typing import Any, Literal
 import lightning.pytorch as pl
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import ThroughputMonitor
+from lightning.pytorch.profilers import PassThroughProfiler, Profiler
 from lightning.pytorch.utilities import rank_zero_warn
 from typing_extensions import override
 
@@ -97,6 +99,7 @@ class PositiveDelay(PaddingCallback):
     @override
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         refuse_searches(trainer, self, stage)
+        _refuse_clocks(trainer)
         self._ranks = Ranks.of(trainer)
         if stage == "predict" and self._ranks.size > 1:
             raise MisconfigurationException(
@@ -213,6 +216,20 @@ class PositiveDelay(PaddingCallback):
         wait_until(deadline)
         # The next step counts from the deadline, not from when we woke up: lateness does not add up.
         self._start = max(deadline, time.monotonic() - self.unit)
+
+
+def _refuse_clocks(trainer: pl.Trainer) -> None:
+    """Refuse what records, inside of the process, how long steps really take."""
+    profiler: Profiler = trainer.profiler  # type: ignore[attr-defined]
+    callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    clocks = [type(callback).__name__ for callback in callbacks if isinstance(callback, ThroughputMonitor)]
+    if not isinstance(profiler, PassThroughProfiler):
+        clocks.append(type(profiler).__name__)
+    if clocks:
+        raise MisconfigurationException(
+            f"{clocks[0]} writes down how long steps really take, which is what PositiveDelay hides: measure on public "
+            "data, in a run without it."
+        )
 
 
 def wait_until(deadline: float, spin: float = 0.002) -> None:

@@ -16,6 +16,7 @@ from lightning_pac.callbacks._delivered_records import DeliveredRecords, divide_
 from lightning_pac.callbacks._private_metric import PrivateMetric, unsuited_states
 from lightning_pac.callbacks._shared_account import check_path
 from lightning_pac.callbacks._trainer_checks import refuse_searches
+from lightning_pac.callbacks._trainer_only import TrainerCallback
 from lightning_pac.exceptions import BudgetExceededError
 from lightning_pac.scenarios import Poisson, TwoWorldScenario
 from lightning_pac.strategies import Ranks
@@ -23,7 +24,7 @@ from lightning_pac.strategies import Ranks
 __all__ = ["PrivateMetrics"]
 
 
-class PrivateMetrics(pl.Callback):
+class PrivateMetrics(TrainerCallback):
     r"""Replaces logged metrics of private data by noised ones.
 
     A metric of private records that reaches a logger, a checkpoint's file name or early stopping is a release, and an
@@ -100,7 +101,7 @@ class PrivateMetrics(pl.Callback):
         self._account: LedgerAccount | None = None
         self._private: dict[str, PrivateMetric] = {}
         self._last: dict[str, Any] = {}
-        self._known: set[str] | None = None
+        self._known: dict[bool, set[str]] = {}  # metrics that are private, in validation and, under True, in tests
         self._warned_missing = False
         self._log: Any = None
         self._logged: set[str] = set()
@@ -111,8 +112,32 @@ class PrivateMetrics(pl.Callback):
     @override
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         refuse_searches(trainer, self, stage)
+        callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        if sum(isinstance(callback, PrivateMetrics) for callback in callbacks) > 1:
+            raise MisconfigurationException(
+                "The Trainer has two PrivateMetrics, and each would noise what the other shows: name all metrics in "
+                "one."
+            )
         if trainer.world_size > 1 and stage != "predict":
             self._undo_division = divide_evaluation(trainer)
+
+    @override
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        own_log = pl_module.log
+
+        def log(name: str, value: Any, *args: Any, **kwargs: Any) -> None:
+            if trainer.training and name in self.names:
+                raise MisconfigurationException(
+                    f"{name!r} is logged while training, where PrivateMetrics noises nothing: log it in "
+                    "validation_step or test_step, and what is logged in training under another name."
+                )
+            own_log(name, value, *args, **kwargs)
+
+        pl_module.log = log  # type: ignore[method-assign]
+
+    @override
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        pl_module.__dict__.pop("log", None)
 
     @override
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -153,10 +178,12 @@ class PrivateMetrics(pl.Callback):
     @override
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         self._restore(pl_module)
+        pl_module.__dict__.pop("log", None)
 
     @override
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         self._restore(pl_module)
+        pl_module.__dict__.pop("log", None)
         if self._undo_division is not None:
             self._undo_division()
             self._undo_division = None
@@ -178,20 +205,26 @@ class PrivateMetrics(pl.Callback):
                 # Metrics of one group share states behind their own backs.
                 module._enable_compute_groups = False
                 module._groups_checked = False
+        known = self._known.get(trainer.testing)
         for name, metric in pl_module.named_modules():
-            if not isinstance(metric, Metric) or (self._known is not None and name not in self._known):
+            if not isinstance(metric, Metric) or (known is not None and name not in known):
                 continue
             if metric._defaults and not unsuited_states(metric):
                 private = PrivateMetric(
                     metric, self.max_contribution, self.noise_multiplier, charge, self._delivered, ranks, name
                 )
                 private.last = self._last.get(name)
-                private.is_private = self._known is not None
+                private.is_private = known is not None
                 self._private[name] = private
         self._log = pl_module.log
-        pl_module.log = self._intercept  # type: ignore[method-assign]
 
-    def _intercept(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
+        def log(name: str, value: Any, *args: Any, **kwargs: Any) -> None:  # no method: copies of the module share it
+            self._make_private(name, value, kwargs)
+            self._log(name, value, *args, **kwargs)
+
+        pl_module.log = log  # type: ignore[method-assign]
+
+    def _make_private(self, name: str, value: Any, kwargs: dict[str, Any]) -> None:
         if name in self.names:
             if not isinstance(value, Metric):
                 raise MisconfigurationException(
@@ -202,7 +235,6 @@ class PrivateMetrics(pl.Callback):
                 raise MisconfigurationException(f"{name!r} is logged at every step, each a release: log it on_epoch.")
             self._find(name, value).make_private()
             self._logged.add(name)
-        self._log(name, value, *args, **kwargs)
 
     def _find(self, name: str, metric: Metric) -> PrivateMetric:
         for private in self._private.values():
@@ -224,7 +256,7 @@ class PrivateMetrics(pl.Callback):
                 rank_zero_warn(
                     f"PrivateMetrics: nothing was logged as {', '.join(missing)}, so nothing was noised there."
                 )
-            self._known = {name for name, private in self._private.items() if private.is_private}
+            self._known[trainer.testing] = {name for name, private in self._private.items() if private.is_private}
         self._restore(pl_module)
 
     def _restore(self, pl_module: pl.LightningModule) -> None:
@@ -232,7 +264,7 @@ class PrivateMetrics(pl.Callback):
             private.restore()
         self._private.clear()
         if self._log is not None:
-            pl_module.__dict__.pop("log", None)
+            pl_module.log = self._log  # type: ignore[method-assign]
             self._log = None
 
     def _records(self) -> DeliveredRecords:

@@ -15,13 +15,14 @@ from typing_extensions import override
 from lightning_pac.accountants import LedgerAccount, PrivacyLedger
 from lightning_pac.callbacks._replaced_predict_step import replace_predict_step
 from lightning_pac.callbacks._trainer_checks import refuse_searches
+from lightning_pac.callbacks._trainer_only import TrainerCallback
 from lightning_pac.exceptions import BudgetExceededError, PrivacyViolationError
 from lightning_pac.mechanisms import ReleasedMechanism
 
 __all__ = ["PrivateOutput"]
 
 
-class PrivateOutput(pl.Callback):
+class PrivateOutput(TrainerCallback):
     """Make `Trainer.predict` return noised outputs, each charged before it is shown.
 
     While predicting, what the module's `predict_step` returns (a float tensor, one row for each record) is passed to a

@@ -10,6 +10,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from typing_extensions import override
 
+from lightning_pac.callbacks._trainer_only import TrainerCallback
+from lightning_pac.callbacks.srpp_sgd import SRPPSGD
 from lightning_pac.mechanisms import OutputLaw, ReleasedMechanism
 from lightning_pac.modules.srpac import Decoder, Perturbation, SecretTable, StackelbergGame
 from lightning_pac.modules.srpac.play import Penalty
@@ -17,7 +19,7 @@ from lightning_pac.modules.srpac.play import Penalty
 __all__ = ["SRPACDecoder"]
 
 
-class SRPACDecoder(pl.Callback):
+class SRPACDecoder(TrainerCallback):
     """Train noise for a model's outputs, and a decoder that attacks it, as auxiliary modules beside the model.
 
     After each training batch the model's outputs for that batch, in evaluation mode and without gradients, are noised;
@@ -77,6 +79,22 @@ class SRPACDecoder(pl.Callback):
     @override
     def state_key(self) -> str:
         return "lightning_pac.SRPACDecoder"
+
+    @override
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        if stage != "fit":
+            return
+        callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        if any(isinstance(callback, SRPPSGD) for callback in callbacks):
+            raise MisconfigurationException(
+                "SRPACDecoder learns from private records without noise, and what it learns would be in the logs and "
+                "checkpoints that SRPPSGD protects: train the decoder in a fit of its own, after the private one."
+            )
+        if trainer.precision in ("64-true", "16-true", "bf16-true"):
+            raise MisconfigurationException(
+                f"precision={trainer.precision!r} computes outputs that the decoder, which has float32 parameters, "
+                "cannot read: use '32-true' or 'bf16-mixed'."
+            )
 
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

@@ -28,6 +28,7 @@ from lightning_pac.callbacks._start_run import (
 )
 from lightning_pac.callbacks._step_sampling import declared_sampling, swap_loader
 from lightning_pac.callbacks._trainer_checks import check_model, check_optimizer, check_trainer, monitored_names
+from lightning_pac.callbacks._trainer_only import TrainerCallback
 from lightning_pac.data import ResumableDataLoader
 from lightning_pac.scenarios import Sampling, TwoWorldScenario
 from lightning_pac.strategies import Ranks
@@ -35,7 +36,7 @@ from lightning_pac.strategies import Ranks
 __all__ = ["SRPPSGD"]
 
 
-class SRPPSGD(pl.Callback):
+class SRPPSGD(TrainerCallback):
     r"""Trains with clipped and noised gradients, accounted for in Rényi Pufferfish privacy.
 
     Every optimizer step uses
@@ -146,6 +147,11 @@ class SRPPSGD(pl.Callback):
 
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self._undo_swap is None:
+            raise MisconfigurationException(
+                "SRPPSGD: its checks were left out, because it was added, or the list of callbacks was changed, while the "
+                "fit was set up: give it to the Trainer, before callbacks that change that list."
+            )
         self._check_resumed_account(trainer)
         loader = read_loader(trainer)
         datamodule: pl.LightningDataModule | None = trainer.datamodule  # type: ignore[attr-defined]

@@ -8,10 +8,11 @@ import pytest
 import torch
 import torchmetrics
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.callbacks import BatchSizeFinder, EarlyStopping, LearningRateFinder
+from lightning.pytorch.utilities import CombinedLoader
 from scipy import stats
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, TensorDataset, WeightedRandomSampler
 
 from lightning_pac.accountants import PrivacyLedger
 from lightning_pac.callbacks import SRPPSGD, PrivateMetrics
@@ -204,6 +205,132 @@ def test_bad_arguments_are_one_sentence(tmp_path: Path, changes: dict[str, Any],
     arguments: dict[str, Any] = {"names": ["a"], "scenario": SCENARIO, "epsilon": 1.0, "ledger": tmp_path / "a.db"}
     with pytest.raises(ValueError, match=sentence):
         PrivateMetrics(**{**arguments, **changes})
+
+
+class Counting(pl.LightningModule):
+    """Counts the rows that it is told to add for each record; `break_it` shows how an update goes wrong."""
+
+    def __init__(self, break_it: str = "") -> None:
+        super().__init__()
+        self.network = nn.Linear(4, 3)
+        self.count, self.tested = torchmetrics.SumMetric(), torchmetrics.SumMetric()
+        self.break_it = break_it
+        self.kept: list[torch.Tensor] = []
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        if self.break_it == "training":
+            self.log("count", batch[0].mean())
+        return nn.functional.cross_entropy(self.network(batch[0]), batch[1])
+
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        ones = torch.ones(len(batch[0]))
+        if self.break_it == "rows":
+            ones = ones.repeat(3)
+        if self.break_it == "twice":
+            self.count.update(ones)
+        if self.break_it.startswith("end"):
+            self.kept += [ones, ones] if self.break_it == "end twice" else [ones]
+            return
+        self.count.update(ones)
+        self.log("count", self.count)
+
+    def on_validation_epoch_end(self) -> None:
+        if self.kept:
+            self.count.update(torch.cat(self.kept))
+            self.kept.clear()
+            self.log("count", self.count)
+
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        self.tested.update(torch.ones(len(batch[0])))
+        self.log("tested", self.tested)
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
+def counts(folder: Path, names: tuple[str, ...] = ("count",)) -> PrivateMetrics:
+    return PrivateMetrics([*names], SCENARIO, epsilon=1e12, ledger=folder / "study.db")
+
+
+@pytest.mark.parametrize("break_it", ["rows", "twice", "end twice"])
+def test_a_record_that_is_added_more_than_once_is_refused(tmp_path: Path, break_it: str) -> None:
+    with pytest.raises(MisconfigurationException, match=r"was updated with \d+ rows (in a batch of|for) \d+ records"):
+        trainer(tmp_path, counts(tmp_path)).validate(Counting(break_it), loader(), verbose=False)
+
+
+@pytest.mark.parametrize("break_it", ["", "end"])
+def test_records_that_are_added_once_pass(tmp_path: Path, break_it: str) -> None:
+    (found,) = trainer(tmp_path, counts(tmp_path)).validate(Counting(break_it), loader(), verbose=False)
+    assert found["count"] == pytest.approx(120, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (lambda: DataLoader(data(), 50, sampler=RandomSampler(data(), replacement=True)), "draws by WithReplacement"),
+        (lambda: DataLoader(data(), 50, sampler=WeightedRandomSampler([1.0] * 120, 120)), "draws by weights"),
+        (lambda: DataLoader(Stream(), 50), "iterable dataset"),
+        (
+            lambda: CombinedLoader([loader(), DataLoader(data(50), 50)], "max_size_cycle"),
+            "combined by 'max_size_cycle'",
+        ),
+    ],
+)
+def test_a_loader_that_may_deliver_a_record_twice_is_refused(tmp_path: Path, given: Any, reason: str) -> None:
+    with pytest.raises(MisconfigurationException, match=reason):
+        trainer(tmp_path, counts(tmp_path)).validate(Counting(), given(), verbose=False)
+
+
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        return iter(data())
+
+
+def test_a_metric_of_two_loaders_is_released_after_each(tmp_path: Path) -> None:
+    first, second = trainer(tmp_path, counts(tmp_path)).validate(
+        Counting(), [loader(), DataLoader(data(30), 50)], verbose=False
+    )
+    assert first["count/dataloader_idx_0"] == pytest.approx(120, abs=1e-3)
+    assert second["count/dataloader_idx_1"] == pytest.approx(150, abs=1e-3)
+    with PrivacyLedger.read_only(tmp_path / "study.db") as ledger:
+        assert [account.num_charges for account in ledger.accounts()] == [2]
+
+
+def test_a_metric_of_its_own_is_private_in_tests(tmp_path: Path) -> None:
+    given = trainer(tmp_path, counts(tmp_path, ("count", "tested")))
+    model = Counting()
+    given.validate(model, loader(), verbose=False)
+    (found,) = given.test(model, loader(), verbose=False)
+    assert found["tested"] != 120
+    assert found["tested"] == pytest.approx(120, abs=1e-3)
+
+
+def test_a_named_value_that_is_logged_in_training_is_refused(tmp_path: Path) -> None:
+    model = Counting("training")
+    with pytest.raises(MisconfigurationException, match="'count' is logged while training"):
+        trainer(tmp_path, counts(tmp_path), max_epochs=1).fit(model, loader(), loader())
+    assert "log" not in vars(model)
+
+
+def test_the_module_logs_by_itself_again_after_a_fit(tmp_path: Path) -> None:
+    model = Counting()
+    trainer(tmp_path, counts(tmp_path), max_epochs=2, limit_train_batches=1).fit(model, loader(), loader())
+    assert "log" not in vars(model)
+    (found,) = trainer(tmp_path).validate(model, loader(), verbose=False)
+    assert found["count"] == 120
+
+
+def test_two_of_it_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(MisconfigurationException, match=r"two PrivateMetrics.*name all metrics in one"):
+        trainer(tmp_path, counts(tmp_path), counts(tmp_path)).validate(Counting(), loader(), verbose=False)
+
+
+@pytest.mark.parametrize("finder", [LearningRateFinder(), BatchSizeFinder()])
+def test_searches_are_refused(tmp_path: Path, finder: pl.Callback) -> None:
+    model = Counting()
+    model.batch_size, model.train_dataloader, model.val_dataloader = 10, loader, loader  # type: ignore[assignment, method-assign]
+    with pytest.raises(MisconfigurationException, match="Finder removes PrivateMetrics and all other callbacks"):
+        trainer(tmp_path, counts(tmp_path), finder, max_epochs=1).fit(model)
 
 
 def test_training_and_metrics_share_one_ledger_by_its_path(tmp_path: Path) -> None:

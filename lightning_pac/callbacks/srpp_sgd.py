@@ -149,8 +149,8 @@ class SRPPSGD(TrainerCallback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if self._undo_swap is None:
             raise MisconfigurationException(
-                "SRPPSGD: its checks were left out, because it was added, or the list of callbacks was changed, while the "
-                "fit was set up: give it to the Trainer, before callbacks that change that list."
+                "SRPPSGD: its checks were left out, because it was added, or the list of callbacks was changed, while "
+                "the fit was set up: give it to the Trainer, before callbacks that change that list."
             )
         self._check_resumed_account(trainer)
         loader = read_loader(trainer)

@@ -187,6 +187,8 @@ class LedgerStorage:
             )
         if "locked" in text:
             return LedgerError(f"{self.path} is locked by another process: nothing was charged; wait until it ends.")
+        if not self.writable and "unable to open" in text:
+            return LedgerError(f"{self.path} cannot be read ({text}): get the right to read it and its folder.")
         if "readonly" in text or "unable to open" in text:
             return LedgerError(
                 f"{self.path} cannot be opened or written ({text}): nothing was charged; make the file and its folder "

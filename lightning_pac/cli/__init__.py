@@ -4,11 +4,14 @@ Each subcommand is one module of this package with two functions: `add_parser(su
 through `common.add_command`, and `run(args) -> int`, which returns the exit code. To add one, write the module and name
 it in `_MODULES`. A module imports nothing heavy at its top, so that `lightning-pac --help` answers at once.
 
-Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 a privacy budget would be passed, 130 interrupted.
+Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 a privacy budget would be passed, 130 interrupted, 141 whoever
+read the output has stopped reading.
 """
 
 import argparse
+import contextlib
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -58,9 +61,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     elif unknown:
         args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
-        return int(args.run(args))
+        code = int(args.run(args))
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return code
     except KeyboardInterrupt:
         return 130
+    except SystemExit as error:
+        # Lightning ends an interrupted fit by exit(1).
+        if isinstance(error.__context__, KeyboardInterrupt):
+            return 130
+        raise
+    except BrokenPipeError:
+        _drop_output()
+        return 141
     except Exception as error:
         if args.debug:
             raise
@@ -78,8 +92,16 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _drop_output() -> None:
+    """Let what is still to be written go nowhere, or Python would complain about the pipe once more at its end."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _describe(error: Exception) -> str:
     text = " ".join(str(error).split())
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror}."
     # Lightning's class is recognized by name: importing it takes seconds, and an error should not.
     if isinstance(error, _PLAIN_ERRORS) or type(error).__name__ == "MisconfigurationException":
         return text

@@ -127,7 +127,10 @@ def _plot(args: argparse.Namespace, budgets: list[float]) -> None:
 
 
 def _count(text: str) -> int:
-    value = float(text)
-    if value < 1 or value != int(value):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
-    return int(value)
+    try:
+        value = float(text)
+        if value >= 1 and value == int(value):
+            return int(value)
+    except (ValueError, OverflowError):
+        pass
+    raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")

@@ -79,6 +79,12 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
     """Print a table for people; numbers are aligned to the right and shown with four significant digits."""
     from rich.console import Console
     from rich.table import Table
+    from typing_extensions import override
+
+    class PipedConsole(Console):
+        @override
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # rich would exit; `main` ends every command alike
 
     table = Table(title=title or None, title_justify="left")
     for index, column in enumerate(columns):
@@ -87,7 +93,8 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
     for row in rows:
         table.add_row(*(_cell(value) for value in row))
     # In a pipe there is no width to fit into, and a cut-off cell would be a loss.
-    console = Console(width=None if sys.stdout.isatty() else 240)
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    console = PipedConsole(width=None if is_terminal else 240)
     console.print(table)
     if caption:
         console.print(caption, markup=False, highlight=False, soft_wrap=True)

@@ -49,5 +49,5 @@ def _complete_files(parser: argparse.ArgumentParser, completer: Any) -> None:
         if isinstance(action, argparse._SubParsersAction):
             for subparser in action.choices.values():
                 _complete_files(subparser, completer)
-        elif action.type is Path:
+        elif action.type is Path or "LEDGER" in str(action.metavar):
             action.complete = completer  # type: ignore[attr-defined]

@@ -30,9 +30,9 @@ _SUMMARIES = {
 _FIRST_REASON = r"^( *)- (?:Problem with given class_path )?(.+?)(?=^\1- |^\S|^ *Given value|\Z)"
 _DESCRIPTION = """
 Lightning's own command line (LightningCLI): every option of the Trainer, the model and the data is available, on the
-command line or in YAML files given with --config. --recipe NAME appends a recipe for one of our callbacks; its
-arguments are then `--trainer.callbacks.ARGUMENT`. The command refuses to start if one of our callbacks that a
-configuration file names is missing from the Trainer.
+command line or in YAML files given with --config; --help-all lists them. --recipe NAME appends a recipe for one of our
+callbacks; its arguments are then `--trainer.callbacks.ARGUMENT`. The command refuses to start if one of our callbacks
+that a configuration file names is missing from the Trainer.
 """
 
 
@@ -53,7 +53,8 @@ def add_parser(subparsers: Any) -> None:
             passes_unknown=True,
         )
         add_recipe_option(parser)
-        parser.add_argument("-h", "--help", action="store_true", dest="show_help", help="show all options")
+        parser.add_argument("-h", "--help", action="help", help="show this message")
+        parser.add_argument("--help-all", action="store_true", help="show all options (some seconds)")
 
 
 def add_recipe_option(parser: argparse.ArgumentParser) -> None:
@@ -65,7 +66,7 @@ def add_recipe_option(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Hand the command to LightningCLI."""
-    if args.show_help:
+    if args.help_all:
         args.parser.print_help()
         print("\noptions of LightningCLI:")
         args.arguments.append("--help")

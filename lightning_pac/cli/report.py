@@ -1,6 +1,7 @@
 """`lightning-pac report`: an HTML page with plots and words for a run, or for several beside each other."""
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from lightning_pac.cli.common import add_command, print_json, print_table
@@ -25,8 +26,10 @@ def add_parser(subparsers: Any) -> None:
         lightning-pac report runs/demo --json
         """,
     )
-    parser.add_argument("directory", metavar="RUN_DIR", help="the folder that one run, or several, were logged to")
-    parser.add_argument("--output", metavar="FILE", help="the page (default: RUN_DIR/report.html)")
+    parser.add_argument(
+        "directory", type=Path, metavar="RUN_DIR", help="the folder that one run, or several, were logged to"
+    )
+    parser.add_argument("--output", type=Path, metavar="FILE", help="the page (default: RUN_DIR/report.html)")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -430,6 +430,19 @@ def test_a_folder_without_write_permission_can_be_read(path: Path, monkeypatch: 
     assert not path.with_name(path.name + "-shm").exists()
 
 
+def test_a_ledger_that_may_not_be_read_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    PrivacyLedger(path).close()
+
+    def refuse(*arguments: object, **options: object) -> None:
+        raise sqlite3.OperationalError("unable to open database file")
+
+    monkeypatch.setattr("lightning_pac.accountants.storage.sqlite3.connect", refuse)
+    with pytest.raises(LedgerError, match=r"cannot be read .*: get the right to read it"):
+        PrivacyLedger.read_only(path)
+    with pytest.raises(LedgerError, match="make the file and its folder writable"):
+        PrivacyLedger(path)
+
+
 def test_without_shared_memory_a_rollback_journal_with_exclusive_locking_is_used(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

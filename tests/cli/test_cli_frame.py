@@ -1,6 +1,8 @@
+import shlex
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -35,9 +37,12 @@ def install(monkeypatch):
 
 def test_help_answers_within_a_second_and_imports_nothing_heavy():
     code = (
-        "import sys; from lightning_pac.cli import build_parser; build_parser().format_help();"
-        "heavy = {'numpy', 'scipy', 'torch', 'lightning', 'opacus', 'jsonargparse', 'rich', 'yaml'} & set(sys.modules);"
-        "sys.exit(' '.join(heavy) or 0)"
+        "import contextlib, sys; from lightning_pac.cli import _MODULES, main;"
+        "commands = [[], *([name] for name in (*_MODULES[1:], 'fit', 'validate', 'test', 'predict'))]\n"
+        "for words in commands:\n"
+        "    with contextlib.suppress(SystemExit): main([*words, '--help'])\n"
+        "heavy = {'numpy', 'scipy', 'torch', 'lightning', 'opacus', 'jsonargparse', 'rich', 'yaml'}\n"
+        "sys.exit(' '.join(heavy & set(sys.modules)) or 0)"
     )
     seconds = []
     for _ in range(3):
@@ -45,6 +50,7 @@ def test_help_answers_within_a_second_and_imports_nothing_heavy():
         result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         seconds.append(time.perf_counter() - start)
         assert result.returncode == 0, result.stderr
+        assert result.stdout.count("usage: lightning-pac") == 15
     assert min(seconds) < 1.0
 
 
@@ -67,6 +73,9 @@ def test_every_subcommand_explains_itself(capsys):
         (BudgetExceededError("The budget is spent."), 3, "The budget is spent."),
         (KeyError("rate"), 1, "KeyError: 'rate' (`--debug` shows where)"),
         (KeyboardInterrupt(), 130, ""),
+        (BrokenPipeError(), 141, ""),
+        (PermissionError(13, "Permission denied", "mine.yaml"), 1, "mine.yaml: Permission denied."),
+        (OSError("the model is gone"), 1, "the model is gone"),
     ],
 )
 def test_errors_are_one_line_and_an_exit_code(install, capsys, error, code, line):
@@ -75,6 +84,43 @@ def test_errors_are_one_line_and_an_exit_code(install, capsys, error, code, line
     stderr = capsys.readouterr().err
     assert "Traceback" not in stderr
     assert stderr == (f"lightning-pac try: error: {line}\n" if line else "")
+
+
+def test_an_interrupted_fit_is_interrupted(install):
+    """Lightning catches Ctrl-C, tears down and calls `sys.exit(1)`."""
+    error = SystemExit(1)
+    error.__context__ = KeyboardInterrupt()
+    install(error)
+    assert cli.main(["try"]) == 130
+    install(SystemExit(1))
+    with pytest.raises(SystemExit, match="1"):
+        cli.main(["try"])
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a shell and /dev/full")
+@pytest.mark.parametrize(
+    ("words", "end", "code", "message"),
+    [
+        ("bounds", "| (exec <&-; sleep 3)", 141, ""),
+        ("bounds --json", "| (exec <&-; sleep 3)", 141, ""),
+        ("bounds", "> /dev/full", 1, "lightning-pac bounds: error: [Errno 28] No space left on device\n"),
+        ("bounds", ">&-", 0, ""),
+    ],
+)
+def test_nobody_listens(words, end, code, message):
+    command = f"set -o pipefail; {shlex.quote(sys.executable)} -m lightning_pac {words} {end}"
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert result.stderr == message
+    assert result.returncode == code
+
+
+@pytest.mark.parametrize(
+    "words", [["bounds", "--responses", "1e400"], ["bounds", "--responses", "many"], ["bounds", "--responses", "0.5"]]
+)
+def test_numbers_that_are_none_are_wrong_usage(words, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(words)
+    assert f"'{words[-1]}' is not a positive whole number" in capsys.readouterr().err
 
 
 def test_debug_shows_the_traceback(install):

@@ -31,7 +31,11 @@ def test_bash_completes_commands_options_and_files(tmp_path: Path, capsys: pytes
     assert {"fit", "serve", "keys", "completion"} <= complete("")
     assert complete("serve", "--rate") == {"--rate-limit"}
     assert complete("keys", "a") == {"add"}
+    assert complete("keys", "budget", "keys.json", "bob", "--bu") == {"--budget"}
     assert "keys.json" in complete("keys", "add", "ke")
+    (tmp_path / "study.db").touch()
+    assert "study.db" in complete("account", "st")
+    assert "study.db" in complete("report", "st")
 
 
 @pytest.mark.parametrize("shell", ["zsh", "tcsh"])

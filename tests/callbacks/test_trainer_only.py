@@ -127,6 +127,12 @@ def test_clocks_beside_padded_steps_are_refused(options: Any, callbacks: Any, na
         trainer(tmp_path, *callbacks, delay(tmp_path), max_epochs=1, **options).fit(Model(), loader())
 
 
+def test_a_compiled_model_is_refused_in_private_training(tmp_path: Path) -> None:
+    compiled: Any = torch.compile(Model(), backend="eager")
+    with pytest.raises(MisconfigurationException, match=r"Model is compiled by torch.compile.*was not compiled"):
+        trainer(tmp_path, CALLBACKS["SRPPSGD"](tmp_path), max_epochs=1).fit(compiled, loader())
+
+
 class Skipping(pl.Callback):
     """Changes the list that Lightning goes through, so that the next callback is left out."""
 

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 import torch
 from gloo_ranks import on_ranks
+from sklearn.tree import DecisionTreeClassifier
 from tiny_fits import make_data, make_trainer
 from torch import nn
 from torch.utils.data import DataLoader
 
-from lightning_pac import BalancedSubsets, PACResponses, PrivacyLedger, SubsetEnsemble
+from lightning_pac import BalancedSubsets, LearnerEnsemble, PACResponses, PrivacyLedger, SubsetEnsemble
 from lightning_pac.mechanisms import PACResponder
 
 MEMBERS, BUDGET = 8, 2.0**-6
@@ -24,6 +25,18 @@ def make_ensemble() -> SubsetEnsemble:
         for parameter in ensemble.parameters():
             parameter.normal_()
     return ensemble
+
+
+def make_learners() -> LearnerEnsemble:
+    learners = LearnerEnsemble(lambda: DecisionTreeClassifier(random_state=0), BalancedSubsets(40, MEMBERS, seed=0))
+    return learners.fit(*(tensor.numpy() for tensor in make_data(40).tensors), progress=False)
+
+
+def predict_by_learners(rank: int, size: int, folder: Path) -> list[int]:
+    answers = PACResponses(secret=folder / "secret.key", ledger=folder / "answers.db", budget_per_response=BUDGET)
+    trainer = make_trainer(folder, answers, devices=size, strategy="ddp")
+    labels = trainer.predict(make_learners(), DataLoader(make_data(7), batch_size=2))
+    return [int(label) for batch in labels or [] for label in batch]
 
 
 def predict(rank: int, size: int, folder: Path, records: int, budget: float | None, broken: bool) -> Any:
@@ -54,6 +67,13 @@ def test_every_record_of_every_rank_is_answered_once(tmp_path: Path, size: int, 
     assert len(shown) == len(recorded) == records
     assert sorted(row for row, _ in recorded) == sorted(map(tuple, votes.tolist()))
     assert sorted(shown) == sorted(label for _, label in recorded)
+
+
+def test_learners_that_are_no_networks_answer_on_several_ranks(tmp_path: Path) -> None:
+    first, second = on_ranks(predict_by_learners, 2, tmp_path)
+    assert (len(first), len(second)) == (4, 3)
+    with PrivacyLedger.read_only(tmp_path / "answers.db") as ledger:
+        assert sum(account.num_charges for account in ledger.accounts()) == 7
 
 
 def test_a_budget_that_ends_stops_all_ranks_with_what_was_paid_for(tmp_path: Path) -> None:

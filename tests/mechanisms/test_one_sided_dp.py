@@ -130,11 +130,23 @@ def test_the_independent_check_equals_enumeration():
 
 
 def test_optimised_noise_is_many_times_smaller():
-    laplace = _moment(biased_laplace(1.0, 1e-5, 500))
-    hybrid = PositiveNoise.for_dp(1.0, 1e-5, 500, accounting="hybrid_rdp").second_moment
-    exact = PositiveNoise.for_dp(1.0, 1e-5, 500).second_moment
-    assert laplace / hybrid > 20.0
-    assert hybrid / exact > 1.5
+    for epsilon in (1.0, 3.0):
+        laplace = _moment(biased_laplace(epsilon, 1e-5, 500))
+        hybrid = PositiveNoise.for_dp(epsilon, 1e-5, 500, accounting="hybrid_rdp").second_moment
+        exact = PositiveNoise.for_dp(epsilon, 1e-5, 500).second_moment
+        assert laplace / hybrid > 20.0
+        assert hybrid / exact > 1.5
+
+
+def test_the_account_of_a_design_covers_every_fixed_sequence_and_hardly_more():
+    for epsilon, delta, compositions in ((1.0, 1e-5, 500), (0.5, 1e-6, 1500)):
+        p = PositiveNoise.for_dp(epsilon, delta, compositions).probabilities
+        bound = ShiftComposition(p, compositions).delta(epsilon)
+        counts = (0, compositions // 4, compositions // 2, compositions)
+        fixed = [_composed_delta(p, epsilon, ups, compositions - ups, step=1e-4) for ups in counts]
+        # One pair that dominates both directions would be above the worst of these threefold.
+        assert max(fixed) <= bound <= delta
+        assert 0.9 * delta < bound < 2.0 * max(fixed)
 
 
 def test_the_convex_program_meets_its_optimality_conditions():

@@ -19,6 +19,7 @@ _PRICE_OF_MEMORY = 1.5
 def build_fastest(
     layer: str,
     key: tuple[Hashable, ...],
+    num_examples: int,
     candidates: Mapping[str, Callable[[], Contribution]],
     out_shape: torch.Size,
     kept_bytes: Mapping[str, int],
@@ -27,15 +28,18 @@ def build_fastest(
 
     A method that keeps less memory until the sum wins unless it takes half as long again.
 
-    The first call for a key measures every candidate; later calls with it take the winner at once.
+    The first call for a key measures every candidate; later calls with it, and with a batch of like size, take the
+    winner at once. Poisson batches differ in size at every step, so a choice for each size would be one for each step.
 
     Args:
         layer: Name for the log.
-        key: Everything the time depends on: kind, shapes, device, number of threads.
+        key: Everything else the time depends on: kind, shapes of an example, device, number of threads.
+        num_examples: Size of the batch, at least 1; sizes up to the same power of two count as alike.
         candidates: Methods by name.
         out_shape: Shape of the parameter.
         kept_bytes: What each method keeps from its layer's backward pass to the end of the step.
     """
+    key = (*key, (num_examples - 1).bit_length(), *candidates)
     name = _chosen.get(key)
     if name is None:
         times = _measure(candidates, out_shape) if len(candidates) > 1 else dict.fromkeys(candidates, 0.0)

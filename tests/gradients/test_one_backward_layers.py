@@ -122,7 +122,7 @@ def test_every_method_equals_the_loop(kind: str, monkeypatch: pytest.MonkeyPatch
     seen = set()
 
     def build_each(
-        layer: str, key: object, candidates: dict[str, Callable[[], Contribution]], *_: object
+        layer: str, key: object, count: int, candidates: dict[str, Callable[[], Contribution]], *_: object
     ) -> Contribution:
         method = sorted(candidates)[turn % len(candidates)]
         seen.add(method)
@@ -153,7 +153,7 @@ def test_gram_matrices_leave_out_the_padding(dims: int, monkeypatch: pytest.Monk
     used = 0
 
     def build_gram(
-        layer: str, key: object, candidates: dict[str, Callable[[], Contribution]], *_: object
+        layer: str, key: object, count: int, candidates: dict[str, Callable[[], Contribution]], *_: object
     ) -> Contribution:
         nonlocal used
         used += "Gram matrices" in candidates
@@ -192,6 +192,28 @@ def test_the_choice_is_measured_once_and_logged(caplog: pytest.LogCaptureFixture
     assert len(messages) == 1
     assert "grouped convolution" in messages[0]
     assert "ms" in messages[0]
+
+
+def test_batches_of_like_size_share_a_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Poisson batches have another size at every step; measuring each took most of a private step."""
+    measured_choice._chosen.clear()
+    measured: list[tuple[str, ...]] = []
+    measure = measured_choice._measure
+
+    def counted(candidates: dict[str, Callable[[], Contribution]], out_shape: torch.Size) -> dict[str, float]:
+        measured.append(tuple(candidates))
+        return measure(candidates, out_shape)
+
+    monkeypatch.setattr(measured_choice, "_measure", counted)
+    module = nn.Conv2d(8, 9, 3)
+    for size in (17, 30, 22, 32, 19):
+        inputs = torch.randn(size, 8, 6, 6)
+        assert_same(
+            *engine_result(module, inputs, 1.0), clipped_sum_by_loop(module, [inputs], squared_output, 1.0), GRAM_RTOL
+        )
+    assert len(measured) == 1
+    engine_result(module, torch.randn(33, 8, 6, 6), 1.0)
+    assert len(measured) == 2
 
 
 def test_memory_decides_between_methods_of_like_speed() -> None:

@@ -103,9 +103,9 @@ def _weight(name: str, geometry: _Geometry, inputs: Tensor, gradient: Tensor) ->
         candidates["Gram matrices"] = lambda: _GramConvolution(geometry, inputs, gradient)
     if not candidates:
         candidates["grouped convolution"] = lambda: Dense(_grouped(geometry, inputs, gradient))
-    key = ("convolution", geometry, inputs.shape, positions, inputs.device, torch.get_num_threads())
+    key = ("convolution", geometry, inputs.shape[1:], positions, inputs.device, torch.get_num_threads())
     kept_bytes = dict.fromkeys(candidates, dense_bytes) | {"Gram matrices": 4 * (inputs.numel() + gradient.numel())}
-    return build_fastest(name, key, candidates, geometry.weight_shape, kept_bytes)
+    return build_fastest(name, key, n, candidates, geometry.weight_shape, kept_bytes)
 
 
 def _grouped(geometry: _Geometry, inputs: Tensor, gradient: Tensor) -> Tensor:

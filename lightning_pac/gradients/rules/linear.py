@@ -37,7 +37,8 @@ def linear_weight(name: str, inputs: Tensor, gradient: Tensor) -> Contribution:
         return PositionOuterProducts(inputs, gradient)
     return build_fastest(
         name,
-        ("linear", inputs.shape, width_out, inputs.device),
+        ("linear", inputs.shape[1:], width_out, inputs.device),
+        inputs.shape[0],
         {
             "instantiation": lambda: Dense(gradient.mT @ inputs),
             "Gram matrices": lambda: PositionOuterProducts(inputs, gradient),

@@ -41,6 +41,9 @@ def membership_attack(
     posterior that any observer of the releases holds) and guesses every record of the pool a member iff that is more
     likely than not.
 
+    The success against one real secret is a function of that secret, and with the public table it all but names it:
+    publish figures of games only.
+
     Args:
         beliefs: Posterior of the secret in each trial, shape (trials, m).
         secrets: Index of the true secret in each trial, shape (trials,).

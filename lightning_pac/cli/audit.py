@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 __all__ = ["add_parser", "run"]
 
+_KEEP = "It was computed from the secret and, with the public table, all but names it: keep it to yourself."
+
 
 def add_parser(subparsers: Any) -> None:
     """Declare the command and its options."""
@@ -30,7 +32,8 @@ def add_parser(subparsers: Any) -> None:
         """
         The Bayes-optimal membership attack, by someone who knows all models and all answers. Games with a secret drawn
         anew are played over the queries that the ledger records, and the attack's success is set beside the bound. With
-        --secret, the answers that were really given are attacked as well. Values released by privatize are attacked
+        --secret, the answers that were really given are attacked as well; that figure is computed from the secret and
+        all but names it, so it is for the keeper of the data alone. Values released by privatize are attacked
         with --secret only, since the ledger does not keep what other subsets would have given. Nothing is spent: the
         ledger is only read.
         """,
@@ -95,7 +98,7 @@ def _play(
     refuted = any(attack.refutes(bound) for attack, bound in zip(attacks, bounds, strict=True))
     if args.json:
         found = {"trials": args.trials, "rows": rows, "refuted": refuted}
-        print_json(found if given is None else {**found, "attack_on_given_answers": given})
+        print_json(found if given is None else {**found, **_for_the_keeper(given)})
     else:
         _print(rows, args.trials, given, refuted)
     if args.plot is not None:
@@ -165,13 +168,14 @@ def _audit_given(
             "mutual_information": account.spent,
             "membership_success_bound": bound,
         }
-        print_json({"trials": 0, "rows": [row], "refuted": False, "attack_on_given_answers": success})
+        print_json({"trials": 0, "rows": [row], "refuted": False, **_for_the_keeper(success)})
         return 0
     print_table(
         "Attack on what was released",
         ["releases", "nats", "bound", "attack"],
         [[f"{account.num_charges:,}", f"{account.spent:.3g}", f"{100 * bound:.2f} %", f"{100 * success:.2f} %"]],
-        "The bound is an average over secrets, and one secret can neither refute it nor prove it.",
+        "The bound is an average over secrets, and one secret can neither refute it nor prove it. About the attack's "
+        f"success: {_KEEP}",
     )
     return 0
 
@@ -243,7 +247,9 @@ def _print(rows: list[dict[str, Any]], trials: int, given: float | None, refuted
     ]
     verdict = "The attack REFUTES the bound." if refuted else "The attack stays within the bound."
     actual = (
-        "" if given is None else f" On the answers that were given it tells {100 * given:.2f} % of the records right."
+        ""
+        if given is None
+        else f" On the answers that were given it tells {100 * given:.2f} % of the records right. {_KEEP}"
     )
     print_table(
         f"Bayes-optimal membership attack, {trials} games",
@@ -251,3 +257,8 @@ def _print(rows: list[dict[str, Any]], trials: int, given: float | None, refuted
         table,
         verdict + actual,
     )
+
+
+def _for_the_keeper(success: float) -> dict[str, Any]:
+    """The figure that only the keeper of the secret may see, marked as such."""
+    return {"attack_on_given_answers": success, "not_to_be_published": ["attack_on_given_answers"]}

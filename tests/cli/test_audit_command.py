@@ -49,6 +49,23 @@ def test_the_attack_is_set_beside_the_bound(ledger: Path, capsys: pytest.Capture
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_figure_that_names_the_secret_says_so(ledger: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Before anything was answered, the share of records told right is that of one subset, and differs for most."""
+    from lightning_pac.audits import membership_attack
+
+    pool = BalancedSubsets(num_records=1437, num_subsets=128)
+    figures = [f"{100 * membership_attack(pool.prior, index, pool).success:.2f}" for index in range(128)]
+    _, counts = np.unique(figures, return_counts=True)
+    assert np.log(128) - counts @ np.log(counts) / 128 > 3.5  # nats, of 4.85
+    command = ["audit", "membership", str(ledger), *OPTIONS, "--trials", "20"]
+    assert main([*command, "--secret", str(ledger.with_name("s.key"))]) == 0
+    assert "all but names it: keep it to yourself" in " ".join(capsys.readouterr().out.split())
+    assert main([*command, "--secret", str(ledger.with_name("s.key")), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["not_to_be_published"] == ["attack_on_given_answers"]
+    assert main(command) == 0
+    assert "keep it to yourself" not in capsys.readouterr().out
+
+
 def test_a_responder_that_leaks_is_refuted(
     ledger: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -143,6 +143,9 @@ def _call(box: Box, arguments: Sequence[Any], name: str) -> Array:
             f"The box failed on {name} ({type(error).__name__}: {error}): it must return numbers for every subset."
         ) from error
     try:
+        if output is None:
+            # numpy would make one NaN of it.
+            raise TypeError("nothing was returned")
         return np.array(output, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(

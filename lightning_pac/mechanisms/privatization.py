@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -108,7 +108,7 @@ def privatize(
     if not isinstance(space, SecretSpace):
         raise TypeError(f"secret_space must be a SecretSpace or a SecretIndex, got {type(space).__name__}.")
     forms = _check_forms(canonicalize)
-    _check_request(space, budget, rule, secret is not None)
+    _check_request(space, budget, rule, secret is not None, confidence)
     arrays = _as_arrays(data)
     check_data(arrays, space)
     record = _record(secret, space, ledger, account, generator)
@@ -149,7 +149,13 @@ def privatize(
     )
 
 
-def _check_request(space: SecretSpace, budget: float, rule: str, kept: bool) -> None:
+def _check_request(space: SecretSpace, budget: float, rule: str, kept: bool, confidence: float) -> None:
+    if not isinstance(budget, int | float | np.number):
+        raise TypeError(f"budget must be a number of nats, got {budget!r}.")
+    if rule not in get_args(NoiseRule):
+        raise ValueError(f"rule must be one of {', '.join(map(repr, get_args(NoiseRule)))}, got {rule!r}.")
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must be between 0 and 1, got {confidence!r}.")
     if not (math.isfinite(budget) and budget > 0):
         raise ValueError(f"A mutual information budget must be positive and finite, got {budget!r}.")
     if space.num_secrets < 2:

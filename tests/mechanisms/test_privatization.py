@@ -293,6 +293,7 @@ def test_indices_and_several_arrays():
         (lambda rows: np.empty(0), "returns nothing"),
         (lambda rows: np.random.default_rng().normal(size=2), "Two runs of the box on the same public input differ"),
         (lambda rows: [[1.0], [1.0, 2.0]], "padded or summarized"),
+        (lambda rows: None, "The box returned NoneType on the public input"),
     ],
 )
 def test_bad_boxes(box, message):
@@ -318,6 +319,23 @@ def test_the_public_input_decides_whether_the_box_is_deterministic():
 def test_bad_budgets(budget):
     with pytest.raises(ValueError, match="positive and finite"):
         run(budget=budget)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"rule": "log-det"}, ValueError, "rule must be one of 'linear', 'logdet'"),
+        ({"confidence": 1.5, "rule": "exact"}, ValueError, "confidence must be between 0 and 1, got 1.5"),
+        ({"budget": "0.25"}, TypeError, "budget must be a number of nats, got '0.25'"),
+    ],
+)
+def test_what_is_asked_for_is_checked_before_the_box_is_run(options, error, message):
+    def box(rows):
+        raise AssertionError("The box was run.")
+
+    arguments = {"budget": 0.25, "data": RECORDS, "workers": 1, **options}
+    with pytest.raises(error, match=message):
+        privatize(box, HALVES, **arguments)
 
 
 def test_a_budget_above_the_entropy_says_that_the_output_may_be_released_exactly():

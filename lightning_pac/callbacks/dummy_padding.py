@@ -99,18 +99,15 @@ class DummyPadding(PaddingCallback):
         ranks = Ranks.of(trainer)
         ranks.check_equal(loader.num_workers * (loader.prefetch_factor or 1), "how many batches workers fetch ahead")
         self._begin(ranks)
-        self._padded = [loader]
-        loader.draw_dummies = self._draw
 
     @override
-    def on_train_batch_start(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
-    ) -> None:
-        if trainer.train_dataloader not in self._padded:
-            raise MisconfigurationException(
-                "The train loader was replaced during the fit, and the new one's sizes are not padded: leave "
-                "reload_dataloaders_every_n_epochs out."
-            )
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        super().on_train_epoch_start(trainer, pl_module)
+        loader = trainer.train_dataloader
+        if loader not in self._padded:  # a new one every few epochs; SRPPSGD has checked that it draws as the first
+            assert isinstance(loader, PrivateDataLoader)
+            self._padded.append(loader)
+            loader.draw_dummies = self._draw
 
     @override
     def on_train_batch_end(

@@ -15,10 +15,8 @@ from typing_extensions import override
 
 from lightning_pac.accountants import PrivacyLedger
 from lightning_pac.callbacks._dummy_queries import append_dummies, check_paddable
+from lightning_pac.callbacks._private_predictions import PrivatePredictions
 from lightning_pac.callbacks._ranks_answers import RanksAnswers
-from lightning_pac.callbacks._replaced_predict_step import replace_predict_step
-from lightning_pac.callbacks._trainer_checks import refuse_searches
-from lightning_pac.callbacks._trainer_only import TrainerCallback
 from lightning_pac.data.with_index import batch_inputs
 from lightning_pac.exceptions import BudgetExceededError
 from lightning_pac.mechanisms import PACResponder
@@ -26,7 +24,7 @@ from lightning_pac.mechanisms.model_outputs import as_batch, query
 from lightning_pac.strategies import Ranks
 
 
-class PACResponses(TrainerCallback):
+class PACResponses(PrivatePredictions):
     """Make `Trainer.predict` return private labels instead of the members' votes.
 
     While predicting, the module's `predict_step` is replaced by the responder: each batch becomes its private labels,
@@ -78,21 +76,16 @@ class PACResponses(TrainerCallback):
             raise ValueError("Private answers are recorded before they are shown: give PACResponses a ledger.")
         if responder is not None and (ledger is not None or budget is not None):
             raise ValueError("A responder has its own ledger and budget: give those to PACResponder instead.")
+        super().__init__()
         self.responder = responder
         self.draw_dummies: Callable[[], int | None] | None = None
         self._secret = None if secret is None else Path(secret)
         self._budget_per_response = budget_per_response
         self._ledger = ledger
         self._budget = budget
-        self._restore: Callable[[], None] | None = None
         self._answered = self._unanimous = 0
         self._ranks = Ranks()
         self._answers: RanksAnswers | None = None
-
-    @override
-    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        if stage == "predict":
-            refuse_searches(trainer, self, stage)
 
     @override
     def on_predict_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -111,7 +104,7 @@ class PACResponses(TrainerCallback):
         def make_private(step: Any) -> Callable[..., Tensor]:
             return lambda batch, *args, **kwargs: self._private_step(pl_module, batch)
 
-        self._restore = replace_predict_step(pl_module, make_private)
+        self._replace_step(pl_module, make_private)
 
     @override
     def on_predict_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -131,8 +124,7 @@ class PACResponses(TrainerCallback):
     ) -> None:
         if self.responder is None or self.draw_dummies is not None:
             return
-        for logger in trainer.loggers:
-            logger.log_metrics(self.metrics(), step=self._answered)
+        self._log(trainer, self._answered)
 
     @override
     def on_predict_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -146,24 +138,21 @@ class PACResponses(TrainerCallback):
     @override
     def on_predict_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if self.responder is None:  # rank zero speaks for all
-            self._unwrap()
+            self._restore_step()
             return
         summary = ", ".join(f"{name.removeprefix('privacy/')} {value:g}" for name, value in self.metrics().items())
         rank_zero_info(f"Private answers: {summary}.")
-        self._unwrap()
-
-    @override
-    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        self._unwrap()
+        self._restore_step()
 
     @override
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        self._unwrap()
+        super().teardown(trainer, pl_module, stage)
         if self._secret is not None and self.responder is not None:
             self.responder.close()
             self.responder = None
         self._answers = None
 
+    @override
     def metrics(self) -> dict[str, float]:
         """What all answers of the responder cost, and how many of this run's were free."""
         assert self.responder is not None
@@ -202,11 +191,6 @@ class PACResponses(TrainerCallback):
         self._answered += len(release)
         self._unanimous += int(np.count_nonzero(release.unanimous))
         return release.labels
-
-    def _unwrap(self) -> None:
-        if self._restore is not None:
-            self._restore()
-            self._restore = None
 
     def _private_step(self, pl_module: pl.LightningModule, batch: Any) -> Tensor:
         inputs = batch_inputs(batch)

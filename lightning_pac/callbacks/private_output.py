@@ -13,16 +13,14 @@ from torch import Tensor
 from typing_extensions import override
 
 from lightning_pac.accountants import LedgerAccount, PrivacyLedger
-from lightning_pac.callbacks._replaced_predict_step import replace_predict_step
-from lightning_pac.callbacks._trainer_checks import refuse_searches
-from lightning_pac.callbacks._trainer_only import TrainerCallback
+from lightning_pac.callbacks._private_predictions import PrivatePredictions
 from lightning_pac.exceptions import BudgetExceededError, PrivacyViolationError
 from lightning_pac.mechanisms import ReleasedMechanism
 
 __all__ = ["PrivateOutput"]
 
 
-class PrivateOutput(TrainerCallback):
+class PrivateOutput(PrivatePredictions):
     """Make `Trainer.predict` return noised outputs, each charged before it is shown.
 
     While predicting, what the module's `predict_step` returns (a float tensor, one row for each record) is passed to a
@@ -65,18 +63,13 @@ class PrivateOutput(TrainerCallback):
                 f"Predictions are released through a certified mechanism, not a {type(mechanism).__name__}: give what "
                 "certify() returned."
             )
+        super().__init__()
         self.released = mechanism
         self._ledger_argument = ledger
         self._budget, self._account_name = budget, account
         self._ledger: PrivacyLedger | None = None
         self._account: LedgerAccount | None = None
-        self._restore: Callable[[], None] | None = None
         self._shown = 0
-
-    @override
-    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        if stage == "predict":
-            refuse_searches(trainer, self, stage)
 
     @override
     def on_predict_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -92,7 +85,7 @@ class PrivateOutput(TrainerCallback):
         def make_private(step: Callable[..., Any]) -> Callable[..., Tensor]:
             return lambda *args, **kwargs: self._release(step(*args, **kwargs))
 
-        self._restore = replace_predict_step(pl_module, make_private)
+        self._replace_step(pl_module, make_private)
 
     @override
     def on_predict_batch_end(
@@ -104,26 +97,22 @@ class PrivateOutput(TrainerCallback):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        for logger in trainer.loggers:
-            logger.log_metrics(self.metrics(), step=self._shown)
+        self._log(trainer, self._shown)
 
     @override
     def on_predict_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         summary = ", ".join(f"{name.split('/')[1]} {value:g}" for name, value in self.metrics().items())
         rank_zero_info(f"Private predictions: {summary}.")
-        self._unwrap()
-
-    @override
-    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        self._unwrap()
+        self._restore_step()
 
     @override
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        self._unwrap()
+        super().teardown(trainer, pl_module, stage)
         if self._ledger is not None and not isinstance(self._ledger_argument, PrivacyLedger):
             self._ledger.close()
         self._ledger = self._account = None
 
+    @override
     def metrics(self) -> dict[str, float]:
         """What the account has paid for so far."""
         assert self._account is not None
@@ -133,11 +122,6 @@ class PrivateOutput(TrainerCallback):
             "privacy/predictions": float(self._shown),
             "srpac/noise_power": self.released.power,
         }
-
-    def _unwrap(self) -> None:
-        if self._restore is not None:
-            self._restore()
-            self._restore = None
 
     def _release(self, outputs: Any) -> Tensor:
         assert self._account is not None

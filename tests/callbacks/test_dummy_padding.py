@@ -35,7 +35,7 @@ def _data(records=60):
     return TensorDataset(features, features.sum(1))
 
 
-def _fit(tmp_path, noise, sampling=None, ledger=None, scenario=None, steps=6, workers=0):
+def _fit(tmp_path, noise, sampling=None, ledger=None, scenario=None, steps=6, workers=0, **options):
     sampling = sampling or Poisson(rate=0.2)
     scenario = scenario or TwoWorldScenario(num_differing=1)
     private = SRPPSGD(scenario, sampling=sampling, noise_multiplier=1.0, ledger=tmp_path / "run.db")
@@ -50,9 +50,10 @@ def _fit(tmp_path, noise, sampling=None, ledger=None, scenario=None, steps=6, wo
         enable_model_summary=False,
         callbacks=[padding, private],
         default_root_dir=tmp_path,
+        **options,
     )
-    loader = DataLoader(_data(), batch_size=12, num_workers=workers)
-    trainer.fit(model, loader)
+    model.train_dataloader = lambda: DataLoader(_data(), batch_size=12, num_workers=workers)
+    trainer.fit(model)
     return model, trainer, padding
 
 
@@ -93,6 +94,13 @@ def test_batches_are_padded_charged_and_the_loader_is_left_as_it_was(tmp_path):
         assert [(a.currency, a.spent) for a in ledger.accounts()] == [("batch_size_releases", 6.0)]
         assert [account.card for account in ledger.accounts()] == [padding.card()]
     assert padding.card().details["num_observations"] == 6
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_loaders_that_are_made_anew_are_padded_from_their_first_batch(tmp_path, workers):
+    model, _, _ = _fit(tmp_path, _constant(50), steps=20, workers=workers, reload_dataloaders_every_n_epochs=1)
+    assert len(model.sizes) == 20
+    assert min(model.sizes) >= 50
 
 
 def test_dummies_do_not_move_the_model(tmp_path, monkeypatch):

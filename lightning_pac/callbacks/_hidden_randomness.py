@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from lightning.pytorch.utilities.seed import isolate_rng
 
+from lightning_pac.exceptions import PrivacyViolationError
+
 __all__ = ["HiddenRandomness"]
 
 # Layout of torch's CPU generator state: seed, two flags, position, 624 words of the Mersenne Twister, cached normals.
@@ -29,8 +31,21 @@ class HiddenRandomness:
         self._stack.enter_context(isolate_rng())
         torch.manual_seed(secrets.randbits(63))
         torch.set_rng_state(_secret_state(torch.get_rng_state()))
+        self._seed = torch.initial_seed()
         np.random.seed([secrets.randbits(32) for _ in range(8)])  # noqa: NPY002
         random.seed(secrets.token_bytes(32))
+
+    def check(self) -> None:
+        """Raise if torch's generator was seeded meanwhile.
+
+        Raises:
+            PrivacyViolationError: If masks may have been foreseen.
+        """
+        if torch.initial_seed() != self._seed:
+            raise PrivacyViolationError(
+                "A generator was seeded during the private run, so that masks and augmentations can be foreseen and a "
+                "record moves those of others: call seed_everything and manual_seed before fit only."
+            )
 
     def restore(self) -> None:
         """Put the generators back to where they were."""

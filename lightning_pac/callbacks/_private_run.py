@@ -15,9 +15,11 @@ from lightning_pac.callbacks._clipping_blocks import ClippingBlocks
 from lightning_pac.callbacks._noisy_sum import NoisySum
 from lightning_pac.callbacks._released_gradient import ReleasedGradient
 from lightning_pac.callbacks._run_journal import RunJournal
-from lightning_pac.data import PrivateDataLoader, ResumableDataLoader
+from lightning_pac.callbacks._trainer_checks import refuse_gradient_hook
+from lightning_pac.data import PrivateDataLoader, ResumableDataLoader, batch_sizes
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.gradients import make_engine
+from lightning_pac.gradients.refusals import may_mix_in_training, mixing_reason
 from lightning_pac.strategies import Ranks
 
 __all__ = ["PrivateRun"]
@@ -33,6 +35,7 @@ class PrivateRun:
         blocks: Clipping norms of a record's gradient, and shares of the noise.
         num_microbatches: Microbatches in each optimizer step; Lightning divides the loss by it.
         planned_steps: Optimizer steps that the Trainer is going to take, possibly infinite.
+        keeps_order: Whether row i of what the layers see is record i of the batch.
     """
 
     def __init__(
@@ -43,12 +46,14 @@ class PrivateRun:
         blocks: ClippingBlocks,
         num_microbatches: int,
         planned_steps: float,
+        keeps_order: bool = True,
     ) -> None:
         accountant = journal.running.accountant
         trainable = {name: parameter for name, parameter in pl_module.named_parameters() if parameter.requires_grad}
         self.loader = loader
         self.journal = journal
         self.planned_steps = planned_steps
+        self.keeps_order = keeps_order
         self.batch_size = accountant.sampling.expected_batch_size(accountant.scenario.num_records)
         self.noisy_sum = NoisySum(trainable, blocks, journal.running.noise_multiplier)
         self.released = False
@@ -58,6 +63,9 @@ class PrivateRun:
         self._trained = {id(parameter) for parameter in trainable.values()}
         self._gradient = ReleasedGradient(trainable)
         self._num_drawn: int | None = None
+        self._num_added = 0
+        self._batch_sizes = batch_sizes(loader)
+        self._mixing_if_trained = may_mix_in_training(pl_module)
         self._fingerprint = 0
         self._ranks = Ranks.of(pl_module.trainer)
         self._awaiting_gradient = False
@@ -73,11 +81,18 @@ class PrivateRun:
         if self.journal.stretch_steps % accountant.sampling.steps_per_epoch(accountant.scenario.num_records):
             self.journal.begin_stretch(first_step)
         self.noisy_sum.clear()  # an epoch may have ended between two microbatches of a step
+        self._num_added = 0
+        self._batch_sizes = batch_sizes(self.loader)
         self._fingerprint = 0
         self._steps_this_epoch = 0
 
     def begin_batch(self, batch_idx: int) -> None:
         """Note how many records the microbatch holds."""
+        if self._num_added >= self._num_microbatches:
+            raise PrivacyViolationError(
+                "An optimizer step was left out, so that its batch would be added to the next one and a record could "
+                "enter one step twice: take a step for every batch, and let accumulate_grad_batches add batches up."
+            )
         if isinstance(self.loader, PrivateDataLoader):
             self._num_drawn = self.loader.num_drawn
             if self.loader.fingerprint is not None:
@@ -93,19 +108,20 @@ class PrivateRun:
 
     def add_gradient(self) -> None:
         """Clip the gradients of the microbatch and add them up; a microbatch without records adds nothing."""
-        for name, parameter in self._pl_module.named_parameters():
-            if parameter.requires_grad and id(parameter) not in self._trained:
-                parameter.grad = None
-                raise MisconfigurationException(
-                    f"{name!r} was unfrozen after training had started, and its gradient is raw: unfreeze it before "
-                    "fit, or call fit again."
-                )
+        self._check_model()
         padded = isinstance(self.loader, PrivateDataLoader) and self.loader.padded_with_dummies
+        if padded and not self.keeps_order:
+            raise MisconfigurationException(
+                "Dummies come after the records of a batch, but what the layers see is in another order, so that they "
+                "cannot be told apart: leave out what sorts a batch, in the collate function or the model."
+            )
         sums, norms = self._engine.clipped_sum(
             self.noisy_sum.blocks.norms, self._num_microbatches, self._num_drawn if padded else None
         )
+        self._check_rows(len(norms))
         if self._num_drawn != 0:
             self.noisy_sum.add(sums, norms)
+        self._num_added += 1
         self._awaiting_gradient = False
 
     def release_gradient(self, step: int) -> None:
@@ -121,11 +137,13 @@ class PrivateRun:
                 "The optimizer evaluates the gradient twice in one step, and each evaluation is a release of its own: "
                 "use an optimizer that evaluates it once."
             )
+        self._check_optimizer()
         self._mark_last_batch(unused=False)
         self._ranks.check_equal(self._fingerprint, "the records of a step")
         self._fingerprint = 0
         self.journal.start_step(step)
         release = self.noisy_sum.release(self._ranks)
+        self._num_added = 0
         self._gradient.write(release[:-1] / self.batch_size)
         self.clipped_fraction = self.noisy_sum.clipped_fraction(release, self.batch_size)
         self._steps_this_epoch += 1
@@ -162,6 +180,40 @@ class PrivateRun:
     def _mark_last_batch(self, unused: bool) -> None:
         if isinstance(self.loader, ResumableDataLoader):
             self.loader.last_is_unused = unused
+
+    def _check_model(self) -> None:
+        """What was checked at the start must still hold."""
+        for name, parameter in self._pl_module.named_parameters():
+            if parameter.requires_grad and id(parameter) not in self._trained:
+                parameter.grad = None
+                raise MisconfigurationException(
+                    f"{name!r} was unfrozen after training had started, and its gradient is raw: unfreeze it before "
+                    "fit, or call fit again."
+                )
+            refuse_gradient_hook(name, parameter._backward_hooks)
+        for name, layer in self._mixing_if_trained.items():
+            reason = mixing_reason(layer)
+            if reason is not None:
+                raise PrivacyViolationError(
+                    f"The layer {name!r} was put into training mode during the run: it {reason}"
+                )
+
+    def _check_rows(self, found: int) -> None:
+        expected = {self.loader.num_rows} if isinstance(self.loader, PrivateDataLoader) else self._batch_sizes
+        if expected is not None and found not in expected:
+            raise PrivacyViolationError(
+                f"The layers of {type(self._pl_module).__name__} saw more or fewer rows than the batch has records, so "
+                "that rows would be clipped and not records: keep the records in the first dimension of every layer's "
+                "input, and let the collate function return each of them once."
+            )
+
+    def _check_optimizer(self) -> None:
+        for group in self._pl_module.trainer.optimizers[0].param_groups:
+            if any(parameter.grad is not None and id(parameter) not in self._trained for parameter in group["params"]):
+                raise MisconfigurationException(
+                    "The optimizer was given a parameter after training had started, and its gradient is raw: give it "
+                    "all parameters in configure_optimizers."
+                )
 
     def _check_gradient_was_added(self) -> None:
         if self._awaiting_gradient:

@@ -1,6 +1,6 @@
 """What a Trainer, a model and its optimizer must not do next to a private callback, each with the way out."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import lightning.pytorch as pl
@@ -21,7 +21,14 @@ from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signatu
 from lightning_pac.gradients.refusals import refuse_mixing_layers
 from lightning_pac.strategies import PrivateDDPStrategy
 
-__all__ = ["check_model", "check_optimizer", "check_trainer", "monitored_names", "refuse_searches"]
+__all__ = [
+    "check_model",
+    "check_optimizer",
+    "check_trainer",
+    "monitored_names",
+    "refuse_gradient_hook",
+    "refuse_searches",
+]
 
 PRECISIONS = ("32-true", "64-true", "bf16-mixed", "bf16-true")
 
@@ -81,6 +88,10 @@ def check_model(pl_module: pl.LightningModule, dataloader: Any = None, datamodul
             f"{type(pl_module).__name__} has no trainable parameters, so there is nothing to protect: unfreeze what is "
             "to be trained."
         )
+    for name, parameter in pl_module.named_parameters():
+        if parameter.requires_grad:
+            refuse_gradient_hook(name, parameter._backward_hooks)
+            refuse_gradient_hook(name, parameter._post_accumulate_grad_hooks)
     try:
         refuse_mixing_layers(pl_module)
     except ValueError as error:
@@ -89,6 +100,20 @@ def check_model(pl_module: pl.LightningModule, dataloader: Any = None, datamodul
         raise MisconfigurationException(
             f"{owner} holds {type(transform).__name__}, which mixes records of a batch, so that one record moves the "
             "clipped gradients of others: remove it (augmentations of single records are fine)."
+        )
+
+
+def refuse_gradient_hook(name: str, hooks: Mapping[int, Any] | None) -> None:
+    """Refuse hooks on the gradient of a parameter.
+
+    Raises:
+        MisconfigurationException: If there is one.
+    """
+    if hooks:
+        raise MisconfigurationException(
+            f"The parameter {name!r} has a hook on its gradient, which would be handed raw gradients of a batch or "
+            "none at all: remove it (register_hook, an optimizer that steps within backward, watch(log='gradients') of "
+            "a logger)."
         )
 
 
@@ -146,6 +171,16 @@ def _trainer_problems(trainer: pl.Trainer, pl_module: pl.LightningModule, callba
         yield (
             f"{type(pl_module).__name__}.configure_gradient_clipping would change the noised gradient: remove it, "
             "max_grad_norm already clips the gradient of each record"
+        )
+    if is_overridden("backward", pl_module):
+        yield (
+            f"{type(pl_module).__name__}.backward decides itself what is differentiated, which need not be a mean over "
+            "records: leave it out, and return the loss from training_step"
+        )
+    if trainer._detect_anomaly:
+        yield (
+            "detect_anomaly=True ends the run where a record's gradient is not finite, a choice that no noise "
+            "protects: leave it out, such a gradient counts as zero"
         )
     if trainer.precision == "16-mixed":
         yield (

@@ -29,7 +29,7 @@ from lightning_pac.callbacks._start_run import (
 from lightning_pac.callbacks._step_sampling import declared_sampling, swap_loader
 from lightning_pac.callbacks._trainer_checks import check_model, check_optimizer, check_trainer, monitored_names
 from lightning_pac.callbacks._trainer_only import TrainerCallback
-from lightning_pac.data import ResumableDataLoader
+from lightning_pac.data import ResumableDataLoader, count_records
 from lightning_pac.scenarios import Sampling, TwoWorldScenario
 from lightning_pac.strategies import Ranks
 
@@ -163,7 +163,7 @@ class SRPPSGD(TrainerCallback):
         noise_multiplier = ranks.from_first(
             lambda: choose_noise(self.arguments, accountant, planned_steps, self._restored)
         )
-        self._check_loss(trainer, pl_module)
+        keeps_order = self._check_loss(trainer, pl_module)
         blocks = ClippingBlocks.of(pl_module, self.arguments.max_grad_norm, self.arguments.block_noise)
 
         self._log_dir = trainer.log_dir or trainer.default_root_dir  # asked of all ranks at once, or it hangs
@@ -171,7 +171,7 @@ class SRPPSGD(TrainerCallback):
         self._charged = journal.account
         begin_attempt(trainer, loader, journal, self._restored)
         microbatches = trainer.accumulate_grad_batches
-        self._run = PrivateRun(pl_module, loader, journal, blocks, microbatches, planned_steps)
+        self._run = PrivateRun(pl_module, loader, journal, blocks, microbatches, planned_steps, keeps_order)
         announce_start(self._run)
         self._hidden_randomness = HiddenRandomness()
 
@@ -182,10 +182,14 @@ class SRPPSGD(TrainerCallback):
             raise StopIteration  # ends the fit; `min_epochs` and `min_steps` override `should_stop`
         if trainer.train_dataloader is not run.loader:
             run.loader = read_loader(trainer)
-            if declared_sampling(trainer, run.loader) != run.journal.running.accountant.sampling:
+            accountant = run.journal.running.accountant
+            records = accountant.scenario.num_records
+            replaced = records is not None and count_records(run.loader) != records
+            if replaced or declared_sampling(trainer, run.loader) != accountant.sampling:
                 raise MisconfigurationException(
                     "The train loader was replaced by one that draws otherwise, and the account is for the first: "
-                    "return loaders with equal sampling, or leave reload_dataloaders_every_n_epochs out."
+                    "return loaders with equal sampling over as many records, or leave "
+                    "reload_dataloaders_every_n_epochs out."
                 )
         run.begin_epoch(trainer.global_step)
         if not run.journal.can_afford_step():  # a pass that was cut short makes the next step dearer
@@ -203,6 +207,8 @@ class SRPPSGD(TrainerCallback):
 
     @override
     def on_after_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        assert self._hidden_randomness is not None
+        self._hidden_randomness.check()
         self._running().add_gradient()
 
     @override
@@ -276,7 +282,8 @@ class SRPPSGD(TrainerCallback):
                 "were not trained on these data."
             )
 
-    def _check_loss(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def _check_loss(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> bool:
+        """Refuse a loss without a gradient for each record, and say whether rows keep the order of the records."""
         datamodule: pl.LightningDataModule | None = trainer.datamodule  # type: ignore[attr-defined]
         found = check_loss(pl_module, read_loader(trainer), datamodule)
         if found.problem:
@@ -296,6 +303,7 @@ class SRPPSGD(TrainerCallback):
             )
         logged = [name for name in found.logged if not name.startswith("privacy/")]
         warn_of_raw_values([*logged, *monitored_names(trainer)])
+        return found.keeps_order
 
     def _stop(self, trainer: pl.Trainer, run: PrivateRun) -> None:
         run.exhausted = True

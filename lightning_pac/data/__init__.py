@@ -6,7 +6,7 @@ from lightning_pac.data.batch_samplers import (
     ShuffledBatchSampler,
     WithReplacementBatchSampler,
 )
-from lightning_pac.data.describe import count_records, describe_loader, order_is_public
+from lightning_pac.data.describe import batch_sizes, count_records, describe_loader, order_is_public
 from lightning_pac.data.loader import PrivateDataLoader, ResumableDataLoader, private_loader, rebuild_loader
 from lightning_pac.data.rank_share import RankShare
 from lightning_pac.data.with_index import IndexedSample, WithIndex
@@ -28,6 +28,7 @@ __all__ = [
     "WithIndex",
     "WithReplacement",
     "WithReplacementBatchSampler",
+    "batch_sizes",
     "count_records",
     "describe_loader",
     "order_is_public",

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sized
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch.utils.data import (
     BatchSampler,
@@ -26,9 +27,11 @@ from lightning_pac.data.batch_samplers import (
 from lightning_pac.data.loader import PrivateDataLoader
 from lightning_pac.scenarios import EpochShuffle, FixedSize, Poisson, Sampling, Sequential, WithReplacement
 
-__all__ = ["count_records", "describe_loader", "order_is_public"]
+__all__ = ["batch_sizes", "count_records", "describe_loader", "order_is_public"]
 
 WAY_OUT = "pass sampling= to let our own sampler draw the batches, for instance Poisson(rate=...)"
+
+TWICE = "holds records twice, so a record counts more than once in a pass: list each once."
 
 # The default seed of torch's generator has 53 random bits; seeds that people and `seed_everything` choose have 32.
 CHOSEN_SEEDS = 2**32
@@ -87,6 +90,28 @@ def count_records(dataloader: DataLoader[Any]) -> int:
     if isinstance(inner, SubsetRandomSampler):
         return len(inner.indices)
     return len(cast(Sized, dataloader.dataset))
+
+
+def batch_sizes(dataloader: DataLoader[Any]) -> frozenset[int] | None:
+    """The numbers of records that a stock DataLoader's batches have; None where they are drawn at random.
+
+    Example:
+        >>> sorted(batch_sizes(DataLoader(range(100), batch_size=8)))
+        [4, 8]
+    """
+    batch_sampler: Any = dataloader.batch_sampler
+    if type(batch_sampler) is BatchSampler:
+        records = len(cast(Sized, batch_sampler.sampler))
+    elif type(batch_sampler) is ShuffledBatchSampler:
+        records = batch_sampler.num_records
+    elif isinstance(batch_sampler, FixedSizeBatchSampler):
+        return frozenset({batch_sampler.batch_size})
+    else:
+        return None
+    size, rest = batch_sampler.batch_size, records % batch_sampler.batch_size
+    return frozenset(
+        ({size} if records >= size else set()) | ({rest} if rest and not batch_sampler.drop_last else set())
+    )
 
 
 def order_is_public(dataloader: DataLoader[Any]) -> bool:
@@ -157,15 +182,46 @@ def _refusal(sampler: Sampler[Any] | Any) -> str:
 
 def _check_each_record_once(dataset: Any) -> None:
     if isinstance(dataset, Subset):
-        _check_distinct(dataset.indices, "Subset")
+        _check_distinct(_positions(dataset), "Subset")
         _check_each_record_once(dataset.dataset)
     elif isinstance(dataset, ConcatDataset):
-        _check_distinct([id(part) for part in dataset.datasets], "ConcatDataset")
         for part in dataset.datasets:
             _check_each_record_once(part)
+        _check_parts_apart(dataset)
 
 
 def _check_distinct(indices: Any, name: str) -> None:
     values = indices.tolist() if hasattr(indices, "tolist") else list(indices)
     if len(set(values)) != len(values):
-        raise ValueError(f"{name} holds records twice, so a record counts more than once in a pass: list each once.")
+        raise ValueError(f"{name} {TWICE}")
+
+
+def _check_parts_apart(dataset: ConcatDataset[Any]) -> None:
+    """Parts of one dataset, as in oversampling, must not overlap."""
+    places: dict[int, list[np.ndarray[Any, np.dtype[np.int64]]]] = {}
+    for part in dataset.datasets:
+        for source, indices in _places(part):
+            places.setdefault(id(source), []).append(indices)
+    for parts in places.values():
+        if len(parts) > 1 and len(np.unique(np.concatenate(parts))) < sum(map(len, parts)):
+            raise ValueError(f"ConcatDataset {TWICE}")
+
+
+def _places(dataset: Any) -> list[tuple[Any, "np.ndarray[Any, np.dtype[np.int64]]"]]:
+    """The datasets at the bottom, and which of their records are in this one."""
+    if isinstance(dataset, ConcatDataset):
+        return [place for part in dataset.datasets for place in _places(part)]
+    if not isinstance(dataset, Subset):
+        return [(dataset, np.arange(len(dataset)))]
+    chosen = _positions(dataset)
+    found, start = [], 0
+    for source, indices in _places(dataset.dataset):
+        inside = chosen[(chosen >= start) & (chosen < start + len(indices))] - start
+        found.append((source, indices[inside]))
+        start += len(indices)
+    return found
+
+
+def _positions(subset: Subset[Any]) -> "np.ndarray[Any, np.dtype[np.int64]]":
+    # A negative index counts from the end.
+    return np.asarray(subset.indices, dtype=np.int64) % len(cast(Sized, subset.dataset))

@@ -44,6 +44,7 @@ class PrivateDataLoader(DataLoader[Any]):
 
     Attributes:
         num_drawn: Records of this process in the microbatch that was delivered last.
+        num_rows: Records in it, with dummies and the placeholder of an empty one.
         microbatch: Its number within its optimizer step.
         fingerprint: Checksum of it over all processes, None if there is one process only.
         draw_dummies: Asked for every microbatch, in this process and before any of its records is loaded, how many
@@ -72,6 +73,7 @@ class PrivateDataLoader(DataLoader[Any]):
         self.sampling = sampling
         self.num_microbatches = num_microbatches
         self.num_drawn: int | None = None
+        self.num_rows: int | None = None
         self.draw_dummies: Callable[[], int | None] | None = None
         self.microbatch: int | None = None
         self.fingerprint: int | None = None
@@ -82,7 +84,8 @@ class PrivateDataLoader(DataLoader[Any]):
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         # A generator starts at the first batch: until then, `skip_microbatches` and `load_state_dict` take effect.
         for batch in super().__iter__():
-            self.num_drawn, self.microbatch, self.fingerprint = self._microbatches.delivered.popleft()
+            drawn, self.num_rows, self.microbatch, self.fingerprint = self._microbatches.delivered.popleft()
+            self.num_drawn = drawn
             yield batch
 
     @property
@@ -283,7 +286,7 @@ class _MicrobatchSampler(Sampler[list[int]]):
     ) -> None:
         self.batches = batches
         self.num_microbatches = num_microbatches
-        self.delivered: deque[tuple[int, int, int | None]] = deque()
+        self.delivered: deque[tuple[int, int, int, int | None]] = deque()
         self.skip = 0
         self.position = 0
         self._share = share
@@ -301,8 +304,7 @@ class _MicrobatchSampler(Sampler[list[int]]):
                     size = self._padded_size(len(part) if self._share is None else self._share.largest(part))
                     if size is None:
                         return
-                    rows = self._deliver(part, number)
-                    yield rows + [PLACEHOLDER] * (size - len(rows))
+                    yield self._deliver(part, number, size)
             skip = 0
 
     def __len__(self) -> int:
@@ -315,12 +317,13 @@ class _MicrobatchSampler(Sampler[list[int]]):
         self._num_passes += 1
         return self.batches.generator
 
-    def _deliver(self, part: list[int], number: int) -> list[int]:
+    def _deliver(self, part: list[int], number: int, size: int) -> list[int]:
         fingerprint = None
         if self._share is not None:
             fingerprint, part = self._share.fingerprint(part), self._share.of(part)
-        self.delivered.append((len(part), number, fingerprint))
-        return part or [PLACEHOLDER]
+        rows = part + [PLACEHOLDER] * (max(size, 1) - len(part))
+        self.delivered.append((len(part), len(rows), number, fingerprint))
+        return rows
 
     def _cut(self, batch: list[int], generator: SecureGenerator) -> list[list[int]]:
         if self.num_microbatches == 1:

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-__all__ = ["refuse_compiled_modules", "refuse_mixing_layers"]
+__all__ = ["may_mix_in_training", "mixing_reason", "refuse_compiled_modules", "refuse_mixing_layers"]
 
 
 def refuse_mixing_layers(module: nn.Module) -> None:
@@ -27,6 +27,12 @@ def mixing_reason(layer: nn.Module) -> str | None:
     if isinstance(layer, nn.modules.instancenorm._InstanceNorm) and layer.track_running_stats and layer.training:
         return "keeps running statistics of private inputs that no noise protects; set track_running_stats=False."
     return None
+
+
+def may_mix_in_training(module: nn.Module) -> dict[str, nn.Module]:
+    """Layers below `module`, by name, that mix the examples of a batch in training mode or could come to do so."""
+    kinds = nn.modules.batchnorm._BatchNorm | nn.modules.instancenorm._InstanceNorm | nn.Embedding | nn.EmbeddingBag
+    return {name: layer for name, layer in module.named_modules() if isinstance(layer, kinds)}
 
 
 def refuse_compiled_modules(module: nn.Module) -> None:

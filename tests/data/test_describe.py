@@ -30,6 +30,7 @@ from lightning_pac.data import (
     Sequential,
     ShuffledBatchSampler,
     WithReplacement,
+    batch_sizes,
     count_records,
     describe_loader,
     order_is_public,
@@ -163,9 +164,41 @@ class MyBatchSampler(BatchSampler):
         (load(batch_size=8, sampler=SubsetRandomSampler([1, 1, 2])), ValueError, "SubsetRandomSampler holds records"),
         (DataLoader(Subset(DATA, [3, 3]), batch_size=2), ValueError, "Subset holds records twice"),
         (DataLoader(Subset(DATA, np.array([3, 3])), batch_size=2), ValueError, "Subset holds records twice"),
+        (DataLoader(Subset(DATA, [-1, len(DATA) - 1]), batch_size=2), ValueError, "Subset holds records twice"),
         (DataLoader(ConcatDataset([DATA, DATA]), batch_size=2), ValueError, "ConcatDataset holds records twice"),
+        (
+            DataLoader(ConcatDataset([DATA, Subset(DATA, [1, 2])]), batch_size=2),
+            ValueError,
+            "ConcatDataset holds records twice",
+        ),
+        (
+            DataLoader(ConcatDataset([Subset(DATA, [0, 3]), Subset(Subset(DATA, [2, 3]), [1])]), batch_size=2),
+            ValueError,
+            "ConcatDataset holds records twice",
+        ),
     ],
 )
 def test_what_cannot_be_bounded_is_refused(loader: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         describe_loader(loader)
+
+
+def test_parts_of_a_dataset_that_lie_apart_are_described() -> None:
+    halves = ConcatDataset([Subset(DATA, [0, 3]), Subset(ConcatDataset([DATA]), [1, 2])])
+    assert describe_loader(DataLoader(halves, batch_size=2)) == Sequential(2)
+
+
+@pytest.mark.parametrize(
+    ("loader", "sizes"),
+    [
+        (DataLoader(range(10), batch_size=4), {4, 2}),
+        (DataLoader(range(10), batch_size=4, drop_last=True), {4}),
+        (DataLoader(range(3), batch_size=4), {3}),
+        (DataLoader(range(10), batch_size=4, sampler=RandomSampler(range(10), num_samples=9)), {4, 1}),
+        (DataLoader(range(10), batch_sampler=ShuffledBatchSampler(10, 4)), {4, 2}),
+        (DataLoader(range(10), batch_sampler=FixedSizeBatchSampler(10, 4)), {4}),
+    ],
+)
+def test_the_sizes_of_batches_are_those_that_come(loader: Any, sizes: set[int]) -> None:
+    assert batch_sizes(loader) == sizes == {len(batch) for batch in loader}
+    assert batch_sizes(DataLoader(range(10), batch_sampler=PoissonBatchSampler(10, 0.5))) is None

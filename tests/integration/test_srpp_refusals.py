@@ -375,3 +375,156 @@ def test_accumulating_draws_that_overlap_is_refused(tmp_path: Path) -> None:
     loader = DataLoader(make_data(), batch_sampler=FixedSizeBatchSampler(RECORDS, 5))
     with pytest.raises(MisconfigurationException, match=r"may be drawn by several .*sampling=FixedSize\("):
         make_trainer(tmp_path, make_private(), accumulate_grad_batches=2).fit(Classifier(), loader)
+
+
+class Flattening(Classifier):
+    """Rows are windows of a record once training has begun; on records of one window the model is sound."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        inputs, labels = batch
+        if len(inputs) == 10:
+            inputs, labels = inputs.repeat_interleave(3, 0), labels.repeat_interleave(3)
+        return nn.functional.cross_entropy(self.network(inputs), labels)
+
+
+@pytest.mark.parametrize("sampling", [None, FixedSize(10)])
+def test_rows_that_are_no_records_are_refused_in_every_step(sampling: Any, tmp_path: Path) -> None:
+    model = Flattening()
+    before = [parameter.clone() for parameter in model.parameters()]
+    private = make_private(sampling=sampling)
+    with pytest.raises(PrivacyViolationError, match="saw more or fewer rows than the batch has records"):
+        make_trainer(tmp_path, private).fit(model, make_loader())
+    assert all(map(torch.equal, before, model.parameters()))
+    assert private.account is not None
+    assert private.account.num_steps == 0
+
+
+class Windows(Classifier):
+    """Every window is a row: with 16 windows a record, the clipped sum moved by up to 16 norms."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        inputs, labels = batch
+        return nn.functional.cross_entropy(self.network(inputs.flatten(0, 1)), labels.repeat_interleave(16))
+
+
+def test_records_of_several_rows_are_refused_at_the_start(tmp_path: Path) -> None:
+    inputs, labels = make_data().tensors
+    windows = torch.utils.data.TensorDataset(inputs[:, None].expand(-1, 16, -1), labels)
+    with pytest.raises(MisconfigurationException, match="reaches the layers in 128 rows for 8 records"):
+        make_trainer(tmp_path, make_private()).fit(Windows(), DataLoader(windows, batch_size=10))
+
+
+class Thawing(Classifier):
+    def __init__(self) -> None:
+        super().__init__(network=nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 3)))
+        self.network[0].eval().requires_grad_(False)  # type: ignore[index]
+
+    def on_train_epoch_start(self) -> None:
+        self.train()
+
+
+def test_batch_norm_that_is_put_into_training_mode_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        PrivacyViolationError, match=r"'network.0' was put into training mode.*normalizes over the batch"
+    ):
+        make_trainer(tmp_path, make_private()).fit(Thawing(), make_loader())
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(6))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs * self.scale
+
+
+@pytest.mark.parametrize("kind", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_hooks_on_gradients_see_nothing(kind: str, tmp_path: Path) -> None:
+    seen: list[Any] = []
+    model = Classifier(network=nn.Sequential(Scaled(), nn.Linear(6, 3)))
+    getattr(model.network[0].scale, kind)(lambda value: seen.append(value))  # type: ignore[index, union-attr]
+    with pytest.raises(MisconfigurationException, match=r"'network.0.scale' has a hook on its gradient"):
+        make_trainer(tmp_path, make_private()).fit(model, make_loader())
+    assert not seen
+
+
+class Watching(pl.Callback):
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        next(pl_module.parameters()).register_hook(lambda gradient: None)  # type: ignore[no-untyped-call]
+
+
+def test_hooks_that_come_later_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(MisconfigurationException, match="has a hook on its gradient"):
+        make_trainer(tmp_path, make_private(), Watching()).fit(Classifier(), make_loader())
+
+
+class Hiding(Classifier):
+    """A list is no part of the module, so that nothing clips what it holds."""
+
+    def on_train_epoch_start(self) -> None:
+        self.hidden = [nn.Parameter(torch.zeros(3))]
+        self.trainer.optimizers[0].add_param_group({"params": self.hidden})
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        bias = self.hidden[0] if hasattr(self, "hidden") else 0.0
+        return nn.functional.cross_entropy(self.network(batch[0]) + bias, batch[1])
+
+
+def test_parameters_that_the_optimizer_is_given_later_are_refused(tmp_path: Path) -> None:
+    model = Hiding()
+    with pytest.raises(
+        MisconfigurationException, match="The optimizer was given a parameter after training had started"
+    ):
+        make_trainer(tmp_path, make_private()).fit(model, make_loader())
+    assert not model.hidden[0].any()
+
+
+class Leaving(Classifier):
+    """Adds batches up on its own, as Lightning's documentation shows."""
+
+    def optimizer_step(self, epoch: Any, batch_idx: Any, optimizer: Any, optimizer_closure: Any = None) -> None:
+        if batch_idx % 2 == 1:
+            optimizer.step(closure=optimizer_closure)
+        else:
+            optimizer_closure()
+
+
+def test_steps_that_are_left_out_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(PrivacyViolationError, match="An optimizer step was left out"):
+        make_trainer(tmp_path, make_private(sampling=Poisson(0.5))).fit(Leaving(), make_loader())
+
+
+class OwnBackward(Classifier):
+    def backward(self, loss: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+        (loss / loss.detach()).backward()  # type: ignore[no-untyped-call]
+
+
+def test_another_backward_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MisconfigurationException, match=r"OwnBackward.backward decides itself what is differentiated"):
+        make_trainer(tmp_path, make_private()).fit(OwnBackward(), make_loader())
+
+
+def test_ending_on_what_is_not_finite_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MisconfigurationException, match="detect_anomaly=True ends the run where"):
+        make_trainer(tmp_path, make_private(), detect_anomaly=True).fit(Classifier(), make_loader())
+
+
+class Seeding(Classifier):
+    def on_train_epoch_start(self) -> None:
+        pl.seed_everything(0, verbose=False)
+
+
+def test_seeding_during_the_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PrivacyViolationError, match="A generator was seeded during the private run"):
+        make_trainer(tmp_path, make_private()).fit(Seeding(), make_loader())
+
+
+def test_a_loader_with_other_records_is_refused(tmp_path: Path) -> None:
+    class Shrinking(Classifier):
+        def train_dataloader(self) -> Any:
+            return make_loader(RECORDS if self.current_epoch == 0 else RECORDS - 10)
+
+    trainer = make_trainer(tmp_path, make_private(), max_epochs=2, reload_dataloaders_every_n_epochs=1)
+    with pytest.raises(MisconfigurationException, match="equal sampling over as many records"):
+        trainer.fit(Shrinking())

@@ -86,6 +86,9 @@ class SliceCoefficients:
             noise_stds: noise deviation on each block's sum, shape (blocks,).
             weights: weight of each slice; equal if left out.
 
+        Raises:
+            ValueError: if the shapes do not fit, or a row is not that of a unit vector.
+
         Example:
             >>> slices = SliceCoefficients.from_blocks([[1.0, 0.0], [0.0, 1.0]], [1.0, 1.0], [4.0, 4.0])
             >>> [round(coefficient, 9) for coefficient in slices.coefficients]

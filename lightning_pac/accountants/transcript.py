@@ -349,6 +349,9 @@ def adopt_ledger(ledger: PrivacyLedger) -> tuple[str, ...]:
 
     Only one of the copies may go on: the secret file lets the one that is ahead answer, and refuses any other.
 
+    Args:
+        ledger: The ledger in its new place, opened for writing.
+
     Returns:
         Names of the accounts that hold answers.
     """

@@ -158,6 +158,10 @@ def donsker_varadhan_correction(
     Returns:
         The correction in nats, at least 0.
 
+    Raises:
+        ValueError: If there are less than two scores of either, the confidence or the bound is out of range, or a score
+            passes the bound.
+
     Source: *Residual-PAC*, Algorithm 4, with empirical Bernstein for a single critic (ours).
 
     Example:

@@ -100,7 +100,11 @@ class ReleasedMechanism:
         return released[0] if np.ndim(values) == 1 else released
 
     def check(self, values: npt.ArrayLike) -> Array:
-        """The outputs that are released for these, shape (n, d), before noise; raises what `release` would raise."""
+        """The outputs that are released for these, shape (n, d), before noise; raises what `release` would raise.
+
+        Args:
+            values: Outputs, shape (d,) or (n, d).
+        """
         matrix = np.atleast_2d(np.asarray(values, dtype=np.float64))
         if matrix.ndim != 2 or matrix.shape[1] != self.law.dimension:
             raise ValueError(f"values must have shape (n, {self.law.dimension}), got {np.shape(values)}.")

@@ -92,7 +92,14 @@ class SecureGenerator:
         return self._seed is not None
 
     def bytes(self, count: int) -> bytes:
-        """Return `count` random bytes."""
+        """Return `count` random bytes.
+
+        Args:
+            count: How many.
+
+        Raises:
+            ValueError: If the count is negative.
+        """
         if count < 0:
             raise ValueError(f"count must not be negative, got {count}.")
         return self._words(-(-count // 8)).tobytes()[:count]

@@ -65,7 +65,11 @@ def write_report(directory: str | Path, output: str | Path | None = None) -> Pat
 
 
 def summarize(run: Run) -> dict[str, Any]:
-    """The last figures of a run: epsilon and what it holds for, the bound on guessing, noise, accuracy, attacks."""
+    """The last figures of a run: epsilon and what it holds for, the bound on guessing, noise, accuracy, attacks.
+
+    Args:
+        run: A run, as `find_runs` reads it.
+    """
     name, epsilon = _epsilon(run)
     accuracy = run.accuracy
     noise = run.metric("privacy/noise_multiplier")

@@ -22,6 +22,9 @@ _HOSTS = (LOOPBACK, "0.0.0.0", "::")
 def as_tensor(inputs: list[Any]) -> Any:
     """JSON inputs of one shape as a float tensor, shape (n, ...).
 
+    Args:
+        inputs: Nested lists of numbers, one for each input.
+
     Raises:
         ValueError: If they have different shapes, or a number is not finite.
         TypeError: If they are not numbers.

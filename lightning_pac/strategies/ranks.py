@@ -52,6 +52,9 @@ class Ranks:
 
         Args:
             action: Its value can be pickled.
+
+        Raises:
+            Exception: On every rank, the error of rank zero.
         """
         if self.size == 1:
             return action()
@@ -74,6 +77,9 @@ class Ranks:
         Args:
             bring: Called on every rank; its value can be pickled.
             answer: Called on rank zero with what was brought, in the order of the ranks; its value can be pickled.
+
+        Raises:
+            Exception: On every rank, the first error of any rank.
 
         Example:
             >>> Ranks().exchange(lambda: 3, sum)

@@ -136,7 +136,11 @@ class IsotropicGaussian(Perturbation):
 
 
 class DiagonalGaussian(Perturbation):
-    """Independent noise with a deviation for each coordinate."""
+    """Independent noise with a deviation for each coordinate.
+
+    Args:
+        dimension: Coordinates of a release, d.
+    """
 
     def __init__(self, dimension: int) -> None:
         super().__init__(dimension)
@@ -148,7 +152,11 @@ class DiagonalGaussian(Perturbation):
 
 
 class FullGaussian(Perturbation):
-    """Gaussian noise with any covariance, through its Cholesky factor."""
+    """Gaussian noise with any covariance, through its Cholesky factor.
+
+    Args:
+        dimension: Coordinates of a release, d.
+    """
 
     def __init__(self, dimension: int) -> None:
         super().__init__(dimension)
@@ -161,7 +169,15 @@ class FullGaussian(Perturbation):
 
 
 class LowRankGaussian(Perturbation):
-    """Gaussian noise with covariance `F F^T` plus a diagonal, F of shape (d, rank)."""
+    """Gaussian noise with covariance `F F^T` plus a diagonal, F of shape (d, rank).
+
+    Args:
+        dimension: Coordinates of a release, d.
+        rank: Columns of F.
+
+    Raises:
+        ValueError: If the rank is not from 1 to the dimension.
+    """
 
     def __init__(self, dimension: int, rank: int) -> None:
         super().__init__(dimension)
@@ -180,6 +196,13 @@ class GaussianMixture(Perturbation):
     """A mixture of Gaussians with mean 0, each component with its own mean and covariance.
 
     Only bounds that hold for any noise certify it. The log-det formula with its covariance is not one of them.
+
+    Args:
+        dimension: Coordinates of a release, d.
+        num_components: Number of Gaussians.
+
+    Raises:
+        ValueError: If there is no component.
     """
 
     def __init__(self, dimension: int, num_components: int) -> None:

@@ -146,7 +146,9 @@ class NoiseAccount:
 
     def _declaration(self) -> dict[str, Any]:
         if isinstance(self.noise, DPNoise):
-            return {key: getattr(self.noise.guarantee, key) for key in vars(self.noise.guarantee)}
+            # Two noises that keep a guarantee each may break it in turns: one account holds releases of one noise.
+            moments = {key: float(f"{getattr(self.noise, key):.4g}") for key in ("mean", "second_moment")}
+            return {**vars(self.noise.guarantee), **moments}
         if isinstance(self.noise, LeakageChannel):
             return {"leakage": self.noise.leakage}
         return {key: getattr(self.noise, key) for key in ("output_variance", "max_value", "second_moment")}

@@ -15,17 +15,16 @@ from lightning_pac.accountants import ShiftComposition, loss_induction, shift_co
 EPSILONS = (0.0, 0.3, 1.0, 2.5)
 
 
-def worst_strategy(p, compositions, moves):
+def worst_strategy(noises, moves):
     """The largest divergence at each of EPSILONS over all strategies, one by one: a move for every past."""
-    size = len(p)
     # What the neighbour's release is worth on the outputs of the run that is made; elsewhere nothing counts.
-    seen = {1: np.append(0.0, p[:-1]), -1: np.append(p[1:], 0.0), 0: p}
-    num_pasts = [size**t for t in range(compositions)]
+    seen = [{1: np.append(0.0, p[:-1]), -1: np.append(p[1:], 0.0), 0: p} for p in noises]
+    num_pasts = [len(noises[0]) ** t for t in range(len(noises))]
     best = np.zeros(len(EPSILONS))
     for strategy in itertools.product(moves, repeat=sum(num_pasts)):
         upper, lower, first = np.ones(1), np.ones(1), 0
-        for count in num_pasts:
-            rows = np.array([seen[move] for move in strategy[first : first + count]])
+        for count, p, releases in zip(num_pasts, noises, seen, strict=True):
+            rows = np.array([releases[move] for move in strategy[first : first + count]])
             upper, lower, first = np.outer(upper, p).ravel(), (lower[:, None] * rows).ravel(), first + count
         reached = [np.maximum(upper - math.exp(epsilon) * lower, 0.0).sum() for epsilon in EPSILONS]
         best = np.maximum(best, reached)
@@ -87,7 +86,7 @@ def test_it_is_what_the_worst_of_all_strategies_reaches(size, compositions, move
     rng = np.random.default_rng(size)
     for _ in range(3 if size**compositions < 20 else 1):
         p = rng.dirichlet(np.full(size, 3.0))
-        truth = worst_strategy(p, compositions, moves)
+        truth = worst_strategy([p] * compositions, moves)
         composition = ShiftComposition(p, compositions, discretization=1e-4)
         bounds = np.array([composition.delta(epsilon) for epsilon in EPSILONS])
         assert (bounds >= truth).all()
@@ -140,6 +139,13 @@ def test_choosing_by_what_was_seen_is_worse_than_any_fixed_sequence():
             losses = following
         reached = infinite + sum(mass * max(Fraction(0), 1 - Fraction(2) ** (3 - k)) for k, mass in losses.items())
         assert reached < truth
+
+
+def test_two_noises_in_turns_can_break_what_each_of_them_keeps():
+    # Why a ledger holds the releases of one noise only.
+    p, q = np.array([0.114, 0.804, 0.082]), np.array([0.603, 0.281, 0.116])
+    alone = np.maximum(worst_strategy([p, p], (1, -1)), worst_strategy([q, q], (1, -1)))
+    assert (worst_strategy([p, q], (1, -1)) > 1.05 * alone).any()
 
 
 def test_a_simulated_neighbour_reaches_the_value_and_no_more():

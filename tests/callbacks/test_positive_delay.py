@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from lightning_pac.accountants import PrivacyLedger, dp_success_bound
 from lightning_pac.callbacks import PositiveDelay
 from lightning_pac.callbacks.positive_delay import wait_until
-from lightning_pac.exceptions import BudgetExceededError, PrivacyViolationError
+from lightning_pac.exceptions import BudgetExceededError, LedgerMismatchError, PrivacyViolationError
 from lightning_pac.mechanisms.one_sided import DiscreteNoise, PositiveNoise
 
 
@@ -177,6 +177,17 @@ def test_every_step_is_charged_before_it_shows_and_training_stops_when_releases_
     second.fit_loop.max_epochs = -1
     second.fit(_Work(), _loader(5))
     assert second.global_step == 0
+
+
+def test_an_account_goes_on_with_the_noise_that_it_was_opened_with(tmp_path):
+    # Two noises of the same guarantee in turns may break it (tests/accountants/test_shift_composition.py).
+    first, other = (
+        PositiveNoise.for_dp(3.0, 0.01, compositions=4, accounting=kind) for kind in ("exact", "hybrid_rdp")
+    )
+    other.guarantee = first.guarantee
+    _trainer(PositiveDelay(first, unit=1e-4, ledger=tmp_path / "ledger.db"), max_steps=1).fit(_Work(), _loader(2))
+    with pytest.raises(LedgerMismatchError, match="declared with other values of mean"):
+        _trainer(PositiveDelay(other, unit=1e-4, ledger=tmp_path / "ledger.db")).fit(_Work(), _loader(2))
 
 
 def test_without_a_ledger_the_count_is_in_the_checkpoint():

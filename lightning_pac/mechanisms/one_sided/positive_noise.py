@@ -26,7 +26,7 @@ class DPGuarantee:
         delta: Failure probability of all releases together.
         compositions: Number of releases.
         sensitivity: Largest difference between neighbouring queries, an integer.
-        accounting: `"exact"` (privacy loss distribution, every mixture of directions) or `"hybrid_rdp"`.
+        accounting: `"exact"` (against every adaptive choice of directions, `ShiftComposition`) or `"hybrid_rdp"`.
     """
 
     epsilon: float

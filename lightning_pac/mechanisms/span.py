@@ -61,14 +61,12 @@ class Span:
         mean = (weights / weights.sum()) @ outputs
         num_outputs, dimension = outputs.shape
         if stored or dimension <= num_outputs or dimension * num_outputs <= _STORED_VALUES:
-            deviations = outputs - mean
             # A combination of the deviations would lose its orthogonality where their variances differ by much.
-            axes = None if dimension <= num_outputs else _orthonormal(deviations)
-            reduced = deviations if axes is None else deviations @ axes
-            weighted = np.sqrt(weights)[:, None] * reduced
+            axes, deviations = (None, outputs - mean) if dimension <= num_outputs else _reduced(outputs - mean)
+            weighted = np.sqrt(weights)[:, None] * deviations
             eigenvalues, vectors = _leading(weighted.T @ weighted, num_outputs)
             basis = vectors if axes is None else axes @ vectors
-            return cls(mean, eigenvalues, deviations @ basis, basis=basis)
+            return cls(mean, eigenvalues, deviations @ vectors, basis=basis)
         gram = np.zeros((num_outputs, num_outputs))
         for columns in _column_blocks(dimension):
             deviations = outputs[:, columns] - mean[columns]
@@ -130,10 +128,11 @@ def _column_blocks(dimension: int) -> Iterator[slice]:
         yield slice(start, start + _COLUMNS_PER_BLOCK)
 
 
-def _orthonormal(deviations: Array) -> Array:
-    """An orthonormal basis of a space that holds all rows, shape (d, m)."""
+def _reduced(deviations: Array) -> tuple[Array, Array]:
+    """An orthonormal basis of a space that holds all rows, shape (d, m), and the coordinates of the rows in it."""
     check_spread((deviations**2).sum(axis=1))
-    return np.asarray(np.linalg.qr(deviations.T)[0])
+    axes, coordinates = np.linalg.qr(deviations.T)
+    return axes, coordinates.T
 
 
 def _leading(gram: Array, terms: int, margin: float = 1.0) -> tuple[Array, npt.NDArray[np.float64]]:

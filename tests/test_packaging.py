@@ -79,6 +79,7 @@ def test_an_installation_without_recipes_says_so(wheel: pathlib.Path, tmp_path: 
 def test_the_version_is_the_same_everywhere() -> None:
     assert metadata.version("lightning-pac") == lightning_pac.__version__
     assert f'version = "{lightning_pac.__version__}"' in (ROOT / "pyproject.toml").read_text()
+    assert f"\nversion: {lightning_pac.__version__}\n" in (ROOT / "CITATION.cff").read_text()
 
 
 def test_importing_the_package_and_its_mathematics_imports_no_torch() -> None:

@@ -8,6 +8,7 @@ import lightning.pytorch as pl
 import torch
 import torch.nn.functional as F
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import EarlyStopping, LearningRateFinder
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor, nn
 from typing_extensions import override
@@ -49,9 +50,9 @@ class SubsetEnsemble(pl.LightningModule):
 
     The optimizer sees the stacked parameters of all members, so it must treat every number by itself: SGD, Adam,
     AdamW, NAdam, RAdam, Adamax, Adagrad, Adadelta, RMSprop and Rprop do, with momentum and weight decay. Whatever reads
-    a norm over all members (LAMB-like optimizers, LBFGS, clipping by norm) would train a member on records outside its
-    subset and is refused. A member that has no record in a batch contributes zero loss; its momentum and weight decay
-    still act on that step.
+    a norm over all members (LAMB-like optimizers, LBFGS, clipping by norm) or decides by a metric of all (early stopping,
+    a plateau schedule, a search for the learning rate) would train a member on records outside its subset and is refused.
+    A member that has no record in a batch contributes zero loss; its momentum and weight decay still act on that step.
 
     On several devices, under `strategy="ddp_private"`, each rank holds and trains its own share of the members; no
     gradient travels. Every rank sees all batches, and checkpoints and the module after the fit hold all members.
@@ -186,6 +187,8 @@ class SubsetEnsemble(pl.LightningModule):
 
     @override
     def setup(self, stage: str) -> None:
+        if stage == "fit":
+            _check_callbacks(self.trainer)
         strategy = self.trainer.strategy
         if stage == "fit" and isinstance(strategy, PrivateDDPStrategy):
             self._shards = _divide(self.trainer, len(self._all_members))
@@ -300,6 +303,16 @@ def _divide(trainer: pl.Trainer, num_members: int) -> RowShards:
             f"{trainer.world_size} ranks have only {num_members} members to train: use at most as many devices."
         )
     return RowShards(Ranks.of(trainer), num_members)
+
+
+def _check_callbacks(trainer: pl.Trainer) -> None:
+    callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    for callback in callbacks:
+        if isinstance(callback, EarlyStopping | LearningRateFinder):
+            raise MisconfigurationException(
+                f"{type(callback).__name__} decides for every member by a metric of all of them: fix the learning rate "
+                "and the number of epochs in advance."
+            )
 
 
 def _check_trainer(trainer: pl.Trainer) -> None:

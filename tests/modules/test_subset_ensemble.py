@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import EarlyStopping, LearningRateFinder
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
@@ -303,6 +304,9 @@ def test_trainer_settings_that_couple_the_members_are_refused(tmp_path: Path) ->
 
     with pytest.raises(MisconfigurationException, match="one learning rate by a metric of all members"):
         fit(tmp_path, Plateau(double(perceptron), POOL))
+    for callback in (EarlyStopping("train_loss"), LearningRateFinder()):
+        with pytest.raises(MisconfigurationException, match="decides for every member by a metric of all of them"):
+            fit(tmp_path, ensemble, callbacks=[callback])
 
 
 @pytest.mark.parametrize(

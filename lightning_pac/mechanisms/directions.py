@@ -33,7 +33,8 @@ class Axes:
         basis: Orthonormal columns, d x d; None for the coordinate axes.
     """
 
-    mean: Array
+    # What was computed without noise stays out of logs.
+    mean: Array = dataclasses.field(repr=False)
     basis: Array | None = None
 
     def coordinates(self, value: Array) -> Array:

@@ -82,8 +82,9 @@ class FiniteOutputs(OutputLaw):
         ValueError: If there are fewer than two rows, no coordinates, or a value is not finite.
     """
 
-    outputs: Array
-    weights: Array | None = None
+    # Un-noised outputs stay out of logs.
+    outputs: Array = dataclasses.field(repr=False)
+    weights: Array | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         table = np.asarray(self.outputs, dtype=np.float64)

@@ -41,12 +41,13 @@ class Span:
         output_coordinates: Coordinates of each output along the kept directions, shape (m, r).
     """
 
-    mean: Array
+    # What was computed without noise stays out of logs.
+    mean: Array = dataclasses.field(repr=False)
     eigenvalues: Array
-    output_coordinates: Array
-    basis: Array | None = None
-    outputs: Array | None = None
-    coefficients: Array | None = None
+    output_coordinates: Array = dataclasses.field(repr=False)
+    basis: Array | None = dataclasses.field(default=None, repr=False)
+    outputs: Array | None = dataclasses.field(default=None, repr=False)
+    coefficients: Array | None = dataclasses.field(default=None, repr=False)
 
     @classmethod
     @np.errstate(over="ignore", invalid="ignore")  # what overflows is refused

@@ -13,6 +13,7 @@ from lightning_pac.mechanisms import (
     BoundedOutputs,
     Certificate,
     FiniteOutputs,
+    JointRelease,
     KnownMoments,
     MixtureNoise,
     ReleasedMechanism,
@@ -85,6 +86,18 @@ def test_only_outputs_of_the_finite_law_are_released():
         released.release([np.nan, 0.0])
     with pytest.raises(ValueError, match=r"shape \(n, 2\)"):
         released.release([1.0, 2.0, 3.0])
+
+
+def test_what_is_shown_of_a_mechanism_holds_no_output():
+    """Printed in a notebook or a log, noise and mechanism show neither an output nor the mean of all."""
+    rows = np.array([[12345.678, 1.0], [12345.678, 2.0], [24680.135, 3.0]])
+    released = certified(law=FiniteOutputs(rows))
+    joint = JointRelease([released, released])
+    shown = [repr(released), repr(joint), repr(FiniteOutputs(rows))]
+    shown += [repr(calibrate_gaussian(rows, 0.3, rule=rule)) for rule in ("logdet", "coordinate", "isotropic")]
+    shown.append(repr(calibrate_gaussian(np.tile(rows, 3), 0.3)))
+    for text in shown:
+        assert not any(digits in text for digits in ("12345", "1.2345", "24680", "2.468", "16457", "1.6457"))
 
 
 def test_a_value_between_two_outputs_is_refused():

@@ -16,6 +16,7 @@ from lightning_pac.data import (
     RankShare,
     count_records,
     describe_loader,
+    hide_worker_seeds,
     order_is_public,
     rebuild_loader,
 )
@@ -29,7 +30,7 @@ def swap_loader(trainer: pl.Trainer, sampling: Sampling | None) -> Callable[[], 
     """Let the strategy hand out our own train loader wherever the user's comes from, and return how to undo that.
 
     A loader is rebuilt if `sampling` is given, if the user's draws by one of our samplers that needs our loader, or if
-    several ranks divide what it draws.
+    several ranks divide what it draws. Its workers, and those of a loader that stays, are seeded in secret.
     """
     strategy = trainer.strategy
     original = strategy.process_dataloader
@@ -37,8 +38,15 @@ def swap_loader(trainer: pl.Trainer, sampling: Sampling | None) -> Callable[[], 
     if isinstance(strategy, PrivateDDPStrategy):
         strategy.divide_records(trainer)
 
+    undo_hiding: list[Callable[[], None]] = []
+
     def process_dataloader(dataloader: object) -> object:
-        processed = original(dataloader)
+        processed = take_over(original(dataloader))
+        if trainer.training and isinstance(processed, DataLoader):
+            undo_hiding.append(hide_worker_seeds(processed))
+        return processed
+
+    def take_over(processed: object) -> object:
         if not trainer.training or not isinstance(processed, DataLoader):
             return processed
         microbatches = trainer.accumulate_grad_batches
@@ -54,6 +62,8 @@ def swap_loader(trainer: pl.Trainer, sampling: Sampling | None) -> Callable[[], 
 
     def undo() -> None:
         strategy.__dict__.pop("process_dataloader", None)
+        while undo_hiding:
+            undo_hiding.pop()()
 
     return undo
 

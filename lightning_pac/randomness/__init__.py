@@ -7,6 +7,14 @@ noise alone would publish the value modulo the grid.
 """
 
 from lightning_pac.randomness.generator import SecureGenerator, secure_generator
+from lightning_pac.randomness.global_generators import seed_globally_in_secret
 from lightning_pac.randomness.grid import missing_tail, release_grid, round_to_grid
 
-__all__ = ["SecureGenerator", "missing_tail", "release_grid", "round_to_grid", "secure_generator"]
+__all__ = [
+    "SecureGenerator",
+    "missing_tail",
+    "release_grid",
+    "round_to_grid",
+    "secure_generator",
+    "seed_globally_in_secret",
+]

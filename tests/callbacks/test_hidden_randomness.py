@@ -10,12 +10,12 @@ import pytest
 import torch
 from lightning.pytorch import seed_everything
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from lightning_pac import SRPPSGD, TwoWorldScenario
-from lightning_pac.callbacks import _hidden_randomness
+from lightning_pac import SRPPSGD, EpochShuffle, TwoWorldScenario
 from lightning_pac.callbacks._hidden_randomness import HiddenRandomness
 from lightning_pac.gradients import make_engine
+from lightning_pac.randomness import global_generators
 
 
 class Masked(pl.LightningModule):
@@ -82,6 +82,56 @@ def test_a_private_run_draws_its_masks_in_secret_and_puts_the_generators_back(tm
     assert after[0] == after[1]
 
 
+class Augmented(Dataset[Any]):
+    """Every record comes with numbers from each generator that a worker's augmentations may use."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> Any:
+        numbers = [float(torch.rand(())), np.random.rand(), random.random()]  # noqa: NPY002
+        return data()[index][0], data()[index][1], torch.tensor(numbers, dtype=torch.float64)
+
+
+class Remembering(Masked):
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        self.numbers = batch[2]
+        return super().training_step(batch, batch_idx)
+
+
+def seed_worker(worker_id: int) -> None:
+    """What many scripts do for reproducible augmentations."""
+    torch.manual_seed(worker_id)
+    np.random.seed(worker_id)  # noqa: NPY002
+    random.seed(worker_id)
+
+
+@pytest.mark.parametrize("options", [{}, {"worker_init_fn": seed_worker, "persistent_workers": True}])
+@pytest.mark.parametrize("sampling", [None, EpochShuffle(12)])
+def test_workers_draw_their_augmentations_in_secret(options: Any, sampling: Any, tmp_path: Path) -> None:
+    """Also in the first pass, whose workers start before training does."""
+    seen = []
+    loader = DataLoader(Augmented(), batch_size=12, num_workers=1, **options)
+    for _ in range(2):
+        seed_everything(7, verbose=False)
+        model = Remembering()
+        private = SRPPSGD(TwoWorldScenario(num_differing=1), noise_multiplier=5.0, renyi_order=4, sampling=sampling)
+        trainer = pl.Trainer(
+            accelerator="cpu",
+            max_epochs=1,
+            callbacks=[private],
+            default_root_dir=tmp_path,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        )
+        trainer.fit(model, loader)
+        seen.append(model.numbers)
+    assert not bool((seen[0] == seen[1]).any())
+    assert loader.worker_init_fn is options.get("worker_init_fn")
+
+
 def test_the_whole_state_is_drawn_and_gives_uniform_numbers() -> None:
     draws = []
     for _ in range(2):
@@ -95,6 +145,6 @@ def test_the_whole_state_is_drawn_and_gives_uniform_numbers() -> None:
 
 
 def test_another_layout_of_torchs_generator_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_hidden_randomness, "_STATE_BYTES", 100)
+    monkeypatch.setattr(global_generators, "_STATE_BYTES", 100)
     with pytest.raises(RuntimeError, match="cannot be drawn in secret"):
         HiddenRandomness()

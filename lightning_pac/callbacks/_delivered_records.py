@@ -6,7 +6,7 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.trainer.states import TrainerFn
-from torch.utils.data import DataLoader
+from torch.utils.data import BatchSampler, DataLoader
 
 from lightning_pac.data import PrivateDataLoader, RankShare, count_records, describe_loader, rebuild_loader
 from lightning_pac.data.loader import divides_all_records
@@ -58,8 +58,8 @@ class DeliveredRecords:
             assert loader.num_drawn is not None
             self.in_batch = loader.num_drawn
         else:
-            assert loader.batch_size is not None
-            self.in_batch = min(loader.batch_size, count_records(loader) - batch_idx * loader.batch_size)
+            size, total = _batch_size(loader), _num_delivered(loader)
+            self.in_batch = min(size, total - batch_idx * size)
         self.in_all += self.in_batch
         self.batch += 1
 
@@ -107,6 +107,20 @@ def _combined_loader(trainer: pl.Trainer) -> Any:
     assert trainer.state.fn is not None
     # A private name: `trainer.val_dataloaders` gives those of an earlier fit while `validate` runs.
     return loops[trainer.state.fn]._combined_loader
+
+
+def _batch_size(loader: DataLoader[Any]) -> int:
+    sampling = describe_loader(loader)
+    assert isinstance(sampling, EpochShuffle | Sequential)
+    return sampling.batch_size
+
+
+def _num_delivered(loader: DataLoader[Any]) -> int:
+    """Records in a pass, which a sampler with `num_samples` cuts short."""
+    if type(loader.batch_sampler) is not BatchSampler:
+        return count_records(loader)
+    sampler: Any = loader.sampler
+    return len(sampler)
 
 
 def _check_each_record_once(loader: Any, num_ranks: int) -> None:

@@ -50,9 +50,10 @@ class SubsetEnsemble(pl.LightningModule):
 
     The optimizer sees the stacked parameters of all members, so it must treat every number by itself: SGD, Adam,
     AdamW, NAdam, RAdam, Adamax, Adagrad, Adadelta, RMSprop and Rprop do, with momentum and weight decay. Whatever reads
-    a norm over all members (LAMB-like optimizers, LBFGS, clipping by norm) or decides by a metric of all (early stopping,
-    a plateau schedule, a search for the learning rate) would train a member on records outside its subset and is refused.
-    A member that has no record in a batch contributes zero loss; its momentum and weight decay still act on that step.
+    a norm over all members (LAMB-like optimizers, LBFGS, clipping by norm) or decides by a metric of all of them (early
+    stopping, a plateau schedule, a search for the learning rate) would train a member on records outside its subset and
+    is refused. A member that has no record in a batch contributes zero loss; its momentum and weight decay still act on
+    that step.
 
     On several devices, under `strategy="ddp_private"`, each rank holds and trains its own share of the members; no
     gradient travels. Every rank sees all batches, and checkpoints and the module after the fit hold all members.

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset, RandomSampler, TensorD
 from lightning_pac.accountants import PrivacyLedger
 from lightning_pac.callbacks import SRPPSGD, PrivateMetrics
 from lightning_pac.callbacks._private_metric import PrivateMetric
+from lightning_pac.data import ShuffledBatchSampler
 from lightning_pac.scenarios import TwoWorldScenario
 
 SCENARIO = TwoWorldScenario(num_differing=3)
@@ -256,6 +257,27 @@ def counts(folder: Path, names: tuple[str, ...] = ("count",)) -> PrivateMetrics:
 def test_a_record_that_is_added_more_than_once_is_refused(tmp_path: Path, break_it: str) -> None:
     with pytest.raises(MisconfigurationException, match=r"was updated with \d+ rows (in a batch of|for) \d+ records"):
         trainer(tmp_path, counts(tmp_path)).validate(Counting(break_it), loader(), verbose=False)
+
+
+def test_the_last_batch_of_a_shortened_pass_counts_its_own_records(tmp_path: Path) -> None:
+    short = DataLoader(data(), 50, sampler=RandomSampler(data(), num_samples=70))
+    (found,) = trainer(tmp_path, counts(tmp_path)).validate(Counting(), short, verbose=False)
+    assert found["count"] == pytest.approx(70, abs=1e-3)
+
+    class Doubled(Counting):
+        def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+            # 20 records in the second batch, where a pass over all of them would have 50.
+            self.count.update(torch.ones(len(batch[0]) * (1 + batch_idx)))
+            self.log("count", self.count)
+
+    with pytest.raises(MisconfigurationException, match="updated with 40 rows in a batch of 20 records"):
+        trainer(tmp_path, counts(tmp_path)).validate(Doubled(), short, verbose=False)
+
+
+def test_a_batch_sampler_of_this_package_is_understood(tmp_path: Path) -> None:
+    given = DataLoader(data(), batch_sampler=ShuffledBatchSampler(120, 50))
+    (found,) = trainer(tmp_path, counts(tmp_path)).validate(Counting(), given, verbose=False)
+    assert found["count"] == pytest.approx(120, abs=1e-3)
 
 
 @pytest.mark.parametrize("break_it", ["", "end"])

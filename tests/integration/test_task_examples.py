@@ -52,3 +52,11 @@ def test_texts(tmp_path: Path) -> None:
     figures = run(tmp_path, "text", *words)
     assert figures["ordinary training"] > 0.9
     assert 0 < figures["differential privacy"] < 4
+
+
+def test_a_side_channel(tmp_path: Path) -> None:
+    figures = run(tmp_path, "side_channel", "--answers", "20")
+    assert figures["bare, long records"] > 2 * figures["bare, short records"]
+    # Each is the maximum of 100 ms, and noise whose median over 18 answers differs by less.
+    assert min(figures["padded, short records"], figures["padded, long records"]) > 99
+    assert figures["attack on one bare answer"] > figures["bound for all of them"] > 73

@@ -84,6 +84,17 @@ class PrivateMetric:
         ):
             setattr(metric, name, replacement)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> "PrivateMetric":
+        """Called where the metric is copied, whose copy would release the same records once more.
+
+        Raises:
+            MisconfigurationException: Always.
+        """
+        raise MisconfigurationException(
+            f"{type(self.metric).__name__} is copied during an evaluation in which PrivateMetrics may noise it: copy it, "
+            "or the module that holds it, before the evaluation or after it."
+        )
+
     def make_private(self) -> None:
         """From now on, show the noised value only.
 

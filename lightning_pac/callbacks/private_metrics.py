@@ -101,7 +101,9 @@ class PrivateMetrics(TrainerCallback):
         self._account: LedgerAccount | None = None
         self._private: dict[str, PrivateMetric] = {}
         self._last: dict[str, Any] = {}
-        self._known: dict[bool, set[str]] = {}  # metrics that are private, in validation and, under True, in tests
+        # Metrics that were found to be private, in validation and, under True, in tests; and where all have been found.
+        self._known: dict[bool, set[str]] = {False: set(), True: set()}
+        self._complete: set[bool] = set()
         self._warned_missing = False
         self._log: Any = None
         self._logged: set[str] = set()
@@ -205,16 +207,16 @@ class PrivateMetrics(TrainerCallback):
                 # Metrics of one group share states behind their own backs.
                 module._enable_compute_groups = False
                 module._groups_checked = False
-        known = self._known.get(trainer.testing)
+        known = self._known[trainer.testing]
         for name, metric in pl_module.named_modules():
-            if not isinstance(metric, Metric) or (known is not None and name not in known):
+            if not isinstance(metric, Metric) or (trainer.testing in self._complete and name not in known):
                 continue
             if metric._defaults and not unsuited_states(metric):
                 private = PrivateMetric(
                     metric, self.max_contribution, self.noise_multiplier, charge, self._delivered, ranks, name
                 )
                 private.last = self._last.get(name)
-                private.is_private = known is not None
+                private.is_private = name in known
                 self._private[name] = private
         self._log = pl_module.log
 
@@ -256,7 +258,8 @@ class PrivateMetrics(TrainerCallback):
                 rank_zero_warn(
                     f"PrivateMetrics: nothing was logged as {', '.join(missing)}, so nothing was noised there."
                 )
-            self._known[trainer.testing] = {name for name, private in self._private.items() if private.is_private}
+            self._complete.add(trainer.testing)
+        self._known[trainer.testing] |= {name for name, private in self._private.items() if private.is_private}
         self._restore(pl_module)
 
     def _restore(self, pl_module: pl.LightningModule) -> None:

@@ -342,6 +342,29 @@ def test_the_module_logs_by_itself_again_after_a_fit(tmp_path: Path) -> None:
     assert found["count"] == 120
 
 
+def test_a_copy_during_an_evaluation_is_refused(tmp_path: Path) -> None:
+    class Copying(Counting):
+        def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+            self.count.clone()
+
+    with pytest.raises(MisconfigurationException, match="SumMetric is copied during an evaluation"):
+        trainer(tmp_path, counts(tmp_path)).validate(Copying(), loader(), verbose=False)
+
+
+def test_after_the_check_before_training_no_exact_value_is_computed(tmp_path: Path) -> None:
+    class Early(Counting):
+        def on_validation_epoch_end(self) -> None:
+            self.kept.append(self.count.compute())  # before it is logged under a private name
+            self.log("count", self.count)
+
+        def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+            self.count.update(torch.ones(len(batch[0])))
+
+    model = Early()
+    trainer(tmp_path, counts(tmp_path), max_epochs=2, limit_train_batches=1).fit(model, loader(), loader())
+    assert [float(value) == round(float(value)) for value in model.kept] == [True, False, False]
+
+
 def test_two_of_it_are_refused(tmp_path: Path) -> None:
     with pytest.raises(MisconfigurationException, match=r"two PrivateMetrics.*name all metrics in one"):
         trainer(tmp_path, counts(tmp_path), counts(tmp_path)).validate(Counting(), loader(), verbose=False)

@@ -16,7 +16,7 @@ import math
 import tempfile
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -235,11 +235,12 @@ def draw(result: dict[str, Any], output: Path) -> None:
     panels = {
         "noise": [("epsilon", "noise multiplier", result["noise"]["noise_multiplier"], BUDGETS)],
         "accuracy": [("epsilon", "test accuracy", _series(result["accuracy"], "test_accuracy"), None)],
-        "overfitted": [
+    }
+    if "overfitted" in result:
+        panels["overfitted"] = [
             ("epsilon", "test accuracy", _series(result["overfitted"], "test_accuracy"), None),
             ("epsilon", "attack AUC", _series(result["overfitted"], "attack_auc"), None),
-        ],
-    }
+        ]
     for name, parts in panels.items():
         figure, axes = plt.subplots(1, len(parts), figsize=(5 * len(parts), 3.6), squeeze=False)
         for axis, (x_label, y_label, series, shared) in zip(axes[0], parts, strict=True):
@@ -270,6 +271,8 @@ def main() -> None:
     )
     parser.add_argument("--output", type=Path, default=Path("runs/srpp-cifar"))
     parser.add_argument("--reduced", action="store_true", help="a linear layer on 10,000 images, for a CPU")
+    parser.add_argument("--epochs", type=int, help="passes over the data, where the setting's are too many")
+    parser.add_argument("--skip-overfitted", action="store_true", help="leave out the overfitted regime")
     parser.add_argument("--budgets", type=float, nargs="+", help="epsilons at which models are trained")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS)
     arguments = parser.parse_args()
@@ -278,9 +281,12 @@ def main() -> None:
     warnings.filterwarnings("ignore", module="lightning")
     budgets = arguments.budgets or ([0.5, 2, 8, 30, 80] if arguments.reduced else [0.5, 2, 8, 20, 40, 80])
     result: dict[str, Any] = {"renyi_order": RENYI_ORDER, "reduced": arguments.reduced, "noise": noise_curves()}
-    settings = (REDUCED, REDUCED_OVERFITTED) if arguments.reduced else (FULL, FULL_OVERFITTED)
-    kinds = (("accuracy", arguments.methods), ("overfitted", ["ms-SRPP", "amplified RPP"]))
-    for (name, methods), setting in zip(kinds, settings, strict=True):
+    usual, overfitted = (REDUCED, REDUCED_OVERFITTED) if arguments.reduced else (FULL, FULL_OVERFITTED)
+    kinds = [("accuracy", arguments.methods, replace(usual, epochs=arguments.epochs or usual.epochs))]
+    if not arguments.skip_overfitted:
+        kinds.append(("overfitted", ["ms-SRPP", "amplified RPP"], overfitted))
+    for name, methods, setting in kinds:
+        result[f"{name}_epochs"] = setting.epochs
         experiment = Experiment(setting, arguments.data_root)
         torch.manual_seed(0)
         work: list[tuple[str | None, float | None]] = [(method, e) for method in methods for e in budgets]

@@ -91,8 +91,8 @@ class PrivateMetric:
             MisconfigurationException: Always.
         """
         raise MisconfigurationException(
-            f"{type(self.metric).__name__} is copied during an evaluation in which PrivateMetrics may noise it: copy it, "
-            "or the module that holds it, before the evaluation or after it."
+            f"{type(self.metric).__name__} is copied during an evaluation in which PrivateMetrics may noise it: copy "
+            "it, or the module that holds it, before the evaluation or after it."
         )
 
     def make_private(self) -> None:

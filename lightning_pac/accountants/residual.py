@@ -174,6 +174,9 @@ class ResidualPrivacy:
     def compose(self, *others: "ResidualPrivacy") -> "ResidualPrivacy":
         """After all of these releases, with noises independent given the secret and queries not chosen from answers.
 
+        Where certified mechanisms speak of one finite secret, `lightning_pac.mechanisms.JointRelease` proves a bound on
+        what they tell together that is no larger than this sum.
+
         Raises:
             ValueError: If they speak of secrets of other entropy or offset.
         """

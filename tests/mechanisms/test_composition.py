@@ -194,10 +194,15 @@ def test_low_bits_of_the_release_lie_on_the_grid(monkeypatch):
         return rounded
 
     monkeypatch.setattr(belief_module, "round_to_grid", record)
+    monkeypatch.setattr(
+        belief_module, "_on_release_grid", lambda value: float(record(value, belief_module.RELEASE_STEP))
+    )
     composition = AdaptiveComposition(uniform(4), 0, generator=Tape())
-    for outputs in ([0, 1, 1, 1], [0, 1, 2, 2], np.random.default_rng(0).standard_normal((4, 9))):
+    # One, two and three numbers, and two arrays.
+    for outputs in ([0, 1, 1, 1], [0, 1, 2, 2], [0, 1, 2, 3], np.random.default_rng(0).standard_normal((4, 9))):
         composition.release(outputs, 0.1)
-    assert len(seen) == 3
+    AdaptiveComposition(uniform(7), 0, generator=Tape()).release(np.arange(7), 0.1)
+    assert len(seen) == 8
     for step, rounded in seen:
         assert step == 2.0**-10
         assert (rounded * 2**10 == np.rint(rounded * 2**10)).all()
@@ -310,6 +315,7 @@ def test_all_answers_together_tell_no_more_than_the_entropy_of_the_prior():
         (np.array([5, 5, 5, 2**63 + 1], dtype=np.uint64), 0.1, r"below 2\*\*63"),
         (np.diag([1e150, 1e150, 1e150, 0.0]), 1e-9, "variance overflows"),
         (np.diag([1e300, 1e300, 1e300, 0.0]), 0.1, "variance overflows"),
+        (np.diag([1e100, 1e100, 1e100, 0.0]), 1e-200, "variance overflows"),
         (2.0**53 + np.diag([2.0, 2.0, 2.0, 0.0]), 0.1, "too coarse for noise"),
     ],
 )

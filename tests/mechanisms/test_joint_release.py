@@ -94,6 +94,18 @@ def test_the_same_answer_again_is_one_with_less_noise():
     assert residual.conditional_entropy == pytest.approx(math.log(2) - two_point_information(3.0, 0.5))
 
 
+def test_one_budget_for_all_needs_less_noise_than_its_shares():
+    rows = np.array([[0.0, 0.0], [1.0, 1.1], [3.0, 3.2], [4.0, 3.9]])
+    shares = [
+        certify_mechanism(UNIT, FiniteOutputs(rows[:, [place]]), 0.4, secret=SECRET, num_draws=2**15)
+        for place in (0, 1)
+    ]
+    joint = JointRelease(shares)
+    once = certify_mechanism(joint.noise, FiniteOutputs(joint.outputs), 0.8, secret=SECRET, num_draws=2**15)
+    assert once.mutual_information <= 0.8
+    assert once.power < 0.9 * sum(share.power for share in shares)
+
+
 def test_a_joint_noise_that_were_one_noise_would_be_noticed():
     """Broken on purpose: shared noise lets the difference of two answers tell everything."""
     rows = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])

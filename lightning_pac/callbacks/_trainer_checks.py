@@ -58,6 +58,12 @@ def check_trainer(trainer: pl.Trainer, pl_module: pl.LightningModule, callback: 
     Raises:
         MisconfigurationException: Names the first conflict and the way out.
     """
+    for other in trainer.callbacks:  # type: ignore[attr-defined]
+        if other is not callback and ("mixup" in type(other).__name__.lower() or any(_mixing_transforms(other))):
+            raise MisconfigurationException(
+                f"{type(callback).__name__}: {type(other).__name__} mixes records of a batch, so that one record moves "
+                "the clipped gradients of others: remove it (augmentations of single records are fine)."
+            )
     for problem in _trainer_problems(trainer, pl_module, callback):
         raise MisconfigurationException(f"{type(callback).__name__}: {problem}.")
 

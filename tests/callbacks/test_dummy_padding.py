@@ -164,3 +164,28 @@ def test_designed_noise_pads_by_what_it_draws(tmp_path):
     model, _, padding = _fit(tmp_path, PositiveNoise.for_dp(2.0, 1e-2, compositions=6))
     assert padding.num_observations == 6
     assert max(model.sizes) <= 60 + padding.noise.max_value
+
+
+def test_batches_that_are_sorted_are_refused(tmp_path):
+    """Dummies, copies of one record, would count in place of the records that are sorted behind them."""
+
+    class Sorting(_Model):
+        def training_step(self, batch, batch_idx):
+            order = batch[0][:, 0].argsort()
+            return super().training_step([part[order] for part in batch], batch_idx)
+
+    model = Sorting()
+    model.train_dataloader = lambda: DataLoader(_data(), batch_size=12)
+    private = SRPPSGD(TwoWorldScenario(num_differing=1), sampling=Poisson(rate=0.2), noise_multiplier=1.0)
+    trainer = pl.Trainer(
+        max_steps=2,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[DummyPadding(_constant(3)), private],
+        default_root_dir=tmp_path,
+    )
+    with pytest.raises(MisconfigurationException, match="what the layers see is in another order"):
+        trainer.fit(model)

@@ -196,6 +196,44 @@ def test_mixing_with_probability_one_half_is_found() -> None:
     assert "couples the records" in found.problem
 
 
+def carry_on(model: Dense, batch: Any) -> Tensor:
+    hidden = model.network[:3](batch[0])  # type: ignore[index]
+    hidden = hidden + getattr(model, "hidden", 0.0)
+    model.hidden = hidden.detach()
+    return F.cross_entropy(model.network[3](hidden), batch[1])  # type: ignore[index]
+
+
+def anneal(model: Dense, batch: Any) -> Tensor:
+    model.steps = getattr(model, "steps", 0) + 1
+    return F.cross_entropy(model.network(batch[0]), batch[1]) * min(1.0, model.steps / 1000)
+
+
+def test_what_is_carried_on_from_batch_to_batch_is_found() -> None:
+    loader: Any = DataLoader([(torch.zeros(4), 0)] * 8, batch_size=4)  # type: ignore[arg-type]
+    found = check_loss(Dense(carry_on), loader)
+    assert found.problem is not None
+    assert "depends on the records of earlier batches" in found.problem
+    # A schedule by steps is public.
+    found = check_loss(Dense(anneal), loader)
+    assert found.problem is None
+    assert found.unchecked is not None
+
+
+def test_mixing_where_the_batch_starts_is_found() -> None:
+    class Starting(Dense):
+        def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+            batch[0].add_(batch[0].flip(0))
+
+    def cross_entropy(model: Dense, batch: Any) -> Tensor:
+        return F.cross_entropy(model.network(batch[0]), batch[1])
+
+    loader: Any = DataLoader([(torch.zeros(4), 0)] * 8, batch_size=4)  # type: ignore[arg-type]
+    assert check_loss(Dense(cross_entropy), loader).problem is None
+    found = check_loss(Starting(cross_entropy), loader)
+    assert found.problem is not None
+    assert "couples the records" in found.problem
+
+
 def test_records_without_numbers_show_nothing() -> None:
     found = check_loss(Dense(remember), DataLoader(["text"] * 8, batch_size=4))  # type: ignore[arg-type]
     assert found.problem is None

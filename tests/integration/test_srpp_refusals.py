@@ -25,7 +25,8 @@ REPLACE = TwoWorldScenario(num_differing=2)
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"epsilon": 0.0}, ValueError, "epsilon is 0.0, but must be positive and finite"),
+        ({"epsilon": 0.0}, ValueError, "epsilon is 0.0, but must be a positive and finite number"),
+        ({"epsilon": "8"}, ValueError, "epsilon is '8', but must be a positive and finite number"),
         ({"epsilon": math.inf}, ValueError, "epsilon is inf, but must be positive"),
         ({"noise_multiplier": -1.0}, ValueError, "noise_multiplier is -1.0, but must be positive"),
         ({"epsilon": 1.0, "max_grad_norm": 0.0}, ValueError, "max_grad_norm is 0.0, but must be positive"),
@@ -528,3 +529,13 @@ def test_a_loader_with_other_records_is_refused(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, make_private(), max_epochs=2, reload_dataloaders_every_n_epochs=1)
     with pytest.raises(MisconfigurationException, match="equal sampling over as many records"):
         trainer.fit(Shrinking())
+
+
+class MixUpCallback(pl.Callback):
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        batch[0].add_(batch[0].flip(0))
+
+
+def test_callbacks_that_mix_records_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(MisconfigurationException, match="MixUpCallback mixes records of a batch"):
+        make_trainer(tmp_path, make_private(), MixUpCallback()).fit(Classifier(), make_loader())

@@ -1,6 +1,5 @@
 """Padded sizes and steps on several gloo processes: one observation for all ranks, paid for once."""
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,9 @@ from torch.utils.data import DataLoader
 
 from lightning_pac import DummyPadding, PACResponses, Poisson, PositiveDelay, PrivacyLedger
 from lightning_pac.callbacks import positive_delay
-from lightning_pac.callbacks.positive_delay import wait_until
 from lightning_pac.data import PrivateDataLoader
 from lightning_pac.mechanisms.one_sided import DPGuarantee, DPNoise
 from lightning_pac.strategies import Ranks
-
-UNIT = 0.03
 
 
 class Noise(DPNoise):
@@ -29,16 +25,14 @@ class Noise(DPNoise):
 
 
 class Sized(Classifier):
-    """Notes how many rows a batch has and how many of them are records; rank one may take longer."""
+    """Notes how many rows a batch has and how many of them are records."""
 
-    def __init__(self, seconds: float = 0.0) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.seconds = seconds
         self.sizes: list[tuple[int, int]] = []
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         if self._trainer is not None:
-            time.sleep(self.seconds * self.global_rank)
             self.sizes.append((len(batch[0]), getattr(self.trainer.train_dataloader, "num_drawn", 0)))
         return super().training_step(batch, batch_idx)
 
@@ -119,26 +113,41 @@ def test_predicting_ends_on_all_ranks_when_the_releases_are_spent(tmp_path: Path
     assert [len(asked) for _, asked in results] == [1, 1]
 
 
+class Clock:
+    """Time that only the steps and the waiting take, so that the load of the machine does not matter."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.deadlines: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wait_until(self, deadline: float) -> None:
+        self.deadlines.append(deadline)
+        self.now = max(self.now, deadline)
+
+
 def delayed(rank: int, size: int, folder: Path, max_duration: float, alone: bool = False) -> list[float]:
-    """Units that each step took; `alone` breaks it by a draw for each rank."""
-    deadlines: list[float] = []
-
-    def noting(deadline: float) -> None:
-        deadlines.append(deadline)
-        wait_until(deadline)
-
-    positive_delay.wait_until = noting  # type: ignore[attr-defined]
+    """Units that each step was shown to take: truly two on rank zero, four on rank one; `alone` draws on each rank."""
+    clock = Clock()
+    positive_delay.time, positive_delay.wait_until = clock, clock.wait_until  # type: ignore[attr-defined, assignment]
     if alone:
         Ranks.exchange = lambda self, bring, answer: answer([bring()])  # type: ignore[method-assign]
-    delay = PositiveDelay(Noise(), UNIT, max_duration, ledger=folder / "time.db")
+
+    class Taking(Classifier):
+        def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+            clock.now += 2 * (1 + rank)
+
+    delay = PositiveDelay(Noise(), 1.0, max_duration, ledger=folder / "time.db")
     private = make_private(ledger=folder / "run.db")
     options = {"devices": size, "strategy": "ddp_private", "max_steps": 12, "max_epochs": -1}
-    make_trainer(folder, delay, private, **options).fit(Sized(seconds=0.01), make_loader(120, batch_size=5))
-    return [round(step, 3) for step in np.diff(deadlines) / UNIT]
+    make_trainer(folder, delay, private, **options).fit(Taking(), make_loader(120, batch_size=5))
+    return [round(step, 6) for step in np.diff(clock.deadlines)]
 
 
 def test_one_delay_is_drawn_for_the_step_of_all_ranks(tmp_path: Path) -> None:
-    first, second = on_ranks(delayed, 2, tmp_path, 8 * UNIT)
+    first, second = on_ranks(delayed, 2, tmp_path, 8.0)
     assert first == second
     assert set(first) <= {7.0, 8.0, 9.0, 10.0}
     with PrivacyLedger.read_only(tmp_path / "time.db") as ledger:
@@ -146,10 +155,10 @@ def test_one_delay_is_drawn_for_the_step_of_all_ranks(tmp_path: Path) -> None:
 
 
 def test_a_delay_for_each_rank_is_noticed(tmp_path: Path) -> None:
-    first, second = on_ranks(delayed, 2, tmp_path, 8 * UNIT, True)
+    first, second = on_ranks(delayed, 2, tmp_path, 8.0, True)
     assert first != second  # equal in 4^-11 of runs
 
 
 def test_an_overrun_of_one_rank_ends_all(tmp_path: Path) -> None:
-    results = RankProcesses(delayed, 2, tmp_path, 0.004).results(timeout=60)
-    assert all("A step took longer than max_duration" in str(result) for result in results)
+    results = RankProcesses(delayed, 2, tmp_path, 3.0).results(timeout=60)
+    assert all("A step took longer than max_duration = 3 s" in str(result) for result in results)

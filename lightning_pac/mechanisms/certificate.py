@@ -66,8 +66,8 @@ def certify_finite_secret(
         whitened: Outputs divided by the noise's square root, one row per secret, shape (m, r).
         weights: Prior of the secret, uniform if None.
         confidence: Probability that the bound holds.
-        num_draws: Number of draws of y. About `1.1 ln(1/min P) ln(1/(1-confidence)) / num_draws` nats is the finest
-            that can be resolved.
+        num_draws: Number of draws of y. For 128 outputs that tell 0.01 nats the default leaves the bound less than 1 %
+            above the information.
         generator: Source of the draws, the process-wide secure generator if None.
         device: A torch device to compute the posteriors on; numpy if None.
 

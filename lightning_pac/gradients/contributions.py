@@ -11,6 +11,10 @@ from lightning_pac.gradients.arithmetic import squared_norm_of_sum
 
 __all__ = ["Contribution", "Contributions", "Dense", "OuterProduct", "PositionOuterProducts", "Rows"]
 
+# Rows up to this length have norms to half a part in a million.
+_LONGEST = 2048
+_BLOCK = 512
+
 
 class Contribution(ABC):
     """Per-example gradients of one parameter, n of them, not necessarily instantiated.
@@ -173,5 +177,10 @@ class Rows(Contribution):
 
 
 def _squared_norms(rows: Tensor) -> Tensor:
-    norms: Tensor = torch.linalg.vector_norm(rows, dim=1)
-    return norms.square()
+    """Squared norms of rows, of long ones block by block: torch adds them up one by one, and loses 1e-3 of 10^6."""
+    whole = rows.shape[1] - rows.shape[1] % _BLOCK if rows.shape[1] > _LONGEST else 0
+    rest: Tensor = torch.linalg.vector_norm(rows[:, whole:], dim=1).square()
+    if not whole:
+        return rest
+    blocks = rows[:, :whole].unflatten(1, (-1, _BLOCK))
+    return rest + torch.linalg.vector_norm(blocks, dim=2).square().sum(1)

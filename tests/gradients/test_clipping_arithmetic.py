@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from lightning_pac.gradients import make_engine
 from lightning_pac.gradients.arithmetic import CANCELLATION, ieee_float32, squared_norm_of_sum
-from lightning_pac.gradients.contributions import Contribution, OuterProduct, PositionOuterProducts, Rows
+from lightning_pac.gradients.contributions import Contribution, Dense, OuterProduct, PositionOuterProducts, Rows
 from lightning_pac.gradients.rules import convolution, linear
 
 SMALL = 0.01  # length of the gradients of the ordinary records
@@ -102,6 +102,14 @@ def test_a_factor_below_the_smallest_float_still_counts() -> None:
     contribution = OuterProduct(torch.full((1, 1), 1e19), torch.full((1, 10_000), 2.6e-23))
     total, norms = clipped(contribution, (10_000, 1))
     assert float(norms) >= float(total.norm())
+
+
+@pytest.mark.parametrize("width", [3, 1000, 3000, 100_003, 2_400_000])
+def test_norms_of_long_gradients_are_as_precise_as_the_slack(width: int) -> None:
+    torch.manual_seed(0)
+    for gradients in (torch.randn(2, width), torch.full((2, width), 0.1)):
+        found = Dense(gradients).squares().double().sqrt()
+        assert bool((found / gradients.double().norm(dim=1) - 1).abs().max() < 1e-6)  # the engine's slack is 2e-6
 
 
 @pytest.mark.parametrize("chosen", ["highest", "high", "medium"])

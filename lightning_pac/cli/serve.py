@@ -80,7 +80,6 @@ def run(args: argparse.Namespace) -> int:
         seed=args.seed,
         device=args.device,
     )
-    _announce(args)
     serve(
         saved.open,
         args.ledger,
@@ -88,6 +87,7 @@ def run(args: argparse.Namespace) -> int:
         host=args.host,
         port=args.port,
         log_level=args.log_level,
+        announce=lambda: _announce(args),
         max_batch_size=args.max_batch_size,
         max_request_bytes=args.max_request_bytes,
         rate_limit=args.rate_limit,

@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 
 from torch import nn
 
+from lightning_pac.exceptions import PrivacyError
 from lightning_pac.mechanisms import PACResponder
 from lightning_pac.modules.subset_ensemble import SubsetEnsemble
 from lightning_pac.scenarios import SecretSpace
@@ -42,11 +44,22 @@ class SavedResponder:
         """Load the members and open the ledger; close the responder when done.
 
         Raises:
-            ValueError: If a member is missing, or a checkpoint is of another table.
+            ValueError: If a member is missing, or a checkpoint is of another table or network, or none.
             LedgerError: If the ledger is in use, was copied or was rolled back.
         """
-        ensemble = SubsetEnsemble.gather(self.checkpoints, self.network, self.pool, seed=self.seed)
+        ensemble = self._gather()
         path = Path(self.secret)
         secret = self.pool.load_secret(path) if path.exists() else self.pool.draw_secret(path)
         model = ensemble.to(self.device).eval()
         return PACResponder(model, secret, self.budget_per_response, self.ledger, self.budget)
+
+    def _gather(self) -> SubsetEnsemble:
+        try:
+            return SubsetEnsemble.gather(self.checkpoints, self.network, self.pool, seed=self.seed)
+        except PrivacyError:
+            raise
+        except (EOFError, KeyError, RuntimeError, UnpicklingError) as error:
+            raise ValueError(
+                f"{', '.join(self.checkpoints)} cannot be loaded as an ensemble of this network "
+                f"({type(error).__name__}: {error}): give its checkpoints, and the network of training."
+            ) from error

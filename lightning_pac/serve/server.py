@@ -1,6 +1,7 @@
 """Serving private answers over HTTP."""
 
 import signal
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,7 +73,7 @@ def build_server(
         ImportError: If the extra `serve` is not installed.
         ValueError: If an argument is out of range, or others than this machine could ask without a key.
     """
-    rate, keys = _check_options(host, keys, rate_limit, max_batch_size, max_request_bytes)
+    rate, keys = _check_options(host, keys, rate_limit, max_batch_size, max_request_bytes, timeout)
     import litserve
     from starlette.middleware.trustedhost import TrustedHostMiddleware
 
@@ -109,6 +110,7 @@ def serve(
     host: str = LOOPBACK,
     port: int = 8000,
     log_level: str = "warning",
+    announce: Callable[[], None] = lambda: None,
     **options: Any,
 ) -> None:
     """Answer requests until the process is interrupted or terminated.
@@ -124,11 +126,13 @@ def serve(
         host: `"127.0.0.1"`, or `"0.0.0.0"` or `"::"` for other machines, which needs keys.
         port: 1024 to 65535.
         log_level: Of LitServe and uvicorn.
+        announce: Called when everything is checked, before the server listens.
         **options: Other arguments of `build_server`.
 
     Raises:
         ImportError: If the extra `serve` is not installed.
         LedgerError: If the ledger is in use, was copied or was rolled back.
+        OSError: If something else listens on the port.
         RuntimeError: If the worker ended.
         ValueError: If an argument is out of range, or others than this machine could ask without a key.
     """
@@ -138,6 +142,8 @@ def serve(
     # What is wrong with the ledger or the checkpoint is told here, and not by a process that failed to start.
     open_responder().close()
     PrivacyLedger.read_only(ledger).close()
+    _check_port(host, port)
+    announce()
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with forks_end_with_this_process():
@@ -159,7 +165,12 @@ def serve(
 
 
 def _check_options(
-    host: str, keys: APIKeys | str | Path | None, rate_limit: str, max_batch_size: int, max_request_bytes: int
+    host: str,
+    keys: APIKeys | str | Path | None,
+    rate_limit: str,
+    max_batch_size: int,
+    max_request_bytes: int,
+    timeout: float,
 ) -> tuple[Any, APIKeys | None]:
     try:
         import limits
@@ -177,7 +188,22 @@ def _check_options(
     for name, value in (("max_batch_size", max_batch_size), ("max_request_bytes", max_request_bytes)):
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}.")
+    if not 0 < timeout < float("inf"):
+        raise ValueError(f"timeout must be a positive number of seconds, got {timeout:g}.")
     try:
         return limits.parse(rate_limit), keys
     except ValueError as error:
         raise ValueError(f"rate_limit must read like '100/second' or '10/minute', got {rate_limit!r}.") from error
+
+
+def _check_port(host: str, port: int) -> None:
+    # uvicorn would say so too, and end the process with an exit code of its own.
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise OSError(
+                f"Port {port} of {host} cannot be had ({error.strerror}): give another --port, or stop what uses it."
+            ) from error

@@ -62,7 +62,10 @@ def test_a_killed_server_takes_its_processes_along(tmp_path: Path) -> None:
 
 
 def make_checkpoint(folder: Path) -> list[str]:
-    (folder / "my_project.py").write_text("from torch import nn\n\n\ndef make_network():\n    return nn.Linear(2, 3)\n")
+    (folder / "my_project.py").write_text(
+        "from torch import nn\n\n\ndef make_network():\n    return nn.Linear(2, 3)\n\n\n"
+        "def make_other():\n    return nn.Linear(5, 3)\n"
+    )
     ensemble = SubsetEnsemble(lambda: nn.Linear(2, 3), BalancedSubsets(num_records=20, num_subsets=8))
     torch.save({"state_dict": ensemble.state_dict(), KEY: ensemble.record.to_dict()}, folder / "ensemble.ckpt")
     return ["--ensemble", "ensemble.ckpt", "--network", "my_project.make_network", "--records", "20", "--subsets", "8"]
@@ -95,6 +98,10 @@ def test_the_example_serves_a_checkpoint_from_the_command_line(tmp_path: Path) -
         (["--host", "0.0.0.0"], "give API keys"),
         (["--keys", "none.json"], "none.json has no API keys"),
         (["--budget", "-1"], "budget must be positive and finite, got -1"),
+        (["--timeout", "0"], "timeout must be a positive number of seconds, got 0"),
+        (["--timeout", "nan"], "timeout must be a positive number of seconds, got nan"),
+        (["--network", "my_project.make_other"], "cannot be loaded as an ensemble of this network"),
+        (["--ensemble", "my_project.py"], "cannot be loaded as an ensemble of this network"),
     ],
 )
 def test_what_is_wrong_is_said_before_the_server_starts(
@@ -109,9 +116,27 @@ def test_what_is_wrong_is_said_before_the_server_starts(
     monkeypatch.delitem(sys.modules, "my_project", raising=False)
     arguments = make_checkpoint(tmp_path)
     assert cli.main(["serve", "responses.db", *arguments, *options]) == 1
-    errors = capsys.readouterr().err
+    output, errors = capsys.readouterr()
     assert message in errors
     assert "Traceback" not in errors
+    assert "Serving" not in output
+    assert len(errors.splitlines()) == 1
+
+
+def test_a_port_that_is_taken_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.delitem(sys.modules, "my_project", raising=False)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        assert cli.main(["serve", "responses.db", *make_checkpoint(tmp_path), "--port", port]) == 1
+    output, errors = capsys.readouterr()
+    assert f"Port {port} of 127.0.0.1 cannot be had" in errors
+    assert "Serving" not in output
 
 
 def test_a_ledger_that_another_process_writes_is_refused(

@@ -32,11 +32,12 @@ def announce_start(run: PrivateRun) -> None:
         )
     if ratio < HOPELESS_RATIO:
         factor = HOPELESS_RATIO / ratio
+        sampling = "" if accountant.is_amplified else "sampling=Poisson(...) with the notion 'rpp', "
         rank_zero_warn(
             f"The clipped signal is at most {ratio:.2g} of the noise, so this run will not learn. It would take a "
             f"batch {factor:.1f} times larger, a noise multiplier below {noise / factor:.3g}, or fewer than "
             f"{max(1, int(run.noisy_sum.num_parameters / factor**2))} trainable parameters: try "
-            "sampling=Poisson(...) with the notion 'rpp', a larger epsilon, fewer steps, or train the last layers only."
+            f"{sampling}a larger epsilon, fewer steps, or train the last layers only."
         )
 
 
@@ -52,10 +53,11 @@ def warn_of_raw_values(names: Sequence[str]) -> None:
 def announce_end(run: PrivateRun) -> None:
     """Sum up what the run has cost and where that is on record."""
     running = run.journal.running
+    success = running.accountant.world_success_bound(running.noise_multiplier, list(running.stretches))
     rank_zero_info(
         f"SRPPSGD: {run.journal.num_steps} noised steps, "
         f"{running.accountant.metric_name.removeprefix('privacy/')} {run.journal.epsilon:.4g} at order "
         f"{running.accountant.renyi_order:g}; whoever sees all of them tells the two worlds apart with probability at "
-        f"most {running.world_success_bound():.4f}. On record in {run.journal.account.path} as "
+        f"most {success:.4f}. On record in {run.journal.account.path} as "
         f"{run.journal.account.name!r}."
     )

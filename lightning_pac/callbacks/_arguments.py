@@ -1,6 +1,7 @@
 """The arguments of a private training run: checked, compared with a checkpoint's, kept as plain values."""
 
 import math
+import numbers
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,13 +48,15 @@ class RunArguments:
         norms = self.max_grad_norm if isinstance(self.max_grad_norm, dict) else {"": self.max_grad_norm}
         if not norms:
             raise ValueError("max_grad_norm names no block: give one norm, or a norm for each block of parameters.")
-        positive = {
+        positive: dict[str, Any] = {
             "epsilon": self.epsilon,
             "noise_multiplier": self.noise_multiplier,
             **{f"max_grad_norm {block}".rstrip(): norm for block, norm in norms.items()},
         }
         for name, value in positive.items():
-            if value is not None and not 0 < value < math.inf:
+            if value is not None and not isinstance(value, numbers.Real):
+                raise TypeError(f"{name} is {value!r}, but must be a number.")
+            if value is not None and not 0 < float(value) < math.inf:
                 raise ValueError(f"{name} is {value}, but must be positive and finite.")
         if self.block_noise not in get_args(BlockNoise):
             raise ValueError(f'block_noise is {self.block_noise!r}, but must be "optimal" or "isotropic".')

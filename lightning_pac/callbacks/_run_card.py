@@ -5,6 +5,7 @@ import lightning.pytorch as pl
 from lightning_pac.accountants import Guarantee, PrivacyCard
 from lightning_pac.callbacks._private_run import PrivateRun
 from lightning_pac.randomness import missing_tail
+from lightning_pac.scenarios import TwoWorldScenario
 
 __all__ = ["make_card", "save_card"]
 
@@ -17,7 +18,7 @@ def make_card(run: PrivateRun) -> PrivacyCard:
     running = journal.running
     accountant = running.accountant
     tail = missing_tail((noisy_sum.num_parameters + 1) * journal.num_steps)
-    success = running.world_success_bound()
+    success = accountant.world_success_bound(running.noise_multiplier, list(running.stretches))
     average = ", on average over the draw of the batches," if accountant.is_mean_square else ""
     guarantees = [
         Guarantee(
@@ -58,7 +59,7 @@ def make_card(run: PrivateRun) -> PrivacyCard:
     ]
     return PrivacyCard(
         title="A model trained with SRPP-SGD",
-        secret=f"{accountant.scenario.secret[:1].upper()}{accountant.scenario.secret[1:]}.",
+        secret=_secret(accountant.scenario),
         guarantees=tuple(guarantees),
         conditions=tuple(conditions),
         details={
@@ -74,6 +75,16 @@ def make_card(run: PrivateRun) -> PrivacyCard:
             "num_parameters": noisy_sum.num_parameters,
             "ledger": journal.account.name,
         },
+    )
+
+
+def _secret(scenario: TwoWorldScenario) -> str:
+    """What is secret, and how many records may decide it; how many there are is said where that is public."""
+    differing = scenario.total_differing
+    whole = "" if scenario.num_records is None else f" of {scenario.num_records:,}"
+    return (
+        f"{scenario.secret[:1].upper()}{scenario.secret[1:]}. The two worlds differ in at most {differing}{whole} "
+        f"record{'' if differing == 1 and not whole else 's'}."
     )
 
 

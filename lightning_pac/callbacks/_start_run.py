@@ -158,6 +158,7 @@ def begin_attempt(
     journal.begin_stretch(trainer.global_step, continues_pass)
     if not journal.can_afford_step():
         raise BudgetExceededError(
-            f"{journal.num_steps} steps have cost {journal.epsilon:.6g} and the next one would pass the budget: raise "
-            "the budget, or keep the model as it is."
+            f"{journal.num_steps} steps have cost {journal.epsilon:.6g} and the next one would pass the budget: keep "
+            "the model as it is, raise the budget of the ledger if that is what is spent, or start a new run with a "
+            "new SRPPSGD, whose cost adds (noise_multiplier in place of epsilon lets a run go on)."
         )

@@ -103,6 +103,7 @@ def private_cli_class() -> "type[LightningCLI]":
     """LightningCLI with the check that every callback of ours that was named is in the Trainer."""
     from lightning.fabric.utilities.exceptions import MisconfigurationException
     from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+    from lightning.pytorch.utilities import rank_zero_warn
     from typing_extensions import override
 
     class PrivateCLI(LightningCLI):
@@ -124,6 +125,13 @@ def private_cli_class() -> "type[LightningCLI]":
                 raise MisconfigurationException(
                     f"The configuration names {', '.join(missing)}, but the Trainer was built without it, because a "
                     "later `callbacks:` replaced the list: write `callbacks+:` in the later file, or give --recipe."
+                )
+            parts = (*callbacks, self.model, self.datamodule)
+            ours = any(kind.__module__.startswith("lightning_pac.") for part in parts for kind in type(part).__mro__)
+            if self.subcommand == "fit" and not ours:
+                rank_zero_warn(
+                    "Nothing of this package takes part in this fit, so it is ordinary training without a guarantee: "
+                    "--recipe srpp_sgd makes it private."
                 )
 
     folder = str(pathlib.Path.cwd())

@@ -207,8 +207,9 @@ class OneBackwardEngine(GradientEngine):
             distance = torch.linalg.vector_norm(raw if found is None else raw - found)
             if found is None or bool(distance > tolerated[index] + 1e-12):
                 raise PrivacyViolationError(
-                    f"The per-example gradients of {self._names[index]!r} do not add up to its gradient: use it only "
-                    "in the forward of its own module, which must neither mix examples nor draw random numbers."
+                    f"The per-example gradients of {self._names[index]!r} do not add up to its gradient, because its "
+                    "module draws random numbers (dropout) or mixes examples, or it is used elsewhere: move it into a "
+                    "small module of its own that does neither, or set that module's dropout to 0."
                 )
 
     def _raw_gradient_hook(self, index: int, expected: bool) -> Callable[[Tensor], None]:

@@ -3,6 +3,7 @@
 import json
 import pathlib
 import sqlite3
+import warnings
 
 import pytest
 import yaml
@@ -52,6 +53,14 @@ def test_fit_with_a_recipe_is_private_and_keeps_the_users_callbacks(config, tmp_
         assert 0 < ledger.spent("rpp") <= 8
     assert cli.main(["report", str(run)]) == 0
     assert "rpp_epsilon" in (run / "report.html").read_text()
+
+
+def test_a_fit_in_which_nothing_is_private_says_so(config):
+    with pytest.warns(UserWarning, match="ordinary training without a guarantee: --recipe srpp_sgd"):
+        assert cli.main(["fit", "--config", "mine.yaml"]) == 0
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*ordinary training without a guarantee")
+        assert cli.main(["fit", "--config", "mine.yaml", "--recipe", "srpp_sgd", WORLDS]) == 0
 
 
 @pytest.mark.parametrize("place", ["option", "json", "file"])

@@ -25,8 +25,8 @@ REPLACE = TwoWorldScenario(num_differing=2)
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"epsilon": 0.0}, ValueError, "epsilon is 0.0, but must be a positive and finite number"),
-        ({"epsilon": "8"}, ValueError, "epsilon is '8', but must be a positive and finite number"),
+        ({"epsilon": 0.0}, ValueError, "epsilon is 0.0, but must be positive and finite"),
+        ({"epsilon": "8"}, TypeError, "epsilon is '8', but must be a number"),
         ({"epsilon": math.inf}, ValueError, "epsilon is inf, but must be positive"),
         ({"noise_multiplier": -1.0}, ValueError, "noise_multiplier is -1.0, but must be positive"),
         ({"epsilon": 1.0, "max_grad_norm": 0.0}, ValueError, "max_grad_norm is 0.0, but must be positive"),

@@ -28,6 +28,7 @@ from lightning_pac import (
     TwoWorldScenario,
     WithReplacement,
 )
+from lightning_pac.accountants import PrivacyCard
 from lightning_pac.data import PoissonBatchSampler, private_loader
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.randomness import release_grid
@@ -416,6 +417,17 @@ def test_values_that_leave_without_noise_are_named_in_one_warning(tmp_path: Path
 def test_a_hopeless_run_is_announced(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="this run will not learn. It would take a batch .* trainable parameters"):
         make_trainer(tmp_path, make_private(noise_multiplier=500.0)).fit(Classifier(), make_loader())
+
+
+def test_the_card_says_in_words_how_many_records_decide_the_secret(tmp_path: Path) -> None:
+    private = make_private()
+    trainer = make_trainer(tmp_path, private)
+    trainer.fit(Classifier(), make_loader())
+    card = PrivacyCard.from_json(next(tmp_path.rglob("privacy_card.json")).read_text())
+    scenario = private.account.accountant.scenario
+    assert f"differ in at most {scenario.total_differing} of {scenario.num_records} records." in card.secret
+    exact = private.account.accountant.world_success_bound(card.details["noise_multiplier"], trainer.global_step)
+    assert card.guarantees[0].value == exact
 
 
 def test_a_loss_that_cannot_be_checked_is_announced(tmp_path: Path) -> None:

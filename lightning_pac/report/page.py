@@ -41,7 +41,7 @@ def write_report(directory: str | Path, output: str | Path | None = None) -> Pat
 
     Raises:
         FileNotFoundError: The folder holds no run.
-        ImportError: matplotlib, of the extra `examples`, is not installed.
+        ImportError: matplotlib is not installed.
     """
     import jinja2
 
@@ -84,7 +84,7 @@ def summarize(run: Run) -> dict[str, Any]:
         "is_private": bool(run.card and run.card.guarantees) or any(key.startswith("privacy/") for key in run.metrics),
         "success_bound": _bound(run),
         "noise_multiplier": details.get("noise_multiplier", noise.values[-1] if noise else None),
-        "steps": max((series.steps[-1] for series in run.metrics.values()), default=None),
+        "steps": details.get("num_steps", max((series.steps[-1] for series in run.metrics.values()), default=None)),
         "accuracy_name": accuracy[0] if accuracy else None,
         "accuracy": accuracy[1].values[-1] if accuracy else None,
         "attacks": [dataclasses.asdict(estimate) for estimate in run.attacks],

@@ -96,7 +96,7 @@ def _figure(label: str, percent: bool) -> tuple[Any, Any]:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise ImportError("The report's plots need matplotlib: `pip install 'lightning-pac[examples]'`.") from None
+        raise ImportError("The report's plots need matplotlib: `pip install matplotlib`.") from None
     figure = Figure(figsize=(6.4, 3.6), layout="constrained")
     axes = figure.subplots()
     axes.set_ylabel(f"{label}, %" if percent else label)

@@ -1,5 +1,6 @@
 import base64
 import csv
+import dataclasses
 import json
 import os
 import re
@@ -64,6 +65,17 @@ def test_runs_are_read_with_their_metrics_and_cards(runs):
     assert private.metric("privacy/clipped_fraction").values == (0.9, 0.9, 0.9)
     assert private.accuracy[1].values == (0.875,)
     assert private.attacks == (ATTACK,)
+
+
+def test_steps_are_counted_by_the_card_and_attacks_have_a_column_where_there_are_any(tmp_path):
+    """A logger counts steps from zero, so the last that it names is one less than were taken."""
+    write_csv(tmp_path / "run")
+    dataclasses.replace(CARD, estimates=(), details={"num_steps": 50}).save(tmp_path / "run")
+    assert summarize(find_runs(tmp_path)[0])["steps"] == 50
+    page = write_report(tmp_path).read_text()
+    assert "attacks: success" not in page
+    CARD.save(tmp_path / "run")
+    assert "attacks: success" in write_report(tmp_path).read_text()
 
 
 def test_without_another_notion_the_unsliced_epsilon_is_meant(tmp_path):

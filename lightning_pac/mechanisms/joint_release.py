@@ -42,6 +42,7 @@ class JointRelease:
 
     Raises:
         PrivacyViolationError: If one is not certified.
+        TypeError: If it is not a sequence of mechanisms.
         ValueError: If they speak of different secrets, or the outputs of one are not finite in number.
 
     Source: *Residual-PAC*, section 5.4; the joint certificate is ours.
@@ -57,6 +58,8 @@ class JointRelease:
     mechanisms: Sequence[ReleasedMechanism]
 
     def __post_init__(self) -> None:
+        if isinstance(self.mechanisms, ReleasedMechanism):
+            raise TypeError("A joint release takes a list of mechanisms, got a single one: put it into a list.")
         listed = tuple(self.mechanisms)
         if not listed:
             raise ValueError("A joint release needs at least one certified mechanism.")

@@ -154,6 +154,8 @@ def test_what_cannot_be_certified_jointly_is_refused():
     rows = [[0.0], [1.0], [3.0]]
     with pytest.raises(ValueError, match="at least one certified mechanism"):
         JointRelease([])
+    with pytest.raises(TypeError, match="put it into a list"):
+        JointRelease(mechanism(rows))
     with pytest.raises(PrivacyViolationError, match="Only certified mechanisms compose, got MixtureNoise"):
         JointRelease([mechanism(rows), UNIT])
     other = ReleasedMechanism(UNIT, Certificate(0.1, 1.0, "logdet"), FiniteOutputs(np.array(rows)), "Another.")

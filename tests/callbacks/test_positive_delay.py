@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.profilers import PassThroughProfiler
 from torch.utils.data import DataLoader
 
 from lightning_pac.accountants import PrivacyLedger, dp_success_bound
@@ -244,7 +245,9 @@ def test_no_callback_behind_it_is_left_out():
 
 def test_predicting_in_several_processes_is_refused():
     strategy = SimpleNamespace(root_device=torch.device("cpu"))
-    trainer = SimpleNamespace(world_size=2, global_rank=0, strategy=strategy, callbacks=[])
+    trainer = SimpleNamespace(
+        world_size=2, global_rank=0, strategy=strategy, callbacks=[], profiler=PassThroughProfiler()
+    )
     with pytest.raises(MisconfigurationException, match=r"Of the 2 processes that predict.*predict with devices=1"):
         PositiveDelay(PositiveNoise.for_dp(1.0, 0.01)).setup(trainer, _Work(), "predict")
 

@@ -182,5 +182,5 @@ def _squared_norms(rows: Tensor) -> Tensor:
     rest: Tensor = torch.linalg.vector_norm(rows[:, whole:], dim=1).square()
     if not whole:
         return rest
-    blocks = rows[:, :whole].unflatten(1, (-1, _BLOCK))
-    return rest + torch.linalg.vector_norm(blocks, dim=2).square().sum(1)
+    blocks: Tensor = torch.linalg.vector_norm(rows[:, :whole].view(len(rows), whole // _BLOCK, _BLOCK), dim=2)
+    return rest + blocks.square().sum(1)

@@ -170,6 +170,11 @@ class OneBackwardEngine(GradientEngine):
             return
         slot = (index, rows.start, rows.stop) if rows.start is not None else (index, 0, -1)
         self._device = parameter.device
+        if self._is_whole.setdefault(index, slot[2] < 0) != (slot[2] < 0):
+            raise RuntimeError(
+                f"The parameter {self._names[index]!r} is used by attention in parts and elsewhere as a whole, so that "
+                "its gradients cannot be added up: do not tie it."
+            )
         earlier = self._contributions.get(slot)
         if earlier is None:
             self._contributions[slot] = contribution
@@ -234,5 +239,6 @@ class OneBackwardEngine(GradientEngine):
         self._device = torch.device("cpu")
         self._contributions: dict[Slot, Contribution] = {}
         self._squares: dict[Slot, Tensor] = {}
+        self._is_whole: dict[int, bool] = {}
         self._vmapped_calls: list[VmappedCall] = []
         self._raw: dict[int, Tensor] = {}

@@ -565,3 +565,15 @@ def test_checkpointing_still_saves_memory() -> None:
     sums, _ = engine.clipped_sum(1.0)
     assert all(bool(total.any()) for total in sums)
     engine.detach()
+
+
+def test_attention_weights_that_are_tied_to_a_layer_are_refused() -> None:
+    """Their parts were counted one by one and the layer's gradient as a whole, and one overwrote the other."""
+    attention, layer = nn.MultiheadAttention(4, 1, batch_first=True), nn.Linear(4, 12, bias=False)
+    layer.weight = attention.in_proj_weight
+    module, inputs = nn.ModuleList([attention, layer]), torch.randn(2, 3, 4)
+    engine = OneBackwardEngine()
+    engine.attach(module)
+    with pytest.raises(RuntimeError, match="is used by attention in parts and elsewhere as a whole"):
+        (attention(inputs, inputs, inputs)[0] + layer(inputs)[..., :4]).square().mean().backward()
+    engine.detach()

@@ -12,7 +12,7 @@ from gloo_ranks import RankProcesses, on_ranks
 from lightning.pytorch.loggers import CSVLogger
 from scipy import stats
 from tiny_fits import Classifier, make_data, make_loader, make_private, make_trainer
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, SubsetRandomSampler
 
 from lightning_pac import PrivacyLedger, PrivateMetrics, TwoWorldScenario
 from lightning_pac.callbacks._delivered_records import DeliveredRecords
@@ -187,6 +187,21 @@ def test_a_rank_that_fails_ends_all_ranks(tmp_path: Path, broken: str, sentence:
 def test_records_of_other_ranks_are_not_counted_again(tmp_path: Path) -> None:
     results = RankProcesses(fit, 2, tmp_path, "gathered").results(timeout=60)
     assert all("rows in a batch of" in result for result in results)
+
+
+def undivided(rank: int, size: int, folder: Path, shuffled: bool) -> None:
+    data = make_data(12)
+    sampler = SubsetRandomSampler(range(12)) if shuffled else None
+    trainer = make_trainer(folder, metrics(folder), devices=size, strategy="ddp", use_distributed_sampler=shuffled)
+    trainer.validate(model_on_all_ranks(), DataLoader(data, batch_size=3, sampler=sampler), verbose=False)
+
+
+@pytest.mark.parametrize(
+    ("shuffled", "reason"), [(False, "each of 2 ranks evaluates all of it"), (True, "DistributedSamplerWrapper")]
+)
+def test_records_that_the_trainer_does_not_divide_are_refused(tmp_path: Path, shuffled: bool, reason: str) -> None:
+    results = RankProcesses(undivided, 2, tmp_path, shuffled).results(timeout=60)
+    assert all(reason in str(result) and "let the Trainer divide it" in str(result) for result in results)
 
 
 def test_a_refusal_of_the_ledger_ends_all_ranks(tmp_path: Path) -> None:

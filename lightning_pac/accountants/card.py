@@ -1,13 +1,14 @@
 """Privacy cards: what is guaranteed, on what conditions, in words."""
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Estimate", "Guarantee", "PrivacyCard"]
+__all__ = ["Estimate", "Guarantee", "PrivacyCard", "at_most"]
 
 
 @dataclass(frozen=True)
@@ -205,8 +206,21 @@ def _bullets(lines: Any) -> str:
     return "\n".join(f"- {line}" for line in lines)
 
 
+def at_most(probability: float) -> str:
+    """A bound in percent, rounded up to a hundredth: what is promised must not be less than what was proven.
+
+    Example:
+        >>> at_most(0.5), at_most(0.500011), at_most(0.67490)
+        ('50 %', '50.01 %', '67.49 %')
+    """
+    # A bound that is a hundredth up to its last bits stays one.
+    return f"{math.ceil(1e4 * probability * (1 - 1e-14)) / 100:g} %"
+
+
 def _figure(entry: Guarantee | Estimate) -> str:
     name = entry.name.replace("_", " ")
+    if entry.unit == "probability" and isinstance(entry, Guarantee):
+        return f"{name[:1].upper()}{name[1:]}: {at_most(entry.value)}."
     if entry.unit == "probability":
         return f"{name[:1].upper()}{name[1:]}: {100 * entry.value:.4g} %."
     return f"{name[:1].upper()}{name[1:]}: {entry.value:.6g}{' ' + entry.unit if entry.unit else ''}."

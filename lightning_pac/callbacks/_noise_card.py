@@ -4,6 +4,7 @@ import math
 
 from lightning_pac.accountants import Guarantee, PrivacyCard
 from lightning_pac.accountants.bounds import dp_success_bound
+from lightning_pac.accountants.card import at_most
 from lightning_pac.mechanisms.one_sided import DPNoise, LeakageChannel, PACNoise
 
 __all__ = ["Noise", "noise_card"]
@@ -48,7 +49,7 @@ def _guarantees(noise: Noise, spent: float) -> tuple[Guarantee, ...]:
                 success,
                 "probability",
                 "Whoever sees all padded observations, and must say which of two neighbours was run, is right at most "
-                f"{100 * success:.4g} % of the time; a coin gets 50 %.",
+                f"{at_most(success)} of the time; a coin gets 50 %.",
             ),
             Guarantee(
                 "padding_epsilon_at_delta",

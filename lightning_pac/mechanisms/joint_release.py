@@ -11,6 +11,7 @@ from scipy.linalg import block_diag
 
 from lightning_pac.accountants import Estimate, Guarantee, PrivacyCard
 from lightning_pac.accountants.bounds import membership_success_bound
+from lightning_pac.accountants.card import at_most
 from lightning_pac.information import entropy
 from lightning_pac.mechanisms.mixture_noise import MixtureNoise
 from lightning_pac.mechanisms.noise_certificate import certify_noise
@@ -186,8 +187,8 @@ class JointRelease:
                     "secret_guess_success_bound",
                     success,
                     "probability",
-                    f"Whoever sees all of them names the secret correctly at most {100 * success:.4g} % of the time; a "
-                    f"blind guess is right {100 * prior:.4g} % of the time.",
+                    f"Whoever sees all of them names the secret correctly at most {at_most(success)} of the time; a "
+                    f"blind guess is right {at_most(prior)} of the time.",
                 ),
             ),
             conditions=tuple(dict.fromkeys(conditions)),

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lightning_pac.accountants import Guarantee, PrivacyCard
+from lightning_pac.accountants.card import at_most
 from lightning_pac.mechanisms.responder_card import attacker_conditions, success_bound
 from lightning_pac.scenarios import SecretSpace
 
@@ -82,15 +83,15 @@ class PrivatizedOutput:
                     self.membership_success_bound,
                     "probability",
                     "Whoever saw everything that was released tells correctly whether a given record was used at most "
-                    f"{_percent(self.membership_success_bound)} of the time; a guess without it is right at most "
-                    f"{_percent(prior)} of the time.",
+                    f"{at_most(self.membership_success_bound)} of the time; a guess without it is right at most "
+                    f"{at_most(prior)} of the time.",
                 ),
                 Guarantee(
                     "index_success_bound",
                     whole,
                     "probability",
-                    f"They name the whole subset correctly at most {_percent(whole)} of the time; a "
-                    f"blind guess is right {_percent(guess)} of the time.",
+                    f"They name the whole subset correctly at most {at_most(whole)} of the time; a "
+                    f"blind guess is right {at_most(guess)} of the time.",
                 ),
                 Guarantee(
                     "mutual_information",
@@ -121,7 +122,3 @@ def _secret_condition(kept: bool, releases: int) -> str:
         "All releases are about one index, drawn once, and each got noise for what the earlier ones had told; the "
         "ledger keeps them all."
     )
-
-
-def _percent(probability: float) -> str:
-    return f"{100 * probability:.4g} %"

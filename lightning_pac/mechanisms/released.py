@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from lightning_pac.accountants import Guarantee, LedgerAccount, PrivacyCard, PrivacyLedger
 from lightning_pac.accountants.bounds import membership_success_bound
+from lightning_pac.accountants.card import at_most
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.mechanisms.certificate import Certificate
 from lightning_pac.mechanisms.mixture_noise import MixtureNoise
@@ -157,8 +158,8 @@ class ReleasedMechanism:
                     "secret_guess_success_bound",
                     success,
                     "probability",
-                    f"Whoever sees one release names the secret correctly at most {100 * success:.4g} % of the time; a "
-                    f"blind guess is right {100 * prior:.4g} % of the time.",
+                    f"Whoever sees one release names the secret correctly at most {at_most(success)} of the time; a "
+                    f"blind guess is right {at_most(prior)} of the time.",
                 )
             )
         conditions = [self.law.condition, "Each release draws its noise anew and was charged before it was shown."]

@@ -5,6 +5,7 @@ from typing import Any
 
 from lightning_pac.accountants import Guarantee, LedgerAccount, PrivacyCard
 from lightning_pac.accountants.bounds import membership_success_bound
+from lightning_pac.accountants.card import at_most
 from lightning_pac.scenarios import SecretSpace
 
 __all__ = ["attacker_conditions", "declare_space", "responder_card", "success_bound"]
@@ -55,14 +56,14 @@ def responder_card(account: LedgerAccount) -> PrivacyCard:
                 success,
                 "probability",
                 "Whoever saw all answers, and knows the record itself, tells correctly whether it was used at most "
-                f"{_percent(success)} of the time; without any answer a guess is right {_percent(prior)} of the time.",
+                f"{at_most(success)} of the time; without any answer a guess is right {at_most(prior)} of the time.",
             ),
             Guarantee(
                 "index_success_bound",
                 guess,
                 "probability",
-                f"They name the whole subset correctly at most {_percent(guess)} of the time; a blind guess is right "
-                f"{_percent(declared['index_prior'])} of the time.",
+                f"They name the whole subset correctly at most {at_most(guess)} of the time; a blind guess is right "
+                f"{at_most(declared['index_prior'])} of the time.",
             ),
             Guarantee(
                 "mutual_information",
@@ -98,7 +99,3 @@ def attacker_conditions(num_secrets: int, membership_prior: float) -> tuple[str,
 def success_bound(mutual_information: float, prior: float) -> float:
     """`membership_success_bound`, and 1 where a blind guess is always right."""
     return 1.0 if prior >= 1 else membership_success_bound(mutual_information, prior)
-
-
-def _percent(probability: float) -> str:
-    return f"{100 * probability:.4g} %"

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from lightning_pac.accountants import Estimate, Guarantee, PrivacyCard
+from lightning_pac.accountants.card import at_most
 
 CARD = PrivacyCard(
     title="A model of digits",
@@ -83,3 +84,12 @@ def test_a_guarantee_is_no_estimate() -> None:
 def test_what_is_no_card_is_named(text: str) -> None:
     with pytest.raises(ValueError, match="This is not a privacy card"):
         PrivacyCard.from_json(text)
+
+
+@pytest.mark.parametrize("excess", [0.0, 1e-9, 1e-6, 1e-5, 0.0131, 0.3])
+def test_a_promise_in_percent_is_never_below_the_bound(excess: float) -> None:
+    """10 answers of 2^-32 nats have a bound of 50.0034 %, which four digits would show as a coin's 50 %."""
+    bound = 0.5 + excess
+    shown = float(at_most(bound).removesuffix(" %"))
+    assert 100 * bound <= shown * (1 + 1e-12)
+    assert shown <= 100 * bound + 0.0100001

@@ -10,6 +10,7 @@ the belief updated with the pseudo-inverse. *Reusing*: one decomposition of the 
 import argparse
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -92,19 +93,33 @@ def main() -> None:
 
 def compare(num_secrets: int, num_classes: int, budget: float, num_queries: int) -> dict[str, float]:
     votes = make_votes(num_queries, num_secrets, num_classes)
-    ours = AdaptiveComposition(np.full(num_secrets, 1 / num_secrets), secret=3)
-    start = time.process_time()
-    ours.release_batch(votes, budget)
-    fast = (time.process_time() - start) / num_queries
+    few = votes[: max(1, num_queries // 10)]
+
+    def ours() -> None:
+        AdaptiveComposition(np.full(num_secrets, 1 / num_secrets), secret=3).release_batch(votes, budget)
+
+    fast = seconds(ours) / len(votes)
     result = {"num_classes": num_classes, "budget": budget, "microseconds": 1e6 * fast}
     for name, plain_class in (("written", WrittenComposition), ("reusing", ReusingComposition)):
-        plain = plain_class(num_secrets, 3, num_classes)
-        start = time.process_time()
-        for row in votes[: max(1, num_queries // 10)]:
-            plain.release(row, budget)
-        slow = (time.process_time() - start) / max(1, num_queries // 10)
+
+        def plain(plain_class: type[ReusingComposition] = plain_class) -> None:
+            composition = plain_class(num_secrets, 3, num_classes)
+            for row in few:
+                composition.release(row, budget)
+
+        slow = seconds(plain) / len(few)
         result |= {f"{name}_microseconds": 1e6 * slow, f"{name}_ratio": slow / fast}
     return result
+
+
+def seconds(run: Callable[[], None], repeats: int = 5) -> float:
+    """Least processor time of a few runs, so that a busy machine distorts no side."""
+    times = []
+    for _ in range(repeats):
+        start = time.process_time()
+        run()
+        times.append(time.process_time() - start)
+    return min(times)
 
 
 def make_votes(num_queries: int, num_secrets: int, num_classes: int) -> np.ndarray:

@@ -10,9 +10,11 @@ from lightning_pac.mechanisms.span import Span, check_resolution, check_spread
 from lightning_pac.mechanisms.variances import Array, CompositionRule
 from lightning_pac.mechanisms.votes import (
     SMALLEST_MASS,
+    four_class_channel,
     noise_variances,
     signal_to_noise_of,
     single_vote_channel,
+    three_class_channel,
     two_class_separation,
 )
 from lightning_pac.randomness import round_to_grid
@@ -24,8 +26,8 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 # Noise is standard normal in whitened coordinates, so this step is the release grid of every release.
 RELEASE_STEP = 2.0**-10
 
-# A class of smaller mass may have a logarithm that its mass, as a sum of exponentials, no longer shows.
-_UNDERFLOW = 1e-280
+# Above this, evidence lacks nothing of a class whose mass, as a sum of exponentials, has vanished (below 1e-290).
+_UNDERFLOW = 1e-260
 
 
 class Belief:
@@ -86,11 +88,15 @@ class Belief:
 
     def vote_channel(
         self, inverse: npt.NDArray[np.intp], classes: int, budget: float, rule: CompositionRule
-    ) -> "TwoClassChannel | VoteChannel":
+    ) -> "TwoClassChannel | ThreeClassChannel | FourClassChannel | VoteChannel":
         """Channel for votes, `inverse[j]` being the class (0 to classes - 1) that secret j votes for."""
-        masses = np.bincount(inverse, weights=self.current, minlength=classes).astype(np.float64, copy=False)
+        masses: list[float] = np.bincount(inverse, self.current, classes).tolist()
         if classes == 2:
             return TwoClassChannel(self, inverse, masses, budget, rule)
+        if classes == 3:
+            return ThreeClassChannel(self, inverse, masses, budget, rule)
+        if classes == 4:
+            return FourClassChannel(self, inverse, masses, budget, rule)
         return VoteChannel(self, inverse, masses, budget, rule)
 
     def score_channel(self, outputs: Array, budget: float, rule: CompositionRule) -> "ScoreChannel":
@@ -103,17 +109,18 @@ class Belief:
 
     def multiply_classes(self, inverse: npt.NDArray[np.intp], masses: list[float], log_likelihood: list[float]) -> None:
         """Bayes' rule with one log-likelihood per class; the normalization needs the class masses only."""
-        if min(masses) < _UNDERFLOW:
-            self.multiply(np.array(log_likelihood)[inverse])
-            return
         largest = max(log_likelihood)
-        evidence = sum(mass * math.exp(ll - largest) for mass, ll in zip(masses, log_likelihood, strict=True))
+        # Of large log-likelihoods only the differences are free of a rounding that would not cancel in the sum.
+        relative = [ll - largest for ll in log_likelihood]
+        evidence = 0.0
+        for mass, ll in zip(masses, relative, strict=True):
+            evidence += mass * math.exp(ll)
         if evidence < _UNDERFLOW:
             self.multiply(np.array(log_likelihood)[inverse])
             return
-        shift = largest + math.log(evidence)
-        self._log = self._log + np.array([ll - shift for ll in log_likelihood])[inverse]
-        self.current = np.exp(self._log)
+        log_evidence = math.log(evidence)
+        self._log += np.array([ll - log_evidence for ll in relative])[inverse]
+        np.exp(self._log, out=self.current)
 
     def _set_log(self, log_weights: Array) -> None:
         largest = log_weights.max()
@@ -127,44 +134,93 @@ class TwoClassChannel:
     """Release of one vote between two classes: one direction, one scalar of noise."""
 
     def __init__(
-        self, belief: Belief, inverse: npt.NDArray[np.intp], masses: Array, budget: float, rule: CompositionRule
+        self, belief: Belief, inverse: npt.NDArray[np.intp], masses: list[float], budget: float, rule: CompositionRule
     ) -> None:
-        self._belief = belief
-        self._inverse = inverse
-        self.masses: list[float] = masses.tolist()
-        self._half = two_class_separation(self.masses[0], self.masses[1], signal_to_noise_of(budget, rule))
+        self._belief, self._inverse, self.masses = belief, inverse, masses
+        self._half = two_class_separation(masses[0], masses[1], signal_to_noise_of(budget, rule))
 
-    def release(self, vote: int, noise: Array) -> list[float]:
+    def release(self, vote: int, noise: list[float]) -> list[float]:
         """The noised one-hot vector of a vote."""
         signal = self._half if vote == 0 else -self._half
-        shift = round_to_grid(signal + float(noise[0]), RELEASE_STEP) / (2 * self._half)
+        shift = _on_release_grid(signal + noise[0]) / (2 * self._half)
         return [0.5 + shift, 0.5 - shift]
 
-    def update(self, value: list[float] | Array) -> None:
+    def update(self, value: list[float]) -> None:
         """Condition the belief on a released vector."""
-        evidence = float((value[0] - value[1]) * self._half) * self._half
+        evidence = (value[0] - value[1]) * self._half * self._half
         self._belief.multiply_classes(self._inverse, self.masses, [evidence, -evidence])
+
+
+class ThreeClassChannel:
+    """Release of one vote among three classes, in two directions; so few numbers are faster without arrays."""
+
+    def __init__(
+        self, belief: Belief, inverse: npt.NDArray[np.intp], masses: list[float], budget: float, rule: CompositionRule
+    ) -> None:
+        self._belief, self._inverse, self.masses = belief, inverse, masses
+        self._whitened, self._variances = three_class_channel(masses, budget, rule)
+
+    def release(self, vote: int, noise: list[float]) -> list[float]:
+        """The noised one-hot vector of a vote."""
+        (one, other), (first, second) = self._variances, self._whitened[vote]
+        one *= _on_release_grid(first + noise[0])
+        other *= _on_release_grid(second + noise[1])
+        return [1 / 3 + a * one + b * other for a, b in self._whitened]
+
+    def update(self, value: list[float]) -> None:
+        """Condition the belief on a released vector."""
+        (x, y, z), ((a, b), (c, d), (e, f)) = value, self._whitened
+        one, other = a * x + c * y + e * z, b * x + d * y + f * z
+        evidence = [first * (one - first / 2) + second * (other - second / 2) for first, second in self._whitened]
+        self._belief.multiply_classes(self._inverse, self.masses, evidence)
+
+
+class FourClassChannel:
+    """Release of one vote among four classes, in three directions, without arrays."""
+
+    def __init__(
+        self, belief: Belief, inverse: npt.NDArray[np.intp], masses: list[float], budget: float, rule: CompositionRule
+    ) -> None:
+        self._belief, self._inverse, self.masses = belief, inverse, masses
+        self._whitened, self._variances = four_class_channel(masses, budget, rule)
+
+    def release(self, vote: int, noise: list[float]) -> list[float]:
+        """The noised one-hot vector of a vote."""
+        (one, two, three), (first, second, third) = self._variances, self._whitened[vote]
+        one *= _on_release_grid(first + noise[0])
+        two *= _on_release_grid(second + noise[1])
+        three *= _on_release_grid(third + noise[2])
+        return [0.25 + a * one + b * two + c * three for a, b, c in self._whitened]
+
+    def update(self, value: list[float]) -> None:
+        """Condition the belief on a released vector."""
+        one = two = three = 0.0
+        for (a, b, c), part in zip(self._whitened, value, strict=True):
+            one += a * part
+            two += b * part
+            three += c * part
+        evidence = [a * (one - a / 2) + b * (two - b / 2) + c * (three - c / 2) for a, b, c in self._whitened]
+        self._belief.multiply_classes(self._inverse, self.masses, evidence)
 
 
 class VoteChannel:
     """Release of one vote among k classes, in k - 1 directions."""
 
     def __init__(
-        self, belief: Belief, inverse: npt.NDArray[np.intp], masses: Array, budget: float, rule: CompositionRule
+        self, belief: Belief, inverse: npt.NDArray[np.intp], masses: list[float], budget: float, rule: CompositionRule
     ) -> None:
-        self._belief = belief
-        self._inverse = inverse
-        self.masses: list[float] = masses.tolist()
-        self._whitened, self._variances = single_vote_channel(self.masses, budget, rule)
+        self._belief, self._inverse, self.masses = belief, inverse, masses
+        self._whitened, self._variances = single_vote_channel(masses, budget, rule)
 
-    def release(self, vote: int, noise: Array) -> Array:
+    def release(self, vote: int, noise: list[float]) -> list[float]:
         """The noised one-hot vector of a vote."""
-        coordinates = round_to_grid(self._whitened[vote] + noise, RELEASE_STEP)
-        return np.asarray(1 / len(self.masses) + (self._whitened * self._variances) @ coordinates)
+        coordinates = round_to_grid(self._whitened[vote] + np.array(noise), RELEASE_STEP)
+        value: list[float] = (1 / len(self.masses) + (self._whitened * self._variances) @ coordinates).tolist()
+        return value
 
-    def update(self, value: list[float] | Array) -> None:
+    def update(self, value: list[float]) -> None:
         """Condition the belief on a released vector."""
-        coordinates = np.asarray(value) @ self._whitened
+        coordinates = np.array(value) @ self._whitened
         evidence = self._whitened @ coordinates - 0.5 * np.einsum("kr,kr->k", self._whitened, self._whitened)
         self._belief.multiply_classes(self._inverse, self.masses, evidence.tolist())
 
@@ -199,3 +255,7 @@ class ScoreChannel:
         """Condition the belief on a released vector."""
         coordinates = self._span.coordinates(value) / self._deviations
         self._belief.multiply(self._whitened @ coordinates - 0.5 * (self._whitened**2).sum(axis=1))
+
+
+def _on_release_grid(value: float) -> float:
+    return RELEASE_STEP * round(value / RELEASE_STEP)

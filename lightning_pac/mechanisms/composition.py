@@ -183,7 +183,7 @@ class AdaptiveComposition:
             if (classes := int(table.num_classes[row])) > 1:
                 cost = float(budgets[row])
                 channel = self._belief.vote_channel(table.inverse[row], classes, cost, self.rule)
-                channel.update(released[row, :classes])
+                channel.update(released[row, :classes].tolist())
                 self._spent += cost
             self._num_releases += 1
 
@@ -208,20 +208,28 @@ class AdaptiveComposition:
     def _release_votes(self, table: VoteTable, budgets: Array) -> "_VoteAnswers":
         secret = self._require_secret()
         answers = _VoteAnswers(table, budgets)
-        noise = self._generator.normal(int((table.num_classes - 1).sum()))
+        noise: list[float] = self._generator.normal(int((table.num_classes - 1).sum())).tolist()
+        rows = np.flatnonzero(table.num_classes > 1)
+        of_each = zip(
+            table.inverse[rows],
+            table.inverse[rows, secret].tolist(),
+            table.num_classes[rows].tolist(),
+            budgets[rows].tolist(),
+            strict=True,
+        )
+        values: list[float] = []
+        masses: list[float] = []
         used = 0
-        for row in np.flatnonzero(table.num_classes > 1).tolist():
-            classes = int(table.num_classes[row])
-            inverse = table.inverse[row]
-            budget = float(budgets[row])
+        for inverse, vote, classes, budget in of_each:
             channel = self._belief.vote_channel(inverse, classes, budget, self.rule)
-            value = channel.release(int(inverse[secret]), noise[used : used + classes - 1])
+            value = channel.release(vote, noise[used : used + classes - 1])
             channel.update(value)
             used += classes - 1
-            answers.values[row, :classes] = value
-            answers.masses[row, :classes] = channel.masses
+            values += value
+            masses += channel.masses
             self._spent += budget
         self._num_releases += len(table)
+        answers.fill(rows, values, masses)
         return answers
 
     def _release_scores(self, outputs: Array, budget: float) -> Release:
@@ -304,6 +312,12 @@ class _VoteAnswers:
         present = table.classes >= 0
         self.values = np.where(present, 1.0, np.nan)
         self.masses = np.where(present, 1.0, 0.0)
+
+    def fill(self, rows: npt.NDArray[np.intp], values: list[float], masses: list[float]) -> None:
+        """Put in the answers and class masses of the given rows, one after the other."""
+        row, position = np.nonzero(self.classes[rows] >= 0)
+        self.values[rows[row], position] = values
+        self.masses[rows[row], position] = masses
 
     def labels(self) -> npt.NDArray[np.int64]:
         best = np.nanargmax(self.values, axis=1)

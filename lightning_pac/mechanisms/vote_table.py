@@ -33,9 +33,9 @@ class VoteTable:
         num_classes = np.ones(num_queries, dtype=np.int64)
         inverse = np.zeros((num_queries, num_secrets), dtype=np.intp)
         mixed = np.flatnonzero((votes != votes[:, :1]).any(axis=1))
-        ranks, distinct = _ranks(votes[mixed])
+        ranks, counts, distinct = _ranks(votes[mixed])
         inverse[mixed] = ranks
-        num_classes[mixed] = ranks.max(axis=1, initial=0) + 1
+        num_classes[mixed] = counts
         classes = np.full((num_queries, int(num_classes.max(initial=1))), -1, dtype=np.int64)
         classes[:, 0] = votes[:, 0]
         classes[mixed[distinct[0]], distinct[1]] = distinct[2]
@@ -45,14 +45,15 @@ class VoteTable:
         return len(self.inverse)
 
 
-def _ranks(votes: Integers) -> tuple[npt.NDArray[np.intp], tuple[Integers, Integers, Integers]]:
-    """Dense rank of each entry within its row, and (row, rank, value) of each distinct entry."""
+def _ranks(votes: Integers) -> tuple[npt.NDArray[np.intp], Integers, tuple[Integers, Integers, Integers]]:
+    """Dense rank of each entry within its row, distinct entries of each row, and (row, rank, value) of all of them."""
     # A table of which classes occur is several times faster than sorting, but needs class numbers of modest size.
     values = np.arange(int(votes.max(initial=0)) + 1) if votes.max(initial=0) < _MANY_CLASSES else np.unique(votes)
     codes = votes if values[-1] < _MANY_CLASSES else np.searchsorted(values, votes)
-    rows = np.arange(len(votes))[:, None]
+    # Places in the flattened table: numpy is slower with a pair of indices.
+    places = codes + len(values) * np.arange(len(votes))[:, None]
     occurs = np.zeros((len(votes), len(values)), dtype=np.bool_)
-    occurs[rows, codes] = True
+    occurs.ravel()[places.ravel()] = True
     dense = np.cumsum(occurs, axis=1, dtype=np.intp) - 1
     row, code = np.nonzero(occurs)
-    return dense[rows, codes], (row, dense[row, code], values[code])
+    return dense.ravel().take(places), dense[:, -1] + 1, (row, dense[row, code], values[code])

@@ -10,6 +10,10 @@ from lightning_pac.mechanisms.variances import Array, CompositionRule, linear_va
 
 __all__ = ["vote_channel"]
 
+_ROOT_HALF = math.sqrt(1 / 2)
+_ROOT_SIXTH = math.sqrt(1 / 6)
+_ROOT_THREE_QUARTERS = math.sqrt(3 / 4)
+
 # A class of smaller mass is given the noise of this mass. The covariance of an unnormalized measure,
 # x^T C x = min_c sum_i p_i (x_i - c)^2, grows with every p_i, so this can only add noise; without it, a class that the
 # belief has all but excluded would get a noise that floating point cannot tell from none.
@@ -51,35 +55,90 @@ def vote_channel(masses: Array, budget: npt.ArrayLike, rule: CompositionRule) ->
 
 
 def single_vote_channel(masses: list[float], budget: float, rule: CompositionRule) -> tuple[Array, Array]:
-    """`vote_channel` for one query, without the overhead of array operations on a handful of numbers."""
-    mass = np.array([max(value, SMALLEST_MASS) for value in masses])
-    classes = len(masses)
-    covariance = np.multiply.outer(mass, mass * (-1.0 / sum(mass.tolist())))
+    """`vote_channel` for one query, without the overhead of operations on stacks of matrices."""
+    eigenvalues, vectors = _eigenvectors([max(value, SMALLEST_MASS) for value in masses])
+    variances = np.array(_variances(eigenvalues.tolist()[:-1], budget, rule))
+    return vectors[:, :-1] / np.sqrt(variances), variances
+
+
+def three_class_channel(
+    masses: list[float], budget: float, rule: CompositionRule
+) -> tuple[list[tuple[float, float]], list[float]]:
+    """`vote_channel` for one query with three classes, in plain floats: whitened votes and variances.
+
+    From the 2 x 2 covariance of the contrasts (1, -1, 0) and (1, 1, -2), whose diagonal, trace and determinant are sums
+    of positive terms, so that nothing cancels.
+    """
+    first, second, third = [max(value, SMALLEST_MASS) for value in masses]
+    total = first + second + third
+    both = first + second
+    one = (4 * first * second + both * third) / (2 * total)
+    other = 3 * both * third / (2 * total)
+    mixed = _ROOT_THREE_QUARTERS * (first - second) * third / total
+    largest = (one + other) / 2 + math.hypot((one - other) / 2, mixed)
+    smallest = 3 * first * second * third / (total * largest)
+    angle = math.atan2(2 * mixed, one - other) / 2
+    variances = _variances([largest, smallest], budget, rule)
+    cosine, sine = math.cos(angle), math.sin(angle)
+    large, small = 1 / math.sqrt(variances[0]), 1 / math.sqrt(variances[1])
+    x, y = _ROOT_HALF * cosine * large, _ROOT_SIXTH * sine * large
+    u, v = _ROOT_HALF * sine * small, _ROOT_SIXTH * cosine * small
+    return [(y + x, v - u), (y - x, v + u), (-2 * y, -2 * v)], variances
+
+
+def four_class_channel(
+    masses: list[float], budget: float, rule: CompositionRule
+) -> tuple[list[tuple[float, float, float]], list[float]]:
+    """`vote_channel` for one query with four classes, in plain floats: whitened votes and variances."""
+    eigenvalues, vectors = _eigenvectors([max(value, SMALLEST_MASS) for value in masses])
+    variances = _variances(eigenvalues.tolist()[:-1], budget, rule)
+    one, two, three = [1 / math.sqrt(variance) for variance in variances]
+    return [(first * one, second * two, third * three) for first, second, third, _ in vectors.tolist()], variances
+
+
+def _eigenvectors(mass: list[float]) -> tuple[Array, Array]:
+    classes = len(mass)
+    masses = np.array(mass)
+    covariance = np.multiply.outer(masses, masses * (-1.0 / sum(mass)))
     covariance += 2.0 / classes
-    covariance.flat[:: classes + 1] += mass
+    covariance.flat[:: classes + 1] += masses
     eigenvalues, vectors, failed = dsyevd(covariance)
     if failed:
-        raise ArithmeticError(f"The eigenvalues of a vote covariance did not converge for the masses {masses}.")
-    roots = [math.sqrt(value + _EIGENVALUE_ERROR) for value in eigenvalues.tolist()[:-1]]
+        raise ArithmeticError(f"The eigenvalues of a vote covariance did not converge for the masses {mass}.")
+    return eigenvalues, vectors
+
+
+def _variances(eigenvalues: list[float], budget: float, rule: CompositionRule) -> list[float]:
+    """`noise_variances` for a few eigenvalues."""
+    roots = [math.sqrt(value + _EIGENVALUE_ERROR) for value in eigenvalues]
     total = sum(roots)
     if rule == "linear":
-        variances = [root * total / (2 * budget) for root in roots]
-    else:
-        scale = _logdet_scale(roots, budget, 2 * budget / total)
-        variances = [root**2 / math.expm1(2 * math.asinh(scale * root / 2)) for root in roots]
-    return vectors[:, :-1] / np.sqrt(variances), np.array(variances)
+        share = total / (2 * budget)
+        return [root * share for root in roots]
+    scale = _logdet_scale(roots, budget, 2 * budget / total)
+    # 1 / (e^{2 arsinh x} - 1) = 1 / (2 x (x + sqrt(1 + x^2)))
+    return [2 * root / (scale * (scale * root + math.sqrt(4 + (scale * root) ** 2))) for root in roots]
 
 
 def _logdet_scale(roots: list[float], budget: float, start: float) -> float:
-    """The s of `logdet_variances`, by Newton's method from below in plain floats."""
-    scale = start
+    """The s of `logdet_variances`: closed for two directions, else by Newton's method from below."""
+    if len(roots) == 2:
+        first, second = roots
+        spread = first * first + second * second + 2 * first * second * math.cosh(budget)
+        return 2 * math.sinh(budget) / math.sqrt(spread)
+    # arsinh x = x - x^3 / 6 + ...; the sum is concave in s, so that steps from above land below, and stay there.
+    cubes = sum([root * root * root for root in roots])
+    scale = start * (1 + start * start * start * cubes / (48 * budget)) if budget < 0.1 else start
     for _ in range(200):
-        gap = budget - sum(math.asinh(scale * root / 2) for root in roots)
-        slope = sum(root / math.sqrt(4 + (scale * root) ** 2) for root in roots)
-        step = gap / slope
-        if not step > 1e-15 * scale:
-            break
+        gap, slope = budget, 0.0
+        for root in roots:
+            half = scale * root / 2
+            gap -= math.asinh(half)
+            slope += root / math.sqrt(1 + half * half)
+        step = 2 * gap / slope
         scale += step
+        if abs(step) <= 1e-15 * scale:
+            break
     return scale
 
 

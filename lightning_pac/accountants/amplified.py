@@ -75,7 +75,7 @@ def _directed_cost(
     if bound <= enough or not math.isfinite(bound):
         return bound
     attained = opposite_mixtures_divergence(order, noise_multiplier, rate, num_first, num_second)
-    if bound < attained * (1 - 1e-9) - 1e-15:
+    if bound < attained * (1 - 1e-6) - 1e-15:
         raise ArithmeticError(
             f"The certified cost {bound} at order {order} lies below {attained}, which two real worlds attain: "
             "the quadrature failed, so report the scenario, rate and noise multiplier."

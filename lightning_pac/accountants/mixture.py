@@ -81,8 +81,19 @@ def opposite_mixtures_divergence(
     margin = _TAIL * noise_multiplier
     high = order * num_first + (order - 1) * num_second * rate + margin
     x = np.linspace(-margin, high, max(1 << 10, int(8 * (high + margin) / noise_multiplier)))
-    exponents = order * first.log_ratio(x) + (1 - order) * second.log_ratio(-x) + _log_gauss(x, noise_multiplier)
-    return max(0.0, float(logsumexp(exponents)) + math.log(x[1] - x[0])) / (order - 1)
+    right, left = first.log_ratio(x), second.log_ratio(-x)
+    exponents = order * right + (1 - order) * left
+    log_weights = _log_gauss(x, noise_multiplier) + math.log(x[1] - x[0])
+    log_moment = float(logsumexp(log_weights + exponents))
+    if log_moment > 0.1:
+        return log_moment / (order - 1)
+    # Both ratios have mean 1 under Z: without what they have in common, nothing cancels where all are close to 1.
+    near = np.maximum(order * np.abs(right), order * np.abs(left)) < 1.0
+    small = [np.where(near, values, 0.0) for values in (exponents, right, left)]
+    excess = np.expm1(small[0]) - order * np.expm1(small[1]) - (1 - order) * np.expm1(small[2])
+    powers = [np.exp(log_weights + values) for values in (exponents, right, left)]
+    far = powers[0] - order * powers[1] - (1 - order) * powers[2]
+    return math.log1p(max(0.0, float(np.where(near, np.exp(log_weights) * excess, far).sum()))) / (order - 1)
 
 
 class _Mixture:

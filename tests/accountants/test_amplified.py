@@ -155,6 +155,27 @@ def test_a_failed_quadrature_is_an_error(monkeypatch: pytest.MonkeyPatch) -> Non
         amplified_step_cost.__wrapped__(TwoWorldScenario(3), 0.1, 1.0, 4.0)
 
 
+@pytest.mark.parametrize(
+    ("order", "sigma", "rate", "differing"), [(2.0, 50.0, 4.4e-6, 10), (1.05, 20.0, 4.3e-6, 10), (4.0, 30.0, 1e-7, 3)]
+)
+def test_opposite_mixtures_stay_exact_at_small_rates(order: float, sigma: float, rate: float, differing: int) -> None:
+    """Their rounding was once taken for a failed quadrature, and such runs could not be calibrated."""
+    with mpmath.workdps(40):
+        q, s, a = mpmath.mpf(rate), mpmath.mpf(sigma), mpmath.mpf(order)
+        weights = [mpmath.binomial(differing, k) * q**k * (1 - q) ** (differing - k) for k in range(differing + 1)]
+
+        def ratio(x):
+            return sum(w * mpmath.exp((k * x - mpmath.mpf(k) ** 2 / 2) / s**2) for k, w in enumerate(weights))
+
+        def integrand(x):
+            return mpmath.npdf(x, 0, s) * (ratio(x) ** a * ratio(-x) ** (1 - a) - 1)
+
+        moment = mpmath.quad(integrand, list(np.linspace(-14 * sigma, 14 * sigma + 2 * order * differing, 33)))
+        exact = float(mpmath.log1p(moment) / (a - 1))
+    assert opposite_mixtures_divergence(order, sigma, rate, differing, differing) == pytest.approx(exact, rel=1e-6)
+    assert amplified_step_cost(TwoWorldScenario(differing), rate, sigma, order) >= exact
+
+
 def test_splits_and_directions() -> None:
     rate, sigma, order = 0.05, 1.5, 5.0
 

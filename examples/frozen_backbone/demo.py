@@ -32,9 +32,14 @@ def main() -> None:
     fit(pretrained, public, args, batch_size=64, callbacks=[])
 
     backbone = pretrained.backbone.requires_grad_(False).eval()
-    protection = SRPPSGD(TwoWorldScenario(num_differing=3), epsilon=8.0, renyi_order=4, sampling=Poisson(rate=0.5))
+    protection, all_layers = (
+        SRPPSGD(TwoWorldScenario(num_differing=3), epsilon=8.0, renyi_order=4, sampling=Poisson(rate=0.5))
+        for _ in range(2)
+    )
+    whole = Classifier(make_backbone())
     print(f"ordinary head            {head_accuracy(Classifier(backbone), private, test, args, []):.3f}")
     print(f"private head             {head_accuracy(Classifier(backbone), private, test, args, [protection]):.3f}")
+    print(f"private, all layers      {head_accuracy(whole, private, test, args, [all_layers]):.3f}")
     print(f"guessing the secret      at most {100 * protection.account.world_success_bound():.1f} %")
 
 

@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: install lint types test test-slow test-gpu demo docs clean
+.PHONY: install lint types test test-slow test-gpu demo docs docs-test clean
 
 install: $(STAMP)
 
@@ -34,6 +34,10 @@ test-gpu: install
 
 demo: install
 	$(BIN)/python examples/digits/demo.py --output runs/demo
+
+# The commands of README, of the documentation and of the examples, also those that take minutes.
+docs-test: install
+	$(BIN)/python -m pytest tests/test_documentation.py -m "slow or not slow"
 
 docs: install
 	$(BIN)/mkdocs build --strict --quiet

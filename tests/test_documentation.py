@@ -1,8 +1,15 @@
-"""What README and the documentation show runs as it stands: their Python, and their `lightning-pac` lines."""
+"""What README and the documentation show runs as it stands: their Python, and their `lightning-pac` lines.
 
+Commands that take minutes, or data that are not in the repository, are held against the program that they name; those
+of the examples are run by `make docs-test`.
+"""
+
+import logging
 import pathlib
 import re
 import shlex
+import shutil
+import subprocess
 import sys
 
 import pytest
@@ -33,13 +40,18 @@ def steps(page: pathlib.Path) -> list[str]:
     return shown
 
 
-PAGES = [page for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))] if page.exists() and steps(page)]
+EXAMPLES = sorted((ROOT / "examples").glob("*/README.md"))
+SHOWN = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *EXAMPLES]
+PAGES = [page for page in SHOWN if page.exists() and steps(page)]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_the_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
+    if page in EXAMPLES:  # which speak of the files beside them
+        for path in (path for path in page.parent.iterdir() if path.suffix in (".py", ".yaml")):
+            shutil.copy(path, tmp_path)
     # The README speaks of the reader's own project; the first page of the documentation has one.
     for name, text in {**files(ROOT / "docs" / "get-started.md"), **files(page)}.items():
         (tmp_path / name).write_text(text)
@@ -62,3 +74,90 @@ def test_every_command_of_the_table_exists():
     listed = {name for cell in table for name in re.findall(r"`(\w+)`", cell)}
     subparsers = next(action for action in cli.build_parser()._actions if action.dest == "command")
     assert listed == set(subparsers.choices)
+
+
+PROGRAMS = ("lightning-pac ", "python ", "make ", "pip ", "git ", "curl ", "cd ")
+
+
+def commands(page: pathlib.Path) -> list[str]:
+    """Every command that a page shows, in fences of any kind or indented."""
+    text = page.read_text().replace("\\\n", " ")
+    lines = [line for line in text.splitlines() if not line.startswith("|")]
+    return [line.strip() for line in lines if line.removeprefix("    ").startswith(PROGRAMS)]
+
+
+def complaint(command: str, folder: pathlib.Path) -> str | None:
+    """What is wrong with a command by the program that it names, without running it."""
+    first, *words = shlex.split(command, comments=True)
+    options = {word.split("=")[0] for word in words if word.startswith("--")}
+    if first == "make":
+        targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        return None if set(words) <= set(targets) else "no such target"
+    if first == "python":
+        script = next((path for path in (ROOT / words[0], folder / words[0]) if path.exists()), None)
+        if script is None:
+            return "no such script"
+        known = set(re.findall(r'"(--[\w-]+)"', script.read_text()))
+        return None if options <= known else f"unknown options {sorted(options - known)}"
+    if first == "lightning-pac":
+        try:
+            _, unknown = cli.build_parser().parse_known_args(words)
+        except SystemExit:
+            return "not understood"
+        passed_on = words[0] in ("fit", "validate", "test", "predict", "check")
+        return f"unknown words {unknown}" if unknown and not passed_on else None
+    return None  # pip, git, curl and cd are not ours
+
+
+@pytest.mark.parametrize("page", SHOWN, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_names_what_exists(page):
+    assert {command: complaint(command, page.parent) for command in commands(page)} == dict.fromkeys(commands(page))
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["make dmeo", "python nowhere.py", "python examples/vision/demo.py --epoch 2", "lightning-pac calibrate --epoch 3"],
+)
+def test_a_command_that_names_nothing_is_noticed(command):
+    assert complaint(command, ROOT) is not None
+
+
+def test_the_quick_start_says_what_readme_shows(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "README.md").read_text()
+    shown = next(block["text"] for block in FENCE.finditer(page) if block["language"] == "text").splitlines()
+    said: list[str] = []
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            said.append(record.getMessage())
+
+    listener = Listener()
+    logger = logging.getLogger("lightning.pytorch.utilities.rank_zero")
+    logger.addHandler(listener)
+    try:
+        exec(compile(steps(ROOT / "README.md")[0], "README.md", "exec"), {"__name__": "page"})
+    finally:
+        logger.removeHandler(listener)
+    for line in shown:
+        assert any(message.startswith(line) for message in said), line
+    assert len(shown) == 2
+
+
+# What needs data that are not in the repository, or runs until it is stopped (the suite starts a server elsewhere).
+NOT_BY_ITSELF = ("--data-root", "--bean-file", "lightning-pac serve", "curl", "git ", "pip ", "cd ", "make ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", EXAMPLES, ids=lambda page: page.parent.name)
+def test_the_commands_of_an_example_run(page, tmp_path):
+    folder = tmp_path / "examples" / page.parent.name
+    shutil.copytree(page.parent, folder, ignore=shutil.ignore_patterns("runs", "*logs"))
+    for command in commands(page):
+        if any(part in command for part in NOT_BY_ITSELF):
+            continue
+        words = shlex.split(command, comments=True)
+        program = [sys.executable, *(["-m", "lightning_pac"] if words[0] == "lightning-pac" else [])]
+        where = tmp_path if words[1].startswith("examples/") else folder
+        done = subprocess.run([*program, *words[1:]], cwd=where, capture_output=True, text=True, timeout=900)
+        assert done.returncode == 0, (command, done.stderr[-3000:])

@@ -3,6 +3,7 @@
 import lightning.pytorch as pl
 
 from lightning_pac.accountants import Guarantee, PrivacyCard
+from lightning_pac.accountants.card import at_most
 from lightning_pac.callbacks._private_run import PrivateRun
 from lightning_pac.randomness import missing_tail
 from lightning_pac.scenarios import TwoWorldScenario
@@ -26,7 +27,7 @@ def make_card(run: PrivateRun) -> PrivacyCard:
             success,
             "probability",
             f"An attacker who sees the trained model and every step of its training{average} and must say which of the "
-            f"two worlds the data come from is right at most {100 * success:.4g} % of the time; a coin gets 50 %.",
+            f"two worlds the data come from is right at most {at_most(success)} of the time; a coin gets 50 %.",
         ),
         Guarantee(
             accountant.metric_name.removeprefix("privacy/"),

@@ -65,6 +65,14 @@ def describe_loader(dataloader: Any) -> Sampling:
     _check_each_record_once(dataloader.dataset)
     if isinstance(dataloader, PrivateDataLoader):
         return dataloader.sampling
+    if (
+        type(dataloader).__iter__ is not DataLoader.__iter__
+        and type(dataloader).__module__.split(".")[0] != "torchdata"
+    ):
+        raise ValueError(
+            f"{type(dataloader).__name__} iterates in its own way, and nothing bounds how often it yields a record: "
+            f"use torch's DataLoader, or {WAY_OUT}."
+        )
     batch_sampler = dataloader.batch_sampler
     if batch_sampler is None:
         raise ValueError(

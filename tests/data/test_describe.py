@@ -40,6 +40,13 @@ from lightning_pac.data import (
 DATA: Any = range(100)
 
 
+class Repeating(DataLoader[Any]):
+    """Every batch twice in a row, as for repeated augmentation."""
+
+    def __iter__(self) -> Any:
+        return (batch for batch in super().__iter__() for _ in range(2))
+
+
 def load(**kwargs: Any) -> DataLoader[Any]:
     return DataLoader(DATA, **kwargs)
 
@@ -162,6 +169,7 @@ class MyBatchSampler(BatchSampler):
             "RandomSampler draws 150 of 100 records without replacement",
         ),
         (load(batch_size=8, sampler=SubsetRandomSampler([1, 1, 2])), ValueError, "SubsetRandomSampler holds records"),
+        (Repeating(DATA, batch_size=2), ValueError, "Repeating iterates in its own way"),
         (DataLoader(Subset(DATA, [3, 3]), batch_size=2), ValueError, "Subset holds records twice"),
         (DataLoader(Subset(DATA, np.array([3, 3])), batch_size=2), ValueError, "Subset holds records twice"),
         (DataLoader(Subset(DATA, [-1, len(DATA) - 1]), batch_size=2), ValueError, "Subset holds records twice"),

@@ -49,7 +49,7 @@ def write_report(directory: str | Path, output: str | Path | None = None) -> Pat
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=jinja2.StrictUndefined
     )
-    environment.filters["percent"] = lambda value: f"{100 * value:.1f} %"
+    environment.filters["percent"] = lambda value: f"{100 * value:.1f}\N{NO-BREAK SPACE}%"
     page = environment.get_template("page.html.j2").render(
         title=Path(directory).resolve().name,
         version=__version__,

@@ -105,7 +105,7 @@ def test_private_answers_are_told_by_their_guarantees(tmp_path):
     assert meaning in page
     assert "promises nothing" not in page
     assert "worlds differ in a few records" not in page
-    assert "57.0 %" in page
+    assert "57.0\N{NO-BREAK SPACE}%" in page
     assert page.count("<figure>") == 2
 
 
@@ -133,10 +133,10 @@ def test_the_page_says_what_the_numbers_mean_and_needs_no_other_file(runs):
     assert page == (runs / "report.html").read_text()
     assert "private.</strong>\n\nIt ended at epsilon 5.9 at order 4 (srpp_joint_epsilon)" in page
     assert "The secret.</strong> How many sevens there are." in page
-    assert "guesses the secret right at most\n79.0 % of the time" in page
+    assert "guesses the secret right at most\n79.0\N{NO-BREAK SPACE}% of the time" in page
     assert "this run promises nothing about the secret" in page
-    assert "53.0 % (50.0 % to 56.0 %)" in page
-    assert "87.5 %" in page
+    assert "53.0 % (50.0 % to 56.0 %)".replace(" %", "\N{NO-BREAK SPACE}%") in page
+    assert "87.5\N{NO-BREAK SPACE}%" in page
     assert "Digits &lt;private&gt;" in page
     assert not re.findall(r'(?:src|href)="(?!data:)', page)
     figures = re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', page)

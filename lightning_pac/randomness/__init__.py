@@ -8,13 +8,14 @@ noise alone would publish the value modulo the grid.
 
 from lightning_pac.randomness.generator import SecureGenerator, secure_generator
 from lightning_pac.randomness.global_generators import seed_globally_in_secret
-from lightning_pac.randomness.grid import missing_tail, release_grid, round_to_grid
+from lightning_pac.randomness.grid import missing_tail, release_grid, round_to_grid, round_up
 
 __all__ = [
     "SecureGenerator",
     "missing_tail",
     "release_grid",
     "round_to_grid",
+    "round_up",
     "secure_generator",
     "seed_globally_in_secret",
 ]

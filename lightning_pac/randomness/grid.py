@@ -9,7 +9,7 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["missing_tail", "release_grid", "round_to_grid"]
+__all__ = ["missing_tail", "release_grid", "round_to_grid", "round_up"]
 
 Value = TypeVar("Value", float, npt.NDArray[np.floating[Any]], "torch.Tensor")
 
@@ -38,6 +38,21 @@ def round_to_grid(value: Value, step: float) -> Value:
         rounded: npt.NDArray[np.floating[Any]] = np.rint(value / step) * step
         return rounded
     return (value / step).round_().mul_(step)
+
+
+def round_up(value: float, step: float) -> float:
+    r"""The least multiple of h that is not below a value with its one-sided noise: $h \lceil x / h \rceil$.
+
+    Args:
+        value: The value *with* its noise.
+        step: h, a power of two (see `release_grid`).
+
+    Example:
+        >>> round_up(0.30, 0.25)
+        0.5
+    """
+    check_step(step)
+    return step * math.ceil(value / step)
 
 
 def release_grid(sigma: float) -> float:

@@ -1,7 +1,9 @@
 """One-sided noise for differential privacy against a linear program, an independent FFT and hand-made attacks."""
 
+import itertools
 import math
 import warnings
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -337,3 +339,26 @@ def test_the_vuvuzela_setting():
         assert _composed_delta(p, math.log(2), ups, 250_000 - ups, step=1e-5) <= 1e-4
     # The bound is tight enough to tell: half of epsilon is more than this noise can promise.
     assert _composed_delta(p, math.log(2) / 2, 250_000, 0, step=1e-5) > 1e-4
+
+
+def _exact_delta(noise, epsilon):
+    """The delta of what is drawn, in rational arithmetic."""
+    ends = [0, *(int(end) for end in noise._cumulative)]
+    units = [high - low for low, high in itertools.pairwise(ends)]
+    factor, here, there = Fraction(math.exp(epsilon)), [*units, 0], [0, *units]
+    sides = ((here, there), (there, here))
+    return max(sum(max(Fraction(0), a - factor * b) for a, b in zip(*side, strict=True)) for side in sides) / ends[-1]
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.01, 1e-12), (0.3, 1e-13), (1.0, 1e-4), (3.0, 1e-13), (8.0, 1e-6)])
+def test_what_is_drawn_keeps_delta_after_its_probabilities_are_rounded(epsilon, delta):
+    assert _exact_delta(PositiveNoise.for_dp(epsilon, delta), epsilon) <= Fraction(delta)
+    # The optimum itself, rounded, does not: the comparison sees a part in 10^13.
+    rounded = DiscreteNoise(optimal_release(epsilon, delta))
+    assert abs(_exact_delta(rounded, epsilon) / Fraction(delta) - 1) > 1e-14
+
+
+def test_a_delta_that_rounding_would_spoil_is_refused():
+    assert _exact_delta(DiscreteNoise(optimal_release(0.01, 1e-18)), 0.01) > 100 * Fraction(1e-18)
+    with pytest.raises(ValueError, match=r"rounded to 2\*\*-50: .* it must be at least"):
+        PositiveNoise.for_dp(0.01, 1e-18)

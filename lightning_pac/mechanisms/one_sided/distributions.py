@@ -1,16 +1,22 @@
 """Noise on {0..R}: an additive, never negative amount, drawn securely."""
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
 from lightning_pac.randomness import SecureGenerator, secure_generator
 
-__all__ = ["DiscreteNoise", "stretch"]
+__all__ = ["DiscreteNoise", "UnresolvedDeltaError", "kept_delta", "stretch"]
 
 Array = npt.NDArray[np.float64]
 
 # Probabilities are held as multiples of 2**-62, so that what is drawn is what was accounted for.
 _UNITS = 2**62
+
+
+class UnresolvedDeltaError(ValueError):
+    """A delta so small that rounding the probabilities would spoil it."""
 
 
 class DiscreteNoise:
@@ -91,6 +97,31 @@ class DiscreteNoise:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(max_value={self.max_value}, mean={self.mean:.6g})"
+
+
+def kept_delta(epsilon: float, delta: float, compositions: int, size: int) -> float:
+    r"""What noise must be designed for, so that it keeps delta when its probabilities are rounded.
+
+    Rounding R probabilities to multiples of $2^{-62}$, after arithmetic in float64 with a dozen roundings each, moves a
+    mass of at most $\tau = R / 2^{62} + 2^{-50}$, and that of T draws by T times as much. Laws that close to an
+    (epsilon, delta)-DP pair are so with $\delta + (1 + e^\epsilon) T \tau$. Ours.
+
+    Args:
+        epsilon: Privacy parameter of all releases together.
+        delta: Failure probability of all releases together.
+        compositions: T.
+        size: R.
+
+    Raises:
+        UnresolvedDeltaError: If rounding takes more than half of delta.
+    """
+    lost = (math.exp(min(epsilon, 700.0)) + 1.0) * compositions * (size / _UNITS + 2.0**-50)
+    if lost > 0.5 * delta:
+        raise UnresolvedDeltaError(
+            f"delta={delta:g} is too small for probabilities that are rounded to 2**-50: with "
+            f"epsilon={epsilon:g}, {compositions} releases and {size} values it must be at least {2 * lost:.2g}."
+        )
+    return delta - lost
 
 
 def stretch(probabilities: npt.ArrayLike, sensitivity: int) -> Array:

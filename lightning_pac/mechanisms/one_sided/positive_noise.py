@@ -8,7 +8,7 @@ import numpy.typing as npt
 from scipy.optimize import brentq
 
 from lightning_pac.mechanisms.one_sided.composed_release import Accounting, ComposedRelease, default_max_value
-from lightning_pac.mechanisms.one_sided.distributions import DiscreteNoise, stretch
+from lightning_pac.mechanisms.one_sided.distributions import DiscreteNoise, UnresolvedDeltaError, kept_delta, stretch
 from lightning_pac.mechanisms.one_sided.maximal_leakage import LeakageChannel, optimal_channel
 from lightning_pac.mechanisms.one_sided.pac_release import PACNoise, optimal_pac_noise
 from lightning_pac.mechanisms.one_sided.single_release import optimal_release
@@ -86,7 +86,7 @@ class PositiveNoise:
 
         Raises:
             ValueError: If an argument is out of range, or no noise within `max_value` is private enough; the message
-                says the least one that works.
+                says the least one that works. If delta is too small for probabilities of 62 bits.
         """
         _check(epsilon, delta, compositions, max_value, second_moment, sensitivity, accounting)
         if epsilon is None:
@@ -134,11 +134,12 @@ def _least_moment(
 ) -> npt.NDArray[np.float64]:
     limit = None if max_value is None else (max_value + 1) // sensitivity - 1
     if compositions == 1:
-        p = optimal_release(epsilon, delta)
+        p = _single_release(epsilon, delta, sensitivity)
         least = p.size - 1
     else:
         limit = default_max_value(epsilon, delta, compositions) if limit is None else limit
-        design = ComposedRelease(delta, compositions, max(limit, 1), accounting)
+        kept = kept_delta(epsilon, delta, compositions, sensitivity * (limit + 1))
+        design = ComposedRelease(kept, compositions, max(limit, 1), accounting)
         found = design.minimize_moment(epsilon) if limit >= 1 else None
         if found is not None:
             return found
@@ -173,11 +174,15 @@ def _least_epsilon(
     def solve(log_epsilon: float) -> float:
         epsilon = math.exp(log_epsilon)
         range_end = default_max_value(epsilon, delta, compositions) if limit is None else limit
-        if compositions == 1:
-            p = optimal_release(epsilon, delta)
-            candidate = p if limit is None or p.size <= limit + 1 else None
-        else:
-            candidate = ComposedRelease(delta, compositions, max(1, range_end), accounting).minimize_moment(epsilon)
+        try:
+            if compositions == 1:
+                p = _single_release(epsilon, delta, sensitivity)
+                candidate = p if limit is None or p.size <= limit + 1 else None
+            else:
+                kept = kept_delta(epsilon, delta, compositions, sensitivity * (range_end + 1))
+                candidate = ComposedRelease(kept, compositions, max(1, range_end), accounting).minimize_moment(epsilon)
+        except UnresolvedDeltaError:
+            candidate = None
         if candidate is None:
             return 50.0
         found[log_epsilon] = candidate
@@ -201,6 +206,12 @@ def _least_epsilon(
     within = [key for key, p in found.items() if _second_moment(stretch(p, sensitivity)) <= second_moment]
     best = min(within)
     return found[best], math.exp(best)
+
+
+def _single_release(epsilon: float, delta: float, sensitivity: int) -> npt.NDArray[np.float64]:
+    """The optimum for what is left of delta once its probabilities are rounded, which takes one value more at most."""
+    size = optimal_release(epsilon, delta).size + 1
+    return optimal_release(epsilon, kept_delta(epsilon, delta, 1, sensitivity * size))
 
 
 def _second_moment(p: npt.NDArray[np.float64]) -> float:

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from lightning_pac.mechanisms.one_sided.biased_laplace import biased_laplace_location
 from lightning_pac.mechanisms.one_sided.distributions import DiscreteNoise
-from lightning_pac.randomness import SecureGenerator, secure_generator
+from lightning_pac.randomness import SecureGenerator, release_grid, round_up, secure_generator
 
 __all__ = ["TruncatedLaplace", "discrete_truncated_gaussian"]
 
@@ -70,15 +70,15 @@ class TruncatedLaplace:
         return np.where((values >= 0) & (values <= self.max_value), logs, -np.inf)
 
     def sample(self, size: int | tuple[int, ...] = ()) -> Array:
-        """Draw values of that shape by inversion, with 53 secure bits each."""
+        """Draw values of that shape by inversion, with 53 secure bits each; show none of them, but `pad`."""
         sided = 2.0 * (self._generator or secure_generator()).uniform(size) - 1.0
         reach = -math.expm1(-0.5 * self.max_value / self.scale)
         distance = -self.scale * np.log1p(-np.abs(sided) * reach)
         return np.clip(self.mean + np.sign(sided) * distance, 0.0, self.max_value)
 
     def pad(self, value: float) -> float:
-        """The value plus one draw: what an observer may see in its place."""
-        return float(value) + float(self.sample())
+        """The value plus one draw, rounded up to a public grid: what an observer may see in its place."""
+        return round_up(float(value) + float(self.sample()), release_grid(min(self.scale, self.max_value)))
 
 
 def discrete_truncated_gaussian(location: float, scale: float, max_value: int) -> DiscreteNoise:

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import log_ndtr, logsumexp, ndtri_exp
 
-from lightning_pac.randomness import SecureGenerator, secure_generator
+from lightning_pac.randomness import SecureGenerator, release_grid, round_up, secure_generator
 
 __all__ = ["TruncatedGaussian"]
 
@@ -18,7 +18,7 @@ class TruncatedGaussian:
 
     Args:
         location: mu, the mode where it lies in [0, R].
-        scale: sigma, positive; infinite is the uniform distribution.
+        scale: sigma, positive and finite; far above max_value it is as good as uniform.
         max_value: R, positive.
         generator: Source of the draws; None takes the process's secure generator.
 
@@ -38,8 +38,8 @@ class TruncatedGaussian:
             raise ValueError(
                 f"max_value must be positive and finite, got {max_value!r}: one-sided noise lies in [0, R]."
             )
-        if not scale > 0.0 or not math.isfinite(location):
-            raise ValueError(f"scale must be positive and location finite, got {scale!r} and {location!r}.")
+        if not 0.0 < scale < math.inf or not math.isfinite(location):
+            raise ValueError(f"scale must be positive, and it and location finite, got {scale!r} and {location!r}.")
         self.location, self.scale, self.max_value = float(location), float(scale), float(max_value)
         self._generator = generator
         self._low, self._high = -self.location / self.scale, (self.max_value - self.location) / self.scale
@@ -85,7 +85,7 @@ class TruncatedGaussian:
         return np.where((values >= 0) & (values <= self.max_value), logs, -np.inf)
 
     def sample(self, size: int | tuple[int, ...] = ()) -> Array:
-        """Draw values of that shape by inversion, with 53 secure bits each."""
+        """Draw values of that shape by inversion, with 53 secure bits each; show none of them, but `pad`."""
         uniform = (self._generator or secure_generator()).uniform(size)
         if self._flat:
             fraction = uniform
@@ -97,8 +97,8 @@ class TruncatedGaussian:
         return values
 
     def pad(self, value: float) -> float:
-        """The value plus one draw: what an observer may see in its place."""
-        return float(value) + float(self.sample())
+        """The value plus one draw, rounded up to a public grid: what an observer may see in its place."""
+        return round_up(float(value) + float(self.sample()), release_grid(min(self.scale, self.max_value)))
 
     def _moment(self, power: int) -> float:
         points, weights = self._quadrature()

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import zipfile
@@ -13,6 +14,7 @@ import lightning_pac
 
 PACKAGE = pathlib.Path(lightning_pac.__file__).parent
 ROOT = PACKAGE.parent
+REPOSITORY = "https://github.com/lightning-pac/lightning-pac/blob/main/"
 SHOW_RECIPES = (
     "import lightning_pac; from lightning_pac.cli import recipes;"
     "print(lightning_pac.__file__); print(recipes.recipe_directory()); print(*recipes.recipe_names())"
@@ -47,6 +49,17 @@ def test_the_wheel_holds_every_module_and_every_recipe(wheel: pathlib.Path) -> N
     assert recipes
     assert modules | recipes | {"lightning_pac/py.typed"} <= names
     assert not {name for name in names if name.startswith(("tests/", "docs/", "examples/", "callbacks/"))}
+
+
+def test_links_of_the_readme_lead_somewhere_from_a_registry_too(wheel: pathlib.Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        description = archive.read(name).decode().partition("\n\n")[2]
+    links = re.findall(r"\]\(([^)]+)\)", description)
+    inside = [link.removeprefix(REPOSITORY) for link in links if link.startswith(REPOSITORY)]
+    assert len(inside) > 20
+    assert all(link.startswith("https://") for link in links)
+    assert [path for path in inside if not (ROOT / path.partition("#")[0]).exists()] == []
 
 
 def test_recipes_are_found_in_an_unpacked_wheel(wheel: pathlib.Path, tmp_path: pathlib.Path) -> None:

@@ -105,11 +105,14 @@ def _reusable(noise, releases):
 
 def test_a_threshold_attack_on_a_live_trainer_stays_below_the_bound():
     steps = 60
-    bare, hidden = _attack(steps, unit=0.005)
     bound = dp_success_bound(0.5, 0.05)
-    assert bare > 0.9
-    # 58 test observations: 5.2 standard deviations above the bound, 1e-7.
-    assert hidden < bound + 5.2 * math.sqrt(bound * (1 - bound) / (steps - 2))
+    for _ in range(4):  # where the machine is too busy to tell bare durations apart, padded ones prove nothing
+        bare, hidden = _attack(steps, unit=0.005)
+        # 58 test observations: 5.2 standard deviations above the bound, 1e-7 each time.
+        assert hidden < bound + 5.2 * math.sqrt(bound * (1 - bound) / (steps - 2))
+        if bare > 0.9:
+            return
+    pytest.fail(f"The attack on bare durations succeeds in {bare:.3f} only, so it is none.")
 
 
 @pytest.mark.slow

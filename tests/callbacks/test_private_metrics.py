@@ -164,13 +164,16 @@ def test_past_the_budget_the_last_value_is_repeated_with_a_warning(tmp_path: Pat
 
 
 def test_early_stopping_sees_the_noised_value(tmp_path: Path) -> None:
-    private = PrivateMetrics(["val/accuracy"], SCENARIO, epsilon=10.0, ledger=tmp_path / "study.db")
-    stopping = EarlyStopping("val/accuracy", mode="max", patience=1)
-    fitted = trainer(tmp_path, private, stopping, max_epochs=1, limit_train_batches=1)
-    fitted.fit(Validated(), loader(), loader())
-    # An exact accuracy is a whole number of the 120 records.
-    hits = float(stopping.best_score) * 120
-    assert abs(hits - round(hits)) > 1e-4
+    distances = []
+    for number in range(2):
+        private = PrivateMetrics(["val/accuracy"], SCENARIO, epsilon=10.0, ledger=tmp_path / f"{number}.db")
+        stopping = EarlyStopping("val/accuracy", mode="max", patience=1)
+        fitted = trainer(tmp_path, private, stopping, max_epochs=1, limit_train_batches=1)
+        fitted.fit(Validated(), loader(), loader())
+        hits = float(stopping.best_score) * 120
+        distances.append(abs(hits - round(hits)))
+    # An exact accuracy is a whole number of the 120 records; a noised one comes as close twice with chance 4e-8.
+    assert max(distances) > 1e-4
 
 
 @pytest.mark.parametrize(

@@ -38,9 +38,10 @@ def squared_norm_of_sum(squares: Tensor, sizes: Tensor) -> Tensor:
     r"""Squared norms of sums of terms, raised by what rounding may have taken from them.
 
     Terms that cancel leave a norm that is smaller than the rounding of what they were, in the norm and again where they
-    are added up with those of other records. With $\gamma (\sum_t \lVert x_t \rVert)^2$ added, no computed norm was seen to
-    be too small ($\gamma$ is measured, with a margin of four, and not derived), and no clipped term is longer than $C / \sqrt{\gamma}$, about 724 C. Terms without cancellation gain
-    next to nothing: T of equal length in random directions $\gamma T$ of their square. Ours.
+    are added up with those of other records. With $\gamma (\sum_t \lVert x_t \rVert)^2$ added, no norm was seen to be
+    too small ($\gamma$ is measured, with a margin of four, and not derived), and no clipped term is longer than
+    $C / \sqrt{\gamma}$, about 724 C. Terms without cancellation gain next to nothing: T of equal length in random
+    directions $\gamma T$ of their square. Ours.
 
     Args:
         squares: As computed, shape (n,).

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_pac import SRPPSGD, Poisson, TwoWorldScenario
-from lightning_pac.callbacks._noisy_sum import NoisySum
+from lightning_pac.callbacks.srpp_sgd.step.noisy_sum import NoisySum
 from lightning_pac.gradients.engine import GradientEngine
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lightning_pac.accountants import PrivacyLedger
+from lightning_pac.ledger import PrivacyLedger
 from lightning_pac.mechanisms import AdaptiveComposition, PACResponder
 from lightning_pac.scenarios import BalancedSubsets
 

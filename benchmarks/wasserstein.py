@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 
-from lightning_pac.mechanisms.wasserstein import slice_sensitivities
+from lightning_pac.mechanisms.sliced_wasserstein import slice_sensitivities
 from lightning_pac.scenarios import AttributeScenario, SliceProfile
 
 SIZES = {"White": 25_933, "Black": 2_817, "Asian-Pac-Islander": 895, "Amer-Indian-Eskimo": 286, "Other": 231}

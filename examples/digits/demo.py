@@ -20,9 +20,9 @@ from lightning.pytorch.loggers import CSVLogger
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from lightning_pac.accountants import Estimate, PrivacyCard
 from lightning_pac.audits import likelihood_ratio_attack, loss_threshold_attack
 from lightning_pac.callbacks import SRPPSGD
+from lightning_pac.cards import Estimate, PrivacyCard
 from lightning_pac.cli import main as lightning_pac
 from lightning_pac.scenarios import EpochShuffle, Poisson, Sampling
 

@@ -1,8 +1,9 @@
 """Whether the best known attack agrees with the bound."""
 
+from lightning_pac import _moved
 from lightning_pac.audits.attack_result import AttackResult, proportion_interval
 from lightning_pac.audits.attribute import AttributeAttackResult, gaussian_map_attack
-from lightning_pac.audits.decoder_leakage import DecoderLeakage, decoder_leakage
+from lightning_pac.audits.decoder_estimate import DecoderLeakage, decoder_leakage
 from lightning_pac.audits.empirical_likelihood import (
     cluster_confidence,
     empirical_likelihood_attack,
@@ -18,7 +19,7 @@ from lightning_pac.audits.membership import (
     simulate_beliefs,
 )
 from lightning_pac.audits.recovery import RecoveryAudit, informed_membership_prior, recovery_attack
-from lightning_pac.audits.sliced_divergence import gaussian_mixture_divergence, sliced_divergence
+from lightning_pac.audits.sliced_estimate import gaussian_mixture_divergence, sliced_divergence
 
 __all__ = [
     "AttackResult",
@@ -44,3 +45,6 @@ __all__ = [
     "simulate_beliefs",
     "sliced_divergence",
 ]
+
+_moved.keep_function("audits", "decoder_leakage")
+_moved.keep_function("audits", "sliced_divergence")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from scipy import stats
 
-from lightning_pac.accountants.card import Estimate
+from lightning_pac.cards import Estimate
 
 __all__ = ["AttackResult", "proportion_interval"]
 

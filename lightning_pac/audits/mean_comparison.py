@@ -7,8 +7,7 @@ import numpy.typing as npt
 from scipy import stats
 
 from lightning_pac.accountants.bounds import dp_epsilon_for_success, membership_success_bound
-from lightning_pac.mechanisms.gaussian import GaussianNoise, NoiseRule, calibrate_gaussian
-from lightning_pac.mechanisms.individual import individual_noise
+from lightning_pac.mechanisms.pac_noise import GaussianNoise, NoiseRule, calibrate_gaussian, individual_noise
 from lightning_pac.scenarios.secret_space import SecretSpace
 
 __all__ = ["MeanComparison", "compare_private_means"]

@@ -10,11 +10,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from typing_extensions import override
 
-from lightning_pac.callbacks._trainer_only import TrainerCallback
+from lightning_pac.callbacks.shared import TrainerCallback
 from lightning_pac.callbacks.srpp_sgd import SRPPSGD
 from lightning_pac.mechanisms import OutputLaw, ReleasedMechanism
-from lightning_pac.modules.srpac import Decoder, Perturbation, SecretTable, StackelbergGame
-from lightning_pac.modules.srpac.play import Penalty
+from lightning_pac.modules.srpac import Decoder, Penalty, Perturbation, SecretTable, StackelbergGame
 
 __all__ = ["SRPACDecoder"]
 

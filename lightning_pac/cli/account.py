@@ -8,7 +8,8 @@ from lightning_pac.cli.bounds import parse_budget
 from lightning_pac.cli.common import add_command, print_json, print_table
 
 if TYPE_CHECKING:
-    from lightning_pac.accountants import LedgerAccount, PrivacyCard, PrivacyLedger
+    from lightning_pac.cards import PrivacyCard
+    from lightning_pac.ledger import LedgerAccount, PrivacyLedger
 
 __all__ = ["add_parser", "run"]
 
@@ -43,7 +44,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Show a ledger, adopt it, or change a budget in it."""
-    from lightning_pac.accountants import PrivacyLedger
+    from lightning_pac.ledger import PrivacyLedger
 
     action = args.words.pop(0) if args.words[0] in ("adopt", "budget") and len(args.words) > 1 else "show"
     if len(args.words) > (2 if action == "budget" else 1):
@@ -65,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _adopt(path: str, as_json: bool) -> int:
-    from lightning_pac.accountants import adopt_ledger
+    from lightning_pac.ledger import adopt_ledger
 
     with _open_existing(path) as ledger:
         names = adopt_ledger(ledger)
@@ -152,14 +153,14 @@ def _find_account(ledger: "PrivacyLedger", name: str) -> "LedgerAccount":
 
 def _open_existing(path: str) -> "PrivacyLedger":
     """A ledger for writing, which is not made if there is none."""
-    from lightning_pac.accountants import PrivacyLedger
+    from lightning_pac.ledger import PrivacyLedger
 
     PrivacyLedger.read_only(path).close()
     return PrivacyLedger(path)
 
 
 def _describe(ledger: "PrivacyLedger") -> dict[str, Any]:
-    from lightning_pac.accountants import describe_currency
+    from lightning_pac.ledger import describe_currency
 
     return {
         "path": str(ledger.path),
@@ -195,7 +196,7 @@ def _describe(ledger: "PrivacyLedger") -> dict[str, Any]:
 
 
 def _show(ledger: "PrivacyLedger") -> None:
-    from lightning_pac.accountants import describe_currency
+    from lightning_pac.ledger import describe_currency
 
     columns: tuple[str, ...] = ("account", "currency", "spent", "budget", "left", "charges", "starts")
     print_table(str(ledger.path), columns, [_row(account) for account in ledger.accounts()])
@@ -219,7 +220,7 @@ def _card(account: "LedgerAccount") -> "PrivacyCard | None":
     if "membership_prior" not in account.declaration:
         return account.card
     # A responder may be answering at this moment: its card is made from what is spent now.
-    from lightning_pac.mechanisms.responder_card import responder_card
+    from lightning_pac.mechanisms.responses import responder_card
 
     return responder_card(account)
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from lightning_pac.cli.common import add_command, add_pool_options, make_pool, print_json, print_table
 
 if TYPE_CHECKING:
-    from lightning_pac.accountants import LedgerAccount, PrivacyLedger
-    from lightning_pac.mechanisms.recorded_answers import RecordedAnswers
+    from lightning_pac.ledger import LedgerAccount, PrivacyLedger
+    from lightning_pac.mechanisms.responses import RecordedAnswers
     from lightning_pac.scenarios import SecretSpace
 
 __all__ = ["add_parser", "run"]
@@ -49,7 +49,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Play the games and print success beside the bound; exit code 1 where an attack refutes it."""
-    from lightning_pac.accountants import PrivacyLedger
+    from lightning_pac.ledger import PrivacyLedger
 
     if args.trials < 1:
         raise ValueError(f"{args.trials} games show nothing: give --trials of at least 1.")
@@ -129,8 +129,8 @@ def _account(ledger: "PrivacyLedger", name: str | None, space: "SecretSpace") ->
 
 
 def _answers(ledger: "PrivacyLedger", account: "LedgerAccount") -> "list[RecordedAnswers]":
-    from lightning_pac.accountants.transcript import read_entries
-    from lightning_pac.mechanisms.recorded_answers import RecordedAnswers
+    from lightning_pac.ledger import read_entries
+    from lightning_pac.mechanisms.responses import RecordedAnswers
 
     answers = [RecordedAnswers.decode(entry.payload) for entry in read_entries(ledger, account)]
     if not answers:
@@ -181,7 +181,7 @@ def _audit_given(
 
 
 def _check_values(ledger: "PrivacyLedger", account: "LedgerAccount", secret: Path | None) -> None:
-    from lightning_pac.accountants.transcript import read_entries
+    from lightning_pac.ledger import read_entries
 
     if account.num_charges == 0:
         raise ValueError(f"Account {account.name!r} of {ledger.path} has no values yet: there is nothing to attack.")
@@ -207,10 +207,10 @@ def _attack_given(
     """Success of the attack on the pool's records, from what was really released."""
     import operator
 
-    from lightning_pac.accountants.transcript import answers_for
     from lightning_pac.audits import membership_attack
+    from lightning_pac.ledger import answers_for
     from lightning_pac.mechanisms import AdaptiveComposition
-    from lightning_pac.mechanisms.secret_account import recorded_belief
+    from lightning_pac.mechanisms.privatization import recorded_belief
 
     secret = space.load_secret(path)
     if not answers_for(ledger, account, secret.key):

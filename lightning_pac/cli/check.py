@@ -130,7 +130,7 @@ def _dry_run(words: list[str]) -> dict[str, Any]:
 
 
 def _guarantee(callback: "SRPPSGD", trainer: "pl.Trainer") -> dict[str, Any]:
-    from lightning_pac.accountants import PrivacyLedger
+    from lightning_pac.ledger import PrivacyLedger
 
     account = callback.account
     assert account is not None

@@ -96,7 +96,7 @@ def _show(keys: "APIKeys", ledger: Path | None, as_json: bool) -> int:
 
 def _spent(path: Path) -> dict[str, tuple[int, float]]:
     """Answers and nats of each key that a ledger knows."""
-    from lightning_pac.accountants import PrivacyLedger
+    from lightning_pac.ledger import PrivacyLedger
     from lightning_pac.serve.batch_answers import KEY_CURRENCY
 
     with PrivacyLedger.read_only(path) as ledger:

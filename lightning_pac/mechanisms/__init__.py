@@ -1,49 +1,74 @@
-"""Where noise enters, and how much of it."""
+"""Mechanisms: where noise enters, and how much of it."""
 
-from lightning_pac.mechanisms.auto_pac import confidence_auto_pac
-from lightning_pac.mechanisms.canonical import (
-    AlignBasis,
-    AlignClusters,
-    CanonicalForm,
-    FixedForest,
-    FixSigns,
-    SortRows,
-)
-from lightning_pac.mechanisms.certificate import Certificate, certify_finite_secret, donsker_varadhan_correction
-from lightning_pac.mechanisms.composition import AdaptiveComposition
-from lightning_pac.mechanisms.coordinate import StreamingCoordinateNoise
-from lightning_pac.mechanisms.estimators import FittedEstimator
-from lightning_pac.mechanisms.filters import FilteredLabels, bayes_filter, hypothesis_filter
-from lightning_pac.mechanisms.gaussian import GaussianNoise, NoiseRule, calibrate_gaussian
-from lightning_pac.mechanisms.individual import coupled_differences, individual_noise
-from lightning_pac.mechanisms.joint_release import JointRelease
-from lightning_pac.mechanisms.lattice import LatticeNoise, calibrate_lattice
-from lightning_pac.mechanisms.mixture_noise import MixtureNoise
-from lightning_pac.mechanisms.noise_certificate import bounded_output_information, certify_noise, logdet_information
-from lightning_pac.mechanisms.non_gaussianity import (
+from lightning_pac import _moved
+from lightning_pac.mechanisms.certified import (
+    BoundedOutputs,
+    Certificate,
+    Composed,
+    FiniteOutputs,
+    JointRelease,
+    KnownMoments,
+    MixtureNoise,
+    OutputLaw,
+    ReleasedMechanism,
+    bounded_output_information,
     certified_correction,
+    certify_finite_secret,
+    certify_mechanism,
+    certify_noise,
+    compose_releases,
     density_critic,
+    donsker_varadhan_correction,
+    logdet_information,
     sliced_wasserstein_correction,
     transport_critic,
 )
 from lightning_pac.mechanisms.one_sided import PositiveNoise
-from lightning_pac.mechanisms.output_laws import BoundedOutputs, FiniteOutputs, KnownMoments, OutputLaw
-from lightning_pac.mechanisms.privatization import privatize
-from lightning_pac.mechanisms.privatized_output import PrivatizedOutput
-from lightning_pac.mechanisms.release import BatchRelease, Release
-from lightning_pac.mechanisms.released import Composed, ReleasedMechanism, certify_mechanism, compose_releases
-from lightning_pac.mechanisms.responder import PACResponder
-from lightning_pac.mechanisms.secret_account import released_values
-from lightning_pac.mechanisms.sliced_calibration import (
+from lightning_pac.mechanisms.pac_noise import (
+    GaussianNoise,
+    LatticeNoise,
+    NoiseRule,
+    StreamingCoordinateNoise,
+    calibrate_gaussian,
+    calibrate_lattice,
+    confidence_auto_pac,
+    coupled_differences,
+    individual_noise,
+)
+from lightning_pac.mechanisms.privatization import (
+    AlignBasis,
+    AlignClusters,
+    CanonicalForm,
+    FittedEstimator,
+    FixedForest,
+    FixSigns,
+    PrivatizedOutput,
+    SortRows,
+    privatize,
+    released_values,
+)
+from lightning_pac.mechanisms.responses import (
+    AdaptiveComposition,
+    BatchRelease,
+    FilteredLabels,
+    PACResponder,
+    Release,
+    bayes_filter,
+    hypothesis_filter,
+)
+from lightning_pac.mechanisms.sliced_wasserstein import (
+    Baseline,
+    SlicedWassersteinMechanism,
+    baselines,
     isotropic_covariance,
     optimized_covariance,
+    slice_sensitivities,
     sliced_cost,
     unsliced_cost,
+    wasserstein,
+    wasserstein_infinity,
 )
-from lightning_pac.mechanisms.sliced_wasserstein import SlicedWassersteinMechanism
 from lightning_pac.mechanisms.variances import linear_variances, logdet_bound, logdet_variances
-from lightning_pac.mechanisms.wasserstein import slice_sensitivities, wasserstein, wasserstein_infinity
-from lightning_pac.mechanisms.wasserstein_baselines import Baseline, baselines
 
 __all__ = [
     "AdaptiveComposition",
@@ -107,3 +132,5 @@ __all__ = [
     "wasserstein",
     "wasserstein_infinity",
 ]
+
+_moved.keep_function("mechanisms", "wasserstein")

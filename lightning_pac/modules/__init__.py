@@ -1,10 +1,8 @@
 """LightningModules: the subset ensemble, the Stackelberg game and the student."""
 
 from lightning_pac.modules.batch_norm import fix_batch_norm
-from lightning_pac.modules.distilled_data_module import DistilledDataModule
-from lightning_pac.modules.learner_ensemble import Learner, LearnerEnsemble
-from lightning_pac.modules.private_labels import PrivateLabels, label_privately
-from lightning_pac.modules.saved_responder import SavedResponder
+from lightning_pac.modules.distillation import DistilledDataModule, PrivateLabels, SavedResponder, label_privately
+from lightning_pac.modules.ensembles import Learner, LearnerEnsemble, StackedNetwork, SubsetEnsemble
 from lightning_pac.modules.srpac import (
     Decoder,
     DiagonalGaussian,
@@ -27,8 +25,6 @@ from lightning_pac.modules.srpac import (
     TaskSubspaceGaussian,
     WeightedNorm,
 )
-from lightning_pac.modules.stacked_network import StackedNetwork
-from lightning_pac.modules.subset_ensemble import SubsetEnsemble
 
 __all__ = [
     "Decoder",

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lightning_pac.accountants.card import Estimate, PrivacyCard
+from lightning_pac.cards import Estimate, PrivacyCard
 
 __all__ = ["EPSILON", "Run", "Series", "find_runs"]
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from lightning_pac.accountants.account import check_amount
+from lightning_pac.ledger import check_amount
 
 __all__ = ["APIKey", "APIKeys"]
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from lightning_pac.accountants import LedgerAccount
 from lightning_pac.exceptions import BudgetExceededError, LedgerError
+from lightning_pac.ledger import LedgerAccount
 from lightning_pac.mechanisms import PACResponder
 from lightning_pac.serve.api_keys import APIKey
 

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 from fastapi import Depends, FastAPI, HTTPException
 from fastapi.routing import APIRoute
 
-from lightning_pac.accountants import LedgerAccount, PrivacyLedger
 from lightning_pac.exceptions import LedgerError
-from lightning_pac.mechanisms.responder_card import responder_card
+from lightning_pac.ledger import LedgerAccount, PrivacyLedger
+from lightning_pac.mechanisms.responses import responder_card
 from lightning_pac.serve.admission import authenticate
 from lightning_pac.serve.api_keys import APIKey
 from lightning_pac.serve.messages import Guarantee, KeyPrivacy, Privacy, RefusalBody

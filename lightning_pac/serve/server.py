@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightning_pac.accountants import PrivacyLedger
+from lightning_pac.ledger import PrivacyLedger
 from lightning_pac.mechanisms import PACResponder
 from lightning_pac.serve.api_keys import APIKeys
 from lightning_pac.serve.parent_watch import forks_end_with_this_process

@@ -9,7 +9,7 @@ from scipy import stats
 from scipy.special import logsumexp
 
 from lightning_pac.accountants import amplified_step_cost
-from lightning_pac.accountants.mixture import mixture_divergence, opposite_mixtures_divergence
+from lightning_pac.accountants.srpp.mixture import mixture_divergence, opposite_mixtures_divergence
 from lightning_pac.scenarios import TwoWorldScenario
 
 with warnings.catch_warnings():

@@ -1,10 +1,9 @@
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as npst
 
-from lightning_pac.accountants.array_codec import pack_arrays, smallest_integers, unpack_arrays
+from lightning_pac.ledger import pack_arrays, smallest_integers, unpack_arrays
 
 ARRAYS = npst.arrays(
     st.sampled_from(["<f8", ">f8", "<f4", "<f2", "<i8", ">i4", "<i2", "|i1", "|u1", "<u2", "<u4"]),

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_pac.accountants import Estimate, Guarantee, PrivacyCard
-from lightning_pac.accountants.card import at_most
+from lightning_pac.cards import Estimate, Guarantee, PrivacyCard, at_most
 
 CARD = PrivacyCard(
     title="A model of digits",

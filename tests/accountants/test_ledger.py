@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from lightning_pac.accountants import PrivacyLedger
 from lightning_pac.accountants import storage as storage_module
-from lightning_pac.accountants.file_system import is_on_network
 from lightning_pac.exceptions import BudgetExceededError, LedgerError, LedgerMismatchError
+from lightning_pac.ledger import PrivacyLedger
+from lightning_pac.ledger.file_system import is_on_network
 
 
 @pytest.fixture
@@ -436,7 +436,7 @@ def test_a_ledger_that_may_not_be_read_is_named(path: Path, monkeypatch: pytest.
     def refuse(*arguments: object, **options: object) -> None:
         raise sqlite3.OperationalError("unable to open database file")
 
-    monkeypatch.setattr("lightning_pac.accountants.storage.sqlite3.connect", refuse)
+    monkeypatch.setattr("lightning_pac.ledger.storage.sqlite3.connect", refuse)
     with pytest.raises(LedgerError, match=r"cannot be read .*: get the right to read it"):
         PrivacyLedger.read_only(path)
     with pytest.raises(LedgerError, match="make the file and its folder writable"):

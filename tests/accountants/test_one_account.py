@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lightning_pac.accountants import PrivacyLedger, SRPPAccountant, SRPPRun, compose, describe_currency
+from lightning_pac.accountants import SRPPAccountant, SRPPRun, compose
 from lightning_pac.callbacks import PrivateMetrics
 from lightning_pac.cli import main
 from lightning_pac.exceptions import LedgerMismatchError, PrivacyError
+from lightning_pac.ledger import PrivacyLedger, describe_currency
 from lightning_pac.mechanisms import PACResponder, SlicedWassersteinMechanism
 from lightning_pac.scenarios import AttributeScenario, BalancedSubsets, FixedSize, SliceProfile, TwoWorldScenario
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lightning_pac.audits import decoder_leakage
-from lightning_pac.mechanisms.certificate import two_point_information
+from lightning_pac.mechanisms.certified.certificate import two_point_information
 
 TRUTH = two_point_information(2.0, 0.5)
 PRIOR = np.array([0.5, 0.5])

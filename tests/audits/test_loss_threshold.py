@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from lightning_pac.accountants.card import PrivacyCard
 from lightning_pac.audits import loss_threshold, loss_threshold_attack, proportion_interval
+from lightning_pac.cards import PrivacyCard
 
 
 @pytest.mark.parametrize("trials", [1, 7, 40])

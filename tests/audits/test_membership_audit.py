@@ -6,8 +6,7 @@ from scipy import stats
 
 from lightning_pac.accountants import membership_success_bound
 from lightning_pac.audits import membership_attack, membership_posterior, simulate_beliefs
-from lightning_pac.mechanisms import AdaptiveComposition
-from lightning_pac.mechanisms import belief as belief_module
+from lightning_pac.mechanisms import AdaptiveComposition, belief as belief_module
 from lightning_pac.scenarios import BalancedSubsets
 
 POOL = BalancedSubsets(num_records=40, num_subsets=32, seed=1)

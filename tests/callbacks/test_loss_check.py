@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from lightning_pac.callbacks._loss_check import check_loss
+from lightning_pac.callbacks.srpp_sgd.loss_check.check import check_loss
 
 
 class Records(Dataset[Any]):

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader
 
-from lightning_pac.callbacks._loss_check import check_loss
+from lightning_pac.callbacks.srpp_sgd.loss_check.check import check_loss
 
 TOKENS, WIDTH = 30, 4
 

@@ -6,13 +6,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scipy import stats
 from torch import nn
 
-from lightning_pac.callbacks._clipping_blocks import BlockNoise, ClippingBlocks
-from lightning_pac.callbacks._noisy_sum import CLIP_CHANNEL, NoisySum
+from lightning_pac.callbacks.srpp_sgd.step.clipping_blocks import BlockNoise, ClippingBlocks
+from lightning_pac.callbacks.srpp_sgd.step.noisy_sum import CLIP_CHANNEL, NoisySum
 from lightning_pac.gradients import make_engine
 from lightning_pac.randomness import SecureGenerator, round_to_grid
 from lightning_pac.strategies import Ranks

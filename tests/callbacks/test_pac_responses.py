@@ -14,8 +14,8 @@ from lightning.pytorch.loggers import CSVLogger
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_pac.accountants import PrivacyLedger
 from lightning_pac.callbacks import PACResponses
+from lightning_pac.ledger import PrivacyLedger
 from lightning_pac.mechanisms import PACResponder
 from lightning_pac.modules import SubsetEnsemble
 from lightning_pac.scenarios import BalancedSubsets

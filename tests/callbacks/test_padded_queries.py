@@ -9,9 +9,9 @@ from lightning.pytorch.loggers import CSVLogger
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_pac.accountants import PrivacyLedger
 from lightning_pac.callbacks import DummyPadding, PACResponses
-from lightning_pac.callbacks._dummy_queries import append_dummies, check_paddable
+from lightning_pac.callbacks.predictions.dummy_queries import append_dummies, check_paddable
+from lightning_pac.ledger import PrivacyLedger
 from lightning_pac.mechanisms import PACResponder
 from lightning_pac.mechanisms.one_sided import DPGuarantee, DPNoise, PositiveNoise
 from lightning_pac.modules import SubsetEnsemble

@@ -12,10 +12,11 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.profilers import PassThroughProfiler
 from torch.utils.data import DataLoader
 
-from lightning_pac.accountants import PrivacyLedger, dp_success_bound
+from lightning_pac.accountants import dp_success_bound
 from lightning_pac.callbacks import PositiveDelay
-from lightning_pac.callbacks.positive_delay import wait_until
+from lightning_pac.callbacks.padding.positive_delay import wait_until
 from lightning_pac.exceptions import BudgetExceededError, LedgerMismatchError, PrivacyViolationError
+from lightning_pac.ledger import PrivacyLedger
 from lightning_pac.mechanisms.one_sided import DiscreteNoise, PositiveNoise
 
 

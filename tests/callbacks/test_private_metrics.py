@@ -14,10 +14,10 @@ from scipy import stats
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, TensorDataset, WeightedRandomSampler
 
-from lightning_pac.accountants import PrivacyLedger
 from lightning_pac.callbacks import SRPPSGD, PrivateMetrics
-from lightning_pac.callbacks._private_metric import PrivateMetric
+from lightning_pac.callbacks.metrics.noised_metric import PrivateMetric
 from lightning_pac.data import ShuffledBatchSampler
+from lightning_pac.ledger import PrivacyLedger
 from lightning_pac.scenarios import TwoWorldScenario
 
 SCENARIO = TwoWorldScenario(num_differing=3)

@@ -13,9 +13,9 @@ from lightning.pytorch.loggers import CSVLogger
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_pac.accountants import PrivacyLedger
 from lightning_pac.callbacks import PrivateOutput
 from lightning_pac.exceptions import PrivacyViolationError
+from lightning_pac.ledger import PrivacyLedger
 from lightning_pac.mechanisms import BoundedOutputs, FiniteOutputs, MixtureNoise, ReleasedMechanism, certify_mechanism
 from lightning_pac.modules import FullGaussian
 

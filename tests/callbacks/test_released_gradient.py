@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_pac.callbacks._released_gradient import ReleasedGradient
+from lightning_pac.callbacks.srpp_sgd.step.released_gradient import ReleasedGradient
 from lightning_pac.exceptions import PrivacyViolationError
 
 OPTIMIZERS = [

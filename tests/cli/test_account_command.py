@@ -5,9 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lightning_pac.accountants import Guarantee, PrivacyCard, PrivacyLedger
+from lightning_pac.cards import Guarantee, PrivacyCard
 from lightning_pac.cli import main
 from lightning_pac.exceptions import BudgetExceededError, LedgerMismatchError
+from lightning_pac.ledger import PrivacyLedger
 from lightning_pac.mechanisms import PACResponder
 from lightning_pac.scenarios import BalancedSubsets
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lightning_pac.accountants import PrivacyLedger
 from lightning_pac.cli import main
+from lightning_pac.ledger import PrivacyLedger
 from lightning_pac.mechanisms import FiniteOutputs, MixtureNoise, PACResponder, certify_mechanism, privatize
-from lightning_pac.mechanisms.secret_account import KeptSecret
+from lightning_pac.mechanisms.privatization.secret_account import KeptSecret
 from lightning_pac.scenarios import BalancedSubsets
 
 POOL = BalancedSubsets(num_records=100, num_subsets=16, seed=4)

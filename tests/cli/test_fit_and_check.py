@@ -10,10 +10,10 @@ import yaml
 
 import lightning_pac
 from lightning_pac import cli
-from lightning_pac.accountants import PrivacyLedger
 from lightning_pac.callbacks import SRPPSGD
 from lightning_pac.cli.lightning import named_callbacks
 from lightning_pac.cli.recipes import find_recipe
+from lightning_pac.ledger import PrivacyLedger
 
 DIGITS = pathlib.Path(lightning_pac.__file__).parent.parent / "examples" / "digits"
 WORLDS = "--trainer.callbacks.scenario.num_differing=3"

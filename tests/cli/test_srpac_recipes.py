@@ -5,7 +5,7 @@ import pytest
 import yaml
 
 from lightning_pac import cli
-from lightning_pac.accountants import PrivacyLedger
+from lightning_pac.ledger import PrivacyLedger
 from lightning_pac.mechanisms import BoundedOutputs, MixtureNoise, certify_mechanism
 
 MODULE = """

@@ -16,9 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from lightning_pac.accountants import PrivacyLedger
-from lightning_pac.accountants.transcript import read_entries
-from lightning_pac.mechanisms.recorded_answers import RecordedAnswers
+from lightning_pac.ledger import PrivacyLedger, read_entries
+from lightning_pac.mechanisms.responses import RecordedAnswers
 
 TOY_SERVER = Path(__file__).with_name("toy_server.py")
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from lightning_pac import EpochShuffle, Poisson, PrivacyLedger, SRPPAccountant, TwoWorldScenario
 from lightning_pac.accountants import SliceCoefficients
-from lightning_pac.callbacks._clipping_blocks import BlockNoise, ClippingBlocks
+from lightning_pac.callbacks.srpp_sgd.step.clipping_blocks import BlockNoise, ClippingBlocks
 from lightning_pac.exceptions import LedgerMismatchError
 from lightning_pac.gradients import make_engine
 

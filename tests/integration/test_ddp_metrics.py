@@ -15,8 +15,8 @@ from tiny_fits import Classifier, make_data, make_loader, make_private, make_tra
 from torch.utils.data import DataLoader, SubsetRandomSampler
 
 from lightning_pac import PrivacyLedger, PrivateMetrics, TwoWorldScenario
-from lightning_pac.callbacks._delivered_records import DeliveredRecords
-from lightning_pac.callbacks._private_metric import PrivateMetric
+from lightning_pac.callbacks.metrics.delivered_records import DeliveredRecords
+from lightning_pac.callbacks.metrics.noised_metric import PrivateMetric
 from lightning_pac.randomness import secure_generator
 from lightning_pac.strategies import Ranks
 

@@ -19,7 +19,7 @@ from tiny_fits import Classifier, make_data, make_private, make_trainer
 from torch.utils.data import DataLoader, Dataset
 
 from lightning_pac import EpochShuffle, FixedSize, Poisson, PrivacyLedger, Sequential, SRPPAccountant, TwoWorldScenario
-from lightning_pac.callbacks._noisy_sum import NoisySum
+from lightning_pac.callbacks.srpp_sgd.step.noisy_sum import NoisySum
 from lightning_pac.exceptions import BudgetExceededError
 from lightning_pac.strategies import Ranks
 

@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from lightning_pac.accountants import PrivacyLedger
+from lightning_pac.ledger import PrivacyLedger
 
 COST = 2**-10
 

@@ -8,7 +8,7 @@ from sklearn.preprocessing import PowerTransformer
 from sklearn.utils import shuffle
 
 from lightning_pac.mechanisms import AlignClusters, FittedEstimator, calibrate_gaussian
-from lightning_pac.mechanisms.box_runs import run_box
+from lightning_pac.mechanisms.privatization.box_runs import run_box
 from lightning_pac.scenarios import ComplementaryHalves
 
 BUDGETS = [4, 1, 1 / 2, 1 / 4, 1 / 16, 1 / 64, 1 / 128]

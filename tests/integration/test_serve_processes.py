@@ -17,9 +17,9 @@ from torch import nn
 from toy_server import SLOW
 
 from lightning_pac import cli
-from lightning_pac.accountants import PrivacyLedger
+from lightning_pac.ledger import PrivacyLedger
 from lightning_pac.modules import SubsetEnsemble
-from lightning_pac.modules.ensemble_record import KEY
+from lightning_pac.modules.ensembles.ensemble_record import KEY
 from lightning_pac.scenarios import BalancedSubsets
 
 posix = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds processes through /proc")

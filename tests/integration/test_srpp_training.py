@@ -28,7 +28,7 @@ from lightning_pac import (
     TwoWorldScenario,
     WithReplacement,
 )
-from lightning_pac.accountants import PrivacyCard
+from lightning_pac.cards import PrivacyCard
 from lightning_pac.data import PoissonBatchSampler, private_loader
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.randomness import release_grid

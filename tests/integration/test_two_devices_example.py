@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import lightning_pac
-from lightning_pac.accountants import PrivacyLedger
+from lightning_pac.ledger import PrivacyLedger
 
 DEMO = Path(lightning_pac.__file__).parent.parent / "examples" / "two_devices" / "demo.py"
 

@@ -43,7 +43,7 @@ def open_responder(folder: Path, budget: float | None = None) -> PACResponder:
 
 def open_forgetful_responder(folder: Path, budget: float | None = None) -> PACResponder:
     """Answers leave before they are recorded: the mistake that the tests must notice."""
-    from lightning_pac.accountants import ResponseTranscript
+    from lightning_pac.ledger import ResponseTranscript
 
     ResponseTranscript.append = lambda *arguments: None
     return open_responder(folder, budget)
@@ -51,7 +51,7 @@ def open_forgetful_responder(folder: Path, budget: float | None = None) -> PACRe
 
 def open_responder_on_a_disk_that_fills(folder: Path, budget: float | None = None) -> PACResponder:
     """While there is a file `full`, SQLite refuses to write."""
-    from lightning_pac.accountants.storage import LedgerStorage
+    from lightning_pac.ledger.storage import LedgerStorage
 
     transaction = LedgerStorage.transaction
 

@@ -5,11 +5,8 @@ import pytest
 from scipy import integrate, stats
 
 from lightning_pac.mechanisms import certify_finite_secret, divergence_sample, donsker_varadhan_correction
-from lightning_pac.mechanisms.certificate import (
-    empirical_bernstein_margin,
-    posterior_divergences,
-    two_point_information,
-)
+from lightning_pac.mechanisms.certified import empirical_bernstein_margin
+from lightning_pac.mechanisms.certified.certificate import posterior_divergences, two_point_information
 from lightning_pac.randomness import secure_generator
 
 
@@ -95,7 +92,7 @@ def test_the_coverage_check_notices_a_second_function_with_another_mean(monkeypa
     """ln Z without its constant: the bound would be below the truth by up to half of the outputs' energy."""
     honest = divergence_sample.DivergenceSample
     monkeypatch.setattr(
-        "lightning_pac.mechanisms.certificate.DivergenceSample",
+        "lightning_pac.mechanisms.certified.certificate.DivergenceSample",
         lambda values, largest, surprisals, energy: honest(values, largest, surprisals - energy / 2, energy),
     )
     failures, _ = count_failures(60, 4_000, seed=0)
@@ -174,7 +171,7 @@ def test_far_outputs_tell_the_entropy_and_never_more():
 
 def test_the_torch_kernel_agrees():
     torch = pytest.importorskip("torch")
-    from lightning_pac.mechanisms.certificate import _divergences, _torch_divergences
+    from lightning_pac.mechanisms.certified.certificate import _divergences, _torch_divergences
 
     rng = np.random.default_rng(3)
     points, draws, mass = rng.standard_normal((7, 3)), rng.standard_normal((50, 3)), rng.dirichlet(np.ones(7))

@@ -8,9 +8,8 @@ from scipy import stats
 from scipy.special import logsumexp
 
 from lightning_pac.exceptions import BudgetExceededError
-from lightning_pac.mechanisms import AdaptiveComposition
-from lightning_pac.mechanisms import belief as belief_module
-from lightning_pac.mechanisms.certificate import two_point_information
+from lightning_pac.mechanisms import AdaptiveComposition, belief as belief_module
+from lightning_pac.mechanisms.certified.certificate import two_point_information
 from lightning_pac.scenarios import BalancedSubsets
 
 RULES = ["logdet", "linear"]
@@ -230,12 +229,8 @@ def test_classes_of_vanishing_mass_neither_break_the_belief_nor_go_without_noise
 def test_the_guarantee_holds_for_skewed_beliefs():
     """1/2 ln det(I + C Sigma^+), computed from the whitened votes in extended precision, stays at or below b."""
     mpmath = pytest.importorskip("mpmath")
-    from lightning_pac.mechanisms.votes import (
-        four_class_channel,
-        single_vote_channel,
-        three_class_channel,
-        vote_channel,
-    )
+    from lightning_pac.mechanisms.responses import vote_channel
+    from lightning_pac.mechanisms.responses.votes import four_class_channel, single_vote_channel, three_class_channel
 
     rng = np.random.default_rng(7)
     for _ in range(60):

@@ -3,7 +3,7 @@ import pytest
 from scipy import stats
 
 from lightning_pac.mechanisms import AdaptiveComposition, BatchRelease, bayes_filter, hypothesis_filter
-from lightning_pac.mechanisms.votes import vote_channel
+from lightning_pac.mechanisms.responses import vote_channel
 
 ALPHA = 0.05
 

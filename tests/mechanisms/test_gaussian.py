@@ -6,7 +6,7 @@ from scipy import optimize, stats
 
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.mechanisms import calibrate_gaussian, linear_variances, logdet_bound, logdet_variances
-from lightning_pac.mechanisms.gaussian import GaussianNoise
+from lightning_pac.mechanisms.pac_noise import GaussianNoise
 from lightning_pac.randomness import SecureGenerator
 
 RULES = ["linear", "logdet", "coordinate", "isotropic", "exact"]

@@ -18,7 +18,7 @@ from lightning_pac.mechanisms import (
     ReleasedMechanism,
     certify_mechanism,
 )
-from lightning_pac.mechanisms.certificate import two_point_information
+from lightning_pac.mechanisms.certified.certificate import two_point_information
 
 SECRET = "Which of the possible values it is."
 UNIT = MixtureNoise.gaussian([[1.0]])

@@ -13,7 +13,7 @@ from lightning_pac.mechanisms import (
     logdet_bound,
     logdet_information,
 )
-from lightning_pac.mechanisms.noise_certificate import scale_noise
+from lightning_pac.mechanisms.certified.noise_certificate import scale_noise
 from lightning_pac.randomness import secure_generator
 
 

@@ -11,8 +11,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from lightning_pac.accountants.hybrid_rdp import hybrid_rdp, hybrid_rdp_epsilon
-from lightning_pac.accountants.shift_composition import ShiftComposition, shift_hockey_stick
+from lightning_pac.accountants.noised_counts import ShiftComposition, hybrid_rdp, hybrid_rdp_epsilon, shift_hockey_stick
 from lightning_pac.mechanisms.one_sided import (
     ComposedRelease,
     DiscreteNoise,

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from lightning_pac.accountants import PrivacyLedger
 from lightning_pac.exceptions import BudgetExceededError, LedgerMismatchError
+from lightning_pac.ledger import PrivacyLedger
 from lightning_pac.mechanisms import (
     AlignBasis,
     AlignClusters,
@@ -19,8 +19,8 @@ from lightning_pac.mechanisms import (
     privatize,
     released_values,
 )
-from lightning_pac.mechanisms.gaussian import GaussianNoise
-from lightning_pac.mechanisms.secret_account import KeptSecret
+from lightning_pac.mechanisms.pac_noise import GaussianNoise
+from lightning_pac.mechanisms.privatization.secret_account import KeptSecret
 from lightning_pac.randomness import SecureGenerator
 from lightning_pac.scenarios import BalancedSubsets, ComplementaryHalves, SubsetTable
 
@@ -247,7 +247,7 @@ def test_nothing_is_returned_if_the_charge_fails(tmp_path, monkeypatch):
     def fail(*_):
         raise OSError("disk full")
 
-    monkeypatch.setattr("lightning_pac.accountants.transcript.ResponseTranscript.append", fail)
+    monkeypatch.setattr("lightning_pac.ledger.transcript.ResponseTranscript.append", fail)
     with pytest.raises(OSError, match="disk full"):
         run(space=secret, ledger=tmp_path / "study.db")
 

@@ -7,8 +7,9 @@ import pytest
 from scipy import stats
 from test_noise_certificate import density_of, information_by_quadrature, mixture
 
-from lightning_pac.accountants import Estimate, PrivacyLedger
+from lightning_pac.cards import Estimate
 from lightning_pac.exceptions import BudgetExceededError, PrivacyViolationError
+from lightning_pac.ledger import PrivacyLedger
 from lightning_pac.mechanisms import (
     BoundedOutputs,
     Certificate,
@@ -57,7 +58,7 @@ def test_whatever_noise_is_brought_the_certified_one_keeps_the_budget(noise):
 
 def test_the_test_above_notices_a_certificate_without_proof(monkeypatch):
     monkeypatch.setattr(
-        "lightning_pac.mechanisms.output_laws.scale_noise",
+        "lightning_pac.mechanisms.certified.output_laws.scale_noise",
         lambda points, mass, noise, budget, *rest: (noise, Certificate(budget, 0.99, "monte_carlo")),
     )
     with pytest.raises(AssertionError):

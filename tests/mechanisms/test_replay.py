@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from lightning_pac.mechanisms import AdaptiveComposition, PACResponder
-from lightning_pac.mechanisms.recorded_answers import RecordedAnswers
-from lightning_pac.mechanisms.replay import replay_releases
+from lightning_pac.mechanisms.responses import RecordedAnswers
+from lightning_pac.mechanisms.responses.replay import replay_releases
 from lightning_pac.scenarios import BalancedSubsets
 
 

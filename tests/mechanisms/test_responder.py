@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from lightning_pac.accountants import PrivacyLedger, adopt_ledger
 from lightning_pac.exceptions import BudgetExceededError, LedgerError, LedgerMismatchError
+from lightning_pac.ledger import PrivacyLedger, adopt_ledger
 from lightning_pac.mechanisms import PACResponder
 from lightning_pac.scenarios import BalancedSubsets, SubsetTable
 
@@ -106,7 +106,7 @@ def test_a_reopened_belief_is_the_live_one_to_the_last_bit(
     folder: Folder, monkeypatch: pytest.MonkeyPatch, snapshots: bool
 ) -> None:
     if snapshots:
-        monkeypatch.setattr("lightning_pac.mechanisms.responder._ANSWERS_BETWEEN_SNAPSHOTS", 8)
+        monkeypatch.setattr("lightning_pac.mechanisms.responses.responder._ANSWERS_BETWEEN_SNAPSHOTS", 8)
     live, spent = None, 0.0
     for session in range(4):
         with folder.open(budget_per_response=2**-9) as responder:
@@ -440,7 +440,7 @@ TAMPERINGS = [
 @pytest.mark.parametrize(("statement", "what"), TAMPERINGS)
 def test_another_hand_is_noticed(folder: Folder, monkeypatch: pytest.MonkeyPatch, statement: str, what: str) -> None:
     if "snapshot" in what:
-        monkeypatch.setattr("lightning_pac.mechanisms.responder._ANSWERS_BETWEEN_SNAPSHOTS", 8)
+        monkeypatch.setattr("lightning_pac.mechanisms.responses.responder._ANSWERS_BETWEEN_SNAPSHOTS", 8)
     with folder.open(budget_per_response=2**-9) as responder:
         for seed in range(3):
             responder(random_votes(4, seed=seed))

@@ -8,11 +8,11 @@ from scipy import stats
 from scipy.optimize import minimize
 from scipy.special import logsumexp
 
-from lightning_pac.accountants import PrivacyLedger
 from lightning_pac.audits import sliced_divergence
 from lightning_pac.exceptions import PrivacyError
+from lightning_pac.ledger import PrivacyLedger
 from lightning_pac.mechanisms import SlicedWassersteinMechanism
-from lightning_pac.mechanisms.sliced_calibration import isotropic_covariance, optimized_covariance, sliced_cost
+from lightning_pac.mechanisms.sliced_wasserstein import isotropic_covariance, optimized_covariance, sliced_cost
 from lightning_pac.scenarios import AttributeScenario, SliceProfile
 
 PROFILE = SliceProfile.random(2, 12, seed=0)

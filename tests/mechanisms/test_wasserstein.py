@@ -7,9 +7,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lightning_pac.mechanisms.wasserstein import slice_sensitivities, wasserstein, wasserstein_infinity
-from lightning_pac.mechanisms.wasserstein_baselines import (
+from lightning_pac.mechanisms.sliced_wasserstein import (
     baselines,
+    slice_sensitivities,
+    wasserstein,
+    wasserstein_infinity,
+)
+from lightning_pac.mechanisms.sliced_wasserstein.other_mechanisms import (
     cauchy_renyi_divergence,
     wasserstein_infinity_bound,
     wasserstein_infinity_exact,

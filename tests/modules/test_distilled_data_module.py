@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
-from lightning_pac.accountants import PrivacyLedger
 from lightning_pac.exceptions import BudgetExceededError, LedgerMismatchError
+from lightning_pac.ledger import PrivacyLedger
 from lightning_pac.mechanisms import PACResponder
 from lightning_pac.modules import DistilledDataModule, SavedResponder, SubsetEnsemble
 from lightning_pac.scenarios import BalancedSubsets

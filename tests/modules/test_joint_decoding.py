@@ -19,7 +19,7 @@ from lightning_pac.mechanisms import (
     ReleasedMechanism,
     certify_noise,
 )
-from lightning_pac.mechanisms.certificate import two_point_information
+from lightning_pac.mechanisms.certified.certificate import two_point_information
 from lightning_pac.modules import JointDecoding, MembershipDecoder, SoftmaxDecoder
 
 SECRET = "Which of the possible values it is."

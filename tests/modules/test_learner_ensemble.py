@@ -11,7 +11,7 @@ from sklearn.datasets import load_iris
 from sklearn.tree import DecisionTreeClassifier
 from torch.utils.data import DataLoader
 
-from lightning_pac.modules.learner_ensemble import LearnerEnsemble
+from lightning_pac.modules.ensembles import LearnerEnsemble
 from lightning_pac.scenarios import BalancedSubsets
 
 FEATURES, LABELS = load_iris(return_X_y=True)

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_pac.data import WithIndex
 from lightning_pac.mechanisms import BoundedOutputs, calibrate_gaussian, certify_noise
-from lightning_pac.mechanisms.certificate import two_point_information
+from lightning_pac.mechanisms.certified.certificate import two_point_information
 from lightning_pac.modules import (
     DiagonalGaussian,
     FullGaussian,
@@ -237,7 +237,7 @@ def test_without_a_certificate_that_decoder_would_pass(monkeypatch):
     from lightning_pac.mechanisms import Certificate
 
     monkeypatch.setattr(
-        "lightning_pac.mechanisms.output_laws.scale_noise",
+        "lightning_pac.mechanisms.certified.output_laws.scale_noise",
         lambda points, mass, noise, budget, *rest: (noise.scaled(1e-3), Certificate(budget, 0.99, "monte_carlo")),
     )
     with pytest.raises(AssertionError):

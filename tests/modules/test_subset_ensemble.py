@@ -20,9 +20,8 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 from lightning_pac.data.with_index import WithIndex
 from lightning_pac.exceptions import LedgerMismatchError
 from lightning_pac.mechanisms import PACResponder
-from lightning_pac.modules.ensemble_record import member_indices
-from lightning_pac.modules.stacked_network import StackedNetwork
-from lightning_pac.modules.subset_ensemble import SubsetEnsemble
+from lightning_pac.modules.ensembles import StackedNetwork, SubsetEnsemble
+from lightning_pac.modules.ensembles.ensemble_record import member_indices
 from lightning_pac.scenarios import BalancedSubsets
 
 NUM_RECORDS, NUM_MEMBERS, BATCH, EPOCHS = 48, 6, 16, 3

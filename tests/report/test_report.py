@@ -8,7 +8,7 @@ import re
 import pytest
 
 from lightning_pac import cli
-from lightning_pac.accountants.card import Estimate, Guarantee, PrivacyCard
+from lightning_pac.cards import Estimate, Guarantee, PrivacyCard
 from lightning_pac.report import find_runs, summarize, write_report
 
 ATTACK = Estimate("loss_threshold_attack_success", 0.53, "probability", "Slightly better than a coin.", "a threshold",

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from lightning_pac import cli
-from lightning_pac.accountants import PrivacyLedger
+from lightning_pac.ledger import PrivacyLedger
 from lightning_pac.serve import APIKeys, build_server
 from lightning_pac.serve.batch_answers import KEY_CURRENCY
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lightning_pac.accountants.storage import LedgerStorage
+from lightning_pac.ledger.storage import LedgerStorage
 from lightning_pac.mechanisms import PACResponder
 from lightning_pac.scenarios import BalancedSubsets
 from lightning_pac.serve import APIKey

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lightning_pac.accountants import PrivacyLedger
 from lightning_pac.exceptions import BudgetExceededError
+from lightning_pac.ledger import PrivacyLedger
 from lightning_pac.mechanisms import PACResponder
 from lightning_pac.scenarios import BalancedSubsets
 

@@ -21,7 +21,7 @@ from lightning_pac.audits import (
     recovery_attack,
 )
 from lightning_pac.mechanisms import StreamingCoordinateNoise, calibrate_gaussian
-from lightning_pac.mechanisms.box_runs import run_box
+from lightning_pac.mechanisms.privatization.box_runs import run_box
 from lightning_pac.scenarios import BalancedSubsets, ComplementaryHalves
 
 

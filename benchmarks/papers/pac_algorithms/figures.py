@@ -29,7 +29,7 @@ from boxes import (
 from sklearn.decomposition import PCA
 
 from lightning_pac.mechanisms import FixedForest, calibrate_gaussian
-from lightning_pac.mechanisms.box_runs import Box, run_box
+from lightning_pac.mechanisms.privatization.box_runs import Box, run_box
 from lightning_pac.scenarios import ComplementaryHalves
 
 BUDGETS = [4.0, 2.0, 1.0, 0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625, 0.0078125]

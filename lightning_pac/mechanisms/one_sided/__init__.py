@@ -1,16 +1,17 @@
 """Noise that only ever adds, and never more than a maximum."""
 
-from lightning_pac.mechanisms.one_sided.biased_laplace import (
+from lightning_pac import _moved
+from lightning_pac.mechanisms.one_sided.distributions import DiscreteNoise, stretch
+from lightning_pac.mechanisms.one_sided.laplace import (
     advanced_composition_share,
     biased_laplace,
     biased_laplace_location,
     discrete_biased_laplace,
 )
-from lightning_pac.mechanisms.one_sided.composed_release import ComposedRelease
-from lightning_pac.mechanisms.one_sided.distributions import DiscreteNoise, stretch
-from lightning_pac.mechanisms.one_sided.maximal_leakage import LeakageChannel, maximal_leakage, optimal_channel
+from lightning_pac.mechanisms.one_sided.leakage_channels import LeakageChannel, maximal_leakage, optimal_channel
 from lightning_pac.mechanisms.one_sided.pac_release import PACNoise, optimal_pac_noise, two_sided_information
 from lightning_pac.mechanisms.one_sided.positive_noise import DPGuarantee, DPNoise, PositiveNoise
+from lightning_pac.mechanisms.one_sided.repeated_release import ComposedRelease
 from lightning_pac.mechanisms.one_sided.single_release import (
     linear_program_release,
     optimal_release,
@@ -43,3 +44,6 @@ __all__ = [
     "theorem_1_release",
     "two_sided_information",
 ]
+
+_moved.keep_function("mechanisms.one_sided", "biased_laplace")
+_moved.keep_function("mechanisms.one_sided", "maximal_leakage")

@@ -7,10 +7,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import brentq
 
-from lightning_pac.mechanisms.one_sided.composed_release import Accounting, ComposedRelease, default_max_value
 from lightning_pac.mechanisms.one_sided.distributions import DiscreteNoise, UnresolvedDeltaError, kept_delta, stretch
-from lightning_pac.mechanisms.one_sided.maximal_leakage import LeakageChannel, optimal_channel
+from lightning_pac.mechanisms.one_sided.leakage_channels import LeakageChannel, optimal_channel
 from lightning_pac.mechanisms.one_sided.pac_release import PACNoise, optimal_pac_noise
+from lightning_pac.mechanisms.one_sided.repeated_release import Accounting, ComposedRelease, default_max_value
 from lightning_pac.mechanisms.one_sided.single_release import optimal_release
 from lightning_pac.randomness import SecureGenerator
 

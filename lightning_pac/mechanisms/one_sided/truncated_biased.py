@@ -5,8 +5,8 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from lightning_pac.mechanisms.one_sided.biased_laplace import biased_laplace_location
 from lightning_pac.mechanisms.one_sided.distributions import DiscreteNoise
+from lightning_pac.mechanisms.one_sided.laplace import biased_laplace_location
 from lightning_pac.randomness import SecureGenerator, release_grid, round_up, secure_generator
 
 __all__ = ["TruncatedLaplace", "discrete_truncated_gaussian"]

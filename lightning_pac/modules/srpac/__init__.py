@@ -19,9 +19,9 @@ from lightning_pac.modules.srpac.perturbations import (
     Perturbation,
     TaskSubspaceGaussian,
 )
-from lightning_pac.modules.srpac.play import StackelbergPlay, budget_penalty
 from lightning_pac.modules.srpac.secret_table import SecretTable
 from lightning_pac.modules.srpac.stackelberg_game import StackelbergGame
+from lightning_pac.modules.srpac.stackelberg_round import Penalty, StackelbergPlay, budget_penalty
 from lightning_pac.modules.srpac.utility import SquaredNorm, SubspaceNorm, WeightedNorm
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "LowRankGaussian",
     "MembershipDecoder",
     "MixtureDecoder",
+    "Penalty",
     "Perturbation",
     "PosteriorDecoder",
     "SecretTable",

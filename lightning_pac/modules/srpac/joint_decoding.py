@@ -14,8 +14,8 @@ from lightning_pac.audits import DecoderLeakage
 from lightning_pac.mechanisms import JointRelease
 from lightning_pac.modules.srpac.decoders import Decoder, PosteriorDecoder
 from lightning_pac.modules.srpac.perturbations import FixedNoise
-from lightning_pac.modules.srpac.play import StackelbergPlay
 from lightning_pac.modules.srpac.secret_table import SecretTable
+from lightning_pac.modules.srpac.stackelberg_round import StackelbergPlay
 
 __all__ = ["JointDecoding"]
 

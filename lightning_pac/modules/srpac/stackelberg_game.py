@@ -16,8 +16,8 @@ from lightning_pac.data.with_index import batch_inputs
 from lightning_pac.mechanisms import OutputLaw, ReleasedMechanism
 from lightning_pac.modules.srpac.decoders import Decoder
 from lightning_pac.modules.srpac.perturbations import Perturbation
-from lightning_pac.modules.srpac.play import Penalty, StackelbergPlay
 from lightning_pac.modules.srpac.secret_table import SecretTable
+from lightning_pac.modules.srpac.stackelberg_round import Penalty, StackelbergPlay
 from lightning_pac.randomness import SecureGenerator
 
 __all__ = ["StackelbergGame"]

@@ -1,0 +1,59 @@
+"""The public names of lightning-pac and where each is defined, read by type checkers and by the lazy import."""
+
+from .accountants import (
+    SRPPAccountant as SRPPAccountant,
+    SRPPRun as SRPPRun,
+    membership_success_bound as membership_success_bound,
+)
+from .callbacks import (
+    SRPPSGD as SRPPSGD,
+    DummyPadding as DummyPadding,
+    PACResponses as PACResponses,
+    PositiveDelay as PositiveDelay,
+    PrivateMetrics as PrivateMetrics,
+    PrivateOutput as PrivateOutput,
+    SRPACDecoder as SRPACDecoder,
+)
+from .cards import Estimate as Estimate, Guarantee as Guarantee, PrivacyCard as PrivacyCard
+from .data import WithIndex as WithIndex, describe_loader as describe_loader, private_loader as private_loader
+from .gradients import make_engine as make_engine
+from .ledger import PrivacyLedger as PrivacyLedger
+from .mechanisms import (
+    AdaptiveComposition as AdaptiveComposition,
+    JointRelease as JointRelease,
+    PACResponder as PACResponder,
+    PositiveNoise as PositiveNoise,
+    ReleasedMechanism as ReleasedMechanism,
+    SlicedWassersteinMechanism as SlicedWassersteinMechanism,
+    calibrate_gaussian as calibrate_gaussian,
+    certify_mechanism as certify_mechanism,
+    privatize as privatize,
+)
+from .modules import (
+    DistilledDataModule as DistilledDataModule,
+    FullGaussian as FullGaussian,
+    JointDecoding as JointDecoding,
+    LearnerEnsemble as LearnerEnsemble,
+    MixtureDecoder as MixtureDecoder,
+    SavedResponder as SavedResponder,
+    SecretTable as SecretTable,
+    SoftmaxDecoder as SoftmaxDecoder,
+    StackelbergGame as StackelbergGame,
+    SubsetEnsemble as SubsetEnsemble,
+    fix_batch_norm as fix_batch_norm,
+)
+from .randomness import SecureGenerator as SecureGenerator
+from .scenarios import (
+    AttributeScenario as AttributeScenario,
+    BalancedSubsets as BalancedSubsets,
+    ComplementaryHalves as ComplementaryHalves,
+    EpochShuffle as EpochShuffle,
+    FixedSize as FixedSize,
+    Poisson as Poisson,
+    Sequential as Sequential,
+    SliceProfile as SliceProfile,
+    TwoWorldScenario as TwoWorldScenario,
+    WithReplacement as WithReplacement,
+)
+
+__version__: str

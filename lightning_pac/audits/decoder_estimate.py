@@ -1,0 +1,91 @@
+"""A lower bound on leakage from a decoder: it can refute a claim and never prove one."""
+
+import dataclasses
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from lightning_pac.cards import Estimate
+from lightning_pac.information import entropy
+from lightning_pac.mechanisms.certified import empirical_bernstein_margin
+
+__all__ = ["DecoderLeakage", "decoder_leakage"]
+
+
+@dataclasses.dataclass(frozen=True)
+class DecoderLeakage:
+    """What a decoder found in releases of a finite secret.
+
+    Attributes:
+        cross_entropy: Mean of `-ln pi(secret | release)`, an upper estimate of the conditional entropy.
+        estimate: Entropy minus cross-entropy, in nats.
+        lower_bound: The estimate minus its margin; the mutual information is above it with the confidence.
+        confidence: Of the lower bound.
+    """
+
+    cross_entropy: float
+    estimate: float
+    lower_bound: float
+    confidence: float
+
+    def to_estimate(self) -> Estimate:
+        """For the measurements of a privacy card."""
+        return Estimate(
+            name="decoder_leakage",
+            value=self.estimate,
+            unit="nats",
+            meaning="The best decoder that was trained found this much of the secret in a release; a better one may "
+            "find more.",
+            method="a decoder's log score on fresh releases",
+            interval=(self.lower_bound, math.inf),
+            confidence=self.confidence,
+        )
+
+
+def decoder_leakage(
+    log_posteriors: npt.ArrayLike,
+    secrets: npt.ArrayLike,
+    prior: npt.ArrayLike,
+    confidence: float = 0.99,
+    smoothing: float = 0.01,
+) -> DecoderLeakage:
+    r"""Lower bound $H(X) - E[-\ln \pi(X | Y)]$ on the mutual information, on fresh releases of a finite secret.
+
+    The decoder must be a probability over the possible secrets: the density of a record in R^d is not, and rescaling
+    the record moves its score by any amount. It is mixed with the prior, $\pi' = (1 - \epsilon) \pi + \epsilon P$, so
+    that the score is bounded. Cutting the score off instead would leave no probability and overstate leakage.
+
+    Args:
+        log_posteriors: ln pi of the true secret at independent releases, shape (n,); the decoder was fixed before.
+        secrets: Index of the true secret of the same releases, drawn from the prior, shape (n,).
+        prior: P, the whole law of the secret, shape (m,).
+        confidence: Of the lower bound.
+        smoothing: epsilon.
+
+    Raises:
+        ValueError: If the decoder gives more than probability 1, or the shapes differ.
+
+    Source: ours; *Residual-PAC*, Lemma 1, truncates the score.
+
+    Example:
+        >>> guess = np.full(1000, math.log(0.25))
+        >>> abs(decoder_leakage(guess, np.arange(1000) % 4, np.full(4, 0.25)).estimate) < 1e-12
+        True
+    """
+    scores, drawn = np.asarray(log_posteriors, np.float64), np.asarray(secrets, np.int64)
+    if scores.ndim != 1 or scores.shape != drawn.shape or len(scores) < 2:
+        raise ValueError(f"Scores and secrets must be rows of one length above 1, got {scores.shape}, {drawn.shape}.")
+    law = np.asarray(prior, np.float64)
+    if np.isnan(scores).any() or (scores > 1e-6).any():
+        raise ValueError(
+            "A decoder's probability of the secret is above 1 or undefined: normalize it over the possible secrets."
+        )
+    if not 0 < smoothing < 1:
+        raise ValueError(f"smoothing must be between 0 and 1, got {smoothing!r}.")
+    mixed = np.logaddexp(math.log1p(-smoothing) + scores, math.log(smoothing) + np.log(law[drawn]))
+    value_range = -math.log(smoothing * float(law[law > 0].min()))
+    margin = empirical_bernstein_margin(float(mixed.var(ddof=1)), len(mixed), value_range, 1 - confidence)
+    cross_entropy = float(-mixed.mean())
+    found = float(entropy(law)) - cross_entropy
+    return DecoderLeakage(cross_entropy, found, found - margin, confidence)

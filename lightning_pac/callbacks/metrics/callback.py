@@ -1,0 +1,296 @@
+"""Validation and test metrics with noise, charged like any other release."""
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities import rank_zero_warn
+from torchmetrics import Metric, MetricCollection
+from typing_extensions import override
+
+from lightning_pac.accountants import SRPPAccountant
+from lightning_pac.callbacks.metrics.delivered_records import DeliveredRecords, divide_evaluation
+from lightning_pac.callbacks.metrics.noised_metric import PrivateMetric, unsuited_states
+from lightning_pac.callbacks.shared import TrainerCallback, check_path, refuse_searches
+from lightning_pac.exceptions import BudgetExceededError
+from lightning_pac.ledger import LedgerAccount, PrivacyLedger
+from lightning_pac.scenarios import Poisson, TwoWorldScenario
+from lightning_pac.strategies import Ranks
+
+__all__ = ["PrivateMetrics"]
+
+
+class PrivateMetrics(TrainerCallback):
+    r"""Replaces logged metrics of private data by noised ones.
+
+    A metric of private records that reaches a logger, a checkpoint's file name or early stopping is a release, and an
+    exact one has no price. The metrics named here are computed from sums to which each record adds at most
+    `max_contribution`, with Gaussian noise; one value costs
+
+    .. math:: \varepsilon = \frac{a \kappa^2 d^2}{2 \sigma^2}
+
+    at order a, for d differing records among those that are evaluated (worst case and unsliced). Monitors see the
+    noised value, so early stopping and model selection on it are free. Once the budget is spent, the last value is
+    repeated, with a warning.
+
+    On several devices each rank evaluates its own records, none of them twice; rank zero, which alone has the ledger,
+    adds up the sums and noises them once, and every rank sees that value.
+
+    Note:
+        Log the torchmetrics object itself, ``self.log("val/accuracy", self.accuracy)``, once an epoch, updated with one
+        row a record. Each record is evaluated on its own, which takes about a tenth of a millisecond a record and
+        metric. A record that several loaders hold counts as several. Metrics that are not named stay as they are.
+
+    Example::
+
+        scenario = TwoWorldScenario(num_differing=10)
+        metrics = PrivateMetrics(["val/accuracy"], scenario, epsilon=0.05, budget=1.0, ledger="study.db")
+        trainer = Trainer(callbacks=[SRPPSGD(scenario, epsilon=8.0, ledger="study.db"), metrics])
+
+    Args:
+        names: Names under which ``validation_step`` and ``test_step`` log torchmetrics.
+        scenario: The two worlds, as in training; d counts all records that differ.
+        epsilon: Cost of one value of one metric, in nats.
+        renyi_order: Order at which epsilon is stated, above 1.
+        max_contribution: Largest norm of what a record adds to a metric's sums; a count of hits adds 1.
+        budget: What all values of this callback may cost together; None for the ledger's own budget.
+        ledger: Where values are charged before they are computed, a ledger or its path.
+
+    Raises:
+        ValueError: If an argument is out of range.
+        MisconfigurationException: In an evaluation, if a named metric has no bound on what a record adds to it, or a
+            loader may deliver a record more than once.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        scenario: TwoWorldScenario,
+        epsilon: float,
+        renyi_order: float = 16.0,
+        max_contribution: float = 1.0,
+        budget: float | None = None,
+        ledger: PrivacyLedger | str | Path | None = None,
+    ) -> None:
+        super().__init__()
+        if isinstance(names, str) or not names:
+            raise ValueError(f'names is {names!r}, but must list the metrics to make private, as ["val/accuracy"].')
+        if ledger is None:
+            raise ValueError(
+                "Values are charged before they are shown: give ledger=, the one of training if there is one."
+            )
+        for name, value in (("epsilon", epsilon), ("max_contribution", max_contribution)):
+            if not 0 < value < math.inf:
+                raise ValueError(f"{name} is {value}, but must be positive and finite.")
+        # One value is one step of a sampler that draws every record.
+        everything = Poisson(rate=1.0, batch_size=1, secret_draws=False)
+        accountant = SRPPAccountant(scenario, everything, renyi_order, "rpp")
+        self.names = tuple(names)
+        self.scenario = scenario
+        self.epsilon = epsilon
+        self.renyi_order = renyi_order
+        self.max_contribution = max_contribution
+        self.noise_multiplier = accountant.noise_multiplier(epsilon, 1)
+        self._budget = budget
+        self._given = ledger
+        self._ledger: PrivacyLedger | None = None
+        self._account: LedgerAccount | None = None
+        self._private: dict[str, PrivateMetric] = {}
+        self._last: dict[str, Any] = {}
+        # Metrics that were found to be private, in validation and, under True, in tests; and where all have been found.
+        self._known: dict[bool, set[str]] = {False: set(), True: set()}
+        self._complete: set[bool] = set()
+        self._warned_missing = False
+        self._log: Any = None
+        self._logged: set[str] = set()
+        self._is_open = False
+        self._delivered: DeliveredRecords | None = None
+        self._undo_division: Callable[[], None] | None = None
+
+    @override
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        refuse_searches(trainer, self, stage)
+        callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        if sum(isinstance(callback, PrivateMetrics) for callback in callbacks) > 1:
+            raise MisconfigurationException(
+                "The Trainer has two PrivateMetrics, and each would noise what the other shows: name all metrics in "
+                "one."
+            )
+        if trainer.world_size > 1 and stage != "predict":
+            self._undo_division = divide_evaluation(trainer)
+
+    @override
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        own_log = pl_module.log
+
+        def log(name: str, value: Any, *args: Any, **kwargs: Any) -> None:
+            if trainer.training and name in self.names:
+                raise MisconfigurationException(
+                    f"{name!r} is logged while training, where PrivateMetrics noises nothing: log it in "
+                    "validation_step or test_step, and what is logged in training under another name."
+                )
+            own_log(name, value, *args, **kwargs)
+
+        pl_module.log = log  # type: ignore[method-assign]
+
+    @override
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        pl_module.__dict__.pop("log", None)
+
+    @override
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._begin(trainer, pl_module)
+
+    @override
+    def on_test_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._begin(trainer, pl_module)
+
+    @override
+    def on_validation_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        self._records().begin_batch(batch_idx, dataloader_idx)
+
+    @override
+    def on_test_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        self._records().begin_batch(batch_idx, dataloader_idx)
+
+    @override
+    def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._records().end_batches()
+
+    @override
+    def on_test_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._records().end_batches()
+
+    @override
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._end(trainer, pl_module)
+
+    @override
+    def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._end(trainer, pl_module)
+
+    @override
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        self._restore(pl_module)
+        pl_module.__dict__.pop("log", None)
+
+    @override
+    def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        self._restore(pl_module)
+        pl_module.__dict__.pop("log", None)
+        if self._undo_division is not None:
+            self._undo_division()
+            self._undo_division = None
+        if self._ledger is not None and self._ledger is not self._given:
+            self._ledger.close()
+        self._ledger = self._account = None
+        self._is_open = False
+
+    def _begin(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        ranks = Ranks.of(trainer)
+        if not self._is_open:
+            check_path(self._given, ranks)
+            ranks.from_first(self._open_account)
+            self._is_open = True
+        self._delivered = DeliveredRecords.of(trainer)
+        charge = self._sanity_charge if trainer.sanity_checking else self._charge
+        for module in pl_module.modules():
+            if isinstance(module, MetricCollection):
+                # Metrics of one group share states behind their own backs.
+                module._enable_compute_groups = False
+                module._groups_checked = False
+        known = self._known[trainer.testing]
+        for name, metric in pl_module.named_modules():
+            if not isinstance(metric, Metric) or (trainer.testing in self._complete and name not in known):
+                continue
+            if metric._defaults and not unsuited_states(metric):
+                private = PrivateMetric(
+                    metric, self.max_contribution, self.noise_multiplier, charge, self._delivered, ranks, name
+                )
+                private.last = self._last.get(name)
+                private.is_private = name in known
+                self._private[name] = private
+        self._log = pl_module.log
+
+        def log(name: str, value: Any, *args: Any, **kwargs: Any) -> None:  # no method: copies of the module share it
+            self._make_private(name, value, kwargs)
+            self._log(name, value, *args, **kwargs)
+
+        pl_module.log = log  # type: ignore[method-assign]
+
+    def _make_private(self, name: str, value: Any, kwargs: dict[str, Any]) -> None:
+        if name in self.names:
+            if not isinstance(value, Metric):
+                raise MisconfigurationException(
+                    f"{name!r} is logged as {type(value).__name__}, from which no record's share can be told: log the "
+                    "torchmetrics object itself, once an epoch."
+                )
+            if kwargs.get("on_step"):
+                raise MisconfigurationException(f"{name!r} is logged at every step, each a release: log it on_epoch.")
+            self._find(name, value).make_private()
+            self._logged.add(name)
+
+    def _find(self, name: str, metric: Metric) -> PrivateMetric:
+        for private in self._private.values():
+            if private.metric is metric:
+                return private
+        raise MisconfigurationException(
+            f"{name!r} is a {type(metric).__name__}, which keeps more than sums over records "
+            f"({', '.join(unsuited_states(metric)) or 'or is no attribute of the module'}), so a record's influence on "
+            "it has no bound: log a metric of counts and sums (accuracy, recall, a confusion matrix, a mean error), "
+            "or compute this one on public data."
+        )
+
+    def _end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._last |= {name: private.last for name, private in self._private.items() if private.is_private}
+        if not trainer.sanity_checking:
+            missing = sorted(set(self.names) - self._logged)
+            if missing and not self._warned_missing:
+                self._warned_missing = True
+                rank_zero_warn(
+                    f"PrivateMetrics: nothing was logged as {', '.join(missing)}, so nothing was noised there."
+                )
+            self._complete.add(trainer.testing)
+        self._known[trainer.testing] |= {name for name, private in self._private.items() if private.is_private}
+        self._restore(pl_module)
+
+    def _restore(self, pl_module: pl.LightningModule) -> None:
+        for private in self._private.values():
+            private.restore()
+        self._private.clear()
+        if self._log is not None:
+            pl_module.log = self._log  # type: ignore[method-assign]
+            self._log = None
+
+    def _records(self) -> DeliveredRecords:
+        assert self._delivered is not None
+        return self._delivered
+
+    def _open_account(self) -> None:
+        self._ledger = PrivacyLedger.ensure(self._given)
+        declaration = {
+            "coupling": {"scenario": self.scenario.coupling(), "renyi_order": self.renyi_order},
+            "epsilon_of_each": self.epsilon,
+            "max_contribution": self.max_contribution,
+        }
+        self._account = self._ledger.account(f"metrics {', '.join(self.names)}", "rpp", declaration, self._budget)
+
+    def _charge(self) -> bool:
+        assert self._account is not None
+        try:
+            self._account.charge(self.epsilon, event={"release": "metric"})
+        except BudgetExceededError as error:
+            rank_zero_warn(f"PrivateMetrics: the last value is shown again, since a new one was refused: {error}")
+            return False
+        return True
+
+    def _sanity_charge(self) -> bool:
+        """Lightning's check before training shows no value, so none is drawn."""
+        return False

@@ -1,0 +1,289 @@
+"""A torchmetrics metric whose sums are clipped record by record and noised before anything is computed from them."""
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning_utilities.core.apply_func import apply_to_collection
+from torch import Tensor
+from torchmetrics import Metric
+
+from lightning_pac.callbacks.metrics.delivered_records import DeliveredRecords
+from lightning_pac.exceptions import PrivacyViolationError
+from lightning_pac.randomness import release_grid, round_to_grid, secure_generator
+from lightning_pac.strategies import Ranks
+
+__all__ = ["PrivateMetric", "unsuited_states"]
+
+_PROBES = 8
+
+
+class PrivateMetric:
+    r"""Stands between a metric and whoever updates and computes it while an evaluation loop runs.
+
+    A metric that only keeps sums is a function of $\sum_i s_i$, where $s_i$ is what record i adds. Each $s_i$ is
+    clipped to norm C, and the sum is released once an evaluation as $\sum_i \mathrm{clip}_C(s_i) + N(0, \sigma^2 C^2
+    I)$, rounded to a public grid; the value is computed from the release. Sums that the value does not depend on are
+    left at zero instead of being released.
+
+    Which metrics are private shows only when they are logged, after their first update: until `is_private` is set,
+    the metric keeps its own sums as well.
+
+    Several ranks add up their sums on rank zero, which charges and draws the noise once; all compute the value from the
+    same release. What is wrong with one rank's records is raised by all of them.
+
+    Args:
+        metric: The metric; see `unsuited_states`.
+        max_contribution: C.
+        noise_multiplier: Sigma.
+        charge: Called before the noise is drawn, on rank zero; returns whether the release is paid for.
+        delivered: The records that this rank was given, of which no more can be added; None bounds nothing.
+        ranks: The processes that evaluate together.
+        name: Its name in the module, by which the ranks tell that they release the same metric.
+    """
+
+    def __init__(
+        self,
+        metric: Metric,
+        max_contribution: float,
+        noise_multiplier: float,
+        charge: Callable[[], bool],
+        delivered: DeliveredRecords | None = None,
+        ranks: Ranks | None = None,
+        name: str = "",
+    ) -> None:
+        self.metric = metric
+        self.is_private = False
+        self.last: Any = None
+        self._max_contribution = max_contribution
+        self._noise_multiplier = noise_multiplier
+        self._charge = charge
+        self._delivered = delivered
+        self._ranks = ranks or Ranks()
+        self._name = name
+        self._blank = copy.deepcopy(metric)
+        self._blank.reset()
+        self._blank.distributed_available_fn = _alone  # what it computes from is the sum over all ranks already
+        self._scratch = copy.deepcopy(self._blank)
+        self._influential = _influential_states(self._blank)
+        self._total = torch.zeros_like(self._flatten(self._blank))
+        self._released: Any = None
+        self._inside_forward = False
+        self._problem: str | None = None
+        self._rows = 0
+        self._rows_in_batch = (0, 0)  # of the batch of that number
+        self._own = {name: getattr(metric, name) for name in ("forward", "update", "compute", "reset")}
+        for name, replacement in (
+            ("forward", self._forward),
+            ("update", self._update),
+            ("compute", self._compute),
+            ("reset", self._reset),
+        ):
+            setattr(metric, name, replacement)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "PrivateMetric":
+        """Called where the metric is copied, whose copy would release the same records once more.
+
+        Raises:
+            MisconfigurationException: Always.
+        """
+        raise MisconfigurationException(
+            f"{type(self.metric).__name__} is copied during an evaluation in which PrivateMetrics may noise it: copy "
+            "it, or the module that holds it, before the evaluation or after it."
+        )
+
+    def make_private(self) -> None:
+        """From now on, show the noised value only.
+
+        Raises:
+            MisconfigurationException: If updates do not fall into records; several ranks raise it together, later.
+        """
+        self.is_private = True
+        if self._ranks.size == 1:
+            self._require_records()
+
+    def restore(self) -> None:
+        """Give the metric its own methods back; what it holds exactly is forgotten."""
+        for name, method in self._own.items():
+            setattr(self.metric, name, method)
+        if self.is_private:
+            self.metric.reset()
+
+    def _forward(self, *args: Any, **kwargs: Any) -> Any:
+        if self.is_private:
+            self._update(*args, **kwargs)
+            return torch.tensor(float("nan"))
+        self._add(*args, **kwargs)
+        self._inside_forward = True
+        try:
+            return self._own["forward"](*args, **kwargs)
+        finally:
+            self._inside_forward = False
+
+    def _update(self, *args: Any, **kwargs: Any) -> None:
+        if not self._inside_forward:
+            self._add(*args, **kwargs)
+        if self.is_private:
+            self._released = None
+            # Lightning computes only what was updated.
+            self.metric._update_count += 1
+        else:
+            self._own["update"](*args, **kwargs)
+
+    def _compute(self) -> Any:
+        if not self.is_private or self._inside_forward:
+            return self._own["compute"]()
+        if self._released is None:
+            sums = self._ranks.exchange(self._own_share, self._release)
+            if sums is not None:
+                self.last = self._evaluate(sums)
+            self._released = self._evaluate(torch.zeros_like(self._total)) if self.last is None else self.last
+        return self._released
+
+    def _require_records(self) -> None:
+        if self._problem is not None:
+            raise MisconfigurationException(
+                f"{type(self.metric).__name__} {self._problem}, so what one record adds cannot be told: update it once "
+                "a batch, with tensors that have one row a record."
+            )
+
+    def _own_share(self) -> tuple[str, Tensor]:
+        self._require_records()
+        return self._name, self._total
+
+    def _release(self, shares: list[tuple[str, Tensor]]) -> Tensor | None:
+        """The sums of all ranks with noise, or None if a release is not paid for; called on rank zero."""
+        names = {name for name, _ in shares}
+        if len(names) > 1:
+            raise PrivacyViolationError(
+                f"The ranks release different metrics at once ({', '.join(sorted(names))}), so that sums of one would "
+                "enter another: log the same metrics in the same order on every rank."
+            )
+        if not self._charge():
+            return None
+        deviation = self._noise_multiplier * self._max_contribution
+        total = torch.stack([share for _, share in shares]).sum(0)
+        noise = secure_generator().fill_normal_(torch.empty_like(total)) * deviation
+        return round_to_grid(total + noise, release_grid(deviation))
+
+    def _reset(self) -> None:
+        if not self._inside_forward:
+            self._total = torch.zeros_like(self._total)
+            self._released = None
+            self._rows, self._rows_in_batch = 0, (0, 0)
+        self._own["reset"]()
+
+    def _add(self, *args: Any, **kwargs: Any) -> None:
+        if self._delivered is not None and self._delivered.in_batch == 0:
+            return
+        sizes: set[int] = set()
+        apply_to_collection((args, kwargs), Tensor, lambda tensor: sizes.add(len(tensor)) if tensor.ndim else None)
+        self._problem = self._problem or self._problem_of(sizes)
+        if self._problem is not None:
+            # Other ranks wait for this one's share, with which they learn of the problem.
+            if self.is_private and self._ranks.size == 1:
+                self._require_records()
+            return
+        one = self._scratch
+        for record in range(sizes.pop()):
+            one.reset()
+            part_args, part_kwargs = apply_to_collection(
+                (args, kwargs), Tensor, lambda tensor, row=record: tensor[row : row + 1] if tensor.ndim else tensor
+            )
+            one.update(*part_args, **part_kwargs)
+            added = self._flatten(one)
+            # As with gradients, a contribution that is not finite counts as zero.
+            if bool(added.isfinite().all()):
+                self._total += added * (self._max_contribution / added.norm().clamp(min=1e-300)).clamp(max=1.0)
+
+    def _problem_of(self, sizes: set[int]) -> str | None:
+        """Why an update with tensors of these lengths does not add each record once."""
+        if len(sizes) != 1:
+            return f"was updated with tensors of {sorted(sizes)} records"
+        if self._delivered is None:
+            return None
+        rows, delivered = next(iter(sizes)), self._delivered
+        self._rows += rows
+        batch, in_batch = self._rows_in_batch
+        self._rows_in_batch = (delivered.batch, rows + (in_batch if batch == delivered.batch else 0))
+        if delivered.in_batch is not None and self._rows_in_batch[1] > delivered.in_batch:
+            return f"was updated with {self._rows_in_batch[1]} rows in a batch of {delivered.in_batch} records"
+        if self._rows > delivered.in_all:
+            return f"was updated with {self._rows} rows for {delivered.in_all} records"
+        return None
+
+    def _flatten(self, metric: Metric) -> Tensor:
+        states = [getattr(metric, name).detach().reshape(-1).to("cpu", torch.float64) for name in self._influential]
+        return torch.cat(states)
+
+    def _evaluate(self, sums: Tensor) -> Any:
+        """The value at these sums. Counts are kept from being negative, which noise can make them."""
+        noised = self._blank.clone()
+        start = 0
+        for name in self._influential:
+            state = getattr(noised, name)
+            part = sums[start : start + state.numel()].reshape(state.shape)
+            start += state.numel()
+            if not state.is_floating_point():
+                part = part.clamp(min=0.0)
+            setattr(noised, name, part.to(self.metric.device, torch.float32))
+        noised._update_count = 1
+        return noised.compute()
+
+
+def _alone() -> bool:
+    return False
+
+
+def unsuited_states(metric: Metric) -> list[str]:
+    """States on which a record's influence has no bound: those that are not sums that begin at zero."""
+    return [
+        name
+        for name, default in metric._defaults.items()
+        if not isinstance(default, Tensor)
+        or bool(default.any())
+        or getattr(metric._reductions[name], "__name__", "") != "dim_zero_sum"
+    ]
+
+
+def _influential_states(blank: Metric) -> list[str]:
+    """States that the value depends on, found by changing one at a time at random sums.
+
+    A state that is missed here is never released, so privacy does not rest on the search.
+    """
+    found = []
+    generator = torch.Generator().manual_seed(0)
+    for name in blank._defaults:
+        for _ in range(_PROBES):
+            values = {
+                other: 1.0 + 100.0 * torch.rand(default.shape, generator=generator)
+                for other, default in blank._defaults.items()
+                if isinstance(default, Tensor)
+            }
+            before = _value_at(blank, values)
+            values[name] = values[name] * 2.0 + 1.0
+            if not _same(before, _value_at(blank, values)):
+                found.append(name)
+                break
+    return found or list(blank._defaults)
+
+
+def _value_at(blank: Metric, values: dict[str, Tensor]) -> list[Tensor]:
+    probe = blank.clone()
+    for name, value in values.items():
+        setattr(probe, name, value.to(blank.device))
+    probe._update_count = 1
+    collected: list[Tensor] = []
+    apply_to_collection(probe.compute(), Tensor, collected.append)
+    return collected
+
+
+def _same(first: list[Tensor], second: list[Tensor]) -> bool:
+    return all(
+        math.isclose(float(one), float(other), rel_tol=1e-9, abs_tol=0.0) or (one.isnan() and other.isnan())
+        for a, b in zip(first, second, strict=True)
+        for one, other in zip(a.reshape(-1), b.reshape(-1), strict=True)
+    )

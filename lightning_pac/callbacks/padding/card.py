@@ -1,0 +1,77 @@
+"""The privacy card of padded observations."""
+
+import math
+
+from lightning_pac.accountants.bounds import dp_success_bound
+from lightning_pac.cards import Guarantee, PrivacyCard, at_most
+from lightning_pac.mechanisms.one_sided import DPNoise, LeakageChannel, PACNoise
+
+__all__ = ["Noise", "noise_card"]
+
+Noise = DPNoise | LeakageChannel | PACNoise
+
+
+def noise_card(
+    noise: Noise, title: str, secret: str, conditions: tuple[str, ...], num_observations: int, spent: float
+) -> PrivacyCard:
+    """What is guaranteed for the observations so far.
+
+    Args:
+        noise: What pads them.
+        title: What the card is about.
+        secret: One sentence: what the padding hides, and from whom.
+        conditions: What is not hidden, one sentence each.
+        num_observations: Padded observations so far.
+        spent: Their cost in releases or nats.
+    """
+    return PrivacyCard(
+        title=title,
+        secret=secret,
+        guarantees=_guarantees(noise, spent),
+        conditions=(*_assumptions(noise), *conditions),
+        details={
+            "num_observations": num_observations,
+            "noise": type(noise).__name__,
+            **({} if isinstance(noise, LeakageChannel) else {"mean_noise": noise.mean}),
+            **(vars(noise.guarantee) if isinstance(noise, DPNoise) else {}),
+        },
+    )
+
+
+def _guarantees(noise: Noise, spent: float) -> tuple[Guarantee, ...]:
+    if isinstance(noise, DPNoise):
+        promised = noise.guarantee
+        success = dp_success_bound(promised.epsilon, promised.delta)
+        return (
+            Guarantee(
+                "padding_success_bound",
+                success,
+                "probability",
+                "Whoever sees all padded observations, and must say which of two neighbours was run, is right at most "
+                f"{at_most(success)} of the time; a coin gets 50 %.",
+            ),
+            Guarantee(
+                "padding_epsilon_at_delta",
+                promised.epsilon,
+                "nats",
+                f"(epsilon, delta) of {promised.compositions} observations together at delta = {promised.delta:g}; "
+                f"{spent:g} were made.",
+            ),
+        )
+    if isinstance(noise, LeakageChannel):
+        meaning = (
+            "All observations together make the best guess of anything about the secret at most "
+            f"{math.exp(min(spent, 700.0)):.4g} times as likely to be right as a blind one."
+        )
+        return (Guarantee("padding_maximal_leakage", spent, "nats", meaning),)
+    meaning = "This is how much all observations together can tell about the secret."
+    return (Guarantee("padding_mutual_information", spent, "nats", meaning),)
+
+
+def _assumptions(noise: Noise) -> tuple[str, ...]:
+    if isinstance(noise, DPNoise):
+        units = noise.guarantee.sensitivity
+        return (f"Neighbours differ by at most {units} {'unit' if units == 1 else 'units'} in each observation.",)
+    if isinstance(noise, PACNoise):
+        return (f"The variance of what is padded is at most {noise.output_variance:g}.",)
+    return ("What is padded follows from the secret as the channel was told.",)

@@ -1,0 +1,154 @@
+"""What one padded observation costs, and where it is charged."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from lightning_pac.callbacks.padding.card import Noise, noise_card
+from lightning_pac.callbacks.shared import check_path
+from lightning_pac.cards import PrivacyCard
+from lightning_pac.exceptions import BudgetExceededError
+from lightning_pac.ledger import LedgerAccount, PrivacyLedger
+from lightning_pac.mechanisms.one_sided import DPNoise, LeakageChannel, PACNoise
+from lightning_pac.strategies import Ranks
+
+__all__ = ["Noise", "NoiseAccount"]
+
+Drawn = TypeVar("Drawn")
+
+
+class NoiseAccount:
+    """Charges every observation before it can be made, in the currency of the noise.
+
+    Differentially private noise was designed for a number of releases and costs one release each; maximal leakage and
+    mutual information cost nats, which add up. Where several processes make one observation together, rank zero has
+    the ledger, charges and draws.
+
+    Args:
+        noise: What pads the observations.
+        observable: What is observed: `"time"` or `"batch_size"`, the prefix of the currency.
+        ledger: Where to charge; None counts in memory (and in the callback's checkpoint state).
+        name: Name of the account in the ledger.
+    """
+
+    def __init__(self, noise: Noise, observable: str, ledger: PrivacyLedger | str | Path | None, name: str) -> None:
+        if not isinstance(noise, DPNoise | LeakageChannel | PACNoise):
+            raise TypeError(
+                f"noise must be made by PositiveNoise, so that its guarantee is known, got {type(noise).__name__}."
+            )
+        self.noise = noise
+        self.num_observations = 0
+        self._observable, self._given, self._name = observable, ledger, name
+        self._ranks = Ranks()
+        self._ledger: PrivacyLedger | None = None
+        self._account: LedgerAccount | None = None
+        self._total: tuple[int, float] | None = None  # observations and cost, as rank zero's ledger said last
+
+    @property
+    def currency(self) -> str:
+        """Its name in the ledger; releases and nats never mix."""
+        kinds = {DPNoise: "releases", LeakageChannel: "maximal_leakage", PACNoise: "mutual_information"}
+        return f"{self._observable}_{next(kind for noise, kind in kinds.items() if isinstance(self.noise, noise))}"
+
+    @property
+    def cost(self) -> float:
+        """Cost of one observation."""
+        if isinstance(self.noise, DPNoise):
+            return 1.0
+        return self.noise.leakage if isinstance(self.noise, LeakageChannel) else self.noise.mutual_information
+
+    @property
+    def spent(self) -> float:
+        """Cost of all observations so far, with a ledger those of other runs too."""
+        return self._totals()[1]
+
+    def open(self, ranks: Ranks | None = None) -> None:
+        """Open the ledger, if there is one, on rank zero; called by all ranks."""
+        self._ranks = ranks or Ranks()
+        check_path(self._given, self._ranks)
+        self._total = self._ranks.from_first(self._open)
+
+    def close(self) -> None:
+        """Close the ledger, unless the caller owns it; a rank may call it alone."""
+        if self._account is not None:
+            self._total = self._totals()
+        if self._ledger is not None and self._ledger is not self._given:
+            self._ledger.close()
+        self._ledger = self._account = None
+
+    def affords_another(self) -> bool:
+        """Whether one more observation stays within the budgets; asked by all ranks."""
+        return self._ranks.from_first(self.affords_another_alone)
+
+    def affords_another_alone(self) -> bool:
+        """The same, asked by rank zero alone."""
+        if self._account is not None:
+            return self._account.remaining >= self.cost * (1.0 - 1e-9)
+        return not isinstance(self.noise, DPNoise) or self.num_observations < self.noise.guarantee.compositions
+
+    def pay(self, event: dict[str, Any], draw: Callable[[], Drawn]) -> Drawn:
+        """Charge one observation, durably where there is a ledger, and only then draw what pads it; asked by all ranks.
+
+        Args:
+            event: What is observed, for the ledger.
+            draw: Called on rank zero; every rank receives its value.
+
+        Raises:
+            BudgetExceededError: If the noise was designed for fewer releases, or the ledger's budget is spent.
+        """
+
+        def paid() -> tuple[Drawn, tuple[int, float] | None]:
+            return self.pay_alone(event, draw), self._ledger_totals()
+
+        drawn, self._total = self._ranks.from_first(paid)
+        self.num_observations += not self._ranks.is_first
+        return drawn
+
+    def pay_alone(self, event: dict[str, Any], draw: Callable[[], Drawn]) -> Drawn:
+        """The same on rank zero alone."""
+        if self._account is not None:
+            self._account.charge(self.cost, event)
+        elif not self.affords_another_alone():
+            assert isinstance(self.noise, DPNoise)
+            raise BudgetExceededError(
+                f"The noise was designed for {self.noise.guarantee.compositions} releases and all are spent: stop "
+                "here, or design it for more (PositiveNoise.for_dp(..., compositions=...))."
+            )
+        self.num_observations += 1
+        return draw()
+
+    def card(self, title: str, secret: str, conditions: tuple[str, ...]) -> PrivacyCard:
+        """What is guaranteed for the observations so far; it is kept with the ledger's account while that is open."""
+        card = noise_card(self.noise, title, secret, conditions, *self._totals())
+        if self._account is not None and self._account.num_charges:
+            self._account.attach_card(card)
+        return card
+
+    def metrics(self, unit: float) -> dict[str, float]:
+        """Public figures: the mean overhead *by design* (the realised one would give the hidden value away)."""
+        figures = {f"privacy/{self.currency}": self.spent}
+        if not isinstance(self.noise, LeakageChannel):
+            figures[f"privacy/{self._observable}_mean_overhead"] = unit * self.noise.mean
+        return figures
+
+    def _open(self) -> tuple[int, float] | None:
+        if self._given is not None and self._account is None:
+            self._ledger = PrivacyLedger.ensure(self._given)
+            releases = float(self.noise.guarantee.compositions) if isinstance(self.noise, DPNoise) else None
+            self._account = self._ledger.account(self._name, self.currency, self._declaration(), releases)
+        return self._ledger_totals()
+
+    def _totals(self) -> tuple[int, float]:
+        return self._ledger_totals() or self._total or (self.num_observations, self.num_observations * self.cost)
+
+    def _ledger_totals(self) -> tuple[int, float] | None:
+        return None if self._account is None else (self._account.num_charges, self._account.spent)
+
+    def _declaration(self) -> dict[str, Any]:
+        if isinstance(self.noise, DPNoise):
+            # Two noises that keep a guarantee each may break it in turns: one account holds releases of one noise.
+            moments = {key: float(f"{getattr(self.noise, key):.4g}") for key in ("mean", "second_moment")}
+            return {**vars(self.noise.guarantee), **moments}
+        if isinstance(self.noise, LeakageChannel):
+            return {"leakage": self.noise.leakage}
+        return {key: getattr(self.noise, key) for key in ("output_variance", "max_value", "second_moment")}

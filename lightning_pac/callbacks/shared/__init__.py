@@ -1,0 +1,24 @@
+"""What several callbacks rest on: checks of the Trainer, and one account for all ranks."""
+
+from lightning_pac.callbacks.shared.shared_account import SharedAccount, check_path
+from lightning_pac.callbacks.shared.trainer_checks import (
+    check_model,
+    check_optimizer,
+    check_trainer,
+    monitored_names,
+    refuse_gradient_hook,
+    refuse_searches,
+)
+from lightning_pac.callbacks.shared.trainer_only import TrainerCallback
+
+__all__ = [
+    "SharedAccount",
+    "TrainerCallback",
+    "check_model",
+    "check_optimizer",
+    "check_path",
+    "check_trainer",
+    "monitored_names",
+    "refuse_gradient_hook",
+    "refuse_searches",
+]

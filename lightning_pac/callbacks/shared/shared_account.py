@@ -1,0 +1,88 @@
+"""The account of a run as all of its processes see it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+
+from lightning_pac.ledger import Attempt, LedgerAccount, PrivacyLedger, TrainingAttempt
+from lightning_pac.strategies import Ranks
+
+__all__ = ["SharedAccount", "SharedAttempt", "check_path"]
+
+
+def check_path(ledger: PrivacyLedger | str | Path | None, ranks: Ranks) -> None:
+    """Refuse an open ledger for several processes, which has one writer.
+
+    Raises:
+        MisconfigurationException: If each process would hold it.
+    """
+    if isinstance(ledger, PrivacyLedger) and ranks.size > 1:
+        raise MisconfigurationException(
+            f"ledger is open already, but {ranks.size} processes cannot each hold {ledger.path}: give its path as "
+            "ledger=, which rank zero then opens."
+        )
+
+
+class SharedAccount:
+    """An account that rank zero has open: it reads and charges, and the others wait for the result or the error.
+
+    Every method is called by all ranks.
+
+    Args:
+        ranks: The processes that share it.
+        open_account: Opens the ledger and the account; called on rank zero only.
+    """
+
+    def __init__(self, ranks: Ranks, open_account: Callable[[], tuple[PrivacyLedger, LedgerAccount]]) -> None:
+        self._ranks = ranks
+        self._opened: tuple[PrivacyLedger, LedgerAccount] | None = None
+
+        def name_and_path() -> tuple[str, Path]:
+            ledger, account = self._opened = open_account()
+            return account.name, ledger.path
+
+        self.name, self.path = ranks.from_first(name_and_path)
+
+    def attempts(self) -> list[Attempt]:
+        """All attempts on record."""
+        return self._ranks.from_first(lambda: list(self._on_first.attempts()))
+
+    def check(self, cost: float) -> None:
+        """Raise what charging the cost would raise."""
+        self._ranks.from_first(lambda: self._on_first.check(cost))
+
+    def start_attempt(self, first_step: int = 0) -> "SharedAttempt":
+        """Open an attempt; nothing is on record before its first step."""
+        attempt = self._on_first.start_attempt(first_step) if self._ranks.is_first else None
+        return SharedAttempt(self._ranks, attempt)
+
+    def close(self) -> None:
+        """Close the ledger, on rank zero; the only method that a rank may call alone."""
+        if self._opened is not None:
+            self._opened[0].close()
+            self._opened = None
+
+    @property
+    def _on_first(self) -> LedgerAccount:
+        assert self._opened is not None
+        return self._opened[1]
+
+
+class SharedAttempt:
+    """An attempt whose steps rank zero puts on record; see `TrainingAttempt`."""
+
+    def __init__(self, ranks: Ranks, attempt: TrainingAttempt | None) -> None:
+        self._ranks = ranks
+        self._attempt = attempt
+        self.num_steps = 0
+
+    def start_step(self, cost: float, step: int) -> None:
+        """Charge a step; it is on rank zero's disk when this returns on any rank."""
+
+        def charge() -> None:
+            assert self._attempt is not None
+            self._attempt.start_step(cost, step)
+
+        self._ranks.from_first(charge)
+        self.num_steps += 1

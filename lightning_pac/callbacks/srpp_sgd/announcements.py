@@ -1,0 +1,63 @@
+"""What a private run says: one line at the start, warnings about what it does not cover, a summary at the end."""
+
+import math
+from collections.abc import Sequence
+
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+
+from lightning_pac.callbacks.srpp_sgd.run import PrivateRun
+
+__all__ = ["announce_end", "announce_start", "warn_of_raw_values"]
+
+HOPELESS_RATIO = 1 / 100
+
+
+def announce_start(run: PrivateRun) -> None:
+    """Say what is guaranteed at the end and how loud the noise is; warn of replayed steps and of hopeless noise."""
+    accountant, noise = run.journal.running.accountant, run.journal.running.noise_multiplier
+    ratio = run.noisy_sum.signal_to_noise(run.batch_size)
+    guarantee = ""
+    if math.isfinite(run.planned_steps):
+        steps = max(int(run.planned_steps), run.journal.num_steps)
+        success = accountant.world_success_bound(noise, steps)
+        guarantee = f", telling the worlds apart succeeds with at most {success:.4f} after {steps} steps"
+    rank_zero_info(
+        f"SRPPSGD: noise multiplier {noise:.4g} for the notion {accountant.notion!r}{guarantee}, ratio of clipped "
+        f"signal to noise at most {ratio:.3g}."
+    )
+    if run.journal.replayed:
+        rank_zero_warn(
+            f"The journal holds {run.journal.replayed} steps that the checkpoint does not know: they stay charged, and "
+            "the steps that replay them are charged again, as a new pass over the data."
+        )
+    if ratio < HOPELESS_RATIO:
+        factor = HOPELESS_RATIO / ratio
+        sampling = "" if accountant.is_amplified else "sampling=Poisson(...) with the notion 'rpp', "
+        rank_zero_warn(
+            f"The clipped signal is at most {ratio:.2g} of the noise, so this run will not learn. It would take a "
+            f"batch {factor:.1f} times larger, a noise multiplier below {noise / factor:.3g}, or fewer than "
+            f"{max(1, int(run.noisy_sum.num_parameters / factor**2))} trainable parameters: try "
+            f"{sampling}a larger epsilon, fewer steps, or train the last layers only."
+        )
+
+
+def warn_of_raw_values(names: Sequence[str]) -> None:
+    """Name the values that leave the run without noise."""
+    if names:
+        rank_zero_warn(
+            f"Values of private data leave this run without noise: {', '.join(names)}. The guarantee covers neither "
+            "them nor what is chosen by them: log them where the data may be seen, or monitor public data."
+        )
+
+
+def announce_end(run: PrivateRun) -> None:
+    """Sum up what the run has cost and where that is on record."""
+    running = run.journal.running
+    success = running.accountant.world_success_bound(running.noise_multiplier, list(running.stretches))
+    rank_zero_info(
+        f"SRPPSGD: {run.journal.num_steps} noised steps, "
+        f"{running.accountant.metric_name.removeprefix('privacy/')} {run.journal.epsilon:.4g} at order "
+        f"{running.accountant.renyi_order:g}; whoever sees all of them tells the two worlds apart with probability at "
+        f"most {success:.4f}. On record in {run.journal.account.path} as "
+        f"{run.journal.account.name!r}."
+    )

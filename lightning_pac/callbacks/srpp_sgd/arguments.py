@@ -1,0 +1,106 @@
+"""The arguments of a private training run: checked, compared with a checkpoint's, kept as plain values."""
+
+import math
+import numbers
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from lightning_pac.accountants.srpp import Notion
+from lightning_pac.callbacks.srpp_sgd.step import BlockNoise
+from lightning_pac.exceptions import LedgerMismatchError
+from lightning_pac.ledger import PrivacyLedger
+from lightning_pac.scenarios import Poisson, Sampling, TwoWorldScenario
+
+__all__ = ["RunArguments"]
+
+
+@dataclass(frozen=True)
+class RunArguments:
+    """What the user asked for; see `SRPPSGD`.
+
+    Raises:
+        ValueError: If an argument is out of range, or not exactly one of epsilon and the noise multiplier is given.
+        TypeError: If the scenario or the sampling is something else.
+    """
+
+    scenario: TwoWorldScenario
+    epsilon: float | None
+    noise_multiplier: float | None
+    renyi_order: float
+    notion: Notion
+    sampling: Sampling | None
+    max_grad_norm: float | dict[str, float]
+    block_noise: BlockNoise
+    ledger: PrivacyLedger | str | Path | None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.scenario, TwoWorldScenario):
+            raise TypeError(f"scenario is {self.scenario!r}, but must be a TwoWorldScenario.")
+        if self.sampling is not None and not isinstance(self.sampling, Sampling):
+            raise TypeError(f"sampling is {self.sampling!r}, but must be a descriptor such as Poisson(rate=0.01).")
+        if (self.epsilon is None) == (self.noise_multiplier is None):
+            raise ValueError(
+                f"epsilon is {self.epsilon} and noise_multiplier is {self.noise_multiplier}, but one follows from the "
+                "other: give exactly one."
+            )
+        norms = self.max_grad_norm if isinstance(self.max_grad_norm, dict) else {"": self.max_grad_norm}
+        if not norms:
+            raise ValueError("max_grad_norm names no block: give one norm, or a norm for each block of parameters.")
+        positive: dict[str, Any] = {
+            "epsilon": self.epsilon,
+            "noise_multiplier": self.noise_multiplier,
+            **{f"max_grad_norm {block}".rstrip(): norm for block, norm in norms.items()},
+        }
+        for name, value in positive.items():
+            if value is not None and not isinstance(value, numbers.Real):
+                raise TypeError(f"{name} is {value!r}, but must be a number.")
+            if value is not None and not 0 < float(value) < math.inf:
+                raise ValueError(f"{name} is {value}, but must be positive and finite.")
+        if self.block_noise not in get_args(BlockNoise):
+            raise ValueError(f'block_noise is {self.block_noise!r}, but must be "optimal" or "isotropic".')
+        if not 1 < self.renyi_order < math.inf:
+            raise ValueError(f"renyi_order is {self.renyi_order}, but must be finite and above 1.")
+        if self.notion not in get_args(Notion):
+            raise ValueError(f"notion is {self.notion!r}, but must be one of {', '.join(get_args(Notion))}.")
+        if isinstance(self.sampling, Poisson) and not self.sampling.secret_draws:
+            raise ValueError("Our Poisson sampler draws in secret: leave secret_draws=False out.")
+        if self.scenario.adjacency == "add_remove":
+            self._check_add_remove()
+
+    def compare(self, saved: Mapping[str, Any]) -> None:
+        """Refuse to resume under other arguments than those of the checkpoint.
+
+        Raises:
+            LedgerMismatchError: Names what differs.
+        """
+        given = self.to_dict()
+        changed = sorted(name for name in {*saved, *given} if saved.get(name) != given.get(name))
+        if changed:
+            values = ", ".join(f"{name} (was {saved.get(name)}, now {given.get(name)})" for name in changed)
+            raise LedgerMismatchError(
+                f"The checkpoint was made with other arguments: {values}; resume with the arguments it was made with, "
+                "or start a new run, which is charged anew."
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the ledger, as plain values that a checkpoint keeps."""
+        return {
+            **{f"scenario.{name}": value for name, value in self.scenario.to_dict().items()},
+            "sampling": None if self.sampling is None else str(self.sampling),
+            "epsilon": self.epsilon,
+            "noise_multiplier": self.noise_multiplier,
+            "renyi_order": self.renyi_order,
+            "notion": self.notion,
+            "max_grad_norm": self.max_grad_norm,
+            "block_noise": self.block_noise,
+        }
+
+    def _check_add_remove(self) -> None:
+        if not isinstance(self.sampling, Poisson):
+            raise ValueError(
+                f"sampling is {self.sampling}, but add_remove holds under our Poisson sampling only, since a record's "
+                "absence moves the others: give sampling=Poisson(rate, batch_size), or use the adjacency zero_out."
+            )
+        self.sampling.expected_batch_size(None)  # refuses to compute it from the secret number of records

@@ -1,0 +1,345 @@
+"""SRPP-SGD: private gradients for any LightningModule."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import lightning.pytorch as pl
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from torch.optim import Optimizer
+from typing_extensions import override
+
+from lightning_pac.accountants import RunningAccount
+from lightning_pac.callbacks.shared import (
+    SharedAccount,
+    TrainerCallback,
+    check_model,
+    check_optimizer,
+    check_trainer,
+    monitored_names,
+)
+from lightning_pac.callbacks.srpp_sgd.announcements import announce_end, announce_start, warn_of_raw_values
+from lightning_pac.callbacks.srpp_sgd.arguments import RunArguments
+from lightning_pac.callbacks.srpp_sgd.card import make_card, save_card
+from lightning_pac.callbacks.srpp_sgd.hidden_randomness import HiddenRandomness
+from lightning_pac.callbacks.srpp_sgd.loss_check import check_loss
+from lightning_pac.callbacks.srpp_sgd.run import PrivateRun
+from lightning_pac.callbacks.srpp_sgd.start import (
+    begin_attempt,
+    choose_noise,
+    make_accountant,
+    open_journal,
+    read_loader,
+)
+from lightning_pac.callbacks.srpp_sgd.step import ClippingBlocks
+from lightning_pac.callbacks.srpp_sgd.step_sampling import declared_sampling, swap_loader
+from lightning_pac.data import ResumableDataLoader, count_records
+from lightning_pac.ledger import PrivacyLedger
+from lightning_pac.scenarios import Sampling, TwoWorldScenario
+from lightning_pac.strategies import Ranks
+
+__all__ = ["SRPPSGD"]
+
+
+class SRPPSGD(TrainerCallback):
+    r"""Trains with clipped and noised gradients, accounted for in Rényi Pufferfish privacy.
+
+    Every optimizer step uses
+
+    .. math:: g_t = \frac{1}{B} \Big( \sum_i \mathrm{clip}_C(g_i) + N(0, \sigma^2 C^2 I) \Big)
+
+    in place of the gradient: the gradient of each record is clipped to norm :math:`C`, noise of multiplier
+    :math:`\sigma` is added once, and the public batch size :math:`B` divides the sum. An adversary who sees every step
+    learns no more about the secret than `epsilon` says; the optimizer, the schedule and the model are the user's own.
+    Epsilon and the success bound it implies are logged as ``privacy/...`` metrics, the run stops before a step that
+    would pass the budget, and a privacy card is saved with every checkpoint. Source: *Sliced Rényi Pufferfish Privacy*
+    (SRPP-SGD and ms-SRPP-SGD); the amplified account of the notion ``"rpp"`` and the cap of a shuffled epoch are ours.
+
+    Note:
+        What the model logs without noise (``train_loss``) and what is chosen by it (``EarlyStopping``) is not covered;
+        one warning at the start names it. A step is charged before its noise is drawn, so a crash may leave the
+        journal ahead of the last checkpoint: steps that are replayed are charged again.
+
+    Example::
+
+        from lightning_pac import Poisson, SRPPSGD, TwoWorldScenario
+
+        private = SRPPSGD(TwoWorldScenario(num_differing=10), sampling=Poisson(rate=0.01), epsilon=8.0, renyi_order=16)
+        trainer = Trainer(max_epochs=40, callbacks=[private])
+
+    Args:
+        scenario: The two worlds that must not be told apart. Its number of records defaults to the dataset's.
+        epsilon: Budget of the run in nats; the noise is calibrated to the steps that the Trainer is going to take.
+        noise_multiplier: Noise deviation on the sum in clipping norms, in place of `epsilon`.
+        renyi_order: Order at which epsilon is stated, above 1.
+        notion: ``"rpp"`` is unsliced and worst-case, and amplified where our own Poisson sampling draws in secret;
+            ``"ave"``, ``"joint"``, ``"ms-ave"`` and ``"ms-joint"`` are the paper's.
+        sampling: How the batch of an optimizer step is drawn, over all its accumulated microbatches: the train loader
+            is then rebuilt with our own sampler (workers and collate function stay). Left out, what the loader does is
+            read and accounted for.
+        max_grad_norm: Clipping norm :math:`C` of a record's gradient; or norms by the names of submodules, each of
+            which is then clipped on its own, ``{"backbone": 0.5, "head": 1.0}``.
+        block_noise: How several blocks share the noise: ``"optimal"`` for the least noise power at the same guarantee,
+            ``"isotropic"`` for the same noise on every coordinate.
+        ledger: A ledger, or the path of one, that several runs on the same data may share. Left out, the run is
+            journalled in a ledger of its own beside the logs.
+
+    Raises:
+        ValueError: If an argument is out of range, or not exactly one of `epsilon` and `noise_multiplier` is given.
+        TypeError: If `scenario` or `sampling` is something else.
+        MisconfigurationException: In ``fit``, if the Trainer, the model or the loader would break the guarantee.
+        BudgetExceededError: In ``fit``, if the budget does not pay for a single step.
+        LedgerMismatchError: In ``fit``, if a run is resumed under other terms than its own.
+        PrivacyViolationError: In ``fit``, if the optimizer did not use the released gradient.
+    """
+
+    def __init__(
+        self,
+        scenario: TwoWorldScenario,
+        epsilon: float | None = None,
+        noise_multiplier: float | None = None,
+        renyi_order: float = 16.0,
+        notion: Literal["ave", "joint", "ms-ave", "ms-joint", "rpp"] = "rpp",
+        sampling: Sampling | None = None,
+        max_grad_norm: float | dict[str, float] = 1.0,
+        block_noise: Literal["optimal", "isotropic"] = "optimal",
+        ledger: PrivacyLedger | str | Path | None = None,
+    ) -> None:
+        super().__init__()
+        self.arguments = RunArguments(
+            scenario=scenario,
+            epsilon=epsilon,
+            noise_multiplier=noise_multiplier,
+            renyi_order=float(renyi_order),
+            notion=notion,
+            sampling=sampling,
+            max_grad_norm=(
+                {name: float(norm) for name, norm in max_grad_norm.items()}
+                if isinstance(max_grad_norm, dict)
+                else float(max_grad_norm)
+            ),
+            block_noise=block_noise,
+            ledger=ledger,
+        )
+        self._run: PrivateRun | None = None
+        self._charged: SharedAccount | None = None
+        self._log_dir = ""
+        self._restored: dict[str, Any] | None = None
+        self._undo_swap: Callable[[], None] | None = None
+        self._hidden_randomness: HiddenRandomness | None = None
+
+    @property
+    @override
+    def state_key(self) -> str:
+        # A key built from arguments would drop the account without a word when one of them changes.
+        return "lightning_pac.SRPPSGD"
+
+    @property
+    def account(self) -> RunningAccount | None:
+        """What the run has cost so far; None before it has started."""
+        return self._run.journal.running if self._run is not None else None
+
+    @override
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        if stage != "fit":
+            return
+        self._run = None  # what an earlier fit has cost is in `_restored`
+        check_trainer(trainer, pl_module, self)
+        callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        callbacks.remove(self)
+        callbacks.insert(0, self)  # whoever comes later sees the released gradient only
+        self._undo_swap = swap_loader(trainer, self.arguments.sampling)
+
+    @override
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self._undo_swap is None:
+            raise MisconfigurationException(
+                "SRPPSGD: its checks were left out, because it was added, or the list of callbacks was changed, while "
+                "the fit was set up: give it to the Trainer, before callbacks that change that list."
+            )
+        self._check_resumed_account(trainer)
+        loader = read_loader(trainer)
+        datamodule: pl.LightningDataModule | None = trainer.datamodule  # type: ignore[attr-defined]
+        check_model(pl_module, loader, datamodule)
+        check_optimizer(trainer, pl_module)
+        accountant = make_accountant(self.arguments, trainer, loader)
+        planned_steps = trainer.estimated_stepping_batches
+        ranks = Ranks.of(trainer)
+        noise_multiplier = ranks.from_first(
+            lambda: choose_noise(self.arguments, accountant, planned_steps, self._restored)
+        )
+        keeps_order = self._check_loss(trainer, pl_module)
+        blocks = ClippingBlocks.of(pl_module, self.arguments.max_grad_norm, self.arguments.block_noise)
+
+        self._log_dir = trainer.log_dir or trainer.default_root_dir  # asked of all ranks at once, or it hangs
+        journal = open_journal(self.arguments, accountant, noise_multiplier, self._log_dir, self._restored, ranks)
+        self._charged = journal.account
+        begin_attempt(trainer, loader, journal, self._restored)
+        microbatches = trainer.accumulate_grad_batches
+        self._run = PrivateRun(pl_module, loader, journal, blocks, microbatches, planned_steps, keeps_order)
+        announce_start(self._run)
+        self._hidden_randomness = HiddenRandomness()
+
+    @override
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        run = self._running()
+        if run.exhausted:
+            raise StopIteration  # ends the fit; `min_epochs` and `min_steps` override `should_stop`
+        if trainer.train_dataloader is not run.loader:
+            run.loader = read_loader(trainer)
+            accountant = run.journal.running.accountant
+            records = accountant.scenario.num_records
+            replaced = records is not None and count_records(run.loader) != records
+            if replaced or declared_sampling(trainer, run.loader) != accountant.sampling:
+                raise MisconfigurationException(
+                    "The train loader was replaced by one that draws otherwise, and the account is for the first: "
+                    "return loaders with equal sampling over as many records, or leave "
+                    "reload_dataloaders_every_n_epochs out."
+                )
+        run.begin_epoch(trainer.global_step)
+        if not run.journal.can_afford_step():  # a pass that was cut short makes the next step dearer
+            self._stop(trainer, run)
+            raise StopIteration
+
+    @override
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        run = self._running()
+        if run.exhausted:
+            raise StopIteration
+        run.begin_batch(batch_idx)
+
+    @override
+    def on_after_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        assert self._hidden_randomness is not None
+        self._hidden_randomness.check()
+        self._running().add_gradient()
+
+    @override
+    def on_before_optimizer_step(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Optimizer
+    ) -> None:
+        self._running().release_gradient(trainer.global_step)
+
+    @override
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        run = self._running()
+        run.end_batch(trainer.optimizers[0])
+        if not run.released:
+            return
+        self._log_metrics(pl_module, run)
+        if not run.journal.can_afford_step():
+            self._stop(trainer, run)
+
+    @override
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        run = self._running()
+        announce_end(run)
+        save_card(make_card(run), trainer, self._log_dir)
+
+    @override
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        if self._run is not None:
+            card = make_card(self._run)
+            checkpoint["privacy_card"] = card.to_dict()
+            save_card(card, trainer, self._log_dir)
+
+    @override
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        self._release_resources()
+
+    @override
+    def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        if stage == "fit":
+            self._release_resources()
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        if self._run is None:
+            return self._restored or {}
+        loader = self._run.loader
+        return {
+            "arguments": self.arguments.to_dict(),
+            "noise_multiplier": self._run.journal.running.noise_multiplier,
+            "journal": self._run.journal.state(),
+            "loader": loader.state_dict() if isinstance(loader, ResumableDataLoader) else None,
+        }
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.arguments.compare(state_dict["arguments"])
+        self._restored = state_dict
+
+    def _running(self) -> PrivateRun:
+        assert self._run is not None
+        return self._run
+
+    def _check_resumed_account(self, trainer: pl.Trainer) -> None:
+        if trainer.ckpt_path is not None and self._restored is None:
+            raise MisconfigurationException(
+                f"The checkpoint {trainer.ckpt_path} holds no account of SRPPSGD, so what it cost is unknown: resume "
+                "from one that was saved with this callback and all of its state, or load the weights alone if they "
+                "were not trained on these data."
+            )
+
+    def _check_loss(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> bool:
+        """Refuse a loss without a gradient for each record, and say whether rows keep the order of the records."""
+        datamodule: pl.LightningDataModule | None = trainer.datamodule  # type: ignore[attr-defined]
+        found = check_loss(pl_module, read_loader(trainer), datamodule)
+        if found.problem:
+            raise MisconfigurationException(
+                f"The loss of {type(pl_module).__name__} {found.problem}, so that no record has a clipped gradient of "
+                "its own: return the mean of losses that each depend on one record only."
+            )
+        if found.state:
+            raise MisconfigurationException(
+                f"The state {found.state[0]!r} of {type(pl_module).__name__} takes up private records without noise, "
+                "and checkpoints hold it: compute it on public data, or leave it out."
+            )
+        if found.unchecked:
+            rank_zero_warn(
+                f"Synthetic records could not show that the loss of {type(pl_module).__name__} is a mean over records "
+                f"({found.unchecked}): make sure that no record's loss depends on another record."
+            )
+        logged = [name for name in found.logged if not name.startswith("privacy/")]
+        warn_of_raw_values([*logged, *monitored_names(trainer)])
+        return found.keeps_order
+
+    def _stop(self, trainer: pl.Trainer, run: PrivateRun) -> None:
+        run.exhausted = True
+        trainer.should_stop = True
+        if trainer.global_step < run.planned_steps:
+            rank_zero_info(
+                f"SRPPSGD: stopping after {run.journal.num_steps} steps, since the next one would pass the budget."
+            )
+
+    def _log_metrics(self, pl_module: pl.LightningModule, run: PrivateRun) -> None:
+        shown = run.journal.running.accountant.metric_name
+        for name, value in run.metrics().items():
+            pl_module.log(name, value, prog_bar=name == shown, on_step=True, on_epoch=False, batch_size=1)
+        # Shown as the mean over an epoch: a single step's fraction drowns in its noise. All ranks have the same.
+        over_epoch: dict[str, Any] = {"on_step": False, "on_epoch": True, "batch_size": 1, "sync_dist": True}
+        pl_module.log("privacy/clipped_fraction", run.clipped_fraction, **over_epoch)
+        deviation = run.clipped_fraction_deviation
+        pl_module.log("privacy/clipped_fraction_deviation", deviation, reduce_fx="min", **over_epoch)
+
+    def _release_resources(self) -> None:
+        """Leave Trainer and model as they were, and let others write the ledger."""
+        if self._hidden_randomness is not None:
+            self._hidden_randomness.restore()
+            self._hidden_randomness = None
+        if self._run is not None:
+            self._restored = self.state_dict()
+            self._run.close()
+        if self._undo_swap is not None:
+            self._undo_swap()
+            self._undo_swap = None
+        if self._charged is not None and not isinstance(self.arguments.ledger, PrivacyLedger):
+            self._charged.close()
+        self._charged = None

@@ -1,0 +1,98 @@
+"""The privacy card of a training run."""
+
+import lightning.pytorch as pl
+
+from lightning_pac.callbacks.srpp_sgd.run import PrivateRun
+from lightning_pac.cards import Guarantee, PrivacyCard, at_most
+from lightning_pac.randomness import missing_tail
+from lightning_pac.scenarios import TwoWorldScenario
+
+__all__ = ["make_card", "save_card"]
+
+DELTA = 1e-5
+
+
+def make_card(run: PrivateRun) -> PrivacyCard:
+    """What the run guarantees after the steps it has started, for people and for programs."""
+    journal, noisy_sum, blocks = run.journal, run.noisy_sum, run.noisy_sum.blocks
+    running = journal.running
+    accountant = running.accountant
+    tail = missing_tail((noisy_sum.num_parameters + 1) * journal.num_steps)
+    success = accountant.world_success_bound(running.noise_multiplier, list(running.stretches))
+    average = ", on average over the draw of the batches," if accountant.is_mean_square else ""
+    guarantees = [
+        Guarantee(
+            "world_success_bound",
+            success,
+            "probability",
+            f"An attacker who sees the trained model and every step of its training{average} and must say which of the "
+            f"two worlds the data come from is right at most {at_most(success)} of the time; a coin gets 50 %.",
+        ),
+        Guarantee(
+            accountant.metric_name.removeprefix("privacy/"),
+            running.epsilon,
+            "nats",
+            f"Rényi divergence of order {accountant.renyi_order:g} between what the two worlds release"
+            f"{average} at most.",
+        ),
+    ]
+    if accountant.notion != "rpp":
+        guarantees.append(
+            Guarantee(
+                "rpp_epsilon", journal.rpp_epsilon, "nats", "The same without slices and averages: the worst case."
+            )
+        )
+    elif journal.num_steps:
+        epsilon, order = accountant.epsilon_at_delta(running.noise_multiplier, list(running.stretches), DELTA)
+        guarantees.append(
+            Guarantee(
+                "epsilon_at_delta",
+                epsilon,
+                "nats",
+                f"(epsilon, delta) between the two worlds at delta = {DELTA:g} (order {order:g}).",
+            )
+        )
+    conditions = [
+        *accountant.conditions(),
+        f"The noise comes from finite random bits, which adds {tail:.3g} to every delta.",
+        "Metrics that the model logs without noise, and choices made by them, are not covered.",
+    ]
+    return PrivacyCard(
+        title="A model trained with SRPP-SGD",
+        secret=_secret(accountant.scenario),
+        guarantees=tuple(guarantees),
+        conditions=tuple(conditions),
+        details={
+            **accountant.to_dict(),
+            "noise_multiplier": running.noise_multiplier,
+            "max_grad_norm": dict(zip(blocks.names, blocks.norms, strict=True)),
+            "block_noise": blocks.noise,
+            "batch_size": run.batch_size,
+            "num_steps": journal.num_steps,
+            "stretches": list(running.stretches),
+            "release_grid": min(noisy_sum.grids),
+            "missing_tail_delta": tail,
+            "num_parameters": noisy_sum.num_parameters,
+            "ledger": journal.account.name,
+        },
+    )
+
+
+def _secret(scenario: TwoWorldScenario) -> str:
+    """What is secret, and how many records may decide it; how many there are is said where that is public."""
+    differing = scenario.total_differing
+    whole = "" if scenario.num_records is None else f" of {scenario.num_records:,}"
+    return (
+        f"{scenario.secret[:1].upper()}{scenario.secret[1:]}. The two worlds differ in at most {differing}{whole} "
+        f"record{'' if differing == 1 and not whole else 's'}."
+    )
+
+
+def save_card(card: PrivacyCard, trainer: pl.Trainer, log_dir: str) -> None:
+    """Write the card to the run's folder and beside the checkpoints."""
+    if not trainer.is_global_zero:
+        return
+    folders: list[str | None] = [log_dir]
+    folders += [getattr(callback, "dirpath", None) for callback in trainer.checkpoint_callbacks]
+    for folder in dict.fromkeys(str(folder) for folder in folders if folder):
+        card.save(folder)

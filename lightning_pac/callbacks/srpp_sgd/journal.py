@@ -1,0 +1,135 @@
+"""The account of one training run: the journal it is written to, and what the next step costs."""
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from lightning_pac.accountants import SRPPAccountant
+from lightning_pac.callbacks.shared import SharedAccount
+from lightning_pac.exceptions import BudgetExceededError, LedgerMismatchError
+from lightning_pac.ledger import LedgerAccount, PrivacyLedger
+
+__all__ = ["RunJournal", "open_account"]
+
+
+class RunJournal:
+    """Charges every optimizer step, durably before its noise is drawn, and continues after a restart.
+
+    The journal is the account: after a crash it may hold steps that no checkpoint knows, and they stay charged. A
+    stretch of steps begins with a fresh pass over the data (see `Sampling`); each is one attempt in the ledger.
+
+    Args:
+        accountant: The terms of the account, with everything resolved.
+        noise_multiplier: Noise deviation on the sum, in clipping norms.
+        account: Where steps are charged.
+        resumed: What `state` returned when the checkpoint was saved; None for a new run.
+    """
+
+    def __init__(
+        self,
+        accountant: SRPPAccountant,
+        noise_multiplier: float,
+        account: SharedAccount,
+        resumed: Mapping[str, Any] | None = None,
+    ) -> None:
+        attempts = account.attempts()
+        self.account = account
+        journalled = sum(attempt.num_steps for attempt in attempts)
+        known = resumed["num_steps"] if resumed else 0
+        if journalled < known:
+            raise LedgerMismatchError(
+                f"The checkpoint knows {known} steps, but account {account.name!r} has only {journalled}: give the "
+                "ledger that the run was journalled in, and not an older copy."
+            )
+        self.replayed = journalled - known
+        continuing = set(resumed["continuing"] if resumed else ())
+        self._continuing = [index for index in range(len(attempts)) if index in continuing]
+        self._num_attempts = len(attempts)
+        stretches: list[int] = []
+        for index, attempt in enumerate(attempts):
+            if index in continuing and stretches:
+                stretches[-1] += attempt.num_steps
+            else:
+                stretches.append(attempt.num_steps)
+        self.running = accountant.track(noise_multiplier, stretches)
+        unsliced = replace(accountant, notion="rpp", slices=None)
+        self._unsliced = self.running if accountant.notion == "rpp" else unsliced.track(noise_multiplier, stretches)
+        self._attempt = account.start_attempt()  # `begin_stretch` opens the one that steps go to
+
+    @property
+    def num_steps(self) -> int:
+        """Steps ever started."""
+        return self.running.num_steps
+
+    @property
+    def epsilon(self) -> float:
+        """Cost of all steps ever started, in the notion of the account."""
+        return self.running.epsilon
+
+    @property
+    def rpp_epsilon(self) -> float:
+        """Their unsliced, worst-case cost."""
+        return self._unsliced.epsilon
+
+    def begin_stretch(self, first_step: int, continues_pass: bool = False) -> None:
+        """The next step draws from a fresh pass, or goes on with the pass that an earlier attempt was in."""
+        self._num_attempts += bool(self._attempt.num_steps)
+        if continues_pass:
+            self._continuing.append(self._num_attempts)
+        else:
+            self.running.begin_stretch()
+            self._unsliced.begin_stretch()
+        self._attempt = self.account.start_attempt(first_step)
+
+    @property
+    def stretch_steps(self) -> int:
+        """Steps started since the last fresh pass began."""
+        return (self.running.stretches or (0,))[-1]
+
+    def can_afford_step(self) -> bool:
+        """Whether the next step would stay within every budget."""
+        try:
+            self.account.check(self.running.next_cost)
+        except BudgetExceededError:
+            return False
+        return True
+
+    def start_step(self, step: int) -> None:
+        """Charge a step; it is on the disk when this returns.
+
+        Raises:
+            BudgetExceededError: If it would pass a budget; nothing is charged.
+        """
+        self._attempt.start_step(self.running.next_cost, step)
+        self.running.start_step()
+        if self._unsliced is not self.running:
+            self._unsliced.start_step()
+
+    def state(self) -> dict[str, Any]:
+        """A pointer into the journal for a checkpoint, as plain values; the account itself is never in it."""
+        last = self._num_attempts + bool(self._attempt.num_steps)
+        return {
+            "path": str(self.account.path),
+            "account": self.account.name,
+            "num_steps": self.num_steps,
+            "continuing": [index for index in self._continuing if index < last],
+        }
+
+
+def open_account(
+    ledger: PrivacyLedger, declaration: Mapping[str, Any], currency: str, budget: float | None, name: str | None
+) -> LedgerAccount:
+    """The run's account: a new one, or the named one of the run that is resumed.
+
+    Raises:
+        LedgerMismatchError: If the ledger has no account of that name, or it was declared otherwise.
+    """
+    if name is None:
+        name = f"srpp-sgd-{secrets.token_hex(4)}"
+    elif name not in {account.name for account in ledger.accounts()}:
+        raise LedgerMismatchError(
+            f"{ledger.path} has no account {name!r}, where the checkpoint's run was journalled: give ledger= the file "
+            "that it was written to."
+        )
+    return ledger.account(name, currency, declaration, budget)

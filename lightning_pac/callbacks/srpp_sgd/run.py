@@ -1,0 +1,233 @@
+"""One private fit: from the clipped gradients of microbatches to a released gradient that the optimizer used."""
+
+import math
+import zlib
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader
+
+from lightning_pac.callbacks.shared import refuse_gradient_hook
+from lightning_pac.callbacks.srpp_sgd.journal import RunJournal
+from lightning_pac.callbacks.srpp_sgd.step import ClippingBlocks, NoisySum, ReleasedGradient
+from lightning_pac.data import PrivateDataLoader, ResumableDataLoader, batch_sizes
+from lightning_pac.exceptions import PrivacyViolationError
+from lightning_pac.gradients import make_engine
+from lightning_pac.gradients.refusals import may_mix_in_training, mixing_reason
+from lightning_pac.strategies import Ranks
+
+__all__ = ["PrivateRun"]
+
+
+class PrivateRun:
+    """What a fit binds together: its loader, the model's trainable parameters and the journal of its steps.
+
+    Args:
+        pl_module: The model; its parameters that are trainable now are those that are trained.
+        loader: The loader whose batches are trained on.
+        journal: Where steps are charged.
+        blocks: Clipping norms of a record's gradient, and shares of the noise.
+        num_microbatches: Microbatches in each optimizer step; Lightning divides the loss by it.
+        planned_steps: Optimizer steps that the Trainer is going to take, possibly infinite.
+        keeps_order: Whether row i of what the layers see is record i of the batch.
+    """
+
+    def __init__(
+        self,
+        pl_module: pl.LightningModule,
+        loader: DataLoader[Any],
+        journal: RunJournal,
+        blocks: ClippingBlocks,
+        num_microbatches: int,
+        planned_steps: float,
+        keeps_order: bool = True,
+    ) -> None:
+        accountant = journal.running.accountant
+        trainable = {name: parameter for name, parameter in pl_module.named_parameters() if parameter.requires_grad}
+        self.loader = loader
+        self.journal = journal
+        self.planned_steps = planned_steps
+        self.keeps_order = keeps_order
+        self.batch_size = accountant.sampling.expected_batch_size(accountant.scenario.num_records)
+        self.noisy_sum = NoisySum(trainable, blocks, journal.running.noise_multiplier)
+        self.released = False
+        self.exhausted = False
+        self._num_microbatches = num_microbatches
+        self._pl_module = pl_module
+        self._trained = {id(parameter) for parameter in trainable.values()}
+        self._gradient = ReleasedGradient(trainable)
+        self._num_drawn: int | None = None
+        self._num_added = 0
+        self._batch_sizes = batch_sizes(loader)
+        self._mixing_if_trained = may_mix_in_training(pl_module)
+        self._fingerprint = 0
+        self._ranks = Ranks.of(pl_module.trainer)
+        self._awaiting_gradient = False
+        self._steps_this_epoch = 0
+        self._engine = make_engine()
+        self._engine.attach(pl_module, blocks.names)
+        optimizer: Optimizer = pl_module.trainer.optimizers[0]
+        self._hook = optimizer.register_step_post_hook(lambda *_: self._gradient.verify())
+
+    def begin_epoch(self, first_step: int) -> None:
+        """Tell the journal of a fresh pass, unless the last one was complete."""
+        accountant = self.journal.running.accountant
+        if self.journal.stretch_steps % accountant.sampling.steps_per_epoch(accountant.scenario.num_records):
+            self.journal.begin_stretch(first_step)
+        self.noisy_sum.clear()  # an epoch may have ended between two microbatches of a step
+        self._num_added = 0
+        self._batch_sizes = batch_sizes(self.loader)
+        self._fingerprint = 0
+        self._steps_this_epoch = 0
+
+    def begin_batch(self, batch_idx: int) -> None:
+        """Note how many records the microbatch holds."""
+        if self._num_added >= self._num_microbatches:
+            raise PrivacyViolationError(
+                "An optimizer step was left out, so that its batch would be added to the next one and a record could "
+                "enter one step twice: take a step for every batch, and let accumulate_grad_batches add batches up."
+            )
+        if isinstance(self.loader, PrivateDataLoader):
+            self._num_drawn = self.loader.num_drawn
+            if self.loader.fingerprint is not None:
+                self._fingerprint = zlib.crc32(self.loader.fingerprint.to_bytes(4, "big"), self._fingerprint)
+            if self.loader.microbatch != batch_idx % self._num_microbatches:
+                raise PrivacyViolationError(
+                    f"Batch {batch_idx} is microbatch {self.loader.microbatch} of its draw, so that one step would mix "
+                    "two draws: resume from a checkpoint that was saved after an optimizer step."
+                )
+        self._mark_last_batch(unused=True)
+        self._awaiting_gradient = self._num_drawn != 0
+        self.released = False
+
+    def add_gradient(self) -> None:
+        """Clip the gradients of the microbatch and add them up; a microbatch without records adds nothing."""
+        self._check_model()
+        padded = isinstance(self.loader, PrivateDataLoader) and self.loader.padded_with_dummies
+        if padded and not self.keeps_order:
+            raise MisconfigurationException(
+                "Dummies come after the records of a batch, but what the layers see is in another order, so that they "
+                "cannot be told apart: leave out what sorts a batch, in the collate function or the model."
+            )
+        sums, norms = self._engine.clipped_sum(
+            self.noisy_sum.blocks.norms, self._num_microbatches, self._num_drawn if padded else None
+        )
+        self._check_rows(len(norms))
+        if self._num_drawn != 0:
+            self.noisy_sum.add(sums, norms)
+        self._num_added += 1
+        self._awaiting_gradient = False
+
+    def release_gradient(self, step: int) -> None:
+        """Charge the step, durably; only then draw its noise and hand the optimizer its gradient.
+
+        Raises:
+            BudgetExceededError: If the step would pass the budget; nothing is released.
+            PrivacyViolationError: If the step is not what the account assumes.
+        """
+        self._check_gradient_was_added()
+        if self.released:
+            raise PrivacyViolationError(
+                "The optimizer evaluates the gradient twice in one step, and each evaluation is a release of its own: "
+                "use an optimizer that evaluates it once."
+            )
+        self._check_optimizer()
+        self._mark_last_batch(unused=False)
+        self._ranks.check_equal(self._fingerprint, "the records of a step")
+        self._fingerprint = 0
+        self.journal.start_step(step)
+        release = self.noisy_sum.release(self._ranks)
+        self._num_added = 0
+        self._gradient.write(release[:-1] / self.batch_size)
+        self.clipped_fraction = self.noisy_sum.clipped_fraction(release, self.batch_size)
+        self._steps_this_epoch += 1
+        self.released = True
+
+    def end_batch(self, optimizer: Optimizer) -> None:
+        """Check that the optimizer used the released gradient, and that what it made of it is finite."""
+        self._check_gradient_was_added()
+        self._mark_last_batch(unused=False)
+        if self.released:
+            self._gradient.verify()
+            _check_finite(self._pl_module, optimizer)
+
+    def metrics(self) -> dict[str, float]:
+        """Guarantees so far."""
+        running = self.journal.running
+        return {
+            "privacy/rpp_epsilon": self.journal.rpp_epsilon,
+            running.accountant.metric_name: self.journal.epsilon,
+            "privacy/world_success_bound": running.world_success_bound(),
+            "privacy/noise_multiplier": running.noise_multiplier,
+        }
+
+    @property
+    def clipped_fraction_deviation(self) -> float:
+        """Standard deviation of the noise in the mean of `clipped_fraction` over the steps of this epoch."""
+        return self.noisy_sum.clipped_fraction_deviation(self.batch_size) / math.sqrt(self._steps_this_epoch)
+
+    def close(self) -> None:
+        """Leave the model and the optimizer as they were."""
+        self._engine.detach()
+        self._hook.remove()
+
+    def _mark_last_batch(self, unused: bool) -> None:
+        if isinstance(self.loader, ResumableDataLoader):
+            self.loader.last_is_unused = unused
+
+    def _check_model(self) -> None:
+        """What was checked at the start must still hold."""
+        for name, parameter in self._pl_module.named_parameters():
+            if parameter.requires_grad and id(parameter) not in self._trained:
+                parameter.grad = None
+                raise MisconfigurationException(
+                    f"{name!r} was unfrozen after training had started, and its gradient is raw: unfreeze it before "
+                    "fit, or call fit again."
+                )
+            refuse_gradient_hook(name, parameter._backward_hooks)
+        for name, layer in self._mixing_if_trained.items():
+            reason = mixing_reason(layer)
+            if reason is not None:
+                raise PrivacyViolationError(
+                    f"The layer {name!r} was put into training mode during the run: it {reason}"
+                )
+
+    def _check_rows(self, found: int) -> None:
+        expected = {self.loader.num_rows} if isinstance(self.loader, PrivateDataLoader) else self._batch_sizes
+        if expected is not None and found not in expected:
+            raise PrivacyViolationError(
+                f"The layers of {type(self._pl_module).__name__} saw more or fewer rows than the batch has records, so "
+                "that rows would be clipped and not records: keep the records in the first dimension of every layer's "
+                "input, and let the collate function return each of them once."
+            )
+
+    def _check_optimizer(self) -> None:
+        for group in self._pl_module.trainer.optimizers[0].param_groups:
+            if any(parameter.grad is not None and id(parameter) not in self._trained for parameter in group["params"]):
+                raise MisconfigurationException(
+                    "The optimizer was given a parameter after training had started, and its gradient is raw: give it "
+                    "all parameters in configure_optimizers."
+                )
+
+    def _check_gradient_was_added(self) -> None:
+        if self._awaiting_gradient:
+            raise PrivacyViolationError(
+                "training_step returned no loss for a batch with records, so that whether a batch is skipped depends "
+                "on its records: return a loss for every batch."
+            )
+
+
+def _check_finite(pl_module: pl.LightningModule, optimizer: Optimizer) -> None:
+    """End the run on what is public only: parameters and optimizer state, never a gradient."""
+    state = [value for values in optimizer.state.values() for value in values.values() if isinstance(value, Tensor)]
+    for name, tensors in (("parameters are", list(pl_module.parameters())), ("optimizer state is", state)):
+        floating = [tensor.detach() for tensor in tensors if tensor.is_floating_point()]
+        if floating and not torch.nn.utils.get_total_norm(floating).isfinite():
+            raise RuntimeError(
+                f"The {name} no longer finite, so training has diverged: lower the learning rate, or use a larger "
+                "batch for less noise."
+            )

@@ -1,0 +1,165 @@
+"""What is read, checked and calibrated when a private fit starts."""
+
+import math
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from torch.utils.data import DataLoader
+
+from lightning_pac.accountants import SRPPAccountant
+from lightning_pac.callbacks.shared import SharedAccount, check_path
+from lightning_pac.callbacks.srpp_sgd.arguments import RunArguments
+from lightning_pac.callbacks.srpp_sgd.journal import RunJournal, open_account
+from lightning_pac.callbacks.srpp_sgd.step_sampling import declared_sampling
+from lightning_pac.data import PrivateDataLoader, ResumableDataLoader, count_records, describe_loader
+from lightning_pac.exceptions import BudgetExceededError, LedgerMismatchError
+from lightning_pac.ledger import LedgerAccount, PrivacyLedger
+from lightning_pac.strategies import Ranks
+
+__all__ = ["begin_attempt", "choose_noise", "make_accountant", "open_journal", "read_loader"]
+
+
+def read_loader(trainer: pl.Trainer) -> DataLoader[Any]:
+    """The one DataLoader that the Trainer trains on.
+
+    Raises:
+        MisconfigurationException: If there are several, or something else.
+        ValueError: If nothing bounds its draws.
+    """
+    loader = trainer.train_dataloader
+    if not isinstance(loader, DataLoader):
+        raise MisconfigurationException(
+            f"The train data come from {type(loader).__name__}, but the account is for one torch DataLoader over a "
+            "map-style dataset: pass exactly one."
+        )
+    describe_loader(loader)
+    return loader
+
+
+def make_accountant(arguments: RunArguments, trainer: pl.Trainer, loader: DataLoader[Any]) -> SRPPAccountant:
+    """The terms of the account: the scenario bound to the data, and the sampling as it takes place."""
+    scenario = arguments.scenario
+    if scenario.adjacency != "add_remove":  # where the number of records is the secret, it is not even counted
+        scenario = scenario.resolve(count_records(loader))
+    sampling = declared_sampling(trainer, loader, needs_hidden_order=arguments.notion.startswith("ms-"))
+    return SRPPAccountant(scenario, sampling, arguments.renyi_order, arguments.notion)
+
+
+def choose_noise(
+    arguments: RunArguments, accountant: SRPPAccountant, planned_steps: float, resumed: Mapping[str, Any] | None
+) -> float:
+    """The noise multiplier: that of the run that is resumed, the one given, or the least that keeps epsilon.
+
+    Raises:
+        MisconfigurationException: If epsilon is to be divided among steps without end.
+    """
+    if resumed is not None:
+        return float(resumed["noise_multiplier"])
+    if arguments.noise_multiplier is not None:
+        return arguments.noise_multiplier
+    assert arguments.epsilon is not None
+    if not math.isfinite(planned_steps):
+        raise MisconfigurationException(
+            f"epsilon={arguments.epsilon:g} is divided among the steps of the run, but this one has no end: set "
+            "max_epochs or max_steps in the Trainer, or give noise_multiplier."
+        )
+    return accountant.noise_multiplier(arguments.epsilon, int(planned_steps))
+
+
+def _open_ledger(
+    given: PrivacyLedger | str | Path | None, log_dir: str, resumed: Mapping[str, Any] | None
+) -> PrivacyLedger:
+    """The ledger given, that of the run that is resumed, or a new one beside the logs.
+
+    Raises:
+        LedgerMismatchError: If the ledger of the run that is resumed is gone.
+    """
+    if given is not None:
+        return PrivacyLedger.ensure(given)
+    if resumed is None:
+        path = Path(log_dir) / "privacy_ledger.db"
+        # A folder without versions may hold the ledgers of earlier runs, which are none of this run's business.
+        return PrivacyLedger(path.with_stem(f"{path.stem}-{secrets.token_hex(4)}") if path.exists() else path)
+    path = Path(resumed["journal"]["path"])
+    if not path.is_file():
+        raise LedgerMismatchError(
+            f"The run was journalled in {path}, which is gone, so what it cost is unknown: give ledger= the file where "
+            "it is now."
+        )
+    return PrivacyLedger(path)
+
+
+def open_journal(
+    arguments: RunArguments,
+    accountant: SRPPAccountant,
+    noise_multiplier: float,
+    log_dir: str,
+    resumed: Mapping[str, Any] | None,
+    ranks: Ranks,
+) -> RunJournal:
+    """The run's journal in the ledger, declared with everything its costs rest on; rank zero opens it.
+
+    Raises:
+        LedgerMismatchError: If the run that is resumed was made under other terms, or its ledger is gone.
+    """
+    terms = accountant.to_dict()
+    declaration = {
+        "coupling": {"scenario": accountant.scenario.coupling(), "renyi_order": terms.pop("renyi_order")},
+        **terms,
+        "noise_multiplier": noise_multiplier,
+        "max_grad_norm": arguments.max_grad_norm,
+        "block_noise": arguments.block_noise,
+    }
+    currency = accountant.metric_name.removeprefix("privacy/").removesuffix("_epsilon")
+    pointer = resumed["journal"] if resumed is not None else None
+    name = pointer["account"] if pointer is not None else None
+    check_path(arguments.ledger, ranks)
+
+    def opened() -> tuple[PrivacyLedger, LedgerAccount]:
+        ledger = _open_ledger(arguments.ledger, log_dir, resumed)
+        try:
+            return ledger, open_account(ledger, declaration, currency, arguments.epsilon, name)
+        except BaseException:
+            if ledger is not arguments.ledger:
+                ledger.close()
+            raise
+
+    account = SharedAccount(ranks, opened)
+    try:
+        return RunJournal(accountant, noise_multiplier, account, pointer)
+    except BaseException:
+        if not isinstance(arguments.ledger, PrivacyLedger):
+            account.close()
+        raise
+
+
+def begin_attempt(
+    trainer: pl.Trainer, loader: DataLoader[Any], journal: RunJournal, resumed: Mapping[str, Any] | None
+) -> None:
+    """Put the loader and the journal where the run goes on: within a pass only if no step is replayed.
+
+    Raises:
+        BudgetExceededError: If not even one step can be paid for.
+    """
+    continues_pass = False
+    resumes_epoch = isinstance(loader, PrivateDataLoader) and trainer.fit_loop.restarting
+    if isinstance(loader, ResumableDataLoader):
+        saved = resumed["loader"] if resumed is not None else None
+        if saved is not None and resumes_epoch and not loader.within_pass:
+            # Lightning restores loaders, but not if `estimated_stepping_batches` was read in configure_optimizers.
+            loader.load_state_dict(saved)
+        continues_pass = loader.within_pass and not journal.replayed and journal.num_steps > 0
+    if isinstance(loader, PrivateDataLoader) and resumes_epoch:
+        progress: Any = trainer.fit_loop.epoch_loop.batch_progress.current
+        loader.skip_microbatches(progress.processed % trainer.accumulate_grad_batches)
+    journal.begin_stretch(trainer.global_step, continues_pass)
+    if not journal.can_afford_step():
+        raise BudgetExceededError(
+            f"{journal.num_steps} steps have cost {journal.epsilon:.6g} and the next one would pass the budget: keep "
+            "the model as it is, raise the budget of the ledger if that is what is spent, or start a new run with a "
+            "new SRPPSGD, whose cost adds (noise_multiplier in place of epsilon lets a run go on)."
+        )

@@ -1,0 +1,12 @@
+"""Clipping, noise and release of one optimizer step."""
+
+from lightning_pac.callbacks.srpp_sgd.step.clipping_blocks import BlockNoise, ClippingBlocks
+from lightning_pac.callbacks.srpp_sgd.step.noisy_sum import NoisySum
+from lightning_pac.callbacks.srpp_sgd.step.released_gradient import ReleasedGradient
+
+__all__ = [
+    "BlockNoise",
+    "ClippingBlocks",
+    "NoisySum",
+    "ReleasedGradient",
+]

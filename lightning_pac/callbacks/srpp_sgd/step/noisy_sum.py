@@ -1,0 +1,115 @@
+"""The sum of clipped gradients of one optimizer step, and its noised release."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from lightning_pac.callbacks.srpp_sgd.step.clipping_blocks import ClippingBlocks
+from lightning_pac.randomness import release_grid, secure_generator
+from lightning_pac.strategies import Ranks
+
+__all__ = ["CLIP_CHANNEL", "NoisySum"]
+
+CLIP_CHANNEL = 0.1
+r"""$s$: a record whose gradient was clipped adds $s C$ to one further coordinate of the sum."""
+
+
+class NoisySum:
+    r"""Accumulates clipped gradients and releases their sum with noise.
+
+    A drawn record contributes $(\mathrm{clip}(g_i), s C \, 1[\text{clipped}])$, C being the largest norm of a whole
+    clipped gradient. With noise of deviation $\sqrt{1 + s^2} \, s_b$ on block b and $\sqrt{1 + s^2} \, \sigma C$ on the
+    last coordinate, the release is the Gaussian mechanism at noise multiplier $\sigma$, the fraction of clipped records
+    included. It is rounded to public grids, powers of two at most $2^{-10}$ of each deviation.
+
+    Args:
+        parameters: Those whose gradients are summed by name, in the engine's order.
+        blocks: Their clipping norms and shares of the noise.
+        noise_multiplier: $\sigma$.
+    """
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter], blocks: ClippingBlocks, noise_multiplier: float) -> None:
+        self.blocks = blocks
+        self.noise_multiplier = noise_multiplier
+        self.num_parameters = sum(blocks.sizes)
+        device = next(iter(parameters.values())).device
+        # float64 holds every multiple of the grid that a sum can reach; Apple's devices have none.
+        dtype = torch.float32 if device.type == "mps" else torch.float64
+        self._sum = torch.zeros(self.num_parameters + 1, dtype=dtype, device=device)
+        scale = math.sqrt(1.0 + CLIP_CHANNEL**2)
+        self.deviations = tuple(scale * deviation for deviation in blocks.deviations(noise_multiplier))
+        self._segments = self._noise_segments(parameters)
+        self._norms = torch.tensor(blocks.norms, device=device)
+
+    @property
+    def channel_deviation(self) -> float:
+        """Standard deviation of the noise on the coordinate that counts clipped records."""
+        return self.noise_multiplier * self.blocks.total_norm * math.sqrt(1.0 + CLIP_CHANNEL**2)
+
+    @property
+    def grids(self) -> tuple[float, ...]:
+        """Steps of the grids that the blocks are rounded to."""
+        return tuple(release_grid(deviation) for deviation in self.deviations)
+
+    def add(self, sums: Sequence[Tensor], norms: Tensor) -> None:
+        """Add a microbatch: the engine's clipped sums, and the norms before clipping, shape (n, blocks)."""
+        start = 0
+        for total in sums:
+            self._sum[start : start + total.numel()] += total.reshape(-1)
+            start += total.numel()
+        clipped = (norms > self._norms).any(dim=1).sum()
+        self._sum[-1] += CLIP_CHANNEL * self.blocks.total_norm * clipped
+
+    def clear(self) -> None:
+        """Forget what was added."""
+        self._sum.zero_()
+
+    def release(self, ranks: Ranks | None = None) -> Tensor:
+        """Sum over all ranks, add noise, round, and forget the sum.
+
+        Args:
+            ranks: Those that take part, each with a sum of its own; None for this process alone.
+
+        Returns:
+            The release, shape (parameters + 1,), equal on all ranks: the last coordinate belongs to the fraction of
+            clipped records.
+        """
+        released = (ranks or Ranks()).release(self._sum, self._make_public)
+        self.clear()
+        return released
+
+    def clipped_fraction(self, released: Tensor, batch_size: float) -> Tensor:
+        """The released fraction of clipped records, with its noise: an estimate that may leave [0, 1]."""
+        return released[-1] / (CLIP_CHANNEL * self.blocks.total_norm * batch_size)
+
+    def clipped_fraction_deviation(self, batch_size: float) -> float:
+        """Standard deviation of the noise in `clipped_fraction`."""
+        return self.channel_deviation / (CLIP_CHANNEL * self.blocks.total_norm * batch_size)
+
+    def signal_to_noise(self, batch_size: float) -> float:
+        """The largest ratio a step can have: all records clipped and aligned, over the expected norm of the noise."""
+        return batch_size * self.blocks.total_norm / math.sqrt(self.blocks.power(self.noise_multiplier))
+
+    def _noise_segments(self, parameters: Mapping[str, nn.Parameter]) -> list[tuple[slice, float]]:
+        """Runs of coordinates with one deviation, the clipped records' own coordinate last."""
+        segments: list[tuple[slice, float]] = []
+        start = 0
+        for name, parameter in parameters.items():
+            deviation = self.deviations[self.blocks.block_of(name)]
+            if segments and segments[-1][1] == deviation:
+                start_of_run = segments.pop()[0].start
+            else:
+                start_of_run = start
+            start += parameter.numel()
+            segments.append((slice(start_of_run, start), deviation))
+        return [*segments, (slice(start, start + 1), self.channel_deviation)]
+
+    def _make_public(self, total: Tensor, start: int) -> Tensor:
+        """Noise and round the coordinates from `start` on, in place."""
+        for segment, deviation in self._segments:
+            part = total[max(0, segment.start - start) : max(0, segment.stop - start)]
+            if part.numel():
+                secure_generator().release_(part, deviation)
+        return total

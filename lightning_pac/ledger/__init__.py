@@ -1,0 +1,35 @@
+"""The durable account of what was spent: one SQLite file, its writers, attempts, transcripts and marks."""
+
+from lightning_pac.ledger.account import Charge, LedgerAccount, check_amount
+from lightning_pac.ledger.array_codec import pack_arrays, smallest_integers, unpack_arrays
+from lightning_pac.ledger.attempts import Attempt, TrainingAttempt
+from lightning_pac.ledger.currencies import describe_currency
+from lightning_pac.ledger.ledger import BudgetChange, PrivacyLedger
+from lightning_pac.ledger.transcript import (
+    Payment,
+    ResponseTranscript,
+    adopt_ledger,
+    answers_for,
+    read_entries,
+    read_state,
+)
+
+__all__ = [
+    "Attempt",
+    "BudgetChange",
+    "Charge",
+    "LedgerAccount",
+    "Payment",
+    "PrivacyLedger",
+    "ResponseTranscript",
+    "TrainingAttempt",
+    "adopt_ledger",
+    "answers_for",
+    "check_amount",
+    "describe_currency",
+    "pack_arrays",
+    "read_entries",
+    "read_state",
+    "smallest_integers",
+    "unpack_arrays",
+]

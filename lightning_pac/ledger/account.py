@@ -1,0 +1,246 @@
+"""One account of a privacy ledger: check, charge, and only then release."""
+
+import json
+import math
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lightning_pac.cards import PrivacyCard
+from lightning_pac.exceptions import BudgetExceededError
+from lightning_pac.ledger.attempts import Attempt, TrainingAttempt
+from lightning_pac.ledger.storage import LedgerStorage
+
+__all__ = ["Charge", "LedgerAccount"]
+
+# A calibrated run spends its budget exactly, up to the rounding of a sum of its steps.
+ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class Charge:
+    """One charge on record.
+
+    Attributes:
+        cost: In the account's currency.
+        event: What it was for.
+        time: When it was made durable (UTC, ISO 8601).
+    """
+
+    cost: float
+    event: dict[str, Any] | None
+    time: str
+
+
+class LedgerAccount:
+    """An account; `PrivacyLedger.account` makes it.
+
+    Nothing is cached: every property reads the ledger, so that it shows what a reader of the file would see.
+    """
+
+    def __init__(self, storage: LedgerStorage, identifier: int) -> None:
+        self._storage = storage
+        self._id = identifier
+        row = storage.read("SELECT name, currency, declaration FROM accounts WHERE id = ?", (identifier,))[0]
+        self._name, self._currency, self._declaration = row[0], row[1], decode_declaration(row[2])
+
+    @property
+    def id(self) -> int:
+        """The account's number in the ledger."""
+        return self._id
+
+    @property
+    def name(self) -> str:
+        """Unique in the ledger."""
+        return str(self._name)
+
+    @property
+    def currency(self) -> str:
+        """What is charged; costs of different currencies are never added."""
+        return str(self._currency)
+
+    @property
+    def declaration(self) -> dict[str, Any]:
+        """The facts its costs rest on, as declared when it was opened."""
+        return self._declaration
+
+    @property
+    def spent(self) -> float:
+        """Sum of all charges and started steps."""
+        return float(self._storage.read("SELECT spent FROM accounts WHERE id = ?", (self._id,))[0][0])
+
+    @property
+    def num_charges(self) -> int:
+        """Number of charges, started steps included."""
+        return int(self._storage.read("SELECT num_charges FROM accounts WHERE id = ?", (self._id,))[0][0])
+
+    @property
+    def budget(self) -> float | None:
+        """The account's own budget, None where there is none."""
+        rows = self._storage.read("SELECT amount FROM budgets WHERE account = ? ORDER BY id DESC LIMIT 1", (self._id,))
+        return float(rows[0][0]) if rows else None
+
+    def set_budget(self, amount: float) -> None:
+        """Changes the account's budget, a decision that stays on record with its date.
+
+        Args:
+            amount: The most that this account may spend.
+
+        Raises:
+            ValueError: If the amount is negative or not finite.
+        """
+        value = check_amount(amount, "budget")
+        with self._storage.transaction() as connection:
+            connection.execute("INSERT INTO budgets (account, amount) VALUES (?, ?)", (self._id, value))
+
+    @property
+    def remaining(self) -> float:
+        """What may still be spent, in the account and in its currency; infinite where neither has a budget."""
+        return min([math.inf, *(max(0.0, budget - spent) for budget, spent, _ in self._limits())])
+
+    def check(self, cost: float) -> None:
+        """Raises what `charge(cost)` would raise, and changes nothing.
+
+        Raises:
+            BudgetExceededError: If the charge would pass a budget.
+            ValueError: If the cost is negative or not finite.
+        """
+        cost = check_amount(cost, "cost")
+        for budget, spent, owner in self._limits():
+            if spent + cost > budget * (1.0 + ROUNDING):
+                raise BudgetExceededError(
+                    f"A {self.currency} cost of {cost:g} would pass the budget of {owner}: {spent:g} of {budget:g} is "
+                    "spent; stop here, or let the keeper of the data raise the budget."
+                )
+
+    def charge(self, cost: float, event: Mapping[str, Any] | None = None) -> float:
+        """Charges, durably before it returns.
+
+        Args:
+            cost: In the account's currency, at least 0.
+            event: JSON-like description of what it is for.
+
+        Returns:
+            The account's new total.
+
+        Raises:
+            BudgetExceededError: If it would pass a budget; nothing is charged.
+            LedgerError: If it cannot be written; nothing is charged.
+            ValueError: If the cost is negative or not finite.
+        """
+        return self.charge_many([cost], [event])
+
+    def charge_many(self, costs: Sequence[float], events: Sequence[Mapping[str, Any] | None] | None = None) -> float:
+        """Charges several costs in one transaction: all of them, or none.
+
+        Args:
+            costs: Costs in the account's currency.
+            events: JSON-like facts about each, or None.
+
+        Returns:
+            The account's new total.
+
+        Raises:
+            BudgetExceededError: If their sum would pass a budget.
+            LedgerError: If they cannot be written.
+            ValueError: If a cost is negative or not finite, or there are not as many events as costs.
+        """
+        events = [None] * len(costs) if events is None else events
+        if len(events) != len(costs):
+            raise ValueError(f"{len(costs)} costs and {len(events)} events were given: give one event for each cost.")
+        amounts = [check_amount(cost, "cost") for cost in costs]
+        texts = [None if event is None else encode_json(dict(event), "event") for event in events]
+        with self._storage.transaction() as connection:
+            connection.executemany(
+                "INSERT INTO charges (account, cost, event) VALUES (?, ?, ?)",
+                [(self._id, amount, text) for amount, text in zip(amounts, texts, strict=True)],
+            )
+            return self.add(connection, math.fsum(amounts), len(amounts))
+
+    def add(self, connection: sqlite3.Connection, cost: float, num_charges: int) -> float:
+        """Adds to the total inside a transaction of the caller, who stores what the cost was for.
+
+        Raises:
+            BudgetExceededError: If it would pass a budget; the caller's transaction is then undone.
+        """
+        self.check(cost)
+        connection.execute(
+            "UPDATE accounts SET spent = spent + ?, num_charges = num_charges + ? WHERE id = ?",
+            (cost, num_charges, self._id),
+        )
+        return self.spent
+
+    def is_in(self, storage: LedgerStorage) -> bool:
+        """Whether this is an account of that open ledger."""
+        return self._storage is storage
+
+    def events(self) -> tuple[Charge, ...]:
+        """All single charges in order (the steps of training runs are in `attempts`)."""
+        rows = self._storage.read("SELECT cost, event, time FROM charges WHERE account = ? ORDER BY id", (self._id,))
+        return tuple(Charge(row[0], None if row[1] is None else json.loads(row[1]), row[2]) for row in rows)
+
+    def start_attempt(self, first_step: int = 0) -> TrainingAttempt:
+        """Opens the journal of one start or restart of a training run.
+
+        Args:
+            first_step: Global optimizer step at which it starts.
+        """
+        return TrainingAttempt(self, self._storage, first_step)
+
+    def attempts(self) -> tuple[Attempt, ...]:
+        """Steps started, one entry a start or restart that started any."""
+        rows = self._storage.read(
+            "SELECT first_step, num_steps, cost, time FROM attempts WHERE account = ? ORDER BY id", (self._id,)
+        )
+        return tuple(Attempt(*row) for row in rows)
+
+    def attach_card(self, card: PrivacyCard) -> None:
+        """Keeps the newest privacy card of what this account paid for; `lightning-pac account` shows it."""
+        with self._storage.transaction() as connection:
+            connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (f"card {self._id}", card.to_json()))
+
+    @property
+    def card(self) -> PrivacyCard | None:
+        """The card that was attached last, None if none was."""
+        rows = self._storage.read("SELECT value FROM meta WHERE key = ?", (f"card {self._id}",))
+        return PrivacyCard.from_json(rows[0][0]) if rows else None
+
+    def _limits(self) -> list[tuple[float, float, str]]:
+        """Budget, spending and owner of each limit on this account."""
+        ((own_budget, own_spent, total_budget, total_spent),) = self._storage.read(
+            "SELECT (SELECT amount FROM budgets WHERE account = accounts.id ORDER BY id DESC LIMIT 1), spent, "
+            "(SELECT amount FROM budgets WHERE currency = accounts.currency ORDER BY id DESC LIMIT 1), "
+            "(SELECT TOTAL(spent) FROM accounts AS others WHERE others.currency = accounts.currency) "
+            "FROM accounts WHERE id = ?",
+            (self._id,),
+        )
+        limits = []
+        if own_budget is not None:
+            limits.append((own_budget, own_spent, f"account {self.name!r}"))
+        if total_budget is not None:
+            limits.append((total_budget, total_spent, f"the ledger {self._storage.path}"))
+        return limits
+
+
+def check_amount(amount: float, name: str) -> float:
+    """The amount as a float, refused if it is negative or not finite."""
+    value = float(amount)
+    if not (math.isfinite(value) and value >= 0.0):
+        raise ValueError(f"{name} must be finite and at least 0, got {amount!r}.")
+    return value
+
+
+def encode_json(value: dict[str, Any], name: str) -> str:
+    """Canonical JSON, refused where it would not read back as it was written."""
+    try:
+        return json.dumps(value, sort_keys=True, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name} must be JSON (strings, finite numbers, lists, mappings): {error}.") from error
+
+
+def decode_declaration(text: str) -> dict[str, Any]:
+    """The declaration as it reads from the ledger, tuples having become lists."""
+    declaration = json.loads(text)
+    assert isinstance(declaration, dict)
+    return declaration

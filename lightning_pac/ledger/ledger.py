@@ -1,0 +1,305 @@
+"""The durable record of everything that was spent.
+
+A `PrivacyLedger` is one SQLite file. It holds accounts; an account has a name, a currency and a declaration, and is
+charged before anything is released:
+
+    with PrivacyLedger("study.db", budget={"mutual_information": 0.1}) as ledger:
+        account = ledger.account("clusters", "mutual_information", declaration={"rule": "logdet"})
+        account.charge(0.02, event={"release": "centroids"})      # on the disk when it returns
+
+A training run journals each optimizer step before its noise is drawn:
+
+    account = ledger.account("fit", "rpp", declaration={"coupling": {...}, "noise_multiplier": 6.56}, budget=8.0)
+    attempt = account.start_attempt(first_step=trainer.global_step)   # one for every start or restart
+    attempt.start_step(cost, step=trainer.global_step)                # durable; then draw the noise
+    account.attempts()                                                # their first_step and num_steps, to be priced
+
+Two accounts of one currency add up only if they speak of the same coupling of the two worlds, at the same order: put
+whatever must agree under the key `"coupling"` of the declaration, and a second account that differs there is refused.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from weakref import WeakValueDictionary
+
+from typing_extensions import Self
+
+from lightning_pac.exceptions import LedgerMismatchError
+from lightning_pac.ledger.account import LedgerAccount, check_amount, decode_declaration, encode_json
+from lightning_pac.ledger.storage import LedgerStorage
+
+__all__ = ["BudgetChange", "PrivacyLedger"]
+
+_OPEN: "WeakValueDictionary[tuple[int, Path], PrivacyLedger]" = WeakValueDictionary()
+
+
+@dataclass(frozen=True)
+class BudgetChange:
+    """A budget as it was set.
+
+    Attributes:
+        account: Whose it is; None for the total of the currency.
+        currency: What it is counted in.
+        amount: The most that may be spent.
+        time: When it was made durable (UTC, ISO 8601).
+    """
+
+    account: str | None
+    currency: str
+    amount: float
+    time: str
+
+
+class PrivacyLedger:
+    """Durable accounts of privacy spent, in currencies that do not mix.
+
+    A charge is refused, before anything changes, if it would take the account or the currency past its budget; else it
+    is on the disk when the call returns (SQLite, write-ahead log, `synchronous=FULL`). One process writes at a time: a
+    second writer is an error at once, and the right to write ends with the process. Threads are serialized. A fork
+    cannot write.
+
+    Args:
+        path: The file, created with its folder if there is none.
+        budget: Total budget of each currency over all accounts. On an existing ledger the stored budgets hold, and a
+            different one is an error (see `set_budget`).
+
+    Raises:
+        LedgerError: If the file is not a ledger, cannot be written, or has another writer.
+        LedgerMismatchError: If the ledger was made with another budget.
+        ValueError: If a budget is negative or not finite.
+
+    Example:
+        >>> import tempfile
+        >>> path = tempfile.mkdtemp() + "/study.db"
+        >>> with PrivacyLedger(path, budget={"mutual_information": 0.1}) as ledger:
+        ...     account = ledger.account("clusters", "mutual_information", declaration={"rule": "logdet"})
+        ...     account.charge(0.0625, event={"release": "centroids"})
+        0.0625
+        >>> with PrivacyLedger.read_only(path) as ledger:
+        ...     ledger.spent("mutual_information"), [account.name for account in ledger.accounts()]
+        (0.0625, ['clusters'])
+    """
+
+    def __init__(self, path: str | Path, budget: Mapping[str, float] | None = None) -> None:
+        amounts = {currency: check_amount(amount, "budget") for currency, amount in (budget or {}).items()}
+        self._storage = LedgerStorage(path)
+        try:
+            self._declare_budgets(amounts)
+        except BaseException:
+            self._storage.close()
+            raise
+        self._holders = 1
+        _OPEN[os.getpid(), self.path] = self
+
+    @classmethod
+    def read_only(cls, path: str | Path) -> Self:
+        """Opens a ledger for reading, also while another process writes it.
+
+        Args:
+            path: The ledger's file.
+
+        Raises:
+            LedgerError: If there is no ledger at `path`, or its file system cannot hold a write-ahead log and a writer
+                is live.
+        """
+        ledger = cls.__new__(cls)
+        ledger._storage = LedgerStorage(path, writable=False)
+        ledger._holders = 1
+        return ledger
+
+    @classmethod
+    def ensure(cls, ledger: "PrivacyLedger | str | Path") -> "PrivacyLedger":
+        """The ledger itself, or the one at a path: for arguments that take either.
+
+        Two callbacks may be given one path: what this process already has open there is shared, and closed when the
+        last of those who asked for it by path has closed it.
+
+        Args:
+            ledger: An open ledger, or the path of one.
+        """
+        if isinstance(ledger, PrivacyLedger):
+            return ledger
+        path = Path(ledger).expanduser().resolve()
+        shared = _OPEN.get((os.getpid(), path))
+        if shared is None or shared.closed:
+            return cls(path)
+        shared._holders += 1
+        return shared
+
+    @property
+    def path(self) -> Path:
+        """The file, resolved."""
+        return self._storage.path
+
+    @property
+    def ledger_id(self) -> str:
+        """A random identifier drawn when the ledger was made; a copy of the file shares it."""
+        return str(self._storage.read("SELECT value FROM meta WHERE key = 'ledger_id'")[0][0])
+
+    @property
+    def storage(self) -> LedgerStorage:
+        """The open file, for the classes of this subpackage that keep their own tables in it."""
+        return self._storage
+
+    def account(
+        self,
+        name: str,
+        currency: str = "mutual_information",
+        declaration: Mapping[str, Any] | None = None,
+        budget: float | None = None,
+    ) -> LedgerAccount:
+        """The account of that name, opened if there is none.
+
+        Args:
+            name: Unique within the ledger.
+            currency: What is charged, for instance `"mutual_information"` (nats) or `"rpp"`.
+            declaration: JSON-like facts the costs rest on. They are compared key by key with the stored ones.
+            budget: The most this account may spend; None leaves it to the currency's total, or to the stored budget.
+
+        Raises:
+            LedgerMismatchError: If the account exists with another currency, declaration or budget, or another account
+                of this currency declares another `"coupling"`; the message names the keys.
+            TypeError: If the declaration is not JSON.
+            ValueError: If the budget is negative or not finite.
+        """
+        amount = None if budget is None else check_amount(budget, "budget")
+        text = None if declaration is None else encode_json(dict(declaration), "declaration")
+        existing = self._storage.read("SELECT id, currency, declaration FROM accounts WHERE name = ?", (name,))
+        if existing:
+            account = LedgerAccount(self._storage, existing[0][0])
+            self._compare(account, currency, text, amount)
+            return account
+        declared = decode_declaration(text or "{}")
+        self._compare_coupling(currency, declared)
+        with self._storage.transaction() as connection:
+            cursor = connection.execute(
+                "INSERT INTO accounts (name, currency, declaration) VALUES (?, ?, ?)", (name, currency, text or "{}")
+            )
+            if amount is not None:
+                connection.execute("INSERT INTO budgets (account, amount) VALUES (?, ?)", (cursor.lastrowid, amount))
+        assert cursor.lastrowid is not None
+        return LedgerAccount(self._storage, cursor.lastrowid)
+
+    def accounts(self) -> tuple[LedgerAccount, ...]:
+        """All accounts, in the order they were opened."""
+        rows = self._storage.read("SELECT id FROM accounts ORDER BY id")
+        return tuple(LedgerAccount(self._storage, row[0]) for row in rows)
+
+    def currencies(self) -> tuple[str, ...]:
+        """Currencies that have an account or a budget, sorted."""
+        rows = self._storage.read(
+            "SELECT currency FROM accounts UNION SELECT currency FROM budgets WHERE currency IS NOT NULL"
+        )
+        return tuple(sorted(row[0] for row in rows))
+
+    def spent(self, currency: str) -> float:
+        """Sum over all accounts of that currency."""
+        return float(self._storage.read("SELECT TOTAL(spent) FROM accounts WHERE currency = ?", (currency,))[0][0])
+
+    def budget(self, currency: str) -> float | None:
+        """Total budget of the currency, None where there is none."""
+        rows = self._storage.read("SELECT amount FROM budgets WHERE currency = ? ORDER BY id DESC LIMIT 1", (currency,))
+        return float(rows[0][0]) if rows else None
+
+    def remaining(self, currency: str) -> float:
+        """What is left of the currency's total budget, infinite where there is none."""
+        budget = self.budget(currency)
+        return float("inf") if budget is None else max(0.0, budget - self.spent(currency))
+
+    def set_budget(self, currency: str, amount: float) -> None:
+        """Changes a total budget, a decision that stays on record with its date (see `budget_changes`).
+
+        Args:
+            currency: What is limited.
+            amount: The most that all accounts of the currency may spend together.
+
+        Raises:
+            ValueError: If the amount is negative or not finite.
+        """
+        with self._storage.transaction() as connection:
+            connection.execute(
+                "INSERT INTO budgets (currency, amount) VALUES (?, ?)", (currency, check_amount(amount, "budget"))
+            )
+
+    def budget_changes(self) -> tuple[BudgetChange, ...]:
+        """Every budget that was ever set, the first and the changed ones, in order."""
+        rows = self._storage.read(
+            "SELECT accounts.name, COALESCE(budgets.currency, accounts.currency), amount, budgets.time "
+            "FROM budgets LEFT JOIN accounts ON accounts.id = budgets.account ORDER BY budgets.id"
+        )
+        return tuple(BudgetChange(*row) for row in rows)
+
+    def close(self) -> None:
+        """Closes the file and lets another writer in, unless others in this process share it (see `ensure`)."""
+        self._holders -= 1
+        if self._holders <= 0:
+            self._storage.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the ledger was closed."""
+        return self._storage.closed
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _declare_budgets(self, amounts: Mapping[str, float]) -> None:
+        for currency, amount in amounts.items():
+            stored = self.budget(currency)
+            if stored is None:
+                self.set_budget(currency, amount)
+            elif stored != amount:
+                raise LedgerMismatchError(
+                    f"{self.path} has a {currency} budget of {stored:g} and {amount:g} was given: open it without one, "
+                    f"or change it with PrivacyLedger(path).set_budget({currency!r}, {amount:g})."
+                )
+
+    def _compare(self, account: LedgerAccount, currency: str, text: str | None, budget: float | None) -> None:
+        differences = [] if account.currency == currency else [f"currency ({account.currency!r}, now {currency!r})"]
+        if text is not None:
+            differences += _differing_keys(account.declaration, decode_declaration(text))
+        if budget is not None and account.budget != budget:
+            differences.append(f"budget ({account.budget}, now {budget})")
+        if differences:
+            raise LedgerMismatchError(
+                f"Account {account.name!r} of {self.path} was declared with other values of {', '.join(differences)}: "
+                "use the values it was made with, another account name or a new ledger; `lightning-pac account budget` "
+                "changes a budget."
+            )
+
+    def _compare_coupling(self, currency: str, declaration: Mapping[str, Any]) -> None:
+        for other in self.accounts():
+            if other.currency != currency:
+                continue
+            differences = _differing_keys(
+                {"coupling": other.declaration.get("coupling")}, {"coupling": declaration.get("coupling")}
+            )
+            if differences:
+                raise LedgerMismatchError(
+                    f"{currency} costs add up under one common coupling only, and account {other.name!r} of "
+                    f"{self.path} declares another one ({', '.join(differences)}); with fair bits X1 and X2 and the "
+                    "secret X1 xor X2, each bit alone costs nothing and both reveal it: declare the same, or use "
+                    "another ledger."
+                )
+
+
+def _differing_keys(stored: Any, given: Any, prefix: str = "") -> list[str]:
+    if isinstance(stored, dict) and isinstance(given, dict):
+        return [
+            difference
+            for key in sorted({*stored, *given})
+            for difference in _differing_keys(
+                stored.get(key), given.get(key), f"{prefix}.{key}" if prefix else str(key)
+            )
+        ]
+    return [] if stored == given else [f"{prefix} ({json.dumps(stored)}, now {json.dumps(given)})"]

@@ -1,0 +1,236 @@
+"""Proven upper bounds for noise of any covariance and for Gaussian mixtures, and the scale that meets a budget."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import brentq
+
+from lightning_pac.mechanisms.certified.certificate import (
+    Certificate,
+    certify_finite_secret,
+    check_weights,
+    merge_equal,
+)
+from lightning_pac.mechanisms.certified.divergence_sample import DivergenceSample
+from lightning_pac.mechanisms.certified.mixture_noise import MixtureNoise
+from lightning_pac.mechanisms.certified.scaling import retry_factor, scale_to_budget
+from lightning_pac.mechanisms.variances import Array
+from lightning_pac.randomness import SecureGenerator, secure_generator
+
+__all__ = ["bounded_output_information", "certify_noise", "logdet_information", "scale_noise", "scale_to_bound"]
+
+_CHUNK_VALUES = 2**20
+_ATTEMPTS = 3
+_BISECTIONS = 10
+
+
+def certify_noise(
+    outputs: npt.ArrayLike,
+    noise: MixtureNoise,
+    weights: npt.ArrayLike | None = None,
+    confidence: float = 0.99,
+    num_draws: int = 2**15,
+    generator: SecureGenerator | None = None,
+    device: str | None = None,
+) -> Certificate:
+    """Bound the mutual information of a finite secret and its output plus the given noise.
+
+    Gaussian noise is whitened and passed to `certify_finite_secret`. For a mixture the posterior of the secret uses the
+    mixture's density; its divergence from the prior has the same range, and so the same confidence bound.
+
+    Args:
+        outputs: One row per secret, shape (m, d).
+        noise: Fixed before the draws of this function are made.
+        weights: Prior of the secret, uniform if None.
+        confidence: Probability that the bound holds.
+        num_draws: Draws of the release.
+        generator: Source of the draws, the process-wide secure generator if None.
+        device: A torch device for the posteriors under Gaussian noise; numpy if None.
+
+    Source: ours.
+
+    Example:
+        >>> certificate = certify_noise([[-1.0], [1.0]], MixtureNoise.gaussian([[1.0]]))
+        >>> round(certificate.mutual_information, 4), certificate.confidence
+        (0.3368, 1.0)
+    """
+    table = np.asarray(outputs, dtype=np.float64)
+    mass = check_weights(weights, len(table))
+    if noise.is_gaussian:
+        whitened = noise.whiten(table - mass @ table)
+        return certify_finite_secret(whitened, mass, confidence, num_draws, generator, device)
+    points, merged = merge_equal(table, mass)
+    if len(points) == 1:
+        return Certificate(0.0, 1.0, "quadrature", 0.0)
+    source = secure_generator() if generator is None else generator
+    bound, estimate = mixture_divergences(points, merged, noise, num_draws, source).bound(1 - confidence)
+    certain = logdet_information(np.cov(points.T, aweights=merged, ddof=0).reshape(noise.dimension, -1), noise)
+    if certain <= bound:
+        return Certificate(certain, 1.0, "logdet", estimate)
+    entropy = float(-(merged * np.log(merged)).sum())
+    return Certificate(min(bound, entropy), confidence, "monte_carlo", estimate)
+
+
+def logdet_information(covariance: npt.ArrayLike, noise: MixtureNoise) -> float:
+    r"""Log-det bound $\sum_k w_k \tfrac12 \ln\det(I + C \Sigma_k^{-1})$ of an output with exact covariance C.
+
+    Who also learns which component the noise came from learns no less, and given the component the noise is Gaussian.
+    The formula with the *mixture's* covariance in place of the components' is no bound: noise of +1 or -1 plus a little
+    Gaussian has variance 1 and hides nothing of outputs 0 and 1/2.
+
+    Args:
+        covariance: C, shape (d, d), or any matrix that C stays below.
+        noise: The noise.
+
+    Source: *Residual-PAC*, Theorem 1, for one component; the mixture is ours.
+
+    Example:
+        >>> round(logdet_information([[1.0]], MixtureNoise.gaussian([[1.0]])), 4)
+        0.3466
+    """
+    matrix = np.asarray(covariance, dtype=np.float64)
+    bound = 0.0
+    for component, weight in enumerate(noise.weights):
+        half = noise.whiten(matrix, component)
+        ratio = noise.whiten(half.T, component)
+        eigenvalues = np.maximum(np.linalg.eigvalsh((ratio + ratio.T) / 2), 0.0)
+        bound += float(weight) * 0.5 * float(np.log1p(eigenvalues).sum())
+    return bound
+
+
+def bounded_output_information(radius: float, noise: MixtureNoise) -> float:
+    r"""Information that *any* output within a ball can pass on: the capacity $\max_{\mathrm{tr} C \le r^2}$ of log-det.
+
+    The maximum fills water over the noise's variances. Nothing needs to be known about the secret's law.
+
+    Args:
+        radius: r, the largest distance of an output from a public centre.
+        noise: The noise.
+
+    Source: ours; water-filling is Shannon's (1949).
+
+    Example:
+        >>> round(bounded_output_information(1.0, MixtureNoise.gaussian([[1.0]])), 4)
+        0.3466
+    """
+    bound = 0.0
+    for weight, loading in zip(noise.weights, noise.loadings, strict=True):
+        variances = np.sort(np.linalg.svd(loading, compute_uv=False) ** 2)
+        counts = np.arange(1, len(variances) + 1)
+        levels = (radius**2 + np.cumsum(variances)) / counts
+        filled = int(counts[levels > variances][-1])
+        level = levels[filled - 1]
+        bound += float(weight) * 0.5 * float(np.log(level / variances[:filled]).sum())
+    return bound
+
+
+def scale_to_bound(noise: MixtureNoise, budget: float, bound: Callable[[MixtureNoise], float]) -> MixtureNoise:
+    """The noise times the smallest factor for which a deterministic bound, decreasing in it, is within the budget."""
+    low = high = 0.0
+    while bound(noise.scaled(math.exp(high))) > budget:
+        high += 1.0
+    while bound(noise.scaled(math.exp(low))) <= budget:
+        low -= 1.0
+    root = brentq(lambda log: bound(noise.scaled(math.exp(log))) - budget, low, high, xtol=1e-12)
+    while bound(noise.scaled(math.exp(root))) > budget:
+        root += 1e-10
+    return noise.scaled(math.exp(root))
+
+
+def scale_noise(
+    outputs: Array,
+    mass: Array,
+    noise: MixtureNoise,
+    budget: float,
+    confidence: float,
+    num_draws: int,
+    generator: SecureGenerator,
+) -> tuple[MixtureNoise, Certificate]:
+    """The noise times a small factor whose certified mutual information is within the budget.
+
+    One sample chooses the factor and a fresh one certifies it; a failed attempt is repeated with more noise and another
+    share of the failure probability, and the last resort is the log-det bound, which needs no sample. Mutual
+    information decreases in the factor for Gaussian noise but not for every mixture, so the factor of a mixture need
+    not be the smallest; its certificate holds all the same.
+
+    Args:
+        outputs: Distinct rows, shape (k, d).
+        mass: Probability of each, shape (k,).
+        noise: The shape.
+        budget: Nats, below the outputs' entropy.
+        confidence: Probability that the certificate holds.
+        num_draws: Draws of each sample.
+        generator: Source of the draws.
+    """
+    deviations = outputs - mass @ outputs
+    covariance = (mass * deviations.T) @ deviations
+    start = scale_to_bound(noise, budget, lambda scaled: logdet_information(covariance, scaled))
+    if noise.is_gaussian:
+        factor, certificate = scale_to_budget(start.whiten(deviations), mass, budget, confidence, num_draws, generator)
+        return start.scaled(factor), certificate
+    factor = _choose_mixture_scale(outputs, mass, start, budget, 1 - confidence, num_draws, generator)
+    for attempt in range(_ATTEMPTS):
+        if factor >= 1:
+            break
+        share = 1 - (1 - confidence) / 2 ** (attempt + 1)
+        certificate = certify_noise(outputs, start.scaled(factor), mass, share, num_draws, generator)
+        if certificate.mutual_information <= budget:
+            return start.scaled(factor), Certificate(
+                certificate.mutual_information, confidence, certificate.method, certificate.estimate
+            )
+        factor *= retry_factor(certificate.mutual_information, budget)
+    return start, Certificate(budget, 1.0, "logdet")
+
+
+def mixture_divergences(
+    points: Array, mass: Array, noise: MixtureNoise, num_draws: int, generator: SecureGenerator
+) -> DivergenceSample:
+    """Divergences of the posterior from the prior at independent draws of the release."""
+    centred = points - mass @ points
+    cumulative = np.cumsum(mass)
+    step = max(1, _CHUNK_VALUES // len(points))
+    divergences = np.empty(num_draws)
+    for start in range(0, num_draws, step):
+        rows = slice(start, min(start + step, num_draws))
+        size = rows.stop - start
+        secrets = np.minimum(np.searchsorted(cumulative, generator.uniform(size) * cumulative[-1]), len(points) - 1)
+        evidence = _log_likelihoods(centred[secrets] + noise.sample(size, generator), centred, noise)
+        largest = evidence.max(axis=1, keepdims=True)
+        likelihood = np.exp(evidence - largest) * mass
+        total = likelihood.sum(axis=1)
+        divergences[rows] = np.einsum("nm,nm->n", likelihood, evidence) / total - largest[:, 0] - np.log(total)
+    return DivergenceSample(divergences, math.log(1 / float(mass.min())))
+
+
+def _log_likelihoods(releases: Array, points: Array, noise: MixtureNoise) -> Array:
+    """Log-density of the noise at every release minus every point, shape (n, m)."""
+    total: Array | None = None
+    for component, weight in enumerate(noise.weights):
+        first = noise.whiten(releases - noise.means[component], component)
+        second = noise.whiten(points, component)
+        squares = (first**2).sum(axis=1)[:, None] + (second**2).sum(axis=1) - 2 * first @ second.T
+        terms = math.log(weight) + noise.log_normalizer(component) - 0.5 * squares
+        total = terms if total is None else np.logaddexp(total, terms)
+    assert total is not None
+    return total
+
+
+def _choose_mixture_scale(
+    points: Array,
+    mass: Array,
+    noise: MixtureNoise,
+    budget: float,
+    failure: float,
+    num_draws: int,
+    generator: SecureGenerator,
+) -> float:
+    low, high = 1 / 16, 1.0
+    draws = max(1000, num_draws // 4)
+    for _ in range(_BISECTIONS):
+        middle = math.sqrt(low * high)
+        sample = mixture_divergences(points, mass, noise.scaled(middle), draws, generator)
+        within = sample.likely_bound(num_draws, failure / 2) <= budget
+        low, high = (low, middle) if within else (middle, high)
+    return high

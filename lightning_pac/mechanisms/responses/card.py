@@ -1,0 +1,101 @@
+"""The privacy card of a responder."""
+
+import math
+from typing import Any
+
+from lightning_pac.accountants.bounds import membership_success_bound
+from lightning_pac.cards import Guarantee, PrivacyCard, at_most
+from lightning_pac.ledger import LedgerAccount
+from lightning_pac.scenarios import SecretSpace
+
+__all__ = ["attacker_conditions", "declare_space", "responder_card", "success_bound"]
+
+_CONDITIONS = (
+    "The guarantee is about which half of the pool was used. It does not hide the pool itself: what all halves have in "
+    "common shows, and so do answers on which all models agree.",
+    "The index of the model that answers was drawn once, from secure randomness, and is never drawn again; its file "
+    "stays with the keeper of the data.",
+    "Each model is a fixed function of its half and of the query. Training and the amount spent on an answer do not "
+    "look at the index.",
+    "Users see the label and nothing else of an answer: not the votes, not how long the answer took.",
+    "The ledger is the only record of what was answered. A ledger and a secret file that are restored together from an "
+    "earlier backup cannot be told from the newest ones, so the secret file is kept out of backups of the ledger.",
+)
+
+
+def declare_space(space: SecretSpace, rule: str) -> dict[str, Any]:
+    """The public facts that an account of answers rests on: the declaration of its ledger."""
+    return {
+        "table": space.table_hash,
+        "num_records": space.num_records,
+        "num_secrets": space.num_secrets,
+        # Rounded, so that the same table declares the same number on every platform.
+        "membership_prior": round(space.individual_prior, 9),
+        "index_prior": round(space.index_guess_prior, 9),
+        "rule": rule,
+    }
+
+
+def responder_card(account: LedgerAccount) -> PrivacyCard:
+    """What is guaranteed for all answers that `account` has paid for, from what its ledger declares.
+
+    Args:
+        account: The account of a responder.
+    """
+    spent, answers, declared = account.spent, account.num_charges, account.declaration
+    prior = declared["membership_prior"]
+    success = success_bound(spent, prior)
+    guess = success_bound(spent, declared["index_prior"])
+    return PrivacyCard(
+        title=f"Privacy of {answers} {'answer' if answers == 1 else 'answers'}",
+        secret=f"Which of {declared['num_secrets']} public subsets of the {declared['num_records']} records trained "
+        "the model that answers, and so whether a given record was used, from everyone who sees the answers.",
+        guarantees=(
+            Guarantee(
+                "membership_success_bound",
+                success,
+                "probability",
+                "Whoever saw all answers, and knows the record itself, tells correctly whether it was used at most "
+                f"{at_most(success)} of the time; without any answer a guess is right {at_most(prior)} of the time.",
+            ),
+            Guarantee(
+                "index_success_bound",
+                guess,
+                "probability",
+                f"They name the whole subset correctly at most {at_most(guess)} of the time; a blind guess is right "
+                f"{at_most(declared['index_prior'])} of the time.",
+            ),
+            Guarantee(
+                "mutual_information",
+                spent,
+                "nats",
+                "This is how much all answers together can tell about the subset. Every further answer on which the "
+                "models disagree adds to it.",
+            ),
+        ),
+        conditions=(*_CONDITIONS, *attacker_conditions(declared["num_secrets"], prior)),
+        details={
+            "account": account.name,
+            "answers": answers,
+            "budget": account.budget,
+            "rule": declared["rule"],
+            "table": declared["table"],
+        },
+    )
+
+
+def attacker_conditions(num_secrets: int, membership_prior: float) -> tuple[str, ...]:
+    """What the bounds on success assume of whoever attacks, one sentence each."""
+    assumed = (
+        "The bounds speak of attackers who know the whole pool and the table of subsets, and nobody's membership.",
+        f"Whoever knows of about {math.ceil(math.log2(num_secrets))} records whether they were used can often tell the "
+        "whole subset from the public table, without any release.",
+    )
+    if membership_prior < 1:
+        return assumed
+    return (*assumed, "Some records are in all subsets or in none: their membership is no secret.")
+
+
+def success_bound(mutual_information: float, prior: float) -> float:
+    """`membership_success_bound`, and 1 where a blind guess is always right."""
+    return 1.0 if prior >= 1 else membership_success_bound(mutual_information, prior)

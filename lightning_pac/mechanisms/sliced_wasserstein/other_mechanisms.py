@@ -1,0 +1,192 @@
+"""What other mechanisms need for the same budget: general Wasserstein, distribution-aware Cauchy, Gaussian DP."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import brentq
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import maximum_flow
+from scipy.special import eval_legendre, logsumexp
+
+from lightning_pac.mechanisms.sliced_wasserstein.distances import coupled_differences
+from lightning_pac.scenarios.attribute import AttributeScenario, Query
+
+__all__ = [
+    "Baseline",
+    "baselines",
+    "cauchy_renyi_divergence",
+    "wasserstein_infinity_bound",
+    "wasserstein_infinity_exact",
+]
+
+Array = npt.NDArray[np.float64]
+
+_EXACT_MATCHES = 40_000
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """The noise that another mechanism needs.
+
+    Attributes:
+        name: `general_wasserstein`, `distribution_aware_cauchy` or `gaussian_dp`.
+        scale: standard deviation of Gaussian noise, or scale of Cauchy noise, in every coordinate.
+        power: expected squared norm of the noise; infinite for Cauchy noise.
+        absolute: expected absolute noise in one coordinate within its central half, the scale at which noises of
+            different tails can be compared: the median of `|noise|`.
+    """
+
+    name: str
+    scale: float
+    power: float
+    absolute: float
+
+
+def baselines(
+    scenario: AttributeScenario, query: Query | None, epsilon: float, renyi_order: float
+) -> dict[str, Baseline]:
+    """Noise of the three baselines at an unsliced Rényi budget.
+
+    `general_wasserstein` (GWM): `sigma^2 = a W_inf^2 / (2 eps)`. `distribution_aware_cauchy` (DAGWM): coordinates of
+    standard Cauchy noise times a scale, priced by the mean over a coupling of `exp((a-1) D_a)`, which bounds the
+    divergence because that function of the pair of laws is jointly convex. `gaussian_dp`: the diameter of all
+    outputs in place of W_inf.
+
+    Args:
+        scenario: the secret and its world.
+        query: as for `SlicedWassersteinMechanism`.
+        epsilon: budget in nats.
+        renyi_order: `a` > 1.
+
+    Returns:
+        The baselines by name.
+
+    Raises:
+        ValueError: if epsilon is not above 0, or the order not above 1.
+
+    Example:
+        >>> scenario = AttributeScenario.from_shifts({"a": [0.0], "b": [1.0]})
+        >>> baselines(scenario, None, epsilon=2.0, renyi_order=4)["general_wasserstein"].scale
+        1.0
+    """
+    if not epsilon > 0 or not renyi_order > 1:
+        raise ValueError(f"epsilon is {epsilon} and renyi_order {renyi_order}, but they must be above 0 and 1.")
+    assert scenario.pairs is not None
+    outputs = scenario.outputs(query)
+    dimension = next(iter(outputs.values())).shape[1]
+    pairs = {frozenset(pair): pair for pair in scenario.pairs}.values()
+    distance = max(wasserstein_infinity_bound(outputs[first], outputs[second]) for first, second in pairs)
+    # The diagonal of the bounding box bounds the diameter.
+    diameter = float(np.linalg.norm(np.ptp(np.concatenate(list(outputs.values())), axis=0)))
+    cauchy = max(_cauchy_scale(outputs, pair, epsilon, renyi_order) for pair in pairs)
+    found = [
+        Baseline("distribution_aware_cauchy", cauchy, float("inf") if cauchy else 0.0, cauchy),
+    ]
+    for name, sensitivity in (("general_wasserstein", distance), ("gaussian_dp", diameter)):
+        sigma = float(np.sqrt(renyi_order * sensitivity**2 / (2 * epsilon)))
+        found.append(Baseline(name, sigma, dimension * sigma**2, 0.6744897501960817 * sigma))
+    return {baseline.name: baseline for baseline in found}
+
+
+def cauchy_renyi_divergence(shift: npt.ArrayLike, renyi_order: float) -> Array:
+    """`D_a = ln P_{a-1}(1 + s^2/2) / (a-1)` between standard Cauchy laws shifted by s (P the Legendre function).
+
+    Args:
+        shift: s, any shape.
+        renyi_order: `a` > 1.
+
+    Returns:
+        The divergences in nats, of the shift's shape.
+
+    Example:
+        >>> float(cauchy_renyi_divergence(0.0, 4.0))
+        0.0
+    """
+    argument = 1 + np.square(np.asarray(shift, dtype=np.float64)) / 2
+    divergence: Array = np.log(eval_legendre(renyi_order - 1, argument)) / (renyi_order - 1)
+    return divergence
+
+
+def wasserstein_infinity_bound(first: Array, second: Array) -> float:
+    """W-infinity distance of two empirical laws in any dimension: exact for small ones, else an upper bound.
+
+    Args:
+        first: points, shape (n, dimension).
+        second: points, shape (m, dimension).
+    """
+    if len(first) * len(second) <= _EXACT_MATCHES:
+        return wasserstein_infinity_exact(first, second)
+    shift = first.mean(axis=0) - second.mean(axis=0)
+    norm = float(np.linalg.norm(shift))
+    directions = [*np.eye(first.shape[1]), *([shift / norm] if norm else [])]
+    return min(
+        float(np.linalg.norm(coupled_differences(first, second, direction), axis=1).max()) for direction in directions
+    )
+
+
+def wasserstein_infinity_exact(first: Array, second: Array) -> float:
+    """W-infinity distance in any dimension: the least radius at which all mass can be moved, by maximum flow.
+
+    Args:
+        first: points, shape (n, dimension).
+        second: points, shape (m, dimension).
+
+    Example:
+        >>> wasserstein_infinity_exact(np.array([[0.0], [1.0]]), np.array([[0.0], [1.0], [5.0]]))
+        4.0
+    """
+    n, m = len(first), len(second)
+    distances = np.linalg.norm(first[:, None, :] - second[None, :, :], axis=2)
+    radii = np.unique(distances)
+    low, high = 0, len(radii) - 1
+    while low < high:
+        middle = (low + high) // 2
+        if _all_mass_moves(distances <= radii[middle], n, m):
+            high = middle
+        else:
+            low = middle + 1
+    return float(radii[low])
+
+
+def _all_mass_moves(allowed: npt.NDArray[np.bool_], n: int, m: int) -> bool:
+    rows, columns = np.nonzero(allowed)
+    source, sink = n + m, n + m + 1
+    tails = np.concatenate([np.full(n, source), rows, n + np.arange(m)])
+    heads = np.concatenate([np.arange(n), n + columns, np.full(m, sink)])
+    capacity = np.concatenate([np.full(n, m), np.full(len(rows), min(n, m)), np.full(m, n)]).astype(np.int32)
+    graph = coo_array((capacity, (tails, heads)), shape=(n + m + 2, n + m + 2)).tocsr()
+    return int(maximum_flow(graph, source, sink).flow_value) == n * m
+
+
+def _cauchy_scale(outputs: Mapping[Any, Array], pair: tuple[Any, Any], epsilon: float, order: float) -> float:
+    """The least scale over couplings along the axes at which both directions of a pair meet the budget."""
+    first, second = (outputs[value] for value in pair)
+    dimension = first.shape[1]
+    best = float("inf")
+    for direction in np.eye(dimension):
+        # Matches of the quantile grid have different masses; the largest is at most one over the smaller sample.
+        matches, masses = _weighted_differences(first, second, direction)
+        if not matches.any():
+            return 0.0
+
+        def excess(log_scale: float, matches: Array = matches, masses: Array = masses) -> float:
+            divergences = cauchy_renyi_divergence(matches / np.exp(log_scale), order).sum(axis=1)
+            return float(logsumexp((order - 1) * divergences, b=masses) / (order - 1)) - epsilon
+
+        reach = np.log(np.abs(matches).max())
+        low, high = reach - 20.0, reach + 20.0
+        if excess(low) <= 0:
+            continue
+        best = min(best, float(np.exp(brentq(excess, low, high, xtol=1e-10) + 1e-9)))
+    return best
+
+
+def _weighted_differences(first: Array, second: Array, direction: Array) -> tuple[Array, Array]:
+    n, m = len(first), len(second)
+    breaks = np.union1d(np.arange(1, n + 1) * m, np.arange(1, m + 1) * n)
+    return coupled_differences(first, second, direction), np.diff(breaks, prepend=0) / (n * m)

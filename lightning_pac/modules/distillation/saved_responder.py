@@ -1,0 +1,65 @@
+"""A responder as files and settings, opened by the process that asks."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from pickle import UnpicklingError
+
+from torch import nn
+
+from lightning_pac.exceptions import PrivacyError
+from lightning_pac.mechanisms import PACResponder
+from lightning_pac.modules.ensembles import SubsetEnsemble
+from lightning_pac.scenarios import SecretSpace
+
+
+@dataclass(frozen=True)
+class SavedResponder:
+    """What it takes to open a `PACResponder` for a trained ensemble, in values that a configuration file can hold.
+
+    Attributes:
+        checkpoints: The ensemble's checkpoint, or those of its shards.
+        network: Makes one network, as in training.
+        pool: The pool of training.
+        secret: The secret file, drawn if it does not exist yet.
+        ledger: Path of the ledger.
+        budget_per_response: Nats for each answer on which the members disagree.
+        budget: Largest total in nats; None for the one on record, or no limit. One that differs from the one on record
+            is refused: `lightning-pac account budget` changes that.
+        seed: Public seed of training.
+        device: Where the members run.
+    """
+
+    checkpoints: list[str]
+    network: Callable[[], nn.Module]
+    pool: SecretSpace
+    secret: str
+    ledger: str
+    budget_per_response: float = 2.0**-32
+    budget: float | None = None
+    seed: int = 0
+    device: str = "cpu"
+
+    def open(self) -> PACResponder:
+        """Load the members and open the ledger; close the responder when done.
+
+        Raises:
+            ValueError: If a member is missing, or a checkpoint is of another table or network, or none.
+            LedgerError: If the ledger is in use, was copied or was rolled back.
+        """
+        ensemble = self._gather()
+        path = Path(self.secret)
+        secret = self.pool.load_secret(path) if path.exists() else self.pool.draw_secret(path)
+        model = ensemble.to(self.device).eval()
+        return PACResponder(model, secret, self.budget_per_response, self.ledger, self.budget)
+
+    def _gather(self) -> SubsetEnsemble:
+        try:
+            return SubsetEnsemble.gather(self.checkpoints, self.network, self.pool, seed=self.seed)
+        except PrivacyError:
+            raise
+        except (EOFError, KeyError, RuntimeError, UnpicklingError) as error:
+            raise ValueError(
+                f"{', '.join(self.checkpoints)} cannot be loaded as an ensemble of this network "
+                f"({type(error).__name__}: {error}): give its checkpoints, and the network of training."
+            ) from error

@@ -1,0 +1,68 @@
+"""Every module and name that version 0.1.0 showed is still found where it was.
+
+`public_names_0.1.0.txt` lists them, a module a line. An old path is imported first, in a process of its own, as user
+code would: a module that somebody else has imported already proves nothing.
+"""
+
+import pathlib
+import pickle
+import subprocess
+import sys
+
+import lightning_pac
+from lightning_pac import _moved
+
+LISTED = dict(
+    line.split(": ", 1) for line in (pathlib.Path(__file__).parent / "public_names_0.1.0.txt").read_text().splitlines()
+)
+
+IMPORT_ALL = """
+import importlib, sys
+for line in open(sys.argv[1]):
+    path, names = line.rstrip("\\n").split(":", 1)
+    module = importlib.import_module(path)
+    for name in names.split():
+        assert hasattr(module, name), f"{path} has lost {name}"
+print("complete")
+"""
+
+
+def test_every_old_path_is_imported_first(tmp_path):
+    listing = tmp_path / "names.txt"
+    # Deep paths before the faces of their packages, so that none is there already when it is asked for.
+    listing.write_text(
+        "".join(f"{path}: {LISTED[path]}\n" for path in sorted(LISTED, key=lambda path: -path.count(".")))
+    )
+    done = subprocess.run([sys.executable, "-c", IMPORT_ALL, str(listing)], capture_output=True, text=True)
+    assert done.stdout == "complete\n", done.stderr[-2000:]
+
+
+def test_an_old_path_is_the_same_module():
+    from lightning_pac.accountants import ledger as old
+    from lightning_pac.ledger import ledger as new
+
+    assert old is new
+    assert new.__spec__.name == new.__name__ == "lightning_pac.ledger.ledger"
+
+
+def test_functions_are_not_replaced_by_the_modules_they_were_in():
+    import lightning_pac.accountants.hybrid_rdp
+    import lightning_pac.mechanisms.wasserstein
+
+    assert callable(lightning_pac.accountants.hybrid_rdp)
+    assert callable(lightning_pac.mechanisms.wasserstein)
+
+
+def test_objects_pickled_by_an_old_path_are_read():
+    pickled = pickle.dumps(lightning_pac.accountants.SRPPAccountant, protocol=0)
+    old = pickled.replace(b"accountants.srpp.accountant", b"accountants.srpp")
+    assert old != pickled
+    assert pickle.loads(old) is lightning_pac.accountants.SRPPAccountant
+
+
+def test_nothing_moved_to_a_place_that_does_not_exist():
+    root = pathlib.Path(lightning_pac.__file__).parent
+    for old, new in _moved.MODULES.items():
+        place = root.joinpath(*new.split("."))
+        assert place.with_suffix(".py").exists() or (place / "__init__.py").exists(), f"{old} -> {new}"
+        assert not root.joinpath(*old.split(".")).with_suffix(".py").exists(), f"{old} is still there"

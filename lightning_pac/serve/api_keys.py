@@ -5,15 +5,25 @@ import json
 import os
 import re
 import secrets
+import tempfile
+import threading
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from lightning_pac.ledger import check_amount
 
 __all__ = ["APIKey", "APIKeys"]
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_HASH = re.compile(r"[0-9a-f]{64}")
+_SECONDS_FOR_THE_LOCK = 30.0
+# Two changes this close may leave the same times on a file; file systems stamp in steps of up to two seconds.
+_NANOSECONDS_UNTIL_SETTLED = 2_500_000_000
 
 
 @dataclass(frozen=True)
@@ -40,6 +50,10 @@ class APIKey:
 class APIKeys:
     """The keys of a file, which holds hashes only and is readable by its owner only.
 
+    Every change is made to what the file holds at that moment, under a lock that all processes share, and is on the
+    disk when the call returns: changes made at the same time are all kept, and a key that was removed stays removed.
+    The lock is a file of its own, `<path>.lock`.
+
     Args:
         path: The file; none yet means no keys.
 
@@ -56,6 +70,7 @@ class APIKeys:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).expanduser()
+        self._mutex = threading.Lock()
         self._stamp: tuple[int, ...] | None = None
         self._keys: dict[str, APIKey] = {}
         self.refresh()
@@ -73,22 +88,27 @@ class APIKeys:
             The key, which is shown this once and cannot be found out later.
 
         Raises:
+            OSError: If the file cannot be written; it is then as it was.
             ValueError: If the name is taken or not allowed, or the budget is negative or not finite.
         """
-        if name in self._keys:
-            raise ValueError(f"{self.path} has a key {name!r} already: remove it first, or choose another name.")
         text = "pac_" + secrets.token_urlsafe(32)
-        self._write({**self._keys, name: APIKey(name, _hash(text), budget)})
+        key = APIKey(name, _hash(text), budget)
+        with self._change() as keys:
+            if name in keys:
+                raise ValueError(f"{self.path} has a key {name!r} already: remove it first, or choose another name.")
+            keys[name] = key
         return text
 
     def remove(self, name: str) -> None:
         """Forget a key. What its answers cost stays on record.
 
         Raises:
+            OSError: If the file cannot be written; it is then as it was.
             ValueError: If there is no such key.
         """
-        self._check_known(name)
-        self._write({other: key for other, key in self._keys.items() if other != name})
+        with self._change() as keys:
+            _check_known(self.path, keys, name)
+            del keys[name]
 
     def set_budget(self, name: str, budget: float) -> APIKey:
         """Let a key's answers cost more, or less, than before; what they have cost counts.
@@ -97,11 +117,13 @@ class APIKeys:
             The key as it was before.
 
         Raises:
+            OSError: If the file cannot be written; it is then as it was.
             ValueError: If there is no such key, or the budget is negative or not finite.
         """
-        self._check_known(name)
-        before = self._keys[name]
-        self._write({**self._keys, name: replace(before, budget=budget)})
+        with self._change() as keys:
+            _check_known(self.path, keys, name)
+            before = keys[name]
+            keys[name] = replace(before, budget=budget)
         return before
 
     def find(self, text: str) -> APIKey | None:
@@ -111,28 +133,44 @@ class APIKeys:
         return found[0] if found else None
 
     def refresh(self) -> None:
-        """Read the file again if it has changed since it was read.
+        """Read the file again if it may have changed since it was read.
 
         Raises:
             OSError: If it cannot be read.
             ValueError: If it is not a list of keys.
         """
-        stamp = _stamp(self.path)
-        if stamp != self._stamp:
-            self._keys = {} if stamp is None else _read(self.path)
-            self._stamp = stamp
+        with self._mutex:  # or a thread that read the file before a change could put its keys over those of another
+            stamp = _stamp(self.path)
+            if stamp is None or stamp != self._stamp:
+                self._keys = {} if stamp is None else _read(self.path)
+                self._stamp = stamp if stamp is not None and _is_settled(stamp) else None
 
-    def _check_known(self, name: str) -> None:
-        if name not in self._keys:
-            raise ValueError(f"{self.path} has no key {name!r}: it has {', '.join(self._keys) or 'none'}.")
+    @contextmanager
+    def _change(self) -> Iterator[dict[str, APIKey]]:
+        """The keys that the file holds now, to be changed; they are written when the block ends without an error."""
+        path = self.path.resolve()  # what a link names, and not the link, is replaced
+        try:
+            with FileLock(path.with_name(path.name + ".lock"), _SECONDS_FOR_THE_LOCK, mode=0o600):
+                stamp = _stamp(path)
+                if stamp is not None and path.stat().st_nlink > 1:
+                    raise ValueError(
+                        f"{self.path} has {path.stat().st_nlink} names, and a change would reach only this one: remove "
+                        "the other hard links, or let them be symbolic links."
+                    )
+                keys = {} if stamp is None else _read(path)
+                yield keys
+                _write_durably(path, json.dumps([asdict(key) for key in keys.values()], indent=2))
+        except Timeout as error:
+            raise OSError(
+                f"{self.path} was locked for {_SECONDS_FOR_THE_LOCK:g} s by another process that changes keys: try "
+                "again when it is done."
+            ) from error
+        self.refresh()
 
-    def _write(self, keys: dict[str, APIKey]) -> None:
-        partial = self.path.with_name(self.path.name + ".partial")
-        partial.unlink(missing_ok=True)
-        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            json.dump([asdict(key) for key in keys.values()], file, indent=2)
-        os.replace(partial, self.path)
-        self._keys, self._stamp = keys, _stamp(self.path)
+
+def _check_known(path: Path, keys: dict[str, APIKey], name: str) -> None:
+    if name not in keys:
+        raise ValueError(f"{path} has no key {name!r}: it has {', '.join(keys) or 'none'}.")
 
 
 def _hash(text: str) -> str:
@@ -144,11 +182,39 @@ def _stamp(path: Path) -> tuple[int, ...] | None:
         status = path.stat()
     except FileNotFoundError:
         return None
-    return status.st_ino, status.st_mtime_ns, status.st_size
+    return status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size
+
+
+def _is_settled(stamp: tuple[int, ...]) -> bool:
+    return time.time_ns() - max(stamp[1:3]) > _NANOSECONDS_UNTIL_SETTLED
 
 
 def _read(path: Path) -> dict[str, APIKey]:
     try:
-        return {entry["name"]: APIKey(**entry) for entry in json.loads(path.read_text())}
-    except (ValueError, TypeError, KeyError) as error:
+        entries = [APIKey(**entry) for entry in json.loads(path.read_text())]
+        keys = {entry.name: entry for entry in entries}
+        if len(keys) != len(entries) or not all(_HASH.fullmatch(entry.sha256) for entry in entries):
+            raise ValueError("a name comes twice, or a hash is none")
+        return keys
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ValueError(f"{path} is not a file of API keys ({error}): `lightning-pac keys add` writes one.") from error
+
+
+def _write_durably(path: Path, text: str) -> None:
+    """Replace a file by one that is on the disk; killed or refused on the way, it leaves the old one."""
+    descriptor, partial = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)  # mode 0600
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except BaseException:
+        os.unlink(partial)
+        raise
+    if os.name == "posix":
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)

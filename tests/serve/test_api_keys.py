@@ -1,5 +1,9 @@
 import json
+import os
 import stat
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -45,7 +49,18 @@ def test_keys_that_cannot_be(tmp_path: Path, name: str, budget: float | None, me
 
 def test_a_file_that_holds_no_keys_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
-    for text in ("{", "[1]", '{"name": "alice"}', '[{"name": "alice"}]'):
+    alice = json.dumps({"name": "alice", "sha256": 64 * "0"})
+    for text in (
+        "{",
+        "[1]",
+        '{"name": "alice"}',
+        '[{"name": "alice"}]',
+        '[{"name": "alice", "sha256": 5}]',
+        '[{"name": "alice", "sha256": ""}]',
+        f"[{alice}, {alice}]",
+        "[" * 10_000,
+        "\0",
+    ):
         path.write_text(text)
         with pytest.raises(ValueError, match="is not a file of API keys"):
             APIKeys(path)
@@ -142,3 +157,118 @@ def test_the_command_changes_a_budget_and_lists_what_was_spent(
 def test_servers_that_are_refused(options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build_server(print, "responses.db", **options)
+
+
+CHANGE = """
+import sys
+from lightning_pac.serve import APIKeys
+path, me, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+old = APIKeys(path)  # read before the others start
+print(flush=True); input()
+for number in range(count):
+    keys = old if number % 2 else APIKeys(path)
+    keys.add(f"{me}-{number}")
+    keys.add(f"{me}-gone-{number}")
+    keys.set_budget(f"{me}-{number}", number)
+    keys.remove(f"{me}-gone-{number}")
+"""
+
+
+def test_changes_by_several_processes_at_once_are_all_kept(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    APIKeys(path).add("first")
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", CHANGE, str(path), f"w{number}", "10"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        for number in range(4)
+    ]
+    for writer in writers:
+        writer.stdout.readline()
+    for writer in writers:
+        writer.stdin.write(b"\n")
+        writer.stdin.flush()
+    assert [writer.wait(60) for writer in writers] == [0] * 4
+    for writer in writers:
+        writer.stdin.close()
+        writer.stdout.close()
+    kept = {key.name: key.budget for key in APIKeys(path)}
+    assert kept == {"first": None} | {f"w{writer}-{number}": number for writer in range(4) for number in range(10)}
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_an_object_that_read_the_file_earlier_brings_nothing_back(tmp_path: Path) -> None:
+    early, other = APIKeys(tmp_path / "keys.json"), APIKeys(tmp_path / "keys.json")
+    text = early.add("alice")
+    other.refresh()
+    other.remove("alice")
+    early.add("bob")
+    assert APIKeys(early.path).find(text) is None
+    assert early.find(text) is None
+    other.set_budget("bob", 1.0)
+    with pytest.raises(ValueError, match="has no key 'alice': it has bob"):
+        early.remove("alice")
+
+
+def test_a_server_that_refreshes_in_several_threads_never_finds_a_removed_key(tmp_path: Path) -> None:
+    keys, served = APIKeys(tmp_path / "keys.json"), APIKeys(tmp_path / "keys.json")
+    wrong, done = [], threading.Event()
+    removed: list[str] = []
+
+    def ask() -> None:
+        while not done.is_set():
+            gone = list(removed)
+            served.refresh()
+            wrong.extend(text for text in gone[-3:] if served.find(text) is not None)
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(60):  # of one size, and within one tick of the clock of many file systems
+        text = keys.add("alice")
+        keys.remove("alice")
+        removed.append(text)
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_two_files_of_one_size_and_one_time_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys, served = APIKeys(tmp_path / "keys.json"), APIKeys(tmp_path / "keys.json")
+    text = keys.add("alice")
+    monkeypatch.setattr("lightning_pac.serve.api_keys._stamp", lambda path: (1, 2**62, 2**62, 3))
+    served.refresh()
+    assert served.find(text) is not None
+    keys.remove("alice")
+    served.refresh()
+    assert served.find(text) is None
+
+
+def test_a_full_disk_leaves_the_keys_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = APIKeys(tmp_path / "keys.json")
+    text = keys.add("alice")
+    before = keys.path.read_text()
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        keys.remove("alice")
+    assert keys.path.read_text() == before
+    assert keys.find(text) is not None
+    assert not list(tmp_path.glob("*.partial"))
+    assert not list(tmp_path.glob(".*.partial"))
+
+
+def test_a_link_is_followed_and_a_second_name_is_refused(tmp_path: Path) -> None:
+    path, link = tmp_path / "keys.json", tmp_path / "link.json"
+    APIKeys(path).add("alice")
+    link.symlink_to(path)
+    APIKeys(link).remove("alice")
+    assert link.is_symlink()
+    assert not len(APIKeys(path))
+    os.link(path, tmp_path / "second.json")
+    with pytest.raises(ValueError, match="has 2 names, and a change would reach only this one"):
+        APIKeys(path).add("bob")

@@ -58,7 +58,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--max-batch-size", type=int, default=64, help="most answers of one transaction (64)")
     parser.add_argument("--max-request-bytes", type=int, default=2**20, help="largest request (1048576)")
     parser.add_argument("--rate-limit", default="100/second", help="requests a key or an address may send (100/second)")
-    parser.add_argument("--timeout", type=float, default=30.0, help="seconds that a request may wait (30)")
+    parser.add_argument("--timeout", type=float, default=30.0, help="seconds until a request is told to come back (30)")
     parser.add_argument("--log-level", default="warning", choices=["debug", "info", "warning", "error"])
 
 

@@ -4,7 +4,16 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = ["Answer", "Guarantee", "KeyPrivacy", "Privacy", "Question", "RefusalBody"]
+__all__ = ["Answer", "Guarantee", "KeyPrivacy", "Privacy", "Question", "RefusalBody", "describe_refusals"]
+
+_REFUSALS = {
+    401: "There is no API key, or it is not known.",
+    413: "The request is too large.",
+    422: "The request is malformed, or the model cannot take its input.",
+    429: "The privacy budget is spent, or there were too many requests: then `Retry-After` says when to come again.",
+    503: "The ledger cannot be written or read, or the worker does not come back.",
+    504: "There was no answer in time; under the same `Idempotency-Key` it comes if it was given after all.",
+}
 
 
 class Question(BaseModel):
@@ -62,3 +71,8 @@ class Privacy(BaseModel):
     guarantees: list[Guarantee]
     conditions: list[str]
     key: KeyPrivacy | None = Field(description="The share of the key that asks.")
+
+
+def describe_refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """What OpenAPI says of refusals."""
+    return {status: {"model": RefusalBody, "description": _REFUSALS[status]} for status in statuses}

@@ -2,28 +2,18 @@
 
 import math
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Depends, FastAPI, HTTPException
-from fastapi.routing import APIRoute
 
 from lightning_pac.exceptions import LedgerError
 from lightning_pac.ledger import LedgerAccount, PrivacyLedger
 from lightning_pac.mechanisms.responses import responder_card
-from lightning_pac.serve.admission import authenticate
+from lightning_pac.serve.admission import asking_key
 from lightning_pac.serve.api_keys import APIKey
-from lightning_pac.serve.messages import Guarantee, KeyPrivacy, Privacy, RefusalBody
+from lightning_pac.serve.messages import Guarantee, KeyPrivacy, Privacy, describe_refusals
 
-__all__ = ["add_privacy_page", "describe_refusals"]
-
-_REFUSALS = {
-    401: "There is no API key, or it is not known.",
-    413: "The request is too large.",
-    422: "The request is malformed, or the model cannot take its input.",
-    429: "The privacy budget is spent, or there were too many requests: then `Retry-After` says when to come again.",
-    503: "The ledger cannot be written or read.",
-    504: "The request waited for too long.",
-}
+__all__ = ["add_privacy_page"]
 
 
 def add_privacy_page(app: FastAPI, ledger: Path) -> None:
@@ -34,28 +24,19 @@ def add_privacy_page(app: FastAPI, ledger: Path) -> None:
         ledger: The responder's ledger.
     """
 
-    def privacy(key: Annotated[APIKey | None, Depends(authenticate)]) -> Privacy:
+    def privacy(key: Annotated[APIKey | None, Depends(asking_key)]) -> Privacy:
         try:
             with PrivacyLedger.read_only(ledger) as opened:
                 return _privacy(opened, key)
         except LedgerError as error:
             raise HTTPException(503, "The ledger cannot be read: try again later.") from error
 
-    refusals: dict[int | str, dict[str, Any]] = {
-        status: {"model": RefusalBody, "description": _REFUSALS[status]} for status in (401, 429, 503)
-    }
-    app.get("/privacy", summary="What was spent, what is left, and what is guaranteed", responses=refusals)(privacy)
-
-
-def describe_refusals(app: FastAPI) -> None:
-    """Name the refusals in OpenAPI, which LitServe's own route does not."""
-    content = {"application/json": {"schema": {"$ref": "#/components/schemas/RefusalBody"}}}
-    for route in app.routes:
-        if isinstance(route, APIRoute) and route.path == "/predict":
-            route.summary = "A private answer"
-            route.responses.update(
-                {status: {"description": text, "content": content} for status, text in _REFUSALS.items()}
-            )
+    page = app.get(
+        "/privacy",
+        summary="What was spent, what is left, and what is guaranteed",
+        responses=describe_refusals(401, 429, 503),
+    )
+    page(privacy)
 
 
 def _privacy(ledger: PrivacyLedger, key: APIKey | None) -> Privacy:

@@ -1,25 +1,22 @@
 """The worker of a server: the only process that writes the ledger."""
 
 import os
-import signal
 from collections.abc import Callable
+from multiprocessing import resource_tracker
 from queue import Empty
-from typing import Annotated, Any
+from typing import Any
 
 import litserve
-from fastapi import Depends
-from fastapi.responses import JSONResponse
 from litserve.loops.simple_loops import BatchedLoop
 from typing_extensions import override
 
 from lightning_pac.mechanisms import PACResponder
-from lightning_pac.serve.admission import admit
 from lightning_pac.serve.batch_answers import BatchAnswers, Refusal, Ticket
-from lightning_pac.serve.health import Health
-from lightning_pac.serve.messages import Answer
-from lightning_pac.serve.parent_watch import end_with_parent
+from lightning_pac.serve.health import SECONDS_BETWEEN_SIGNS, Health
+from lightning_pac.serve.parent_watch import end_with_parent, interrupts_held
+from lightning_pac.serve.predict_route import PREDICT
 
-__all__ = ["ResponseAPI"]
+__all__ = ["PrivateServer", "ResponseAPI"]
 
 
 class ResponseAPI(litserve.LitAPI):  # type: ignore[misc]
@@ -44,7 +41,7 @@ class ResponseAPI(litserve.LitAPI):  # type: ignore[misc]
         batch_timeout: float,
     ) -> None:
         super().__init__(
-            max_batch_size=max_batch_size, batch_timeout=batch_timeout, api_path="/predict", loop=_WaitingLoop()
+            max_batch_size=max_batch_size, batch_timeout=batch_timeout, api_path=PREDICT, loop=_WaitingLoop()
         )
         self._open_responder = open_responder
         self._collate = collate
@@ -53,13 +50,12 @@ class ResponseAPI(litserve.LitAPI):  # type: ignore[misc]
 
     @override
     def setup(self, device: str) -> None:
-        # The server decides when to stop; an interrupt from the terminal reaches the worker too.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
         end_with_parent(self._server)
         self._answers = BatchAnswers(self._open_responder, self._collate)
+        self._health.give_sign()
 
     @override
-    def decode_request(self, request: Annotated[Ticket, Depends(admit)]) -> Ticket:
+    def decode_request(self, request: Ticket) -> Ticket:
         return request
 
     @override
@@ -72,21 +68,31 @@ class ResponseAPI(litserve.LitAPI):  # type: ignore[misc]
         self._health.reason = self._answers.failure
         return results
 
-    def try_again(self) -> None:
-        """See whether a failure is over; called while nothing is asked."""
-        self._answers.try_again()
-        self._health.reason = self._answers.failure
+    def come_back(self, has_work: bool) -> None:
+        """Called between two batches; with nothing to do, see whether a failure is over."""
+        self._health.give_sign()
+        if not has_work:
+            self._answers.try_again()
+            self._health.reason = self._answers.failure
 
     @override
     def unbatch(self, output: list[int | Refusal]) -> list[int | Refusal]:
         return output
 
     @override
-    def encode_response(self, output: int | Refusal) -> Answer:
+    def encode_response(self, output: int | Refusal) -> int | Refusal:
         # An exception here would answer the whole batch with its status, also those who have paid.
-        if isinstance(output, Refusal):
-            return JSONResponse({"detail": output.reason}, output.status)  # type: ignore[return-value]
-        return Answer(label=output)
+        return output
+
+
+class PrivateServer(litserve.LitServer):  # type: ignore[misc]
+    """LitServe's server, whose worker hears of no Ctrl-C, from its first instruction on."""
+
+    @override
+    def launch_inference_worker(self, lit_api: Any) -> Any:
+        resource_tracker.ensure_running()  # or starting the worker would start it, and let interrupts through again
+        with interrupts_held():
+            return super().launch_inference_worker(lit_api)
 
 
 class _WaitingLoop(BatchedLoop):  # type: ignore[misc]
@@ -94,10 +100,11 @@ class _WaitingLoop(BatchedLoop):  # type: ignore[misc]
 
     def get_batch_requests(self, lit_api: Any, request_queue: Any, transport: Any) -> Any:
         try:
-            first = request_queue.get(timeout=1.0)
+            first = request_queue.get(timeout=SECONDS_BETWEEN_SIGNS)
         except Empty:
-            lit_api.try_again()
+            lit_api.come_back(has_work=False)
             return [], []
+        lit_api.come_back(has_work=True)
         return super().get_batch_requests(lit_api, _Returned(first, request_queue), transport)
 
 

@@ -1,7 +1,9 @@
 """Serving private answers over HTTP."""
 
-import signal
+import functools
+import multiprocessing
 import socket
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from lightning_pac.ledger import PrivacyLedger
 from lightning_pac.mechanisms import PACResponder
 from lightning_pac.serve.api_keys import APIKeys
+from lightning_pac.serve.ending import Ending
 from lightning_pac.serve.parent_watch import forks_end_with_this_process
 
 if TYPE_CHECKING:
@@ -18,6 +21,8 @@ __all__ = ["as_tensor", "build_server", "serve"]
 
 LOOPBACK = "127.0.0.1"
 _HOSTS = (LOOPBACK, "0.0.0.0", "::")
+_SECONDS_OF_A_CLIENT = 10.0  # for sending a request, or reading an answer
+_LONGEST_HEADERS = 2**14
 
 
 def as_tensor(inputs: list[Any]) -> Any:
@@ -66,7 +71,7 @@ def build_server(
         batch_timeout: Seconds that a request waits for others to join it.
         max_request_bytes: Largest body of a request.
         rate_limit: Requests that one key, or without keys one address, may send, as `"100/second"` or `"10/minute"`.
-        timeout: Seconds after which a request that still waits is refused, at no cost.
+        timeout: Seconds after which a request is told that there is no answer.
         shutdown_timeout: Seconds for answering what is under way when the server stops.
 
     Raises:
@@ -74,31 +79,35 @@ def build_server(
         ValueError: If an argument is out of range, or others than this machine could ask without a key.
     """
     rate, keys = _check_options(host, keys, rate_limit, max_batch_size, max_request_bytes, timeout)
-    import litserve
     from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-    from lightning_pac.serve.admission import Gate
+    from lightning_pac.serve.admission import OPEN_PATH, Gate, GateMiddleware
     from lightning_pac.serve.health import Health, add_health_page
-    from lightning_pac.serve.privacy_page import add_privacy_page, describe_refusals
-    from lightning_pac.serve.response_api import ResponseAPI
+    from lightning_pac.serve.predict_route import PREDICT, add_predict_route
+    from lightning_pac.serve.privacy_page import add_privacy_page
+    from lightning_pac.serve.response_api import PrivateServer, ResponseAPI
 
-    health = Health()
+    health = Health(timeout)
     api = ResponseAPI(open_responder, collate, health, max_batch_size, batch_timeout)
     # A page in a browser may send requests to this machine under a name of its own.
     names = ["127.0.0.1", "localhost"] if host == LOOPBACK else ["*"]
-    server = litserve.LitServer(
+    server = PrivateServer(
         api,
         accelerator="cpu",  # where the members run, the responder decides
         timeout=timeout,
         max_payload_size=max_request_bytes,
-        middlewares=[(TrustedHostMiddleware, {"allowed_hosts": names})],
+        middlewares=[
+            (GateMiddleware, {"gate": Gate(keys, rate)}),
+            (TrustedHostMiddleware, {"allowed_hosts": names}),  # the last one is the first to see a request
+        ],
     )
     server.uvicorn_graceful_timeout = shutdown_timeout
     server.app.title = "Private answers"
-    server.app.state.gate = Gate(keys, rate)
+    pages = {OPEN_PATH, PREDICT, "/", "/info"}  # LitServe's own, which wait for ever or tell of the machine
+    server.app.router.routes[:] = [page for page in server.app.routes if getattr(page, "path", None) not in pages]
     add_health_page(server.app, health)
+    add_predict_route(server, health, timeout)
     add_privacy_page(server.app, Path(ledger).expanduser().resolve())
-    describe_refusals(server.app)
     return server
 
 
@@ -126,27 +135,31 @@ def serve(
         host: `"127.0.0.1"`, or `"0.0.0.0"` or `"::"` for other machines, which needs keys.
         port: 1024 to 65535.
         log_level: Of LitServe and uvicorn.
-        announce: Called when everything is checked, before the server listens.
+        announce: Called when the server listens, from another thread.
         **options: Other arguments of `build_server`.
 
     Raises:
         ImportError: If the extra `serve` is not installed.
         LedgerError: If the ledger is in use, was copied or was rolled back.
         OSError: If something else listens on the port.
-        RuntimeError: If the worker ended.
+        RuntimeError: If a process of the server ended.
         ValueError: If an argument is out of range, or others than this machine could ask without a key.
     """
     server = build_server(open_responder, ledger, keys, host=host, **options)
+    from lightning_pac.serve.connections import BoundedConnection, most_connections
+
     if not 1024 <= port <= 65535:
         raise ValueError(f"port must lie in 1024 ... 65535, got {port}.")
     # What is wrong with the ledger or the checkpoint is told here, and not by a process that failed to start.
     open_responder().close()
     PrivacyLedger.read_only(ledger).close()
     _check_port(host, port)
-    announce()
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    connection = functools.partial(BoundedConnection, seconds=_SECONDS_OF_A_CLIENT, most=most_connections())
+    ending = Ending()
+    others = set(multiprocessing.active_children())
     try:
-        with forks_end_with_this_process():
+        with ending.handles_signals(), forks_end_with_this_process():
+            threading.Thread(target=ending.watch, args=(host, port, announce), daemon=True).start()
             server.run(
                 host=host,
                 port=port,
@@ -155,13 +168,23 @@ def serve(
                 generate_client_file=False,
                 access_log=False,
                 proxy_headers=False,  # with which a client could choose the address that it is counted under
+                http=connection,
+                ws="none",
+                h11_max_incomplete_event_size=_LONGEST_HEADERS,
             )
+    except KeyboardInterrupt:
+        pass  # before there was anything to answer, or a second time
     except (EOFError, ConnectionError) as error:
         raise RuntimeError(
             "The worker ended, so the server did too: its own message says why; start it again."
         ) from error
     finally:
-        signal.signal(signal.SIGTERM, before)
+        ending.begun = True
+        for process in set(multiprocessing.active_children()) - others:
+            process.kill()
+            process.join()
+    if ending.lost is not None:
+        raise RuntimeError(f"{ending.lost}, so the server did too: start it again.")
 
 
 def _check_options(

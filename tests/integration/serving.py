@@ -1,8 +1,10 @@
 """Servers in processes of their own, clients in threads, and what the ledger says afterwards."""
 
+import functools
 import http.client
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -31,12 +33,15 @@ def free_port() -> int:
 class Server:
     """A running toy server on loopback."""
 
-    def __init__(self, folder: Path, options: Mapping[str, Any] | None = None, flaw: str = "") -> None:
+    def __init__(
+        self, folder: Path, options: Mapping[str, Any] | None = None, flaw: str = "", descriptors: int | None = None
+    ) -> None:
         self.port = free_port()
         self.log = folder / "server.log"
         command = [sys.executable, str(TOY_SERVER), str(folder), str(self.port), json.dumps(options or {}), flaw]
         with self.log.open("a") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=_listen_to_interrupts)
+            prepare = functools.partial(_prepare, descriptors)
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=prepare)
         self.wait_until_ready()
 
     def wait_until_ready(self) -> None:
@@ -56,7 +61,7 @@ class Server:
         """Status and body of one request; underscores in header names become dashes."""
         return self.post(json.dumps({"input": question}), **headers)
 
-    def post(self, body: str | Iterator[bytes], **headers: str) -> tuple[int, Any]:
+    def post(self, body: str | bytes | Iterator[bytes], **headers: str) -> tuple[int, Any]:
         named = {name.replace("_", "-"): text for name, text in headers.items()}
         return exchange(self.connect(), "POST", "/predict", body, {"Content-Type": "application/json", **named})[:2]
 
@@ -64,23 +69,25 @@ class Server:
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
 
     def workers(self) -> list[int]:
-        """The server's children that were spawned: LitServe's inference worker."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        return [int(child) for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+        return spawned(self.process.pid)
 
     def stop(self, how: int = signal.SIGTERM) -> int:
         self.process.send_signal(how)
         return self.process.wait(60)
 
 
-def _listen_to_interrupts() -> None:
-    """A suite that a shell runs in the background ignores Ctrl-C, and its children would inherit that."""
+def _prepare(descriptors: int | None) -> None:
+    # A suite that a shell runs in the background ignores Ctrl-C, and its children would inherit that.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if descriptors is not None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
 
 
 @contextmanager
-def serving(folder: Path, options: Mapping[str, Any] | None = None, flaw: str = "") -> Iterator[Server]:
-    server = Server(folder, options, flaw)
+def serving(
+    folder: Path, options: Mapping[str, Any] | None = None, flaw: str = "", descriptors: int | None = None
+) -> Iterator[Server]:
+    server = Server(folder, options, flaw, descriptors)
     try:
         yield server
     finally:
@@ -93,7 +100,8 @@ def serving(folder: Path, options: Mapping[str, Any] | None = None, flaw: str = 
 def exchange(
     connection: http.client.HTTPConnection, method: str, path: str, body: Any, headers: Mapping[str, str]
 ) -> tuple[int, Any, Mapping[str, str]]:
-    connection.request(method, path, body, dict(headers), encode_chunked=body is not None and not isinstance(body, str))
+    chunked = body is not None and not isinstance(body, str | bytes)
+    connection.request(method, path, body, dict(headers), encode_chunked=chunked)
     response = connection.getresponse()
     text = response.read().decode()
     try:
@@ -163,6 +171,12 @@ def wait_for_ledger(folder: Path) -> None:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.05)
+
+
+def spawned(process: int) -> list[int]:
+    """The children of a server that were spawned: LitServe's inference worker."""
+    children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    return [int(child) for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
 
 
 def is_alive(process: int) -> bool:

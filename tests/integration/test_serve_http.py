@@ -160,11 +160,13 @@ def test_the_privacy_page_says_what_the_ledger_says(service: Service) -> None:
     assert page["key"]["spent"] == 0
 
 
-def test_the_interface_describes_itself_without_a_key(service: Service) -> None:
+def test_the_interface_describes_itself_to_those_who_may_ask(service: Service) -> None:
     assert service.server.get("/health") == (200, "ok")
-    assert service.server.get("/docs")[0] == 200
-    status, interface = service.server.get("/openapi.json")
+    key = {"Authorization": f"Bearer {service.keys['watcher']}"}
+    assert service.server.get("/docs", key)[0] == 200
+    status, interface = service.server.get("/openapi.json", key)
     assert status == 200
+    assert set(interface["paths"]) == {"/predict", "/privacy", "/health"}
     operation = interface["paths"]["/predict"]["post"]
     assert {"200", "401", "413", "422", "429", "503"} <= set(operation["responses"])
     assert operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].endswith("/Question")
@@ -175,12 +177,18 @@ def test_the_interface_describes_itself_without_a_key(service: Service) -> None:
 
 
 def test_what_waits_too_long_or_is_past_the_budget_is_refused_and_costs_nothing(tmp_path: Path) -> None:
-    with serving(tmp_path, {"budget": 4 * BUDGET, "timeout": 0.5, "max_batch_size": 1}) as server:
-        slow = threading.Thread(target=server.ask, args=(SLOW,))
+    with serving(tmp_path, {"budget": 4 * BUDGET, "timeout": 1.0, "max_batch_size": 1}) as server:
+        late: list[int] = []
+        slow = threading.Thread(target=lambda: late.append(server.ask(SLOW, Idempotency_Key="slow")[0]))
         slow.start()
-        time.sleep(0.8)
+        time.sleep(0.3)
         assert server.ask(100)[0] == 504
         slow.join()
+        assert late == [504]
+        # What came too late is on record, and can be had; what only waited is not.
+        deadline = time.monotonic() + 20
+        while server.ask(SLOW, Idempotency_Key="slow")[0] != 200:
+            assert time.monotonic() < deadline
         results = [server.ask(number) for number in range(1, 6)]
         assert [status for status, _ in results] == [200, 200, 200, 429, 429]
         assert "0 are left for all answers together" in results[4][1]["detail"]

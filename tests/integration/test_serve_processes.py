@@ -1,5 +1,6 @@
 """How a server ends, and the command that starts one."""
 
+import http.client
 import os
 import re
 import signal
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from serving import ask_all, is_alive, recorded, serving
+from serving import ask_all, exchange, free_port, is_alive, recorded, serving, spawned
 from torch import nn
 from toy_server import SLOW
 
@@ -69,6 +70,51 @@ def make_checkpoint(folder: Path) -> list[str]:
     ensemble = SubsetEnsemble(lambda: nn.Linear(2, 3), BalancedSubsets(num_records=20, num_subsets=8))
     torch.save({"state_dict": ensemble.state_dict(), KEY: ensemble.record.to_dict()}, folder / "ensemble.ckpt")
     return ["--ensemble", "ensemble.ckpt", "--network", "my_project.make_network", "--records", "20", "--subsets", "8"]
+
+
+def start_command(folder: Path, port: int) -> subprocess.Popen[str]:
+    """`lightning-pac serve` in a process group of its own, as a terminal starts it."""
+    command = [sys.executable, "-m", "lightning_pac", "serve", "responses.db", *make_checkpoint(folder)]
+    return subprocess.Popen(
+        [*command, "--port", str(port)],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+
+
+@posix
+def test_a_server_says_that_it_serves_when_it_does(tmp_path: Path) -> None:
+    port = free_port()
+    with start_command(tmp_path, port) as process:
+        try:
+            assert f"Serving responses.db at http://127.0.0.1:{port}" in process.stdout.readline()
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+            assert exchange(connection, "GET", "/health", None, {})[:2] == (200, "ok")
+        finally:
+            os.killpg(process.pid, signal.SIGINT)
+        output, errors = process.communicate(timeout=30)
+        assert process.returncode == 0
+    assert output + errors == ""
+
+
+@posix
+@pytest.mark.parametrize("moment", ["the worker starts", "the worker loads"])
+def test_an_interrupt_before_the_server_serves_ends_it_without_a_word(tmp_path: Path, moment: str) -> None:
+    with start_command(tmp_path, free_port()) as process:
+        while process.poll() is None and not (workers := spawned(process.pid)):
+            time.sleep(0.005)
+        loaded = "_multiarray" if moment == "the worker loads" else "python"  # NumPy's library, among the first
+        while process.poll() is None and loaded not in Path(f"/proc/{workers[0]}/maps").read_text():
+            time.sleep(0.005)
+        os.killpg(process.pid, signal.SIGINT)
+        output, errors = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert (output, errors) == ("", "")
+    assert not any(is_alive(worker) for worker in workers)
 
 
 @posix

@@ -3,6 +3,7 @@
 python toy_server.py FOLDER PORT OPTIONS FLAW, where the options are those of serve as JSON and the flaw is one of OPEN
 """
 
+import ctypes
 import functools
 import json
 import sys
@@ -17,7 +18,7 @@ from lightning_pac.serve import APIKeys, serve
 
 POOL = BalancedSubsets(num_records=20, num_subsets=16)
 BUDGET = 2**-20
-SLOW, BUG = 3**14, 3**15
+SLOW, BUG, STUCK = 3**14, 3**15, 2 * 3**15
 
 
 def vote(numbers: np.ndarray) -> np.ndarray:
@@ -32,6 +33,8 @@ def read_numbers(inputs: list) -> np.ndarray:
     if (numbers == BUG).any():
         raise KeyError("a bug in the model")
     time.sleep(2.0 * bool((numbers == SLOW).any()))
+    if (numbers == STUCK).any():
+        ctypes.PyDLL(None).sleep(5)  # native code that lets no other thread of the process run
     return numbers
 
 

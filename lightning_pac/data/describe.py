@@ -4,17 +4,14 @@ import sys
 from collections.abc import Sized
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch.utils.data import (
     BatchSampler,
-    ConcatDataset,
     DataLoader,
     IterableDataset,
     RandomSampler,
     Sampler,
     SequentialSampler,
-    Subset,
     SubsetRandomSampler,
 )
 
@@ -24,14 +21,13 @@ from lightning_pac.data.batch_samplers import (
     ShuffledBatchSampler,
     WithReplacementBatchSampler,
 )
-from lightning_pac.data.loader import PrivateDataLoader
+from lightning_pac.data.loader import PrivateDataLoader, ResumableDataLoader
+from lightning_pac.data.repeated_records import TWICE, check_each_record_once
 from lightning_pac.scenarios import EpochShuffle, FixedSize, Poisson, Sampling, Sequential, WithReplacement
 
 __all__ = ["batch_sizes", "count_records", "describe_loader", "order_is_public"]
 
 WAY_OUT = "pass sampling= to let our own sampler draw the batches, for instance Poisson(rate=...)"
-
-TWICE = "holds records twice, so a record counts more than once in a pass: list each once."
 
 # The default seed of torch's generator has 53 random bits; seeds that people and `seed_everything` choose have 32.
 CHOSEN_SEEDS = 2**32
@@ -62,13 +58,10 @@ def describe_loader(dataloader: Any) -> Sampling:
             f"{type(dataloader.dataset).__name__} is an iterable dataset, and nothing bounds how often it yields a "
             "record: use a map-style dataset, with __getitem__ and __len__."
         )
-    _check_each_record_once(dataloader.dataset)
-    if isinstance(dataloader, PrivateDataLoader):
-        return dataloader.sampling
-    if (
-        type(dataloader).__iter__ is not DataLoader.__iter__
-        and type(dataloader).__module__.split(".")[0] != "torchdata"
-    ):
+    check_each_record_once(dataloader.dataset)
+    if type(dataloader) in (PrivateDataLoader, ResumableDataLoader):
+        return cast(PrivateDataLoader, dataloader).sampling
+    if _iterates_in_its_own_way(dataloader):
         raise ValueError(
             f"{type(dataloader).__name__} iterates in its own way, and nothing bounds how often it yields a record: "
             f"use torch's DataLoader, or {WAY_OUT}."
@@ -143,9 +136,10 @@ def order_is_public(dataloader: DataLoader[Any]) -> bool:
 def _describe_sampler(batch_sampler: BatchSampler, dataloader: DataLoader[Any]) -> Sampling:
     sampler, size, drop_last = batch_sampler.sampler, batch_sampler.batch_size, batch_sampler.drop_last
     if type(sampler) is SequentialSampler:
+        _check_source(sampler, dataloader)
         return Sequential(size, drop_last)
     if type(sampler) is RandomSampler:
-        records = len(cast(Sized, dataloader.dataset))
+        records = _check_source(sampler, dataloader)
         if sampler.replacement:
             return WithReplacement(size)
         if sampler.num_samples > records:
@@ -156,9 +150,32 @@ def _describe_sampler(batch_sampler: BatchSampler, dataloader: DataLoader[Any]) 
         shortened = sampler.num_samples < records
         return EpochShuffle(size, drop_last, steps_per_pass=len(batch_sampler) if shortened else None)
     if type(sampler) is SubsetRandomSampler:
-        _check_distinct(sampler.indices, "SubsetRandomSampler")
+        if len(set(map(int, sampler.indices))) < len(sampler.indices):
+            raise ValueError(f"SubsetRandomSampler {TWICE}")
         return EpochShuffle(size, drop_last)
     raise ValueError(_refusal(sampler))
+
+
+def _iterates_in_its_own_way(dataloader: DataLoader[Any]) -> bool:
+    """Whether something else than torch (or torchdata) decides which batches come."""
+    kind = type(dataloader)
+    if kind.__module__.split(".")[0] == "torchdata":
+        return False
+    deciding = ("__iter__", "__getattribute__", "_get_iterator", "_index_sampler", "_auto_collation")
+    return any(getattr(kind, name) is not getattr(DataLoader, name) for name in deciding) or "_get_iterator" in vars(
+        dataloader
+    )
+
+
+def _check_source(sampler: Any, dataloader: DataLoader[Any]) -> int:
+    """The number of records that a sampler draws from, which must be the dataset's."""
+    records, source = len(cast(Sized, dataloader.dataset)), len(sampler.data_source)
+    if source != records:
+        raise ValueError(
+            f"{type(sampler).__name__} draws from {source} records, but the dataset has {records}: make the sampler "
+            "for the dataset of the loader (a torch.utils.data.Subset for some of its records)."
+        )
+    return records
 
 
 def _describe_batch_sampler(batch_sampler: Any) -> Sampling:
@@ -186,50 +203,3 @@ def _refusal(sampler: Sampler[Any] | Any) -> str:
     else:
         reason = "is unknown, and nothing bounds how often it draws a record"
     return f"The sampler {name} {reason}: use shuffle=True, or leave it out and {WAY_OUT}."
-
-
-def _check_each_record_once(dataset: Any) -> None:
-    if isinstance(dataset, Subset):
-        _check_distinct(_positions(dataset), "Subset")
-        _check_each_record_once(dataset.dataset)
-    elif isinstance(dataset, ConcatDataset):
-        for part in dataset.datasets:
-            _check_each_record_once(part)
-        _check_parts_apart(dataset)
-
-
-def _check_distinct(indices: Any, name: str) -> None:
-    values = indices.tolist() if hasattr(indices, "tolist") else list(indices)
-    if len(set(values)) != len(values):
-        raise ValueError(f"{name} {TWICE}")
-
-
-def _check_parts_apart(dataset: ConcatDataset[Any]) -> None:
-    """Parts of one dataset, as in oversampling, must not overlap."""
-    places: dict[int, list[np.ndarray[Any, np.dtype[np.int64]]]] = {}
-    for part in dataset.datasets:
-        for source, indices in _places(part):
-            places.setdefault(id(source), []).append(indices)
-    for parts in places.values():
-        if len(parts) > 1 and len(np.unique(np.concatenate(parts))) < sum(map(len, parts)):
-            raise ValueError(f"ConcatDataset {TWICE}")
-
-
-def _places(dataset: Any) -> list[tuple[Any, "np.ndarray[Any, np.dtype[np.int64]]"]]:
-    """The datasets at the bottom, and which of their records are in this one."""
-    if isinstance(dataset, ConcatDataset):
-        return [place for part in dataset.datasets for place in _places(part)]
-    if not isinstance(dataset, Subset):
-        return [(dataset, np.arange(len(dataset)))]
-    chosen = _positions(dataset)
-    found, start = [], 0
-    for source, indices in _places(dataset.dataset):
-        inside = chosen[(chosen >= start) & (chosen < start + len(indices))] - start
-        found.append((source, indices[inside]))
-        start += len(indices)
-    return found
-
-
-def _positions(subset: Subset[Any]) -> "np.ndarray[Any, np.dtype[np.int64]]":
-    # A negative index counts from the end.
-    return np.asarray(subset.indices, dtype=np.int64) % len(cast(Sized, subset.dataset))

@@ -11,12 +11,14 @@ from torch.utils.data import (
     BatchSampler,
     ConcatDataset,
     DataLoader,
+    Dataset,
     IterableDataset,
     RandomSampler,
     Sampler,
     SequentialSampler,
     Subset,
     SubsetRandomSampler,
+    TensorDataset,
     WeightedRandomSampler,
 )
 from torch.utils.data.distributed import DistributedSampler
@@ -27,8 +29,10 @@ from lightning_pac.data import (
     FixedSizeBatchSampler,
     Poisson,
     PoissonBatchSampler,
+    PrivateDataLoader,
     Sequential,
     ShuffledBatchSampler,
+    WithIndex,
     WithReplacement,
     batch_sizes,
     count_records,
@@ -190,6 +194,144 @@ class MyBatchSampler(BatchSampler):
 def test_what_cannot_be_bounded_is_refused(loader: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         describe_loader(loader)
+
+
+class Wrapper(Dataset[Any]):
+    """Records of another dataset, at the places that a subclass decides on."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.inner[index]
+
+
+class Repeated(Wrapper):
+    def __len__(self) -> int:
+        return 3 * len(self.inner)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.inner[index % len(self.inner)]
+
+
+class Tolerant(Wrapper):
+    """Hides every ordinary error of the dataset inside."""
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return self.inner[index // 2]
+        except Exception:
+            return None
+
+
+class AtOnce(Wrapper):
+    """Torch's loaders prefer `__getitems__`."""
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self.inner[0] for _ in indices]
+
+
+class AugmentedSubset(Subset[Any]):
+    def __getitem__(self, index: int) -> Any:  # type: ignore[override]
+        return -self.dataset[self.indices[index] // 2]
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self[index] for index in indices]
+
+
+class Mixed(Wrapper):
+    def __getitem__(self, index: int) -> Any:
+        return self.inner[index] + self.inner[(index + 7) % len(self.inner)]
+
+
+class Alternating(Wrapper):
+    def __getitem__(self, index: int) -> Any:
+        return self.inner[index % 2][0]
+
+
+RANGE = Wrapper(range(100))
+ROWS = torch.arange(20.0).reshape(10, 2)
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        WithIndex(Subset(RANGE, [0] * 50)),
+        WithIndex(WithIndex(Subset(RANGE, [1, 2, 2]))),
+        Subset(WithIndex(RANGE), [5, 5]),
+        Repeated(RANGE),
+        Wrapper(Repeated(RANGE)),
+        Tolerant(RANGE),
+        AtOnce(RANGE),
+        AugmentedSubset(RANGE, [2, 3]),
+        Alternating([RANGE, RANGE]),
+        ConcatDataset([Wrapper(RANGE), WithIndex(Subset(RANGE, [4]))]),
+        ConcatDataset([Subset(Subset(RANGE, [9, 8, 7]), [0]), Subset(RANGE, [9])]),
+        Subset(Subset(ConcatDataset([RANGE, Wrapper(range(3))]), [101, 5, 102]), [0, 0]),
+        ConcatDataset([TensorDataset(ROWS), TensorDataset(ROWS)]),
+        ConcatDataset([TensorDataset(ROWS[:6]), TensorDataset(ROWS[5:])]),
+        TensorDataset(ROWS[:1].expand(10, 2)),
+        [(torch.zeros(2), 0)] * 5,
+    ],
+    ids=lambda dataset: type(dataset).__name__,
+)
+def test_no_wrapper_hides_a_record_that_comes_twice(dataset: Any) -> None:
+    with pytest.raises(ValueError, match="holds records twice"):
+        describe_loader(DataLoader(dataset, batch_size=2))
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        WithIndex(Subset(RANGE, [3, 1])),
+        Wrapper(Subset(RANGE, [3, 1])),
+        AugmentedSubset(RANGE, [2, 4]),
+        ConcatDataset([Subset(Subset(RANGE, [9, 8, 7]), [1]), Subset(RANGE, [9])]),
+        Subset(Subset(ConcatDataset([RANGE, Wrapper(range(3))]), [101, 5, 102]), [2, 0]),
+        ConcatDataset([TensorDataset(ROWS[:5]), TensorDataset(ROWS[5:])]),
+        TensorDataset(ROWS[:1].expand(10, 2), torch.arange(10)),
+        [(torch.zeros(2), 0), (torch.zeros(2), 0)],
+        [0, 0, 1],
+        Wrapper([[0.0], [1.0]]),
+    ],
+    ids=lambda dataset: type(dataset).__name__,
+)
+def test_wrappers_around_different_records_pass(dataset: Any) -> None:
+    assert describe_loader(DataLoader(dataset, batch_size=2)) == Sequential(2)
+
+
+def test_a_record_that_is_made_of_two_is_refused() -> None:
+    with pytest.raises(ValueError, match="Mixed makes a record of several"):
+        describe_loader(DataLoader(Mixed(RANGE), batch_size=2))
+
+
+class OtherIterator(DataLoader[Any]):
+    def _get_iterator(self) -> Any:
+        return iter([[0, 0]] * len(self))
+
+
+class TwiceOurs(PrivateDataLoader):
+    def __iter__(self) -> Any:
+        return (batch for batch in super().__iter__() for _ in range(2))
+
+
+def test_loaders_that_bring_batches_of_their_own_are_refused() -> None:
+    ours = private_loader(DATA, FixedSize(8))
+    ours.__class__ = TwiceOurs
+    patched = load(batch_size=8)
+    patched._get_iterator = lambda: iter([])  # type: ignore[method-assign, assignment]
+    for loader in (OtherIterator(DATA, batch_size=8), ours, patched):
+        with pytest.raises(ValueError, match="iterates in its own way"):
+            describe_loader(loader)
+
+
+@pytest.mark.parametrize("sampler", [RandomSampler(range(50), num_samples=100), SequentialSampler(range(50))])
+def test_a_sampler_for_other_records_is_refused(sampler: Any) -> None:
+    with pytest.raises(ValueError, match="draws from 50 records, but the dataset has 100"):
+        describe_loader(load(batch_size=8, sampler=sampler))
 
 
 def test_parts_of_a_dataset_that_lie_apart_are_described() -> None:

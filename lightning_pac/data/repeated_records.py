@@ -1,0 +1,196 @@
+"""Whether a dataset gives a record under two indices, whatever is wrapped around the records."""
+
+import copy
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
+
+__all__ = ["TWICE", "check_each_record_once"]
+
+TWICE = "holds records twice, so a record counts more than once in a pass: list each once."
+
+_Keys = NDArray[np.uint64]
+
+LOADED = 8
+
+# Odd, so that products modulo 2^64 of what differs differ; two keys meet by chance once in 2^64 pairs.
+_MULTIPLIERS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0xD6E8FEB86659FD93, 0xA0761D6478BD642F, 0xE7037ED1A0B428DB)
+
+
+def check_each_record_once(dataset: Any) -> None:
+    """Refuse a dataset that gives some record under two indices.
+
+    Wrappers of any kind are followed to what they are made of: an inner dataset is replaced by one that only notes
+    which index it is asked for, so no record is loaded. Rows of a `TensorDataset` are told apart by where they lie in
+    memory, and tensors and arrays in a list by their identity. Equal values at different places are different records.
+
+    Args:
+        dataset: A map-style dataset.
+
+    Raises:
+        ValueError: Names the dataset that repeats a record.
+
+    Example:
+        >>> check_each_record_once(Subset(range(10), [3, 4]))
+        >>> check_each_record_once(Subset(range(10), [3, 3]))
+        Traceback (most recent call last):
+        ...
+        ValueError: Subset holds records twice, so a record counts more than once in a pass: list each once.
+    """
+    _keys(dataset)
+
+
+def _keys(dataset: Any) -> _Keys:
+    """A number for each index, equal where the record is the same; shape (records,)."""
+    if isinstance(dataset, ConcatDataset) and type(dataset).__getitem__ is ConcatDataset.__getitem__:
+        keys = np.concatenate([_keys(inner) for inner in dataset.datasets])
+    elif isinstance(dataset, Subset) and _is_stock(type(dataset)):
+        keys = _keys(dataset.dataset)[np.asarray(dataset.indices, dtype=np.int64).reshape(-1)]
+    else:
+        keys = _keys_of_wrapper(dataset)
+    if len(np.unique(keys)) < len(keys):
+        raise ValueError(f"{type(dataset).__name__} {TWICE}")
+    return keys
+
+
+def _is_stock(kind: type[Subset[Any]]) -> bool:
+    return kind.__getitem__ is Subset.__getitem__ and kind.__getitems__ is Subset.__getitems__
+
+
+def _keys_of_wrapper(dataset: Any) -> _Keys:
+    """Those of the records that the wrapper asks the datasets inside for, or its own if it asks for none."""
+    inside = {name: value for name, value in getattr(dataset, "__dict__", {}).items() if _datasets(name, value)}
+    asked = _asked_for(dataset, inside) if inside else None
+    if asked is None:
+        return _own_keys(dataset)
+    sources = [source for name, value in inside.items() for source in _datasets(name, value)]
+    keys = np.empty(len(asked), dtype=np.uint64)
+    for place in np.unique(asked[:, 0]):
+        mine = asked[:, 0] == place
+        keys[mine] = _keys(sources[place])[asked[mine, 1]]
+    _check_no_partners(dataset, inside, asked)
+    return keys
+
+
+def _asked_for(dataset: Any, inside: dict[str, Any]) -> NDArray[np.int64] | None:
+    """Which inner dataset, and which of its records, each index asks for first; None if some index asks for none."""
+    probed = _with_notes(dataset, inside, [])
+    asked = np.empty((len(dataset), 2), dtype=np.int64)
+    for index in range(len(dataset)):
+        try:
+            _fetch(probed, index)
+        except _AskedForError as answer:
+            asked[index] = answer.place, answer.index
+        except Exception:
+            return None
+        else:
+            return None
+    return asked
+
+
+def _check_no_partners(dataset: Any, inside: dict[str, Any], asked: NDArray[np.int64]) -> None:
+    """Refuse records that are made of another index's record, too, as MixUp in a dataset does; some are loaded."""
+    first = set(map(tuple, asked.tolist()))
+    for index in sorted({len(asked) * number // LOADED for number in range(LOADED)}):
+        loaded: list[tuple[int, int]] = []
+        try:
+            _fetch(_with_notes(dataset, inside, loaded, answers=True), index)
+        except Exception:  # the loader will say so
+            continue
+        if (set(loaded) & first) - {tuple(asked[index].tolist())}:
+            raise ValueError(
+                f"{type(dataset).__name__} makes a record of several that have indices of their own, so each of those "
+                "counts more than once in a pass: let an index give one record (MixUp does not)."
+            )
+
+
+def _with_notes(dataset: Any, inside: dict[str, Any], loaded: list[tuple[int, int]], answers: bool = False) -> Any:
+    """The wrapper around datasets that note what they are asked for."""
+    probed, number = copy.copy(dataset), itertools.count()
+    for name, value in inside.items():
+        notes = [_Note(inner, next(number), loaded, answers) for inner in _datasets(name, value)]
+        probed.__dict__[name] = type(value)(notes) if type(value) in (list, tuple) else notes[0]
+    return probed
+
+
+def _fetch(dataset: Any, index: int) -> None:
+    """Load a record in the way of torch's loaders."""
+    if callable(getattr(dataset, "__getitems__", None)):
+        dataset.__getitems__([index])
+    else:
+        dataset[index]
+
+
+class _AskedForError(BaseException):
+    """Ends the loading of a record as soon as its index is known; no handler of ordinary errors catches it."""
+
+    def __init__(self, place: int, index: int) -> None:
+        super().__init__()
+        self.place, self.index = place, index
+
+
+class _Note(Dataset[Any]):
+    """Stands for an inner dataset; all but its records is its own."""
+
+    def __init__(self, inner: Any, place: int, loaded: list[tuple[int, int]], answers: bool) -> None:
+        self._inner, self._place, self._loaded, self._answers = inner, place, loaded, answers
+
+    def __getitem__(self, index: Any) -> Any:
+        position = int(index) % len(self._inner)  # a negative index counts from the end
+        if not self._answers:
+            raise _AskedForError(self._place, position)
+        self._loaded.append((self._place, position))
+        return self._inner[index]
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self._inner, name)
+
+
+def _datasets(name: str, value: Any) -> Sequence[Any]:
+    """The datasets in an attribute of a wrapper: itself, or all entries of a list."""
+    sized = hasattr(value, "__getitem__") and hasattr(value, "__len__")
+    if isinstance(value, Dataset) or (name == "dataset" and sized):
+        return [value]
+    if type(value) in (list, tuple) and value and all(isinstance(entry, Dataset) for entry in value):
+        return list(value)
+    return []
+
+
+def _own_keys(dataset: Any) -> _Keys:
+    """Those of a dataset of which nothing is known but its length, and sometimes where its records lie."""
+    if type(dataset) is TensorDataset:
+        return _mixed(*map(_addresses, dataset.tensors))
+    if isinstance(dataset, list | tuple) and all(map(_has_identity, dataset)):
+        return _mixed(np.asarray([id(record) for record in dataset], dtype=np.uint64))
+    return _mixed(np.arange(len(dataset), dtype=np.uint64), np.uint64(id(dataset)))
+
+
+def _mixed(*columns: Any) -> _Keys:
+    keys: _Keys = np.zeros(1, dtype=np.uint64)
+    for place, column in enumerate(columns):
+        multiplier = pow(_MULTIPLIERS[place % len(_MULTIPLIERS)], 1 + place // len(_MULTIPLIERS), 2**64)
+        with np.errstate(over="ignore"):
+            keys = keys + column * np.uint64(multiplier)
+    return keys
+
+
+def _addresses(tensor: Tensor) -> _Keys:
+    step = tensor.stride(0) * tensor.element_size()
+    return np.uint64(tensor.data_ptr()) + np.arange(len(tensor), dtype=np.uint64) * np.uint64(step)
+
+
+def _has_identity(record: Any) -> bool:
+    """Not so for numbers, strings and tuples of them, of which Python may keep one for many equal ones."""
+    if isinstance(record, tuple):
+        return any(map(_has_identity, record))
+    return isinstance(record, Tensor | np.ndarray | list | dict)

@@ -74,7 +74,7 @@ def describe_loader(dataloader: Any) -> Sampling:
         )
     if type(batch_sampler) is BatchSampler:
         return _describe_sampler(batch_sampler, dataloader)
-    return _describe_batch_sampler(batch_sampler)
+    return _describe_batch_sampler(batch_sampler, len(cast(Sized, dataloader.dataset)))
 
 
 def count_records(dataloader: DataLoader[Any]) -> int:
@@ -93,12 +93,12 @@ def count_records(dataloader: DataLoader[Any]) -> int:
     return len(cast(Sized, dataloader.dataset))
 
 
-def batch_sizes(dataloader: DataLoader[Any]) -> frozenset[int] | None:
-    """The numbers of records that a stock DataLoader's batches have; None where they are drawn at random.
+def batch_sizes(dataloader: DataLoader[Any]) -> tuple[int, ...] | None:
+    """How many records each batch of a pass holds, in order; None where that is drawn at random.
 
     Example:
-        >>> sorted(batch_sizes(DataLoader(range(100), batch_size=8)))
-        [4, 8]
+        >>> batch_sizes(DataLoader(range(10), batch_size=4))
+        (4, 4, 2)
     """
     batch_sampler: Any = dataloader.batch_sampler
     if type(batch_sampler) is BatchSampler:
@@ -106,13 +106,11 @@ def batch_sizes(dataloader: DataLoader[Any]) -> frozenset[int] | None:
     elif type(batch_sampler) is ShuffledBatchSampler:
         records = batch_sampler.num_records
     elif isinstance(batch_sampler, FixedSizeBatchSampler):
-        return frozenset({batch_sampler.batch_size})
+        return (batch_sampler.batch_size,) * len(batch_sampler)
     else:
         return None
-    size, rest = batch_sampler.batch_size, records % batch_sampler.batch_size
-    return frozenset(
-        ({size} if records >= size else set()) | ({rest} if rest and not batch_sampler.drop_last else set())
-    )
+    full, rest = divmod(records, batch_sampler.batch_size)
+    return (batch_sampler.batch_size,) * full + ((rest,) if rest and not batch_sampler.drop_last else ())
 
 
 def order_is_public(dataloader: DataLoader[Any]) -> bool:
@@ -171,14 +169,21 @@ def _check_source(sampler: Any, dataloader: DataLoader[Any]) -> int:
     """The number of records that a sampler draws from, which must be the dataset's."""
     records, source = len(cast(Sized, dataloader.dataset)), len(sampler.data_source)
     if source != records:
-        raise ValueError(
-            f"{type(sampler).__name__} draws from {source} records, but the dataset has {records}: make the sampler "
-            "for the dataset of the loader (a torch.utils.data.Subset for some of its records)."
-        )
+        raise ValueError(_other_records(sampler, source, records))
     return records
 
 
-def _describe_batch_sampler(batch_sampler: Any) -> Sampling:
+def _other_records(sampler: Any, drawn_from: int, records: int) -> str:
+    return (
+        f"{type(sampler).__name__} draws from {drawn_from} records, but the dataset has {records}: make the sampler for "
+        "the dataset of the loader (a torch.utils.data.Subset for some of its records)."
+    )
+
+
+def _describe_batch_sampler(batch_sampler: Any, records: int) -> Sampling:
+    drawn_from = getattr(batch_sampler, "num_records", getattr(batch_sampler, "num_samples", records))
+    if drawn_from != records:
+        raise ValueError(_other_records(batch_sampler, drawn_from, records))
     if type(batch_sampler) is PoissonBatchSampler:
         return Poisson(batch_sampler.rate)
     if type(batch_sampler) is WithReplacementBatchSampler:

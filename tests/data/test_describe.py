@@ -328,10 +328,18 @@ def test_loaders_that_bring_batches_of_their_own_are_refused() -> None:
             describe_loader(loader)
 
 
-@pytest.mark.parametrize("sampler", [RandomSampler(range(50), num_samples=100), SequentialSampler(range(50))])
-def test_a_sampler_for_other_records_is_refused(sampler: Any) -> None:
+@pytest.mark.parametrize(
+    "loader",
+    [
+        load(batch_size=8, sampler=RandomSampler(range(50), num_samples=100)),
+        load(batch_size=8, sampler=SequentialSampler(range(50))),
+        load(batch_sampler=ShuffledBatchSampler(50, 8)),
+        load(batch_sampler=UniformWithReplacementSampler(num_samples=50, sample_rate=0.1)),
+    ],
+)
+def test_a_sampler_for_other_records_is_refused(loader: Any) -> None:
     with pytest.raises(ValueError, match="draws from 50 records, but the dataset has 100"):
-        describe_loader(load(batch_size=8, sampler=sampler))
+        describe_loader(loader)
 
 
 def test_parts_of_a_dataset_that_lie_apart_are_described() -> None:
@@ -342,14 +350,14 @@ def test_parts_of_a_dataset_that_lie_apart_are_described() -> None:
 @pytest.mark.parametrize(
     ("loader", "sizes"),
     [
-        (DataLoader(range(10), batch_size=4), {4, 2}),
-        (DataLoader(range(10), batch_size=4, drop_last=True), {4}),
-        (DataLoader(range(3), batch_size=4), {3}),
-        (DataLoader(range(10), batch_size=4, sampler=RandomSampler(range(10), num_samples=9)), {4, 1}),
-        (DataLoader(range(10), batch_sampler=ShuffledBatchSampler(10, 4)), {4, 2}),
-        (DataLoader(range(10), batch_sampler=FixedSizeBatchSampler(10, 4)), {4}),
+        (DataLoader(range(10), batch_size=4), (4, 4, 2)),
+        (DataLoader(range(10), batch_size=4, drop_last=True), (4, 4)),
+        (DataLoader(range(3), batch_size=4), (3,)),
+        (DataLoader(range(10), batch_size=4, sampler=RandomSampler(range(10), num_samples=9)), (4, 4, 1)),
+        (DataLoader(range(10), batch_sampler=ShuffledBatchSampler(10, 4)), (4, 4, 2)),
+        (DataLoader(range(10), batch_sampler=FixedSizeBatchSampler(10, 4)), (4, 4, 4)),
     ],
 )
-def test_the_sizes_of_batches_are_those_that_come(loader: Any, sizes: set[int]) -> None:
-    assert batch_sizes(loader) == sizes == {len(batch) for batch in loader}
+def test_the_sizes_of_batches_are_those_that_come(loader: Any, sizes: tuple[int, ...]) -> None:
+    assert batch_sizes(loader) == sizes == tuple(len(batch) for batch in loader)
     assert batch_sizes(DataLoader(range(10), batch_sampler=PoissonBatchSampler(10, 0.5))) is None

@@ -223,7 +223,7 @@ def _mixing_transforms(*roots: Any) -> Iterator[tuple[str, Any]]:
         if root is None:
             continue
         collate = getattr(root, "collate_fn", None)
-        candidates = [*vars(root).values(), *vars(getattr(root, "dataset", object)).values()]
+        candidates = [value for holder in (root, getattr(root, "dataset", None)) for value in _attributes(holder)]
         candidates += [collate, getattr(collate, "func", None), getattr(collate, "__self__", None)]
         candidates += [cell.cell_contents for cell in getattr(collate, "__closure__", None) or () if _is_filled(cell)]
         if isinstance(root, torch.nn.Module):
@@ -231,6 +231,11 @@ def _mixing_transforms(*roots: Any) -> Iterator[tuple[str, Any]]:
         for candidate in candidates:
             if {kind.__name__ for kind in type(candidate).__mro__} & MIXING_TRANSFORMS:
                 yield type(root).__name__, candidate
+
+
+def _attributes(holder: Any) -> list[Any]:
+    """Values of its attributes; a list of records, or an object with slots, has none."""
+    return list(getattr(holder, "__dict__", {}).values())
 
 
 def _is_filled(cell: Any) -> bool:

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from lightning_pac.callbacks.shared import refuse_gradient_hook
+from lightning_pac.callbacks.srpp_sgd.hidden_loss import hide_loss
 from lightning_pac.callbacks.srpp_sgd.journal import RunJournal
 from lightning_pac.callbacks.srpp_sgd.step import ClippingBlocks, NoisySum, ReleasedGradient
 from lightning_pac.data import PrivateDataLoader, ResumableDataLoader, batch_sizes
@@ -63,6 +64,7 @@ class PrivateRun:
         self._num_drawn: int | None = None
         self._num_added = 0
         self._batch_sizes = batch_sizes(loader)
+        self._first_batch: int | None = None
         self._mixing_if_trained = may_mix_in_training(pl_module)
         self._fingerprint = 0
         self._ranks = Ranks.of(pl_module.trainer)
@@ -72,6 +74,7 @@ class PrivateRun:
         self._engine.attach(pl_module, blocks.names)
         optimizer: Optimizer = pl_module.trainer.optimizers[0]
         self._hook = optimizer.register_step_post_hook(lambda *_: self._gradient.verify())
+        self._show_loss = hide_loss(pl_module)
 
     def begin_epoch(self, first_step: int) -> None:
         """Tell the journal of a fresh pass, unless the last one was complete."""
@@ -81,6 +84,7 @@ class PrivateRun:
         self.noisy_sum.clear()  # an epoch may have ended between two microbatches of a step
         self._num_added = 0
         self._batch_sizes = batch_sizes(self.loader)
+        self._first_batch = 0
         self._fingerprint = 0
         self._steps_this_epoch = 0
 
@@ -91,6 +95,9 @@ class PrivateRun:
                 "An optimizer step was left out, so that its batch would be added to the next one and a record could "
                 "enter one step twice: take a step for every batch, and let accumulate_grad_batches add batches up."
             )
+        if self._first_batch is None:  # only a loader that keeps its place goes on in the middle of a pass
+            self._first_batch = 0 if hasattr(self.loader, "load_state_dict") else batch_idx
+        self._batch_number = batch_idx - self._first_batch
         if isinstance(self.loader, PrivateDataLoader):
             self._num_drawn = self.loader.num_drawn
             if self.loader.fingerprint is not None:
@@ -174,6 +181,7 @@ class PrivateRun:
         """Leave the model and the optimizer as they were."""
         self._engine.detach()
         self._hook.remove()
+        self._show_loss()
 
     def _mark_last_batch(self, unused: bool) -> None:
         if isinstance(self.loader, ResumableDataLoader):
@@ -197,8 +205,13 @@ class PrivateRun:
                 )
 
     def _check_rows(self, found: int) -> None:
-        expected = {self.loader.num_rows} if isinstance(self.loader, PrivateDataLoader) else self._batch_sizes
-        if expected is not None and found not in expected:
+        if isinstance(self.loader, PrivateDataLoader):
+            expected = self.loader.num_rows
+        elif self._batch_sizes is not None:
+            expected = self._batch_sizes[self._batch_number]
+        else:
+            return
+        if found != expected:
             raise PrivacyViolationError(
                 f"The layers of {type(self._pl_module).__name__} saw more or fewer rows than the batch has records, so "
                 "that rows would be clipped and not records: keep the records in the first dimension of every layer's "

@@ -1,0 +1,44 @@
+"""What an optimizer is given in place of the loss, which is raw."""
+
+from collections.abc import Callable
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from lightning_pac.exceptions import PrivacyViolationError
+
+__all__ = ["HiddenLoss", "hide_loss"]
+
+
+class HiddenLoss(Tensor):
+    """Zero, the same for every batch, of which any use is an error: a step size from the loss would be made of zeros.
+
+    Ordinary optimizers return what the closure gives them, and do nothing else with it.
+    """
+
+    @classmethod
+    @override
+    def __torch_function__(cls, *args: Any, **kwargs: Any) -> Any:
+        raise PrivacyViolationError(
+            "The optimizer, or optimizer_step, reads the loss that its closure returns, which is raw, as Polyak step "
+            "sizes and line searches do: use an optimizer whose step depends on the gradient only."
+        )
+
+
+def hide_loss(pl_module: pl.LightningModule) -> Callable[[], None]:
+    """Keep the loss from `optimizer_step`, the optimizer and all their hooks; return how to undo that."""
+    step = pl_module.optimizer_step
+    hidden = torch.zeros(()).as_subclass(HiddenLoss)
+
+    def optimizer_step(epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None) -> None:
+        step(epoch, batch_idx, optimizer, lambda: None if optimizer_closure() is None else hidden)
+
+    pl_module.optimizer_step = optimizer_step  # type: ignore[assignment, method-assign]
+
+    def undo() -> None:
+        pl_module.__dict__.pop("optimizer_step", None)
+
+    return undo

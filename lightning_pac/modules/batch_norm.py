@@ -1,17 +1,22 @@
 """Replace layers that mix the records of a batch by layers that do not."""
 
+from typing import Any
+
 from torch import nn
 
 __all__ = ["fix_batch_norm"]
 
 MAX_GROUPS = 32
 
+CHANNELS = 8
+"""In a group at least: two values are normalized to plus and minus one whatever they were, one value to zero."""
+
 
 def fix_batch_norm(model: nn.Module) -> nn.Module:
     """Replace the layers under which no record has a gradient of its own, or that keep statistics of private inputs.
 
-    - Batch normalization of any dimension becomes `GroupNorm` with as many groups, up to 32, as divide its channels;
-      a trained scale and shift are kept.
+    - Batch normalization of any dimension becomes `GroupNorm` with as many groups, up to 32, as divide its channels and
+      leave eight or more in each; fewer channels are one group. A trained scale and shift are kept.
     - Instance normalization stops to keep running statistics, which no noise would protect.
 
     The model is changed in place; a normalization layer that is the whole model is replaced in what is returned.
@@ -20,11 +25,15 @@ def fix_batch_norm(model: nn.Module) -> nn.Module:
         model: Any module.
 
     Returns:
-        The model.
+        The model. Where a layer of one channel is run on a single position, it raises a `ValueError`, since a value
+        that is normalized alone is always zero.
+
+    Raises:
+        ValueError: If a lazy layer does not know its number of channels.
 
     Example:
         >>> fix_batch_norm(nn.Sequential(nn.Conv2d(3, 48, 3), nn.BatchNorm2d(48)))[1].num_groups
-        24
+        6
     """
     replacement = _replacement(model)
     if replacement is not None:
@@ -47,8 +56,11 @@ def _replacement(layer: nn.Module) -> nn.Module | None:
                 f"{type(layer).__name__} does not know its number of channels yet: run the model once on a batch of "
                 "zeros before fix_batch_norm."
             )
-        groups = max(count for count in range(1, MAX_GROUPS + 1) if layer.num_features % count == 0)
-        fixed = nn.GroupNorm(groups, layer.num_features, eps=layer.eps, affine=layer.affine)
+        channels = layer.num_features
+        groups = max(count for count in range(1, MAX_GROUPS + 1) if channels % count == 0 and _suffice(channels, count))
+        fixed = nn.GroupNorm(groups, channels, eps=layer.eps, affine=layer.affine)
+        if channels == 1:
+            fixed.register_forward_pre_hook(_refuse_single_value)
         if layer.affine:
             fixed.weight, fixed.bias = layer.weight, layer.bias
         return fixed.train(layer.training)
@@ -56,3 +68,15 @@ def _replacement(layer: nn.Module) -> nn.Module | None:
         layer.track_running_stats = False
         layer.running_mean = layer.running_var = layer.num_batches_tracked = None
     return None
+
+
+def _suffice(channels: int, groups: int) -> bool:
+    return groups == 1 or channels // groups >= CHANNELS
+
+
+def _refuse_single_value(layer: nn.Module, inputs: tuple[Any, ...]) -> None:
+    if inputs[0][0].numel() == 1:
+        raise ValueError(
+            "A layer that was batch normalization of one channel is given a single value of each record, and would "
+            "make it zero: leave the layer out, or place it where a record has more values."
+        )

@@ -3,12 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-import lightning.pytorch as pl
 import pytest
 import torch
-from lightning.fabric.utilities.exceptions import MisconfigurationException
 from tiny_fits import Classifier, make_data, make_loader, make_private, make_trainer
-from torch import nn
 from torch.utils.data import DataLoader, Subset, default_collate
 
 from lightning_pac.data import WithIndex

@@ -109,8 +109,9 @@ def batch_sizes(dataloader: DataLoader[Any]) -> tuple[int, ...] | None:
         return (batch_sampler.batch_size,) * len(batch_sampler)
     else:
         return None
-    full, rest = divmod(records, batch_sampler.batch_size)
-    return (batch_sampler.batch_size,) * full + ((rest,) if rest and not batch_sampler.drop_last else ())
+    size: int = batch_sampler.batch_size
+    full, rest = divmod(records, size)
+    return (size,) * full + ((rest,) if rest and not batch_sampler.drop_last else ())
 
 
 def order_is_public(dataloader: DataLoader[Any]) -> bool:
@@ -175,8 +176,8 @@ def _check_source(sampler: Any, dataloader: DataLoader[Any]) -> int:
 
 def _other_records(sampler: Any, drawn_from: int, records: int) -> str:
     return (
-        f"{type(sampler).__name__} draws from {drawn_from} records, but the dataset has {records}: make the sampler for "
-        "the dataset of the loader (a torch.utils.data.Subset for some of its records)."
+        f"{type(sampler).__name__} draws from {drawn_from} records, but the dataset has {records}: make the sampler "
+        "for the dataset of the loader (a torch.utils.data.Subset for some of its records)."
     )
 
 

@@ -36,7 +36,7 @@ def hide_loss(pl_module: pl.LightningModule) -> Callable[[], None]:
     def optimizer_step(epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None) -> None:
         step(epoch, batch_idx, optimizer, lambda: None if optimizer_closure() is None else hidden)
 
-    pl_module.optimizer_step = optimizer_step  # type: ignore[assignment, method-assign]
+    pl_module.optimizer_step = optimizer_step  # type: ignore[method-assign]
 
     def undo() -> None:
         pl_module.__dict__.pop("optimizer_step", None)

@@ -53,7 +53,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class PrivacyCard:
-    """What was promised about a released model, answer or statistic.
+    """The promises made about a released model, answer or statistic.
 
     Args:
         title: What the card is about.

@@ -11,10 +11,13 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import logsumexp, xlogy
 
-__all__ = ["binary_kl", "entropy", "kl_divergence", "renyi_divergence"]
+__all__ = ["Array", "binary_kl", "entropy", "kl_divergence", "renyi_divergence"]
+
+Array = npt.NDArray[np.float64]
+"""An array of double-precision numbers."""
 
 
-def binary_kl(p: npt.ArrayLike, q: npt.ArrayLike) -> npt.NDArray[np.float64]:
+def binary_kl(p: npt.ArrayLike, q: npt.ArrayLike) -> Array:
     """Kullback-Leibler divergence of two Bernoulli laws, `p ln(p/q) + (1-p) ln((1-p)/(1-q))`.
 
     Written with `p = q (1 + u)` as `q phi(u) + (1-q) phi(-q u / (1-q))`, `phi(t) = (1+t) ln(1+t) - t`, so that nearly
@@ -39,11 +42,11 @@ def binary_kl(p: npt.ArrayLike, q: npt.ArrayLike) -> npt.NDArray[np.float64]:
     with np.errstate(divide="ignore", invalid="ignore"):
         value = second * _phi(difference / second) + (1 - second) * _phi(-difference / (1 - second))
     degenerate = (second == 0) | (second == 1)
-    divergence: npt.NDArray[np.float64] = np.where(degenerate, np.where(difference == 0, 0.0, math.inf), value)[()]
+    divergence: Array = np.where(degenerate, np.where(difference == 0, 0.0, math.inf), value)[()]
     return divergence
 
 
-def entropy(weights: npt.ArrayLike) -> npt.NDArray[np.float64]:
+def entropy(weights: npt.ArrayLike) -> Array:
     """Shannon entropy `-sum_j P_j ln P_j`.
 
     Args:
@@ -57,11 +60,11 @@ def entropy(weights: npt.ArrayLike) -> npt.NDArray[np.float64]:
         0.693147
     """
     probabilities = _law("weights", weights)
-    nats: npt.NDArray[np.float64] = -np.sum(xlogy(probabilities, probabilities), axis=-1) + 0.0
+    nats: Array = -np.sum(xlogy(probabilities, probabilities), axis=-1) + 0.0
     return nats
 
 
-def kl_divergence(p: npt.ArrayLike, q: npt.ArrayLike) -> npt.NDArray[np.float64]:
+def kl_divergence(p: npt.ArrayLike, q: npt.ArrayLike) -> Array:
     """Kullback-Leibler divergence `sum_j p_j ln(p_j / q_j)` of two laws on the same finite set.
 
     Args:
@@ -78,11 +81,11 @@ def kl_divergence(p: npt.ArrayLike, q: npt.ArrayLike) -> npt.NDArray[np.float64]
     first, second = np.broadcast_arrays(_law("p", p), _law("q", q))
     with np.errstate(divide="ignore", invalid="ignore"):
         terms = np.where(first > 0, second * _phi((first - second) / second), second)
-    divergence: npt.NDArray[np.float64] = np.sum(np.where((first > 0) & (second == 0), math.inf, terms), axis=-1)
+    divergence: Array = np.sum(np.where((first > 0) & (second == 0), math.inf, terms), axis=-1)
     return divergence
 
 
-def renyi_divergence(p: npt.ArrayLike, q: npt.ArrayLike, order: float) -> npt.NDArray[np.float64]:
+def renyi_divergence(p: npt.ArrayLike, q: npt.ArrayLike, order: float) -> Array:
     """Rényi divergence `1/(a-1) ln sum_j p_j^a q_j^(1-a)` of two laws on the same finite set.
 
     Args:
@@ -115,7 +118,7 @@ def renyi_divergence(p: npt.ArrayLike, q: npt.ArrayLike, order: float) -> npt.ND
     return np.asarray(np.maximum(divergence, 0.0))[()]
 
 
-def _phi(t: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _phi(t: Array) -> Array:
     """`(1+t) ln(1+t) - t`, by its series where that difference would cancel."""
     with np.errstate(divide="ignore", invalid="ignore"):
         direct = np.where(t <= -1, 1.0, (1 + t) * np.log1p(t) - t)
@@ -125,14 +128,14 @@ def _phi(t: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return np.where(small, series, direct)
 
 
-def _probability(name: str, value: npt.ArrayLike) -> npt.NDArray[np.float64]:
+def _probability(name: str, value: npt.ArrayLike) -> Array:
     array = np.asarray(value, dtype=np.float64)
     if not np.all((array >= 0) & (array <= 1)):
         raise ValueError(f"{name} is {value!r}, but a probability lies in [0, 1].")
     return array
 
 
-def _law(name: str, value: npt.ArrayLike) -> npt.NDArray[np.float64]:
+def _law(name: str, value: npt.ArrayLike) -> Array:
     array = _probability(name, value)
     total = np.sum(array, axis=-1)
     if not np.allclose(total, 1, rtol=0, atol=1e-6):

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import expit
 
-from lightning_pac.information import binary_kl
+from lightning_pac.information import Array, binary_kl
 
 __all__ = [
     "GaussianReference",
@@ -21,8 +21,6 @@ __all__ = [
     "posterior_disadvantage",
     "reference_offset",
 ]
-
-Array = npt.NDArray[np.float64]
 
 
 class ReferenceDistribution(Protocol):
@@ -139,7 +137,7 @@ def reference_offset(values: npt.ArrayLike, reference: ReferenceDistribution) ->
 
 @dataclasses.dataclass(frozen=True)
 class ResidualPrivacy:
-    r"""What a mechanism leaves unknown: intrinsic privacy $-\mathrm{KL}(D \| r)$ minus what it tells.
+    r"""The uncertainty that a mechanism leaves: intrinsic privacy $-\mathrm{KL}(D \| r)$ minus what it tells.
 
     Attributes:
         entropy: H(X) in nats, differential for a continuous secret.

@@ -1,4 +1,4 @@
-"""Whether the best known attack agrees with the bound."""
+"""Audits: the best known attacks, to be compared with the bounds."""
 
 from lightning_pac import _moved
 from lightning_pac.audits.attack_result import AttackResult, proportion_interval

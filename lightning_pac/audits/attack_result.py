@@ -1,4 +1,4 @@
-"""What an attack achieved, with confidence limits that hold for any number of trials."""
+"""The success of an attack, with confidence limits that hold for any number of trials."""
 
 from __future__ import annotations
 

@@ -10,15 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from lightning_pac.audits.attack_result import proportion_interval
+from lightning_pac.information import Array
 
 __all__ = ["AttributeAttackResult", "gaussian_map_attack"]
-
-Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class AttributeAttackResult:
-    """What a maximum a posteriori attack achieved.
+    """The success of a maximum a posteriori attack.
 
     Attributes:
         accuracy: share of right guesses.
@@ -36,11 +35,6 @@ class AttributeAttackResult:
     def advantage(self) -> float:
         """Accuracy above the baseline."""
         return self.accuracy - self.baseline
-
-    @property
-    def advantage_interval(self) -> tuple[float, float]:
-        """Confidence limits of the advantage."""
-        return self.interval[0] - self.baseline, self.interval[1] - self.baseline
 
 
 def gaussian_map_attack(

@@ -15,7 +15,7 @@ __all__ = ["DecoderLeakage", "decoder_leakage"]
 
 @dataclasses.dataclass(frozen=True)
 class DecoderLeakage:
-    """What a decoder found in releases of a finite secret.
+    """The information that a decoder found in releases of a finite secret.
 
     Attributes:
         cross_entropy: Mean of `-ln pi(secret | release)`, an upper estimate of the conditional entropy.

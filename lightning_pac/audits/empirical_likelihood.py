@@ -6,10 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from lightning_pac.audits.attack_result import AttackResult
+from lightning_pac.information import Array
 
 __all__ = ["cluster_confidence", "empirical_likelihood_attack", "margin_confidence"]
-
-Array = npt.NDArray[np.float64]
 
 
 def empirical_likelihood_attack(
@@ -61,7 +60,7 @@ def empirical_likelihood_attack(
 
 
 def cluster_confidence(centers: npt.ArrayLike, records: npt.ArrayLike) -> Array:
-    """How sure cluster centres are of a record: 1 minus its share of the distances that is to the nearest centre.
+    """The confidence of cluster centres in a record: 1 minus its share of the distances that is to the nearest centre.
 
     Args:
         centers: Shape (..., k, d).
@@ -78,7 +77,7 @@ def cluster_confidence(centers: npt.ArrayLike, records: npt.ArrayLike) -> Array:
 
 
 def margin_confidence(hyperplanes: npt.ArrayLike, records: npt.ArrayLike) -> Array:
-    """How sure hyperplanes are of a record: the logistic function of the largest signed distance.
+    """The confidence of hyperplanes in a record: the logistic function of the largest signed distance.
 
     Args:
         hyperplanes: Weights and intercept of each class, shape (..., k, d + 1); k = 1 stands for two classes.

@@ -111,7 +111,7 @@ def _draw(
     num_runs: int,
     generator: np.random.Generator,
 ) -> list[npt.NDArray[np.int64]]:
-    """How many records of each group every batch draws, one array of shape (num_runs, num_steps) a group."""
+    """Numbers of records of each group in every batch, one array of shape (num_runs, num_steps) a group."""
     shape = (num_runs, num_steps)
     if isinstance(sampling, Poisson):
         return [generator.binomial(size, sampling.rate, shape) for size in sizes]

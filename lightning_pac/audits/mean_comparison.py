@@ -7,12 +7,11 @@ import numpy.typing as npt
 from scipy import stats
 
 from lightning_pac.accountants.bounds import dp_epsilon_for_success, membership_success_bound
+from lightning_pac.information import Array
 from lightning_pac.mechanisms.pac_noise import GaussianNoise, NoiseRule, calibrate_gaussian, individual_noise
 from lightning_pac.scenarios.secret_space import SecretSpace
 
 __all__ = ["MeanComparison", "compare_private_means"]
-
-Array = npt.NDArray[np.float64]
 
 _CLIPPING_QUANTILES = np.linspace(0.02, 1.0, 50)
 

@@ -10,8 +10,9 @@ import numpy.typing as npt
 
 from lightning_pac.accountants.bounds import membership_success_bound
 from lightning_pac.audits.attack_result import AttackResult
+from lightning_pac.information import Array
 from lightning_pac.mechanisms.responses import VoteTable, vote_channel
-from lightning_pac.mechanisms.variances import Array, CompositionRule
+from lightning_pac.mechanisms.variances import CompositionRule
 from lightning_pac.randomness import SecureGenerator, secure_generator
 from lightning_pac.scenarios.secret_space import SecretSpace
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import logsumexp
 
+from lightning_pac.information import Array
 from lightning_pac.scenarios.slice_profile import SliceProfile
 
 __all__ = ["gaussian_mixture_divergence", "sliced_divergence"]
-
-Array = npt.NDArray[np.float64]
 
 _REACH = 12.0
 _POINTS_PER_DEVIATION = 24

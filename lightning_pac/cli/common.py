@@ -1,4 +1,4 @@
-"""What all subcommands share: how they are declared, and tables for people beside JSON for programs."""
+"""The common ground of all subcommands: how they are declared, and tables for people beside JSON for programs."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""Where the YAML recipes are: inside an installed package, or at the top of a checkout."""
+"""The place of the YAML recipes: inside an installed package, or at the top of a checkout."""
 
 import pathlib
 

@@ -184,7 +184,7 @@ class ShuffledBatchSampler(Sampler[list[int]]):
         return math.ceil(self.num_records / self.batch_size)
 
     def state_dict(self, num_batches: int) -> dict[str, Any]:
-        """What `load_state_dict` needs to continue this pass after `num_batches` batches, as plain values."""
+        """The state from which `load_state_dict` continues this pass after `num_batches` batches, as plain values."""
         return {"seed": self._seed, "num_batches": num_batches, "fingerprint": self._fingerprint()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What one of several processes takes of every batch."""
+"""The share of every batch that one of several processes takes."""
 
 import hashlib
 import zlib

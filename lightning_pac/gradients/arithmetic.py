@@ -1,4 +1,4 @@
-"""What clipping needs of float32: products as precise as their type, and norms that are never too small."""
+"""Arithmetic that clipping relies on: products as precise as their type, and norms that are never too small."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

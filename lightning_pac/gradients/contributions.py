@@ -1,4 +1,4 @@
-"""What one call of a layer contributes to the per-example gradients of one parameter, in the cheapest exact form."""
+"""One layer call's contribution to the per-example gradients of one parameter, in the cheapest exact form."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What every attachment to a module can do."""
+"""The interface of everything that is attached to a module."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable

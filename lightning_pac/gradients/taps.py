@@ -1,4 +1,4 @@
-"""What the fast engine attaches to each module that owns trainable parameters."""
+"""The attachments of the fast engine, one to each module that owns trainable parameters."""
 
 import contextlib
 from collections.abc import Iterator
@@ -64,7 +64,7 @@ def _is_never_called(modules: dict[str, nn.Module], name: str) -> bool:
 
 
 def _batch_first(modules: dict[str, nn.Module], name: str, default: bool) -> bool:
-    """What the nearest module above (or the layer itself) says about the place of the batch dimension."""
+    """The place of the batch dimension, as the layer itself or the nearest module above states it."""
     while True:
         layer = modules[name]
         if isinstance(layer, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):

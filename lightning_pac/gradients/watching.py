@@ -1,4 +1,4 @@
-"""How the engine sees a layer's input and the gradient of its output, and nothing else of autograd."""
+"""The engine's view of a layer: its input and the gradient of its output, and nothing else of autograd."""
 
 from collections.abc import Callable
 from typing import Any

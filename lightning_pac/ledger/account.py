@@ -57,7 +57,7 @@ class LedgerAccount:
 
     @property
     def currency(self) -> str:
-        """What is charged; costs of different currencies are never added."""
+        """The unit of its charges; costs of different currencies are never added."""
         return str(self._currency)
 
     @property
@@ -96,7 +96,7 @@ class LedgerAccount:
 
     @property
     def remaining(self) -> float:
-        """What may still be spent, in the account and in its currency; infinite where neither has a budget."""
+        """The remaining budget of the account and of its currency, the smaller; infinite where neither has one."""
         return min([math.inf, *(max(0.0, budget - spent) for budget, spent, _ in self._limits())])
 
     def check(self, cost: float) -> None:

@@ -14,7 +14,7 @@ __all__ = ["Attempt", "TrainingAttempt"]
 
 @dataclass(frozen=True)
 class Attempt:
-    """What one start or restart of a training run has started.
+    """The steps that one start or restart of a training run has started.
 
     Attributes:
         first_step: Global optimizer step it started at.

@@ -1,4 +1,4 @@
-"""What the currencies of a ledger count, and what may be added to what."""
+"""The currencies of a ledger: what each counts, and which amounts may be added."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NOISES = {
 
 
 def describe_currency(currency: str) -> str:
-    """How a currency adds up, in words; of one that the package does not know, that it is the user's.
+    """A sentence on how a currency adds up; one that the package does not know is the user's own.
 
     Args:
         currency: as accounts name it.

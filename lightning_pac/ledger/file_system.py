@@ -1,4 +1,4 @@
-"""Which file systems can hold a write-ahead log."""
+"""File systems that cannot hold a write-ahead log."""
 
 from pathlib import Path
 

@@ -207,7 +207,7 @@ class PrivacyLedger:
         return float(rows[0][0]) if rows else None
 
     def remaining(self, currency: str) -> float:
-        """What is left of the currency's total budget, infinite where there is none."""
+        """The remaining total budget of the currency, infinite where there is none."""
         budget = self.budget(currency)
         return float("inf") if budget is None else max(0.0, budget - self.spent(currency))
 

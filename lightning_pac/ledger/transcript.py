@@ -27,7 +27,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Entry:
-    """What one transaction answered.
+    """The answers of one transaction.
 
     Attributes:
         sequence: 1 for the first entry.
@@ -61,7 +61,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Payment:
-    """What another account pays for some of the answers of an entry.
+    """Another account's payment for some of the answers of an entry.
 
     Attributes:
         account: An account of the same ledger in another currency, so that nothing counts twice.

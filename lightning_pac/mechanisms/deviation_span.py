@@ -4,9 +4,8 @@ import dataclasses
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 
-from lightning_pac.mechanisms.variances import Array
+from lightning_pac.information import Array
 
 __all__ = ["Span", "check_resolution", "check_spread"]
 
@@ -136,7 +135,7 @@ def _reduced(deviations: Array) -> tuple[Array, Array]:
     return axes, coordinates.T
 
 
-def _leading(gram: Array, terms: int, margin: float = 1.0) -> tuple[Array, npt.NDArray[np.float64]]:
+def _leading(gram: Array, terms: int, margin: float = 1.0) -> tuple[Array, Array]:
     """Eigenpairs that stand out of the rounding error of a positive semidefinite matrix, largest first."""
     check_spread(np.diagonal(gram))
     eigenvalues, vectors = np.linalg.eigh(gram)

@@ -1,13 +1,14 @@
-"""How much Gaussian noise each direction gets, and what a surrogate Gaussian would leak through it."""
+"""Gaussian noise of each direction for a budget, and the information a surrogate Gaussian would leak through it."""
 
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from lightning_pac.information import Array
+
 __all__ = ["linear_variances", "logdet_bound", "logdet_variances"]
 
-Array = npt.NDArray[np.float64]
 CompositionRule = Literal["logdet", "linear"]
 
 _MAX_STEPS = 200

@@ -30,7 +30,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Run:
-    """What one run left on disk.
+    """The files that one run left on disk.
 
     Attributes:
         name: Its folder, relative to where the search began.

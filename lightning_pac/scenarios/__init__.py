@@ -1,4 +1,4 @@
-"""What is secret: scenarios, how batches are drawn, slice profiles and secret spaces."""
+"""Secrets and the public facts around them: scenarios, sampling schemes, slice profiles and secret spaces."""
 
 from lightning_pac.scenarios.attribute import AttributeScenario
 from lightning_pac.scenarios.sampling import (

@@ -18,7 +18,7 @@ Query = Callable[[Any], npt.ArrayLike]
 
 @dataclass(frozen=True, eq=False)
 class AttributeScenario:
-    """What an adversary who knows everything but one attribute believes about the data, for each of its values.
+    """The belief about the data, for each value of one attribute, of an adversary who knows everything else.
 
     The *world* given here calibrates the noise. It is public (a census, a model, last year's table); it is not the
     private data that is released later, since noise computed from a private table is itself a release of it.
@@ -203,7 +203,7 @@ class AttributeScenario:
         return self.prior[value]
 
     def outputs(self, query: Query | None) -> dict[Value, npt.NDArray[np.float64]]:
-        """What the query returns under each value, each of shape (num_records, dimension).
+        """The query's outputs under each value, each of shape (num_records, dimension).
 
         Args:
             query: function of the data of one value, returning one row a record (or one vector); None where the laws

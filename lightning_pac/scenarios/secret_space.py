@@ -41,14 +41,14 @@ class SecretSpace(ABC):
 
     @abstractmethod
     def membership_table(self, records: npt.ArrayLike | None = None) -> npt.NDArray[np.bool_]:
-        """Who is in which subset: shape (n, m), row i for `records[i]` (all N records if None).
+        """Membership of records in subsets: shape (n, m), row i for `records[i]` (all N records if None).
 
         Args:
             records: Indices, shape (n,).
         """
 
     def membership(self, index: int) -> npt.NDArray[np.bool_]:
-        """Which records belong to one subset, shape (N,)."""
+        """Membership of all records in one subset, shape (N,)."""
         self._check_index(index)
         return np.concatenate([block[:, index] for block in self._blocks()])
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 __all__ = ["Adjacency", "LabelWorlds", "TwoWorldScenario"]
 
 Adjacency = Literal["replace", "add_remove", "zero_out"]
-"""How a differing record differs: in its content, by being there at all, or by counting as zero in one world."""
+"""The way a differing record differs: in its content, by being there at all, or by counting as zero in one world."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class TwoWorldScenario:
 
     @property
     def sensitivity_factor(self) -> int:
-        """How far one differing record moves the sum of clipped gradients, in clipping norms: kappa."""
+        """The most that one differing record moves the sum of clipped gradients, in clipping norms: kappa."""
         return 2 if self.adjacency == "replace" else 1
 
     @property
@@ -207,7 +207,7 @@ class TwoWorldScenario:
         return values
 
     def coupling(self) -> dict[str, Any]:
-        """What several releases must declare alike for their costs to add, as plain values.
+        """The declaration that several releases must share for their costs to add, as plain values.
 
         The number of records is no part of it: releases may read different parts of the data (training and validation
         records, say), and `num_differing` then counts all records that differ.
@@ -268,7 +268,7 @@ class LabelWorlds:
 
     @property
     def scenario(self) -> TwoWorldScenario:
-        """What to declare: the number of labels that differ, under `replace`."""
+        """The scenario to declare: the number of labels that differ, under `replace`."""
         return TwoWorldScenario.from_labels(self.labels_a, self.labels_b, secret=self.secret)
 
     @property

@@ -1,4 +1,4 @@
-"""Who may ask, and how often: decided by the headers of a request, before its body is read."""
+"""Admission: who may ask, and how often, decided by the headers of a request, before its body is read."""
 
 import hashlib
 import ipaddress

@@ -28,7 +28,7 @@ _NANOSECONDS_UNTIL_SETTLED = 2_500_000_000
 
 @dataclass(frozen=True)
 class APIKey:
-    """What the server keeps of a key.
+    """A key as the server keeps it.
 
     Attributes:
         name: Whose it is; letters, digits, `_`, `.` and `-`.

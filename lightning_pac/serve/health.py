@@ -18,7 +18,7 @@ SECONDS_BETWEEN_SIGNS = 1.0  # of a worker that has nothing to do
 
 
 class Health:
-    """What the worker says of itself, in memory that it shares with the process that speaks HTTP.
+    """The worker's own state, in memory that it shares with the process that speaks HTTP.
 
     The worker gives a sign of life between two batches. None comes from one that is stopped or stuck, in Python or in
     native code; a thread of its own could go on giving signs.

@@ -1,4 +1,4 @@
-"""What a server takes and gives, as OpenAPI shows it."""
+"""Requests and answers of the server, as OpenAPI shows them."""
 
 from typing import Any
 
@@ -49,7 +49,7 @@ class Guarantee(BaseModel):
 
 
 class KeyPrivacy(BaseModel):
-    """What the answers to one API key have cost."""
+    """The cost of the answers given to one API key."""
 
     name: str
     answers: int
@@ -59,7 +59,7 @@ class KeyPrivacy(BaseModel):
 
 
 class Privacy(BaseModel):
-    """What all answers together have cost, and what that means."""
+    """The cost of all answers together, and the bound on guessing that follows."""
 
     answers: int = Field(description="Number of answers, free ones included.")
     spent: float = Field(description="Mutual information in nats.")

@@ -1,4 +1,4 @@
-"""What the processes of a private run do together."""
+"""Operations that the processes of a private run carry out together."""
 
 import pickle
 from collections.abc import Callable

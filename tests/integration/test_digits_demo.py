@@ -1,10 +1,9 @@
 """`make demo` does what it says: private runs learn, attacks stay below the bounds, and the report shows it."""
 
 import pathlib
-import subprocess
-import sys
 
 import pytest
+from scripts import run_script
 
 import lightning_pac
 from lightning_pac.report import find_runs, summarize
@@ -17,10 +16,9 @@ pytestmark = pytest.mark.skipif(not DEMO.exists(), reason="the examples are in a
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory):
     output = tmp_path_factory.mktemp("demo") / "runs"
-    result = subprocess.run([sys.executable, str(DEMO), "--output", str(output)], capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
+    printed = run_script(DEMO, "--output", str(output), folder=output.parent)
     assert (output / "report.html").stat().st_size > 50_000
-    assert "not-private" in result.stdout
+    assert "not-private" in printed
     return {row["run"]: row for row in map(summarize, find_runs(output))}
 
 

@@ -1,9 +1,8 @@
 import pathlib
 import re
-import subprocess
-import sys
 
 import pytest
+from scripts import run_script
 
 import lightning_pac
 
@@ -12,13 +11,11 @@ DEMO = pathlib.Path(lightning_pac.__file__).parent.parent / "examples" / "privat
 
 @pytest.mark.skipif(not DEMO.exists(), reason="the examples are in a checkout")
 def test_the_example_releases_twice_about_one_half(tmp_path):
-    command = [sys.executable, str(DEMO), "--output", str(tmp_path), "--workers", "1"]
-    first = subprocess.run(command, capture_output=True, text=True)
-    assert first.returncode == 0, first.stderr[-3000:]
-    assert "0.125 nats in 2 releases" in first.stdout
-    assert "at most 74.5 %" in first.stdout
-    assert re.search(r"classifier +[01]\.[0-9]+", first.stdout)
+    words = ["--output", str(tmp_path), "--workers", "1"]
+    printed = run_script(DEMO, *words, folder=tmp_path)
+    assert "0.125 nats in 2 releases" in printed
+    assert "at most 74.5 %" in printed
+    assert re.search(r"classifier +[01]\.[0-9]+", printed)
     assert (tmp_path / "privacy_card.md").exists()
-    again = subprocess.run(command, capture_output=True, text=True)
-    assert again.returncode != 0
-    assert "earlier run" in again.stderr
+    with pytest.raises(SystemExit, match="earlier run"):
+        run_script(DEMO, *words, folder=tmp_path)

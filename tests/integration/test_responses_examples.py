@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from scripts import run_script
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -25,8 +26,8 @@ def figure(output: str, name: str) -> float:
 
 
 def test_digits_are_answered_and_taught_privately(tmp_path: Path) -> None:
-    script = str(EXAMPLES / "responses_digits" / "demo.py")
-    output = run(tmp_path, script, "--members", "16", "--epochs", "8", "--output", "out")
+    script = EXAMPLES / "responses_digits" / "demo.py"
+    output = run_script(script, "--members", "16", "--epochs", "8", "--output", "out", folder=tmp_path)
     assert figure(output, "one member, no noise") > 0.8
     assert figure(output, "private answers") > 0.6
     assert 50 <= figure(output, "membership inference") < 50.1
@@ -34,7 +35,7 @@ def test_digits_are_answered_and_taught_privately(tmp_path: Path) -> None:
 
 
 def test_the_table_needs_no_torch_network(tmp_path: Path) -> None:
-    output = run(tmp_path, str(EXAMPLES / "responses_table" / "demo.py"), "--members", "8", "--output", "out")
+    output = run_script(EXAMPLES / "responses_table" / "demo.py", "--members", "8", "--output", "out", folder=tmp_path)
     assert figure(output, "one member, no noise") > 0.8
     assert figure(output, "private answers") > 0.6
 

@@ -2,11 +2,10 @@
 
 import csv
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from scripts import run_script
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -15,10 +14,8 @@ pytestmark = pytest.mark.skipif(not EXAMPLES.exists(), reason="the examples are 
 
 def run(folder: Path, name: str, *words: str) -> dict[str, float]:
     """The figures that an example prints, by their names."""
-    command = [sys.executable, str(EXAMPLES / name / "demo.py"), "--output", "out", *words]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return {key: float(value) for key, value in re.findall(r"^(.+?)  +\D*?([0-9.]+)", done.stdout, re.MULTILINE)}
+    printed = run_script(EXAMPLES / name / "demo.py", "--output", "out", *words, folder=folder)
+    return {key: float(value) for key, value in re.findall(r"^(.+?)  +\D*?([0-9.]+)", printed, re.MULTILINE)}
 
 
 def test_a_table(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ __all__ = ["HybridRDP", "hybrid_rdp", "hybrid_rdp_epsilon"]
 
 @dataclass(frozen=True)
 class HybridRDP:
-    """What one release of an integer query plus noise p costs at one order, in each direction (Definition 7).
+    """The price of one release of an integer query plus noise p at one order, in each direction (Definition 7).
 
     The query of a neighbour is one higher or one lower; each direction has its own divergence and its own unreachable
     end, and the two must not be mixed.

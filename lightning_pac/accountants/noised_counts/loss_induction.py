@@ -5,12 +5,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from scipy import fft
 
-__all__ = ["HockeyStickCurve", "ReleaseLoss", "backward_induction"]
+from lightning_pac.information import Array
 
-Array = npt.NDArray[np.float64]
+__all__ = ["HockeyStickCurve", "ReleaseLoss", "backward_induction"]
 
 # Every step's values are raised by this factor, for the rounding of some thousand additions of positive numbers.
 _ROUNDING = 2.0**-34
@@ -58,7 +57,7 @@ class ReleaseLoss:
         return math.sqrt(float(common @ np.minimum(self.losses**2, 1.0)))
 
     def tail(self, count: int, probability: float) -> float:
-        """What the sum of `count` losses exceeds with at most that probability (Chernoff)."""
+        """A value that the sum of `count` losses exceeds with at most that probability (Chernoff)."""
         if not self.losses.size or self.losses.max() <= 0.0:
             return 0.0
         logs = np.log(np.maximum(self.masses, 1e-300))

@@ -6,10 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from lightning_pac.accountants.noised_counts.loss_induction import HockeyStickCurve, ReleaseLoss, backward_induction
+from lightning_pac.information import Array
 
 __all__ = ["ShiftComposition", "shift_hockey_stick"]
-
-Array = npt.NDArray[np.float64]
 
 _MAX_BLOCK = 1024
 _COARSEST_STEP = 2.0**-10

@@ -1,4 +1,4 @@
-"""What a private training run costs in Rényi Pufferfish privacy."""
+"""The price of a private training run in Rényi Pufferfish privacy."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from lightning_pac.scenarios import Poisson, Sampling, TwoWorldScenario, as_stre
 __all__ = ["Notion", "SRPPAccountant"]
 
 Notion = Literal["ave", "joint", "ms-ave", "ms-joint", "rpp"]
-"""What an epsilon of training bounds: `rpp` every adversary in the worst case, `ave` and `joint` one projection, on
-average over slices or jointly, `ms-ave` and `ms-joint` the same on average over the draw of the batches."""
+"""The adversaries that an epsilon of training bounds: `rpp` every adversary in the worst case; `ave` and `joint` those
+who see one projection, on average over slices or jointly; `ms-ave` and `ms-joint` likewise, averaged over batches."""
 
 _METRICS: dict[Notion, str] = {
     "ave": "privacy/srpp_ave_epsilon",
@@ -119,7 +119,7 @@ class SRPPAccountant:
         return tuple(sorted({*orders.DEFAULT_ORDERS, float(self.renyi_order)}))
 
     def squares(self, num_steps: int | Sequence[int]) -> float:
-        """What a run is charged for: `sum_t K_t^2`, worst case or expected."""
+        """The units of a run: `sum_t K_t^2`, worst case or expected."""
         differing, records = self.scenario.total_differing, self.scenario.num_records
         if self.is_mean_square:
             return self.sampling.expected_square_sum(differing, records, num_steps)
@@ -151,7 +151,7 @@ class SRPPAccountant:
         return self.unit_price(noise_multiplier, order) * self.units(num_steps)
 
     def units(self, num_steps: int | Sequence[int]) -> float:
-        """What a run is charged for: steps where the account is amplified, otherwise their `K_t^2`."""
+        """The units of a run: its steps where the account is amplified, otherwise their `K_t^2`."""
         return sum(as_stretches(num_steps)) if self.is_amplified else self.squares(num_steps)
 
     def unit_price(self, noise_multiplier: float, order: float) -> float:
@@ -284,7 +284,7 @@ class SRPPAccountant:
         return orders.epsilon_at_delta(self.orders, self.epsilons(noise_multiplier, num_steps), delta)
 
     def to_dict(self) -> dict[str, Any]:
-        """What a ledger declares about this account, as plain values."""
+        """The declaration of this account in a ledger, as plain values."""
         declaration: dict[str, Any] = {
             "scenario": self.scenario.to_dict(),
             "sampling": self.sampling.to_dict(),
@@ -300,7 +300,7 @@ class SRPPAccountant:
         return declaration
 
     def conditions(self) -> tuple[str, ...]:
-        """What the guarantee rests on, in sentences for the privacy card."""
+        """The assumptions of the guarantee, in sentences for the privacy card."""
         return conditions_of(self)
 
     def aggregate(self, cost: float, order: float | None = None) -> float:

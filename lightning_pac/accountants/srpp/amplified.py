@@ -1,4 +1,4 @@
-"""What one secretly Poisson-sampled step costs, worst case and unsliced."""
+"""The price of one secretly Poisson-sampled step, worst case and unsliced."""
 
 from __future__ import annotations
 

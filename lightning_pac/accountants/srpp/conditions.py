@@ -1,4 +1,4 @@
-"""What an SRPP guarantee rests on, in words for the privacy card."""
+"""The assumptions of an SRPP guarantee, in words for the privacy card."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _SAMPLING = {
 
 
 def conditions_of(accountant: SRPPAccountant) -> tuple[str, ...]:
-    """What the account of `accountant` assumes and what its notion leaves out, one sentence each."""
+    """The assumptions of the account and the limits of its notion, one sentence each."""
     sentences = [*_ALWAYS, _ADJACENCY[accountant.scenario.adjacency]]
     sentences += [text for descriptor, text in _SAMPLING.items() if isinstance(accountant.sampling, descriptor)]
     sentences += _direction(accountant)

@@ -11,13 +11,12 @@ from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 from scipy import stats
 from scipy.special import logsumexp
 
-__all__ = ["mixture_divergence", "opposite_mixtures_divergence"]
+from lightning_pac.information import Array
 
-Array = npt.NDArray[np.float64]
+__all__ = ["mixture_divergence", "opposite_mixtures_divergence"]
 
 _TAIL = 12.0
 _RELATIVE_TOLERANCE = 1e-11

@@ -75,7 +75,7 @@ class RunningAccount:
 
     @property
     def next_cost(self) -> float:
-        """What the next step would add."""
+        """The cost that the next step would add."""
         return self._epsilon_of(self._closed_units + self._next_units) - self.epsilon
 
     @property

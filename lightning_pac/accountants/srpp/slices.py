@@ -45,7 +45,7 @@ def effective_noise_multiplier(clip_norms: Sequence[float], noise_stds: Sequence
 
 @dataclass(frozen=True)
 class SliceCoefficients:
-    """What an adversary who sees one projection pays less than one who sees all, slice by slice (paper, Cor. D.1).
+    """Discounts for an adversary who sees one projection only, slice by slice (paper, Cor. D.1).
 
     Slice l of a step costs `gamma_l` times the unsliced cost, `gamma_l <= 1`, and 1 everywhere for one flat block.
     Over several adaptive steps these costs do not add, whatever Theorem 5.6 says (two equal blocks, a = 2, kappa = 2,

@@ -1,4 +1,4 @@
-"""Which records an evaluation hands to the metrics, each of them once."""
+"""The records that an evaluation hands to the metrics, each of them once."""
 
 from collections.abc import Callable
 from typing import Any

@@ -14,7 +14,7 @@ Noise = DPNoise | LeakageChannel | PACNoise
 def noise_card(
     noise: Noise, title: str, secret: str, conditions: tuple[str, ...], num_observations: int, spent: float
 ) -> PrivacyCard:
-    """What is guaranteed for the observations so far.
+    """The guarantees for the observations so far.
 
     Args:
         noise: What pads them.

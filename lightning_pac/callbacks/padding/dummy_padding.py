@@ -69,7 +69,7 @@ class DummyPadding(PaddingCallback):
 
     @override
     def card(self) -> PrivacyCard:
-        """What is guaranteed for the batches so far."""
+        """The guarantees for the batches so far."""
         return self._account.card(
             "Sizes of batches",
             "How many records or queries a batch really held, from whoever sees padded sizes.",

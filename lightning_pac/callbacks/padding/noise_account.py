@@ -1,4 +1,4 @@
-"""What one padded observation costs, and where it is charged."""
+"""The cost of one padded observation, and the account it is charged to."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -118,7 +118,7 @@ class NoiseAccount:
         return draw()
 
     def card(self, title: str, secret: str, conditions: tuple[str, ...]) -> PrivacyCard:
-        """What is guaranteed for the observations so far; it is kept with the ledger's account while that is open."""
+        """The guarantees for the observations so far; kept with the ledger's account while that is open."""
         card = noise_card(self.noise, title, secret, conditions, *self._totals())
         if self._account is not None and self._account.num_charges:
             self._account.attach_card(card)

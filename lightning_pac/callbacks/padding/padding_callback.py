@@ -1,4 +1,4 @@
-"""What the callbacks that pad observations have in common."""
+"""The common base of the callbacks that pad observations."""
 
 from abc import ABC, abstractmethod
 from typing import Any
@@ -36,12 +36,12 @@ class PaddingCallback(TrainerCallback, ABC):
 
     @property
     def spent(self) -> float:
-        """What they cost, in releases or nats."""
+        """Their cost, in releases or nats."""
         return self._account.spent
 
     @abstractmethod
     def card(self) -> PrivacyCard:
-        """What is guaranteed for the observations so far."""
+        """The guarantees for the observations so far."""
 
     @override
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

@@ -86,7 +86,7 @@ class PositiveDelay(PaddingCallback):
 
     @override
     def card(self) -> PrivacyCard:
-        """What is guaranteed for the steps so far."""
+        """The guarantees for the steps so far."""
         hidden = "the number of steps and epochs, what lies between the loops, memory, power or network traffic"
         conditions = [f"A clock shows durations of whole steps only; the padding does not hide {hidden}."]
         if self.num_overruns:

@@ -154,7 +154,7 @@ class PACResponses(PrivatePredictions):
 
     @override
     def metrics(self) -> dict[str, float]:
-        """What all answers of the responder cost, and how many of this run's were free."""
+        """The cost of all answers of the responder, and how many of this run's were free."""
         assert self.responder is not None
         return {
             "privacy/mutual_information": self.responder.spent,
@@ -229,7 +229,7 @@ class PACResponses(PrivatePredictions):
 
 
 def _ask(pl_module: pl.LightningModule, inputs: Any, num_dummies: int) -> npt.NDArray[Any]:
-    """What the members say to a batch, asked together with dummies whose answers are dropped."""
+    """The members' answers to a batch, asked together with dummies whose answers are dropped."""
     outputs = as_batch(query(pl_module, _pad(inputs, num_dummies)))[0]
     return outputs[: len(outputs) - num_dummies]
 

@@ -114,7 +114,7 @@ class PrivateOutput(PrivatePredictions):
 
     @override
     def metrics(self) -> dict[str, float]:
-        """What the account has paid for so far."""
+        """The releases that the account has paid for so far."""
         assert self._account is not None
         return {
             "privacy/mutual_information": self._account.spent,

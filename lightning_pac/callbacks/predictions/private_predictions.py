@@ -24,7 +24,7 @@ class PrivatePredictions(TrainerCallback, ABC):
 
     @abstractmethod
     def metrics(self) -> dict[str, float]:
-        """What is logged after each batch."""
+        """The metrics that are logged after each batch."""
 
     @override
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:

@@ -1,4 +1,4 @@
-"""What several callbacks rest on: checks of the Trainer, and one account for all ranks."""
+"""The common ground of several callbacks: checks of the Trainer, and one account for all ranks."""
 
 from lightning_pac.callbacks.shared.shared_account import SharedAccount, check_path
 from lightning_pac.callbacks.shared.trainer_checks import (

@@ -1,4 +1,4 @@
-"""What a Trainer, a model and its optimizer must not do next to a private callback, each with the way out."""
+"""Refusals of what a Trainer, a model or its optimizer must not do beside a private callback, each with the way out."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

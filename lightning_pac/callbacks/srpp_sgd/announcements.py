@@ -1,4 +1,4 @@
-"""What a private run says: one line at the start, warnings about what it does not cover, a summary at the end."""
+"""Messages of a private run: one line at the start, warnings about what it does not cover, a summary at the end."""
 
 import math
 from collections.abc import Sequence

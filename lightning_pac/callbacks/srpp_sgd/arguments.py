@@ -18,7 +18,7 @@ __all__ = ["RunArguments"]
 
 @dataclass(frozen=True)
 class RunArguments:
-    """What the user asked for; see `SRPPSGD`.
+    """The arguments as the user gave them; see `SRPPSGD`.
 
     Raises:
         ValueError: If an argument is out of range, or not exactly one of epsilon and the noise multiplier is given.

@@ -137,7 +137,7 @@ class SRPPSGD(TrainerCallback):
 
     @property
     def account(self) -> RunningAccount | None:
-        """What the run has cost so far; None before it has started."""
+        """The cost of the run so far; None before it has started."""
         return self._run.journal.running if self._run is not None else None
 
     @override

@@ -13,7 +13,7 @@ DELTA = 1e-5
 
 
 def make_card(run: PrivateRun) -> PrivacyCard:
-    """What the run guarantees after the steps it has started, for people and for programs."""
+    """The guarantees of the run after the steps it has started, for people and for programs."""
     journal, noisy_sum, blocks = run.journal, run.noisy_sum, run.noisy_sum.blocks
     running = journal.running
     accountant = running.accountant
@@ -79,7 +79,7 @@ def make_card(run: PrivateRun) -> PrivacyCard:
 
 
 def _secret(scenario: TwoWorldScenario) -> str:
-    """What is secret, and how many records may decide it; how many there are is said where that is public."""
+    """The secret, and how many records may decide it; the size of the data set is named where it is public."""
     differing = scenario.total_differing
     whole = "" if scenario.num_records is None else f" of {scenario.num_records:,}"
     return (

@@ -25,7 +25,7 @@ __all__ = ["PrivateRun"]
 
 
 class PrivateRun:
-    """What a fit binds together: its loader, the model's trainable parameters and the journal of its steps.
+    """One private fit: its loader, the model's trainable parameters and the journal of its steps.
 
     Args:
         pl_module: The model; its parameters that are trainable now are those that are trained.
@@ -188,7 +188,7 @@ class PrivateRun:
             self.loader.last_is_unused = unused
 
     def _check_model(self) -> None:
-        """What was checked at the start must still hold."""
+        """Check again what was checked at the start."""
         for name, parameter in self._pl_module.named_parameters():
             if parameter.requires_grad and id(parameter) not in self._trained:
                 parameter.grad = None

@@ -1,4 +1,4 @@
-"""What is read, checked and calibrated when a private fit starts."""
+"""The start of a private fit: what is read, checked and calibrated."""
 
 import math
 import secrets

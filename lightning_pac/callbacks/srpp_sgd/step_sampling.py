@@ -1,4 +1,4 @@
-"""How the batch of an optimizer step is drawn, from what the loader does and what the Trainer makes of it."""
+"""The draw of an optimizer step's batch, from what the loader does and what the Trainer makes of it."""
 
 import dataclasses
 import math
@@ -69,7 +69,7 @@ def swap_loader(trainer: pl.Trainer, sampling: Sampling | None) -> Callable[[], 
 
 
 def declared_sampling(trainer: pl.Trainer, dataloader: DataLoader[Any], needs_hidden_order: bool = False) -> Sampling:
-    """What the account assumes: the draw of a whole step, with the passes that the Trainer really makes.
+    """The draw of a whole step that the account assumes, with the passes that the Trainer really makes.
 
     Args:
         trainer: Accumulates microbatches and may cut passes short.

@@ -1,4 +1,4 @@
-"""Which layers have a rule, and when it applies."""
+"""The table of layers with a rule, and when each rule applies."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ __all__ = ["Rule", "rule_for"]
 
 @dataclass(frozen=True)
 class Rule:
-    """How to get contributions from a layer's input and output gradient.
+    """The way from a layer's input and output gradient to contributions.
 
     Attributes:
         contributions: Called as `contributions(name, layer, inputs, gradient)`.

@@ -6,8 +6,8 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from lightning_pac.information import Array
 from lightning_pac.mechanisms.certified.divergence_sample import DivergenceSample
-from lightning_pac.mechanisms.variances import Array
 from lightning_pac.randomness import SecureGenerator, secure_generator
 
 __all__ = [

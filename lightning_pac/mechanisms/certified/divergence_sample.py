@@ -1,4 +1,4 @@
-"""How much a release tells on average, bounded from above by a sample of what single draws tell."""
+"""An upper bound on the information of a release, from a sample of the divergences of single draws."""
 
 import dataclasses
 import math
@@ -6,7 +6,7 @@ import math
 import numpy as np
 from scipy.optimize import brentq
 
-from lightning_pac.mechanisms.variances import Array
+from lightning_pac.information import Array
 
 __all__ = ["DivergenceSample", "upper_mean_bound"]
 
@@ -53,7 +53,7 @@ class DivergenceSample:
         return upper_mean_bound(values, self._largest(share), failure, variance), float(values.mean())
 
     def likely_bound(self, num_draws: int, failure: float) -> float:
-        """What a bound from that many other draws will exceed one time in six: nothing is proven by it."""
+        """A value that a bound from that many other draws exceeds one time in six: it proves nothing."""
         rest = num_draws - num_draws // 16
         share, variance, margin = self._choose(slice(None), rest, failure)
         # A standard error of both samples.

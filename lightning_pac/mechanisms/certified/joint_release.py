@@ -1,4 +1,4 @@
-"""What several certified mechanisms tell together about one finite secret."""
+"""The joint information of several certified mechanisms about one finite secret."""
 
 import dataclasses
 import functools
@@ -11,12 +11,11 @@ from scipy.linalg import block_diag
 
 from lightning_pac.accountants.bounds import membership_success_bound
 from lightning_pac.cards import Estimate, Guarantee, PrivacyCard, at_most
-from lightning_pac.information import entropy
+from lightning_pac.information import Array, entropy
 from lightning_pac.mechanisms.certified.mixture_noise import MixtureNoise
 from lightning_pac.mechanisms.certified.noise_certificate import certify_noise
 from lightning_pac.mechanisms.certified.output_laws import FiniteOutputs
 from lightning_pac.mechanisms.certified.released_mechanism import Composed, ReleasedMechanism, compose_releases
-from lightning_pac.mechanisms.variances import Array
 from lightning_pac.randomness import SecureGenerator
 
 __all__ = ["JointRelease"]
@@ -159,7 +158,7 @@ class JointRelease:
         return Composed(min(joint.mutual_information, total.mutual_information), holds)
 
     def card(self, proven: Composed | None = None, estimates: Sequence[Estimate] = ()) -> PrivacyCard:
-        """What is guaranteed of all releases together.
+        """The guarantees for all releases together.
 
         Args:
             proven: What `certify` returned; the sum if None.

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from scipy.linalg import solve_triangular
 from scipy.special import logsumexp
 
-from lightning_pac.mechanisms.variances import Array
+from lightning_pac.information import Array
 from lightning_pac.randomness import SecureGenerator, secure_generator
 
 __all__ = ["MixtureNoise"]

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import brentq
 
+from lightning_pac.information import Array
 from lightning_pac.mechanisms.certified.certificate import (
     Certificate,
     certify_finite_secret,
@@ -16,7 +17,6 @@ from lightning_pac.mechanisms.certified.certificate import (
 from lightning_pac.mechanisms.certified.divergence_sample import DivergenceSample
 from lightning_pac.mechanisms.certified.mixture_noise import MixtureNoise
 from lightning_pac.mechanisms.certified.scaling import retry_factor, scale_to_budget
-from lightning_pac.mechanisms.variances import Array
 from lightning_pac.randomness import SecureGenerator, secure_generator
 
 __all__ = ["bounded_output_information", "certify_noise", "logdet_information", "scale_noise", "scale_to_bound"]

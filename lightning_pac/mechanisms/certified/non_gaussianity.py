@@ -1,4 +1,4 @@
-"""How far a release is from the Gaussian of its moments: an estimate by slices, and critics that certify it."""
+"""The distance of a release from the Gaussian of its moments: an estimate by slices, and critics that certify it."""
 
 import math
 from collections.abc import Callable
@@ -9,8 +9,8 @@ from scipy.ndimage import gaussian_filter1d
 from scipy.special import ndtri
 
 from lightning_pac.cards import Estimate
+from lightning_pac.information import Array
 from lightning_pac.mechanisms.certified.certificate import donsker_varadhan_correction
-from lightning_pac.mechanisms.variances import Array
 from lightning_pac.randomness import SecureGenerator, secure_generator
 
 __all__ = ["Critic", "certified_correction", "density_critic", "sliced_wasserstein_correction", "transport_critic"]

@@ -1,4 +1,4 @@
-"""What is known of the law of an output, which decides what can be proven of it and which values may be released."""
+"""Knowledge about the law of an output: it decides what can be proven and which values may be released."""
 
 import dataclasses
 import functools
@@ -10,7 +10,7 @@ import numpy as np
 from scipy.spatial import KDTree
 
 from lightning_pac.exceptions import PrivacyViolationError
-from lightning_pac.information import entropy
+from lightning_pac.information import Array, entropy
 from lightning_pac.mechanisms.certified.certificate import Certificate, check_weights, merge_equal
 from lightning_pac.mechanisms.certified.mixture_noise import MixtureNoise
 from lightning_pac.mechanisms.certified.noise_certificate import (
@@ -21,7 +21,7 @@ from lightning_pac.mechanisms.certified.noise_certificate import (
 )
 from lightning_pac.mechanisms.certified.non_gaussianity import certified_correction, density_critic, transport_critic
 from lightning_pac.mechanisms.deviation_span import Span
-from lightning_pac.mechanisms.variances import Array, logdet_variances
+from lightning_pac.mechanisms.variances import logdet_variances
 from lightning_pac.randomness import SecureGenerator
 
 __all__ = ["BoundedOutputs", "FiniteOutputs", "KnownMoments", "OutputLaw"]
@@ -34,7 +34,7 @@ _ATTEMPTS = 3
 
 
 class OutputLaw(ABC):
-    """What is known of an output before noise."""
+    """Knowledge about the law of an output before noise."""
 
     dimension: int
 
@@ -169,7 +169,7 @@ class FiniteOutputs(OutputLaw):
 
     @property
     def condition(self) -> str:
-        """What the certificate rests on."""
+        """The assumptions of the certificate."""
         return (
             f"The secret is one of {len(self.outputs)} known possibilities with the declared probabilities, and its "
             "output was computed for each of them; outputs of anything else are refused."
@@ -263,7 +263,7 @@ class KnownMoments(OutputLaw):
 
     @property
     def condition(self) -> str:
-        """What the certificate rests on."""
+        """The assumptions of the certificate."""
         return (
             "The mean and the covariance of the output, over the secret's law, are those declared; they were not "
             "estimated from a sample. Every record is drawn from that law."
@@ -342,7 +342,7 @@ class BoundedOutputs(OutputLaw):
 
     @property
     def condition(self) -> str:
-        """What the certificate rests on."""
+        """The assumptions of the certificate."""
         return (
             f"Outputs are cut to a public ball of radius {self.radius:g} before noise; nothing else is assumed of them "
             "or of the records."

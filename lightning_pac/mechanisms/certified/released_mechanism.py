@@ -12,11 +12,11 @@ import numpy.typing as npt
 from lightning_pac.accountants.bounds import membership_success_bound
 from lightning_pac.cards import Guarantee, PrivacyCard, at_most
 from lightning_pac.exceptions import PrivacyViolationError
+from lightning_pac.information import Array
 from lightning_pac.ledger import LedgerAccount, PrivacyLedger
 from lightning_pac.mechanisms.certified.certificate import Certificate
 from lightning_pac.mechanisms.certified.mixture_noise import MixtureNoise
 from lightning_pac.mechanisms.certified.output_laws import BoundedOutputs, FiniteOutputs, KnownMoments, OutputLaw
-from lightning_pac.mechanisms.variances import Array
 from lightning_pac.randomness import SecureGenerator, release_grid, round_to_grid, secure_generator
 
 __all__ = ["Composed", "ReleasedMechanism", "certify_mechanism", "compose_releases"]
@@ -134,7 +134,7 @@ class ReleasedMechanism:
         }
 
     def card(self, num_releases: int = 1) -> PrivacyCard:
-        """What is guaranteed after that many releases.
+        """The guarantees after that many releases.
 
         Args:
             num_releases: How many outputs were released.
@@ -284,7 +284,7 @@ def certify_mechanism(
 
 @dataclasses.dataclass(frozen=True)
 class Composed:
-    """What several releases about one secret tell together.
+    """The joint information of several releases about one secret.
 
     Attributes:
         mutual_information: Nats, the sum over the releases.

@@ -5,13 +5,13 @@ import math
 import numpy as np
 from scipy.optimize import brentq
 
+from lightning_pac.information import Array
 from lightning_pac.mechanisms.certified.certificate import (
     Certificate,
     certify_finite_secret,
     posterior_divergences,
     two_point_information,
 )
-from lightning_pac.mechanisms.variances import Array
 from lightning_pac.randomness import SecureGenerator
 
 __all__ = ["retry_factor", "scale_to_budget"]
@@ -62,7 +62,7 @@ def scale_to_budget(
 
 
 def retry_factor(found: float, budget: float) -> float:
-    """How much more noise to try after a bound above the budget: where budgets are small, twice what it lacked."""
+    """The factor by which to enlarge noise after a bound that is above the budget."""
     return max(1.002, found / budget)
 
 

@@ -4,10 +4,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import cho_solve_banded, cholesky_banded
 
-Array = NDArray[np.float64]
+from lightning_pac.information import Array
 
 
 @dataclass(frozen=True)

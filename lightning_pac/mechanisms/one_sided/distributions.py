@@ -5,11 +5,10 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from lightning_pac.information import Array
 from lightning_pac.randomness import SecureGenerator, secure_generator
 
 __all__ = ["DiscreteNoise", "UnresolvedDeltaError", "kept_delta", "stretch"]
-
-Array = npt.NDArray[np.float64]
 
 # Probabilities are held as multiples of 2**-62, so that what is drawn is what was accounted for.
 _UNITS = 2**62
@@ -100,7 +99,7 @@ class DiscreteNoise:
 
 
 def kept_delta(epsilon: float, delta: float, compositions: int, size: int) -> float:
-    r"""What noise must be designed for, so that it keeps delta when its probabilities are rounded.
+    r"""The delta to design noise for, so that rounding its probabilities does not break the promise.
 
     Rounding R probabilities to multiples of $2^{-62}$, after arithmetic in float64 with a dozen roundings each, moves a
     mass of at most $\tau = R / 2^{62} + 2^{-50}$, and that of T draws by T times as much. Laws that close to an

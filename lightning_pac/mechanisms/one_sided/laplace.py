@@ -52,7 +52,7 @@ def biased_laplace(epsilon: float, delta: float, compositions: int = 1) -> npt.N
 
 
 def advanced_composition_share(epsilon: float, delta: float, compositions: int) -> tuple[float, float]:
-    """What each of T releases may spend: `eps = sqrt(2 T ln(2/delta)) eps_0 + T eps_0 (e^{eps_0} - 1)`, `delta / 2T`.
+    """The share of each of T releases: `eps = sqrt(2 T ln(2/delta)) eps_0 + T eps_0 (e^{eps_0} - 1)`, `delta / 2T`.
 
     One release spends everything.
     """

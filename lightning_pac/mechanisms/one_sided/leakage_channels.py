@@ -5,11 +5,10 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from lightning_pac.information import Array
 from lightning_pac.randomness import SecureGenerator, secure_generator
 
 __all__ = ["LeakageChannel", "maximal_leakage", "optimal_channel"]
-
-Array = npt.NDArray[np.float64]
 
 
 class LeakageChannel:

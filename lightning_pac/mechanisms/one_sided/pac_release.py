@@ -82,7 +82,7 @@ def optimal_pac_noise(output_variance: float, max_value: float, second_moment: f
 
 
 def two_sided_information(output_variance: float, second_moment: float) -> float:
-    """What zero-mean Gaussian noise of that second moment leaves, in nats: `1/2 ln(1 + var_Y / B)`.
+    """Mutual information under zero-mean Gaussian noise of that second moment, in nats: `1/2 ln(1 + var_Y / B)`.
 
     Example:
         >>> round(two_sided_information(20.6, 25.0), 4)

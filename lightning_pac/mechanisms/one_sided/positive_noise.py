@@ -19,7 +19,7 @@ __all__ = ["DPGuarantee", "DPNoise", "PositiveNoise"]
 
 @dataclass(frozen=True)
 class DPGuarantee:
-    """What noise promises: releasing `query + noise` `compositions` times is (epsilon, delta)-DP.
+    """A promise of noise: releasing `query + noise` `compositions` times is (epsilon, delta)-DP.
 
     Attributes:
         epsilon: Privacy parameter of all releases together, as accounted for.

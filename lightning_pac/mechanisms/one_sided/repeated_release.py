@@ -9,12 +9,12 @@ import numpy.typing as npt
 from scipy.optimize import brentq, minimize_scalar
 
 from lightning_pac.accountants.noised_counts import ShiftComposition, hybrid_rdp_epsilon
+from lightning_pac.information import Array
 from lightning_pac.mechanisms.one_sided.convex_program import HybridRenyiProgram
 from lightning_pac.mechanisms.one_sided.single_release import optimal_release
 
 __all__ = ["Accounting", "ComposedRelease"]
 
-Array = npt.NDArray[np.float64]
 Accounting = Literal["exact", "hybrid_rdp"]
 
 

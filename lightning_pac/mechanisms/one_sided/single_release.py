@@ -4,13 +4,12 @@ import math
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import linprog
 from scipy.sparse import csr_matrix, hstack, identity, vstack
 
-__all__ = ["linear_program_release", "optimal_release", "theorem_1_release"]
+from lightning_pac.information import Array
 
-Array = npt.NDArray[np.float64]
+__all__ = ["linear_program_release", "optimal_release", "theorem_1_release"]
 
 
 def optimal_release(epsilon: float, delta: float) -> Array:

@@ -5,13 +5,12 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from lightning_pac.information import Array
 from lightning_pac.mechanisms.one_sided.distributions import DiscreteNoise
 from lightning_pac.mechanisms.one_sided.laplace import biased_laplace_location
 from lightning_pac.randomness import SecureGenerator, release_grid, round_up, secure_generator
 
 __all__ = ["TruncatedLaplace", "discrete_truncated_gaussian"]
-
-Array = npt.NDArray[np.float64]
 
 
 class TruncatedLaplace:

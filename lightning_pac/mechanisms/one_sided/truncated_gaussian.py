@@ -6,11 +6,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import log_ndtr, logsumexp, ndtri_exp
 
+from lightning_pac.information import Array
 from lightning_pac.randomness import SecureGenerator, release_grid, round_up, secure_generator
 
 __all__ = ["TruncatedGaussian"]
-
-Array = npt.NDArray[np.float64]
 
 
 class TruncatedGaussian:

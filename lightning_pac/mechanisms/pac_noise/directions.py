@@ -5,7 +5,7 @@ from typing import Protocol
 
 import numpy as np
 
-from lightning_pac.mechanisms.variances import Array
+from lightning_pac.information import Array
 
 __all__ = ["Axes", "Directions"]
 

@@ -10,16 +10,17 @@ import numpy.typing as npt
 from scipy.optimize import brentq
 
 from lightning_pac.exceptions import PrivacyViolationError
+from lightning_pac.information import Array
 from lightning_pac.mechanisms.certified import Certificate, check_weights, merge_equal, scale_to_budget
 from lightning_pac.mechanisms.deviation_span import Span, check_spread
 from lightning_pac.mechanisms.pac_noise.directions import Axes, Directions
-from lightning_pac.mechanisms.variances import Array, linear_variances, logdet_bound, logdet_variances
+from lightning_pac.mechanisms.variances import linear_variances, logdet_bound, logdet_variances
 from lightning_pac.randomness import SecureGenerator, round_to_grid, secure_generator
 
 __all__ = ["GaussianNoise", "NoiseRule", "calibrate_gaussian"]
 
 NoiseRule = Literal["linear", "logdet", "coordinate", "isotropic", "exact"]
-"""How Gaussian noise is shaped for a budget of mutual information; `calibrate_gaussian` describes each."""
+"""Rules that shape Gaussian noise for a budget of mutual information; `calibrate_gaussian` describes each."""
 
 LARGEST_DENSE = 4096
 
@@ -111,7 +112,7 @@ class GaussianNoise:
         return self.shown(self.draw(value, generator))
 
     def draw(self, value: npt.ArrayLike, generator: SecureGenerator | None = None) -> Array:
-        """What `release` shows of one output, as coordinates along the noised directions in units of their deviations.
+        """The part of an output that `release` shows, along the noised directions in units of their deviations.
 
         A belief is updated with these: a value far from zero is rounded, and its coordinates with it.
         """

@@ -6,10 +6,11 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import linear_sum_assignment
 
+from lightning_pac.information import Array
 from lightning_pac.mechanisms.certified import Certificate
 from lightning_pac.mechanisms.pac_noise.directions import Axes
 from lightning_pac.mechanisms.pac_noise.gaussian import GaussianNoise
-from lightning_pac.mechanisms.variances import Array, linear_variances
+from lightning_pac.mechanisms.variances import linear_variances
 
 __all__ = ["coupled_differences", "individual_noise"]
 

@@ -8,8 +8,8 @@ import numpy.typing as npt
 from scipy.optimize import brentq
 from scipy.special import logsumexp
 
+from lightning_pac.information import Array
 from lightning_pac.mechanisms.certified import Certificate, check_weights
-from lightning_pac.mechanisms.variances import Array
 from lightning_pac.randomness import SecureGenerator, secure_generator
 
 __all__ = ["LatticeNoise", "calibrate_lattice"]
@@ -39,7 +39,7 @@ class LatticeNoise:
 
     @property
     def mutual_information(self) -> float:
-        """What one release tells, in nats."""
+        """Mutual information of one release, in nats."""
         return self.certificate.mutual_information
 
     def probabilities(self, noise: npt.ArrayLike) -> Array:

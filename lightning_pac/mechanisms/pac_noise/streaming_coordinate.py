@@ -5,9 +5,10 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from lightning_pac.information import Array
 from lightning_pac.mechanisms.pac_noise.directions import Axes
 from lightning_pac.mechanisms.pac_noise.gaussian import GaussianNoise
-from lightning_pac.mechanisms.variances import Array, linear_variances
+from lightning_pac.mechanisms.variances import linear_variances
 
 __all__ = ["StreamingCoordinateNoise"]
 

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
-import numpy.typing as npt
 
-from lightning_pac.information import entropy
+from lightning_pac.information import Array, entropy
 from lightning_pac.ledger import PrivacyLedger
 from lightning_pac.mechanisms.pac_noise import GaussianNoise, NoiseRule, calibrate_gaussian
 from lightning_pac.mechanisms.privatization.box_runs import Box, check_data, run_box, run_twice, take
@@ -19,8 +18,6 @@ from lightning_pac.randomness import SecureGenerator
 from lightning_pac.scenarios import SecretIndex, SecretSpace
 
 __all__ = ["privatize"]
-
-Array = npt.NDArray[np.float64]
 
 _ROWS_PER_BLOCK = 16
 

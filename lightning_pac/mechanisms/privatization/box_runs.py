@@ -17,13 +17,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lightning_pac.information import Array
 from lightning_pac.scenarios import SecretSpace
 
 __all__ = ["Box", "run_box", "run_twice"]
 
 Box = Callable[..., npt.ArrayLike]
-Array = npt.NDArray[np.float64]
-
 _FINGERPRINT = re.compile(r"[\w.-]{1,100}")
 
 # Of the worker process: the box and its data, sent once.

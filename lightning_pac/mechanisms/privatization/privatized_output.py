@@ -1,4 +1,4 @@
-"""What `privatize` returns: public facts only."""
+"""The result of `privatize`: public facts only."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -59,7 +59,7 @@ class PrivatizedOutput:
         return success_bound(self.total_mutual_information, self.space.individual_prior)
 
     def card(self) -> PrivacyCard:
-        """What is guaranteed for all releases about this secret."""
+        """The guarantees for all releases about this secret."""
         space, total = self.space, self.total_mutual_information
         prior, guess = space.individual_prior, space.index_guess_prior
         whole = success_bound(total, guess)

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import logsumexp
 
 from lightning_pac.exceptions import LedgerMismatchError
-from lightning_pac.information import entropy
+from lightning_pac.information import Array, entropy
 from lightning_pac.ledger import (
     LedgerAccount,
     PrivacyLedger,
@@ -28,7 +27,6 @@ from lightning_pac.scenarios import SecretIndex, SecretSpace
 
 __all__ = ["KeptSecret", "Released", "SingleRelease", "recorded_belief", "released_values"]
 
-Array = npt.NDArray[np.float64]
 Calibrate = Callable[[Array, float], GaussianNoise]
 
 
@@ -151,9 +149,7 @@ class KeptSecret:
                 transcript.close()
 
 
-def released_values(
-    secret: SecretIndex, ledger: PrivacyLedger | str | Path, account: str = "privatize"
-) -> list[npt.NDArray[np.float64]]:
+def released_values(secret: SecretIndex, ledger: PrivacyLedger | str | Path, account: str = "privatize") -> list[Array]:
     """Values that `privatize` released about a kept secret, in order; it costs nothing to read them again.
 
     Args:

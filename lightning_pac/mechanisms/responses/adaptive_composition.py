@@ -8,10 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from lightning_pac.exceptions import BudgetExceededError
+from lightning_pac.information import Array
 from lightning_pac.mechanisms.responses.answer import BatchRelease, Release
 from lightning_pac.mechanisms.responses.belief import Belief
 from lightning_pac.mechanisms.responses.vote_table import VoteTable
-from lightning_pac.mechanisms.variances import Array, CompositionRule
+from lightning_pac.mechanisms.variances import CompositionRule
 from lightning_pac.randomness import SecureGenerator, secure_generator
 
 __all__ = ["AdaptiveComposition"]

@@ -1,4 +1,4 @@
-"""What one private answer, or a batch of them, consists of."""
+"""One private answer, and a batch of them."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -6,9 +6,10 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+from lightning_pac.information import Array
 from lightning_pac.mechanisms.responses.belief import ScoreChannel
 from lightning_pac.mechanisms.responses.votes import vote_channel
-from lightning_pac.mechanisms.variances import Array, CompositionRule
+from lightning_pac.mechanisms.variances import CompositionRule
 
 __all__ = ["BatchRelease", "Release"]
 

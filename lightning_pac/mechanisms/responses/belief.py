@@ -6,6 +6,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from lightning_pac.information import Array
 from lightning_pac.mechanisms.deviation_span import Span, check_resolution, check_spread
 from lightning_pac.mechanisms.responses.votes import (
     SMALLEST_MASS,
@@ -16,7 +17,7 @@ from lightning_pac.mechanisms.responses.votes import (
     three_class_channel,
     two_class_separation,
 )
-from lightning_pac.mechanisms.variances import Array, CompositionRule
+from lightning_pac.mechanisms.variances import CompositionRule
 from lightning_pac.randomness import round_to_grid
 
 __all__ = ["Belief"]

@@ -37,7 +37,7 @@ def declare_space(space: SecretSpace, rule: str) -> dict[str, Any]:
 
 
 def responder_card(account: LedgerAccount) -> PrivacyCard:
-    """What is guaranteed for all answers that `account` has paid for, from what its ledger declares.
+    """The guarantees for all answers that `account` has paid for, from what its ledger declares.
 
     Args:
         account: The account of a responder.
@@ -85,7 +85,7 @@ def responder_card(account: LedgerAccount) -> PrivacyCard:
 
 
 def attacker_conditions(num_secrets: int, membership_prior: float) -> tuple[str, ...]:
-    """What the bounds on success assume of whoever attacks, one sentence each."""
+    """The assumptions about the attacker under which the bounds on success hold, one sentence each."""
     assumed = (
         "The bounds speak of attackers who know the whole pool and the table of subsets, and nobody's membership.",
         f"Whoever knows of about {math.ceil(math.log2(num_secrets))} records whether they were used can often tell the "

@@ -1,4 +1,4 @@
-"""Which noised labels to believe: filters for the distillation of a student."""
+"""Filters that decide which noised labels a student is trained on."""
 
 import dataclasses
 from collections.abc import Callable
@@ -8,9 +8,9 @@ import numpy.typing as npt
 from scipy.special import log_softmax
 from scipy.stats import norm
 
+from lightning_pac.information import Array
 from lightning_pac.mechanisms.responses.answer import BatchRelease
 from lightning_pac.mechanisms.responses.votes import vote_channel
-from lightning_pac.mechanisms.variances import Array
 
 __all__ = ["FilteredLabels", "bayes_filter", "hypothesis_filter"]
 

@@ -1,4 +1,4 @@
-"""What a ledger keeps of private answers: all that an auditor needs to repeat the belief."""
+"""The ledger's record of private answers: all that an auditor needs to repeat the belief."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -183,7 +183,7 @@ class PACResponder:
         return (RecordedAnswers.decode(entry.payload) for entry in self._transcript.entries())
 
     def place_of(self, request: str) -> tuple[int, int] | None:
-        """Where a named request was answered: the entry's number from 0 and the position in it; None if nowhere."""
+        """The place of a named request's answer: the entry's number from 0 and the position in it, or None."""
         with self._mutex:
             found = self._transcript.find(request)
         return None if found is None else (found[0].sequence - 1, found[1])
@@ -218,7 +218,7 @@ class PACResponder:
 
     @property
     def remaining(self) -> float:
-        """What may still be spent, in nats."""
+        """The remaining budget, in nats."""
         return self._account.remaining
 
     @property
@@ -237,7 +237,7 @@ class PACResponder:
         return self._ledger
 
     def card(self) -> PrivacyCard:
-        """What is guaranteed for all answers so far."""
+        """The guarantees for all answers so far."""
         return responder_card(self._account)
 
     def close(self) -> None:

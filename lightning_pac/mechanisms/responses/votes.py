@@ -6,7 +6,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.linalg.lapack import dsyevd
 
-from lightning_pac.mechanisms.variances import Array, CompositionRule, linear_variances, logdet_variances
+from lightning_pac.information import Array
+from lightning_pac.mechanisms.variances import CompositionRule, linear_variances, logdet_variances
 
 __all__ = ["vote_channel"]
 

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from scipy.optimize import brentq, minimize
 from scipy.special import logsumexp
 
+from lightning_pac.information import Array
 from lightning_pac.scenarios.slice_profile import SliceProfile
 
 __all__ = [
@@ -19,7 +20,6 @@ __all__ = [
     "unsliced_cost",
 ]
 
-Array = npt.NDArray[np.float64]
 SlicedNotion = Literal["ave", "joint"]
 
 

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lightning_pac.information import Array
 from lightning_pac.scenarios.attribute import AttributeScenario
 from lightning_pac.scenarios.slice_profile import SliceProfile
 
-__all__ = ["coupled_differences", "slice_sensitivities", "wasserstein", "wasserstein_infinity"]
-
-Array = npt.NDArray[np.float64]
+__all__ = ["quantile_differences", "slice_sensitivities", "wasserstein", "wasserstein_infinity"]
 
 _CHUNK_ELEMENTS = 4_000_000
 
@@ -105,7 +104,7 @@ def slice_sensitivities(scenario: AttributeScenario, outputs: Mapping[Any, Array
     return distances
 
 
-def coupled_differences(first: Array, second: Array, direction: Array) -> Array:
+def quantile_differences(first: Array, second: Array, direction: Array) -> Array:
     """Differences of the points that one coupling of two empirical laws matches.
 
     The coupling matches quantiles along `direction`; any coupling bounds what an unsliced adversary can see.
@@ -122,6 +121,9 @@ def coupled_differences(first: Array, second: Array, direction: Array) -> Array:
     one = first[np.argsort(first @ direction, kind="stable")]
     other = second[np.argsort(second @ direction, kind="stable")]
     return one[rows] - other[columns]
+
+
+coupled_differences = quantile_differences  # its name in version 0.1.0
 
 
 def _sorted_wasserstein_infinity(first: Array, second: Array) -> Array:

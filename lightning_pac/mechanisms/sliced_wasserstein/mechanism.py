@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from lightning_pac.cards import Estimate, Guarantee, PrivacyCard
 from lightning_pac.exceptions import PrivacyError
+from lightning_pac.information import Array
 from lightning_pac.ledger import PrivacyLedger
 from lightning_pac.mechanisms.sliced_wasserstein.calibration import (
     SlicedNotion,
@@ -19,14 +19,12 @@ from lightning_pac.mechanisms.sliced_wasserstein.calibration import (
     sliced_cost,
     unsliced_cost,
 )
-from lightning_pac.mechanisms.sliced_wasserstein.distances import coupled_differences, slice_sensitivities
+from lightning_pac.mechanisms.sliced_wasserstein.distances import quantile_differences, slice_sensitivities
 from lightning_pac.randomness import SecureGenerator, release_grid, round_to_grid, secure_generator
 from lightning_pac.scenarios.attribute import AttributeScenario, Query
 from lightning_pac.scenarios.slice_profile import SliceProfile
 
 __all__ = ["SlicedWassersteinMechanism"]
-
-Array = npt.NDArray[np.float64]
 
 STATIC_CURRENCY = "static_pufferfish"
 """One joint release a ledger: costs that rest on W-infinity distances do not add."""
@@ -114,7 +112,7 @@ class SlicedWassersteinMechanism:
         costs = []
         for pair in self.scenario.pairs:
             first, second = (self._outputs[value] for value in pair)
-            couplings = (coupled_differences(first, second, direction) for direction in directions)
+            couplings = (quantile_differences(first, second, direction) for direction in directions)
             costs.append(min(unsliced_cost([matches], self.covariance, self.renyi_order) for matches in couplings))
         return max(costs)
 
@@ -155,7 +153,7 @@ class SlicedWassersteinMechanism:
         return np.asarray(round_to_grid(answer + noise, step), dtype=np.float64)
 
     def card(self) -> PrivacyCard:
-        """What a release by this mechanism promises, and what it does not."""
+        """The promise of a release by this mechanism, and its limits."""
         kind = "joint over the slices" if self.notion == "joint" else "on average over the slices"
         name = f"srpp_{self.notion}_epsilon"
         meaning = (

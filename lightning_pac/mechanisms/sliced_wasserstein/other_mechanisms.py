@@ -1,4 +1,4 @@
-"""What other mechanisms need for the same budget: general Wasserstein, distribution-aware Cauchy, Gaussian DP."""
+"""Other mechanisms at the same budget: general Wasserstein, distribution-aware Cauchy, Gaussian DP."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import maximum_flow
 from scipy.special import eval_legendre, logsumexp
 
-from lightning_pac.mechanisms.sliced_wasserstein.distances import coupled_differences
+from lightning_pac.information import Array
+from lightning_pac.mechanisms.sliced_wasserstein.distances import quantile_differences
 from lightning_pac.scenarios.attribute import AttributeScenario, Query
 
 __all__ = [
@@ -23,8 +24,6 @@ __all__ = [
     "wasserstein_infinity_bound",
     "wasserstein_infinity_exact",
 ]
-
-Array = npt.NDArray[np.float64]
 
 _EXACT_MATCHES = 40_000
 
@@ -125,7 +124,7 @@ def wasserstein_infinity_bound(first: Array, second: Array) -> float:
     norm = float(np.linalg.norm(shift))
     directions = [*np.eye(first.shape[1]), *([shift / norm] if norm else [])]
     return min(
-        float(np.linalg.norm(coupled_differences(first, second, direction), axis=1).max()) for direction in directions
+        float(np.linalg.norm(quantile_differences(first, second, direction), axis=1).max()) for direction in directions
     )
 
 
@@ -189,4 +188,4 @@ def _cauchy_scale(outputs: Mapping[Any, Array], pair: tuple[Any, Any], epsilon: 
 def _weighted_differences(first: Array, second: Array, direction: Array) -> tuple[Array, Array]:
     n, m = len(first), len(second)
     breaks = np.union1d(np.arange(1, n + 1) * m, np.arange(1, m + 1) * n)
-    return coupled_differences(first, second, direction), np.diff(breaks, prepend=0) / (n * m)
+    return quantile_differences(first, second, direction), np.diff(breaks, prepend=0) / (n * m)

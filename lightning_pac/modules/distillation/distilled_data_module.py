@@ -94,7 +94,7 @@ class DistilledDataModule(pl.LightningDataModule):
 
     @property
     def privacy_card(self) -> PrivacyCard:
-        """What is guaranteed for the student.
+        """The guarantees that the student inherits.
 
         Raises:
             RuntimeError: Before the labels were bought.

@@ -15,7 +15,7 @@ from lightning_pac.scenarios import SecretSpace
 
 @dataclass(frozen=True)
 class SavedResponder:
-    """What it takes to open a `PACResponder` for a trained ensemble, in values that a configuration file can hold.
+    """The recipe for opening a `PACResponder` on a trained ensemble, in values that a configuration file can hold.
 
     Attributes:
         checkpoints: The ensemble's checkpoint, or those of its shards.

@@ -9,7 +9,7 @@ KEY = "subset_ensemble"
 
 @dataclass(frozen=True)
 class EnsembleRecord:
-    """What a checkpoint says about the members in it.
+    """The public facts about the members in a checkpoint.
 
     Attributes:
         table_hash: Hash of the pool's public table.

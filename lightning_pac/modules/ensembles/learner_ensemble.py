@@ -26,7 +26,7 @@ from lightning_pac.scenarios import SecretSpace
 
 
 class Learner(Protocol):
-    """What scikit-learn's classifiers and many others are."""
+    """The interface of scikit-learn's classifiers, and of many others."""
 
     def fit(self, features: Any, labels: Any, /) -> Any:
         """Train on some records."""

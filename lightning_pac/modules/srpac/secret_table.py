@@ -105,7 +105,7 @@ class SecretTable(nn.Module):
         return torch.multinomial(self.get_buffer("log_prior").exp(), size, replacement=True)
 
     def candidates(self, decodes: str) -> Tensor:
-        """What a decoder may answer: indices (m,) or features (m, p).
+        """The answers a decoder may give: indices (m,) or features (m, p).
 
         Raises:
             ValueError: If it decodes features and the table has none.

@@ -1,4 +1,4 @@
-"""One round of the game between noise and decoder, apart from whoever runs it."""
+"""One round of the game between noise and decoder, apart from the loop that runs it."""
 
 import math
 from collections.abc import Callable
@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from lightning_pac.accountants import GaussianReference, reference_offset
 from lightning_pac.audits import DecoderLeakage, decoder_leakage
+from lightning_pac.information import Array
 from lightning_pac.mechanisms import OutputLaw, ReleasedMechanism, certify_mechanism, logdet_information
 from lightning_pac.mechanisms.certified import scale_to_bound
-from lightning_pac.mechanisms.variances import Array
 from lightning_pac.modules.srpac.decoders import Decoder
 from lightning_pac.modules.srpac.perturbations import Perturbation
 from lightning_pac.modules.srpac.secret_table import SecretTable
@@ -25,7 +25,7 @@ Penalty = Literal["one_sided", "two_sided"]
 
 
 def budget_penalty(cross_entropy: Tensor, target: float, penalty: Penalty = "one_sided") -> Tensor:
-    r"""What missing the conditional entropy asked for costs the leader.
+    r"""The leader's penalty for missing the conditional entropy asked for.
 
     `"two_sided"` is $(H_c - \hat\beta)^2$. `"one_sided"` is $(\hat\beta - H_c)_+^2$: as printed in the paper, with the
     sign turned, it would punish noise that meets the constraint and let noise pass that does not.
@@ -140,7 +140,7 @@ class StackelbergPlay(nn.Module):
 
     @torch.no_grad()
     def leakage(self, table: SecretTable, num_draws: int = 2048, confidence: float = 0.99) -> DecoderLeakage:
-        """What the decoder finds in fresh releases, as a probability over the table's secrets."""
+        """The decoder's probabilities of the table's secrets, given fresh releases."""
         drawn = table.draw(num_draws)
         noise, _ = self.perturbation.rsample(num_draws)
         candidates, log_prior = table.candidates(self.decoder.decodes), table.get_buffer("log_prior")

@@ -1,4 +1,4 @@
-"""What noise costs the user: functions of draws (n, d) with values (n,)."""
+"""The cost of noise to the user: functions of draws (n, d) with values (n,)."""
 
 import torch
 from torch import Tensor, nn

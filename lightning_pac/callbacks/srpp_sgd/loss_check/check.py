@@ -37,7 +37,7 @@ MEANS_OF_ALL = "a mean over all tokens or targets that count does so, or padding
 
 @dataclass(frozen=True)
 class LossCheck:
-    """What running `training_step` on synthetic records showed.
+    """The outcome of running `training_step` on synthetic records.
 
     Attributes:
         problem: How the loss couples records, or None.
@@ -187,7 +187,7 @@ def _coupled(probe: _Probe, records: list[Any], seed: int) -> tuple[str | None, 
 
 
 def _compare_varied(probe: _Probe, records: list[Any], examples: Sequence[Any]) -> tuple[str | None, str | None, bool]:
-    """What equal records do not show: other lengths, ignored targets, and rows that are no records.
+    """Couplings that equal records do not show: other lengths, ignored targets, and rows that are no records.
 
     Returns:
         The problem found, what only the data could show, and whether rows keep the order of the records.

@@ -1,4 +1,4 @@
-"""Which parameters are clipped together, to which norm, and how much noise each block gets."""
+"""Clipping blocks: the parameters that are clipped together, their norm, and the noise that each block gets."""
 
 import math
 from collections.abc import Mapping

@@ -7,9 +7,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import xlogy
 
-__all__ = ["FixedForest"]
+from lightning_pac.information import Array
 
-Array = npt.NDArray[np.float64]
+__all__ = ["FixedForest"]
 
 
 @dataclasses.dataclass(frozen=True)

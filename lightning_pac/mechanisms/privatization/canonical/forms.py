@@ -8,9 +8,9 @@ import numpy.typing as npt
 from scipy.optimize import linear_sum_assignment
 from typing_extensions import override
 
-__all__ = ["AlignBasis", "AlignClusters", "CanonicalForm", "FixSigns", "SortRows"]
+from lightning_pac.information import Array
 
-Array = npt.NDArray[np.float64]
+__all__ = ["AlignBasis", "AlignClusters", "CanonicalForm", "FixSigns", "SortRows"]
 
 
 class CanonicalForm(ABC):

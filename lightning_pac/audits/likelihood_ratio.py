@@ -65,12 +65,15 @@ def likelihood_ratio_attack(
         world = generator.integers(2, size=runs)
         counts = _draw(sampling, [size for size, _ in groups], scenario.num_records, num_steps, runs, generator)
         shifts = _shifts(counts, groups)
+        # Everything that the attacker sees: the sum of each step, noised, in units of the clipping norm.
         released = np.where(world[:, None] == 0, shifts[0], shifts[1])
         released = released + noise_multiplier * generator.standard_normal(released.shape)
         if hidden:
             ratio = _mixture_ratio(released, groups, sampling.rate, noise_multiplier)  # type: ignore[attr-defined]
         else:
+            # With known draws the worlds differ by a shift, and the test statistic is linear.
             ratio = ((shifts[1] - shifts[0]) * (released - (shifts[0] + shifts[1]) / 2)).sum(axis=1)
+        # Runs in which no differing record was drawn are decided by a coin.
         guess = np.where(ratio == 0, generator.integers(2, size=runs), ratio > 0)
         right += int(np.count_nonzero(guess == world))
     seen = "all noised gradients, but not the draws" if hidden else "all noised gradients and every draw"
@@ -133,6 +136,7 @@ def _draw_passes(
     """Passes over the data in a random order, shape (num_runs, num_steps, num_groups + 1)."""
     num_records, batch_size = int(shares.sum()), int(sampling.expected_batch_size())
     per_pass = sampling.steps_per_epoch(num_records)
+    # Deal the records out batch by batch: what one batch took is missing from the next.
     left = np.broadcast_to(shares, (num_runs, -(-num_steps // per_pass), len(shares))).copy()
     batches = []
     for step in range(per_pass):
@@ -164,6 +168,7 @@ def _mixture_ratio(
     """Log likelihood of world 1 against world 0 when the draws are hidden, shape (num_runs,)."""
     log_likelihoods = []
     for world in (0, 1):
+        # Each step's density is a binomial mixture of shifted Gaussians.
         present = sum(size for size, signs in groups if signs[world])
         sign = next((signs[world] for _, signs in groups if signs[world]), 0)
         drawn = np.arange(present + 1)

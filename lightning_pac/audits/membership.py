@@ -69,6 +69,7 @@ def membership_attack(
     table = space.membership_table()
     correct = (membership_posterior(posteriors, table) > 0.5) == table.T[truth]
     success = float(correct.mean())
+    # Hoeffding over trials: the records of one trial stand and fall together.
     margin = math.sqrt(math.log(2 / (1 - confidence)) / (2 * len(truth)))
     return AttackResult(
         name="bayes_optimal_membership",
@@ -197,10 +198,12 @@ def _step(
     rule: CompositionRule,
     source: Any,
 ) -> Array:
+    # The belief's mass on each class decides the noise, as it does in the engine.
     masses = np.exp(log_beliefs) @ np.eye(num_classes)[inverse]
     whitened, _ = vote_channel(masses, np.full(len(masses), budget), rule)
     signal = np.take_along_axis(whitened, inverse[secrets][:, None, None], axis=1)[:, 0]
     coordinates = signal + source.normal(signal.shape)
+    # Bayes' rule in log space: the log likelihood of the release under each class, up to a constant.
     evidence = np.einsum("nkr,nr->nk", whitened, coordinates) - 0.5 * (whitened**2).sum(axis=2)
     updated = log_beliefs + evidence[:, inverse]
     updated -= updated.max(axis=1, keepdims=True)

@@ -87,6 +87,7 @@ class HockeyStickCurve:
         """An upper bound on the divergence at any epsilon."""
         if epsilon < 0.0:
             return 1.0 - math.exp(epsilon) + math.exp(epsilon) * self.delta(-epsilon)
+        # Convex in e^epsilon: the chord between two grid points lies above the curve.
         index = math.floor(min(epsilon / self.step, float(self.deltas.size - 1)))
         if index == self.deltas.size - 1:
             return float(self.deltas[-1])
@@ -102,6 +103,7 @@ class HockeyStickCurve:
         if index == 0:
             return 0.0
         above, below = float(self.deltas[index - 1]), float(self.deltas[index])
+        # Invert the chord on which the bound crosses delta.
         share = (above - delta) / (above - below)
         return (index - 1) * self.step + math.log1p(share * math.expm1(self.step))
 
@@ -109,6 +111,7 @@ class HockeyStickCurve:
         """The loss of a pair of distributions whose divergence is the chords over every `coarsening`-th point."""
         deltas, step = self.deltas[::coarsening], self.step * coarsening
         losses = np.arange(deltas.size) * step
+        # The second difference of the chords is the mass of the loss at each grid point.
         drops = -np.diff(deltas)
         rise = np.append(0.0, drops / -math.expm1(-step))
         fall = np.append(drops / math.expm1(step), 0.0)
@@ -148,6 +151,7 @@ def backward_induction(releases: Sequence[ReleaseLoss], count: int, step: float)
     ceiling = np.exp(tilt * step * np.arange(size - 1, -1, -1))
     values = np.zeros(size)
     for _ in range(count):
+        # One release further back: the neighbour takes the better direction at every head start.
         futures, error = advance(values)
         values = futures.max(axis=0) * (1.0 + _ROUNDING) + error
         np.minimum(values, ceiling, out=values)
@@ -178,6 +182,7 @@ class _Axis:
         near = self._single([release.part(0.0, limit) for release in releases], limit, False)
         coarse = _Axis(self.step * _FAR_STEPS, (self.size - 1) // _FAR_STEPS + 1, self.tilt)
         far = coarse._single([release.part(limit, math.inf) for release in releases], reach, False)
+        # Weights of the chord between two coarse points, at the fine points in between.
         places = self.step * np.arange(_FAR_STEPS)
         right = np.expm1(-places) / math.expm1(-coarse.step) * np.exp(self.tilt * (coarse.step - places))
         left = (1.0 - np.expm1(-places) / math.expm1(-coarse.step)) * np.exp(-self.tilt * places)
@@ -201,6 +206,8 @@ class _Axis:
         constants = np.array([infinite for _, infinite in parts])[:, None] * np.exp(
             self.tilt * self.step * np.arange(self.size - 1, -1, -1)
         )
+        # Values outside the grid: below it the lowest one, above it the reflection that both orders of a pair
+        # share.
         beyond = self.step * np.arange(1, max(upwards, downwards) + 1)
         before = np.exp(self.tilt * beyond[:downwards][::-1])
         after = (np.exp(-self.tilt * beyond) * -np.expm1(-beyond))[:upwards]
@@ -223,6 +230,7 @@ class _Axis:
         losses = np.clip(release.losses, -downwards * self.step, upwards * self.step)
         beyond = np.minimum(upwards * self.step - release.losses, 0.0)
         masses = release.masses * np.exp(beyond)
+        # Split each loss between its two grid points so that its mass under P and under Q stays what it is.
         index = np.floor(losses / self.step).astype(np.int64)
         share = np.clip(np.expm1(index * self.step - losses) / math.expm1(-self.step), 0.0, 1.0)
         length = downwards + upwards + 2

@@ -106,6 +106,7 @@ def _hockey_sticks(upper: Array, lower: Array, epsilons: Array) -> Array:
     upper, lower = upper[upper > 0], lower[upper > 0]
     with np.errstate(divide="ignore"):
         losses = np.log(upper) - np.log(lower)
+    # Sorted by loss, the positive part is a tail: its sums under both laws are cumulated once for all epsilons.
     order = np.argsort(losses)
     tail_upper = np.append(np.cumsum(upper[order][::-1])[::-1], 0.0)
     tail_lower = np.append(np.cumsum(lower[order][::-1])[::-1], 0.0)

@@ -95,6 +95,7 @@ class MixtureNoise:
         normals = source.normal((size, self.dimension))
         if self.is_gaussian:
             return np.asarray(self.means[0] + normals @ self.loadings[0].T)
+        # Choose the component of every draw first, then colour the normals by it.
         cumulative = np.cumsum(self.weights)
         chosen = np.searchsorted(cumulative, source.uniform(size) * cumulative[-1])
         noise = np.empty_like(normals)

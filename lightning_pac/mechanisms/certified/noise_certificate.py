@@ -61,11 +61,13 @@ def certify_noise(
     if noise.is_gaussian:
         whitened = noise.whiten(table - mass @ table)
         return certify_finite_secret(whitened, mass, confidence, num_draws, generator, device)
+    # Secrets with equal outputs cannot be told apart; fewer points also tighten the range of the divergence.
     points, merged = merge_equal(table, mass)
     if len(points) == 1:
         return Certificate(0.0, 1.0, "quadrature", 0.0)
     source = secure_generator() if generator is None else generator
     bound, estimate = mixture_divergences(points, merged, noise, num_draws, source).bound(1 - confidence)
+    # A bound that is certain is preferred to one that holds with a probability, where it is no larger.
     certain = logdet_information(np.cov(points.T, aweights=merged, ddof=0).reshape(noise.dimension, -1), noise)
     if certain <= bound:
         return Certificate(certain, 1.0, "logdet", estimate)
@@ -93,6 +95,7 @@ def logdet_information(covariance: npt.ArrayLike, noise: MixtureNoise) -> float:
     matrix = np.asarray(covariance, dtype=np.float64)
     bound = 0.0
     for component, weight in enumerate(noise.weights):
+        # Whitening both sides keeps the product symmetric, so that its eigenvalues are real.
         half = noise.whiten(matrix, component)
         ratio = noise.whiten(half.T, component)
         eigenvalues = np.maximum(np.linalg.eigvalsh((ratio + ratio.T) / 2), 0.0)
@@ -119,6 +122,7 @@ def bounded_output_information(radius: float, noise: MixtureNoise) -> float:
     for weight, loading in zip(noise.weights, noise.loadings, strict=True):
         variances = np.sort(np.linalg.svd(loading, compute_uv=False) ** 2)
         counts = np.arange(1, len(variances) + 1)
+        # Water-filling: the common level if the k quietest directions share the signal, for every k.
         levels = (radius**2 + np.cumsum(variances)) / counts
         filled = int(counts[levels > variances][-1])
         level = levels[filled - 1]
@@ -134,6 +138,7 @@ def scale_to_bound(noise: MixtureNoise, budget: float, bound: Callable[[MixtureN
     while bound(noise.scaled(math.exp(low))) <= budget:
         low -= 1.0
     root = brentq(lambda log: bound(noise.scaled(math.exp(log))) - budget, low, high, xtol=1e-12)
+    # The root is exact to rounding only: step to the safe side of it.
     while bound(noise.scaled(math.exp(root))) > budget:
         root += 1e-10
     return noise.scaled(math.exp(root))
@@ -195,6 +200,7 @@ def mixture_divergences(
     for start in range(0, num_draws, step):
         rows = slice(start, min(start + step, num_draws))
         size = rows.stop - start
+        # Draw a secret and its release, then the divergence of the posterior that the release leads to.
         secrets = np.minimum(np.searchsorted(cumulative, generator.uniform(size) * cumulative[-1]), len(points) - 1)
         evidence = _log_likelihoods(centred[secrets] + noise.sample(size, generator), centred, noise)
         largest = evidence.max(axis=1, keepdims=True)

@@ -52,6 +52,7 @@ def sliced_wasserstein_correction(
     size, dimension = whitened.shape
     directions = (secure_generator() if generator is None else generator).normal((dimension, num_slices))
     directions /= np.linalg.norm(directions, axis=0)
+    # In one dimension the optimal transport matches sorted draws with the normal's quantiles.
     quantiles = ndtri((np.arange(size) + 0.5) / size)
     distances = ((np.sort(whitened @ directions, axis=0) - quantiles[:, None]) ** 2).mean(axis=0)
     return Estimate(
@@ -88,11 +89,13 @@ def transport_critic(releases: Array, mean: Array, covariance: Array, bound: flo
     for column in whitened.T:
         knots = np.quantile(column, probabilities)
         grid = np.linspace(knots[0] - 1, knots[-1] + 1, 4 * _KNOTS)
+        # Outside the outermost quantiles the displacement stays what it is there.
         slope = np.where(
             grid < knots[0],
             knots[0] - normal[0],
             np.where(grid > knots[-1], knots[-1] - normal[-1], grid - np.interp(grid, knots, normal)),
         )
+        # The potential is the integral of the displacement, by the trapezoidal rule.
         potential = np.concatenate([[0.0], np.cumsum((slope[1:] + slope[:-1]) / 2 * np.diff(grid))])
         tables.append((grid, potential - np.interp(column, grid, potential).mean()))
 
@@ -120,6 +123,7 @@ def density_critic(releases: Array, mean: Array, covariance: Array, bound: float
     whitened = _whiten(releases, mean, covariance)
     edges = np.linspace(-_REACH, _REACH, _BINS + 1)
     centres, width = (edges[1:] + edges[:-1]) / 2, edges[1] - edges[0]
+    # Silverman's rule of thumb, in bins.
     bandwidth = 0.9 * len(whitened) ** -0.2 / width
     reference = np.exp(-(centres**2) / 2) / math.sqrt(2 * math.pi)
     tables = []

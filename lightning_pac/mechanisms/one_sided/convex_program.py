@@ -57,6 +57,8 @@ class HybridRenyiProgram:
         return np.asarray(state.p / state.p.sum())
 
     def _reach(self, start: Array, goal: float) -> "_State":
+        # Phase one: start strictly inside the cones, and relax both constraints by a level that is then
+        # pushed down.
         logs = np.log(start)
         summands = [
             np.exp(self.order * logs[1:] + (1.0 - self.order) * logs[:-1]) * 1.5 + start[1:] * 1e-3,
@@ -84,6 +86,7 @@ class HybridRenyiProgram:
             direction, decrement = self._newton(state, linear, level_weight)
             if not decrement > 1e-3:
                 break
+            # Steps are relative, so one of 1 / largest would take an entry to zero.
             largest = max(float(np.max(-direction.p)), *(float(np.max(-change)) for change in direction.summands))
             step = min(1.0, 0.95 / max(1e-300, largest))
             least = self._least_slack(state)
@@ -103,6 +106,7 @@ class HybridRenyiProgram:
         return state
 
     def _newton(self, state: "_State", linear: Array, level_weight: float) -> "tuple[_Direction, float]":
+        # Both constraints read the noise from their own end; their cones couple neighbours only.
         p = state.p
         gradient, diagonal, stiffness = linear * p, np.zeros_like(p), np.zeros(p.size - 1)
         sides = [self._side(state, reverse) for reverse in (False, True)]
@@ -114,6 +118,7 @@ class HybridRenyiProgram:
         rank_diagonal = [1.0 + float(side.weights @ (side.weights / side.cones.curvature)) for side in sides]
         rank_right = [float(side.weights @ (side.summand_gradient / side.cones.curvature)) for side in sides]
         levels = [1.0 / side.slack for side in sides]
+        # The two constraints' sums add a rank-one term each to the tridiagonal Hessian.
         system = _Bordered(gradient, diagonal, stiffness, np.column_stack(ranks), p)
         unknowns, d = system.solve(
             np.array(rank_diagonal),
@@ -124,6 +129,7 @@ class HybridRenyiProgram:
         # The squared Newton decrement as a sum of squares: -gradient @ direction cancels to nothing near the optimum.
         decrement = float(np.square(unknowns[: len(ranks)]).sum() + diagonal @ d**2 + stiffness @ np.diff(d) ** 2)
         changes = []
+        # Recover the steps of the summands that were eliminated.
         for side, unknown in zip(sides, unknowns, strict=False):
             own = -(side.summand_gradient + side.weights * unknown) / side.cones.curvature
             decrement += float(side.cones.curvature @ own**2)
@@ -139,6 +145,8 @@ class HybridRenyiProgram:
         ceiling = self._ceiling(float(p[0]))
         slack = ceiling + state.level - float(summand.sum())
         tail = float(p[0]) / (self.delta - self.compositions * float(p[0]))
+        # The barrier -ln(slack) of `sum(s) <= ceiling + level`, where the ceiling falls as the tail p_0 takes
+        # from delta.
         weights = summand / slack
         rank = np.zeros_like(p)
         rank[:-1] -= cones.from_left * weights
@@ -162,6 +170,7 @@ class HybridRenyiProgram:
         for reverse, summand in zip((False, True), state.summands, strict=True):
             side = slice(None, None, -1) if reverse else slice(None)
             q, s = p[side], summand[side]
+            # The power cone `s_i >= p_i^a p_{i-1}^{1-a}` is inside where the margin is positive.
             margin = _margin(q, s, self.order)
             slack = self._ceiling(float(q[0])) + state.level - float(summand.sum())
             if not (margin.min() > 0.0 and slack > 0.0):
@@ -276,6 +285,7 @@ class _Bordered(NamedTuple):
     ) -> tuple[Array, Array]:
         """Return the unknowns (one for each rank, the multiplier, the level if it moves) and the step in p."""
         count = rank_diagonal.size
+        # Schur complement: solve the tridiagonal block by Cholesky, then the few bordering unknowns densely.
         border = np.column_stack([self.ranks, self.p])
         banded = np.zeros((2, self.p.size))
         banded[0, 1:] = -self.stiffness

@@ -125,6 +125,7 @@ def optimal_channel(states: npt.ArrayLike, prior: npt.ArrayLike, cost: npt.Array
     whole = nearest if abs(budget - nearest) <= 1e-12 * nearest else None
     bounds = np.zeros(costs.shape[1])
     if whole is not None:
+        # `bounds[j]` is the largest probability in column j; their sum is e^leakage.
         bounds[_choose(true, weights, costs, whole)[0]] = 1.0
     else:
         low = math.floor(budget)
@@ -164,6 +165,7 @@ def _choose(states: npt.NDArray[np.int64], prior: Array, cost: Array, count: int
         total = segment + best[None, 1:]
         following.append(np.argmin(total, axis=1))
         best = np.append(total[np.arange(size), following[-1]], 0.0)
+    # Walk the choices back from the first state upwards.
     chosen, position = [], 0
     for choice in reversed(following):
         if position >= size:
@@ -177,6 +179,7 @@ def _fill(states: npt.NDArray[np.int64], bounds: Array) -> Array:
     """Water filling: from its own state upwards each input takes what a column still allows."""
     columns = np.arange(bounds.size)
     allowed = np.where(columns[None, :] >= states[:, None], bounds[None, :], 0.0)
+    # The running total, cut at one, is the distribution function of each row.
     filled = np.minimum(np.cumsum(allowed, axis=1), 1.0)
     transition: Array = np.diff(filled, axis=1, prepend=0.0)
     return np.asarray(transition / transition.sum(axis=1, keepdims=True))

@@ -94,6 +94,7 @@ class ComposedRelease:
             found[order] = p
             return float(self._moments @ p)
 
+        # Refine the best of a few orders by a short search on a logarithmic axis, from its own noise.
         center = math.log(best - 1.0)
         minimize_scalar(moment, bounds=(center - 0.25, center + 0.25), method="bounded", options={"maxiter": 5})
         return min(found.values(), key=lambda p: float(self._moments @ p))
@@ -130,6 +131,7 @@ class ComposedRelease:
             found[log_target] = p
             return math.log(max(self.epsilon(p), 1e-9) / epsilon)
 
+        # Bracket the target at which the exact epsilon meets the budget: hybrid RDP overstates it.
         low = math.log(epsilon)
         while excess(low) > 0.0:
             low -= 0.1
@@ -144,6 +146,7 @@ class ComposedRelease:
         while excess(high) < 0.0:
             low, high = high, high - excess(high) + 0.02
         brentq(excess, low, high, xtol=2e-4, rtol=1e-6)
+        # The root is inexact; of all noises met on the way take the best one that is private.
         private = [p for p in found.values() if self.epsilon(p) <= epsilon]
         return min(private, key=lambda p: float(self._moments @ p)) if private else None
 
@@ -202,6 +205,7 @@ class ComposedRelease:
         def excess(log_scale: float) -> float:
             return math.log(float(bell(log_scale)[0]) / tail)
 
+        # The tail grows with the scale: find the scale at which it takes its share.
         low, high = math.log(center / 30.0), math.log(100.0 * center)
         if excess(high) < 0.0 or excess(low) > 0.0:
             return None

@@ -38,6 +38,7 @@ def optimal_release(epsilon: float, delta: float) -> Array:
     probabilities = []
     below, above = 0.0, 1.0  # F and 1 - F, each exact where it is small
     while above > 0.0:
+        # The next step of F allowed by the ratio to the mass below, and by the ratio to the mass above.
         rise = math.expm1(epsilon) * below + delta
         fall = (1.0 - shrinkage) * above + shrinkage * delta
         step = min(rise, fall, above)
@@ -78,6 +79,8 @@ def linear_program_release(epsilon: float, delta: float, max_value: int, sensiti
         for upper, lower in ((here, there), (there, here)):
             rows.append(upper - growth * lower)
             columns.append(outputs)
+    # One slack a row holds the positive part of `p_y - e^eps p_{y-shift}`; each direction's slacks sum to delta
+    # at most.
     excess = vstack(rows)
     total = excess.shape[0]
     sums = np.zeros((len(columns), total))
@@ -119,6 +122,7 @@ def theorem_1_release(epsilon: float, delta: float) -> Array:
         75.385
     """
     ratio = math.exp(epsilon)
+    # The turning point of Theorem 1, then the falling side, rescaled to the mass that is left.
     omega = math.ceil(math.log(2.0 / (ratio + 1.0) + (ratio - 1.0) / (delta * (ratio + 1.0))) / epsilon)
     rising = delta * np.exp(epsilon * np.arange(omega))
     left = 1.0 - rising.sum()

@@ -190,6 +190,7 @@ def calibrate_gaussian(
     matrix = _check_outputs(outputs)
     if not (math.isfinite(budget) and budget > 0):
         raise ValueError(f"A mutual information budget must be positive and finite, got {budget!r}.")
+    # Secrets whose outputs are equal share one row: what counts is the law of the output.
     distinct, mass = merge_equal(matrix, check_weights(weights, len(matrix)))
     entropy = float(-(mass * np.log(mass)).sum())
     if len(distinct) == 1:
@@ -230,6 +231,7 @@ def _coordinate(outputs: Array, mass: Array, budget: float, basis: npt.ArrayLike
     axes = None if basis is None else np.asarray(basis, dtype=np.float64)
     dimension = outputs.shape[1]
     if axes is not None:
+        # An oblique basis would correlate the coordinates that the rule takes for independent.
         error = np.abs(axes.T @ axes - np.eye(dimension)).max() if axes.shape == (dimension, dimension) else math.inf
         if error > 1e-9:
             raise ValueError(f"basis must be an orthonormal {dimension} x {dimension} matrix, got shape {axes.shape}.")

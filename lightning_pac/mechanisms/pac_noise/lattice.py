@@ -111,10 +111,12 @@ def calibrate_lattice(outputs: npt.ArrayLike, budget: float, weights: npt.ArrayL
     def excess(logit: float) -> float:
         return lattice_information(distinct, merged, -math.log1p(math.exp(-logit))) - budget
 
+    # Bracket the root on the logit of the ratio, on which both ends are far from 0 and 1.
     low, high = -40.0, 1.0
     while excess(high) > 0:
         high += 2.0
     root = brentq(excess, low, high, xtol=1e-12, rtol=1e-14) if excess(low) > 0 else low
+    # The root is exact to rounding only: step to the private side.
     while excess(root) > 0:
         root += 1e-11
     ratio = 1 / (1 + math.exp(-root))
@@ -134,6 +136,8 @@ def lattice_information(outputs: npt.NDArray[np.int64], mass: Array, log_ratio: 
         weight = np.ones(len(shown))
         # The two ends stand for their tails, in which the posterior stays what it is there.
         weight[(shown == first) | (shown == last)] = 1 / (1 - ratio)
+        # Average over secrets of the divergence of the posterior, weighted by the probability of what is
+        # shown.
         log_total = logsumexp(log_likelihood + np.log(mass), axis=1, keepdims=True)
         told = (mass * _excess(log_likelihood - log_total)).sum(axis=1)
         total += float((weight * np.exp(log_total[:, 0]) * told).sum())

@@ -124,6 +124,7 @@ class Belief:
         np.exp(self._log, out=self.current)
 
     def _set_log(self, log_weights: Array) -> None:
+        # Subtracting the largest keeps the sum of exponentials from over- and underflowing.
         largest = log_weights.max()
         weights = np.exp(log_weights - largest)
         total = weights.sum()
@@ -148,6 +149,7 @@ class TwoClassChannel:
 
     def update(self, value: list[float]) -> None:
         """Condition the belief on a released vector."""
+        # ln N(value; one-hot vector) of either class, without the part that both share.
         evidence = (value[0] - value[1]) * self._half * self._half
         self._belief.multiply_classes(self._inverse, self.masses, [evidence, -evidence])
 
@@ -171,6 +173,7 @@ class ThreeClassChannel:
     def update(self, value: list[float]) -> None:
         """Condition the belief on a released vector."""
         (x, y, z), ((a, b), (c, d), (e, f)) = value, self._whitened
+        # Coordinates of the release in units of the deviations, then `w.x - |w|^2/2` for each class.
         one, other = a * x + c * y + e * z, b * x + d * y + f * z
         evidence = [first * (one - first / 2) + second * (other - second / 2) for first, second in self._whitened]
         self._belief.multiply_classes(self._inverse, self.masses, evidence)

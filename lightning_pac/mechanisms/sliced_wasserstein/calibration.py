@@ -160,6 +160,8 @@ def optimized_covariance(
     def objective(parameters: Array) -> tuple[float, Array]:
         return _log_power(parameters, (rows, columns), sensitivities, profile, epsilon, renyi_order, notion, floor)
 
+    # From the isotropic shape; whatever the search returns is rescaled to meet the budget, or dropped if it is
+    # worse.
     start = np.eye(dimension)[rows, columns]
     best = minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": 500})
     shape = covariance_of(best.x)
@@ -261,6 +263,7 @@ def _log_power(
     sharpness = 200.0 / epsilon
     pair_weights = np.exp(sharpness * (pair_costs - pair_costs.max()))
     pair_weights /= pair_weights.sum()
+    # Chain rule: from the costs to the shape, to the factor's product before it was normalized, to the factor.
     influence = (pair_weights[:, None] * slice_weights * costs).sum(axis=0)
     by_shape = -(directions.T * (influence / variances)) @ directions / influence.sum()
     by_raw = (1 - floor) * dimension * (by_shape / trace - np.eye(dimension) * (by_shape * raw).sum() / trace**2)

@@ -135,6 +135,8 @@ def _sorted_wasserstein_infinity(first: Array, second: Array) -> Array:
     """
     small, large = (first, second) if first.shape[-1] <= second.shape[-1] else (second, first)
     few, many = small.shape[-1], large.shape[-1]
+    # Points of the larger sample that share mass with the i-th of the smaller: from i m/n to (i + 1) m/n, in
+    # whole numbers.
     steps = np.arange(few, dtype=np.int64)
     begin = steps * many // few
     end = -((-(steps + 1) * many) // few) - 1

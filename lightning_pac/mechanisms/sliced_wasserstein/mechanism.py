@@ -112,6 +112,8 @@ class SlicedWassersteinMechanism:
         costs = []
         for pair in self.scenario.pairs:
             first, second = (self._outputs[value] for value in pair)
+            # Any coupling bounds the cost; sorting along a direction gives one that is nearly optimal
+            # along it.
             couplings = (quantile_differences(first, second, direction) for direction in directions)
             costs.append(min(unsliced_cost([matches], self.covariance, self.renyi_order) for matches in couplings))
         return max(costs)
@@ -148,6 +150,7 @@ class SlicedWassersteinMechanism:
                 if ledger is not self._ledger:
                     ledger.close()
         generator = self._generator or secure_generator()
+        # The grid follows the smallest deviation of the noise in any direction.
         noise = generator.normal(answer.shape) @ self._factor.T
         step = release_grid(float(np.sqrt(np.linalg.eigvalsh(self.covariance)[0])))
         return np.asarray(round_to_grid(answer + noise, step), dtype=np.float64)

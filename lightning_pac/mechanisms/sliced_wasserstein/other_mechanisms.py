@@ -141,6 +141,7 @@ def wasserstein_infinity_exact(first: Array, second: Array) -> float:
     """
     n, m = len(first), len(second)
     distances = np.linalg.norm(first[:, None, :] - second[None, :, :], axis=2)
+    # The answer is one of the pairwise distances: bisect them by feasibility.
     radii = np.unique(distances)
     low, high = 0, len(radii) - 1
     while low < high:
@@ -155,6 +156,7 @@ def wasserstein_infinity_exact(first: Array, second: Array) -> float:
 def _all_mass_moves(allowed: npt.NDArray[np.bool_], n: int, m: int) -> bool:
     rows, columns = np.nonzero(allowed)
     source, sink = n + m, n + m + 1
+    # A transport problem in whole units: n units leave each of the m points, m arrive at each of the n.
     tails = np.concatenate([np.full(n, source), rows, n + np.arange(m)])
     heads = np.concatenate([np.arange(n), n + columns, np.full(m, sink)])
     capacity = np.concatenate([np.full(n, m), np.full(len(rows), min(n, m)), np.full(m, n)]).astype(np.int32)
@@ -177,6 +179,7 @@ def _cauchy_scale(outputs: Mapping[Any, Array], pair: tuple[Any, Any], epsilon: 
             divergences = cauchy_renyi_divergence(matches / np.exp(log_scale), order).sum(axis=1)
             return float(logsumexp((order - 1) * divergences, b=masses) / (order - 1)) - epsilon
 
+        # The divergence depends on shift over scale, so the scale is bracketed around the largest shift.
         reach = np.log(np.abs(matches).max())
         low, high = reach - 20.0, reach + 20.0
         if excess(low) <= 0:

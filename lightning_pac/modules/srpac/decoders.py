@@ -62,6 +62,7 @@ class Decoder(nn.Module, ABC):
             candidates: What the decoder decodes, for each possible secret: shape (m,) or (m, p).
             log_prior: Shape (m,).
         """
+        # In chunks: the scores of all candidates for all releases may not fit into memory.
         width = max(1, candidates[0].numel(), release.shape[1])
         rows = max(1, _CHUNK_VALUES // (len(candidates) * width))
         parts = []

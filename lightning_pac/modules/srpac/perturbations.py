@@ -188,6 +188,7 @@ class LowRankGaussian(Perturbation):
 
     @override
     def shape(self) -> tuple[Tensor, Tensor, Tensor]:
+        # The diagonal keeps the covariance of full rank, so that the density exists.
         covariance = self.factor @ self.factor.T + torch.diag((2 * self.log_deviations).exp())
         return self._single(torch.linalg.cholesky(covariance))
 
@@ -217,6 +218,7 @@ class GaussianMixture(Perturbation):
     @override
     def shape(self) -> tuple[Tensor, Tensor, Tensor]:
         log_weights = torch.log_softmax(self.logits, dim=0)
+        # Centred, so that the noise has mean 0 whatever the optimizer does.
         means = self.means - log_weights.exp() @ self.means
         return log_weights, means, torch.tril(self.lower, -1) + torch.diag_embed(self.log_diagonal.exp())
 
@@ -239,6 +241,7 @@ class TaskSubspaceGaussian(Perturbation):
         basis = torch.as_tensor(task_basis, dtype=torch.float32)
         if basis.ndim != 2 or len(basis) != dimension or not 1 <= basis.shape[1] < dimension:
             raise ValueError(f"task_basis must have shape (d, t) with d = {dimension} > t, got {tuple(basis.shape)}.")
+        # The left singular vectors span the subspace first and its complement after.
         left, sizes, _ = torch.linalg.svd(basis, full_matrices=True)
         if not sizes[-1] > 1e-6 * sizes[0]:
             raise ValueError("The vectors of task_basis must be linearly independent.")

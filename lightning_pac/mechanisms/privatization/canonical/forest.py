@@ -147,6 +147,7 @@ class FixedForest:
             place = 2 * place + (values >= thresholds[2**level - 1 + place])
         counts = np.zeros((2**self.depth, self.num_classes))
         np.add.at(counts, (place, labels), 1.0)
+        # A few records of uniform class keep a nearly empty leaf from jumping with one record.
         shares = counts + self.leaf_weight / self.num_classes
         return np.concatenate([thresholds, (shares / shares.sum(axis=1, keepdims=True)).ravel()])
 
@@ -154,11 +155,13 @@ class FixedForest:
         if len(values) == 0:
             return 0.0
         candidates = np.unique(values) if self.step is None else _grid(self.step)
+        # Class counts below every candidate, from one sort and a running sum.
         ranks = np.argsort(values, kind="stable")
         one_hot = np.eye(self.num_classes)[labels[ranks]]
         below = np.concatenate([np.zeros((1, self.num_classes)), np.cumsum(one_hot, axis=0)])
         left = below[np.searchsorted(values[ranks], candidates, side="left")]
         disorder = (_weighted_entropy(left) + _weighted_entropy(below[-1] - left)) / len(values)
+        # A threshold is stable if those beside it are good as well.
         padded = np.pad(disorder, 1, mode="reflect") if len(disorder) > 1 else np.repeat(disorder, 3)
         around = (padded[:-2] + padded[2:]) / 2
         blended = (1 - self.neighbor_weight) * disorder + self.neighbor_weight * around

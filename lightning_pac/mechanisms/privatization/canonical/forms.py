@@ -60,6 +60,8 @@ class AlignClusters(CanonicalForm):
     def __call__(self, output: npt.ArrayLike) -> Array:
         centers = _like(output, self.public)
         assert self.public is not None
+        # One to one: matching every centre to its nearest reference could use one twice and leave another
+        # out.
         distances = ((centers[:, None] - self.public) ** 2).sum(axis=2)
         rows, places = linear_sum_assignment(distances)
         ordered = np.empty_like(centers)

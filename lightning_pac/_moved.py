@@ -80,6 +80,7 @@ MODULES = {
     "mechanisms.votes": "mechanisms.responses.votes",
     "mechanisms.wasserstein": "mechanisms.sliced_wasserstein.distances",
     "mechanisms.wasserstein_baselines": "mechanisms.sliced_wasserstein.other_mechanisms",
+    "scenarios.secret_index": "scenarios.secret_space",
     "modules.distilled_data_module": "modules.distillation.distilled_data_module",
     "modules.ensemble_record": "modules.ensembles.ensemble_record",
     "modules.learner_ensemble": "modules.ensembles.learner_ensemble",

@@ -6,12 +6,13 @@ All functions work in log space and are vectorized over leading axes; laws lie a
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import logsumexp, xlogy
 
-__all__ = ["Array", "binary_kl", "entropy", "kl_divergence", "renyi_divergence"]
+__all__ = ["Array", "binary_kl", "check_budget", "entropy", "kl_divergence", "renyi_divergence"]
 
 Array = npt.NDArray[np.float64]
 """An array of double-precision numbers."""
@@ -44,6 +45,24 @@ def binary_kl(p: npt.ArrayLike, q: npt.ArrayLike) -> Array:
     degenerate = (second == 0) | (second == 1)
     divergence: Array = np.where(degenerate, np.where(difference == 0, 0.0, math.inf), value)[()]
     return divergence
+
+
+def check_budget(budget: float | npt.NDArray[Any]) -> None:
+    """Refuse a budget of mutual information that is none.
+
+    Args:
+        budget: In nats: a number, or an array of any shape.
+
+    Raises:
+        ValueError: If it is not positive and finite throughout.
+    """
+    if isinstance(budget, int | float):  # asked for every answer of a responder
+        positive = 0 < budget < math.inf
+    else:
+        values = np.asarray(budget, dtype=np.float64)
+        positive = bool(((values > 0) & (values < math.inf)).all())
+    if not positive:
+        raise ValueError(f"A mutual information budget must be positive and finite, got {budget!r}.")
 
 
 def entropy(weights: npt.ArrayLike) -> Array:

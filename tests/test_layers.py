@@ -11,7 +11,7 @@ import lightning_pac
 ROOT = pathlib.Path(lightning_pac.__file__).parent
 LAYERS = [
     {"exceptions", "_moved"},
-    {"information", "randomness", "cards"},
+    {"information", "randomness", "cards", "_durable_files"},
     {"ledger"},
     {"scenarios"},
     {"accountants"},

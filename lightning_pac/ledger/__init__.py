@@ -4,6 +4,7 @@ from lightning_pac.ledger.account import Charge, LedgerAccount, check_amount
 from lightning_pac.ledger.array_codec import pack_arrays, smallest_integers, unpack_arrays
 from lightning_pac.ledger.attempts import Attempt, TrainingAttempt
 from lightning_pac.ledger.currencies import describe_currency
+from lightning_pac.ledger.handle import LedgerArgument, LedgerHandle
 from lightning_pac.ledger.ledger import BudgetChange, PrivacyLedger
 from lightning_pac.ledger.transcript import (
     Payment,
@@ -19,6 +20,8 @@ __all__ = [
     "BudgetChange",
     "Charge",
     "LedgerAccount",
+    "LedgerArgument",
+    "LedgerHandle",
     "Payment",
     "PrivacyLedger",
     "ResponseTranscript",

@@ -1,13 +1,11 @@
 """The training journal: every optimizer step is on record before its noise is drawn."""
 
+import sqlite3
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from lightning_pac.exceptions import LedgerError
 from lightning_pac.ledger.storage import LedgerStorage
-
-if TYPE_CHECKING:
-    from lightning_pac.ledger.account import LedgerAccount
 
 __all__ = ["Attempt", "TrainingAttempt"]
 
@@ -34,6 +32,18 @@ class Attempt:
         return self.first_step + self.num_steps
 
 
+class Payer(Protocol):
+    """What an attempt needs of the account that pays (a `LedgerAccount`)."""
+
+    @property
+    def id(self) -> int: ...
+
+    @property
+    def name(self) -> str: ...
+
+    def add(self, connection: sqlite3.Connection, cost: float, num_charges: int) -> float: ...
+
+
 class TrainingAttempt:
     """One start or restart of a training run; `LedgerAccount.start_attempt` makes it.
 
@@ -46,7 +56,7 @@ class TrainingAttempt:
         first_step: Global optimizer step at which it starts.
     """
 
-    def __init__(self, account: "LedgerAccount", storage: LedgerStorage, first_step: int) -> None:
+    def __init__(self, account: Payer, storage: LedgerStorage, first_step: int) -> None:
         if first_step < 0:
             raise ValueError(f"first_step must be at least 0, got {first_step}.")
         self._account = account

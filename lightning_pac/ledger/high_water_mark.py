@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from lightning_pac._durable_files import replace_file
 from lightning_pac.exceptions import LedgerError, LedgerMismatchError
 from lightning_pac.ledger.writer_lock import WriterLock
 
@@ -104,27 +105,7 @@ class HighWaterMark:
         text = f"{self._prefix}{str(self._value).rjust(WIDTH)}}}\n"
         if self._path.read_text() == text:
             return
-        replacement = self._path.with_name(self._path.name + ".new")
-        replacement.unlink(missing_ok=True)
-        descriptor = os.open(replacement, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            os.write(descriptor, text.encode())
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        os.replace(replacement, self._path)
-        flush_folder(self._path.parent)
-
-
-def flush_folder(folder: Path) -> None:
-    """Makes a renamed or new file in the folder durable, where the system can open folders."""
-    if os.name != "posix":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        replace_file(self._path, text)
 
 
 def _flush(descriptor: int) -> None:

@@ -234,6 +234,17 @@ class PrivacyLedger:
         )
         return tuple(BudgetChange(*row) for row in rows)
 
+    def try_writing(self) -> None:
+        """Writes a note that counts nothing, to see whether a charge could be written.
+
+        Raises:
+            LedgerError: If it cannot.
+        """
+        with self._storage.transaction() as connection:
+            connection.execute(
+                "INSERT OR REPLACE INTO meta VALUES ('last_trial', strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))"
+            )
+
     def close(self) -> None:
         """Closes the file and lets another writer in, unless others in this process share it (see `ensure`)."""
         self._holders -= 1

@@ -11,8 +11,13 @@ from lightning_pac.scenarios.sampling import (
     as_stretches,
     sampling_from_dict,
 )
-from lightning_pac.scenarios.secret_index import SecretIndex
-from lightning_pac.scenarios.secret_space import BalancedSubsets, ComplementaryHalves, SecretSpace, SubsetTable
+from lightning_pac.scenarios.secret_space import (
+    BalancedSubsets,
+    ComplementaryHalves,
+    SecretIndex,
+    SecretSpace,
+    SubsetTable,
+)
 from lightning_pac.scenarios.slice_profile import SliceProfile
 from lightning_pac.scenarios.two_world import Adjacency, LabelWorlds, TwoWorldScenario
 

@@ -1,4 +1,4 @@
-"""Finite secret spaces: which subset of a pool of records a computation was run on."""
+"""Finite secret spaces: which subset of a pool of records a computation was run on, and the index of the one it was."""
 
 import dataclasses
 import functools
@@ -6,18 +6,48 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from lightning_pac.scenarios.secret_index import SecretIndex, create_secret, read_secret
+from lightning_pac.randomness import secure_generator
+from lightning_pac.scenarios.secret_file import KEY_BYTES, SecretContent, create_secret_file, read_secret_file
 
-__all__ = ["BalancedSubsets", "ComplementaryHalves", "SecretSpace", "SubsetTable"]
+__all__ = ["BalancedSubsets", "ComplementaryHalves", "SecretIndex", "SecretSpace", "SubsetTable"]
 
 MAX_SUBSETS = 2**16
 CACHE_BYTES = 2**28
 CHUNK_VALUES = 2**22
+
+
+class SecretIndex:
+    """The index of the secret subset, as read from its file; it never shows itself.
+
+    `operator.index(secret)` gives the number to the code that needs it. `repr`, `str` and formatting do not, and it
+    cannot be pickled, so it reaches no log, checkpoint or worker process by accident.
+
+    Attributes:
+        space: The public space that the index was drawn from.
+        path: The file, readable by its owner only.
+        key: 32 random bytes that key the chain of the ledger.
+    """
+
+    def __init__(self, index: int, space: "SecretSpace", key: bytes, path: Path) -> None:
+        self._index = index
+        self.space = space
+        self.key = key
+        self.path = path
+
+    def __index__(self) -> int:
+        return self._index
+
+    def __repr__(self) -> str:
+        return f"SecretIndex(path={str(self.path)!r})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("A SecretIndex cannot be pickled: open its file with load_secret where it is needed.")
 
 
 class SecretSpace(ABC):
@@ -84,8 +114,12 @@ class SecretSpace(ABC):
 
         Raises:
             FileExistsError: If the file exists: a secret is drawn once, use `load_secret`.
+            LedgerError: If the file cannot be written; there is then none.
         """
-        return create_secret(Path(path), self)
+        generator = secure_generator()
+        content = SecretContent(generator.choice(self.prior), generator.bytes(KEY_BYTES), self.table_hash)
+        create_secret_file(Path(path), content, self.num_secrets)
+        return SecretIndex(content.index, self, content.key, Path(path))
 
     def load_secret(self, path: str | Path) -> SecretIndex:
         """Open the secret that `draw_secret` wrote.
@@ -97,7 +131,8 @@ class SecretSpace(ABC):
             LedgerMismatchError: If the file belongs to another table.
             LedgerError: If the file is damaged or others may read it.
         """
-        return read_secret(Path(path), self)
+        content = read_secret_file(Path(path), self.table_hash, self.num_secrets)
+        return SecretIndex(content.index, self, content.key, Path(path))
 
     def _blocks(self) -> Iterator[npt.NDArray[np.bool_]]:
         """The table in consecutive blocks of records, so that no more than a few megabytes are unpacked at once."""

@@ -2,10 +2,8 @@
 
 import hashlib
 import json
-import os
 import re
 import secrets
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -15,6 +13,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from lightning_pac._durable_files import replace_file
 from lightning_pac.ledger import check_amount
 
 __all__ = ["APIKey", "APIKeys"]
@@ -159,7 +158,7 @@ class APIKeys:
                     )
                 keys = {} if stamp is None else _read(path)
                 yield keys
-                _write_durably(path, json.dumps([asdict(key) for key in keys.values()], indent=2))
+                replace_file(path, json.dumps([asdict(key) for key in keys.values()], indent=2))
         except Timeout as error:
             raise OSError(
                 f"{self.path} was locked for {_SECONDS_FOR_THE_LOCK:g} s by another process that changes keys: try "
@@ -198,23 +197,3 @@ def _read(path: Path) -> dict[str, APIKey]:
         return keys
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ValueError(f"{path} is not a file of API keys ({error}): `lightning-pac keys add` writes one.") from error
-
-
-def _write_durably(path: Path, text: str) -> None:
-    """Replace a file by one that is on the disk; killed or refused on the way, it leaves the old one."""
-    descriptor, partial = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)  # mode 0600
-    try:
-        with os.fdopen(descriptor, "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except BaseException:
-        os.unlink(partial)
-        raise
-    if os.name == "posix":
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)

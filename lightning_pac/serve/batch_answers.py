@@ -19,7 +19,6 @@ KEY_CURRENCY = "mutual_information by key"
 logger = logging.getLogger(__name__)
 
 _FOLDER = re.compile(r"(?<![^\s('`])/\S*/")
-_NOTE_OF_A_WRITE = "INSERT OR REPLACE INTO meta VALUES ('last_trial', strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))"
 
 
 @dataclass(frozen=True)
@@ -104,8 +103,7 @@ class BatchAnswers:
         if self.failure is None:
             return
         try:
-            with self._open().ledger.storage.transaction() as connection:
-                connection.execute(_NOTE_OF_A_WRITE)
+            self._open().ledger.try_writing()
         except Exception as error:
             self._note(error)
         else:

@@ -1,3 +1,4 @@
+import errno
 import itertools
 import json
 import operator
@@ -171,3 +172,37 @@ def test_the_index_follows_the_prior(tmp_path):
     # Binomial(300, 0.7) below 150 has probability 4e-13.
     assert draws.count(2) == 0
     assert 150 < draws.count(0) < 285
+
+
+def test_every_changed_digit_of_a_secret_file_is_noticed(tmp_path):
+    pool, path = BalancedSubsets(10, 4), tmp_path / "key"
+    secret = pool.draw_secret(path)
+    content = json.loads(path.read_text())
+    for name in ("index", "key", "seal", "table_hash"):
+        for position, old in enumerate(content[name]):
+            changed = content[name][:position] + ("1" if old != "1" else "2") + content[name][position + 1 :]
+            path.write_text(json.dumps({**content, name: changed}))
+            with pytest.raises(LedgerError, match=r"damaged|belongs to the table"):
+                pool.load_secret(path)
+    del content["seal"]  # as files of earlier versions are
+    path.write_text(json.dumps(content))
+    assert operator.index(pool.load_secret(path)) == operator.index(secret)
+
+
+def test_a_secret_that_cannot_be_written_leaves_no_file(tmp_path, monkeypatch):
+    pool = BalancedSubsets(10, 4)
+    with pytest.raises(LedgerError, match=r"cannot be written \(No such file .*no secret was drawn"):
+        pool.draw_secret(tmp_path / "missing" / "key")
+
+    def fail(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(LedgerError, match="No space left on device"):
+        pool.draw_secret(tmp_path / "key")
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.undo()
+    pool.draw_secret(tmp_path / "key")
+    (tmp_path / "empty").touch()  # what earlier versions left behind
+    with pytest.raises(LedgerError, match=r"is empty: .* remove it and draw one"):
+        pool.load_secret(tmp_path / "empty")

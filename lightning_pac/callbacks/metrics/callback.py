@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
@@ -16,7 +15,7 @@ from lightning_pac.callbacks.metrics.delivered_records import DeliveredRecords, 
 from lightning_pac.callbacks.metrics.noised_metric import PrivateMetric, unsuited_states
 from lightning_pac.callbacks.shared import TrainerCallback, check_path, refuse_searches
 from lightning_pac.exceptions import BudgetExceededError
-from lightning_pac.ledger import LedgerAccount, PrivacyLedger
+from lightning_pac.ledger import LedgerAccount, LedgerArgument, LedgerHandle
 from lightning_pac.scenarios import Poisson, TwoWorldScenario
 from lightning_pac.strategies import Ranks
 
@@ -73,7 +72,7 @@ class PrivateMetrics(TrainerCallback):
         renyi_order: float = 16.0,
         max_contribution: float = 1.0,
         budget: float | None = None,
-        ledger: PrivacyLedger | str | Path | None = None,
+        ledger: LedgerArgument | None = None,
     ) -> None:
         super().__init__()
         if isinstance(names, str) or not names:
@@ -95,8 +94,7 @@ class PrivateMetrics(TrainerCallback):
         self.max_contribution = max_contribution
         self.noise_multiplier = accountant.noise_multiplier(epsilon, 1)
         self._budget = budget
-        self._given = ledger
-        self._ledger: PrivacyLedger | None = None
+        self._ledger = LedgerHandle(ledger)
         self._account: LedgerAccount | None = None
         self._private: dict[str, PrivateMetric] = {}
         self._last: dict[str, Any] = {}
@@ -180,6 +178,7 @@ class PrivateMetrics(TrainerCallback):
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         self._restore(pl_module)
         pl_module.__dict__.pop("log", None)
+        self._close_account()
 
     @override
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
@@ -188,15 +187,12 @@ class PrivateMetrics(TrainerCallback):
         if self._undo_division is not None:
             self._undo_division()
             self._undo_division = None
-        if self._ledger is not None and self._ledger is not self._given:
-            self._ledger.close()
-        self._ledger = self._account = None
-        self._is_open = False
+        self._close_account()
 
     def _begin(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         ranks = Ranks.of(trainer)
         if not self._is_open:
-            check_path(self._given, ranks)
+            check_path(self._ledger.given, ranks)
             ranks.from_first(self._open_account)
             self._is_open = True
         self._delivered = DeliveredRecords.of(trainer)
@@ -274,13 +270,22 @@ class PrivateMetrics(TrainerCallback):
         return self._delivered
 
     def _open_account(self) -> None:
-        self._ledger = PrivacyLedger.ensure(self._given)
         declaration = {
             "coupling": {"scenario": self.scenario.coupling(), "renyi_order": self.renyi_order},
             "epsilon_of_each": self.epsilon,
             "max_contribution": self.max_contribution,
         }
-        self._account = self._ledger.account(f"metrics {', '.join(self.names)}", "rpp", declaration, self._budget)
+        name = f"metrics {', '.join(self.names)}"
+        try:
+            self._account = self._ledger.open().account(name, "rpp", declaration, self._budget)
+        except BaseException:
+            self._ledger.close()
+            raise
+
+    def _close_account(self) -> None:
+        self._ledger.close()
+        self._account = None
+        self._is_open = False
 
     def _charge(self) -> bool:
         assert self._account is not None

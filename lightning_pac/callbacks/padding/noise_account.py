@@ -1,14 +1,13 @@
 """The cost of one padded observation, and the account it is charged to."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
 from lightning_pac.callbacks.padding.card import Noise, noise_card
 from lightning_pac.callbacks.shared import check_path
 from lightning_pac.cards import PrivacyCard
 from lightning_pac.exceptions import BudgetExceededError
-from lightning_pac.ledger import LedgerAccount, PrivacyLedger
+from lightning_pac.ledger import LedgerAccount, LedgerArgument, LedgerHandle
 from lightning_pac.mechanisms.one_sided import DPNoise, LeakageChannel, PACNoise
 from lightning_pac.strategies import Ranks
 
@@ -31,16 +30,16 @@ class NoiseAccount:
         name: Name of the account in the ledger.
     """
 
-    def __init__(self, noise: Noise, observable: str, ledger: PrivacyLedger | str | Path | None, name: str) -> None:
+    def __init__(self, noise: Noise, observable: str, ledger: LedgerArgument | None, name: str) -> None:
         if not isinstance(noise, DPNoise | LeakageChannel | PACNoise):
             raise TypeError(
                 f"noise must be made by PositiveNoise, so that its guarantee is known, got {type(noise).__name__}."
             )
         self.noise = noise
         self.num_observations = 0
-        self._observable, self._given, self._name = observable, ledger, name
+        self._observable, self._name = observable, name
+        self._ledger = None if ledger is None else LedgerHandle(ledger)
         self._ranks = Ranks()
-        self._ledger: PrivacyLedger | None = None
         self._account: LedgerAccount | None = None
         self._total: tuple[int, float] | None = None  # observations and cost, as rank zero's ledger said last
 
@@ -65,16 +64,16 @@ class NoiseAccount:
     def open(self, ranks: Ranks | None = None) -> None:
         """Open the ledger, if there is one, on rank zero; called by all ranks."""
         self._ranks = ranks or Ranks()
-        check_path(self._given, self._ranks)
+        check_path(None if self._ledger is None else self._ledger.given, self._ranks)
         self._total = self._ranks.from_first(self._open)
 
     def close(self) -> None:
         """Close the ledger, unless the caller owns it; a rank may call it alone."""
         if self._account is not None:
             self._total = self._totals()
-        if self._ledger is not None and self._ledger is not self._given:
+        if self._ledger is not None:
             self._ledger.close()
-        self._ledger = self._account = None
+        self._account = None
 
     def affords_another(self) -> bool:
         """Whether one more observation stays within the budgets; asked by all ranks."""
@@ -132,10 +131,14 @@ class NoiseAccount:
         return figures
 
     def _open(self) -> tuple[int, float] | None:
-        if self._given is not None and self._account is None:
-            self._ledger = PrivacyLedger.ensure(self._given)
+        if self._ledger is not None and self._account is None:
             releases = float(self.noise.guarantee.compositions) if isinstance(self.noise, DPNoise) else None
-            self._account = self._ledger.account(self._name, self.currency, self._declaration(), releases)
+            try:
+                ledger = self._ledger.open()
+                self._account = ledger.account(self._name, self.currency, self._declaration(), releases)
+            except BaseException:
+                self._ledger.close()
+                raise
         return self._ledger_totals()
 
     def _totals(self) -> tuple[int, float]:

@@ -145,8 +145,7 @@ class PACResponses(PrivatePredictions):
         self._restore_step()
 
     @override
-    def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        super().teardown(trainer, pl_module, stage)
+    def _close_account(self) -> None:
         if self._secret is not None and self.responder is not None:
             self.responder.close()
             self.responder = None

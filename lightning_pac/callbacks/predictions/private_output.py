@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from lightning_pac.callbacks.predictions.private_predictions import PrivatePredictions
 from lightning_pac.exceptions import BudgetExceededError, PrivacyViolationError
-from lightning_pac.ledger import LedgerAccount, PrivacyLedger
+from lightning_pac.ledger import LedgerAccount, LedgerArgument, LedgerHandle
 from lightning_pac.mechanisms import ReleasedMechanism
 
 __all__ = ["PrivateOutput"]
@@ -51,7 +51,7 @@ class PrivateOutput(PrivatePredictions):
     def __init__(
         self,
         released: ReleasedMechanism | str | Path,
-        ledger: PrivacyLedger | str | Path | None = None,
+        ledger: LedgerArgument | None = None,
         budget: float | None = None,
         account: str = "predictions",
     ) -> None:
@@ -65,9 +65,8 @@ class PrivateOutput(PrivatePredictions):
             )
         super().__init__()
         self.released = mechanism
-        self._ledger_argument = ledger
         self._budget, self._account_name = budget, account
-        self._ledger: PrivacyLedger | None = None
+        self._ledger = LedgerHandle(ledger)
         self._account: LedgerAccount | None = None
         self._shown = 0
 
@@ -78,8 +77,11 @@ class PrivateOutput(PrivatePredictions):
                 f"Private predictions need one process that owns the ledger, and there are {trainer.world_size}: "
                 "predict with devices=1."
             )
-        self._ledger = PrivacyLedger.ensure(self._ledger_argument)
-        self._account = self.released.open_account(self._ledger, self._account_name, self._budget)
+        try:
+            self._account = self.released.open_account(self._ledger.open(), self._account_name, self._budget)
+        except BaseException:
+            self._ledger.close()
+            raise
         self._shown = 0
 
         def make_private(step: Callable[..., Any]) -> Callable[..., Tensor]:
@@ -106,11 +108,9 @@ class PrivateOutput(PrivatePredictions):
         self._restore_step()
 
     @override
-    def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        super().teardown(trainer, pl_module, stage)
-        if self._ledger is not None and not isinstance(self._ledger_argument, PrivacyLedger):
-            self._ledger.close()
-        self._ledger = self._account = None
+    def _close_account(self) -> None:
+        self._ledger.close()
+        self._account = None
 
     @override
     def metrics(self) -> dict[str, float]:

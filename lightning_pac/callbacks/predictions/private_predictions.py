@@ -26,6 +26,10 @@ class PrivatePredictions(TrainerCallback, ABC):
     def metrics(self) -> dict[str, float]:
         """The metrics that are logged after each batch."""
 
+    @abstractmethod
+    def _close_account(self) -> None:
+        """Close what this callback has opened to charge predictions; called more than once, also after an error."""
+
     @override
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         if stage == "predict":
@@ -34,10 +38,12 @@ class PrivatePredictions(TrainerCallback, ABC):
     @override
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         self._restore_step()
+        self._close_account()
 
     @override
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         self._restore_step()
+        self._close_account()
 
     def _log(self, trainer: pl.Trainer, step: int) -> None:
         for logger in trainer.loggers:

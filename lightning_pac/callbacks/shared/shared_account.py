@@ -5,13 +5,20 @@ from pathlib import Path
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
-from lightning_pac.ledger import Attempt, LedgerAccount, PrivacyLedger, TrainingAttempt
+from lightning_pac.ledger import (
+    Attempt,
+    LedgerAccount,
+    LedgerArgument,
+    LedgerHandle,
+    PrivacyLedger,
+    TrainingAttempt,
+)
 from lightning_pac.strategies import Ranks
 
 __all__ = ["SharedAccount", "SharedAttempt", "check_path"]
 
 
-def check_path(ledger: PrivacyLedger | str | Path | None, ranks: Ranks) -> None:
+def check_path(ledger: LedgerArgument | None, ranks: Ranks) -> None:
     """Refuse an open ledger for several processes, which has one writer.
 
     Raises:
@@ -31,16 +38,29 @@ class SharedAccount:
 
     Args:
         ranks: The processes that share it.
-        open_account: Opens the ledger and the account; called on rank zero only.
+        find_ledger: Names the ledger; called on rank zero only.
+        open_account: Opens the account in it; called on rank zero only.
     """
 
-    def __init__(self, ranks: Ranks, open_account: Callable[[], tuple[PrivacyLedger, LedgerAccount]]) -> None:
+    def __init__(
+        self,
+        ranks: Ranks,
+        find_ledger: Callable[[], LedgerHandle],
+        open_account: Callable[[PrivacyLedger], LedgerAccount],
+    ) -> None:
         self._ranks = ranks
-        self._opened: tuple[PrivacyLedger, LedgerAccount] | None = None
+        self._handle: LedgerHandle | None = None
+        self._account: LedgerAccount | None = None
 
         def name_and_path() -> tuple[str, Path]:
-            ledger, account = self._opened = open_account()
-            return account.name, ledger.path
+            self._handle = find_ledger()
+            ledger = self._handle.open()
+            try:
+                self._account = open_account(ledger)
+            except BaseException:
+                self._handle.close()
+                raise
+            return self._account.name, ledger.path
 
         self.name, self.path = ranks.from_first(name_and_path)
 
@@ -58,15 +78,15 @@ class SharedAccount:
         return SharedAttempt(self._ranks, attempt)
 
     def close(self) -> None:
-        """Close the ledger, on rank zero; the only method that a rank may call alone."""
-        if self._opened is not None:
-            self._opened[0].close()
-            self._opened = None
+        """Close the ledger, on rank zero and unless it was given open; the only method that a rank may call alone."""
+        if self._handle is not None:
+            self._handle.close()
+        self._handle = self._account = None
 
     @property
     def _on_first(self) -> LedgerAccount:
-        assert self._opened is not None
-        return self._opened[1]
+        assert self._account is not None
+        return self._account
 
 
 class SharedAttempt:

@@ -340,6 +340,6 @@ class SRPPSGD(TrainerCallback):
         if self._undo_swap is not None:
             self._undo_swap()
             self._undo_swap = None
-        if self._charged is not None and not isinstance(self.arguments.ledger, PrivacyLedger):
+        if self._charged is not None:
             self._charged.close()
         self._charged = None

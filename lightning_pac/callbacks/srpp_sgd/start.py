@@ -17,7 +17,7 @@ from lightning_pac.callbacks.srpp_sgd.journal import RunJournal, open_account
 from lightning_pac.callbacks.srpp_sgd.step_sampling import declared_sampling
 from lightning_pac.data import PrivateDataLoader, ResumableDataLoader, count_records, describe_loader
 from lightning_pac.exceptions import BudgetExceededError, LedgerMismatchError
-from lightning_pac.ledger import LedgerAccount, PrivacyLedger
+from lightning_pac.ledger import LedgerArgument, LedgerHandle
 from lightning_pac.strategies import Ranks
 
 __all__ = ["begin_attempt", "choose_noise", "make_accountant", "open_journal", "read_loader"]
@@ -70,27 +70,25 @@ def choose_noise(
     return accountant.noise_multiplier(arguments.epsilon, int(planned_steps))
 
 
-def _open_ledger(
-    given: PrivacyLedger | str | Path | None, log_dir: str, resumed: Mapping[str, Any] | None
-) -> PrivacyLedger:
+def _find_ledger(given: LedgerArgument | None, log_dir: str, resumed: Mapping[str, Any] | None) -> LedgerHandle:
     """The ledger given, that of the run that is resumed, or a new one beside the logs.
 
     Raises:
         LedgerMismatchError: If the ledger of the run that is resumed is gone.
     """
     if given is not None:
-        return PrivacyLedger.ensure(given)
+        return LedgerHandle(given)
     if resumed is None:
         path = Path(log_dir) / "privacy_ledger.db"
         # A folder without versions may hold the ledgers of earlier runs, which are none of this run's business.
-        return PrivacyLedger(path.with_stem(f"{path.stem}-{secrets.token_hex(4)}") if path.exists() else path)
+        return LedgerHandle(path.with_stem(f"{path.stem}-{secrets.token_hex(4)}") if path.exists() else path)
     path = Path(resumed["journal"]["path"])
     if not path.is_file():
         raise LedgerMismatchError(
             f"The run was journalled in {path}, which is gone, so what it cost is unknown: give ledger= the file where "
             "it is now."
         )
-    return PrivacyLedger(path)
+    return LedgerHandle(path)
 
 
 def open_journal(
@@ -119,21 +117,15 @@ def open_journal(
     name = pointer["account"] if pointer is not None else None
     check_path(arguments.ledger, ranks)
 
-    def opened() -> tuple[PrivacyLedger, LedgerAccount]:
-        ledger = _open_ledger(arguments.ledger, log_dir, resumed)
-        try:
-            return ledger, open_account(ledger, declaration, currency, arguments.epsilon, name)
-        except BaseException:
-            if ledger is not arguments.ledger:
-                ledger.close()
-            raise
-
-    account = SharedAccount(ranks, opened)
+    account = SharedAccount(
+        ranks,
+        lambda: _find_ledger(arguments.ledger, log_dir, resumed),
+        lambda ledger: open_account(ledger, declaration, currency, arguments.epsilon, name),
+    )
     try:
         return RunJournal(accountant, noise_multiplier, account, pointer)
     except BaseException:
-        if not isinstance(arguments.ledger, PrivacyLedger):
-            account.close()
+        account.close()
         raise
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.spatial import KDTree
 
 from lightning_pac.exceptions import PrivacyViolationError
-from lightning_pac.information import Array, entropy
+from lightning_pac.information import Array, check_budget, entropy
 from lightning_pac.mechanisms.certified.certificate import Certificate, check_weights, merge_equal
 from lightning_pac.mechanisms.certified.mixture_noise import MixtureNoise
 from lightning_pac.mechanisms.certified.noise_certificate import (
@@ -122,7 +122,7 @@ class FiniteOutputs(OutputLaw):
 
     def check_budget(self, budget: float) -> None:
         """Raise a `ValueError` if the budget reaches the entropy."""
-        _check_positive(budget)
+        check_budget(budget)
         if budget >= self.entropy:
             raise ValueError(
                 f"A budget of {budget:.6g} nats is not below the outputs' entropy of {self.entropy:.6g}: "
@@ -219,7 +219,7 @@ class KnownMoments(OutputLaw):
 
     def check_budget(self, budget: float) -> None:
         """Raise a `ValueError` if the budget is not positive."""
-        _check_positive(budget)
+        check_budget(budget)
 
     def scale(
         self, noise: MixtureNoise, budget: float, confidence: float, num_draws: int, generator: SecureGenerator
@@ -317,7 +317,7 @@ class BoundedOutputs(OutputLaw):
 
     def check_budget(self, budget: float) -> None:
         """Raise a `ValueError` if the budget is not positive."""
-        _check_positive(budget)
+        check_budget(budget)
 
     def scale(
         self, noise: MixtureNoise, budget: float, confidence: float, num_draws: int, generator: SecureGenerator
@@ -347,8 +347,3 @@ class BoundedOutputs(OutputLaw):
             f"Outputs are cut to a public ball of radius {self.radius:g} before noise; nothing else is assumed of them "
             "or of the records."
         )
-
-
-def _check_positive(budget: float) -> None:
-    if not (math.isfinite(budget) and budget > 0):
-        raise ValueError(f"A mutual information budget must be positive and finite, got {budget!r}.")

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from scipy.optimize import brentq
 
 from lightning_pac.exceptions import PrivacyViolationError
-from lightning_pac.information import Array
+from lightning_pac.information import Array, check_budget
 from lightning_pac.mechanisms.certified import Certificate, check_weights, merge_equal, scale_to_budget
 from lightning_pac.mechanisms.deviation_span import Span, check_spread
 from lightning_pac.mechanisms.pac_noise.directions import Axes, Directions
@@ -188,8 +188,7 @@ def calibrate_gaussian(
         [1.0, 0.582, 0.5]
     """
     matrix = _check_outputs(outputs)
-    if not (math.isfinite(budget) and budget > 0):
-        raise ValueError(f"A mutual information budget must be positive and finite, got {budget!r}.")
+    check_budget(budget)
     # Secrets whose outputs are equal share one row: what counts is the law of the output.
     distinct, mass = merge_equal(matrix, check_weights(weights, len(matrix)))
     entropy = float(-(mass * np.log(mass)).sum())

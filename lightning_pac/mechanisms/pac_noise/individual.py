@@ -1,12 +1,10 @@
 """Noise that protects one record's membership, for one release."""
 
-import math
-
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import linear_sum_assignment
 
-from lightning_pac.information import Array
+from lightning_pac.information import Array, check_budget
 from lightning_pac.mechanisms.certified import Certificate
 from lightning_pac.mechanisms.pac_noise.directions import Axes
 from lightning_pac.mechanisms.pac_noise.gaussian import GaussianNoise
@@ -44,8 +42,7 @@ def individual_noise(outputs: npt.ArrayLike, memberships: npt.ArrayLike, budget:
         >>> round(individual_noise([[0.0], [1.0]], [[True, False]], budget=0.5).power, 9)
         0.5
     """
-    if not (math.isfinite(budget) and budget > 0):
-        raise ValueError(f"A mutual information budget must be positive and finite, got {budget!r}.")
+    check_budget(budget)
     matrix = np.asarray(outputs, dtype=np.float64)
     differences = coupled_differences(matrix, memberships)
     # 2 p (1 - p) = 1/2 for balanced subsets.

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from scipy.optimize import brentq
 from scipy.special import logsumexp
 
-from lightning_pac.information import Array
+from lightning_pac.information import Array, check_budget
 from lightning_pac.mechanisms.certified import Certificate, check_weights
 from lightning_pac.randomness import SecureGenerator, secure_generator
 
@@ -90,8 +90,7 @@ def calibrate_lattice(outputs: npt.ArrayLike, budget: float, weights: npt.ArrayL
     values = np.asarray(outputs)
     if values.ndim != 1 or len(values) < 2 or not np.issubdtype(values.dtype, np.integer):
         raise ValueError(f"outputs must be a row of at least two integers, got {values.dtype} {values.shape}.")
-    if not (math.isfinite(budget) and budget > 0):
-        raise ValueError(f"A mutual information budget must be positive and finite, got {budget!r}.")
+    check_budget(budget)
     if budget < _SMALLEST_BUDGET:
         raise ValueError(f"A budget of {budget:.6g} nats is below {_SMALLEST_BUDGET:.3g}: draws are not that even.")
     mass = check_weights(weights, len(values))

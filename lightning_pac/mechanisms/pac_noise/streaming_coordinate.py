@@ -5,7 +5,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from lightning_pac.information import Array
+from lightning_pac.information import Array, check_budget
 from lightning_pac.mechanisms.pac_noise.directions import Axes
 from lightning_pac.mechanisms.pac_noise.gaussian import GaussianNoise
 from lightning_pac.mechanisms.variances import linear_variances
@@ -95,8 +95,7 @@ class StreamingCoordinateNoise:
         Raises:
             ValueError: If the budget is not positive, or no output has been seen.
         """
-        if not (math.isfinite(budget) and budget > 0):
-            raise ValueError(f"A mutual information budget must be positive and finite, got {budget!r}.")
+        check_budget(budget)
         variances = linear_variances(self.variances, budget)
         assert self._mean is not None
         mean = self._mean if self._basis is None else self._basis @ self._mean

@@ -7,8 +7,8 @@ from typing import Any, get_args
 
 import numpy as np
 
-from lightning_pac.information import Array, entropy
-from lightning_pac.ledger import PrivacyLedger
+from lightning_pac.information import Array, check_budget, entropy
+from lightning_pac.ledger import LedgerArgument
 from lightning_pac.mechanisms.pac_noise import GaussianNoise, NoiseRule, calibrate_gaussian
 from lightning_pac.mechanisms.privatization.box_runs import Box, check_data, run_box, run_twice, take
 from lightning_pac.mechanisms.privatization.canonical import CanonicalForm
@@ -28,7 +28,7 @@ def privatize(
     budget: float,
     rule: NoiseRule = "logdet",
     *,
-    ledger: PrivacyLedger | str | Path | None = None,
+    ledger: LedgerArgument | None = None,
     data: Any = None,
     public: Any = None,
     canonicalize: CanonicalForm | Sequence[CanonicalForm] = (),
@@ -153,8 +153,7 @@ def _check_request(space: SecretSpace, budget: float, rule: str, kept: bool, con
         raise ValueError(f"rule must be one of {', '.join(map(repr, get_args(NoiseRule)))}, got {rule!r}.")
     if not 0 < confidence < 1:
         raise ValueError(f"confidence must be between 0 and 1, got {confidence!r}.")
-    if not (math.isfinite(budget) and budget > 0):
-        raise ValueError(f"A mutual information budget must be positive and finite, got {budget!r}.")
+    check_budget(budget)
     if space.num_secrets < 2:
         raise ValueError("A space of one subset hides nothing: give at least two possible subsets.")
     if rule == "exact" and kept:
@@ -194,7 +193,7 @@ def _as_arguments(public: Any) -> tuple[Any, ...]:
 def _record(
     secret: SecretIndex | None,
     space: SecretSpace,
-    ledger: PrivacyLedger | str | Path | None,
+    ledger: LedgerArgument | None,
     account: str,
     generator: SecureGenerator | None,
 ) -> "KeptSecret | SingleRelease":

@@ -4,7 +4,6 @@ import dataclasses
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,8 @@ from lightning_pac.exceptions import LedgerMismatchError
 from lightning_pac.information import Array, entropy
 from lightning_pac.ledger import (
     LedgerAccount,
+    LedgerArgument,
+    LedgerHandle,
     PrivacyLedger,
     ResponseTranscript,
     pack_arrays,
@@ -47,7 +48,7 @@ class SingleRelease:
     def __init__(
         self,
         space: SecretSpace,
-        ledger: PrivacyLedger | str | Path | None,
+        ledger: LedgerArgument | None,
         account: str,
         generator: SecureGenerator | None,
     ) -> None:
@@ -92,7 +93,7 @@ class KeptSecret:
     def __init__(
         self,
         secret: SecretIndex,
-        ledger: PrivacyLedger | str | Path,
+        ledger: LedgerArgument,
         account: str,
         generator: SecureGenerator | None,
     ) -> None:
@@ -149,7 +150,7 @@ class KeptSecret:
                 transcript.close()
 
 
-def released_values(secret: SecretIndex, ledger: PrivacyLedger | str | Path, account: str = "privatize") -> list[Array]:
+def released_values(secret: SecretIndex, ledger: LedgerArgument, account: str = "privatize") -> list[Array]:
     """Values that `privatize` released about a kept secret, in order; it costs nothing to read them again.
 
     Args:
@@ -179,12 +180,8 @@ def recorded_belief(ledger: PrivacyLedger, account: LedgerAccount) -> Array:
 
 
 @contextmanager
-def _open(
-    ledger: PrivacyLedger | str | Path, name: str, space: SecretSpace
-) -> Iterator[tuple[PrivacyLedger, LedgerAccount]]:
-    owned = not isinstance(ledger, PrivacyLedger)
-    opened = PrivacyLedger.ensure(ledger)
-    try:
+def _open(ledger: LedgerArgument, name: str, space: SecretSpace) -> Iterator[tuple[PrivacyLedger, LedgerAccount]]:
+    with LedgerHandle(ledger) as opened:
         for other in opened.accounts():
             if other.name != name and other.declaration.get("table") == space.table_hash:
                 raise LedgerMismatchError(
@@ -192,9 +189,6 @@ def _open(
                     f"belief would void both: use account={other.name!r} with its own secret file."
                 )
         yield opened, opened.account(name, "mutual_information", declare_space(space, "privatize"))
-    finally:
-        if owned:
-            opened.close()
 
 
 def _read_belief(transcript: ResponseTranscript, space: SecretSpace) -> Array:

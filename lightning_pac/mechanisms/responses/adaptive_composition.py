@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lightning_pac.exceptions import BudgetExceededError
-from lightning_pac.information import Array
+from lightning_pac.information import Array, check_budget
 from lightning_pac.mechanisms.responses.answer import BatchRelease, Release
 from lightning_pac.mechanisms.responses.belief import Belief
 from lightning_pac.mechanisms.responses.vote_table import VoteTable
@@ -348,8 +348,7 @@ def _concatenate(chunks: list[_VoteAnswers], rule: CompositionRule) -> BatchRele
 
 def _check_budgets(budget: npt.ArrayLike, shape: tuple[int, ...] = ()) -> Array:
     budgets = np.asarray(budget, dtype=np.float64)
-    if not (np.isfinite(budgets).all() and (budgets > 0).all()):
-        raise ValueError(f"A mutual information budget must be positive and finite, got {budget!r}.")
+    check_budget(budgets)
     if budgets.shape not in ((), shape):
         raise ValueError(f"budget must be one number or have shape {shape}, got {budgets.shape}.")
     return np.broadcast_to(budgets, shape)

@@ -3,7 +3,6 @@
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -13,8 +12,17 @@ from typing_extensions import Self
 
 from lightning_pac.cards import PrivacyCard
 from lightning_pac.exceptions import LedgerError, LedgerMismatchError
-from lightning_pac.information import entropy
-from lightning_pac.ledger import LedgerAccount, Payment, PrivacyLedger, ResponseTranscript, pack_arrays, unpack_arrays
+from lightning_pac.information import check_budget, entropy
+from lightning_pac.ledger import (
+    LedgerAccount,
+    LedgerArgument,
+    LedgerHandle,
+    Payment,
+    PrivacyLedger,
+    ResponseTranscript,
+    pack_arrays,
+    unpack_arrays,
+)
 from lightning_pac.mechanisms.responses.adaptive_composition import AdaptiveComposition
 from lightning_pac.mechanisms.responses.answer import BatchRelease
 from lightning_pac.mechanisms.responses.card import declare_space, responder_card, success_bound
@@ -80,28 +88,30 @@ class PACResponder:
         model: Callable[..., Any],
         secret: SecretIndex,
         budget_per_response: float,
-        ledger: PrivacyLedger | str | Path,
+        ledger: LedgerArgument,
         budget: float | None = None,
         rule: CompositionRule = "logdet",
         account: str = "responses",
     ) -> None:
         self._space = secret.space
-        self.budget_per_response = _check_budget(budget_per_response)
+        for amount in (budget_per_response, *([] if budget is None else [budget])):
+            check_budget(amount)
+        self.budget_per_response = float(budget_per_response)
         self._check_model(model)
         self._model = model
         self._composition = AdaptiveComposition(self._space.prior, secret, rule)
         self._prior_entropy = float(entropy(self._space.prior))
         self._last_snapshot = 0  # in answers
         self._mutex = threading.RLock()
-        self._owns_ledger = not isinstance(ledger, PrivacyLedger)
-        self._ledger = PrivacyLedger.ensure(ledger)
+        self._handle = LedgerHandle(ledger)
+        self._ledger = self._handle.open()
         try:
             self._check_only_account(account)
-            total = None if budget is None else _check_budget(budget)
-            self._account = self._ledger.account(account, "mutual_information", declare_space(self._space, rule), total)
+            declaration = declare_space(self._space, rule)
+            self._account = self._ledger.account(account, "mutual_information", declaration, budget)
             self._transcript = ResponseTranscript(self._ledger, self._account, secret.key, secret.path)
         except BaseException:
-            self._close_ledger()
+            self._handle.close()
             raise
         try:
             self._replay()
@@ -244,7 +254,7 @@ class PACResponder:
         """Lets another responder use the secret, and closes the ledger if this responder opened it."""
         with self._mutex:
             self._transcript.close()
-            self._close_ledger()
+            self._handle.close()
 
     def __enter__(self) -> Self:
         return self
@@ -293,7 +303,8 @@ class PACResponder:
 
     def _cost(self, budget: float) -> float:
         # All answers together never tell more than the secret.
-        return min(_check_budget(budget), max(0.0, self._prior_entropy - self._composition.spent))
+        check_budget(budget)
+        return min(budget, max(0.0, self._prior_entropy - self._composition.spent))
 
     def _snapshot(self) -> bytes | None:
         composition = self._composition
@@ -349,10 +360,6 @@ class PACResponder:
                     f"secret or belief would void both: use account={other.name!r} with its own secret file."
                 )
 
-    def _close_ledger(self) -> None:
-        if self._owns_ledger:
-            self._ledger.close()
-
 
 def _payments(release: BatchRelease, payers: Sequence[LedgerAccount | None]) -> list[Payment]:
     costs: dict[int, list[float]] = {}
@@ -361,9 +368,3 @@ def _payments(release: BatchRelease, payers: Sequence[LedgerAccount | None]) -> 
         if payer is not None:
             costs.setdefault(payer.id, []).append(cost)
     return [Payment(accounts[key], math.fsum(shares), len(shares)) for key, shares in costs.items()]
-
-
-def _check_budget(budget: float) -> float:
-    if not (math.isfinite(budget) and budget > 0):
-        raise ValueError(f"A mutual information budget must be positive and finite, got {budget!r}.")
-    return float(budget)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy as np
 from lightning_pac.cards import Estimate, Guarantee, PrivacyCard
 from lightning_pac.exceptions import PrivacyError
 from lightning_pac.information import Array
-from lightning_pac.ledger import PrivacyLedger
+from lightning_pac.ledger import LedgerArgument, LedgerHandle, PrivacyLedger
 from lightning_pac.mechanisms.sliced_wasserstein.calibration import (
     SlicedNotion,
     isotropic_covariance,
@@ -77,7 +76,7 @@ class SlicedWassersteinMechanism:
         notion: SlicedNotion = "joint",
         covariance: Literal["isotropic", "optimized"] = "isotropic",
         joint: Literal["logsumexp", "max"] = "logsumexp",
-        ledger: PrivacyLedger | str | Path | None = None,
+        ledger: LedgerArgument | None = None,
         generator: SecureGenerator | None = None,
     ) -> None:
         if covariance not in ("isotropic", "optimized"):
@@ -143,12 +142,8 @@ class SlicedWassersteinMechanism:
                 "The query returned NaN or infinity on the private data: make it finite before its release."
             )
         if self._ledger is not None:
-            ledger = PrivacyLedger.ensure(self._ledger)
-            try:
+            with LedgerHandle(self._ledger) as ledger:
                 self._charge(ledger)
-            finally:
-                if ledger is not self._ledger:
-                    ledger.close()
         generator = self._generator or secure_generator()
         # The grid follows the smallest deviation of the noise in any direction.
         noise = generator.normal(answer.shape) @ self._factor.T

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lightning_pac.accountants import GaussianReference, reference_offset
 from lightning_pac.audits import DecoderLeakage, decoder_leakage
-from lightning_pac.information import Array
+from lightning_pac.information import Array, check_budget
 from lightning_pac.mechanisms import OutputLaw, ReleasedMechanism, certify_mechanism, logdet_information
 from lightning_pac.mechanisms.certified import scale_to_bound
 from lightning_pac.modules.srpac.decoders import Decoder
@@ -72,8 +72,7 @@ class StackelbergPlay(nn.Module):
         margin: float = 0.0,
     ) -> None:
         super().__init__()
-        if not (math.isfinite(budget) and budget > 0):
-            raise ValueError(f"A mutual information budget must be positive and finite, got {budget!r}.")
+        check_budget(budget)
         if penalty not in ("one_sided", "two_sided"):
             raise ValueError(f'penalty must be "one_sided" or "two_sided", got {penalty!r}.')
         if not (penalty_weight > 0 and margin >= 0):

@@ -1,0 +1,36 @@
+"""A ledger as arguments give it: whose it is to close, and that nobody leaves it open."""
+
+from pathlib import Path
+
+import pytest
+
+from lightning_pac.exceptions import LedgerError
+from lightning_pac.ledger import LedgerHandle, PrivacyLedger
+
+
+def test_a_ledger_that_was_given_open_stays_open(tmp_path: Path) -> None:
+    with PrivacyLedger(tmp_path / "study.db") as ledger:
+        with LedgerHandle(ledger) as opened:
+            assert opened is ledger
+        assert not ledger.closed
+
+
+def test_a_path_is_opened_once_and_closed_by_the_last(tmp_path: Path) -> None:
+    first, second = LedgerHandle(tmp_path / "study.db"), LedgerHandle(str(tmp_path / "study.db"))
+    ledger = first.open()
+    assert second.open() is first.open() is ledger
+    first.close()
+    first.close()  # gives back what it holds, and not what the other does
+    assert second.ledger.account("a").charge(1.0) == 1.0
+    second.close()
+    assert ledger.closed
+    with first as again:
+        assert again.account("a").spent == 1.0
+
+
+def test_a_handle_that_is_not_open_says_so(tmp_path: Path) -> None:
+    handle = LedgerHandle(tmp_path / "study.db")
+    with pytest.raises(LedgerError, match=r"study\.db is not open"):
+        _ = handle.ledger
+    handle.close()
+    assert not (tmp_path / "study.db").exists()

@@ -20,6 +20,7 @@ from scipy import stats
 from lightning_pac.randomness import (
     SecureGenerator,
     chacha20,
+    finite_precision,
     missing_tail,
     release_grid,
     round_to_grid,
@@ -55,14 +56,14 @@ def test_array_normals_and_uniforms() -> None:
     assert uniforms.shape == (300, 400)
     assert stats.kstest(uniforms.ravel(), "uniform").pvalue > FALSE_ALARM
     assert 0.0 < uniforms.min() < uniforms.max() < 1.0
-    # Multiples of 2**-53, and of nothing coarser.
-    assert np.all((uniforms * 2.0**53) % 1 == 0)
-    assert np.any((uniforms * 2.0**53) % 2 == 1)
+    # Small ones have all their bits: the sixteenth part next to zero is not of multiples of 2**-57, or coarser ones.
+    small = uniforms[uniforms < 2.0**-4]
+    assert np.any((small * 2.0**57) % 1 != 0)
     zeros = SecureGenerator()
     zeros.fill_words = lambda words: words.fill(0)
     ones = SecureGenerator()
     ones.fill_words = lambda words: words.fill(-1)
-    assert 0.0 < float(zeros.uniform()) < 2.0**-53 < float(ones.uniform()) < 1.0
+    assert 0.0 < float(zeros.uniform()) < 2.0**-64 < float(ones.uniform()) < 1.0
 
 
 def test_extreme_words_reach_the_stated_tail() -> None:
@@ -71,13 +72,12 @@ def test_extreme_words_reach_the_stated_tail() -> None:
             words[:] = self.word
 
     generator = Extreme()
-    for word, radius in [(0, math.sqrt(2 * 63 * math.log(2))), (-(2**63), 0.0), (2**63 - 1, 0.0)]:
+    for word, radius in [(0, math.sqrt(2 * 127 * math.log(2))), (-(2**63), 0.0), (2**63 - 1, 0.0)]:
         generator.word = word
         for dtype in (torch.float32, torch.float64):
             pair = generator.fill_normal_(torch.empty(2, dtype=dtype)).double()
             assert math.isclose(float(pair.norm()), radius, rel_tol=1e-6, abs_tol=1e-6)
-        if word != -(2**63):
-            assert math.isclose(float(np.linalg.norm(generator.normal(2))), radius, rel_tol=1e-6, abs_tol=1e-6)
+        assert math.isclose(float(np.linalg.norm(generator.normal(2))), radius, rel_tol=1e-6, abs_tol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
@@ -205,10 +205,10 @@ def test_rounding_the_draw_instead_of_the_release_publishes_the_value() -> None:
 def test_missing_tail_covers_the_pairs_beyond_the_largest_radius() -> None:
     assert missing_tail(0) == 0.0
     assert missing_tail(1e40) == 1.0
-    # A pair exceeds radius t with probability exp(-t**2 / 2), 63 bits reach t = sqrt(126 ln 2).
-    assert missing_tail(2) >= math.exp(-63 * math.log(2))
+    # A pair exceeds radius t with probability exp(-t**2 / 2), 127 bits reach t = sqrt(254 ln 2).
+    assert missing_tail(2) >= math.exp(-127 * math.log(2))
     # What the two coordinates miss, taken alone, is less than what the pair does.
-    reach = math.sqrt(2 * 55 * math.log(2))
+    reach = math.sqrt(180 * math.log(2))
     assert 2 * 2 * stats.norm.sf(reach) < math.exp(-(reach**2) / 2) <= missing_tail(2)
 
 
@@ -302,6 +302,7 @@ def test_noise_takes_at_most_twice_the_time_of_normal() -> None:
         (lambda g: round_to_grid(1.0, 0.3), "power of two"),
         (lambda g: release_grid(math.inf), "positive and finite"),
         (lambda g: missing_tail(-1), "must not be negative"),
+        (lambda g: finite_precision(-1), "must not be negative"),
     ],
 )
 def test_bad_arguments(call: object, sentence: str) -> None:

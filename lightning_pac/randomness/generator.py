@@ -1,5 +1,6 @@
 """A generator keyed from the operating system."""
 
+import functools
 import hashlib
 import math
 import os
@@ -13,6 +14,7 @@ import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 
 from lightning_pac.randomness.grid import release_grid
+from lightning_pac.randomness.normal import fill_array, fill_normal_, release_
 
 if TYPE_CHECKING:
     import torch
@@ -23,10 +25,8 @@ __all__ = ["SecureGenerator", "secure_generator"]
 
 Size = int | tuple[int, ...]
 
-# The working arrays of one block fit into a second-level cache.
-_PAIRS_PER_BLOCK = 1 << 14
-_ZEROS = bytes(16 * _PAIRS_PER_BLOCK)
-_POSITIVE = np.int64(2**63 - 1)
+# Short enough to stay in a second-level cache.
+_ZEROS = bytes(1 << 18)
 
 _forks = 0
 
@@ -105,26 +105,17 @@ class SecureGenerator:
         return self._words(-(-count // 8)).tobytes()[:count]
 
     def uniform(self, size: Size = ()) -> npt.NDArray[np.float64]:
-        """Uniform float64 values in the open interval (0, 1), with 53 random bits each."""
+        """Uniform float64 values in the open interval (0, 1), with 64 random bits each and fine near zero."""
         words = self._words(math.prod(_shape(size))).view(np.uint64)
-        # Multiples of 2**-53; zero becomes half of the smallest, so that logarithms stay finite.
-        values = np.maximum((words >> np.uint64(11)).astype(np.float64), 0.5) * 2.0**-53
+        # Where a float has no room for the half, the largest would become one.
+        values = np.minimum((words.astype(np.float64) + 0.5) * 2.0**-64, 1.0 - 2.0**-53)
         return values.reshape(_shape(size))
 
     def normal(self, size: Size = ()) -> npt.NDArray[np.float64]:
         """Independent standard normal float64 values, by Box and Muller (1958)."""
-        count = math.prod(_shape(size))
-        values = np.empty(count + count % 2)
-        half = values.size // 2
-        for start in range(0, half, _PAIRS_PER_BLOCK):
-            stop = min(start + _PAIRS_PER_BLOCK, half)
-            words = self._words(2 * (stop - start))
-            uniform = ((words[: stop - start] & _POSITIVE) | 1) * 2.0**-63
-            radius = np.sqrt(-2.0 * np.log(uniform))
-            angle = words[stop - start :] * (math.pi * 2.0**-63)
-            np.multiply(radius, np.cos(angle), out=values[start:stop])
-            np.multiply(radius, np.sin(angle), out=values[half + start : half + stop])
-        return values[:count].reshape(_shape(size))
+        values = np.empty(_shape(size))
+        fill_array(values.reshape(-1), self._host_words, np)
+        return values
 
     @overload
     def integers(self, high: int, size: None = None) -> int: ...
@@ -190,15 +181,14 @@ class SecureGenerator:
     def fill_normal_(self, tensor: "torch.Tensor") -> "torch.Tensor":
         """Fill a floating-point tensor with standard normal values in place, on its device, and return it.
 
-        Values are computed in float32 (float64 for a float64 tensor) from 63-bit integers. One call on one flat
-        buffer is much faster than one call per parameter.
+        Values are computed in float64 and then rounded to the tensor's type. What is to be made public goes through
+        `release_` instead, or through float64: float32 draws tell by their low bits what they were added to. One call
+        on one flat buffer is much faster than one call per parameter.
 
         Args:
             tensor: Of a floating-point type, on any device.
         """
-        from lightning_pac.randomness.normal import fill_normal_
-
-        return fill_normal_(tensor, self)
+        return fill_normal_(tensor, self._words_on)
 
     def release_(self, total: "torch.Tensor", deviation: float, step: float | None = None) -> "torch.Tensor":
         r"""Make a tensor public in place: $h \, \mathrm{round}((x + \sigma Z) / h)$, and return it.
@@ -216,9 +206,7 @@ class SecureGenerator:
             >>> bool((release % 2.0**-10 == 0).all())
             True
         """
-        from lightning_pac.randomness.normal import release_
-
-        return release_(total, self, deviation, release_grid(deviation) if step is None else step)
+        return release_(total, self._words_on, deviation, release_grid(deviation) if step is None else step)
 
     def words_for(self, device: "torch.device", most: int) -> Callable[[int], "torch.Tensor"]:
         """Return a source of up to `most` random 64-bit words at a time, in a tensor that is used again.
@@ -249,6 +237,12 @@ class SecureGenerator:
         if device not in self._device_keystreams:
             self._device_keystreams[device] = ChaCha20Keystream(device)
         return self._device_keystreams[device]
+
+    def _words_on(self, device: "torch.device") -> Callable[[int], Callable[[int], "torch.Tensor"]]:
+        return functools.partial(self.words_for, device)
+
+    def _host_words(self, most: int) -> Callable[[int], npt.NDArray[np.int64]]:
+        return self._words
 
     def _words(self, count: int) -> npt.NDArray[np.int64]:
         """Return `count` random 64-bit words."""

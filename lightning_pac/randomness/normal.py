@@ -1,43 +1,64 @@
-"""Standard normal tensors by Box and Muller (1958), computed where the tensor lives."""
+"""Standard normals by Box and Muller (1958) from 64-bit words, for arrays and, where they live, for tensors.
+
+Radius and angle are computed in float64 whatever type the values go to: a logarithm in float32 has a hole around zero
+and steps of the size of a release's grid, by which an attacker who knows two candidate sums tells them apart.
+"""
 
 import math
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from lightning_pac.randomness.grid import check_step
 
 if TYPE_CHECKING:
     import torch
 
-    from lightning_pac.randomness.generator import SecureGenerator
+__all__ = ["WordSource", "fill_array", "fill_normal_", "release_"]
 
-__all__ = ["fill_normal_", "release_"]
+WordSource = Callable[[int], Callable[[int], Any]]
+"""From the most words wanted at a time, a function from a number to so many random int64, in a buffer used again."""
 
-# Long enough to make the cost of the calls small, short enough for the working arrays (28 bytes a pair) to stay cached.
-_PAIRS_PER_BLOCK = 1 << 17
-_PAIRS_PER_DEVICE_BLOCK = 1 << 22
+# Long enough to make the cost of the calls small, short enough for the working arrays (40 bytes a pair) to stay cached.
+_PAIRS_PER_BLOCK = 1 << 16
+_PAIRS_PER_DEVICE_BLOCK = 1 << 21
+
+# Below this uniform a word of 63 bits has too few left that count, and gets another one.
+_SHORT_OF_BITS = 2.0**-24
+_SMALLEST = 2.0**-127
 
 
-def fill_normal_(tensor: "torch.Tensor", generator: "SecureGenerator") -> "torch.Tensor":
+def fill_array(values: Any, words: WordSource, xp: Any) -> None:
+    """Fill a flat array of numpy, or tensor of torch, with standard normal values in place.
+
+    Args:
+        values: Of any floating-point type, shape (n,).
+        words: Where the randomness comes from, on the same device.
+        xp: The module `numpy` or `torch`, whichever the values belong to.
+    """
+    for first, second, radius, angle, spare in _polar(values, words, 1.0, xp):
+        xp.multiply(xp.cos(angle, out=spare), radius, out=spare)
+        first[:] = spare
+        xp.multiply(xp.sin(angle, out=angle), radius, out=angle)
+        second[:] = angle[: len(second)]
+
+
+def fill_normal_(tensor: "torch.Tensor", words_on: Callable[["torch.device"], WordSource]) -> "torch.Tensor":
     """Fill a floating-point tensor with standard normal values in place; see `SecureGenerator.fill_normal_`."""
     import torch
 
     if not tensor.is_floating_point():
         raise TypeError(f"Normal noise needs a floating-point tensor, got one of {tensor.dtype}.")
-    work = torch.float64 if tensor.dtype == torch.float64 else torch.float32
     with torch.no_grad():
-        in_place = tensor.dtype == work and tensor.is_contiguous()
-        flat = tensor.view(-1) if in_place else torch.empty(tensor.numel(), dtype=work, device=tensor.device)
-        for first, second, radius, direction in _pairs(flat, flat.dtype, generator, 1.0):
-            rest = slice(0, second.numel())
-            torch.mul(direction.cos(), radius, out=first)
-            torch.mul(direction.sin_()[rest], radius[rest], out=second)
-        if not in_place:
-            tensor.copy_(flat.view(tensor.shape))
-    return tensor
+        place = _place_of_float64(tensor.device)
+        in_place = tensor.is_contiguous() and tensor.device == place
+        filled = tensor if in_place else torch.empty(tensor.shape, dtype=tensor.dtype, device=place)
+        fill_array(filled.view(-1), words_on(place), torch)
+        return tensor if in_place else tensor.copy_(filled)
 
 
-def release_(total: "torch.Tensor", generator: "SecureGenerator", deviation: float, step: float) -> "torch.Tensor":
+def release_(
+    total: "torch.Tensor", words_on: Callable[["torch.device"], WordSource], deviation: float, step: float
+) -> "torch.Tensor":
     """Add noise and round to the grid in place; see `SecureGenerator.release_`."""
     import torch
 
@@ -47,35 +68,55 @@ def release_(total: "torch.Tensor", generator: "SecureGenerator", deviation: flo
     if not 0.0 < deviation < math.inf:
         raise ValueError(f"deviation must be positive and finite, got {deviation!r}.")
     with torch.no_grad():
-        # Float32 draws are far finer than the grid, also when what they are added to is float64. Counting in steps of
-        # the grid is exact and saves a pass.
-        in_steps = deviation / step
-        for first, second, radius, direction in _pairs(total.view(-1), torch.float32, generator, in_steps):
-            rest = slice(0, second.numel())
-            first.mul_(1.0 / step).addcmul_(direction.cos(), radius).round_().mul_(step)
-            second.mul_(1.0 / step).addcmul_(direction.sin_()[rest], radius[rest]).round_().mul_(step)
-    return total
+        place = _place_of_float64(total.device)
+        flat = total.to(place).view(-1)
+        # Counting in steps of the grid is exact. The sum is formed in float64 and rounded after, so that the release is
+        # a function of value plus noise however large the value is: a float32 draw would show its own low bits.
+        for first, second, radius, angle, spare in _polar(flat, words_on(place), deviation / step, torch):
+            for part, direction in ((first, torch.cos(angle, out=spare)), (second, angle.sin_())):
+                noised, k = part.double(), len(part)
+                noised.mul_(1.0 / step).addcmul_(direction[:k], radius[:k]).round_().mul_(step)
+                part.copy_(noised)  # itself, in float64
+        return total if total.device == place else total.copy_(flat.view(total.shape))
 
 
-def _pairs(
-    flat: "torch.Tensor", dtype: "torch.dtype", generator: "SecureGenerator", deviation: float
-) -> Iterator[tuple["torch.Tensor", "torch.Tensor", "torch.Tensor", "torch.Tensor"]]:
-    """Two halves of each block of a flat tensor, with the radius (times the deviation) and angle of its k pairs.
+def _place_of_float64(device: "torch.device") -> "torch.device":
+    """The device itself, or the host for one of Apple's, which have no float64."""
+    import torch
+
+    return torch.device("cpu") if device.type == "mps" else device
+
+
+def _polar(flat: Any, words: WordSource, deviation: float, xp: Any) -> Iterator[tuple[Any, Any, Any, Any, Any]]:
+    """Two halves of each block of a flat array, radius (times the deviation) and angle of its k pairs, and scratch.
 
     The second half is one shorter than the first where the block is odd.
     """
-    import torch
-
-    on_host = flat.device.type == "cpu"
-    pairs = min(_PAIRS_PER_BLOCK if on_host else _PAIRS_PER_DEVICE_BLOCK, max(1, -(-flat.numel() // 2)))
-    radii, angles = (torch.empty(pairs, dtype=dtype, device=flat.device) for _ in range(2))
-    words = generator.words_for(flat.device, 2 * pairs)
-    for start in range(0, flat.numel(), 2 * pairs):
+    longest = _PAIRS_PER_BLOCK if getattr(flat, "is_cpu", True) else _PAIRS_PER_DEVICE_BLOCK
+    pairs = min(longest, max(1, -(-len(flat) // 2)))
+    radii, angles, scratch = (xp.empty_like(flat[:pairs], dtype=xp.float64) for _ in range(3))
+    draw = words(2 * pairs)
+    for start in range(0, len(flat), 2 * pairs):
         block = flat[start : start + 2 * pairs]
-        half = -(-block.numel() // 2)
-        bits, radius, angle = words(2 * half), radii[:half], angles[:half]
-        # |word| is uniform on 0..2**63. A float keeps the relative precision of small uniforms, hence the tail.
-        radius.copy_(bits[:half]).abs_().mul_(2.0**-63).clamp_min_(2.0**-63)
-        radius.log_().mul_(-2.0 * deviation * deviation).sqrt_()
-        angle.copy_(bits[half:]).mul_(math.pi * 2.0**-63)
-        yield block[:half], block[half:], radius, angle
+        half = -(-len(block) // 2)
+        bits, radius, angle = draw(2 * half), radii[:half], angles[:half]
+        angle[:] = bits[half:]
+        xp.multiply(angle, math.pi * 2.0**-63, out=angle)
+        # |word| is uniform on 0..2**63. Near one a uniform is 2**-53 apart from the next: radii of 1e-8 deviations.
+        radius[:] = bits[:half]
+        xp.multiply(xp.abs(radius, out=radius), 2.0**-63, out=radius)
+        if float(radius.min()) < _SHORT_OF_BITS:
+            _refine(radius, words, xp)
+        xp.sqrt(xp.multiply(xp.log(radius, out=radius), -2.0 * deviation * deviation, out=radius), out=radius)
+        yield block[:half], block[half:], radius, angle, scratch[:half]
+
+
+def _refine(uniform: Any, words: WordSource, xp: Any) -> None:
+    """Extend small uniforms, multiples of 2**-63 so far, by a word each: the far tail becomes as fine as the rest."""
+    short = uniform < _SHORT_OF_BITS
+    fine = uniform[short]
+    below = xp.empty_like(fine)
+    below[:] = words(len(fine))(len(fine))
+    # A multiple stands for the interval of length 2**-63 around it.
+    fine += below * 2.0**-127
+    uniform[short] = abs(fine).clip(_SMALLEST)

@@ -13,7 +13,7 @@ from torchmetrics import Metric
 
 from lightning_pac.callbacks.metrics.delivered_records import DeliveredRecords
 from lightning_pac.exceptions import PrivacyViolationError
-from lightning_pac.randomness import release_grid, round_to_grid, secure_generator
+from lightning_pac.randomness import secure_generator
 from lightning_pac.strategies import Ranks
 
 __all__ = ["PrivateMetric", "unsuited_states"]
@@ -166,8 +166,7 @@ class PrivateMetric:
             return None
         deviation = self._noise_multiplier * self._max_contribution
         total = torch.stack([share for _, share in shares]).sum(0)
-        noise = secure_generator().fill_normal_(torch.empty_like(total)) * deviation
-        return round_to_grid(total + noise, release_grid(deviation))
+        return secure_generator().release_(total, deviation)
 
     def _reset(self) -> None:
         if not self._inside_forward:

@@ -4,7 +4,7 @@ import lightning.pytorch as pl
 
 from lightning_pac.callbacks.srpp_sgd.run import PrivateRun
 from lightning_pac.cards import Guarantee, PrivacyCard, at_most
-from lightning_pac.randomness import missing_tail
+from lightning_pac.randomness import finite_precision, missing_tail
 from lightning_pac.scenarios import TwoWorldScenario
 
 __all__ = ["make_card", "save_card"]
@@ -17,7 +17,8 @@ def make_card(run: PrivateRun) -> PrivacyCard:
     journal, noisy_sum, blocks = run.journal, run.noisy_sum, run.noisy_sum.blocks
     running = journal.running
     accountant = running.accountant
-    tail = missing_tail((noisy_sum.num_parameters + 1) * journal.num_steps)
+    num_draws = (noisy_sum.num_parameters + 1) * journal.num_steps
+    nats, tail = finite_precision(num_draws), missing_tail(num_draws)
     success = accountant.world_success_bound(running.noise_multiplier, list(running.stretches))
     average = ", on average over the draw of the batches," if accountant.is_mean_square else ""
     guarantees = [
@@ -54,7 +55,8 @@ def make_card(run: PrivateRun) -> PrivacyCard:
         )
     conditions = [
         *accountant.conditions(),
-        f"The noise comes from finite random bits, which adds {tail:.3g} to every delta.",
+        f"The noise comes from finite random bits in float64, which adds at most {nats:.3g} to every epsilon and every "
+        f"chance of success, and {tail:.3g} to every delta.",
         "Metrics that the model logs without noise, and choices made by them, are not covered.",
     ]
     return PrivacyCard(
@@ -71,6 +73,7 @@ def make_card(run: PrivateRun) -> PrivacyCard:
             "num_steps": journal.num_steps,
             "stretches": list(running.stretches),
             "release_grid": min(noisy_sum.grids),
+            "finite_precision_epsilon": nats,
             "missing_tail_delta": tail,
             "num_parameters": noisy_sum.num_parameters,
             "ledger": journal.account.name,

@@ -69,11 +69,13 @@ class TruncatedLaplace:
         return np.where((values >= 0) & (values <= self.max_value), logs, -np.inf)
 
     def sample(self, size: int | tuple[int, ...] = ()) -> Array:
-        """Draw values of that shape by inversion, with 53 secure bits each; show none of them, but `pad`."""
-        sided = 2.0 * (self._generator or secure_generator()).uniform(size) - 1.0
-        reach = -math.expm1(-0.5 * self.max_value / self.scale)
-        distance = -self.scale * np.log1p(-np.abs(sided) * reach)
-        return np.clip(self.mean + np.sign(sided) * distance, 0.0, self.max_value)
+        """Draw values of that shape by inversion, with 65 secure bits each; show none of them, but `pad`."""
+        generator = self._generator or secure_generator()
+        # The farthest draws come from the smallest uniforms, which are fine enough for a delta as small as theirs.
+        least = math.exp(-0.5 * self.max_value / self.scale)
+        distance = -self.scale * np.log(least + (1.0 - least) * generator.uniform(size))
+        side = 1 - 2 * generator.integers(2, size)
+        return np.clip(self.mean + side * distance, 0.0, self.max_value)
 
     def pad(self, value: float) -> float:
         """The value plus one draw, rounded up to a public grid: what an observer may see in its place."""

@@ -84,7 +84,7 @@ class TruncatedGaussian:
         return np.where((values >= 0) & (values <= self.max_value), logs, -np.inf)
 
     def sample(self, size: int | tuple[int, ...] = ()) -> Array:
-        """Draw values of that shape by inversion, with 53 secure bits each; show none of them, but `pad`."""
+        """Draw values of that shape by inversion, with 64 secure bits each; show none of them, but `pad`."""
         uniform = (self._generator or secure_generator()).uniform(size)
         if self._flat:
             fraction = uniform

@@ -98,6 +98,6 @@ def test_every_public_name_has_a_docstring(path):
 
 
 def test_a_missing_and_a_repeated_name_are_noticed():
-    assert "lightning_pac.scenarios.sampling.Poisson" not in shown(["::: lightning_pac.audits\n"])
+    assert "lightning_pac.scenarios.sampling.poisson.Poisson" not in shown(["::: lightning_pac.audits\n"])
     twice = shown(["::: lightning_pac.scenarios\n", "::: lightning_pac.data\n"])
-    assert Counter(twice)["lightning_pac.scenarios.sampling.Poisson"] == 2
+    assert Counter(twice)["lightning_pac.scenarios.sampling.poisson.Poisson"] == 2

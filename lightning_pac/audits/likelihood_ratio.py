@@ -7,7 +7,7 @@ import numpy.typing as npt
 from scipy import special, stats
 
 from lightning_pac.audits.attack_result import AttackResult, proportion_interval
-from lightning_pac.scenarios import FixedSize, Poisson, Sampling, TwoWorldScenario, WithReplacement
+from lightning_pac.scenarios import Sampling, TwoWorldScenario
 
 __all__ = ["likelihood_ratio_attack"]
 
@@ -58,25 +58,26 @@ def likelihood_ratio_attack(
         raise ValueError(f"num_steps is {num_steps} and num_runs is {num_runs}, but both must be at least 1.")
     generator = np.random.default_rng(rng)
     groups = _groups(scenario)
-    hidden = isinstance(sampling, Poisson) and sampling.secret_draws
+    hidden_rate = sampling.amplified_rate
     right = 0
     for start in range(0, num_runs, _RUNS_PER_CHUNK):
         runs = min(_RUNS_PER_CHUNK, num_runs - start)
         world = generator.integers(2, size=runs)
-        counts = _draw(sampling, [size for size, _ in groups], scenario.num_records, num_steps, runs, generator)
+        sizes = [size for size, _ in groups]
+        counts = sampling.draw_counts(sizes, scenario.num_records, num_steps, runs, generator)
         shifts = _shifts(counts, groups)
         # Everything that the attacker sees: the sum of each step, noised, in units of the clipping norm.
         released = np.where(world[:, None] == 0, shifts[0], shifts[1])
         released = released + noise_multiplier * generator.standard_normal(released.shape)
-        if hidden:
-            ratio = _mixture_ratio(released, groups, sampling.rate, noise_multiplier)  # type: ignore[attr-defined]
+        if hidden_rate is not None:
+            ratio = _mixture_ratio(released, groups, hidden_rate, noise_multiplier)
         else:
             # With known draws the worlds differ by a shift, and the test statistic is linear.
             ratio = ((shifts[1] - shifts[0]) * (released - (shifts[0] + shifts[1]) / 2)).sum(axis=1)
         # Runs in which no differing record was drawn are decided by a coin.
         guess = np.where(ratio == 0, generator.integers(2, size=runs), ratio > 0)
         right += int(np.count_nonzero(guess == world))
-    seen = "all noised gradients, but not the draws" if hidden else "all noised gradients and every draw"
+    seen = "all noised gradients" + (" and every draw" if hidden_rate is None else ", but not the draws")
     return AttackResult(
         name="likelihood_ratio",
         success=right / num_runs,
@@ -96,67 +97,11 @@ def _groups(scenario: TwoWorldScenario) -> tuple[tuple[int, tuple[int, int]], ..
 
 
 def _shifts(
-    counts: list[npt.NDArray[np.int64]], groups: tuple[tuple[int, tuple[int, int]], ...]
+    counts: npt.NDArray[np.int64], groups: tuple[tuple[int, tuple[int, int]], ...]
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Noiseless sums in either world, shape (num_runs, num_steps), in clipping norms."""
-    first, second = (
-        np.sum([signs[world] * count for count, (_, signs) in zip(counts, groups, strict=True)], axis=0, dtype=float)
-        for world in (0, 1)
-    )
-    return first, second
-
-
-def _draw(
-    sampling: Sampling,
-    sizes: list[int],
-    num_records: int | None,
-    num_steps: int,
-    num_runs: int,
-    generator: np.random.Generator,
-) -> list[npt.NDArray[np.int64]]:
-    """Numbers of records of each group in every batch, one array of shape (num_runs, num_steps) a group."""
-    shape = (num_runs, num_steps)
-    if isinstance(sampling, Poisson):
-        return [generator.binomial(size, sampling.rate, shape) for size in sizes]
-    if num_records is None:
-        raise ValueError(f"{type(sampling).__name__} needs the number of records: state num_records in the scenario.")
-    shares = np.array([*sizes, num_records - sum(sizes)])
-    if isinstance(sampling, WithReplacement):
-        drawn = generator.multinomial(sampling.batch_size, shares / num_records, shape)
-    elif isinstance(sampling, FixedSize):
-        drawn = generator.multivariate_hypergeometric(shares, sampling.batch_size, shape)
-    else:
-        drawn = _draw_passes(sampling, shares, num_steps, num_runs, generator)
-    return list(np.moveaxis(drawn[..., :-1], -1, 0))
-
-
-def _draw_passes(
-    sampling: Sampling, shares: npt.NDArray[np.int64], num_steps: int, num_runs: int, generator: np.random.Generator
-) -> npt.NDArray[np.int64]:
-    """Passes over the data in a random order, shape (num_runs, num_steps, num_groups + 1)."""
-    num_records, batch_size = int(shares.sum()), int(sampling.expected_batch_size())
-    per_pass = sampling.steps_per_epoch(num_records)
-    # Deal the records out batch by batch: what one batch took is missing from the next.
-    left = np.broadcast_to(shares, (num_runs, -(-num_steps // per_pass), len(shares))).copy()
-    batches = []
-    for step in range(per_pass):
-        size = min(batch_size, num_records - step * batch_size)
-        batches.append(_draw_without_replacement(left, size, generator))
-        left -= batches[-1]
-    return np.stack(batches, axis=2).reshape(num_runs, -1, len(shares))[:, :num_steps]
-
-
-def _draw_without_replacement(
-    left: npt.NDArray[np.int64], size: int, generator: np.random.Generator
-) -> npt.NDArray[np.int64]:
-    """Multivariate hypergeometric draws from urns that differ, group after group, shape of `left`."""
-    drawn, wanted = np.zeros_like(left), np.full(left.shape[:-1], size)
-    for group in range(left.shape[-1] - 1):
-        others = left[..., group + 1 :].sum(axis=-1)
-        drawn[..., group] = generator.hypergeometric(left[..., group], others, wanted)
-        wanted = wanted - drawn[..., group]
-    drawn[..., -1] = wanted
-    return drawn
+    first, second = np.array([signs for _, signs in groups], dtype=float).T
+    return counts @ first, counts @ second
 
 
 def _mixture_ratio(

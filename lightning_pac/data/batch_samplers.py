@@ -1,6 +1,6 @@
 """Batch samplers that draw from the operating system's randomness, one index list for each optimizer step."""
 
-import math
+import itertools
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -10,11 +10,60 @@ from torch.utils.data import Sampler
 from typing_extensions import override
 
 from lightning_pac.randomness import SecureGenerator, secure_generator
+from lightning_pac.scenarios import EpochShuffle, FixedSize, Poisson, Sampling, Sequential, WithReplacement
 
-__all__ = ["FixedSizeBatchSampler", "PoissonBatchSampler", "ShuffledBatchSampler", "WithReplacementBatchSampler"]
+__all__ = [
+    "FixedSizeBatchSampler",
+    "PoissonBatchSampler",
+    "SchemeBatchSampler",
+    "ShuffledBatchSampler",
+    "WithReplacementBatchSampler",
+]
 
 
-class PoissonBatchSampler(Sampler[list[int]]):
+class SchemeBatchSampler(Sampler[list[int]]):
+    """The batches of any sampling scheme, pass after pass, without a state that could be saved.
+
+    Args:
+        sampling: The scheme.
+        num_records: Records to draw from.
+        num_batches: Batches in one iteration; a pass of the scheme if left out.
+        generator: Source of the draws, for tests and for processes that draw together.
+
+    Raises:
+        ValueError: If an argument is out of range.
+
+    Example:
+        >>> [len(batch) for batch in SchemeBatchSampler(EpochShuffle(batch_size=4), num_records=10)]
+        [4, 4, 2]
+    """
+
+    def __init__(
+        self,
+        sampling: Sampling,
+        num_records: int,
+        num_batches: int | None = None,
+        generator: SecureGenerator | None = None,
+    ) -> None:
+        _check_at_least_one("num_records", num_records)
+        self.sampling = sampling
+        self.num_records = num_records
+        self.num_batches = sampling.steps_per_epoch(num_records) if num_batches is None else num_batches
+        _check_at_least_one("num_batches", self.num_batches)
+        self.generator = generator
+
+    @override
+    def __iter__(self) -> Iterator[list[int]]:
+        generator = self.generator or secure_generator()
+        passes = (self.sampling.draw_pass(self.num_records, generator) for _ in itertools.count())
+        for batch in itertools.islice(itertools.chain.from_iterable(passes), self.num_batches):
+            yield batch.tolist()
+
+    def __len__(self) -> int:
+        return self.num_batches
+
+
+class PoissonBatchSampler(SchemeBatchSampler):
     """Every record enters every batch independently with probability `rate`; a batch may be empty.
 
     The draws are secret: they come from the operating system's randomness and never from torch's global generator, and
@@ -42,26 +91,11 @@ class PoissonBatchSampler(Sampler[list[int]]):
         num_batches: int | None = None,
         generator: SecureGenerator | None = None,
     ) -> None:
-        _check_at_least_one("num_records", num_records)
-        if not 0 < rate <= 1:
-            raise ValueError(f"rate is {rate}, but a sampling rate lies in (0, 1].")
-        self.num_records = num_records
+        super().__init__(Poisson(rate), num_records, num_batches, generator)
         self.rate = rate
-        self.num_batches = math.ceil(1 / rate) if num_batches is None else num_batches
-        _check_at_least_one("num_batches", self.num_batches)
-        self.generator = generator
-
-    @override
-    def __iter__(self) -> Iterator[list[int]]:
-        generator = self.generator or secure_generator()
-        for _ in range(self.num_batches):
-            yield np.flatnonzero(generator.bernoulli(self.rate, self.num_records)).tolist()
-
-    def __len__(self) -> int:
-        return self.num_batches
 
 
-class FixedSizeBatchSampler(Sampler[list[int]]):
+class FixedSizeBatchSampler(SchemeBatchSampler):
     """Batches of `batch_size` distinct records, drawn afresh for every step.
 
     Args:
@@ -78,8 +112,6 @@ class FixedSizeBatchSampler(Sampler[list[int]]):
         [4, 4, 4]
     """
 
-    _distinct = True
-
     def __init__(
         self,
         num_records: int,
@@ -87,26 +119,12 @@ class FixedSizeBatchSampler(Sampler[list[int]]):
         num_batches: int | None = None,
         generator: SecureGenerator | None = None,
     ) -> None:
-        _check_batch_size(batch_size, num_records if self._distinct else batch_size)
-        _check_at_least_one("num_records", num_records)
-        self.num_records = num_records
+        super().__init__(FixedSize(batch_size), num_records, num_batches, generator)
+        _check_fits(batch_size, num_records)
         self.batch_size = batch_size
-        self.num_batches = math.ceil(num_records / batch_size) if num_batches is None else num_batches
-        _check_at_least_one("num_batches", self.num_batches)
-        self.generator = generator
-
-    @override
-    def __iter__(self) -> Iterator[list[int]]:
-        generator = self.generator or secure_generator()
-        for _ in range(self.num_batches):
-            keys = generator.uniform(self.num_records)
-            yield np.argpartition(keys, self.batch_size - 1)[: self.batch_size].tolist()
-
-    def __len__(self) -> int:
-        return self.num_batches
 
 
-class WithReplacementBatchSampler(FixedSizeBatchSampler):
+class WithReplacementBatchSampler(SchemeBatchSampler):
     """Batches of `batch_size` independent draws from all records, the same record possibly several times.
 
     Args:
@@ -120,16 +138,18 @@ class WithReplacementBatchSampler(FixedSizeBatchSampler):
         [4, 4, 4]
     """
 
-    _distinct = False
+    def __init__(
+        self,
+        num_records: int,
+        batch_size: int,
+        num_batches: int | None = None,
+        generator: SecureGenerator | None = None,
+    ) -> None:
+        super().__init__(WithReplacement(batch_size), num_records, num_batches, generator)
+        self.batch_size = batch_size
 
-    @override
-    def __iter__(self) -> Iterator[list[int]]:
-        generator = self.generator or secure_generator()
-        for _ in range(self.num_batches):
-            yield generator.integers(self.num_records, self.batch_size).tolist()
 
-
-class ShuffledBatchSampler(Sampler[list[int]]):
+class ShuffledBatchSampler(SchemeBatchSampler):
     """Every record once in each pass, in batches of `batch_size`; it can continue a pass that was interrupted.
 
     Every iteration is a fresh pass, unless a state was loaded: the next iteration is then the rest of that pass. The
@@ -159,13 +179,13 @@ class ShuffledBatchSampler(Sampler[list[int]]):
         shuffle: bool = True,
         generator: SecureGenerator | None = None,
     ) -> None:
-        _check_batch_size(batch_size, num_records if drop_last else max(num_records, batch_size))
-        _check_at_least_one("num_records", num_records)
-        self.num_records = num_records
+        self._passes = (EpochShuffle if shuffle else Sequential)(batch_size, drop_last)
+        if drop_last:
+            _check_fits(batch_size, num_records)
+        super().__init__(self._passes, num_records, generator=generator)
         self.batch_size = batch_size
         self.drop_last = drop_last
         self.shuffle = shuffle
-        self.generator = generator
         self._seed = ""
         self._order = np.arange(num_records)
         self._next_start: int | None = None
@@ -175,13 +195,8 @@ class ShuffledBatchSampler(Sampler[list[int]]):
         start, self._next_start = self._next_start, None
         if start is None:
             self._begin_pass((self.generator or secure_generator()).bytes(16).hex())
-        for batch in range(start or 0, len(self)):
-            yield self._order[batch * self.batch_size : (batch + 1) * self.batch_size].tolist()
-
-    def __len__(self) -> int:
-        if self.drop_last:
-            return self.num_records // self.batch_size
-        return math.ceil(self.num_records / self.batch_size)
+        for batch in self._passes.cut(self._order)[start or 0 :]:
+            yield batch.tolist()
 
     def state_dict(self, num_batches: int) -> dict[str, Any]:
         """The state from which `load_state_dict` continues this pass after `num_batches` batches, as plain values."""
@@ -207,16 +222,15 @@ class ShuffledBatchSampler(Sampler[list[int]]):
 
     def _begin_pass(self, seed: str) -> None:
         self._seed = seed
-        if self.shuffle and seed:
-            self._order = np.random.Generator(np.random.PCG64(int(seed, 16))).permutation(self.num_records)
+        if seed:
+            self._order = self._passes.order(self.num_records, seed)
 
     def _fingerprint(self) -> int:
         facts = f"{self.batch_size} {self.drop_last} {self.shuffle} {self.num_records}".encode()
         return zlib.crc32(self._order.astype("<i8").tobytes(), zlib.crc32(facts))
 
 
-def _check_batch_size(batch_size: int, num_records: int) -> None:
-    _check_at_least_one("batch_size", batch_size)
+def _check_fits(batch_size: int, num_records: int) -> None:
     if batch_size > num_records:
         raise ValueError(f"batch_size is {batch_size}, but there are only {num_records} records.")
 

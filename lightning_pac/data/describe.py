@@ -18,16 +18,24 @@ from torch.utils.data import (
 from lightning_pac.data.batch_samplers import (
     FixedSizeBatchSampler,
     PoissonBatchSampler,
+    SchemeBatchSampler,
     ShuffledBatchSampler,
     WithReplacementBatchSampler,
 )
 from lightning_pac.data.loader import PrivateDataLoader, ResumableDataLoader
 from lightning_pac.data.repeated_records import TWICE, check_each_record_once
-from lightning_pac.scenarios import EpochShuffle, FixedSize, Poisson, Sampling, Sequential, WithReplacement
+from lightning_pac.scenarios import EpochShuffle, Poisson, Sampling, Sequential, WithReplacement
 
 __all__ = ["batch_sizes", "count_records", "describe_loader", "order_is_public"]
 
 WAY_OUT = "pass sampling= to let our own sampler draw the batches, for instance Poisson(rate=...)"
+
+_OUR_BATCH_SAMPLERS = (
+    PoissonBatchSampler,
+    WithReplacementBatchSampler,
+    FixedSizeBatchSampler,
+    ShuffledBatchSampler,
+)
 
 # The default seed of torch's generator has 53 random bits; seeds that people and `seed_everything` choose have 32.
 CHOSEN_SEEDS = 2**32
@@ -40,7 +48,7 @@ def describe_loader(dataloader: Any) -> Sampling:
         dataloader: A `torch.utils.data.DataLoader` over a map-style dataset.
 
     Returns:
-        `EpochShuffle`, `Sequential`, `WithReplacement`, `FixedSize` or `Poisson`, with the loader's own batch size.
+        The scheme, with the loader's own batch size.
 
     Raises:
         TypeError: If it is no DataLoader, or its dataset is iterable.
@@ -105,7 +113,7 @@ def batch_sizes(dataloader: DataLoader[Any]) -> tuple[int, ...] | None:
         records = len(cast(Sized, batch_sampler.sampler))
     elif type(batch_sampler) is ShuffledBatchSampler:
         records = batch_sampler.num_records
-    elif isinstance(batch_sampler, FixedSizeBatchSampler):
+    elif isinstance(batch_sampler, FixedSizeBatchSampler | WithReplacementBatchSampler):
         return (batch_sampler.batch_size,) * len(batch_sampler)
     else:
         return None
@@ -185,15 +193,8 @@ def _describe_batch_sampler(batch_sampler: Any, records: int) -> Sampling:
     drawn_from = getattr(batch_sampler, "num_records", getattr(batch_sampler, "num_samples", records))
     if drawn_from != records:
         raise ValueError(_other_records(batch_sampler, drawn_from, records))
-    if type(batch_sampler) is PoissonBatchSampler:
-        return Poisson(batch_sampler.rate)
-    if type(batch_sampler) is WithReplacementBatchSampler:
-        return WithReplacement(batch_sampler.batch_size)
-    if type(batch_sampler) is FixedSizeBatchSampler:
-        return FixedSize(batch_sampler.batch_size)
-    if type(batch_sampler) is ShuffledBatchSampler:
-        kind = EpochShuffle if batch_sampler.shuffle else Sequential
-        return kind(batch_sampler.batch_size, batch_sampler.drop_last)
+    if type(batch_sampler) in _OUR_BATCH_SAMPLERS:  # a subclass may draw in any way
+        return cast(SchemeBatchSampler, batch_sampler).sampling
     opacus = sys.modules.get("opacus.utils.uniform_sampler")
     if opacus is not None and type(batch_sampler) is opacus.UniformWithReplacementSampler:
         return Poisson(batch_sampler.sample_rate, secret_draws=False)

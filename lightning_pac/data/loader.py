@@ -17,22 +17,15 @@ from torch.utils.data import (
 )
 from typing_extensions import override
 
-from lightning_pac.data.batch_samplers import (
-    FixedSizeBatchSampler,
-    PoissonBatchSampler,
-    ShuffledBatchSampler,
-    WithReplacementBatchSampler,
-)
+from lightning_pac.data.batch_samplers import PoissonBatchSampler, SchemeBatchSampler, ShuffledBatchSampler
 from lightning_pac.data.rank_share import RankShare
 from lightning_pac.randomness import SecureGenerator, secure_generator
-from lightning_pac.scenarios import EpochShuffle, FixedSize, Poisson, Sampling, Sequential, WithReplacement
+from lightning_pac.scenarios import EpochShuffle, Sampling, Sequential
 
 __all__ = ["PrivateDataLoader", "ResumableDataLoader", "private_loader", "rebuild_loader"]
 
 # A batch in which no record was drawn is delivered as this one, since few networks survive a batch of length zero.
 PLACEHOLDER = 0
-
-_Batches = PoissonBatchSampler | FixedSizeBatchSampler | ShuffledBatchSampler
 
 
 class PrivateDataLoader(DataLoader[Any]):
@@ -66,7 +59,7 @@ class PrivateDataLoader(DataLoader[Any]):
         dataset: Dataset[Any],
         sampling: Sampling,
         num_microbatches: int,
-        batches: _Batches,
+        batches: SchemeBatchSampler,
         share: RankShare | None = None,
         **kwargs: Any,
     ) -> None:
@@ -185,16 +178,17 @@ def private_loader(
     Args:
         dataset: A map-style dataset.
         sampling: How the batch of each optimizer step is drawn. `EpochShuffle` and `Sequential` give a loader that can
-            be resumed within a pass; the others draw every batch afresh and have no state.
+            be resumed within a pass; the others have no state, and a run that resumes begins a fresh pass.
         num_microbatches: Microbatches in each optimizer step (`accumulate_grad_batches`).
         share: What this process takes of every microbatch, where several draw together; None takes all.
         kwargs: Further arguments of `torch.utils.data.DataLoader`, such as `num_workers` or `collate_fn`.
 
     Raises:
-        TypeError: If the dataset has no length or the descriptor is unknown.
+        TypeError: If the dataset has no length or the scheme is not registered.
         ValueError: If the sizes do not fit, or Poisson draws are declared public.
 
     Example:
+        >>> from lightning_pac.scenarios import Poisson
         >>> loader = private_loader(range(100), Poisson(rate=0.1), num_workers=0)
         >>> sum(1 for batch in loader), loader.sampling
         (10, Poisson(rate=0.1, batch_size=None, secret_draws=True))
@@ -206,26 +200,16 @@ def private_loader(
         )
     if num_microbatches < 1:
         raise ValueError(f"num_microbatches is {num_microbatches}, but it must be at least 1.")
+    if not isinstance(sampling, Sampling):
+        raise TypeError(f"sampling is {sampling!r}, but must be a descriptor such as Poisson(rate=0.01).")
     records = len(dataset)
+    sampling.check_drawable(records)
     if isinstance(sampling, EpochShuffle | Sequential):
-        passes = ShuffledBatchSampler(
-            records, sampling.batch_size, sampling.drop_last, shuffle=isinstance(sampling, EpochShuffle)
-        )
+        # The seed of a pass is saved, so only passes whose price holds for any order are resumed within one.
+        shuffle = isinstance(sampling, EpochShuffle)
+        passes = ShuffledBatchSampler(records, sampling.batch_size, sampling.drop_last, shuffle)
         return ResumableDataLoader(dataset, sampling, num_microbatches, passes, share, **kwargs)
-    batches: _Batches
-    if isinstance(sampling, Poisson):
-        if not sampling.secret_draws:
-            raise ValueError("Our Poisson sampler draws in secret: leave secret_draws=False out.")
-        batches = PoissonBatchSampler(records, sampling.rate)
-    elif isinstance(sampling, FixedSize):
-        batches = FixedSizeBatchSampler(records, sampling.batch_size)
-    elif isinstance(sampling, WithReplacement):
-        batches = WithReplacementBatchSampler(records, sampling.batch_size)
-    else:
-        raise TypeError(
-            f"No sampler draws as {type(sampling).__name__} says: use EpochShuffle, FixedSize, Poisson, "
-            "WithReplacement or Sequential."
-        )
+    batches = SchemeBatchSampler(sampling, records)
     return PrivateDataLoader(dataset, sampling, num_microbatches, batches, share, **kwargs)
 
 
@@ -279,7 +263,7 @@ class _MicrobatchSampler(Sampler[list[int]]):
 
     def __init__(
         self,
-        batches: _Batches,
+        batches: SchemeBatchSampler,
         num_microbatches: int,
         share: RankShare | None,
         padded_size: Callable[[int], int | None],
@@ -329,7 +313,7 @@ class _MicrobatchSampler(Sampler[list[int]]):
         if self.num_microbatches == 1:
             return [batch]
         records = np.asarray(batch, dtype=np.int64)
-        if isinstance(self.batches, PoissonBatchSampler):
+        if self.batches.sampling.independent_draws:
             # Where a record goes must not depend on which others were drawn: some microbatches may be left out.
             place = generator.integers(self.num_microbatches, len(records))
             return [records[place == number].tolist() for number in range(self.num_microbatches)]

@@ -9,6 +9,7 @@ from lightning_pac.scenarios.sampling import (
     Sequential,
     WithReplacement,
     as_stretches,
+    register_sampling,
     sampling_from_dict,
 )
 from lightning_pac.scenarios.secret_space import (
@@ -39,5 +40,6 @@ __all__ = [
     "TwoWorldScenario",
     "WithReplacement",
     "as_stretches",
+    "register_sampling",
     "sampling_from_dict",
 ]

@@ -4,7 +4,6 @@ from scipy import integrate, stats
 
 from lightning_pac.accountants import SRPPAccountant
 from lightning_pac.audits import likelihood_ratio_attack
-from lightning_pac.audits.likelihood_ratio import _draw
 from lightning_pac.scenarios import EpochShuffle, FixedSize, Poisson, TwoWorldScenario, WithReplacement
 
 # Intervals at this confidence fail falsely less than once in a million runs each.
@@ -66,7 +65,7 @@ def test_seeing_the_draws_helps_the_attacker():
 def test_counts_are_those_of_real_batches(sampling):
     records, sizes, steps, runs = 30, [3, 2], 6, 4000
     rng = np.random.default_rng(5)
-    drawn = np.stack(_draw(sampling, sizes, records, steps, runs, rng))
+    drawn = np.moveaxis(sampling.draw_counts(sizes, records, steps, runs, rng), -1, 0)
     assert drawn.shape == (2, runs, steps)
     real = np.zeros_like(drawn)
     per_pass = 4 if not getattr(sampling, "drop_last", False) else 3

@@ -17,7 +17,7 @@ from lightning_pac.accountants.srpp.amplified import amplified_step_cost
 from lightning_pac.accountants.srpp.conditions import conditions_of
 from lightning_pac.accountants.srpp.running import RunningAccount
 from lightning_pac.accountants.srpp.slices import SliceCoefficients
-from lightning_pac.scenarios import Poisson, Sampling, TwoWorldScenario, as_stretches
+from lightning_pac.scenarios import Sampling, TwoWorldScenario, as_stretches
 
 __all__ = ["Notion", "SRPPAccountant"]
 
@@ -85,7 +85,8 @@ class SRPPAccountant:
             raise ValueError(f"joint_aggregation is {self.joint_aggregation!r}, but must be logsumexp or max.")
         if self.slices is not None and self.notion == "rpp":
             raise ValueError('The notion "rpp" is unsliced: leave slices out, or choose "ave" or "joint".')
-        if self.scenario.adjacency == "add_remove" and not isinstance(self.sampling, Poisson):
+        independent = self.sampling.is_certified and self.sampling.independent_draws
+        if self.scenario.adjacency == "add_remove" and not independent:
             raise ValueError(
                 f"add_remove does not hold under {type(self.sampling).__name__}, where a record's absence moves the "
                 "others: use Poisson sampling, or the adjacency zero_out."
@@ -111,7 +112,7 @@ class SRPPAccountant:
     @property
     def is_amplified(self) -> bool:
         """Whether the secrecy of the draws lowers the cost."""
-        return self.notion == "rpp" and isinstance(self.sampling, Poisson) and self.sampling.secret_draws
+        return self.notion == "rpp" and self.sampling.is_certified and self.sampling.amplified_rate is not None
 
     @cached_property
     def orders(self) -> tuple[float, ...]:
@@ -162,8 +163,9 @@ class SRPPAccountant:
             order: Rényi order, at least 1.
         """
         if self.is_amplified and order > 1:
-            assert isinstance(self.sampling, Poisson)
-            return amplified_step_cost(self.scenario, self.sampling.rate, float(noise_multiplier), float(order))
+            assert self.sampling.amplified_rate is not None
+            rate = self.sampling.amplified_rate
+            return amplified_step_cost(self.scenario, rate, float(noise_multiplier), float(order))
         price = order * (self.scenario.sensitivity_factor / noise_multiplier) ** 2 / 2
         return price * self.scenario.total_differing**2 if self.is_amplified else price
 
@@ -220,7 +222,7 @@ class SRPPAccountant:
             return self.epsilon(noise_multiplier, step + 1) - self.epsilon(noise_multiplier, step)
         return self.unit_price(noise_multiplier, self.renyi_order) * (self.units(step + 1) - self.units(step))
 
-    def track(self, noise_multiplier: float, stretches: Sequence[int] = ()) -> RunningAccount:
+    def track(self, noise_multiplier: float, stretches: Sequence[int] = ()) -> RunningAccount[SRPPAccountant]:
         """An account that is charged step by step, from what a journal says was started before.
 
         Args:
@@ -301,7 +303,7 @@ class SRPPAccountant:
 
     def conditions(self) -> tuple[str, ...]:
         """The assumptions of the guarantee, in sentences for the privacy card."""
-        return conditions_of(self)
+        return conditions_of(self.scenario, self.sampling, self.notion, self.is_amplified, self.slices is not None)
 
     def aggregate(self, cost: float, order: float | None = None) -> float:
         """The notion's cost where the unsliced one is `cost`: equal to it unless there are slices."""

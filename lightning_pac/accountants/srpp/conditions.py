@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from lightning_pac.scenarios import EpochShuffle, FixedSize, Poisson, Sequential, WithReplacement
-
-if TYPE_CHECKING:
-    from lightning_pac.accountants.srpp.accountant import SRPPAccountant
+from lightning_pac.scenarios import Sampling, TwoWorldScenario
 
 __all__ = ["conditions_of"]
 
@@ -28,37 +23,54 @@ _ADJACENCY = {
     "the number of records is public.",
 }
 
-_SAMPLING = {
-    EpochShuffle: "Every record comes at most once in a pass over the data; the bound holds for every order of them.",
-    Sequential: "Every record comes at most once in a pass over the data, in an order that may be public.",
-    FixedSize: "Every batch holds distinct records.",
-    WithReplacement: "A batch may hold one record many times; the bound allows all of it to be one record.",
-    Poisson: "Records enter a batch independently, and an empty batch still takes a noised step.",
-}
+_ONE_BLOCK = (
+    "The notion speaks of adversaries who see one projection; with one clipping block the same number also bounds an "
+    "adversary who sees every coordinate."
+)
+
+_SLICES = (
+    "The figure speaks of adversaries who see one projection of one release; over adaptive steps such costs do not "
+    "add, so it reproduces the paper and certifies nothing."
+)
 
 
-def conditions_of(accountant: SRPPAccountant) -> tuple[str, ...]:
-    """The assumptions of the account and the limits of its notion, one sentence each."""
-    sentences = [*_ALWAYS, _ADJACENCY[accountant.scenario.adjacency]]
-    sentences += [text for descriptor, text in _SAMPLING.items() if isinstance(accountant.sampling, descriptor)]
-    sentences += _direction(accountant)
-    if accountant.is_amplified:
+def conditions_of(
+    scenario: TwoWorldScenario, sampling: Sampling, notion: str, is_amplified: bool, has_slices: bool
+) -> tuple[str, ...]:
+    """The assumptions of an account of these terms and the limits of its notion, one sentence each.
+
+    Args:
+        scenario: the two worlds.
+        sampling: how batches are drawn.
+        notion: what epsilon bounds, a `Notion`.
+        is_amplified: whether the secrecy of the draws lowers the cost.
+        has_slices: whether the cost is put together from slices of several blocks.
+    """
+    sentences = [*_ALWAYS, _ADJACENCY[scenario.adjacency]]
+    if sampling.condition:
+        sentences.append(sampling.condition)
+    if not sampling.is_certified:
+        sentences.append(
+            f"How often differing records meet in a batch is declared by the user, in {type(sampling).__name__}; it is "
+            "tried on a few records where the sampling is registered, and proven nowhere."
+        )
+    sentences += _direction(scenario)
+    if is_amplified:
         sentences.append(
             "The Poisson draws are secret: they come from the operating system's randomness, and no sampler state is "
             "kept."
         )
-    if accountant.is_mean_square:
+    if notion.startswith("ms-"):
         sentences.append(
             "The cost is an average over the draw of the batches, which the adversary did not choose: single draws may "
             "cost more, and a public seed voids it."
         )
-    if accountant.notion != "rpp":
-        sentences.append(_sliced(accountant))
+    if notion != "rpp":
+        sentences.append(_SLICES if has_slices else _ONE_BLOCK)
     return tuple(sentences)
 
 
-def _direction(accountant: SRPPAccountant) -> list[str]:
-    scenario = accountant.scenario
+def _direction(scenario: TwoWorldScenario) -> list[str]:
     if scenario.adjacency == "replace":
         return []
     if isinstance(scenario.num_differing, tuple):
@@ -67,15 +79,3 @@ def _direction(accountant: SRPPAccountant) -> list[str]:
     if scenario.nested:
         return [f"All of the at most {scenario.num_differing} differing records are in the same world."]
     return [f"At most {scenario.num_differing} records differ, each present in either world."]
-
-
-def _sliced(accountant: SRPPAccountant) -> str:
-    if accountant.slices is None:
-        return (
-            "The notion speaks of adversaries who see one projection; with one clipping block the same number also "
-            "bounds an adversary who sees every coordinate."
-        )
-    return (
-        "The figure speaks of adversaries who see one projection of one release; over adaptive steps such costs do not "
-        "add, so it reproduces the paper and certifies nothing."
-    )

@@ -87,8 +87,5 @@ class GroupDPAccountant:
 
     @property
     def _dp_sgd(self) -> SRPPAccountant:
-        if isinstance(self.sampling, Poisson):
-            rate = self.sampling.rate
-        else:
-            rate = min(1.0, 1 / self.sampling.steps_per_epoch(self.scenario.num_records))
+        rate = self.sampling.inclusion_rate(self.scenario.num_records)
         return SRPPAccountant(TwoWorldScenario.differential_privacy(), Poisson(rate))

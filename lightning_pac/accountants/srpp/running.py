@@ -4,28 +4,40 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
 from lightning_pac.accountants import bounds
-
-if TYPE_CHECKING:
-    from lightning_pac.accountants.srpp.accountant import SRPPAccountant
 
 __all__ = ["RunningAccount"]
 
 _REFRESH_GROWTH = 1.1
 
 
-class RunningAccount:
+class _Terms(Protocol):
+    """The prices of one run: units that its steps amount to, and what a unit costs at each Rényi order."""
+
+    @property
+    def renyi_order(self) -> float: ...
+    @property
+    def success_orders(self) -> tuple[float, ...]: ...
+    def units(self, num_steps: int | Sequence[int]) -> float: ...
+    def unit_price(self, noise_multiplier: float, order: float) -> float: ...
+    def aggregate(self, cost: float, order: float | None = None) -> float: ...
+
+
+_TermsT = TypeVar("_TermsT", bound=_Terms)
+
+
+class RunningAccount(Generic[_TermsT]):
     """The cost of a run while it is going on, cheap enough to read at every step.
 
     The price of a unit is computed once; a step only counts. The account equals `SRPPAccountant.epsilon` of the same
     stretches exactly.
 
     Args:
-        accountant: the account's terms.
+        accountant: the account's terms, an `SRPPAccountant`.
         noise_multiplier: noise deviation on the sum, in clipping norms.
         stretches: steps started before, by stretch (see `lightning_pac.scenarios.Sampling`). The next step continues
             the last stretch unless `begin_stretch` is called first.
@@ -42,7 +54,7 @@ class RunningAccount:
         (0.78125, (2, 1))
     """
 
-    def __init__(self, accountant: SRPPAccountant, noise_multiplier: float, stretches: Sequence[int] = ()) -> None:
+    def __init__(self, accountant: _TermsT, noise_multiplier: float, stretches: Sequence[int] = ()) -> None:
         self.accountant = accountant
         self.noise_multiplier = float(noise_multiplier)
         self._closed = [int(steps) for steps in stretches[:-1]]

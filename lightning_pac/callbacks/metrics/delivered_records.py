@@ -10,7 +10,7 @@ from torch.utils.data import BatchSampler, DataLoader
 
 from lightning_pac.data import PrivateDataLoader, RankShare, count_records, describe_loader, rebuild_loader
 from lightning_pac.data.loader import divides_all_records
-from lightning_pac.scenarios import EpochShuffle, Sequential
+from lightning_pac.scenarios import Sequential
 
 __all__ = ["DeliveredRecords", "divide_evaluation"]
 
@@ -110,9 +110,7 @@ def _combined_loader(trainer: pl.Trainer) -> Any:
 
 
 def _batch_size(loader: DataLoader[Any]) -> int:
-    sampling = describe_loader(loader)
-    assert isinstance(sampling, EpochShuffle | Sequential)
-    return sampling.batch_size
+    return int(describe_loader(loader).expected_batch_size())
 
 
 def _num_delivered(loader: DataLoader[Any]) -> int:
@@ -129,7 +127,7 @@ def _check_each_record_once(loader: Any, num_ranks: int) -> None:
     except (TypeError, ValueError) as error:
         problem = str(error).rstrip(".")
     else:
-        if not isinstance(sampling, EpochShuffle | Sequential):
+        if not sampling.each_record_once:
             problem = f"it draws by {sampling}"
         elif num_ranks > 1 and not isinstance(loader, PrivateDataLoader):
             problem = f"each of {num_ranks} ranks evaluates all of it"

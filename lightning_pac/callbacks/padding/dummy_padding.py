@@ -15,7 +15,6 @@ from lightning_pac.cards import PrivacyCard
 from lightning_pac.data import PrivateDataLoader
 from lightning_pac.ledger import PrivacyLedger
 from lightning_pac.mechanisms.one_sided import DPNoise
-from lightning_pac.scenarios import Poisson
 from lightning_pac.strategies import Ranks
 
 __all__ = ["DummyPadding"]
@@ -84,7 +83,7 @@ class DummyPadding(PaddingCallback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         private = [callback for callback in _callbacks(trainer) if isinstance(callback, SRPPSGD)]
         loader = trainer.train_dataloader
-        if not private or not isinstance(loader, PrivateDataLoader) or not isinstance(loader.sampling, Poisson):
+        if not private or not isinstance(loader, PrivateDataLoader) or not loader.sampling.independent_draws:
             raise MisconfigurationException(
                 "DummyPadding hides the sizes of Poisson batches: use it together with SRPPSGD(sampling=Poisson(...)); "
                 "other sampling has public sizes."

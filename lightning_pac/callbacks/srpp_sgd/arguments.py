@@ -11,7 +11,7 @@ from lightning_pac.accountants.srpp import Notion
 from lightning_pac.callbacks.srpp_sgd.step import BlockNoise
 from lightning_pac.exceptions import LedgerMismatchError
 from lightning_pac.ledger import PrivacyLedger
-from lightning_pac.scenarios import Poisson, Sampling, TwoWorldScenario
+from lightning_pac.scenarios import Sampling, TwoWorldScenario
 
 __all__ = ["RunArguments"]
 
@@ -22,7 +22,7 @@ class RunArguments:
 
     Raises:
         ValueError: If an argument is out of range, or not exactly one of epsilon and the noise multiplier is given.
-        TypeError: If the scenario or the sampling is something else.
+        TypeError: If the scenario or the sampling is something else, or the sampling is not registered.
     """
 
     scenario: TwoWorldScenario
@@ -64,8 +64,8 @@ class RunArguments:
             raise ValueError(f"renyi_order is {self.renyi_order}, but must be finite and above 1.")
         if self.notion not in get_args(Notion):
             raise ValueError(f"notion is {self.notion!r}, but must be one of {', '.join(get_args(Notion))}.")
-        if isinstance(self.sampling, Poisson) and not self.sampling.secret_draws:
-            raise ValueError("Our Poisson sampler draws in secret: leave secret_draws=False out.")
+        if self.sampling is not None:
+            self.sampling.check_drawable()
         if self.scenario.adjacency == "add_remove":
             self._check_add_remove()
 
@@ -98,7 +98,7 @@ class RunArguments:
         }
 
     def _check_add_remove(self) -> None:
-        if not isinstance(self.sampling, Poisson):
+        if self.sampling is None or not (self.sampling.is_certified and self.sampling.independent_draws):
             raise ValueError(
                 f"sampling is {self.sampling}, but add_remove holds under our Poisson sampling only, since a record's "
                 "absence moves the others: give sampling=Poisson(rate, batch_size), or use the adjacency zero_out."

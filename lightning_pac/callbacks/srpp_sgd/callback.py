@@ -10,7 +10,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch.optim import Optimizer
 from typing_extensions import override
 
-from lightning_pac.accountants import RunningAccount
+from lightning_pac.accountants import RunningAccount, SRPPAccountant
 from lightning_pac.callbacks.shared import (
     SharedAccount,
     TrainerCallback,
@@ -136,7 +136,7 @@ class SRPPSGD(TrainerCallback):
         return "lightning_pac.SRPPSGD"
 
     @property
-    def account(self) -> RunningAccount | None:
+    def account(self) -> RunningAccount[SRPPAccountant] | None:
         """The cost of the run so far; None before it has started."""
         return self._run.journal.running if self._run is not None else None
 

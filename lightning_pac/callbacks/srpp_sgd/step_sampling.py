@@ -1,6 +1,5 @@
 """The draw of an optimizer step's batch, from what the loader does and what the Trainer makes of it."""
 
-import dataclasses
 import math
 import os
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from lightning_pac.data import (
     order_is_public,
     rebuild_loader,
 )
-from lightning_pac.scenarios import EpochShuffle, Sampling, Sequential, WithReplacement
+from lightning_pac.scenarios import Sampling
 from lightning_pac.strategies import PrivateDDPStrategy, Ranks
 
 __all__ = ["declared_sampling", "swap_loader"]
@@ -77,7 +76,8 @@ def declared_sampling(trainer: pl.Trainer, dataloader: DataLoader[Any], needs_hi
         needs_hidden_order: Whether the account averages over the draw, so that a public order is refused.
 
     Raises:
-        MisconfigurationException: If the order must be hidden and is not, or steps accumulate draws that may overlap.
+        MisconfigurationException: If the order must be hidden and is not, steps accumulate draws that may overlap, or
+            the Trainer cuts passes of which the sampling says no price.
     """
     if needs_hidden_order and order_is_public(dataloader):
         raise MisconfigurationException(
@@ -89,12 +89,14 @@ def declared_sampling(trainer: pl.Trainer, dataloader: DataLoader[Any], needs_hi
     microbatches = trainer.accumulate_grad_batches
     if not isinstance(dataloader, PrivateDataLoader):
         sampling = _step_sampling(sampling, microbatches)
-    if isinstance(sampling, EpochShuffle | Sequential):
-        steps = math.ceil(trainer.num_training_batches / microbatches)
-        natural = dataclasses.replace(sampling, steps_per_pass=None)
-        is_natural = steps == _steps_per_pass(natural, count_records(dataloader))
-        sampling = natural if is_natural else dataclasses.replace(sampling, steps_per_pass=steps)
-    return sampling
+    steps = math.ceil(trainer.num_training_batches / microbatches)
+    cut = sampling.of_passes(steps, count_records(dataloader))
+    if cut is None:
+        raise MisconfigurationException(
+            f"The Trainer makes passes of {steps} steps, and {sampling} does not say what they cost: leave "
+            f"limit_train_batches out, or let {type(sampling).__name__}.of_passes return the sampling of such passes."
+        )
+    return cut
 
 
 def _step_sampling(sampling: Sampling, num_microbatches: int, num_ranks: int = 1) -> Sampling:
@@ -102,7 +104,8 @@ def _step_sampling(sampling: Sampling, num_microbatches: int, num_ranks: int = 1
     batches = num_microbatches * num_ranks
     if batches == 1:
         return sampling
-    if not isinstance(sampling, EpochShuffle | Sequential | WithReplacement):
+    merged = sampling.of_step(batches)
+    if merged is None:
         raise MisconfigurationException(
             f"With {batches} batches in a step (accumulate_grad_batches={num_microbatches} on {num_ranks} devices), a "
             f"record may be drawn by several {sampling} batches of it: give the draw of a whole step as "
@@ -113,19 +116,12 @@ def _step_sampling(sampling: Sampling, num_microbatches: int, num_ranks: int = 1
             f"The train loader ends its passes early ({sampling}), which several devices cannot divide: leave "
             "num_samples out, or set limit_train_batches in the Trainer."
         )
-    return dataclasses.replace(sampling, batch_size=sampling.batch_size * batches)
+    return merged
 
 
 def _share(ranks: Ranks) -> RankShare:
     """This rank's share of a loader, under a key that rank zero draws for this loader only."""
     return RankShare(ranks.rank, ranks.size, ranks.from_first(lambda: os.urandom(32)))
-
-
-def _steps_per_pass(sampling: Sampling, num_records: int) -> int | None:
-    try:
-        return sampling.steps_per_epoch(num_records)
-    except ValueError:  # drop_last drops the only batch of a step, though not of a microbatch
-        return None
 
 
 def _own_sampling(dataloader: DataLoader[Any], num_microbatches: int) -> Sampling | None:

@@ -1,0 +1,22 @@
+"""How batches are drawn: frozen, public-only schemes and what each lets the differing records do."""
+
+from lightning_pac.scenarios.sampling.counts import as_stretches
+from lightning_pac.scenarios.sampling.epoch_shuffle import EpochShuffle
+from lightning_pac.scenarios.sampling.fixed_size import FixedSize
+from lightning_pac.scenarios.sampling.poisson import Poisson
+from lightning_pac.scenarios.sampling.registry import register_sampling, sampling_from_dict
+from lightning_pac.scenarios.sampling.scheme import Sampling
+from lightning_pac.scenarios.sampling.sequential import Sequential
+from lightning_pac.scenarios.sampling.with_replacement import WithReplacement
+
+__all__ = [
+    "EpochShuffle",
+    "FixedSize",
+    "Poisson",
+    "Sampling",
+    "Sequential",
+    "WithReplacement",
+    "as_stretches",
+    "register_sampling",
+    "sampling_from_dict",
+]

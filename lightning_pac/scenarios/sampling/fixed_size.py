@@ -1,0 +1,98 @@
+"""Batches of a fixed size without replacement."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+from typing_extensions import override
+
+from lightning_pac.randomness import SecureGenerator
+from lightning_pac.scenarios.sampling.counts import (
+    as_stretches,
+    check_count,
+    check_differing,
+    hypergeometric_square,
+    require_records,
+)
+from lightning_pac.scenarios.sampling.fresh_batches import FreshBatches
+from lightning_pac.scenarios.sampling.registry import register_sampling
+
+__all__ = ["FixedSize"]
+
+
+@register_sampling
+@dataclass(frozen=True)
+class FixedSize(FreshBatches):
+    """Batches of `batch_size` distinct records, drawn afresh for every step.
+
+    The cap is `T min(d, B)^2`; `K_t` is hypergeometric, `E[K_t^2] = mu^2 + B (d/N)(1 - d/N)(N - B)/(N - 1)` with
+    `mu = B d / N`.
+
+    Args:
+        batch_size: records in each batch, `B`.
+
+    Example:
+        >>> FixedSize(batch_size=512).worst_case_square_sum(num_differing=10, num_records=50_000, num_steps=98)
+        9800
+    """
+
+    batch_size: int
+
+    _certified: ClassVar[bool] = True
+    condition: ClassVar[str] = "Every batch holds distinct records."
+
+    def __post_init__(self) -> None:
+        check_count("batch_size", self.batch_size)
+
+    @override
+    def largest_count(self, num_differing: int) -> int:
+        return min(num_differing, self.batch_size)
+
+    @override
+    def expected_square_sum(self, num_differing: int, num_records: int | None, num_steps: int | Sequence[int]) -> float:
+        records = require_records(self, num_records)
+        check_differing(num_differing, records)
+        self._check_fits(records)
+        return sum(as_stretches(num_steps)) * hypergeometric_square(num_differing, records, self.batch_size)
+
+    @override
+    def expected_batch_size(self, num_records: int | None = None) -> float:
+        return float(self.batch_size)
+
+    @override
+    def steps_per_epoch(self, num_records: int | None = None) -> int:
+        return math.ceil(require_records(self, num_records) / self.batch_size)
+
+    @override
+    def draw_batch(self, num_records: int, generator: SecureGenerator) -> npt.NDArray[np.int64]:
+        self._check_fits(num_records)
+        keys = generator.uniform(num_records)
+        return np.argpartition(keys, self.batch_size - 1)[: self.batch_size]
+
+    @override
+    def check_drawable(self, num_records: int | None = None) -> None:
+        super().check_drawable(num_records)
+        if num_records is not None:
+            self._check_fits(num_records)
+
+    @override
+    def draw_counts(
+        self,
+        group_sizes: Sequence[int],
+        num_records: int | None,
+        num_steps: int,
+        num_runs: int,
+        rng: np.random.Generator,
+    ) -> npt.NDArray[np.int64]:
+        records = require_records(self, num_records)
+        shares = np.array([*group_sizes, records - sum(group_sizes)])
+        return rng.multivariate_hypergeometric(shares, self.batch_size, (num_runs, num_steps))[..., :-1]
+
+    def _check_fits(self, num_records: int) -> None:
+        if self.batch_size > num_records:
+            raise ValueError(f"batch_size is {self.batch_size}, but there are only {num_records} records to draw from.")

@@ -1,0 +1,42 @@
+"""The common part of schemes that draw every batch anew."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from typing_extensions import override
+
+from lightning_pac.randomness import SecureGenerator
+from lightning_pac.scenarios.sampling.counts import as_stretches, check_differing
+from lightning_pac.scenarios.sampling.scheme import Sampling
+
+__all__ = ["FreshBatches"]
+
+
+class FreshBatches(Sampling):
+    """Every batch drawn anew, whatever came before, so that all steps cost the same."""
+
+    @abstractmethod
+    def draw_batch(self, num_records: int, generator: SecureGenerator) -> npt.NDArray[np.int64]:
+        """Indices of the records of one batch."""
+
+    @abstractmethod
+    def largest_count(self, num_differing: int) -> int:
+        """The most differing records that one batch can hold."""
+
+    @override
+    def worst_case_square_sum(self, num_differing: int, num_records: int | None, num_steps: int | Sequence[int]) -> int:
+        check_differing(num_differing, num_records)
+        return sum(as_stretches(num_steps)) * self.largest_count(num_differing) ** 2
+
+    @override
+    def draw_pass(self, num_records: int, generator: SecureGenerator) -> Iterator[npt.NDArray[np.int64]]:
+        for _ in range(self.steps_per_epoch(num_records)):
+            yield self.draw_batch(num_records, generator)
+
+    @override
+    def of_passes(self, num_steps: int, num_records: int) -> Sampling:
+        return self

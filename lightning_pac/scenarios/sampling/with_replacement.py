@@ -1,0 +1,86 @@
+"""Batches of independent draws from all records."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+from typing_extensions import override
+
+from lightning_pac.randomness import SecureGenerator
+from lightning_pac.scenarios.sampling.counts import as_stretches, check_count, check_differing, require_records
+from lightning_pac.scenarios.sampling.fresh_batches import FreshBatches
+from lightning_pac.scenarios.sampling.registry import register_sampling
+from lightning_pac.scenarios.sampling.scheme import Sampling
+
+__all__ = ["WithReplacement"]
+
+
+@register_sampling
+@dataclass(frozen=True)
+class WithReplacement(FreshBatches):
+    """Batches of `batch_size` independent draws from all records, the same record possibly several times.
+
+    The cap is `T B^2` for any number of differing records; `E[K_t^2] = mu^2 + B (d/N)(1 - d/N)` with `mu = B d / N`.
+
+    Args:
+        batch_size: draws in each batch, `B`.
+
+    Example:
+        >>> WithReplacement(batch_size=4).worst_case_square_sum(num_differing=1, num_records=100, num_steps=10)
+        160
+    """
+
+    batch_size: int
+
+    _certified: ClassVar[bool] = True
+    condition: ClassVar[str] = "A batch may hold one record many times; the bound allows all of it to be one record."
+
+    def __post_init__(self) -> None:
+        check_count("batch_size", self.batch_size)
+
+    @override
+    def largest_count(self, num_differing: int) -> int:
+        return self.batch_size
+
+    @override
+    def expected_square_sum(self, num_differing: int, num_records: int | None, num_steps: int | Sequence[int]) -> float:
+        records = require_records(self, num_records)
+        check_differing(num_differing, records)
+        share = num_differing / records
+        square = (self.batch_size * share) ** 2 + self.batch_size * share * (1 - share)
+        return sum(as_stretches(num_steps)) * square
+
+    @override
+    def expected_batch_size(self, num_records: int | None = None) -> float:
+        return float(self.batch_size)
+
+    @override
+    def steps_per_epoch(self, num_records: int | None = None) -> int:
+        return math.ceil(require_records(self, num_records) / self.batch_size)
+
+    @override
+    def draw_batch(self, num_records: int, generator: SecureGenerator) -> npt.NDArray[np.int64]:
+        return generator.integers(num_records, self.batch_size)
+
+    @override
+    def of_step(self, num_batches: int) -> Sampling:
+        return dataclasses.replace(self, batch_size=self.batch_size * num_batches)
+
+    @override
+    def draw_counts(
+        self,
+        group_sizes: Sequence[int],
+        num_records: int | None,
+        num_steps: int,
+        num_runs: int,
+        rng: np.random.Generator,
+    ) -> npt.NDArray[np.int64]:
+        records = require_records(self, num_records)
+        shares = np.array([*group_sizes, records - sum(group_sizes)])
+        return rng.multinomial(self.batch_size, shares / records, (num_runs, num_steps))[..., :-1]

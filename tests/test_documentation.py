@@ -40,6 +40,20 @@ def steps(page: pathlib.Path) -> list[str]:
     return shown
 
 
+def write_files(page: pathlib.Path, folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write the page's files; one that belongs into the command line's package is found there, as if it were."""
+    # The README speaks of the reader's own project; the first page of the documentation has one.
+    for name, text in {**files(ROOT / "docs" / "get-started.md"), **files(page)}.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        module = ".".join(pathlib.Path(name).with_suffix("").parts)
+        monkeypatch.delitem(sys.modules, module, raising=False)
+        if module.startswith("lightning_pac.cli."):
+            monkeypatch.setattr(cli, "__path__", [*cli.__path__, str(path.parent)])
+            monkeypatch.delattr(cli, path.stem, raising=False)
+
+
 EXAMPLES = sorted((ROOT / "examples").glob("*/README.md"))
 SHOWN = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *EXAMPLES]
 PAGES = [page for page in SHOWN if page.exists() and steps(page)]
@@ -52,10 +66,7 @@ def test_the_page_runs(page, tmp_path, monkeypatch):
     if page in EXAMPLES:  # which speak of the files beside them
         for path in (path for path in page.parent.iterdir() if path.suffix in (".py", ".yaml")):
             shutil.copy(path, tmp_path)
-    # The README speaks of the reader's own project; the first page of the documentation has one.
-    for name, text in {**files(ROOT / "docs" / "get-started.md"), **files(page)}.items():
-        (tmp_path / name).write_text(text)
-        monkeypatch.delitem(sys.modules, pathlib.Path(name).stem, raising=False)
+    write_files(page, tmp_path, monkeypatch)
     names = {"__name__": "page", "main": cli.main}
     for step in steps(page):
         exec(compile(step, page.name, "exec"), names)
@@ -110,7 +121,8 @@ def complaint(command: str, folder: pathlib.Path) -> str | None:
 
 
 @pytest.mark.parametrize("page", SHOWN, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_command_names_what_exists(page):
+def test_every_command_names_what_exists(page, tmp_path, monkeypatch):
+    write_files(page, tmp_path, monkeypatch)
     assert {command: complaint(command, page.parent) for command in commands(page)} == dict.fromkeys(commands(page))
 
 

@@ -1,8 +1,9 @@
 """The `lightning-pac` command.
 
 Each subcommand is one module of this package with two functions: `add_parser(subparsers)`, which declares its options
-through `common.add_command`, and `run(args) -> int`, which returns the exit code. To add one, write the module and name
-it in `_MODULES`. A module imports nothing heavy at its top, so that `lightning-pac --help` answers at once.
+through `common.add_command`, and `run(args) -> int`, which returns the exit code. To add one, write the module: every
+one here that has `add_parser` is a command. A module imports nothing heavy at its top, so that `lightning-pac --help`
+answers at once.
 
 Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 a privacy budget would be passed, 130 interrupted, 141 whoever
 read the output has stopped reading.
@@ -12,28 +13,18 @@ import argparse
 import contextlib
 import importlib
 import os
+import pkgutil
 import sys
 from collections.abc import Sequence
+from types import ModuleType
 
 from lightning_pac import __version__
 from lightning_pac.exceptions import BudgetExceededError, PrivacyError
 
 __all__ = ["build_parser", "main"]
 
-# In the order of `lightning-pac --help`.
-_MODULES = (
-    "lightning",
-    "check",
-    "calibrate",
-    "noise",
-    "bounds",
-    "account",
-    "audit",
-    "serve",
-    "keys",
-    "report",
-    "completion",
-)
+# The first of `lightning-pac --help`; the others follow by name.
+_FIRST = ("lightning", "check", "calibrate")
 
 _DESCRIPTION = "Provably private training and inference for PyTorch Lightning."
 _EPILOG = "`lightning-pac COMMAND --help` shows the options of a command, with examples."
@@ -87,9 +78,15 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("lightning-pac", description=_DESCRIPTION, epilog=_EPILOG, allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"lightning-pac {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name in _MODULES:
-        importlib.import_module(f"{__name__}.{name}").add_parser(subparsers)
+    for module in _modules():
+        if hasattr(module, "add_parser"):
+            module.add_parser(subparsers)
     return parser
+
+
+def _modules() -> list[ModuleType]:
+    names = {module.name for module in pkgutil.iter_modules(__path__)}
+    return [importlib.import_module(f"{__name__}.{name}") for name in (*_FIRST, *sorted(names.difference(_FIRST)))]
 
 
 def _drop_output() -> None:

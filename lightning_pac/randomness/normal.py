@@ -36,10 +36,9 @@ def fill_array(values: Any, words: WordSource, xp: Any) -> None:
         xp: The module `numpy` or `torch`, whichever the values belong to.
     """
     for first, second, radius, angle, spare in _polar(values, words, 1.0, xp):
-        xp.multiply(xp.cos(angle, out=spare), radius, out=spare)
-        first[:] = spare
-        xp.multiply(xp.sin(angle, out=angle), radius, out=angle)
-        second[:] = angle[: len(second)]
+        k = len(second)
+        xp.multiply(xp.cos(angle, out=spare), radius, out=first)
+        xp.multiply(xp.sin(angle, out=angle)[:k], radius[:k], out=second)
 
 
 def fill_normal_(tensor: "torch.Tensor", words_on: Callable[["torch.device"], WordSource]) -> "torch.Tensor":

@@ -7,6 +7,7 @@ from scipy import integrate, stats
 from lightning_pac.mechanisms import certify_finite_secret, divergence_sample, donsker_varadhan_correction
 from lightning_pac.mechanisms.certified import empirical_bernstein_margin
 from lightning_pac.mechanisms.certified.certificate import posterior_divergences, two_point_information
+from lightning_pac.mechanisms.certified.clusters import cluster_outputs
 from lightning_pac.randomness import secure_generator
 
 
@@ -21,6 +22,12 @@ def information_by_quadrature(points, weights):
         density += weight * np.exp(-((grid - point) ** 2).sum(axis=1) / 2) / (2 * math.pi) ** (len(axes) / 2)
     entropy = -(density[density > 0] * np.log(density[density > 0])).sum() * step ** len(axes)
     return entropy - len(axes) / 2 * math.log(2 * math.pi * math.e)
+
+
+def one_cluster(points, weights):
+    (cluster,) = clusters = cluster_outputs(points, weights, np.asarray)
+    assert cluster.probability == pytest.approx(1.0)
+    return clusters
 
 
 def random_problem(rng):
@@ -93,7 +100,9 @@ def test_the_coverage_check_notices_a_second_function_with_another_mean(monkeypa
     honest = divergence_sample.DivergenceSample
     monkeypatch.setattr(
         "lightning_pac.mechanisms.certified.certificate.DivergenceSample",
-        lambda values, largest, surprisals, energy: honest(values, largest, surprisals - energy / 2, energy),
+        lambda values, largest, surprisals, energy, *rest: honest(
+            values, largest, surprisals - energy / 2, energy, *rest
+        ),
     )
     failures, _ = count_failures(60, 4_000, seed=0)
     assert failures > 6
@@ -104,7 +113,7 @@ def test_both_functions_of_a_release_have_the_information_as_mean_and_keep_their
     for _ in range(10):
         points, weights = random_problem(rng)
         truth = information_by_quadrature(points, weights)
-        sample = posterior_divergences(points, weights, 40_000, secure_generator())
+        sample = posterior_divergences(one_cluster(points, weights), 40_000, secure_generator())
         for values, largest in (
             (sample.divergences, math.log(1 / weights.min())),
             (sample.surprisals, weights @ ((points - weights @ points) ** 2).sum(axis=1)),
@@ -118,7 +127,7 @@ def test_both_functions_of_a_release_have_the_information_as_mean_and_keep_their
 def test_the_second_function_narrows_the_bound():
     """Eight clusters at a quarter of a nat: within half a percent, where the divergence alone leaves over one."""
     points = np.random.default_rng(0).standard_normal((8, 4)) * 0.35
-    sample = posterior_divergences(points, np.full(8, 1 / 8), 2**16, secure_generator())
+    sample = posterior_divergences(one_cluster(points, np.full(8, 1 / 8)), 2**16, secure_generator())
     alone = divergence_sample.DivergenceSample(sample.divergences, sample.largest)
     margins = [bound - estimate for bound, estimate in (sample.bound(0.01), alone.bound(0.01))]
     assert margins[0] < 0.4 * margins[1]

@@ -2,11 +2,13 @@
 
 import dataclasses
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 
 from lightning_pac.information import Array
+from lightning_pac.mechanisms.certified.clusters import Cluster, cluster_outputs, clusters_entropy, covariance_of
 from lightning_pac.mechanisms.certified.divergence_sample import DivergenceSample
 from lightning_pac.randomness import SecureGenerator, secure_generator
 
@@ -23,6 +25,9 @@ _CHUNK_VALUES = 2**20
 
 # Two outputs further apart tell all but e^-800 of their entropy.
 _APART = 80.0
+
+# Surprisals of outputs with more energy vary too much to help.
+_LARGEST_ENERGY = 2.0**10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,8 +61,10 @@ def certify_finite_secret(
 
     The divergence of the posterior from the prior is never above $\ln(1 / \min_j P_j)$, so its mean over independent
     draws of y has an upper confidence bound (`upper_mean_bound`), narrowed by a second function of y with the same mean
-    (`DivergenceSample`). Equal outputs are merged first. With two outputs left, quadrature replaces sampling and the
-    confidence is 1; so it is where the log-det bound, which needs no draws, is the smaller one.
+    (`DivergenceSample`). Equal outputs are merged first, and outputs that no noise bridges are told apart without any
+    draw (`Cluster`), so that the bound holds however far they are spread. Where at most two are left together,
+    quadrature replaces sampling and the confidence is 1; so it is where the log-det bound, which needs no draws, is the
+    smaller one.
 
     The bound is valid for a mechanism that was fixed before the draws were made. Whoever scales the noise until a
     certificate suits them must spend a share of the failure probability on each attempt.
@@ -87,18 +94,40 @@ def certify_finite_secret(
     if not 0 < confidence < 1 or num_draws < 2:
         raise ValueError(f"Need 0 < confidence < 1 and at least two draws, got {confidence} and {num_draws}.")
     points, mass = merge_equal(outputs, check_weights(weights, len(outputs)))
-    if len(points) == 1:
-        return Certificate(0.0, 1.0, "quadrature", 0.0)
-    if len(points) == 2:
-        information = two_point_information(float(np.linalg.norm(points[1] - points[0])), float(mass[0]))
+    return certify_clusters(cluster_outputs(points, mass, np.asarray), confidence, num_draws, generator, device)
+
+
+def certify_clusters(
+    clusters: list[Cluster],
+    confidence: float,
+    num_draws: int,
+    generator: SecureGenerator | None = None,
+    device: str | None = None,
+) -> Certificate:
+    """`certify_finite_secret` for distinct outputs in clusters."""
+    if max(len(cluster.weights) for cluster in clusters) <= 2:
+        information = clusters_entropy(clusters)
+        for cluster in clusters:
+            if len(cluster.weights) == 2:
+                distance = float(np.linalg.norm(cluster.whitened[1] - cluster.whitened[0]))
+                information += cluster.probability * two_point_information(distance, float(cluster.weights[0]))
         return Certificate(information, 1.0, "quadrature", information)
     source = secure_generator() if generator is None else generator
-    bound, estimate = posterior_divergences(points, mass, num_draws, source, device).bound(1 - confidence)
-    certain = gaussian_information(points, mass)
+    bound, estimate = posterior_divergences(clusters, num_draws, source, device).bound(1 - confidence)
+    certain = clusters_entropy(clusters) + sum(
+        cluster.probability * logdet_of(covariance_of(cluster.whitened, cluster.weights)) for cluster in clusters
+    )
+    return smallest_bound(bound, certain, clusters, confidence, estimate)
+
+
+def smallest_bound(
+    bound: float, certain: float, clusters: list[Cluster], confidence: float, estimate: float
+) -> Certificate:
+    """The least of a sampled bound, one that needs no sample, and the entropy of the outputs."""
     if certain <= bound:
         return Certificate(certain, 1.0, "logdet", estimate)
-    entropy = float(-(mass * np.log(mass)).sum())
-    return Certificate(min(bound, entropy), confidence, "monte_carlo", estimate)
+    mass = np.concatenate([cluster.probability * cluster.weights for cluster in clusters])
+    return Certificate(min(bound, float(-(mass * np.log(mass)).sum())), confidence, "monte_carlo", estimate)
 
 
 def empirical_bernstein_margin(variance: float, num_draws: int, value_range: float, failure: float) -> float:
@@ -184,29 +213,57 @@ def donsker_varadhan_correction(
 
 
 def posterior_divergences(
-    points: Array, mass: Array, num_draws: int, generator: SecureGenerator, device: str | None = None
+    clusters: list[Cluster], num_draws: int, generator: SecureGenerator, device: str | None = None
 ) -> DivergenceSample:
     """Divergences of the posterior from the prior at independent draws of the release, under standard normal noise."""
-    centred = _within_span(points - mass @ points)
-    energy = float(mass @ (centred**2).sum(axis=1))
-    cumulative = np.cumsum(mass)
-    step = max(1, _CHUNK_VALUES // len(points))
+    spans = [_within_span(cluster.whitened) for cluster in clusters]
+    energies = [float(cluster.weights @ (span**2).sum(axis=1)) for cluster, span in zip(clusters, spans, strict=True)]
     kernel = _divergences if device is None else _torch_divergences
-    divergences, log_evidence = np.empty(num_draws), np.empty(num_draws)
+    divergences, surprisals = np.zeros(num_draws), np.zeros(num_draws)
+    for rows, index, secrets in draw_secrets(clusters, num_draws, generator):
+        span = spans[index]
+        releases = span[secrets] + generator.normal((len(rows), span.shape[1]))
+        divergences[rows], log_evidence = kernel(releases, span, clusters[index].weights, device)
+        surprisals[rows] = energies[index] / 2 - log_evidence
+    return divergence_sample(clusters, divergences, surprisals, max(energies))
+
+
+def divergence_sample(
+    clusters: list[Cluster], divergences: Array, surprisals: Array | None = None, energy: float = 0.0
+) -> DivergenceSample:
+    """The sample of divergences given the cluster, and the clusters' entropy."""
+    largest = max(math.log(1 / float(cluster.weights.min())) for cluster in clusters)
+    useful = surprisals is not None and energy <= _LARGEST_ENERGY
+    return DivergenceSample(divergences, largest, surprisals if useful else None, energy, clusters_entropy(clusters))
+
+
+def draw_secrets(
+    clusters: list[Cluster], num_draws: int, generator: SecureGenerator
+) -> Iterator[tuple[npt.NDArray[np.intp], int, npt.NDArray[np.intp]]]:
+    """Independent draws of the secret, by cluster: which draws, the cluster's index, and the positions in it.
+
+    Draws of clusters of one output are left out: they tell nothing more than the cluster.
+    """
+    cumulative = np.cumsum(np.concatenate([cluster.probability * cluster.weights for cluster in clusters]))
+    label = np.repeat(np.arange(len(clusters)), [len(cluster.weights) for cluster in clusters])
+    first = np.searchsorted(label, np.arange(len(clusters)))
+    step = max(1, _CHUNK_VALUES // max(len(cluster.weights) for cluster in clusters))
     for start in range(0, num_draws, step):
-        rows = slice(start, min(start + step, num_draws))
-        size = rows.stop - start
-        secrets = np.minimum(np.searchsorted(cumulative, generator.uniform(size) * cumulative[-1]), len(points) - 1)
-        releases = centred[secrets] + generator.normal((size, centred.shape[1]))
-        divergences[rows], log_evidence[rows] = kernel(releases, centred, mass, device)
-    return DivergenceSample(divergences, math.log(1 / float(mass.min())), energy / 2 - log_evidence, energy)
+        size = min(start + step, num_draws) - start
+        drawn = np.searchsorted(cumulative, generator.uniform(size) * cumulative[-1])
+        secrets = np.minimum(drawn, len(cumulative) - 1)
+        order = np.argsort(label[secrets], kind="stable")
+        for rows in np.split(order, np.flatnonzero(np.diff(label[secrets[order]])) + 1):
+            index = int(label[secrets[rows[0]]])
+            if len(clusters[index].weights) > 1:
+                yield start + rows, index, secrets[rows] - first[index]
 
 
-def gaussian_information(points: Array, mass: Array) -> float:
-    """The log-det bound of outputs under standard normal noise."""
-    centred = _within_span(points - mass @ points)
-    eigenvalues = np.linalg.eigvalsh((mass * centred.T) @ centred)
-    return 0.5 * float(np.log1p(np.maximum(eigenvalues, 0.0)).sum())
+def logdet_of(covariance: Array) -> float:
+    """`1/2 ln det(I + C)`, for the largest C that rounding its eigenvalues leaves possible."""
+    eigenvalues = np.linalg.eigvalsh(covariance)
+    error = 4 * np.finfo(np.float64).eps * len(covariance) * max(float(eigenvalues[-1]), 0.0)
+    return 0.5 * float(np.log1p(np.maximum(eigenvalues, 0.0) + error).sum())
 
 
 def merge_equal(outputs: Array, weights: Array) -> tuple[Array, Array]:

@@ -23,19 +23,22 @@ class DivergenceSample:
     functions of a release have that mean: the divergence of the posterior from the prior,
     $v = \mathrm{KL}(P_{S|y} \| P)$, and $u = E|W|^2/2 - \ln Z(y)$. Where one is large the other is small, so that
     $\alpha v + (1 - \alpha) u$ varies far less than either. Neither is ever above a known number:
-    $v \le \ln(1/\min_j P_j)$, and $u \le E|W|^2$ by Jensen's inequality.
+    $v \le \ln(1/\min_j P_j)$, and $u \le E|W|^2$ by Jensen's inequality. Where the outputs fall into clusters, both are
+    given the cluster, and the clusters' entropy comes on top (`Cluster`).
 
     Attributes:
         divergences: v, shape (n,).
         largest: What no divergence is above.
         surprisals: u, shape (n,); None for noise that is not Gaussian.
         energy: E|W|^2, which no surprisal is above.
+        certain: What every release tells besides, in nats.
     """
 
     divergences: Array
     largest: float
     surprisals: Array | None = None
     energy: float = 0.0
+    certain: float = 0.0
 
     def bound(self, failure: float) -> tuple[float, float]:
         """Upper bound on the information that fails with this probability at most, and an estimate of it.
@@ -46,11 +49,13 @@ class DivergenceSample:
         if pilot < 2:
             variance = self.largest**2 / 4
             estimate = float(self.divergences.mean())
-            return upper_mean_bound(self.divergences, self.largest, failure, variance), estimate
+            bound = upper_mean_bound(self.divergences, self.largest, failure, variance)
+            return self.certain + bound, self.certain + estimate
         rest = len(self.divergences) - pilot
         share, variance, _ = self._choose(slice(None, pilot), rest, failure)
         values = self._mixed(share, slice(pilot, None))
-        return upper_mean_bound(values, self._largest(share), failure, variance), float(values.mean())
+        bound = upper_mean_bound(values, self._largest(share), failure, variance)
+        return self.certain + bound, self.certain + max(0.0, float(values.mean()))
 
     def likely_bound(self, num_draws: int, failure: float) -> float:
         """A value that a bound from that many other draws exceeds one time in six: it proves nothing."""
@@ -58,7 +63,7 @@ class DivergenceSample:
         share, variance, margin = self._choose(slice(None), rest, failure)
         # A standard error of both samples.
         margin += math.sqrt(variance * (1 / len(self.divergences) + 1 / rest))
-        return float(self._mixed(share, slice(None)).mean()) + margin
+        return self.certain + float(self._mixed(share, slice(None)).mean()) + margin
 
     def _choose(self, rows: slice, num_draws: int, failure: float) -> tuple[float, float, float]:
         """The share of v with the narrowest bound from so many draws, its variance and its margin."""

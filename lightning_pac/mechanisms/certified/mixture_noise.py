@@ -6,6 +6,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 from scipy.linalg import solve_triangular
+from scipy.linalg.lapack import dtrcon
 from scipy.special import logsumexp
 
 from lightning_pac.information import Array
@@ -78,6 +79,25 @@ class MixtureNoise:
     def smallest_deviation(self) -> float:
         """Smallest standard deviation of any component in any direction."""
         return float(min(np.linalg.svd(loading, compute_uv=False)[-1] for loading in self.loadings))
+
+    @property
+    def whitening_error(self) -> float:
+        """What rounding may add to a whitened vector, as a share of its length."""
+        worst = 1.0
+        for loading in self.loadings:
+            # Scaling rows does not change how forward substitution rounds, so the condition is taken without it.
+            reciprocal, _ = dtrcon(loading / np.diagonal(loading)[:, None], norm="I", uplo="L", diag="U")
+            worst = max(worst, 1 / reciprocal if reciprocal > 0 else math.inf)
+        return float(self.dimension * np.finfo(np.float64).eps * worst)
+
+    @property
+    def envelope(self) -> tuple["MixtureNoise", float]:
+        """The Gaussian of the same second moment, and how many units of a component go into one of its own at most."""
+        if self.is_gaussian:
+            return self, 1.0
+        envelope = MixtureNoise.gaussian(self.second_moment())
+        ratios = [np.linalg.norm(self.whiten(envelope.loadings[0].T, k), 2) for k in range(len(self.weights))]
+        return envelope, float(max(ratios))
 
     def second_moment(self) -> Array:
         """Expectation of B B^T, shape (d, d); the covariance, where the noise has mean 0."""

@@ -10,10 +10,15 @@ from scipy.optimize import brentq
 from lightning_pac.information import Array
 from lightning_pac.mechanisms.certified.certificate import (
     Certificate,
-    certify_finite_secret,
+    certify_clusters,
     check_weights,
+    divergence_sample,
+    draw_secrets,
+    logdet_of,
     merge_equal,
+    smallest_bound,
 )
+from lightning_pac.mechanisms.certified.clusters import Cluster, cluster_outputs, clusters_entropy, covariance_of
 from lightning_pac.mechanisms.certified.divergence_sample import DivergenceSample
 from lightning_pac.mechanisms.certified.mixture_noise import MixtureNoise
 from lightning_pac.mechanisms.certified.scaling import retry_factor, scale_to_budget
@@ -21,9 +26,11 @@ from lightning_pac.randomness import SecureGenerator, secure_generator
 
 __all__ = ["bounded_output_information", "certify_noise", "logdet_information", "scale_noise", "scale_to_bound"]
 
-_CHUNK_VALUES = 2**20
 _ATTEMPTS = 3
 _BISECTIONS = 10
+
+# By how many deviations of the noise rounding may move an output.
+_LARGEST_ERROR = 2.0**-16
 
 
 def certify_noise(
@@ -37,8 +44,8 @@ def certify_noise(
 ) -> Certificate:
     """Bound the mutual information of a finite secret and its output plus the given noise.
 
-    Gaussian noise is whitened and passed to `certify_finite_secret`. For a mixture the posterior of the secret uses the
-    mixture's density; its divergence from the prior has the same range, and so the same confidence bound.
+    Under Gaussian noise it is `certify_finite_secret` of whitened outputs. For a mixture the posterior of the secret
+    uses the mixture's density; its divergence from the prior has the same range, and so the same confidence bound.
 
     Args:
         outputs: One row per secret, shape (m, d).
@@ -49,6 +56,10 @@ def certify_noise(
         generator: Source of the draws, the process-wide secure generator if None.
         device: A torch device for the posteriors under Gaussian noise; numpy if None.
 
+    Raises:
+        ValueError: If the weights are no distribution, the outputs lie so far apart that their distance overflows, or
+            the noise is so ill-conditioned that rounding would decide.
+
     Source: ours.
 
     Example:
@@ -57,22 +68,18 @@ def certify_noise(
         (0.3368, 1.0)
     """
     table = np.asarray(outputs, dtype=np.float64)
-    mass = check_weights(weights, len(table))
-    if noise.is_gaussian:
-        whitened = noise.whiten(table - mass @ table)
-        return certify_finite_secret(whitened, mass, confidence, num_draws, generator, device)
-    # Secrets with equal outputs cannot be told apart; fewer points also tighten the range of the divergence.
-    points, merged = merge_equal(table, mass)
-    if len(points) == 1:
-        return Certificate(0.0, 1.0, "quadrature", 0.0)
+    points, mass = merge_equal(table, check_weights(weights, len(table)))
+    clusters = _clusters(points, mass, noise)
+    if noise.is_gaussian or len(clusters) == len(points):
+        return certify_clusters(clusters, confidence, num_draws, generator, device)
     source = secure_generator() if generator is None else generator
-    bound, estimate = mixture_divergences(points, merged, noise, num_draws, source).bound(1 - confidence)
+    bound, estimate = mixture_divergences(clusters, noise, num_draws, source).bound(1 - confidence)
     # A bound that is certain is preferred to one that holds with a probability, where it is no larger.
-    certain = logdet_information(np.cov(points.T, aweights=merged, ddof=0).reshape(noise.dimension, -1), noise)
-    if certain <= bound:
-        return Certificate(certain, 1.0, "logdet", estimate)
-    entropy = float(-(merged * np.log(merged)).sum())
-    return Certificate(min(bound, entropy), confidence, "monte_carlo", estimate)
+    certain = clusters_entropy(clusters) + sum(
+        cluster.probability * logdet_information(covariance_of(cluster.deviations, cluster.weights), noise)
+        for cluster in clusters
+    )
+    return smallest_bound(bound, certain, clusters, confidence, estimate)
 
 
 def logdet_information(covariance: npt.ArrayLike, noise: MixtureNoise) -> float:
@@ -98,8 +105,7 @@ def logdet_information(covariance: npt.ArrayLike, noise: MixtureNoise) -> float:
         # Whitening both sides keeps the product symmetric, so that its eigenvalues are real.
         half = noise.whiten(matrix, component)
         ratio = noise.whiten(half.T, component)
-        eigenvalues = np.maximum(np.linalg.eigvalsh((ratio + ratio.T) / 2), 0.0)
-        bound += float(weight) * 0.5 * float(np.log1p(eigenvalues).sum())
+        bound += float(weight) * logdet_of((ratio + ratio.T) / 2)
     return bound
 
 
@@ -190,24 +196,31 @@ def scale_noise(
 
 
 def mixture_divergences(
-    points: Array, mass: Array, noise: MixtureNoise, num_draws: int, generator: SecureGenerator
+    clusters: list[Cluster], noise: MixtureNoise, num_draws: int, generator: SecureGenerator
 ) -> DivergenceSample:
     """Divergences of the posterior from the prior at independent draws of the release."""
-    centred = points - mass @ points
-    cumulative = np.cumsum(mass)
-    step = max(1, _CHUNK_VALUES // len(points))
-    divergences = np.empty(num_draws)
-    for start in range(0, num_draws, step):
-        rows = slice(start, min(start + step, num_draws))
-        size = rows.stop - start
-        # Draw a secret and its release, then the divergence of the posterior that the release leads to.
-        secrets = np.minimum(np.searchsorted(cumulative, generator.uniform(size) * cumulative[-1]), len(points) - 1)
-        evidence = _log_likelihoods(centred[secrets] + noise.sample(size, generator), centred, noise)
+    divergences = np.zeros(num_draws)
+    for rows, index, secrets in draw_secrets(clusters, num_draws, generator):
+        # The divergence of the posterior that each release of a secret leads to, within the secret's cluster.
+        points, weights = clusters[index].deviations, clusters[index].weights
+        evidence = _log_likelihoods(points[secrets] + noise.sample(len(rows), generator), points, noise)
         largest = evidence.max(axis=1, keepdims=True)
-        likelihood = np.exp(evidence - largest) * mass
+        likelihood = np.exp(evidence - largest) * weights
         total = likelihood.sum(axis=1)
         divergences[rows] = np.einsum("nm,nm->n", likelihood, evidence) / total - largest[:, 0] - np.log(total)
-    return DivergenceSample(divergences, math.log(1 / float(mass.min())))
+    return divergence_sample(clusters, divergences)
+
+
+def _clusters(points: Array, mass: Array, noise: MixtureNoise) -> list[Cluster]:
+    envelope, narrowing = noise.envelope
+    clusters = cluster_outputs(points, mass, envelope.whiten, narrowing)
+    reach = narrowing * max(float(np.linalg.norm(cluster.whitened, axis=1).max()) for cluster in clusters)
+    if (error := reach * noise.whitening_error) > _LARGEST_ERROR:
+        raise ValueError(
+            f"The noise is so much stronger in some directions than in others that rounding may move an output by "
+            f"{error:.2g} of its deviation: give noise whose covariance is better conditioned."
+        )
+    return clusters
 
 
 def _log_likelihoods(releases: Array, points: Array, noise: MixtureNoise) -> Array:
@@ -236,7 +249,8 @@ def _choose_mixture_scale(
     draws = max(1000, num_draws // 4)
     for _ in range(_BISECTIONS):
         middle = math.sqrt(low * high)
-        sample = mixture_divergences(points, mass, noise.scaled(middle), draws, generator)
+        scaled = noise.scaled(middle)
+        sample = mixture_divergences(_clusters(points, mass, scaled), scaled, draws, generator)
         within = sample.likely_bound(num_draws, failure / 2) <= budget
         low, high = (low, middle) if within else (middle, high)
     return high

@@ -12,6 +12,7 @@ from lightning_pac.mechanisms.certified.certificate import (
     posterior_divergences,
     two_point_information,
 )
+from lightning_pac.mechanisms.certified.clusters import cluster_outputs
 from lightning_pac.randomness import SecureGenerator
 
 __all__ = ["retry_factor", "scale_to_budget"]
@@ -91,7 +92,7 @@ def _choose(
     draws = max(1000, num_draws // 4)
     for _ in range(_BISECTIONS):
         middle = math.sqrt(low * high)
-        sample = posterior_divergences(whitened / middle, mass, draws, generator)
+        sample = posterior_divergences(cluster_outputs(whitened / middle, mass, np.asarray), draws, generator)
         within = sample.likely_bound(num_draws, failure) <= budget
         low, high = (low, middle) if within else (middle, high)
     return high

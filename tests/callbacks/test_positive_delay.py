@@ -2,6 +2,7 @@
 
 import math
 import time
+import warnings
 from types import SimpleNamespace
 
 import lightning.pytorch as pl
@@ -9,11 +10,22 @@ import numpy as np
 import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import (
+    BasePredictionWriter,
+    DeviceStatsMonitor,
+    LearningRateMonitor,
+    ModelCheckpoint,
+    ThroughputMonitor,
+    TQDMProgressBar,
+)
 from lightning.pytorch.profilers import PassThroughProfiler
 from torch.utils.data import DataLoader
 
 from lightning_pac.accountants import dp_success_bound
 from lightning_pac.callbacks import PositiveDelay
+from lightning_pac.callbacks.padding import positive_delay
+from lightning_pac.callbacks.padding.clocks import refuse_clocks
+from lightning_pac.callbacks.padding.noise_account import NoiseAccount
 from lightning_pac.callbacks.padding.positive_delay import wait_until
 from lightning_pac.exceptions import BudgetExceededError, LedgerMismatchError, PrivacyViolationError
 from lightning_pac.ledger import PrivacyLedger
@@ -244,7 +256,102 @@ def test_no_callback_behind_it_is_left_out():
     trainer = _trainer(others[0], delay, *others[1:])
     trainer.fit(_Work(), _loader(1))
     assert [callback.stages for callback in others] == [("fit",)] * 3
-    assert trainer.callbacks[-1] is delay
+    assert trainer.callbacks[0] is delay
+
+
+class _Writer(BasePredictionWriter):
+    def __init__(self, events):
+        super().__init__("batch")
+        self.events = events
+
+    def write_on_batch_end(self, *args):
+        self.events.append("file")
+
+
+def _recorded(monkeypatch):
+    """What happens in a run, in order: steps' results, their deadlines, their charges, and what others write."""
+    events = []
+    monkeypatch.setattr(positive_delay, "wait_until", lambda deadline: events.append("deadline"))
+    pay = NoiseAccount.pay
+    monkeypatch.setattr(NoiseAccount, "pay", lambda *args: (events.append("charge"), pay(*args))[1])
+    return events
+
+
+def test_a_prediction_is_written_behind_the_deadline(monkeypatch, tmp_path):
+    events = _recorded(monkeypatch)
+    delay = PositiveDelay(
+        PositiveNoise.for_dp(3.0, 0.01, compositions=2), unit=0.01, max_duration=5.0, ledger=tmp_path / "ledger.db"
+    )
+    _trainer(_Writer(events), delay).predict(_Work(), _loader(2))
+    # The file of the writer, and that of the ledger, told the true duration by their times.
+    assert events == ["deadline", "charge", "file"] * 2
+
+
+def test_a_checkpoint_is_written_behind_the_deadline(monkeypatch, tmp_path):
+    events = _recorded(monkeypatch)
+    monkeypatch.setattr(pl.Trainer, "save_checkpoint", lambda *args: events.append("file"))
+    delay = PositiveDelay(PositiveNoise.for_dp(3.0, 0.01, compositions=2), unit=0.01, max_duration=5.0)
+    checkpoint = ModelCheckpoint(tmp_path, every_n_train_steps=1, save_top_k=-1, save_on_train_epoch_end=False)
+    trainer = pl.Trainer(
+        max_steps=2, accelerator="cpu", logger=False, enable_progress_bar=False, callbacks=[checkpoint, delay]
+    )
+    trainer.fit(_Work(), _loader(2))
+    assert events == ["deadline", "charge", "file"] * 2
+
+
+def test_a_validation_in_between_belongs_to_no_step():
+    class Validated(_Work):
+        def validation_step(self, batch, batch_idx):
+            time.sleep(1.2)
+
+    delay = PositiveDelay(PositiveNoise.for_dp(3.0, 0.01, compositions=4), unit=0.001, max_duration=1.0)
+    trainer = _trainer(delay, val_check_interval=2, num_sanity_val_steps=0, limit_val_batches=1)
+    trainer.fit(Validated(), _loader(4), _loader(1))
+    assert (trainer.global_step, delay.num_overruns) == (4, 0)
+
+
+@pytest.mark.parametrize(
+    "clock", [LearningRateMonitor("step"), LearningRateMonitor(), DeviceStatsMonitor(), ThroughputMonitor(len)]
+)
+def test_what_writes_down_the_time_within_a_step_is_refused(clock):
+    trainer = SimpleNamespace(callbacks=[clock], profiler=PassThroughProfiler())
+    with pytest.raises(MisconfigurationException, match=f"{type(clock).__name__} writes down"):
+        PositiveDelay(PositiveNoise.for_dp(1.0, 0.01)).setup(trainer, _Work(), "fit")
+
+
+def test_what_else_acts_within_a_step_is_named():
+    trainer = SimpleNamespace(
+        callbacks=[_Observer(), LearningRateMonitor("epoch"), TQDMProgressBar()], profiler=PassThroughProfiler()
+    )
+    with pytest.warns(UserWarning, match=r"act within it \(_Observer\.on_train_batch_start\): a file"):
+        refuse_clocks(trainer, "fit")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        refuse_clocks(trainer, "predict")
+
+
+def test_predictions_are_charged_what_those_who_choose_them_can_learn(tmp_path):
+    noise = PositiveNoise.for_pac(4.0, 50.0, 600.0)
+    with pytest.raises(MisconfigurationException, match=r"declare PositiveDelay\(max_duration="):
+        _trainer(PositiveDelay(noise, unit=0.001)).predict(_Work(), _loader(1))
+    for ledger in (tmp_path / "ledger.db", None):
+        delay = PositiveDelay(noise, unit=0.1, max_duration=4.0, ledger=ledger)
+        _trainer(delay).fit(_Work(), _loader(1))
+        assert delay.spent == pytest.approx(noise.mutual_information)
+        _trainer(delay).predict(_Work(), _loader(1))
+        each = noise.adaptive_information(40.0)
+        assert each > 2 * noise.mutual_information
+        (guarantee,) = delay.card().guarantees
+        # Without a ledger, one object speaks of all its steps; with one, each kind has its account.
+        assert guarantee.value == pytest.approx(each if ledger else each + noise.mutual_information)
+        conditions = " ".join(delay.card().conditions)
+        assert "lies between 0 and 40; whoever observes may choose" in conditions
+        assert ("against those who do, these costs do not add" in conditions) == (ledger is None)
+    with PrivacyLedger.read_only(tmp_path / "ledger.db") as ledger:
+        spent = {account.name: account.spent for account in ledger.accounts()}
+    assert spent == pytest.approx(
+        {"positive_delay": noise.mutual_information, "positive_delay_of_queries": noise.adaptive_information(40.0)}
+    )
 
 
 def test_predicting_in_several_processes_is_refused():

@@ -12,7 +12,13 @@ Noise = DPNoise | LeakageChannel | PACNoise
 
 
 def noise_card(
-    noise: Noise, title: str, secret: str, conditions: tuple[str, ...], num_observations: int, spent: float
+    noise: Noise,
+    title: str,
+    secret: str,
+    conditions: tuple[str, ...],
+    num_observations: int,
+    spent: float,
+    output_ranges: tuple[float | None, ...] = (None,),
 ) -> PrivacyCard:
     """The guarantees for the observations so far.
 
@@ -23,12 +29,14 @@ def noise_card(
         conditions: What is not hidden, one sentence each.
         num_observations: Padded observations so far.
         spent: Their cost in releases or nats.
+        output_ranges: Under noise for mutual information, the width of the interval that holds what is padded, where
+            it may be chosen by what was seen before; None where it was fixed beforehand.
     """
     return PrivacyCard(
         title=title,
         secret=secret,
         guarantees=_guarantees(noise, spent),
-        conditions=(*_assumptions(noise), *conditions),
+        conditions=(*_assumptions(noise, output_ranges), *conditions),
         details={
             "num_observations": num_observations,
             "noise": type(noise).__name__,
@@ -68,10 +76,17 @@ def _guarantees(noise: Noise, spent: float) -> tuple[Guarantee, ...]:
     return (Guarantee("padding_mutual_information", spent, "nats", meaning),)
 
 
-def _assumptions(noise: Noise) -> tuple[str, ...]:
+def _assumptions(noise: Noise, output_ranges: tuple[float | None, ...]) -> tuple[str, ...]:
     if isinstance(noise, DPNoise):
         units = noise.guarantee.sensitivity
         return (f"Neighbours differ by at most {units} {'unit' if units == 1 else 'units'} in each observation.",)
     if isinstance(noise, PACNoise):
-        return (f"The variance of what is padded is at most {noise.output_variance:g}.",)
+        return tuple(
+            f"The variance of what is padded is at most {noise.output_variance:g}, and nobody chose what to observe by "
+            "what they had seen: against those who do, these costs do not add."
+            if width is None
+            else f"What is padded lies between 0 and {width:g}; whoever observes may choose what comes next by what "
+            "they have seen."
+            for width in output_ranges
+        )
     return ("What is padded follows from the secret as the channel was told.",)

@@ -23,6 +23,9 @@ class NoiseAccount:
     mutual information cost nats, which add up. Where several processes make one observation together, rank zero has
     the ledger, charges and draws.
 
+    Under noise for mutual information an observation costs more where someone may choose it by earlier ones. Such
+    observations have an account of their own, whose name ends in `_of_queries`.
+
     Args:
         noise: What pads the observations.
         observable: What is observed: `"time"` or `"batch_size"`, the prefix of the currency.
@@ -42,6 +45,8 @@ class NoiseAccount:
         self._ranks = Ranks()
         self._account: LedgerAccount | None = None
         self._total: tuple[int, float] | None = None  # observations and cost, as rank zero's ledger said last
+        self._ranges: list[float | None] = [None]  # of what was padded so far, the last one now
+        self._unrecorded = 0.0  # what observations cost without a ledger
 
     @property
     def currency(self) -> str:
@@ -54,16 +59,27 @@ class NoiseAccount:
         """Cost of one observation."""
         if isinstance(self.noise, DPNoise):
             return 1.0
-        return self.noise.leakage if isinstance(self.noise, LeakageChannel) else self.noise.mutual_information
+        if isinstance(self.noise, LeakageChannel):
+            return self.noise.leakage
+        width = self._ranges[-1]
+        return self.noise.mutual_information if width is None else self.noise.adaptive_information(width)
 
     @property
     def spent(self) -> float:
         """Cost of all observations so far, with a ledger those of other runs too."""
         return self._totals()[1]
 
-    def open(self, ranks: Ranks | None = None) -> None:
-        """Open the ledger, if there is one, on rank zero; called by all ranks."""
+    def open(self, ranks: Ranks | None = None, output_range: float | None = None) -> None:
+        """Open the ledger, if there is one, on rank zero; called by all ranks.
+
+        Args:
+            ranks: The processes.
+            output_range: Under noise for mutual information, the width of an interval that holds what is padded, where
+                it may be chosen by what was seen before; None where it was fixed beforehand.
+        """
         self._ranks = ranks or Ranks()
+        started = [] if not self.num_observations or self._ledger is not None else self._ranges
+        self._ranges = [*(width for width in started if width != output_range), output_range]
         check_path(None if self._ledger is None else self._ledger.given, self._ranks)
         self._total = self._ranks.from_first(self._open)
 
@@ -114,11 +130,12 @@ class NoiseAccount:
                 "here, or design it for more (PositiveNoise.for_dp(..., compositions=...))."
             )
         self.num_observations += 1
+        self._unrecorded += self.cost
         return draw()
 
     def card(self, title: str, secret: str, conditions: tuple[str, ...]) -> PrivacyCard:
         """The guarantees for the observations so far; kept with the ledger's account while that is open."""
-        card = noise_card(self.noise, title, secret, conditions, *self._totals())
+        card = noise_card(self.noise, title, secret, conditions, *self._totals(), tuple(self._ranges))
         if self._account is not None and self._account.num_charges:
             self._account.attach_card(card)
         return card
@@ -133,16 +150,17 @@ class NoiseAccount:
     def _open(self) -> tuple[int, float] | None:
         if self._ledger is not None and self._account is None:
             releases = float(self.noise.guarantee.compositions) if isinstance(self.noise, DPNoise) else None
+            name = self._name if self._ranges[-1] is None else f"{self._name}_of_queries"
             try:
                 ledger = self._ledger.open()
-                self._account = ledger.account(self._name, self.currency, self._declaration(), releases)
+                self._account = ledger.account(name, self.currency, self._declaration(), releases)
             except BaseException:
                 self._ledger.close()
                 raise
         return self._ledger_totals()
 
     def _totals(self) -> tuple[int, float]:
-        return self._ledger_totals() or self._total or (self.num_observations, self.num_observations * self.cost)
+        return self._ledger_totals() or self._total or (self.num_observations, self._unrecorded)
 
     def _ledger_totals(self) -> tuple[int, float] | None:
         return None if self._account is None else (self._account.num_charges, self._account.spent)
@@ -154,4 +172,15 @@ class NoiseAccount:
             return {**vars(self.noise.guarantee), **moments}
         if isinstance(self.noise, LeakageChannel):
             return {"leakage": self.noise.leakage}
-        return {key: getattr(self.noise, key) for key in ("output_variance", "max_value", "second_moment")}
+        facts = {key: getattr(self.noise, key) for key in ("output_variance", "max_value", "second_moment")}
+        return facts if self._ranges[-1] is None else {**facts, "output_range": self._ranges[-1]}
+
+    def restore(self, num_observations: int, spent: float | None) -> None:
+        """Go on from a checkpoint, of an earlier version where it does not say what was spent."""
+        self.num_observations = num_observations
+        self._unrecorded = num_observations * self.cost if spent is None else spent
+
+    @property
+    def unrecorded(self) -> float:
+        """What this object has paid for, for checkpoints."""
+        return self._unrecorded

@@ -58,11 +58,11 @@ class PaddingCallback(TrainerCallback, ABC):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        return {"num_observations": self.num_observations}
+        return {"num_observations": self.num_observations, "spent": self._account.unrecorded}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._account.num_observations = state_dict["num_observations"]
+        self._account.restore(state_dict["num_observations"], state_dict.get("spent"))
 
     def _end_if_spent(self, trainer: pl.Trainer, observations: str) -> None:
         """End the fit after this batch where the noise covers no further one."""

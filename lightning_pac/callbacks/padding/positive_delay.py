@@ -8,11 +8,10 @@ from typing import Any, Literal
 import lightning.pytorch as pl
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import ThroughputMonitor
-from lightning.pytorch.profilers import PassThroughProfiler, Profiler
 from lightning.pytorch.utilities import rank_zero_warn
 from typing_extensions import override
 
+from lightning_pac.callbacks.padding.clocks import refuse_clocks
 from lightning_pac.callbacks.padding.noise_account import Noise, NoiseAccount
 from lightning_pac.callbacks.padding.padding_callback import PaddingCallback
 from lightning_pac.callbacks.shared import refuse_searches
@@ -28,16 +27,23 @@ __all__ = ["PositiveDelay"]
 class PositiveDelay(PaddingCallback):
     """Pad the duration of every training or prediction step with one-sided noise.
 
-    A step counts from the end of the step before (in an epoch's first step, from its own start) and ends at a deadline:
-    its true duration in whole units, plus noise. Each is charged before it is visible. Training stops when
-    the releases that the noise was designed for are spent.
+    A step counts from the end of the step before (in an epoch's first step and after a validation, from its own start)
+    and ends at a deadline: its true duration in whole units, plus noise. Only then is it charged, and only then do
+    other callbacks and loggers see its results, so that files and times of theirs tell of the deadline alone; what they
+    do counts into the next step. Training stops when the releases that the noise was designed for are spent.
 
     With noise for differential privacy of sensitivity s, the steps of neighbouring runs must not differ by more than s
     units. Declare `max_duration` to have that hold by construction: shorter steps are first padded to
     `max_duration - s * unit`, longer ones are an error. Without it, it is your assumption.
 
-    What it does not hide: the number of steps and epochs, what lies between the loops (validation, checkpoints),
-    memory, power, cache lines and network traffic, and the duration as seen from inside the process. An overrun is
+    With `PositiveNoise.for_pac` a training step costs what an output of the declared variance does, since nobody
+    chooses steps by their times. Whoever asks for predictions may, so that each costs what any duration up to
+    `max_duration` does, which must be declared (`PACNoise.adaptive_information`).
+
+    What it does not hide: the number of steps and epochs, what lies between the loops (validation), what is written
+    within a step (by the module, or in the ledger of a private callback, which the keeper of the data has), memory,
+    power, cache lines and network traffic, and the duration as seen from inside the process. Other callbacks that act
+    within a step are named in a warning; those that are known to write down a time there are refused. An overrun is
     visible.
 
     On several devices a training step is as long as that of the slowest rank; one delay is drawn for all ranks, each of
@@ -87,7 +93,10 @@ class PositiveDelay(PaddingCallback):
     @override
     def card(self) -> PrivacyCard:
         """The guarantees for the steps so far."""
-        hidden = "the number of steps and epochs, what lies between the loops, memory, power or network traffic"
+        hidden = (
+            "the number of steps and epochs, what lies between the loops, what is written within a step (as in a "
+            "ledger), memory, power or network traffic"
+        )
         conditions = [f"A clock shows durations of whole steps only; the padding does not hide {hidden}."]
         if self.num_overruns:
             conditions.append(f"Steps that overran the declared maximum, which no bound covers: {self.num_overruns}.")
@@ -100,18 +109,18 @@ class PositiveDelay(PaddingCallback):
     @override
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         refuse_searches(trainer, self, stage)
-        _refuse_clocks(trainer)
+        refuse_clocks(trainer, stage)
         self._ranks = Ranks.of(trainer)
         if stage == "predict" and self._ranks.size > 1:
             raise MisconfigurationException(
                 f"Of the {self._ranks.size} processes that predict, each takes steps and ends by itself, so that no "
                 "delay fits all of them: predict with devices=1."
             )
-        # What other callbacks do in a step is padded with it. Lightning goes through the old list, so that no callback
-        # is left out; one that was changed in place would skip the next.
+        # What other callbacks do at the end of a step is done behind the deadline. Lightning goes through the old list,
+        # so that no callback is left out; one that was changed in place would skip the next.
         others = [callback for callback in trainer.callbacks if callback is not self]  # type: ignore[attr-defined]
-        trainer.callbacks = [*others, self]  # type: ignore[attr-defined]
-        self._account.open(self._ranks)
+        trainer.callbacks = [self, *others]  # type: ignore[attr-defined]
+        self._account.open(self._ranks, self._output_range() if stage == "predict" else None)
         if self.max_duration is None and isinstance(self.noise, DPNoise):
             rank_zero_warn(
                 "PositiveDelay: without max_duration, that the steps of neighbouring runs differ by at most "
@@ -131,6 +140,10 @@ class PositiveDelay(PaddingCallback):
             trainer.should_stop = True
             raise StopIteration
         self._begin()
+
+    @override
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._start = None  # what lies between two steps belongs to neither
 
     @override
     def on_train_batch_end(
@@ -208,29 +221,29 @@ class PositiveDelay(PaddingCallback):
     def _pad(self, pl_module: pl.LightningModule, event: dict[str, Any]) -> None:
         start = self._start
         assert start is not None
-        self._account.pay(event, lambda: None)
         if pl_module.device.type == "cuda":
             torch.cuda.synchronize(pl_module.device)
-        deadline = start + self._ranks.exchange(
-            lambda: time.monotonic() - start, lambda durations: self.padded_duration(max(durations))
-        )
-        wait_until(deadline)
-        # The next step counts from the deadline, not from when we woke up: lateness does not add up.
-        self._start = max(deadline, time.monotonic() - self.unit)
+        try:
+            deadline = start + self._ranks.exchange(
+                lambda: time.monotonic() - start, lambda durations: self.padded_duration(max(durations))
+            )
+            wait_until(deadline)
+            # The next step counts from the deadline, not from when we woke up: lateness does not add up.
+            self._start = max(deadline, time.monotonic() - self.unit)
+        finally:
+            # Nothing has shown the step yet, and the time at which the ledger's file changes must not.
+            self._account.pay(event, lambda: None)
 
-
-def _refuse_clocks(trainer: pl.Trainer) -> None:
-    """Refuse what records, inside of the process, how long steps really take."""
-    profiler: Profiler = trainer.profiler  # type: ignore[attr-defined]
-    callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    clocks = [type(callback).__name__ for callback in callbacks if isinstance(callback, ThroughputMonitor)]
-    if not isinstance(profiler, PassThroughProfiler):
-        clocks.append(type(profiler).__name__)
-    if clocks:
-        raise MisconfigurationException(
-            f"{clocks[0]} writes down how long steps really take, which is what PositiveDelay hides: measure on public "
-            "data, in a run without it."
-        )
+    def _output_range(self) -> float | None:
+        """Of predictions in units, under noise for mutual information."""
+        if not isinstance(self.noise, PACNoise):
+            return None
+        if self.max_duration is None:
+            raise MisconfigurationException(
+                "Whoever asks for predictions may choose the next by how long the last took, and the variance that "
+                "PositiveNoise.for_pac was given bounds nothing then: declare PositiveDelay(max_duration=...)."
+            )
+        return float(math.ceil(self.max_duration / self.unit))
 
 
 def wait_until(deadline: float, spin: float = 0.002) -> None:

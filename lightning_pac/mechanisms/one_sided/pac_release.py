@@ -13,13 +13,15 @@ class PACNoise(TruncatedGaussian):
     """A truncated Gaussian and the mutual information it leaves about outputs of bounded variance.
 
     `MI <= 1/2 ln(2 pi e (var_Y + var_e)) - h(e)`, in nats for each release: over all outputs Y of that variance.
-    T releases with independent noise leave at most T times as much.
+    T releases with independent noise leave at most T times as much *if what is padded was fixed beforehand*. Whoever
+    chooses the next query by what they have seen asks for an output that still varies then: 24 releases that would cost
+    1.04 nats told 1.47. For them `adaptive_information` holds.
 
     Args:
         location: mu of the Gaussian.
         scale: sigma of the Gaussian.
         max_value: R.
-        output_variance: Largest variance of the output.
+        output_variance: Largest variance of the output, over the secret and all other chance.
     """
 
     def __init__(self, location: float, scale: float, max_value: float, output_variance: float) -> None:
@@ -28,8 +30,38 @@ class PACNoise(TruncatedGaussian):
 
     @property
     def mutual_information(self) -> float:
-        """Bound on the mutual information between the secret and one padded output, in nats."""
-        return 0.5 * math.log(2 * math.pi * math.e * (self.output_variance + self.variance)) - self.entropy
+        """Bound on the mutual information between the secret and one padded output, in nats.
+
+        It adds over outputs that were fixed beforehand: their variance given earlier releases is, in the mean, no
+        larger than before.
+        """
+        return self._information(self.output_variance)
+
+    def adaptive_information(self, output_range: float) -> float:
+        """Bound in nats for one padded output within an interval of that width, whatever was seen before.
+
+        Given anything, the variance of such an output is at most a quarter of the square of the width, and the entropy
+        of the sum at most that of a uniform law: so this adds over outputs that are chosen one after another.
+
+        Args:
+            output_range: Width of a public interval that holds the output.
+
+        Raises:
+            ValueError: If the width is negative or not finite.
+
+        Source: Popoviciu's inequality, and the chain rule of mutual information; ours.
+
+        Example:
+            >>> noise = optimal_pac_noise(output_variance=1.0, max_value=10, second_moment=25)
+            >>> round(noise.mutual_information, 3), round(noise.adaptive_information(4.0), 3)
+            (0.295, 0.391)
+        """
+        if not 0.0 <= output_range < math.inf:
+            raise ValueError(f"output_range must be finite and not negative, got {output_range!r}.")
+        return min(self._information(0.25 * output_range**2), math.log(output_range + self.max_value) - self.entropy)
+
+    def _information(self, output_variance: float) -> float:
+        return 0.5 * math.log(2 * math.pi * math.e * (output_variance + self.variance)) - self.entropy
 
 
 def optimal_pac_noise(output_variance: float, max_value: float, second_moment: float) -> PACNoise:

@@ -118,6 +118,8 @@ class PositiveNoise:
     def for_pac(output_variance: float, max_value: float, second_moment: float) -> PACNoise:
         """The noise on [0, R] that leaves the least mutual information (`optimal_pac_noise`).
 
+        `mutual_information` adds over outputs that were fixed beforehand, `adaptive_information` over all.
+
         Args:
             output_variance: Largest variance of the output.
             max_value: R.

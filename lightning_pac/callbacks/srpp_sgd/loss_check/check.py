@@ -2,9 +2,11 @@
 
 import copy
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
@@ -16,7 +18,8 @@ from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import GROUP, synthetic_records, varied_records
+from lightning_pac.callbacks.srpp_sgd.loss_check.integer_arguments import IntegerArguments
+from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import EXAMPLES, GROUP, SyntheticRecords
 from lightning_pac.gradients import make_engine
 
 __all__ = ["LossCheck", "check_loss"]
@@ -26,7 +29,8 @@ TOLERANCE = 1e-4  # of the gradient's norm; float32 leaves about 1e-6
 # A step that mixes records with some probability does so under one of them, be it by torch, NumPy or Python.
 SEEDS = (1, 2, 3)
 
-EXAMPLES = 8  # records that are asked for negative integers
+# Of the records: the one class with another weight may be missing in a draw, of three classes in one draw of ten.
+DRAWS = 6
 
 REMEMBERS = (
     "depends on the records of earlier batches, which the model keeps without noise (a hidden state that is carried "
@@ -78,15 +82,17 @@ def check_loss(
     try:
         model = _detached_copy(pl_module, logged)
         probe = _Probe(model, dataloader.collate_fn, [source for source in (datamodule, model) if source is not None])
-        examples = [dataloader.dataset[index] for index in range(min(EXAMPLES, len(dataloader.dataset)))]  # type: ignore[arg-type]
-        with _seeded(0):
-            records = synthetic_records(examples[0], probe.gradient_of_copy)
+        synthetic = SyntheticRecords(_examples(dataloader.dataset), probe.accepts)
+        records = synthetic.draw(0)
         state = _taking_up_records(probe, records)
         problem, unchecked = (REMEMBERS, None) if _remembers(probe, records) else _compare(probe, records)
+        for draw in range(1, DRAWS):
+            if problem is None and unchecked is None:
+                problem, unchecked = _coupled(probe, synthetic.draw(draw), SEEDS[0])
         if problem is None and unchecked is None:
-            problem, unchecked, keeps_order = _compare_varied(probe, records, examples)
+            problem, unchecked, keeps_order = _compare_varied(probe, records, synthetic)
     except Exception as error:  # any model, dataset or collate function may run here
-        problem, unchecked = None, f"{type(error).__name__}: {error}".split("\n")[0]
+        problem, unchecked = None, _place_of(error)
     return LossCheck(problem, unchecked, tuple(dict.fromkeys(logged)), state, keeps_order)
 
 
@@ -96,12 +102,14 @@ class _Probe:
     Attributes:
         drew: Whether it has drawn random numbers.
         is_random: Whether it does so in evaluation mode, too.
+        integers: What is done with integers.
     """
 
     def __init__(self, model: pl.LightningModule, collate_fn: Callable[[list[Any]], Any], hooks: list[Any]) -> None:
         self.model = model
         self.drew = False
         self.is_random = False
+        self.integers = IntegerArguments()
         self._collate_fn, self._hooks = collate_fn, hooks
         self._explicit = is_param_in_hook_signature(model.training_step, "batch_idx", min_args=2)
 
@@ -111,17 +119,17 @@ class _Probe:
         parts = [torch.zeros(1) if part is None else part.to_dense().reshape(-1) for part in gradients]
         return torch.cat([part.double() for part in parts])
 
-    def gradient_of_copy(self, records: list[Any]) -> Tensor:
-        """The gradient, in a model that forgets these records."""
+    def accepts(self, records: list[Any]) -> bool:
+        """Whether their gradient is finite, in a model that forgets them; raises if there is none."""
         model = self.model
         self.model = copy.deepcopy(model)
         try:
-            return self.gradient(records)
+            return bool(self.gradient(records).isfinite().all())
         finally:
             self.model = model
 
     def loss(self, records: list[Any], seed: int = SEEDS[0]) -> Tensor:
-        with _seeded(seed), torch.enable_grad():
+        with _seeded(seed), torch.enable_grad(), self.integers:
             before = _generator_states()
             batch = _collate(records, self._collate_fn, self._hooks)
             self._start_batch(batch)
@@ -186,7 +194,9 @@ def _coupled(probe: _Probe, records: list[Any], seed: int) -> tuple[str | None, 
     return None, None
 
 
-def _compare_varied(probe: _Probe, records: list[Any], examples: Sequence[Any]) -> tuple[str | None, str | None, bool]:
+def _compare_varied(
+    probe: _Probe, records: list[Any], synthetic: SyntheticRecords
+) -> tuple[str | None, str | None, bool]:
     """Couplings that equal records do not show: other lengths, ignored targets, and rows that are no records.
 
     Returns:
@@ -196,7 +206,7 @@ def _compare_varied(probe: _Probe, records: list[Any], examples: Sequence[Any]) 
     if problem is not None or probe.is_random:
         return problem, None, keeps_order
     doubt = None
-    for variation in varied_records(records, examples):
+    for variation in synthetic.varied(records, probe.integers.may_be_ignored):
         try:
             with probe.without_randomness():
                 problem, unchecked = _coupled(probe, variation.records, SEEDS[0])
@@ -317,6 +327,22 @@ def _collate(records: list[Any], collate_fn: Callable[[list[Any]], Any], hooks: 
 def _generator_states() -> tuple[Any, ...]:
     numpy_state: Any = np.random.get_state()  # noqa: NPY002
     return torch.get_rng_state().numpy().tobytes(), random.getstate(), numpy_state[1].tobytes(), numpy_state[2:]
+
+
+def _examples(dataset: Any) -> list[Any]:
+    """Records from all over a dataset, since its first may be of one class."""
+    size = len(dataset)
+    return [dataset[index] for index in sorted({size * number // EXAMPLES for number in range(EXAMPLES)}) if size]
+
+
+def _place_of(error: Exception) -> str:
+    """Its kind and where it was raised; the message of an error that others raise may hold parts of a record."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = frames[-1].filename.startswith(str(Path(__file__).parent))
+    if own and isinstance(error, TypeError | ValueError):
+        return str(error)
+    last = next((frame for frame in reversed(frames) if "site-packages" not in frame.filename), frames[-1])
+    return f"{type(error).__name__} in {last.name}, {Path(last.filename).name} line {last.lineno}"
 
 
 @contextmanager

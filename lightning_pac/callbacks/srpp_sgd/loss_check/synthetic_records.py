@@ -9,13 +9,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["GROUP", "Variation", "synthetic_records", "varied_records"]
+__all__ = ["EXAMPLES", "GROUP", "SyntheticRecords", "Variation"]
+
+EXAMPLES = 32
+"""Real records that are looked at for their structure."""
 
 GROUP = 4
 """Records in each of the four groups that are compared."""
 
-# Upper ends for synthetic integers: the first that the model accepts (a class index or token must exist) is taken.
-INTEGER_RANGES = (1000, 100, 10, 5, 3, 2)
+# Synthetic integers stay below these ends and within what the real records show: the first end that the model accepts
+# (a class index or token must exist) is taken. At last, also what is smaller than any that is shown is left out.
+INTEGER_ENDS = (1000, 100, 10, 5, 3, 2, None)
 
 # What libraries and people give targets that are to be ignored, and the usual padding last.
 SPECIAL_INTEGERS = (-100, -1, 255, 0)
@@ -24,29 +28,113 @@ SPECIAL_INTEGERS = (-100, -1, 255, 0)
 KEPT_EIGHTHS = (8, 5, 7, 6, 6, 3, 5, 4, 2, 5, 3, 4, 1, 4, 2, 3)
 
 
-def synthetic_records(template: Any, accepts: Callable[[list[Any]], object]) -> list[Any]:
-    """Four groups of records like the template, with the widest range of integers that the model accepts.
+class SyntheticRecords:
+    """Draws four groups of records with the structure of real ones.
+
+    What is taken from real records is their structure: shapes and types, texts, for each integer field the least and
+    the greatest value and negative integers that mark what is ignored, and which integers give the length of another
+    field. The values of a single integer are halved at random in each draw: one half is for the first two groups, the
+    other for the last two, so that groups which take each other's place hold no class in common.
 
     Args:
-        template: A record, of which only the structure is looked at: shapes and types.
-        accepts: Called with records; raises where they are no input for the model.
+        examples: Real records.
+        accepts: Called with records; raises where they are no input for the model, and says whether what the model
+            makes of them is finite.
 
     Raises:
-        ValueError: If the template holds no number that could be replaced.
+        ValueError: If the records hold no number that could be replaced.
         Exception: Whatever `accepts` raises for the narrowest range.
     """
-    if not _leaves(template):
-        raise ValueError(f"a record of type {type(template).__name__} holds no numbers that could be replaced")
-    for high in INTEGER_RANGES:
-        records = [_map(template, lambda leaf, _: _random(leaf, high)) for _ in KEPT_EIGHTHS]  # noqa: B023
-        try:
-            accepts(records)
-        except Exception:
-            if high == INTEGER_RANGES[-1]:
-                raise
-            continue
-        return records
-    raise AssertionError("INTEGER_RANGES is empty")
+
+    def __init__(self, examples: Sequence[Any], accepts: Callable[[list[Any]], bool]) -> None:
+        self._template = examples[0]
+        if not _leaves(self._template):
+            raise ValueError(
+                f"a record of type {type(self._template).__name__} holds no numbers that could be replaced"
+            )
+        shown = [leaves for leaves in map(_leaves, examples) if len(leaves) == len(_leaves(self._template))]
+        fields = list(zip(*shown, strict=True))
+        self._marks = [_marks(field) for field in fields]
+        self._shown = [_shown_range(field, marks) for field, marks in zip(fields, self._marks, strict=True)]
+        self._lengths = _length_fields(fields)
+        self._differs = [len(set(map(_length, field))) > 1 for field in fields]
+        self._ranges = self._choose_ranges(accepts)
+
+    def draw(self, number: int) -> list[Any]:
+        """The records of the draw with that number, the same at every call."""
+        return self._draw(number, self._ranges)
+
+    def varied(self, records: list[Any], ignores: bool) -> Iterator["Variation"]:
+        """The records in different lengths, and, for each of their integers, with some of them ignored or padding.
+
+        Args:
+            records: What `draw` returned.
+            ignores: Whether to try marks of ignored targets that no real record shows, too. Only a loss that checks
+                its integers can stand them.
+        """
+        leaves = _leaves(records[0])
+        lengths = [_length(leaf) for leaf in leaves]
+        first = [length for length in lengths if length > 1][:1]
+        differing = [length for length, differs in zip(lengths, self._differs, strict=True) if length > 1 and differs]
+        for length in dict.fromkeys(first + differing):
+
+            def cut(kept: int, length: int = length) -> Callable[[Any, int], Any]:
+                return lambda leaf, _: leaf[: -(-length * kept // 8)] if _length(leaf) == length else leaf
+
+            different = [_map(record, cut(kept)) for record, kept in zip(records, KEPT_EIGHTHS, strict=True)]
+            yield Variation("of different lengths", [self._with_lengths(record) for record in different])
+        for place, leaf in enumerate(leaves):
+            marks, shown = self._marks[place], self._shown[place]
+            for special in sorted({*marks, *SPECIAL_INTEGERS}):
+                if shown is None or place in self._lengths or not _holds(leaf, special):
+                    continue
+                occurs = special in marks or min(shown[0], 0) <= special <= shown[1]
+
+                def ignore(index: int, place: int = place, special: int = special) -> Callable[[Any, int], Any]:
+                    return lambda entry, number: _with_special(entry, special, index) if number == place else entry
+
+                if occurs or (ignores and (special >= 0 or _length(leaf))):
+                    ignored = [_map(record, ignore(index)) for index, record in enumerate(records)]
+                    what = f"the integer {special}" if special in SPECIAL_INTEGERS else "a negative integer as a mark"
+                    yield Variation(f"of which some hold {what}", ignored, occurs or special >= 0)
+
+    def _choose_ranges(self, accepts: Callable[[list[Any]], bool]) -> list[tuple[int, int] | None]:
+        accepted, error = None, None
+        for end in INTEGER_ENDS:
+            ranges = [None if shown is None else _range(*shown, end) for shown in self._shown]
+            try:
+                if accepts(self._draw(0, ranges)):
+                    return ranges
+                accepted = accepted or ranges
+            except Exception as caught:
+                error = caught
+        if accepted is None:
+            assert error is not None
+            raise error
+        return accepted
+
+    def _draw(self, number: int, ranges: list[tuple[int, int] | None]) -> list[Any]:
+        generator = torch.Generator().manual_seed(number)
+        halves = [
+            _halves(*(ends or (0, 1)), generator) if _size(leaf) == 1 else None
+            for leaf, ends in zip(_leaves(self._template), ranges, strict=True)
+        ]
+
+        def random(half: int) -> Callable[[Any, int], Any]:
+            def change(leaf: Any, place: int) -> Any:
+                values, ends = halves[place], ranges[place] or (0, 1)
+                return _random(leaf, torch.arange(ends[0], ends[1] + 1) if values is None else values[half], generator)
+
+            return change
+
+        records = [_map(self._template, random(index // (2 * GROUP))) for index in range(4 * GROUP)]
+        return [self._with_lengths(record) for record in records]
+
+    def _with_lengths(self, record: Any) -> Any:
+        leaves, lengths = _leaves(record), self._lengths
+        return _map(
+            record, lambda leaf, place: _filled(leaf, _length(leaves[lengths[place]])) if place in lengths else leaf
+        )
 
 
 @dataclass(frozen=True)
@@ -62,37 +150,6 @@ class Variation:
     circumstance: str
     records: list[Any]
     occurs: bool = True
-
-
-def varied_records(records: list[Any], examples: Sequence[Any]) -> Iterator[Variation]:
-    """The records in different lengths, and, for each of their integers, with some of them ignored or padding.
-
-    Args:
-        records: What `synthetic_records` returned.
-        examples: Real records, which are only asked for the negative integers that mark what is to be ignored.
-    """
-    leaves = _leaves(records[0])
-    length = next((_length(leaf) for leaf in leaves if _length(leaf) > 1), 0)
-    if length:
-
-        def cut(kept: int) -> Callable[[Any, int], Any]:
-            return lambda leaf, _: leaf[: -(-length * kept // 8)] if _length(leaf) == length else leaf
-
-        different = [_map(record, cut(kept)) for record, kept in zip(records, KEPT_EIGHTHS, strict=True)]
-        yield Variation("of different lengths", different)
-    for place, leaf in enumerate(leaves):
-        marked = {value for example in examples for value in _negative_integers(_leaves(example)[place])}
-        for special in sorted({*marked, *SPECIAL_INTEGERS}):
-            if not _holds(leaf, special):
-                continue
-
-            def ignore(index: int, place: int = place, special: int = special) -> Callable[[Any, int], Any]:
-                return lambda entry, number: _with_special(entry, special, index) if number == place else entry
-
-            if special >= 0 or special in marked or _length(leaf):
-                ignored = [_map(record, ignore(index)) for index, record in enumerate(records)]
-                occurs = special >= 0 or special in marked
-                yield Variation(f"of which some hold the integer {special}", ignored, occurs)
 
 
 def _map(record: Any, change: Callable[[Any, int], Any]) -> Any:
@@ -134,36 +191,78 @@ def _length(leaf: Any) -> int:
     return len(leaf) if isinstance(leaf, list) else 0
 
 
-def _negative_integers(leaf: Any) -> set[int]:
-    """The few different negative integers of a leaf, none if it holds something else."""
-    if not _holds(leaf, 0):
-        return set()
-    values = torch.as_tensor(leaf).reshape(-1)
-    found = set(values[values < 0].tolist()) if values.dtype != torch.uint8 else set()
+def _marks(field: Sequence[Any]) -> set[int]:
+    """The few different negative integers of a field, none if it holds something else or many of them."""
+    found = {value for leaf in field for value in _integers(leaf).unique().tolist() if value < 0}
     return found if len(found) <= 2 else set()
 
 
-def _random(leaf: Any, high: int) -> Any:
+def _shown_range(field: Sequence[Any], marks: set[int]) -> tuple[int, int] | None:
+    """The least and the greatest integer of a field but for marks; None if it holds something else."""
+    if not all(_holds(leaf, 0) for leaf in field):
+        return None
+    ends = [part.aminmax() for part in map(_integers, field) if part.numel()]
+    least, greatest = (min(int(end.min) for end in ends), max(int(end.max) for end in ends)) if ends else (0, 0)
+    return (min(0, greatest) if marks else least), greatest
+
+
+def _range(least: int, greatest: int, end: int | None) -> tuple[int, int]:
+    """The least and the greatest synthetic integer, at least two different ones unless nothing else is accepted."""
+    if end is None:
+        return least, greatest
+    least = min(least, 0)
+    return least, min(max(greatest, least + 1), least + end - 1)
+
+
+def _length_fields(fields: Sequence[Sequence[Any]]) -> dict[int, int]:
+    """Places of single integers that are the length of another field in every record, and the places of those."""
+    found: dict[int, int] = {}
+    for place, field in enumerate(fields):
+        if all(_holds(leaf, 0) and _integers(leaf).numel() == 1 for leaf in field):
+            values = [int(_integers(leaf)) for leaf in field]
+            for other, measured in enumerate(fields):
+                if len(set(values)) > 1 and other != place and values == [_length(leaf) for leaf in measured]:
+                    found[place] = other
+    return found
+
+
+def _integers(leaf: Any) -> Tensor:
+    """The integers of a leaf in one row; none if it holds something else."""
+    return torch.as_tensor(leaf).reshape(-1).long() if _holds(leaf, 0) else torch.empty(0, dtype=torch.long)
+
+
+def _halves(least: int, greatest: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Two parts of the integers between these, without one in common if there are two."""
+    order = torch.randperm(greatest - least + 1, generator=generator) + least
+    middle = len(order) // 2
+    return order[middle:], order[: max(middle, 1)]
+
+
+def _random(leaf: Any, values: Tensor, generator: torch.Generator) -> Any:
     if isinstance(leaf, Tensor):
-        return _random_like(leaf, high)
+        return _random_like(leaf, values, generator)
     if isinstance(leaf, np.ndarray | np.generic):
-        values = _random_like(torch.as_tensor(np.asarray(leaf)), high).numpy()
-        return values if isinstance(leaf, np.ndarray) else leaf.dtype.type(values)
-    if isinstance(leaf, list):
-        return [_random(entry, high) for entry in leaf]
-    if isinstance(leaf, bool):
-        return bool(torch.rand(()) < 0.5)
-    return int(torch.randint(high, ())) if isinstance(leaf, int) else float(torch.rand(()))
+        drawn = _random_like(torch.as_tensor(np.asarray(leaf)), values, generator).numpy()
+        return drawn if isinstance(leaf, np.ndarray) else leaf.dtype.type(drawn)
+    return _random_like(torch.as_tensor(leaf), values, generator).tolist()
 
 
-def _random_like(leaf: Tensor, high: int) -> Tensor:
-    if leaf.is_floating_point():
-        return torch.rand(leaf.shape).to(leaf.dtype)
-    if leaf.dtype == torch.bool:
-        return torch.rand(leaf.shape) < 0.5
-    if leaf.is_complex():
-        return torch.rand(leaf.shape).to(leaf.dtype)
-    return torch.randint(min(high, torch.iinfo(leaf.dtype).max), leaf.shape).to(leaf.dtype)
+def _random_like(leaf: Tensor, values: Tensor, generator: torch.Generator) -> Tensor:
+    if leaf.is_floating_point() or leaf.is_complex():
+        return torch.rand(leaf.shape, generator=generator, dtype=torch.float64).to(leaf.dtype)
+    return values[torch.randint(len(values), leaf.shape, generator=generator)].to(leaf.dtype)
+
+
+def _size(leaf: Any) -> int:
+    return leaf.numel() if isinstance(leaf, Tensor) else np.asarray(leaf).size
+
+
+def _filled(leaf: Any, value: int) -> Any:
+    if isinstance(leaf, Tensor):
+        return torch.full_like(leaf, value)
+    if isinstance(leaf, np.ndarray):
+        return np.full_like(leaf, value)
+    return [value] if isinstance(leaf, list) else type(leaf)(value)
 
 
 def _holds(leaf: Any, special: int) -> bool:

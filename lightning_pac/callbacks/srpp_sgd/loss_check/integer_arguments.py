@@ -1,0 +1,48 @@
+"""What a model does with integers: whether targets may be ignored, and whether those of CTC exist."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+from typing_extensions import override
+
+__all__ = ["IntegerArguments"]
+
+
+class IntegerArguments(TorchFunctionMode):
+    """Watches calls of torch's losses, and checks the integers that torch itself does not check.
+
+    `ctc_loss` reads and writes wherever a target that does not exist points to.
+
+    Attributes:
+        may_be_ignored: Whether a loss was called that ignores targets of a certain value, and checks all others.
+
+    Example:
+        >>> with IntegerArguments():
+        ...     F.ctc_loss(torch.zeros(5, 1, 3), torch.tensor([[1, 7]]), (5,), (2,))
+        Traceback (most recent call last):
+        ...
+        IndexError: A target of ctc_loss is no class.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_be_ignored = False
+
+    @override
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func in (F.cross_entropy, F.nll_loss):
+            self.may_be_ignored = True
+        if func in (F.ctc_loss, torch.ctc_loss):
+            _check_targets(*args, **kwargs or {})
+        return func(*args, **kwargs or {})
+
+
+def _check_targets(log_probs: Tensor, targets: Tensor, *_: Any, **__: Any) -> None:
+    if targets.numel() and not 0 <= int(targets.min()) <= int(targets.max()) < log_probs.shape[-1]:
+        raise IndexError("A target of ctc_loss is no class.")

@@ -193,7 +193,7 @@ def _length(leaf: Any) -> int:
 
 def _marks(field: Sequence[Any]) -> set[int]:
     """The few different negative integers of a field, none if it holds something else or many of them."""
-    found = {value for leaf in field for value in _integers(leaf).unique().tolist() if value < 0}
+    found = {value for leaf in field for value in np.unique(_integers(leaf).numpy()).tolist() if value < 0}
     return found if len(found) <= 2 else set()
 
 

@@ -1,0 +1,81 @@
+"""The start of a fit: noise, ledger and the place where a run goes on."""
+
+import math
+
+import pytest
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from tiny_fits import Classifier, make_loader, make_private, make_trainer
+from torch.utils.data import DataLoader
+
+from lightning_pac import EpochShuffle, PrivacyLedger, SRPPAccountant, TwoWorldScenario
+from lightning_pac.callbacks.srpp_sgd.start import choose_noise, read_loader
+from lightning_pac.exceptions import BudgetExceededError, LedgerMismatchError
+
+ACCOUNTANT = SRPPAccountant(TwoWorldScenario(num_differing=2, num_records=60), EpochShuffle(10), renyi_order=4)
+
+
+def arguments(**kwargs):
+    return make_private(**kwargs).arguments
+
+
+def test_the_noise_is_the_least_that_keeps_epsilon():
+    chosen = choose_noise(arguments(epsilon=3.0), ACCOUNTANT, planned_steps=12, resumed=None)
+    # Two passes, with both differing records in one batch at worst: epsilon = 2 a kappa^2 K^2 / (2 sigma^2).
+    assert chosen == pytest.approx(math.sqrt(2 * 4 * 2**2 * 2**2 / (2 * 3.0)), rel=1e-9)
+    assert ACCOUNTANT.epsilon(chosen, 12) <= 3.0
+
+
+def test_given_noise_and_that_of_a_resumed_run_stay():
+    assert choose_noise(arguments(noise_multiplier=2.5), ACCOUNTANT, math.inf, resumed=None) == 2.5
+    assert choose_noise(arguments(epsilon=3.0), ACCOUNTANT, math.inf, resumed={"noise_multiplier": 7.0}) == 7.0
+
+
+def test_an_endless_run_divides_no_epsilon():
+    with pytest.raises(MisconfigurationException, match="has no end"):
+        choose_noise(arguments(epsilon=3.0), ACCOUNTANT, math.inf, resumed=None)
+
+
+def test_several_loaders_are_refused():
+    class Trainer:
+        train_dataloader = {"a": make_loader(), "b": make_loader()}
+
+    with pytest.raises(MisconfigurationException, match="pass exactly one"):
+        read_loader(Trainer())
+
+
+def test_a_folder_without_versions_gets_a_new_ledger_for_each_run(tmp_path):
+    for _ in range(2):
+        make_trainer(tmp_path, make_private()).fit(Classifier(), make_loader())
+    ledgers = sorted(tmp_path.rglob("privacy_ledger*.db"))
+    assert len(ledgers) == 2
+    for path in ledgers:
+        with PrivacyLedger(path) as ledger:
+            assert len(ledger.accounts()) == 1
+
+
+def test_a_resumed_run_whose_ledger_is_gone_is_refused(tmp_path):
+    trainer = make_trainer(tmp_path, make_private(), enable_checkpointing=True)
+    trainer.fit(Classifier(), make_loader())
+    trainer.save_checkpoint(tmp_path / "run.ckpt")
+    for path in tmp_path.rglob("privacy_ledger*"):
+        path.unlink()
+    again = make_trainer(tmp_path, make_private(), max_epochs=2)
+    with pytest.raises(LedgerMismatchError, match="which is gone"):
+        again.fit(Classifier(), make_loader(), ckpt_path=tmp_path / "run.ckpt")
+
+
+def test_a_run_that_cannot_pay_for_a_step_does_not_start(tmp_path):
+    model = Classifier()
+    before = [parameter.clone() for parameter in model.parameters()]
+    with PrivacyLedger(tmp_path / "ledger.db", budget={"rpp": 1e-6}) as ledger:
+        private = make_private(noise_multiplier=1.0, ledger=ledger)
+        with pytest.raises(BudgetExceededError, match="0 steps have cost 0"):
+            make_trainer(tmp_path, private).fit(model, make_loader())
+    assert all((old == new).all() for old, new in zip(before, model.parameters(), strict=True))
+
+
+def test_the_loader_is_read_once_it_is_a_stock_one():
+    class Trainer:
+        train_dataloader = make_loader()
+
+    assert isinstance(read_loader(Trainer()), DataLoader)

@@ -1,6 +1,7 @@
 """`lightning-pac serve`: private answers over HTTP."""
 
 import argparse
+import functools
 import importlib
 import os
 import sys
@@ -52,6 +53,9 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--budget-per-response", type=float, default=2.0**-32, help="nats of an answer (2^-32)")
     parser.add_argument("--budget", type=float, help="most nats of all answers together (that on record, or no limit)")
     parser.add_argument("--device", default="cpu", help="where the members run (cpu)")
+    parser.add_argument(
+        "--input-shape", nargs="+", type=int, metavar="N", help="shape of one input, as 1 28 28: refuse others (any)"
+    )
     parser.add_argument("--keys", type=Path, metavar="FILE", help="API keys that may ask (everybody on this machine)")
     parser.add_argument("--host", default="127.0.0.1", help="127.0.0.1, 0.0.0.0 or :: (127.0.0.1)")
     parser.add_argument("--port", type=int, default=8000, help="1024 to 65535 (8000)")
@@ -66,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     """Serve until interrupted."""
     network = _import(args.network)
     from lightning_pac.modules import SavedResponder
-    from lightning_pac.serve import serve
+    from lightning_pac.serve import as_tensor, serve
 
     secret = args.ledger.with_name("secret.key") if args.secret is None else args.secret
     saved = SavedResponder(
@@ -88,6 +92,7 @@ def run(args: argparse.Namespace) -> int:
         port=args.port,
         log_level=args.log_level,
         announce=lambda: _announce(args),
+        collate=functools.partial(as_tensor, shape=args.input_shape),
         max_batch_size=args.max_batch_size,
         max_request_bytes=args.max_request_bytes,
         rate_limit=args.rate_limit,

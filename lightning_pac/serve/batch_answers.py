@@ -155,9 +155,32 @@ class BatchAnswers:
             raise
         except Exception as error:
             # Nothing was charged. What failed may be one input, or a budget that a part of the batch still fits in.
+            if type(error).__name__ == "AcceleratorError":
+                raise
             if len(tickets) > 1:
-                return [result for ticket in tickets for result in self._answer_new(responder, [ticket])]
+                return self._answer_parts(responder, tickets)
             return [self._explain(responder, tickets[0], error)]
+
+    def _answer_parts(self, responder: PACResponder, tickets: list[Ticket]) -> list[int | Refusal]:
+        """Answer inputs of each shape by themselves, so that a bad one costs its neighbours little; else by halves."""
+        parts: dict[Any, list[int]] = {}
+        for position, ticket in enumerate(tickets):
+            parts.setdefault(self._kind(ticket, position), []).append(position)
+        if len(parts) == 1:
+            middle = len(tickets) // 2
+            parts = {0: list(range(middle)), 1: list(range(middle, len(tickets)))}
+        results: dict[int, int | Refusal] = {}
+        for positions in parts.values():
+            answers = self._answer_new(responder, [tickets[position] for position in positions])
+            results.update(zip(positions, answers, strict=True))
+        return [results[position] for position in range(len(tickets))]
+
+    def _kind(self, ticket: Ticket, position: int) -> Any:
+        """The shape of an input, or, for one that is none, what no other input has."""
+        try:
+            return tuple(getattr(self._collate([ticket.input]), "shape", ()))
+        except Exception:
+            return position
 
     def _cannot_pay(self, responder: PACResponder, ticket: Ticket) -> Refusal | None:
         # By what an answer may cost at most: a refusal then says nothing about whether the models agree.

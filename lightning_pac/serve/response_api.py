@@ -1,5 +1,6 @@
 """The worker of a server: the only process that writes the ledger."""
 
+import logging
 import os
 from collections.abc import Callable
 from multiprocessing import resource_tracker
@@ -17,6 +18,8 @@ from lightning_pac.serve.parent_watch import end_with_parent, interrupts_held
 from lightning_pac.serve.predict_route import PREDICT
 
 __all__ = ["PrivateServer", "ResponseAPI"]
+
+logger = logging.getLogger(__name__)
 
 
 class ResponseAPI(litserve.LitAPI):  # type: ignore[misc]
@@ -64,7 +67,13 @@ class ResponseAPI(litserve.LitAPI):  # type: ignore[misc]
 
     @override
     def predict(self, x: list[Ticket]) -> list[int | Refusal]:
-        results = self._answers(x)
+        try:
+            results = self._answers(x)
+        except Exception as error:
+            if type(error).__name__ == "AcceleratorError":  # torch's; the device answers nothing more to this process
+                logger.critical("The device failed, so the worker ends: %s", error)
+                os._exit(1)
+            raise
         self._health.reason = self._answers.failure
         return results
 

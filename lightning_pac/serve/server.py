@@ -4,7 +4,7 @@ import functools
 import multiprocessing
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,19 +25,22 @@ _SECONDS_OF_A_CLIENT = 10.0  # for sending a request, or reading an answer
 _LONGEST_HEADERS = 2**14
 
 
-def as_tensor(inputs: list[Any]) -> Any:
+def as_tensor(inputs: list[Any], shape: Sequence[int] | None = None) -> Any:
     """JSON inputs of one shape as a float tensor, shape (n, ...).
 
     Args:
         inputs: Nested lists of numbers, one for each input.
+        shape: The shape that each must have; None for any. `functools.partial(as_tensor, shape=(8, 8))` is a `collate`.
 
     Raises:
-        ValueError: If they have different shapes, or a number is not finite.
+        ValueError: If they have different shapes or another shape, or a number is not finite.
         TypeError: If they are not numbers.
     """
     import torch
 
     tensor = torch.tensor(inputs, dtype=torch.float32)
+    if shape is not None and tuple(tensor.shape[1:]) != tuple(shape):
+        raise ValueError(f"An input has shape {tuple(tensor.shape[1:])}, and the model takes {tuple(shape)}.")
     if not bool(tensor.isfinite().all()):
         raise ValueError("An input has numbers that are not finite.")
     return tensor

@@ -163,6 +163,40 @@ def test_chunks_and_networks_that_cannot_be_stacked_train_the_same(
             torch.testing.assert_close(outputs[:, index], ensemble.member(index)(inputs))
 
 
+@torch.no_grad()
+def test_inputs_that_no_member_can_take_change_nothing() -> None:
+    ensemble = SubsetEnsemble(perceptron, POOL).eval()
+    inputs = torch.randn(4, 5)
+    before = ensemble(inputs)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for wrong in (torch.zeros(4, 3), torch.zeros(4, 3, 3), torch.zeros(0, 0), torch.zeros(4, 5, dtype=torch.int64)):
+            with pytest.raises(RuntimeError):
+                ensemble(wrong)
+    assert ensemble.stack._together
+    assert torch.equal(ensemble(inputs), before)
+
+
+@torch.no_grad()
+def test_a_query_that_vmap_cannot_run_is_answered_and_not_remembered() -> None:
+    class Picky(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(5, 3)
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            outputs: Tensor = self.layer(inputs)
+            return outputs * float(outputs.sum() > 0) if inputs.max() > 100 else outputs
+
+    ensemble = SubsetEnsemble(Picky, POOL).eval()
+    inputs = 200 * torch.ones(2, 5)
+    with pytest.warns(UserWarning, match="members run one after another"):
+        outputs = ensemble(inputs)
+    for index in range(NUM_MEMBERS):
+        torch.testing.assert_close(outputs[:, index], ensemble.member(index)(inputs))
+    assert ensemble.stack._together
+
+
 def test_the_comparison_notices_wrong_subsets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = BalancedSubsets.membership_table
     monkeypatch.setattr(BalancedSubsets, "membership_table", lambda pool, rows=None: ~table(pool, rows))

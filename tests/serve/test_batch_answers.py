@@ -6,11 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from lightning_pac.ledger.storage import LedgerStorage
 from lightning_pac.mechanisms import PACResponder
 from lightning_pac.scenarios import BalancedSubsets
-from lightning_pac.serve import APIKey
+from lightning_pac.serve import APIKey, as_tensor
 from lightning_pac.serve.batch_answers import BatchAnswers, Refusal, Ticket
 
 POOL = BalancedSubsets(num_records=20, num_subsets=8)
@@ -78,6 +79,61 @@ def test_bad_inputs_are_refused_one_by_one(open_answers: Open) -> None:
     assert responder_of(answers).spent == 2 * BUDGET
     assert statuses(answers(batch)) == [200, 422, 422, 422, 200]
     assert responder_of(answers).spent == 3 * BUDGET
+
+
+@pytest.mark.parametrize(("bad", "most_calls"), [([[1, 2]], 1), ([[0] * 7], 1), (["words"], 1), ([[9] * 8], 13)])
+def test_a_bad_input_costs_its_neighbours_little(tmp_path: Path, bad: list, most_calls: int) -> None:
+    """One that is no input of the model never reaches it; one that the model refuses is found by halves."""
+    seen = []
+
+    def model(votes: np.ndarray) -> np.ndarray:
+        seen.append(votes.shape)
+        if (votes == 9).any():
+            raise RuntimeError("nine")
+        return votes
+
+    secret = POOL.draw_secret(tmp_path / "s.key")
+    answers = BatchAnswers(lambda: PACResponder(model, secret, BUDGET, tmp_path / "r.db"), collate)
+    results = answers([Ticket(SPLIT)] * 40 + [Ticket(bad[0])] + [Ticket(SPLIT)] * 23)
+    answers.close()
+    assert statuses(results) == [200] * 40 + [422] + [200] * 23
+    assert len(seen) <= most_calls
+    assert {shape[1:] for shape in seen} == {(8,)}
+
+
+def test_inputs_of_several_shapes_are_answered_by_shape(tmp_path: Path) -> None:
+    seen = []
+
+    def model(images: np.ndarray) -> np.ndarray:
+        seen.append(images.shape)
+        return np.tile(SPLIT, (len(images), 1))
+
+    secret = POOL.draw_secret(tmp_path / "s.key")
+    answers = BatchAnswers(lambda: PACResponder(model, secret, BUDGET, tmp_path / "r.db"), np.array)
+    assert statuses(answers([Ticket([[1] * (2 + number % 2)]) for number in range(10)])) == [200] * 10
+    answers.close()
+    assert sorted(seen) == [(5, 1, 2), (5, 1, 3)]
+
+
+def test_a_device_that_failed_is_no_fault_of_the_input(tmp_path: Path) -> None:
+    def model(votes: np.ndarray) -> np.ndarray:
+        raise torch.AcceleratorError("device-side assert triggered")
+
+    secret = POOL.draw_secret(tmp_path / "s.key")
+    answers = BatchAnswers(lambda: PACResponder(model, secret, BUDGET, tmp_path / "r.db"), collate)
+    with pytest.raises(torch.AcceleratorError):  # on which the worker ends, since nothing would be answered any more
+        answers([Ticket(SPLIT)])
+    answers.close()
+
+
+def test_an_input_of_another_shape_is_refused_before_the_model_sees_it() -> None:
+    assert as_tensor([[[1, 2]], [[3, 4]]], shape=(1, 2)).shape == (2, 1, 2)
+    for wrong in ([[1, 2]], [[[1, 2, 3]]], [1.0], [[[1], [2]]]):
+        with pytest.raises(ValueError, match="and the model takes"):
+            as_tensor(wrong, shape=[1, 2])
+    for wrong in ([[1e39]], [[float("nan")]]):
+        with pytest.raises(ValueError, match="not finite"):
+            as_tensor(wrong)
 
 
 def test_what_the_budget_pays_for_is_answered_and_the_rest_refused(open_answers: Open) -> None:

@@ -23,7 +23,7 @@ class StackedNetwork(nn.Module):
 
     - in training, if the network holds BatchNorm or its output for one record depends on other records of the batch
       (found by a probe on the first batch): a copy must then be shown its own records only;
-    - wherever vmap refuses an operation of the network; a warning says which.
+    - wherever vmap refuses an operation of the network and a copy alone does not; a warning says which.
 
     Args:
         network: The network to copy; every copy starts at its parameters.
@@ -62,15 +62,14 @@ class StackedNetwork(nn.Module):
         def part(chunk: slice) -> dict[str, Tensor]:
             return {name: parameter[chunk] for name, parameter in parameters.items()}
 
-        if self._together:
-            try:
-                chunks = self._chunks(self.chunk_size)
-                return torch.cat([self._run_together(part(c), self._buffers_of(c), inputs) for c in chunks])
-            except torch.OutOfMemoryError:
-                raise
-            except RuntimeError as error:
-                self._fall_back(error)
-        return torch.stack([self._run_one(part(c), self._buffers_of(c), inputs) for c in self._chunks(1)])
+        def together() -> Tensor:
+            chunks = self._chunks(self.chunk_size)
+            return torch.cat([self._run_together(part(chunk), self._buffers_of(chunk), inputs) for chunk in chunks])
+
+        def alone() -> Tensor:
+            return torch.stack([self._run_one(part(c), self._buffers_of(c), inputs) for c in self._chunks(1)])
+
+        return self._try_together(together, alone) if self._together else alone()
 
     def losses(self, inputs: Any, targets: Any, membership: Tensor, loss: RecordLoss) -> Tensor:
         """Each copy's mean loss over its own records of the batch; zero for a copy that has none there.
@@ -105,14 +104,12 @@ class StackedNetwork(nn.Module):
             outputs = self._run_one(parameters, self._buffers_of(chunk), _select(inputs, own))
             return loss(outputs, targets[own], reduction="none").mean().view(1)
 
-        if self._together and not self._mixes_records:
-            try:
-                return self._evaluate(together, self._chunks(self.chunk_size))
-            except torch.OutOfMemoryError:
-                raise
-            except RuntimeError as error:
-                self._fall_back(error)
-        return self._evaluate(alone, self._chunks(1))
+        def evaluate_alone() -> Tensor:
+            return self._evaluate(alone, self._chunks(1))
+
+        if self._mixes_records or not self._together:
+            return evaluate_alone()
+        return self._try_together(lambda: self._evaluate(together, self._chunks(self.chunk_size)), evaluate_alone)
 
     def copy_state(self, index: int) -> dict[str, Tensor]:
         """State dict of one copy, for a network of the original shape."""
@@ -162,12 +159,20 @@ class StackedNetwork(nn.Module):
         difference = (outputs[0] - outputs[1]).abs().max()
         return bool(difference > 1e-3 * outputs[0].abs().max())
 
-    def _fall_back(self, error: RuntimeError) -> None:
-        reason = str(error).strip().splitlines()[0] if str(error) else type(error).__name__
+    def _try_together(self, together: Callable[[], Tensor], alone: Callable[[], Tensor]) -> Tensor:
+        try:
+            return together()
+        except (torch.OutOfMemoryError, torch.AcceleratorError):
+            raise
+        except RuntimeError as error:
+            reason = str(error).strip().splitlines()[0] if str(error) else type(error).__name__
+        result = alone()  # inputs that no copy can take raise here, and say nothing about vmap
         warnings.warn(
-            f"The members run one after another, because vmap cannot run this network ({reason}).", stacklevel=3
+            f"The members run one after another, because vmap cannot run this network ({reason}).", stacklevel=4
         )
-        self._together = False
+        # Remembered in training only: there the inputs are the trainer's own, and those of strangers change nothing.
+        self._together = not self.training
+        return result
 
 
 class _LossByChunk(torch.autograd.Function):

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from lightning_pac import __version__
+from lightning_pac.cli.common import check_numbers, name_numbers
 from lightning_pac.exceptions import BudgetExceededError, PrivacyError
 
 __all__ = ["build_parser", "main"]
@@ -28,6 +29,8 @@ _FIRST = ("lightning", "check", "calibrate")
 
 _DESCRIPTION = "Provably private training and inference for PyTorch Lightning."
 _EPILOG = "`lightning-pac COMMAND --help` shows the options of a command, with examples."
+# How the math module and NumPy refuse a number.
+_RAW_ERRORS = ("math domain error", "math range error", "Maximum allowed size exceeded")
 _PLAIN_ERRORS = (ValueError, OSError, ImportError, PrivacyError, argparse.ArgumentError)
 
 
@@ -52,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     elif unknown:
         args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
+        check_numbers(args)
         code = int(args.run(args))
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -69,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if args.debug:
             raise
-        print(f"lightning-pac {args.command}: error: {_describe(error)}", file=sys.stderr)
+        print(f"lightning-pac {args.command}: error: {_describe(error, args)}", file=sys.stderr)
         return 3 if isinstance(error, BudgetExceededError) else 2 if isinstance(error, argparse.ArgumentError) else 1
 
 
@@ -95,8 +99,10 @@ def _drop_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _describe(error: Exception) -> str:
+def _describe(error: Exception, args: argparse.Namespace) -> str:
     text = " ".join(str(error).split())
+    if isinstance(error, ArithmeticError | MemoryError) or text in _RAW_ERRORS:
+        return f"A number is too large or too small to compute with ({text.rstrip('.')}): check {name_numbers(args)}."
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror}."
     # Lightning's class is recognized by name: importing it takes seconds, and an error should not.

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from lightning_pac.cli.common import add_command, print_json, print_table
+from lightning_pac.cli.common import LARGEST, SMALLEST, add_command, count, print_json, print_table
 
 __all__ = ["add_parser", "run"]
 
@@ -33,7 +33,7 @@ def add_parser(subparsers: Any) -> None:
         "--budget", nargs="+", default=_BUDGETS, metavar="B", help="nats per response, as 1e-9 or 2^-32"
     )
     parser.add_argument(
-        "--responses", nargs="+", type=_count, default=_RESPONSES, metavar="T", help="numbers of responses"
+        "--responses", nargs="+", type=count, default=_RESPONSES, metavar="T", help="numbers of responses"
     )
     parser.add_argument("--prior", type=float, default=0.5, help="success of the best guess without responses (0.5)")
     parser.add_argument("--epsilon", nargs="+", type=float, default=[1.0, 8.0], help="DP levels to compare with (1 8)")
@@ -83,8 +83,11 @@ def parse_budget(text: str) -> float:
         value = float(base) ** float(exponent) if power else float(base)
     except (ValueError, OverflowError, ZeroDivisionError):
         value = float("nan")
-    if not 0 < value < float("inf"):
-        raise ValueError(f"Budget {text!r} is not a positive number of nats: write it as 1e-9 or 2^-32.")
+    if not SMALLEST <= value <= LARGEST:
+        raise ValueError(
+            f"Budget {text!r} is not a positive number of nats: write it as 1e-9 or 2^-32, from {SMALLEST:g} to "
+            f"{LARGEST:g}."
+        )
     return value
 
 
@@ -124,13 +127,3 @@ def _plot(args: argparse.Namespace, budgets: list[float]) -> None:
     axes.grid(alpha=0.3)
     figure.legend(title="budget per response", loc="outside right upper")
     figure.savefig(args.plot, dpi=150)
-
-
-def _count(text: str) -> int:
-    try:
-        value = float(text)
-        if value >= 1 and value == int(value):
-            return int(value)
-    except (ValueError, OverflowError):
-        pass
-    raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")

@@ -3,7 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from lightning_pac.cli.common import add_command, print_json, print_table
+from lightning_pac.cli.common import add_command, count, print_json, print_table
 
 if TYPE_CHECKING:
     from lightning_pac.scenarios import Sampling, TwoWorldScenario
@@ -37,13 +37,13 @@ def add_parser(subparsers: Any) -> None:
         run within epsilon; or, with --noise-multiplier, the epsilon of a run.
         """,
     )
-    parser.add_argument("--num-differing", type=int, required=True, metavar="D", help="records that may differ")
-    parser.add_argument("--num-records", type=int, metavar="N", help="records in the dataset")
-    parser.add_argument("--batch-size", type=int, required=True, metavar="B", help="records in a batch")
+    parser.add_argument("--num-differing", type=count, required=True, metavar="D", help="records that may differ")
+    parser.add_argument("--num-records", type=count, metavar="N", help="records in the dataset")
+    parser.add_argument("--batch-size", type=count, required=True, metavar="B", help="records in a batch")
     parser.add_argument("--rate", type=float, metavar="Q", help="Poisson sampling rate (default: B / N)")
     length = parser.add_mutually_exclusive_group(required=True)
-    length.add_argument("--epochs", type=int, metavar="E", help="passes over the data")
-    length.add_argument("--steps", type=int, metavar="T", help="optimizer steps")
+    length.add_argument("--epochs", type=count, metavar="E", help="passes over the data")
+    length.add_argument("--steps", type=count, metavar="T", help="optimizer steps")
     aim = parser.add_mutually_exclusive_group()
     aim.add_argument("--epsilon", type=float, default=8.0, help="the budget (8)")
     aim.add_argument("--noise-multiplier", type=float, metavar="SIGMA", help="print epsilon for this noise instead")

@@ -4,13 +4,24 @@ import argparse
 import json
 import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lightning_pac.scenarios import SecretSpace
 
-__all__ = ["add_command", "add_pool_options", "make_pool", "print_json", "print_table"]
+__all__ = [
+    "add_command",
+    "add_pool_options",
+    "check_numbers",
+    "count",
+    "make_pool",
+    "name_numbers",
+    "print_json",
+    "print_table",
+]
+
+SMALLEST, LARGEST = 1e-50, 1e50
 
 
 def add_command(
@@ -52,10 +63,47 @@ def add_command(
     return parser
 
 
+def count(text: str) -> int:
+    """Read a positive whole number, also one written as 1e6."""
+    try:
+        value = float(text)
+        if 1 <= value <= LARGEST and value == int(value):
+            return int(value)
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number up to {LARGEST:g}")
+
+
+def check_numbers(args: argparse.Namespace) -> None:
+    """Refuse numbers beyond what any formula here can take, by the name of their option.
+
+    Raises:
+        argparse.ArgumentError: If a number is not finite, or its size is outside 1e-50 ... 1e50 and not 0.
+    """
+    for option, value in _numbers(args):
+        if value != 0 and not SMALLEST <= abs(value) <= LARGEST:
+            raise argparse.ArgumentError(
+                None, f"{option} is {value:g}: give a number of size {SMALLEST:g} to {LARGEST:g}, or 0."
+            )
+
+
+def name_numbers(args: argparse.Namespace) -> str:
+    """The numbers of a command line that are not the defaults, by their options, for the error of an overflow."""
+    given = {name: value for name, value in vars(args).items() if value != args.parser.get_default(name)}
+    return ", ".join(f"{option}={value:g}" for option, value in _numbers(argparse.Namespace(**given)))
+
+
+def _numbers(args: argparse.Namespace) -> Iterator[tuple[str, float]]:
+    for name, given in vars(args).items():
+        for value in given if isinstance(given, list) else [given]:
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                yield f"--{name.replace('_', '-')}", value
+
+
 def add_pool_options(parser: argparse.ArgumentParser) -> None:
     """Declare the numbers that a public table of subsets is made from, which `make_pool` reads."""
-    parser.add_argument("--records", type=int, required=True, help="number of records in the pool")
-    parser.add_argument("--subsets", type=int, default=128, help="number of subsets (128)")
+    parser.add_argument("--records", type=count, required=True, help="number of records in the pool")
+    parser.add_argument("--subsets", type=count, default=128, help="number of subsets (128)")
     parser.add_argument("--pool-seed", type=int, default=0, help="public seed of the table (0)")
     parser.add_argument(
         "--pool", choices=["balanced", "halves"], default="balanced", help="kind of the table (balanced)"
@@ -76,9 +124,13 @@ def print_json(value: Any) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], caption: str = "") -> None:
-    """Print a table for people; numbers are aligned to the right and shown with four significant digits."""
+    """Print a table for people; numbers are aligned to the right and shown with four significant digits.
+
+    Everything is shown as it is: a name or a path may have brackets or colons, which rich would read as markup.
+    """
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
     from typing_extensions import override
 
     class PipedConsole(Console):
@@ -86,18 +138,18 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError  # rich would exit; `main` ends every command alike
 
-    table = Table(title=title or None, title_justify="left")
+    table = Table(title=Text(title, style="table.title") if title else None, title_justify="left")
     for index, column in enumerate(columns):
         numeric = any(isinstance(row[index], int | float) for row in rows)
-        table.add_column(column, justify="right" if numeric else "left")
+        table.add_column(Text(column), justify="right" if numeric else "left")
     for row in rows:
-        table.add_row(*(_cell(value) for value in row))
+        table.add_row(*(Text(_cell(value)) for value in row))
     # In a pipe there is no width to fit into, and a cut-off cell would be a loss.
     is_terminal = sys.stdout is not None and sys.stdout.isatty()
     console = PipedConsole(width=None if is_terminal else 240)
     console.print(table)
     if caption:
-        console.print(caption, markup=False, highlight=False, soft_wrap=True)
+        console.print(Text(caption), soft_wrap=True)
 
 
 def _cell(value: object) -> str:

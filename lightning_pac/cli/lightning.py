@@ -180,17 +180,29 @@ def named_callbacks(words: Sequence[str]) -> "Counter[type]":
 
 def _names_in_value(value: str, folder: pathlib.Path) -> Iterator[list[str]]:
     """Lists of the strings that may name a class, one list for the value itself or for each file it leads to."""
-    import yaml
-
     path = folder / value
     if path.suffix not in (".yaml", ".yml", ".json"):
-        yield list(_strings(yaml.safe_load(value))) if value[:1] in ("[", "{") else [value]
+        yield list(_strings(_load_yaml(value, f"The argument {value[:40]!r}"))) if value[:1] in ("[", "{") else [value]
     elif path.is_file():
-        names = list(_strings(yaml.safe_load(path.read_text())))
+        names = list(_strings(_load_yaml(path.read_bytes(), str(path))))
         yield names
         for name in names:
             if name.endswith((".yaml", ".yml", ".json")):
                 yield from _names_in_value(name, path.parent)
+
+
+def _load_yaml(text: str | bytes, name: str) -> Any:
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except RecursionError:
+        raise ValueError(f"{name} is nested too deeply to be a configuration.") from None
+    except (yaml.YAMLError, ValueError) as error:
+        mark = getattr(error, "problem_mark", None)
+        place = "" if mark is None else f" at line {mark.line + 1}, column {mark.column + 1}"
+        reason = getattr(error, "problem", None) or getattr(error, "reason", "it is no text")
+        raise ValueError(f"{name} is not YAML ({reason}{place}): correct it there.") from error
 
 
 def _strings(node: Any) -> Iterator[str]:

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightning_pac.cli.common import add_command, print_json, print_table
+from lightning_pac.cli.common import add_command, count, print_json, print_table
 
 if TYPE_CHECKING:
     from lightning_pac.mechanisms.one_sided import DPNoise, PACNoise
@@ -33,15 +33,15 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("notion", choices=["dp", "leakage", "pac"], help="privacy notion")
     parser.add_argument("--epsilon", type=float, help="dp: epsilon of all releases together")
     parser.add_argument("--delta", type=float, default=1e-6, help="dp: delta of all releases together (1e-6)")
-    parser.add_argument("--compositions", type=int, default=1, help="dp: number of releases (1)")
-    parser.add_argument("--sensitivity", type=int, default=1, help="dp: largest difference of neighbours (1)")
+    parser.add_argument("--compositions", type=count, default=1, help="dp: number of releases (1)")
+    parser.add_argument("--sensitivity", type=count, default=1, help="dp: largest difference of neighbours (1)")
     parser.add_argument(
         "--accounting", choices=["exact", "hybrid_rdp"], default="exact", help="dp: how releases compose (exact)"
     )
     parser.add_argument("--max-value", type=float, help="dp, pac: largest noise")
     parser.add_argument("--second-moment", type=float, help="dp: budget, in place of epsilon; pac: budget")
     parser.add_argument("--output-variance", type=float, help="pac: largest variance of the output")
-    parser.add_argument("--states", type=int, help="leakage: number of equally likely states")
+    parser.add_argument("--states", type=count, help="leakage: number of equally likely states")
     parser.add_argument("--leakage", type=float, help="leakage: budget in nats")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the noise into an image file")
 
@@ -106,8 +106,6 @@ def _leakage(args: argparse.Namespace) -> tuple[dict[str, Any], Any, Any]:
 
     if args.states is None or args.leakage is None:
         raise ValueError("noise leakage needs --states and --leakage.")
-    if args.states < 1:
-        raise ValueError(f"states must be at least 1, got {args.states}.")
     columns = np.arange(float(args.states))
     cost = columns[None, :] - columns[:, None]
     prior = np.full(args.states, 1.0 / args.states)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lightning_pac.cli.common import add_command, add_pool_options, make_pool, print_json
+from lightning_pac.cli.common import add_command, add_pool_options, count, make_pool, print_json
 
 __all__ = ["add_parser", "run"]
 
@@ -54,13 +54,13 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--budget", type=float, help="most nats of all answers together (that on record, or no limit)")
     parser.add_argument("--device", default="cpu", help="where the members run (cpu)")
     parser.add_argument(
-        "--input-shape", nargs="+", type=int, metavar="N", help="shape of one input, as 1 28 28: refuse others (any)"
+        "--input-shape", nargs="+", type=count, metavar="N", help="shape of one input, as 1 28 28: refuse others (any)"
     )
     parser.add_argument("--keys", type=Path, metavar="FILE", help="API keys that may ask (everybody on this machine)")
     parser.add_argument("--host", default="127.0.0.1", help="127.0.0.1, 0.0.0.0 or :: (127.0.0.1)")
     parser.add_argument("--port", type=int, default=8000, help="1024 to 65535 (8000)")
-    parser.add_argument("--max-batch-size", type=int, default=64, help="most answers of one transaction (64)")
-    parser.add_argument("--max-request-bytes", type=int, default=2**20, help="largest request (1048576)")
+    parser.add_argument("--max-batch-size", type=count, default=64, help="most answers of one transaction (64)")
+    parser.add_argument("--max-request-bytes", type=count, default=2**20, help="largest request (1048576)")
     parser.add_argument("--rate-limit", default="100/second", help="requests a key or an address may send (100/second)")
     parser.add_argument("--timeout", type=float, default=30.0, help="seconds until a request is told to come back (30)")
     parser.add_argument("--log-level", default="warning", choices=["debug", "info", "warning", "error"])

@@ -109,14 +109,22 @@ def _read_csv(path: Path) -> dict[str, Series]:
         return {}
     collected: dict[str, tuple[list[int], list[float]]] = {}
     with path.open(newline="") as file:
-        for number, row in enumerate(csv.DictReader(file)):
-            step = int(float(row.get("step") or number))
-            for name, text in row.items():
-                if name in ("step", "epoch") or not text:
-                    continue
-                steps, values = collected.setdefault(name, ([], []))
-                steps.append(step)
-                values.append(float(text))
+        rows = csv.DictReader(file)
+        try:
+            for number, row in enumerate(rows):
+                if None in row:
+                    raise ValueError("more values than columns")
+                step = int(float(row.get("step") or number))
+                for name, text in row.items():
+                    if name in ("step", "epoch") or not text:
+                        continue
+                    steps, values = collected.setdefault(name, ([], []))
+                    steps.append(step)
+                    values.append(float(text))
+        except (ValueError, OverflowError, csv.Error) as error:
+            raise ValueError(
+                f"{path} is not a table of numbers at line {rows.line_num} ({error}): remove what is not the logger's."
+            ) from error
     return {name: Series(tuple(steps), tuple(values)) for name, (steps, values) in collected.items()}
 
 
@@ -140,7 +148,10 @@ def _read_card(folder: Path) -> PrivacyCard | None:
     cards = sorted(folder.rglob("*privacy_card*.json"), key=lambda path: path.stat().st_mtime)
     if not cards:
         return None
-    return PrivacyCard.from_json(cards[-1].read_text(encoding="utf-8"))
+    try:
+        return PrivacyCard.from_json(cards[-1].read_text(encoding="utf-8"))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{cards[-1]} is not a privacy card ({error}): restore or remove it.") from error
 
 
 def _stem(name: str) -> str:

@@ -145,7 +145,6 @@ def test_the_example_serves_a_checkpoint_from_the_command_line(tmp_path: Path) -
         (["--keys", "none.json"], "none.json has no API keys"),
         (["--budget", "-1"], "budget must be positive and finite, got -1"),
         (["--timeout", "0"], "timeout must be a positive number of seconds, got 0"),
-        (["--timeout", "nan"], "timeout must be a positive number of seconds, got nan"),
         (["--network", "my_project.make_other"], "cannot be loaded as an ensemble of this network"),
         (["--ensemble", "my_project.py"], "cannot be loaded as an ensemble of this network"),
     ],

@@ -1,0 +1,31 @@
+"""Exact accounts: how well everything released tells two worlds apart, read as any of three promises."""
+
+from lightning_pac.accountants.privacy_loss.calibration import least_noise, most_steps
+from lightning_pac.accountants.privacy_loss.composition import privacy_curve
+from lightning_pac.accountants.privacy_loss.curves import GaussianCurve, PrivacyCurve
+from lightning_pac.accountants.privacy_loss.events import (
+    GaussianRelease,
+    PoissonSteps,
+    PrivacyEvent,
+    event_from_dict,
+)
+from lightning_pac.accountants.privacy_loss.promises import EpsilonDelta, Promise, SuccessBound
+from lightning_pac.accountants.privacy_loss.renyi import opposite_mixtures_divergence
+from lightning_pac.accountants.privacy_loss.running import StepFigures
+
+__all__ = [
+    "EpsilonDelta",
+    "GaussianCurve",
+    "GaussianRelease",
+    "PoissonSteps",
+    "PrivacyCurve",
+    "PrivacyEvent",
+    "Promise",
+    "StepFigures",
+    "SuccessBound",
+    "event_from_dict",
+    "least_noise",
+    "most_steps",
+    "opposite_mixtures_divergence",
+    "privacy_curve",
+]

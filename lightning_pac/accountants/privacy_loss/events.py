@@ -1,0 +1,162 @@
+"""What was released, as a ledger keeps it: enough to compose it exactly with everything else."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from lightning_pac.scenarios import Adjacency, TwoWorldScenario
+
+__all__ = ["GaussianRelease", "PoissonSteps", "PrivacyEvent", "event_from_dict"]
+
+_MAX_SPLITS = 40
+
+
+@dataclass(frozen=True)
+class GaussianRelease:
+    """Releases no easier to tell apart than N(0, 1) and N(mu, 1): unamplified steps, noised metrics.
+
+    Args:
+        mu_squared: `sum_t (kappa K_t / sigma)^2`, not negative; it adds over releases.
+
+    Raises:
+        ValueError: if mu_squared is negative or not finite.
+
+    Example:
+        >>> GaussianRelease(mu_squared=0.25).pairs
+        ()
+    """
+
+    mu_squared: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.mu_squared < math.inf:
+            raise ValueError(f"mu_squared is {self.mu_squared}, but must be finite and not negative.")
+
+    @property
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """No records are sampled, so nothing is split between the worlds."""
+        return ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The event as plain values, for `event_from_dict`."""
+        return {"kind": "gaussian", "mu_squared": self.mu_squared}
+
+
+@dataclass(frozen=True)
+class PoissonSteps:
+    """Steps whose batches are drawn secretly by Poisson sampling, with clipped gradients summed and noised.
+
+    Args:
+        noise_multiplier: deviation of the noise on the sum, in clipping norms; the effective one of several blocks.
+        rate: probability q that a record is drawn, in (0, 1].
+        num_steps: steps started.
+        num_differing: records d that differ; `(d1, d2)` under `add_remove` and `zero_out` for those that only the
+            first or the second world has.
+        adjacency: `replace`, `add_remove` or `zero_out`.
+        nested: under `add_remove` and `zero_out` with an integer d, whether one world holds all differing records. If
+            not, the split between the worlds is unknown but the same in all steps of all events.
+        holder: the world that holds the records of a nested event.
+
+    Raises:
+        ValueError: if a number does not describe steps.
+
+    Example:
+        >>> PoissonSteps(noise_multiplier=6.4, rate=0.01, num_steps=100, num_differing=10, adjacency="zero_out").pairs
+        ((10, 0),)
+    """
+
+    noise_multiplier: float
+    rate: float
+    num_steps: int
+    num_differing: int | tuple[int, int]
+    adjacency: Adjacency
+    nested: bool = True
+    holder: Literal["first", "second"] = "first"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.noise_multiplier < math.inf:
+            raise ValueError(f"noise_multiplier is {self.noise_multiplier}, but must be positive and finite.")
+        if not 0 < self.rate <= 1:
+            raise ValueError(f"rate is {self.rate}, but a record is drawn with a probability in (0, 1].")
+        if self.num_steps < 0:
+            raise ValueError(f"num_steps is {self.num_steps}, but must not be negative.")
+        if self.holder not in ("first", "second"):
+            raise ValueError(f"holder is {self.holder!r}, but must be first or second.")
+        object.__setattr__(self, "num_differing", self._scenario.num_differing)
+
+    @classmethod
+    def of(cls, scenario: TwoWorldScenario, rate: float, noise_multiplier: float, num_steps: int) -> PoissonSteps:
+        """The steps of a run in two declared worlds.
+
+        Args:
+            scenario: the two worlds.
+            rate: Poisson sampling rate.
+            noise_multiplier: deviation of the noise on the sum, in clipping norms.
+            num_steps: steps started.
+        """
+        return cls(noise_multiplier, rate, num_steps, scenario.num_differing, scenario.adjacency, scenario.nested)
+
+    @property
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """Records of the first and of the second world alone, for each split that may be the true one.
+
+        Beyond 40 splits neighbouring ones are covered by a pair with as many records as any of them in either world.
+        """
+        d = self.num_differing
+        if isinstance(d, tuple):
+            return (d,)
+        if self.adjacency == "replace":
+            return ((d, d),)
+        if self.nested:
+            return ((d, 0),) if self.holder == "first" else ((0, d),)
+        width = math.ceil((d + 1) / _MAX_SPLITS)
+        return tuple((d - low, min(d, low + width - 1)) for low in range(0, d + 1, width))
+
+    @property
+    def mu_squared(self) -> float:
+        """What the steps cost if the draws were known, as a Gaussian's mu^2: a bound."""
+        scenario = self._scenario
+        shift = scenario.sensitivity_factor * scenario.total_differing
+        return self.num_steps * (shift / self.noise_multiplier) ** 2
+
+    @property
+    def _scenario(self) -> TwoWorldScenario:
+        return TwoWorldScenario(self.num_differing, adjacency=self.adjacency, nested=self.nested)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The event as plain values, for `event_from_dict`."""
+        values = dataclasses.asdict(self)
+        if isinstance(self.num_differing, tuple):
+            values["num_differing"] = list(self.num_differing)
+        return {"kind": "poisson", **values}
+
+
+PrivacyEvent = GaussianRelease | PoissonSteps
+"""Anything that composes exactly."""
+
+
+def event_from_dict(values: Mapping[str, Any]) -> PrivacyEvent:
+    """The event that `to_dict` wrote.
+
+    Args:
+        values: plain values.
+
+    Raises:
+        ValueError: if the kind is not known.
+
+    Example:
+        >>> event_from_dict({"kind": "gaussian", "mu_squared": 0.25})
+        GaussianRelease(mu_squared=0.25)
+    """
+    arguments = {name: value for name, value in values.items() if name != "kind"}
+    if values.get("kind") == "gaussian":
+        return GaussianRelease(**arguments)
+    if values.get("kind") == "poisson":
+        if isinstance(arguments["num_differing"], list):
+            arguments["num_differing"] = tuple(arguments["num_differing"])
+        return PoissonSteps(**arguments)
+    raise ValueError(f"An event of the kind {values.get('kind')!r} is not known to this version: install a later one.")

@@ -1,0 +1,142 @@
+"""What a user promises of everything released, as a figure that a curve must not exceed."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from typing_extensions import override
+
+from lightning_pac.accountants.privacy_loss.curves import PrivacyCurve
+from lightning_pac.accountants.privacy_loss.gaussian import mu_for_epsilon, mu_for_success
+
+__all__ = ["EpsilonDelta", "Promise", "SuccessBound"]
+
+
+class Promise(ABC):
+    """A limit on one figure of a curve."""
+
+    @property
+    @abstractmethod
+    def limit(self) -> float:
+        """What the figure may be at most."""
+
+    @property
+    @abstractmethod
+    def blind(self) -> float:
+        """The figure where nothing is released."""
+
+    @property
+    @abstractmethod
+    def largest_mu(self) -> float:
+        """The largest mu at which a Gaussian keeps the promise: unamplified runs are calibrated by it."""
+
+    @abstractmethod
+    def figure(self, curve: PrivacyCurve) -> float:
+        """What a curve makes of it, rounded upwards."""
+
+    def is_kept_by(self, curve: PrivacyCurve) -> bool:
+        """Whether a curve's figure, rounded upwards, is within the limit."""
+        return self.figure(curve) <= self.limit
+
+    def log_share(self, curve: PrivacyCurve) -> float:
+        """Logarithm of the share of the way from `blind` to `limit` that a curve uses; positive where too much."""
+        used = self.figure(curve) - self.blind
+        return math.log(used / (self.limit - self.blind)) if used > 0 else -math.inf
+
+
+@dataclass(frozen=True)
+class EpsilonDelta(Promise):
+    """No more than (epsilon, delta) between the two worlds; differential privacy where they differ in one record.
+
+    Args:
+        epsilon: privacy loss in nats, positive.
+        delta: failure probability, in (0, 1).
+
+    Raises:
+        ValueError: if epsilon is not positive and finite, or delta not in (0, 1).
+
+    Example:
+        >>> print(f"{EpsilonDelta(1.0, 1e-5).largest_mu:.4f}")
+        0.2681
+    """
+
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.epsilon < math.inf:
+            raise ValueError(f"epsilon is {self.epsilon}, but a privacy loss to be kept is positive and finite.")
+        if not 0 < self.delta < 1:
+            raise ValueError(
+                f"delta is {self.delta}, but must lie strictly between 0 and 1: choose it well below one in the number "
+                "of records, such as 1e-5."
+            )
+
+    @property
+    @override
+    def limit(self) -> float:
+        return self.epsilon
+
+    @property
+    @override
+    def blind(self) -> float:
+        return 0.0
+
+    @property
+    @override
+    def largest_mu(self) -> float:
+        return mu_for_epsilon(self.epsilon, self.delta)
+
+    @override
+    def figure(self, curve: PrivacyCurve) -> float:
+        return curve.epsilon(self.delta)
+
+
+@dataclass(frozen=True)
+class SuccessBound(Promise):
+    """Nobody who sees everything released names the right world more often than this.
+
+    Args:
+        bound: probability of naming the right world, above that of the likelier world and below 1.
+        prior: probability of one of the worlds before anything is released, in (0, 1).
+
+    Raises:
+        ValueError: if the prior is not in (0, 1), or the bound not between the blind guess and 1.
+
+    Example:
+        >>> print(f"{SuccessBound(0.6).largest_mu:.4f}")
+        0.5067
+    """
+
+    bound: float
+    prior: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 < self.prior < 1:
+            raise ValueError(f"prior is {self.prior}, but must lie strictly between 0 and 1.")
+        if not self.blind < self.bound < 1:
+            raise ValueError(
+                f"world_success_bound is {self.bound}, but must lie above {self.blind:g}, which a blind guess reaches, "
+                "and below 1."
+            )
+
+    @property
+    @override
+    def limit(self) -> float:
+        return self.bound
+
+    @property
+    @override
+    def blind(self) -> float:
+        return max(self.prior, 1 - self.prior)
+
+    @property
+    @override
+    def largest_mu(self) -> float:
+        return mu_for_success(self.bound, self.prior)
+
+    @override
+    def figure(self, curve: PrivacyCurve) -> float:
+        return curve.success_bound(self.prior)

@@ -1,0 +1,79 @@
+"""Figures of a run while it is going on, from curves that were computed before it began."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from lightning_pac.accountants.privacy_loss.composition import privacy_curve
+from lightning_pac.accountants.privacy_loss.events import PrivacyEvent
+
+__all__ = ["StepFigures"]
+
+
+@dataclass(frozen=True)
+class StepFigures:
+    """Epsilon and the bound on guessing after any number of steps: those of the next of a few numbers, an upper bound.
+
+    Args:
+        steps: numbers of steps at which the figures were computed, increasing.
+        epsilons: epsilon at delta after so many steps, in nats.
+        success_bounds: bound on guessing after so many steps.
+    """
+
+    steps: tuple[int, ...]
+    epsilons: tuple[float, ...]
+    success_bounds: tuple[float, ...]
+
+    @classmethod
+    def of(
+        cls,
+        events: Callable[[int], Sequence[PrivacyEvent]],
+        num_steps: int,
+        delta: float,
+        prior: float = 0.5,
+        points: int = 32,
+    ) -> StepFigures:
+        """Compute the figures of a run of up to `num_steps` steps.
+
+        The numbers of steps are squares of an even grid: figures grow about like the root of the steps.
+
+        Args:
+            events: everything released, as a function of the number of steps.
+            num_steps: the most steps there will be; the figures after them are exact.
+            delta: failure probability that epsilon goes with.
+            prior: probability of one of the worlds before anything is released.
+            points: how many numbers of steps.
+
+        Raises:
+            ValueError: if there are no steps.
+
+        Example:
+            >>> from lightning_pac.accountants.privacy_loss import GaussianRelease
+            >>> figures = StepFigures.of(lambda steps: [GaussianRelease(0.01 * steps)], num_steps=100, delta=1e-5)
+            >>> print(f"{figures.epsilon(100):.3f} {figures.success_bound(100):.4f}")
+            4.377 0.6915
+        """
+        if num_steps < 1:
+            raise ValueError(f"num_steps is {num_steps}, but there must be at least one.")
+        steps = sorted({0, *(-(-num_steps * i * i // points**2) for i in range(1, points + 1))})
+        curves = [privacy_curve(events(number)) for number in steps]
+        return cls(
+            tuple(steps),
+            tuple(curve.epsilon(delta) for curve in curves),
+            tuple(curve.success_bound(prior) for curve in curves),
+        )
+
+    def epsilon(self, num_steps: int) -> float:
+        """Epsilon after so many steps, or a little more."""
+        return self.epsilons[self._place(num_steps)]
+
+    def success_bound(self, num_steps: int) -> float:
+        """The bound on guessing after so many steps, or a little more."""
+        return self.success_bounds[self._place(num_steps)]
+
+    def _place(self, num_steps: int) -> int:
+        if num_steps > self.steps[-1]:
+            raise ValueError(f"There are figures for up to {self.steps[-1]} steps, not for {num_steps}.")
+        return bisect_left(self.steps, num_steps)

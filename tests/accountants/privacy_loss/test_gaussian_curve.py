@@ -1,0 +1,112 @@
+import itertools
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from scipy import integrate, stats
+
+from lightning_pac.accountants.privacy_loss import EpsilonDelta, GaussianCurve, SuccessBound
+from lightning_pac.accountants.privacy_loss.gaussian import gaussian_log_delta
+
+MUS = [1e-8, 1e-4, 0.01, 0.3, 0.999, 1.0, 2.0, 5.0, 60.0]
+DEVIATIONS = [0.0, 0.5, 3.0, 7.0, 30.0]
+
+
+def exact_delta(mu: float, epsilon: float) -> mpmath.mpf:
+    """Sixty-digit evaluation of the definition's closed form."""
+    m, e = mpmath.mpf(mu), mpmath.mpf(epsilon)
+    return mpmath.ncdf(m / 2 - e / m) - mpmath.exp(e) * mpmath.ncdf(-m / 2 - e / m)
+
+
+def test_delta_in_the_bulk_and_far_out() -> None:
+    with mpmath.workdps(60):
+        for mu, z in itertools.product(MUS, DEVIATIONS):
+            for epsilon in {mu * z, mu**2 / 2 + mu * z, max(0.0, mu**2 / 2 - mu * z)}:
+                exact = mpmath.log(exact_delta(mu, epsilon))
+                assert abs(mpmath.expm1(gaussian_log_delta(mu, epsilon) - exact)) < 1e-12
+                if exact > -700:
+                    delta = mpmath.exp(exact)
+                    assert delta * (1 - 1e-15) <= GaussianCurve(mu).delta(epsilon) <= delta * (1 + 1e-9)
+
+
+def test_delta_by_quadrature() -> None:
+    for mu, epsilon in [(0.5, 0.2), (1.0, 0.0), (2.0, 3.0)]:
+        # Where the densities' ratio passes e^epsilon the hockey stick begins.
+        start = epsilon / mu + mu / 2
+        value, _ = integrate.quad(
+            lambda x, m=mu, e=epsilon: stats.norm.pdf(x - m) - math.exp(e) * stats.norm.pdf(x),
+            start,
+            start + 40,
+            epsabs=1e-15,
+            epsrel=1e-13,
+        )
+        assert GaussianCurve(mu).delta(epsilon) == pytest.approx(value, rel=1e-9)
+
+
+@pytest.mark.parametrize("mu", [1e-4, 0.05, 1.0, 8.0])
+@pytest.mark.parametrize("delta", [0.3, 1e-5, 1e-12, 1e-300])
+def test_epsilon_inverts_delta_from_above(mu: float, delta: float) -> None:
+    curve = GaussianCurve(mu)
+    epsilon = curve.epsilon(delta)
+    assert curve.delta(epsilon) <= delta
+    if epsilon:
+        with mpmath.workdps(60):
+            truth = mpmath.findroot(lambda e: mpmath.log(exact_delta(mu, e)) - mpmath.log(delta), epsilon)
+        assert 0 <= epsilon / truth - 1 < 1e-9
+
+
+@pytest.mark.parametrize("prior", [0.5, 0.1, 0.999])
+@pytest.mark.parametrize("mu", [0.01, 0.7, 3.0])
+def test_success_is_the_best_test_of_weighted_worlds(mu: float, prior: float) -> None:
+    offset = math.log(prior / (1 - prior)) / mu
+    exact = prior * stats.norm.cdf(mu / 2 + offset) + (1 - prior) * stats.norm.cdf(mu / 2 - offset)
+    assert GaussianCurve(mu).success_bound(prior) == pytest.approx(exact, rel=1e-9)
+    assert GaussianCurve(mu).success_bound(prior) == pytest.approx(
+        GaussianCurve(mu).success_bound(1 - prior), rel=1e-12
+    )
+
+
+def test_trade_off_is_the_threshold_test() -> None:
+    with mpmath.workdps(40):
+        for mu, rate in itertools.product([0.1, 1.0, 4.0], [1e-12, 1e-3, 0.01, 0.5, 0.99]):
+            threshold = -mpmath.sqrt(2) * mpmath.erfinv(2 * mpmath.mpf(rate) - 1)
+            exact = mpmath.ncdf(threshold - mu)
+            assert 0 <= 1 - GaussianCurve(mu).trade_off(rate) / exact < 1e-9
+
+
+def test_promises_are_inverted_from_below() -> None:
+    for promise in (EpsilonDelta(1e-3, 1e-12), EpsilonDelta(3.0, 1e-5), EpsilonDelta(500.0, 1e-5), SuccessBound(0.6)):
+        mu = promise.largest_mu
+        assert promise.figure(GaussianCurve(mu)) == pytest.approx(promise.limit, rel=1e-9)
+        assert promise.is_kept_by(GaussianCurve(mu * (1 - 1e-9)))
+        assert not promise.is_kept_by(GaussianCurve(mu * (1 + 1e-8)))
+    assert SuccessBound(0.6).largest_mu == pytest.approx(2 * stats.norm.ppf(0.6), rel=1e-10)
+
+
+def test_nothing_released_tells_nothing() -> None:
+    nothing = GaussianCurve(0.0)
+    assert (nothing.delta(0.0), nothing.epsilon(1e-5), nothing.success_bound(0.2)) == (0.0, 0.0, 0.8)
+    assert nothing.trade_off(0.3) == pytest.approx(0.7)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: GaussianCurve(math.nan), "mu is nan, but a distance is not negative"),
+        (lambda: GaussianCurve(1.0).delta(-1.0), "epsilon is -1.0, but"),
+        (lambda: GaussianCurve(1.0).epsilon(0.0), "delta is 0.0, but"),
+        (lambda: GaussianCurve(1.0).success_bound(1.0), "prior is 1.0, but"),
+        (lambda: GaussianCurve(1.0).trade_off(1.5), "false_positive_rate is 1.5, but"),
+    ],
+)
+def test_bad_arguments(call, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_monotone() -> None:
+    deltas = [GaussianCurve(1.3).delta(epsilon) for epsilon in np.linspace(0, 12, 200)]
+    assert deltas == sorted(deltas, reverse=True)
+    bounds = [GaussianCurve(mu).success_bound() for mu in np.geomspace(1e-3, 20, 60)]
+    assert bounds == sorted(bounds)

@@ -63,6 +63,7 @@ class SRPPAccountant:
         ValueError: if the order is not above 1, the notion unknown, or the sampling does not carry the notion.
 
     Example:
+        >>> from lightning_pac.scenarios import Poisson
         >>> scenario = TwoWorldScenario(num_differing=10, adjacency="zero_out")
         >>> accountant = SRPPAccountant(scenario, Poisson(rate=512 / 50_000))
         >>> print(f"{accountant.noise_multiplier(epsilon=8.0, num_steps=3906):.2f}")

@@ -108,3 +108,10 @@ def test_every_public_name_can_be_imported() -> None:
         assert getattr(lightning_pac, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'no_such_name'"):
         _ = lightning_pac.no_such_name
+
+
+def test_workflows_name_actions_by_commits_that_nobody_can_move():
+    for workflow in (ROOT / ".github" / "workflows").glob("*.yml"):
+        used = [line.strip() for line in workflow.read_text().splitlines() if "uses:" in line]
+        assert used
+        assert all(re.fullmatch(r"- uses: [\w.-]+/[\w.-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", line) for line in used), used

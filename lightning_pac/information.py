@@ -12,10 +12,13 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import logsumexp, xlogy
 
-__all__ = ["Array", "binary_kl", "check_budget", "entropy", "kl_divergence", "renyi_divergence"]
+__all__ = ["Array", "binary_kl", "check_budget", "check_total_budget", "entropy", "kl_divergence", "renyi_divergence"]
 
 Array = npt.NDArray[np.float64]
 """An array of double-precision numbers."""
+
+# Noise for less overflows beside ordinary outputs; a release that tells e^256 values apart hides nothing.
+SMALLEST_BUDGET, LARGEST_BUDGET = 2.0**-100, 256.0
 
 
 def binary_kl(p: npt.ArrayLike, q: npt.ArrayLike) -> Array:
@@ -48,6 +51,28 @@ def binary_kl(p: npt.ArrayLike, q: npt.ArrayLike) -> Array:
 
 
 def check_budget(budget: float | npt.NDArray[Any]) -> None:
+    """Refuse a budget of mutual information that no release can be made for.
+
+    Args:
+        budget: In nats: a number, or an array of any shape.
+
+    Raises:
+        ValueError: If it is not positive and finite throughout, or not within 2^-100 and 256.
+    """
+    check_total_budget(budget)
+    if isinstance(budget, int | float):
+        within = SMALLEST_BUDGET <= budget <= LARGEST_BUDGET
+    else:
+        values = np.asarray(budget, dtype=np.float64)
+        within = bool(((values >= SMALLEST_BUDGET) & (values <= LARGEST_BUDGET)).all())
+    if not within:
+        raise ValueError(
+            f"A mutual information budget of a release must be from {SMALLEST_BUDGET:.2g} to {LARGEST_BUDGET:g} nats, "
+            f"got {budget!r}: noise for less is beyond floating-point numbers, and more hides nothing."
+        )
+
+
+def check_total_budget(budget: float | npt.NDArray[Any]) -> None:
     """Refuse a budget of mutual information that is none.
 
     Args:

@@ -10,7 +10,7 @@ import lightning_pac
 
 ROOT = pathlib.Path(lightning_pac.__file__).parent
 LAYERS = [
-    {"exceptions", "_moved"},
+    {"exceptions", "_moved", "_mutex"},
     {"information", "randomness", "cards", "_durable_files"},
     {"ledger"},
     {"scenarios"},

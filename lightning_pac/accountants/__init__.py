@@ -40,6 +40,7 @@ from lightning_pac.accountants.privacy_loss import (
 from lightning_pac.accountants.residual import (
     GaussianReference,
     LogisticReference,
+    ProvenInformation,
     ReferenceDistribution,
     ResidualPrivacy,
     UniformReference,
@@ -75,6 +76,7 @@ __all__ = [
     "PrivacyCurve",
     "PrivacyEvent",
     "Promise",
+    "ProvenInformation",
     "ReferenceDistribution",
     "ResidualPrivacy",
     "RunningAccount",

@@ -123,7 +123,8 @@ def responses_until(epsilon: float, budget_per_response: float, delta: float = 1
         delta: failure probability of the comparison.
 
     Raises:
-        ValueError: if the budget is not positive, epsilon is negative or delta is not in [0, 1].
+        ValueError: if the budget is not positive or too small to count by, epsilon is negative or delta is not in
+            [0, 1].
 
     Example:
         >>> responses_until(epsilon=1.0, budget_per_response=2**-8)
@@ -131,7 +132,10 @@ def responses_until(epsilon: float, budget_per_response: float, delta: float = 1
     """
     if not budget_per_response > 0:
         raise ValueError(f"budget_per_response is {budget_per_response}, but a response costs more than nothing.")
-    return math.floor(float(binary_kl(dp_success_bound(epsilon, delta), 0.5)) / budget_per_response)
+    number = float(binary_kl(dp_success_bound(epsilon, delta), 0.5)) / budget_per_response
+    if not math.isfinite(number):
+        raise ValueError(f"budget_per_response is {budget_per_response}, too little for its responses to be counted.")
+    return math.floor(number)
 
 
 def membership_prior(rate: float = 0.5) -> float:

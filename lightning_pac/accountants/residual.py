@@ -14,6 +14,7 @@ from lightning_pac.information import Array, binary_kl
 __all__ = [
     "GaussianReference",
     "LogisticReference",
+    "ProvenInformation",
     "ReferenceDistribution",
     "ResidualPrivacy",
     "UniformReference",
@@ -135,24 +136,62 @@ def reference_offset(values: npt.ArrayLike, reference: ReferenceDistribution) ->
     return float(-log_densities.mean())
 
 
+class ProvenInformation(Protocol):
+    """A proven bound, such as a `Certificate` or what `compose_releases` and `JointRelease.certify` return."""
+
+    @property
+    def mutual_information(self) -> float:
+        """The bound in nats."""
+
+    @property
+    def confidence(self) -> float:
+        """Probability, over the sampling that its proof used, that it holds."""
+
+
 @dataclasses.dataclass(frozen=True)
 class ResidualPrivacy:
-    r"""The uncertainty that a mechanism leaves: intrinsic privacy $-\mathrm{KL}(D \| r)$ minus what it tells.
+    r"""What a mechanism leaves unknown: intrinsic privacy $-\mathrm{KL}(D \| r)$ minus what it tells.
 
     Attributes:
         entropy: H(X) in nats, differential for a continuous secret.
         offset: V of the reference, in the same units and coordinates.
-        mutual_information: Proven bound on the information released.
+        proof: A proven bound on the information released about X. A number alone is refused: an estimate, such as what
+            a decoder finds, would make all of this an estimate, too.
+
+    Raises:
+        TypeError: If the proof is a number, or an estimate.
+        ValueError: If it is about something else than the secret as a whole.
 
     Example:
-        >>> residual = ResidualPrivacy(entropy=math.log(8), offset=math.log(8), mutual_information=0.5)
+        >>> from lightning_pac.mechanisms import Certificate
+        >>> proof = Certificate(mutual_information=0.5, confidence=1.0, method="logdet")
+        >>> residual = ResidualPrivacy(entropy=math.log(8), offset=math.log(8), proof=proof)
         >>> residual.intrinsic, residual.residual
         (0.0, -0.5)
     """
 
     entropy: float
     offset: float
-    mutual_information: float
+    proof: ProvenInformation
+
+    def __post_init__(self) -> None:
+        if not all(isinstance(getattr(self.proof, name, None), float) for name in ("mutual_information", "confidence")):
+            raise TypeError(
+                f"proof must be a proven bound, such as a Certificate, got {type(self.proof).__name__}: what is not "
+                "proven promises nothing; for a bound proven elsewhere give Certificate(bound, 1.0, method)."
+            )
+        if (about := getattr(self.proof, "about", "the secret")) != "the secret":
+            raise ValueError(f"proof is about {about}, and residual privacy is about the secret as a whole.")
+
+    @property
+    def mutual_information(self) -> float:
+        """Proven bound on the information released."""
+        return self.proof.mutual_information
+
+    @property
+    def confidence(self) -> float:
+        """Probability, over the sampling of the proofs, that the bounds hold."""
+        return self.proof.confidence
 
     @property
     def intrinsic(self) -> float:
@@ -181,8 +220,17 @@ class ResidualPrivacy:
         for other in others:
             if not (math.isclose(other.entropy, self.entropy) and math.isclose(other.offset, self.offset)):
                 raise ValueError("Releases about different secrets, or against different references, do not compose.")
-        total = self.mutual_information + sum(other.mutual_information for other in others)
-        return dataclasses.replace(self, mutual_information=total)
+        total = math.fsum(part.mutual_information for part in (self, *others))
+        # A proof that is used twice fails once.
+        proofs = {id(part.proof): part.proof for part in (self, *others)}
+        failure = math.fsum(1.0 - proof.confidence for proof in proofs.values())
+        return dataclasses.replace(self, proof=_Sum(total, max(0.0, 1.0 - failure)))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Sum:
+    mutual_information: float
+    confidence: float
 
 
 def composed_conditional_entropy(conditional_entropies: Sequence[float], entropy: float) -> float:

@@ -15,8 +15,30 @@ from lightning_pac.accountants import (
     posterior_disadvantage,
     reference_offset,
 )
+from lightning_pac.mechanisms import Certificate, individual_noise
 
 WIDE = stats.norm(0, 10)
+
+
+def proven(nats, confidence=1.0):
+    return Certificate(nats, confidence, "enumeration")
+
+
+def test_what_is_not_proven_is_refused():
+    for guess in (0.5, 1, None, "0.5"):
+        with pytest.raises(TypeError, match="proof must be a proven bound, such as a Certificate, got"):
+            ResidualPrivacy(math.log(8), math.log(8), guess)
+    one_record = individual_noise([[0.0], [1.0]], [[True, False]], budget=0.5).certificate
+    with pytest.raises(ValueError, match="about the membership of any single record"):
+        ResidualPrivacy(math.log(2), math.log(2), one_record)
+
+
+def test_the_confidences_of_proofs_are_kept_and_one_proof_fails_once():
+    first, other = (ResidualPrivacy(2.0, 2.0, proven(0.1, confidence)) for confidence in (0.99, 0.95))
+    assert first.confidence == 0.99
+    assert first.compose(other).confidence == pytest.approx(0.94)
+    assert first.compose(first, first).confidence == pytest.approx(0.99)
+    assert first.compose(first, first).mutual_information == pytest.approx(0.3)
 
 
 def test_the_offset_is_a_cross_entropy_and_not_the_entropy_of_the_reference():
@@ -27,7 +49,7 @@ def test_the_offset_is_a_cross_entropy_and_not_the_entropy_of_the_reference():
     draws = WIDE.ppf((np.arange(200_000) + 0.5) / 200_000)[:, None]
     assert reference_offset(draws, LogisticReference()) == pytest.approx(expected, abs=2e-3)
     # With 2 in its place, the residual privacy of a mechanism that tells 1 nat would be overstated by 6.11.
-    honest = ResidualPrivacy(float(WIDE.entropy()), expected, 1.0)
+    honest = ResidualPrivacy(float(WIDE.entropy()), expected, proven(1.0))
     divergence = integrate.quad(lambda x: WIDE.pdf(x) * (WIDE.logpdf(x) - log_density(x)), -120, 120, points=[0])[0]
     assert honest.intrinsic == pytest.approx(-divergence, abs=1e-6)
     assert honest.residual == pytest.approx(-divergence - 1)
@@ -72,11 +94,11 @@ def test_composition_bounds_what_two_independent_answers_leave():
     together = conditional_entropy(np.einsum("sa,sb->sab", *channels).reshape(4, -1))
     bound = composed_conditional_entropy(separately, entropy)
     assert bound <= together
-    parts = [ResidualPrivacy(entropy, math.log(4), entropy - left) for left in separately]
+    parts = [ResidualPrivacy(entropy, math.log(4), proven(entropy - left)) for left in separately]
     assert parts[0].compose(parts[1]).conditional_entropy == pytest.approx(bound)
     assert parts[0].compose(parts[1]).residual == pytest.approx(bound - math.log(4))
     with pytest.raises(ValueError, match="do not compose"):
-        parts[0].compose(ResidualPrivacy(entropy, 0.0, 0.1))
+        parts[0].compose(ResidualPrivacy(entropy, 0.0, proven(0.1)))
 
 
 def test_the_best_attack_leaves_at_least_the_residual_privacy():
@@ -85,7 +107,7 @@ def test_the_best_attack_leaves_at_least_the_residual_privacy():
     joint = channel / 8
     information = float((joint * np.log(8 * channel)).sum())
     success = float(joint.max(axis=0).sum())
-    residual = ResidualPrivacy(math.log(8), math.log(8), information)
+    residual = ResidualPrivacy(math.log(8), math.log(8), proven(information))
     assert posterior_disadvantage(residual.intrinsic, success, 1 / 8) >= residual.residual
     with pytest.raises(ValueError, match="at most 0"):
         posterior_disadvantage(0.1, 0.5, 0.5)

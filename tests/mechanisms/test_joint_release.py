@@ -90,7 +90,7 @@ def test_the_same_answer_again_is_one_with_less_noise():
     assert proven.mutual_information == pytest.approx(two_point_information(3.0, 0.5))
     assert proven.confidence == 1.0
     assert proven.mutual_information < 0.55 * joint.composed.mutual_information
-    residual = ResidualPrivacy(joint.entropy, math.log(2), proven.mutual_information)
+    residual = ResidualPrivacy(joint.entropy, math.log(2), proven)
     assert residual.conditional_entropy == pytest.approx(math.log(2) - two_point_information(3.0, 0.5))
 
 

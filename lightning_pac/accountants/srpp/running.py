@@ -8,6 +8,7 @@ from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
+from lightning_pac._mutex import Mutex
 from lightning_pac.accountants import bounds
 
 __all__ = ["RunningAccount"]
@@ -64,6 +65,7 @@ class RunningAccount(Generic[_TermsT]):
         self._next_units = accountant.units(self._open + 1)
         self._price = accountant.unit_price(self.noise_multiplier, accountant.renyi_order)
         self._tangent: tuple[float, float, float, float] | None = None
+        self._mutex = Mutex()
 
     @property
     def stretches(self) -> tuple[int, ...]:
@@ -97,18 +99,20 @@ class RunningAccount(Generic[_TermsT]):
 
     def start_step(self) -> float:
         """Count a step and return what it adds."""
-        cost = self.next_cost
-        self._open += 1
-        self._open_units = self._next_units
-        self._next_units = self.accountant.units(self._open + 1)
+        with self._mutex:
+            cost = self.next_cost
+            self._open += 1
+            self._open_units = self._next_units
+            self._next_units = self.accountant.units(self._open + 1)
         return cost
 
     def begin_stretch(self) -> None:
         """From here on the batches are those of a fresh pass over the data."""
-        if self._open:
-            self._closed.append(self._open)
-            self._closed_units += self._open_units
-            self._open, self._open_units, self._next_units = 0, 0, self.accountant.units(1)
+        with self._mutex:
+            if self._open:
+                self._closed.append(self._open)
+                self._closed_units += self._open_units
+                self._open, self._open_units, self._next_units = 0, 0, self.accountant.units(1)
 
     def world_success_bound(self) -> float:
         """Largest success of telling the worlds apart so far, at prior 1/2.

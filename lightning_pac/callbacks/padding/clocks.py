@@ -1,4 +1,4 @@
-"""What would show how long a step really took, although the step itself is padded."""
+"""Clocks within a step, which show how long it really took although it is padded at its end."""
 
 import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException

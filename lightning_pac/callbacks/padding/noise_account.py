@@ -182,5 +182,5 @@ class NoiseAccount:
 
     @property
     def unrecorded(self) -> float:
-        """What this object has paid for, for checkpoints."""
+        """Cost of what this object has paid for, for checkpoints."""
         return self._unrecorded

@@ -20,6 +20,8 @@ __all__ = [
     "two_point_information",
 ]
 
+ABOUT_THE_SECRET = "the secret"
+
 # Likelihoods held at a time: 8 MiB.
 _CHUNK_VALUES = 2**20
 
@@ -32,19 +34,21 @@ _LARGEST_ENERGY = 2.0**10
 
 @dataclasses.dataclass(frozen=True)
 class Certificate:
-    """A proven upper bound on the mutual information between the secret and a release.
+    """A proven upper bound on the mutual information between a release and what it is about.
 
     Attributes:
         mutual_information: The bound in nats.
         confidence: Probability, over the sampling that the proof used, that the bound holds; 1.0 without sampling.
         method: How it was proven: `"logdet"`, `"quadrature"`, `"monte_carlo"`, `"lattice"`, `"logdet-dv"`.
         estimate: Best estimate of the mutual information itself, where there is one; it proves nothing.
+        about: The secret as a whole, or what of it alone the bound speaks of.
     """
 
     mutual_information: float
     confidence: float
     method: str
     estimate: float | None = None
+    about: str = ABOUT_THE_SECRET
 
 
 def certify_finite_secret(

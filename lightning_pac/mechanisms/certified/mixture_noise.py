@@ -82,7 +82,7 @@ class MixtureNoise:
 
     @property
     def whitening_error(self) -> float:
-        """What rounding may add to a whitened vector, as a share of its length."""
+        """Largest part of its length by which rounding moves a whitened vector."""
         worst = 1.0
         for loading in self.loadings:
             # Scaling rows does not change how forward substitution rounds, so the condition is taken without it.

@@ -127,12 +127,12 @@ def bounded_output_information(radius: float, noise: MixtureNoise) -> float:
     bound = 0.0
     for weight, loading in zip(noise.weights, noise.loadings, strict=True):
         variances = np.sort(np.linalg.svd(loading, compute_uv=False) ** 2)
-        counts = np.arange(1, len(variances) + 1)
-        # Water-filling: the common level if the k quietest directions share the signal, for every k.
-        levels = (radius**2 + np.cumsum(variances)) / counts
-        filled = int(counts[levels > variances][-1])
-        level = levels[filled - 1]
-        bound += float(weight) * 0.5 * float(np.log(level / variances[:filled]).sum())
+        # Water-filling: the signal that is left over once the k quietest directions are level, for every k. Only
+        # differences of variances are summed, so that a signal far below them is not rounded away.
+        spare = radius**2 - np.append(0.0, np.cumsum(np.arange(1, len(variances)) * np.diff(variances)))
+        filled = max(1, int(np.count_nonzero(spare > 0)))
+        signal = spare[filled - 1] / filled + (variances[filled - 1] - variances[:filled])
+        bound += float(weight) * 0.5 * float(np.log1p(signal / variances[:filled]).sum())
     return bound
 
 

@@ -14,7 +14,7 @@ from lightning_pac.cards import Guarantee, PrivacyCard, at_most
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.information import Array
 from lightning_pac.ledger import LedgerAccount, PrivacyLedger
-from lightning_pac.mechanisms.certified.certificate import Certificate
+from lightning_pac.mechanisms.certified.certificate import ABOUT_THE_SECRET, Certificate
 from lightning_pac.mechanisms.certified.mixture_noise import MixtureNoise
 from lightning_pac.mechanisms.certified.output_laws import BoundedOutputs, FiniteOutputs, KnownMoments, OutputLaw
 from lightning_pac.randomness import SecureGenerator, release_grid, round_to_grid, secure_generator
@@ -53,6 +53,11 @@ class ReleasedMechanism:
             raise PrivacyViolationError(
                 f"A mechanism is released on the strength of a Certificate, not of a {type(self.certificate).__name__}"
                 ": an estimate proves nothing; make it with certify_mechanism or StackelbergGame.certify."
+            )
+        if self.certificate.about != ABOUT_THE_SECRET:
+            raise PrivacyViolationError(
+                f"The certificate is about {self.certificate.about}, and a released mechanism speaks of the secret as "
+                "a whole: certify the noise for it with certify_noise."
             )
         if self.noise.dimension != (self.law.dimension if self.basis is None else self.basis.shape[1]):
             raise ValueError(f"Noise of {self.noise.dimension} coordinates does not fit {self.law.dimension} outputs.")
@@ -137,8 +142,15 @@ class ReleasedMechanism:
         """The guarantees after that many releases.
 
         Args:
-            num_releases: How many outputs were released.
+            num_releases: How many outputs were released about one secret.
+
+        Raises:
+            ValueError: If there was none.
         """
+        if num_releases < 1:
+            raise ValueError(
+                f"num_releases must be at least 1, got {num_releases!r}: a card speaks of what was released."
+            )
         total = num_releases * self.mutual_information
         guarantees = [
             Guarantee(
@@ -152,17 +164,22 @@ class ReleasedMechanism:
         ]
         if isinstance(self.law, FiniteOutputs):
             prior = self.law.guess_prior
-            success = membership_success_bound(self.mutual_information, prior)
+            success = membership_success_bound(total, prior)
+            seen = "one release" if num_releases == 1 else f"all {num_releases} releases"
             guarantees.append(
                 Guarantee(
                     "secret_guess_success_bound",
                     success,
                     "probability",
-                    f"Whoever sees one release names the secret correctly at most {at_most(success)} of the time; a "
-                    f"blind guess is right {at_most(prior)} of the time.",
+                    f"Whoever sees {seen} names the secret correctly at most {at_most(success)} of the time; a blind "
+                    f"guess is right {at_most(prior)} of the time.",
                 )
             )
-        conditions = [self.law.condition, "Each release draws its noise anew and was charged before it was shown."]
+        conditions = [
+            self.law.condition,
+            "Each release draws its noise anew and was charged before it was shown. Their number was decided "
+            "beforehand, or is at most one that was.",
+        ]
         if self.certificate.confidence < 1:
             conditions.append(
                 f"The bound was proven from samples, once, and holds with probability {self.certificate.confidence:g}."

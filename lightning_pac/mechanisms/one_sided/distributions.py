@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from lightning_pac.information import Array
-from lightning_pac.randomness import SecureGenerator, secure_generator
+from lightning_pac.randomness import SecureGenerator, round_up, secure_generator
 
-__all__ = ["DiscreteNoise", "UnresolvedDeltaError", "kept_delta", "stretch"]
+__all__ = ["DiscreteNoise", "UnresolvedDeltaError", "draw_units", "in_units", "kept_delta", "pad_up", "stretch"]
 
 # Probabilities are held as multiples of 2**-62, so that what is drawn is what was accounted for.
 _UNITS = 2**62
@@ -44,8 +44,7 @@ class DiscreteNoise:
                 "probabilities must be one row of non-negative numbers with sum 1, the chances of 0, 1, ..., R; noise "
                 "below zero is not one-sided."
             )
-        units = np.rint(p / p.sum() * _UNITS).astype(np.int64)
-        units[np.argmax(units)] += _UNITS - int(units.sum())
+        units = in_units(p)
         self._cumulative = np.cumsum(units)
         self._probabilities: Array = np.asarray(units / _UNITS, dtype=np.float64)
         self._probabilities.flags.writeable = False
@@ -86,9 +85,7 @@ class DiscreteNoise:
 
     def sample(self, size: int | tuple[int, ...] = ()) -> npt.NDArray[np.int64]:
         """Draw values of that shape from the secure generator."""
-        generator = self._generator or secure_generator()
-        draws = np.asarray(generator.integers(_UNITS, size))
-        return np.asarray(np.searchsorted(self._cumulative, draws, side="right"), dtype=np.int64)
+        return draw_units(self._cumulative, self._generator or secure_generator(), size)
 
     def pad(self, value: int) -> int:
         """The value plus one draw: what an observer may see in its place."""
@@ -96,6 +93,40 @@ class DiscreteNoise:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(max_value={self.max_value}, mean={self.mean:.6g})"
+
+
+def in_units(probabilities: Array) -> npt.NDArray[np.int64]:
+    """A distribution in multiples of 2**-62 whose sum is exactly one."""
+    units: npt.NDArray[np.int64] = np.rint(probabilities / probabilities.sum() * _UNITS).astype(np.int64)
+    units[np.argmax(units)] += _UNITS - int(units.sum())
+    return units
+
+
+def draw_units(
+    cumulative: npt.NDArray[np.int64], generator: SecureGenerator, size: int | tuple[int, ...] = ()
+) -> npt.NDArray[np.int64]:
+    """Draw values with exactly the probabilities whose running sums, in units, are given."""
+    draws = np.asarray(generator.integers(_UNITS, size))
+    return np.asarray(np.searchsorted(cumulative, draws, side="right"), dtype=np.int64)
+
+
+def pad_up(value: float, draw: float, step: float) -> float:
+    """The value plus a draw, rounded up to a public grid; the value's own size takes no digits from the draw.
+
+    Args:
+        value: What is padded.
+        draw: One-sided noise.
+        step: A power of two.
+
+    Raises:
+        ValueError: If the value is not finite, or so large that numbers beside it are coarser than the grid.
+    """
+    if not (math.isfinite(value) and abs(value) + draw < step * 2.0**52):
+        raise ValueError(
+            f"A value of {value!r} is too large for noise on a grid of {step:.3g}: pad it in larger units."
+        )
+    whole = math.floor(value / step)
+    return step * whole + round_up(value - step * whole + draw, step)
 
 
 def kept_delta(epsilon: float, delta: float, compositions: int, size: int) -> float:

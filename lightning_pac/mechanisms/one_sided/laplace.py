@@ -8,15 +8,35 @@ from scipy.optimize import brentq
 
 __all__ = ["advanced_composition_share", "biased_laplace", "biased_laplace_location", "discrete_biased_laplace"]
 
+# Noise for less is endless; with more, nothing is hidden.
+SMALLEST_EPSILON, LARGEST_EPSILON = 1e-9, 256.0
+
 
 def biased_laplace_location(epsilon: float, delta: float, sensitivity: float = 1.0) -> tuple[float, float]:
     """Location mu and scale of Lemma 1: `mu = s + (s/eps) ln(1/(2 delta (1 - e^{-mu eps/s})))`; the range is [0, 2 mu].
+
+    Args:
+        epsilon: Privacy parameter of one release, from 1e-9 to 256.
+        delta: Failure probability of one release in (0, 1).
+        sensitivity: Largest difference of neighbouring queries.
+
+    Raises:
+        ValueError: If an argument is out of range.
 
     Example:
         >>> mu, scale = biased_laplace_location(1.0, 1e-4)
         >>> round(mu, 4), scale
         (9.5173, 1.0)
     """
+    if not SMALLEST_EPSILON <= epsilon <= LARGEST_EPSILON:
+        raise ValueError(
+            f"epsilon must be from {SMALLEST_EPSILON:g} to {LARGEST_EPSILON:g}, got {epsilon!r}: noise for less has no "
+            "end, and more hides nothing."
+        )
+    if not 0.0 < delta < 1.0:
+        raise ValueError(f"delta must lie in (0, 1), got {delta!r}: bounded noise cannot do without.")
+    if not 1e-100 <= sensitivity <= 1e100:
+        raise ValueError(f"sensitivity must be positive and finite, got {sensitivity!r}.")
     scale = sensitivity / epsilon
     # With v = mu / scale the fixed point reads e^v (1 - e^{-v}) = e^eps / (2 delta), so e^v is explicit.
     return scale * math.log1p(math.exp(epsilon) / (2.0 * delta)), scale

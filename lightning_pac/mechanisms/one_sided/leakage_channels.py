@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lightning_pac.information import Array
+from lightning_pac.mechanisms.one_sided.distributions import draw_units, in_units
 from lightning_pac.randomness import SecureGenerator, secure_generator
 
 __all__ = ["LeakageChannel", "maximal_leakage", "optimal_channel"]
@@ -40,6 +41,10 @@ class LeakageChannel:
                 "transition must hold distributions over the states from each input's own upwards: rows of "
                 "non-negative numbers with sum 1, zero below the true state."
             )
+        # What is drawn has exactly these probabilities.
+        units = np.stack([in_units(row) for row in self._transition])
+        self._cumulative = np.cumsum(units, axis=1)
+        self._transition = np.asarray(units / float(units[0].sum()), dtype=np.float64)
         self._expected_cost = float(expected_cost)
         self._generator = generator
 
@@ -70,9 +75,7 @@ class LeakageChannel:
 
     def sample(self, index: int) -> int:
         """Draw the state to show for input `index`."""
-        generator = self._generator or secure_generator()
-        row = self._transition[index]
-        return generator.choice(row / row.sum())
+        return int(draw_units(self._cumulative[index], self._generator or secure_generator()))
 
     def log_prob(self, index: int, state: int) -> float:
         """Natural logarithm of the probability of showing `state` for input `index`."""
@@ -119,7 +122,7 @@ def optimal_channel(states: npt.ArrayLike, prior: npt.ArrayLike, cost: npt.Array
     """
     true, weights, costs = _check(states, prior, cost, leakage)
     occurring = np.unique(true)
-    budget = min(math.exp(leakage), float(occurring.size))
+    budget = math.exp(min(leakage, math.log(occurring.size)))
     # exp(log v) is not v in floating point: a hair below a whole number is that number, never above the budget.
     nearest = round(budget)
     whole = nearest if abs(budget - nearest) <= 1e-12 * nearest else None

@@ -8,6 +8,7 @@ import numpy.typing as npt
 from scipy.optimize import brentq
 
 from lightning_pac.mechanisms.one_sided.distributions import DiscreteNoise, UnresolvedDeltaError, kept_delta, stretch
+from lightning_pac.mechanisms.one_sided.laplace import LARGEST_EPSILON
 from lightning_pac.mechanisms.one_sided.leakage_channels import LeakageChannel, optimal_channel
 from lightning_pac.mechanisms.one_sided.pac_release import PACNoise, optimal_pac_noise
 from lightning_pac.mechanisms.one_sided.repeated_release import Accounting, ComposedRelease, default_max_value
@@ -233,6 +234,8 @@ def _check(
         raise ValueError("Give either epsilon or second_moment: the one that is left out is what is minimized.")
     if epsilon is not None and not (math.isfinite(epsilon) and epsilon > 0.0):
         raise ValueError(f"epsilon must be positive and finite, got {epsilon!r}.")
+    if epsilon is not None and epsilon > LARGEST_EPSILON:
+        raise ValueError(f"epsilon must be at most {LARGEST_EPSILON:g}, got {epsilon!r}: beyond, nothing is hidden.")
     if second_moment is not None and not (math.isfinite(second_moment) and second_moment > 0.0):
         raise ValueError(f"second_moment must be positive and finite, got {second_moment!r}.")
     if not 0.0 < delta < 1.0:

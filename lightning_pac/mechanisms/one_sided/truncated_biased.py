@@ -6,11 +6,14 @@ import numpy as np
 import numpy.typing as npt
 
 from lightning_pac.information import Array
-from lightning_pac.mechanisms.one_sided.distributions import DiscreteNoise
+from lightning_pac.mechanisms.one_sided.distributions import DiscreteNoise, UnresolvedDeltaError, pad_up
 from lightning_pac.mechanisms.one_sided.laplace import biased_laplace_location
-from lightning_pac.randomness import SecureGenerator, release_grid, round_up, secure_generator
+from lightning_pac.randomness import SecureGenerator, release_grid, secure_generator
 
 __all__ = ["TruncatedLaplace", "discrete_truncated_gaussian"]
+
+# Half a thousandth of it is more than what rounding may add.
+_SMALLEST_EPSILON = 1e-6
 
 
 class TruncatedLaplace:
@@ -41,8 +44,33 @@ class TruncatedLaplace:
 
     @classmethod
     def for_dp(cls, epsilon: float, delta: float, sensitivity: float = 1.0) -> "TruncatedLaplace":
-        """The noise that Lemma 1 makes (epsilon, delta)-DP for one release of a query of that sensitivity."""
-        location, scale = biased_laplace_location(epsilon, delta, sensitivity)
+        r"""The noise that Lemma 1 makes (epsilon, delta)-DP for one release of a query of that sensitivity.
+
+        Uniform draws are multiples of $2^{-64}$, so that each of the n cells of the release grid has its probability up
+        to $2^{-63}$ and up to a part of $2^{-32}$, which rounding takes. Laws that close to an (epsilon, delta)-DP pair
+        are so with $\epsilon + 2^{-31}$ and $\delta + (1 + e^\epsilon) n 2^{-63}$; the noise is made for what that
+        leaves.
+
+        Args:
+            epsilon: Privacy parameter, at least 1e-6.
+            delta: Failure probability in (0, 1).
+            sensitivity: Largest difference of neighbouring queries.
+
+        Raises:
+            UnresolvedDeltaError: If the draws take more than half of delta.
+            ValueError: If an argument is out of range.
+        """
+        if not epsilon >= _SMALLEST_EPSILON:
+            raise ValueError(f"epsilon must be at least {_SMALLEST_EPSILON:g}, got {epsilon!r}: no draws are as even.")
+        widest, scale = biased_laplace_location(epsilon, 0.5 * delta, sensitivity)
+        cells = 2.0 * widest / release_grid(min(scale, 2.0 * widest)) + 2.0
+        lost = (1.0 + math.exp(epsilon)) * cells * 2.0**-63
+        if lost > 0.5 * delta:
+            raise UnresolvedDeltaError(
+                f"delta={delta:g} is too small for draws of 64 bits: with epsilon={epsilon:g} it must be at least "
+                f"{2 * lost:.2g}."
+            )
+        location, scale = biased_laplace_location(epsilon - 2.0**-31, delta - lost, sensitivity)
         return cls(scale, 2.0 * location)
 
     @property
@@ -79,7 +107,7 @@ class TruncatedLaplace:
 
     def pad(self, value: float) -> float:
         """The value plus one draw, rounded up to a public grid: what an observer may see in its place."""
-        return round_up(float(value) + float(self.sample()), release_grid(min(self.scale, self.max_value)))
+        return pad_up(float(value), float(self.sample()), release_grid(min(self.scale, self.max_value)))
 
 
 def discrete_truncated_gaussian(location: float, scale: float, max_value: int) -> DiscreteNoise:

@@ -7,7 +7,8 @@ import numpy.typing as npt
 from scipy.special import log_ndtr, logsumexp, ndtri_exp
 
 from lightning_pac.information import Array
-from lightning_pac.randomness import SecureGenerator, release_grid, round_up, secure_generator
+from lightning_pac.mechanisms.one_sided.distributions import pad_up
+from lightning_pac.randomness import SecureGenerator, release_grid, secure_generator
 
 __all__ = ["TruncatedGaussian"]
 
@@ -97,7 +98,7 @@ class TruncatedGaussian:
 
     def pad(self, value: float) -> float:
         """The value plus one draw, rounded up to a public grid: what an observer may see in its place."""
-        return round_up(float(value) + float(self.sample()), release_grid(min(self.scale, self.max_value)))
+        return pad_up(float(value), float(self.sample()), release_grid(min(self.scale, self.max_value)))
 
     def _moment(self, power: int) -> float:
         points, weights = self._quadrature()

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from lightning_pac.information import check_budget
 from lightning_pac.mechanisms.pac_noise.directions import Axes
 from lightning_pac.mechanisms.pac_noise.gaussian import GaussianNoise
 
@@ -48,6 +49,7 @@ def confidence_auto_pac(
         raise ValueError(
             f"Need 0 < confidence_budget < budget and security > 0, got {confidence_budget}, {budget}, {security}."
         )
+    check_budget(budget - confidence_budget)
     longest = float(np.linalg.norm(matrix, axis=1).max())
     if longest > radius:
         raise ValueError(f"An output has length {longest:.6g}, beyond the public radius {radius:.6g}: clip outputs.")

@@ -17,7 +17,7 @@ from lightning_pac.mechanisms.pac_noise.directions import Axes, Directions
 from lightning_pac.mechanisms.variances import linear_variances, logdet_bound, logdet_variances
 from lightning_pac.randomness import SecureGenerator, round_to_grid, secure_generator
 
-__all__ = ["GaussianNoise", "NoiseRule", "calibrate_gaussian"]
+__all__ = ["GaussianNoise", "NoiseRule", "calibrate_gaussian", "calibrate_to_belief"]
 
 NoiseRule = Literal["linear", "logdet", "coordinate", "isotropic", "exact"]
 """Rules that shape Gaussian noise for a budget of mutual information; `calibrate_gaussian` describes each."""
@@ -58,7 +58,7 @@ class GaussianNoise:
 
     @property
     def mutual_information(self) -> float:
-        """Proven bound on what one release tells, in nats.
+        """Proven bound on what one release tells about what `certificate.about` names, in nats.
 
         Raises:
             PrivacyViolationError: If nothing was proven.
@@ -192,33 +192,65 @@ def calibrate_gaussian(
     # Secrets whose outputs are equal share one row: what counts is the law of the output.
     distinct, mass = merge_equal(matrix, check_weights(weights, len(matrix)))
     entropy = float(-(mass * np.log(mass)).sum())
-    if len(distinct) == 1:
-        return GaussianNoise(Axes(distinct[0].copy()), np.zeros(matrix.shape[1]), _nothing(), rule, distinct)
-    if budget >= entropy:
+    if len(distinct) > 1 and budget >= entropy:
         raise ValueError(
             f"A budget of {budget:.6g} nats is not below the outputs' entropy of {entropy:.6g}: "
             "releasing the output exactly is within it, so no noise is needed."
         )
     if basis is not None and rule != "coordinate":
         raise ValueError(f"A basis belongs to the coordinate rule, but the rule is {rule!r}.")
+    if rule != "exact" or len(distinct) == 1:
+        return _calibrate(distinct, mass, budget, rule, basis)
+    span = _span(distinct, mass)
+    variances = logdet_variances(span.eigenvalues, budget)
+    whitened = span.output_coordinates / np.sqrt(variances)
+    source = secure_generator() if generator is None else generator
+    scale, certificate = scale_to_budget(whitened, mass, budget, confidence, num_draws, source)
+    return GaussianNoise(span, variances * scale**2, certificate, rule, distinct)
+
+
+def calibrate_to_belief(outputs: npt.ArrayLike, budget: float, belief: npt.ArrayLike, rule: NoiseRule) -> GaussianNoise:
+    """`calibrate_gaussian` for someone who holds a belief after earlier releases, by any rule but the exact one.
+
+    Where the belief has narrowed so far that less than the budget is left to tell, there is noise all the same, as in
+    `AdaptiveComposition`: what is released exactly would be so for everybody, and not only on the path taken.
+
+    Args:
+        outputs: Y, one row per secret, shape (m, d).
+        budget: Mutual information b in nats.
+        belief: Posterior of the secrets, shape (m,).
+        rule: Noise rule.
+
+    Raises:
+        ValueError: If the outputs are not m > 1 finite vectors of one shape, or the budget is not positive.
+    """
+    matrix = _check_outputs(outputs)
+    check_budget(budget)
+    return _calibrate(*merge_equal(matrix, check_weights(belief, len(matrix))), budget, rule)
+
+
+def _calibrate(
+    distinct: Array, mass: Array, budget: float, rule: NoiseRule, basis: npt.ArrayLike | None = None
+) -> GaussianNoise:
+    if len(distinct) == 1:
+        return GaussianNoise(Axes(distinct[0].copy()), np.zeros(distinct.shape[1]), _nothing(), rule, distinct)
     if rule == "coordinate":
         return _coordinate(distinct, mass, budget, basis)
-    span = Span.of(distinct, mass)
-    if span.rank == 0:
-        raise ValueError("The outputs differ by less than floating point resolves around their mean: rescale them.")
+    span = _span(distinct, mass)
     if rule == "isotropic":
         return _isotropic(distinct, span, budget)
     if rule == "linear":
         return _certified(distinct, span, linear_variances(span.eigenvalues, budget), rule)
     if rule == "logdet":
         return _certified(distinct, span, logdet_variances(span.eigenvalues, budget), rule)
-    if rule == "exact":
-        variances = logdet_variances(span.eigenvalues, budget)
-        whitened = span.output_coordinates / np.sqrt(variances)
-        source = secure_generator() if generator is None else generator
-        scale, certificate = scale_to_budget(whitened, mass, budget, confidence, num_draws, source)
-        return GaussianNoise(span, variances * scale**2, certificate, rule, distinct)
     raise ValueError(f"rule must be one of 'linear', 'logdet', 'coordinate', 'isotropic', 'exact', got {rule!r}.")
+
+
+def _span(outputs: Array, mass: Array) -> Span:
+    span = Span.of(outputs, mass)
+    if span.rank == 0:
+        raise ValueError("The outputs differ by less than floating point resolves around their mean: rescale them.")
+    return span
 
 
 def _certified(outputs: Array, span: Span, variances: Array, rule: str) -> GaussianNoise:
@@ -252,7 +284,7 @@ def _isotropic(outputs: Array, span: Span, budget: float) -> GaussianNoise:
         return float(logdet_bound(span.eigenvalues, math.exp(log_variance))) - budget
 
     # ln(1 + x) <= x gives a variance that is large enough; a single direction one that is too small.
-    high = math.log(span.eigenvalues.sum() / (2 * budget))
+    high = math.log(span.eigenvalues.sum() / (2 * budget)) + 1e-6
     low = math.log(span.eigenvalues[0] / math.expm1(2 * budget)) - 1e-6
     root = brentq(excess, low, high, xtol=1e-13, rtol=1e-15) + 1e-12
     variance = math.exp(root)

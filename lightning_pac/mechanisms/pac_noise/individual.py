@@ -24,9 +24,10 @@ def individual_noise(outputs: npt.ArrayLike, memberships: npt.ArrayLike, budget:
     The linear rule on $2p(1-p)\sigma(u)$ gives each record's noise; each coordinate gets the largest over records. At
     p = 1/2 that is half of what the paper adds.
 
-    It protects one record against one release. It says nothing about several records at once, and a second release is
-    not covered by `AdaptiveComposition`. Noise for the whole secret (`calibrate_gaussian`) protects every record too,
-    and needs less power where a small table ties one record to many others.
+    It protects one record against one release, and its `mutual_information` is what that tells about the membership of
+    any single record: about the secret as a whole it may tell far more. It says nothing about several records at once,
+    and a second release is not covered by `AdaptiveComposition`. Noise for the whole secret (`calibrate_gaussian`)
+    protects every record too, and needs less power where a small table ties one record to many others.
 
     Args:
         outputs: One row per secret, all equally likely, shape (m, d).
@@ -53,7 +54,8 @@ def individual_noise(outputs: npt.ArrayLike, memberships: npt.ArrayLike, budget:
     mean = matrix.mean(axis=0)
     constant = (matrix == matrix[0]).all(axis=0)
     mean[constant] = matrix[0, constant]
-    return GaussianNoise(Axes(mean), variances, Certificate(bound, 1.0, "individual"), "individual", matrix)
+    certificate = Certificate(bound, 1.0, "individual", about="the membership of any single record")
+    return GaussianNoise(Axes(mean), variances, certificate, "individual", matrix)
 
 
 def coupled_differences(outputs: npt.ArrayLike, memberships: npt.ArrayLike) -> Array:

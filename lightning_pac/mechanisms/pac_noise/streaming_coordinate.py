@@ -5,6 +5,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from lightning_pac._mutex import Mutex
 from lightning_pac.information import Array, check_budget
 from lightning_pac.mechanisms.pac_noise.directions import Axes
 from lightning_pac.mechanisms.pac_noise.gaussian import GaussianNoise
@@ -16,9 +17,9 @@ __all__ = ["StreamingCoordinateNoise"]
 class StreamingCoordinateNoise:
     """Variances along public directions from outputs that arrive one by one, with the paper's convergence rule.
 
-    Memory is O(d) and time O(d) an output (O(d^2) with a basis), whatever their number. The variances are estimates of
-    those of an unknown law, so the noise carries no certificate and cannot be released; for a finite secret space
-    `calibrate_gaussian(..., rule="coordinate")` has the exact variances.
+    Memory is O(d) and time O(d) an output (O(d^2) with a basis), whatever their number; threads may share it. The
+    variances are estimates of those of an unknown law, so the noise carries no certificate and cannot be released; for
+    a finite secret space `calibrate_gaussian(..., rule="coordinate")` has the exact variances.
 
     Args:
         tolerance: Largest change of any variance between two checks that counts as converged.
@@ -49,6 +50,7 @@ class StreamingCoordinateNoise:
         self._mean: Array | None = None
         self._squares: Array | None = None
         self._checked: Array | None = None
+        self._mutex = Mutex()
 
     @property
     def variances(self) -> Array:
@@ -69,11 +71,14 @@ class StreamingCoordinateNoise:
         value = np.asarray(output, dtype=np.float64)
         if value.ndim != 1 or value.size == 0 or not np.isfinite(value).all():
             raise ValueError(f"An output must be a finite vector, got shape {value.shape}.")
-        if self._mean is not None and value.shape != self._mean.shape:
-            raise ValueError(f"Outputs must all have the same shape, got {value.shape} after {self._mean.shape}.")
-        coordinates = value if self._basis is None else value @ self._basis
+        with self._mutex:
+            return self._add(value if self._basis is None else value @ self._basis)
+
+    def _add(self, coordinates: Array) -> bool:
         if self._mean is None or self._squares is None:
             self._mean, self._squares = np.zeros_like(coordinates), np.zeros_like(coordinates)
+        if coordinates.shape != self._mean.shape:
+            raise ValueError(f"Outputs must all have the same shape, got {coordinates.shape} after {self._mean.shape}.")
         # Welford's recurrence: no cancellation between large squares.
         self.count += 1
         deviation = coordinates - self._mean
@@ -96,7 +101,8 @@ class StreamingCoordinateNoise:
             ValueError: If the budget is not positive, or no output has been seen.
         """
         check_budget(budget)
-        variances = linear_variances(self.variances, budget)
+        with self._mutex:
+            variances = linear_variances(self.variances, budget)
         assert self._mean is not None
         mean = self._mean if self._basis is None else self._basis @ self._mean
         return GaussianNoise(Axes(mean, self._basis), variances, None, "streaming coordinate")

@@ -9,7 +9,7 @@ import numpy as np
 
 from lightning_pac.information import Array, check_budget, entropy
 from lightning_pac.ledger import LedgerArgument
-from lightning_pac.mechanisms.pac_noise import GaussianNoise, NoiseRule, calibrate_gaussian
+from lightning_pac.mechanisms.pac_noise import GaussianNoise, NoiseRule, calibrate_gaussian, calibrate_to_belief
 from lightning_pac.mechanisms.privatization.box_runs import Box, check_data, run_box, run_twice, take
 from lightning_pac.mechanisms.privatization.canonical import CanonicalForm
 from lightning_pac.mechanisms.privatization.privatized_output import PrivatizedOutput
@@ -122,6 +122,8 @@ def privatize(
     del outputs
 
     def calibrate(weights: Array, amount: float) -> GaussianNoise:
+        if secret is not None:
+            return calibrate_to_belief(matrix, amount, weights, rule)
         return calibrate_gaussian(matrix, amount, weights, rule, confidence=confidence, generator=generator)
 
     event = {

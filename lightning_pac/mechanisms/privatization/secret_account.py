@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from scipy.special import logsumexp
 
+from lightning_pac._mutex import Mutex
 from lightning_pac.exceptions import LedgerMismatchError
 from lightning_pac.information import Array, entropy
 from lightning_pac.ledger import (
@@ -27,6 +28,9 @@ from lightning_pac.randomness import SecureGenerator, secure_generator
 from lightning_pac.scenarios import SecretIndex, SecretSpace
 
 __all__ = ["KeptSecret", "Released", "SingleRelease", "recorded_belief", "released_values"]
+
+# A ledger has one writing process; within it, no second release comes between the check and the charge of a first.
+_one_release = Mutex()
 
 Calibrate = Callable[[Array, float], GaussianNoise]
 
@@ -73,7 +77,7 @@ class SingleRelease:
         value = noise.release(outputs[source.choice(self._space.prior)], source).reshape(shape)
         cost = budget if noise.power > 0 else 0.0
         if self._ledger is not None:
-            with _open(self._ledger, self._account, self._space) as (_, account):
+            with _one_release, _open(self._ledger, self._account, self._space) as (_, account):
                 self._check_unused(account)
                 account.charge(cost, {"release": dict(event), "secret": "drawn for this release"})
         return Released(value, noise, cost, cost, 1)

@@ -7,8 +7,9 @@ from typing import Any, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
+from lightning_pac._mutex import Mutex
 from lightning_pac.exceptions import BudgetExceededError
-from lightning_pac.information import Array, check_budget
+from lightning_pac.information import Array, check_budget, check_total_budget
 from lightning_pac.mechanisms.responses.answer import BatchRelease, Release
 from lightning_pac.mechanisms.responses.belief import Belief
 from lightning_pac.mechanisms.responses.vote_table import VoteTable
@@ -32,6 +33,8 @@ class AdaptiveComposition:
     A query is given by the outputs that the m secrets would produce: m integer labels (votes, released as noised
     one-hot vectors over the classes that occur) or an m x d array (scores). Where all outputs of positive prior are
     identical, the output is released exactly and costs nothing, since it does not depend on the secret.
+
+    Threads may share it: their answers are given one after the other, since each depends on those before.
 
     Whoever writes a ledger calls `state_dict` before a release and commits the release before showing it; if the commit
     fails, `load_state_dict` takes the release back.
@@ -68,7 +71,7 @@ class AdaptiveComposition:
         if rule not in ("logdet", "linear"):
             raise ValueError(f"rule must be 'logdet' or 'linear', got {rule!r}.")
         if total_budget is not None:
-            _check_budgets(total_budget)
+            check_total_budget(total_budget)
         self.rule: CompositionRule = rule
         self.total_budget = total_budget
         self._belief = Belief(prior)
@@ -76,6 +79,7 @@ class AdaptiveComposition:
         self._generator = secure_generator() if generator is None else generator
         self._spent = 0.0
         self._num_releases = 0
+        self._mutex = Mutex()
 
     @property
     def num_secrets(self) -> int:
@@ -121,7 +125,8 @@ class AdaptiveComposition:
         """
         values = np.asarray(outputs)
         if values.ndim == 2:
-            return self._release_scores(self._check_scores(values), float(_check_budgets(budget)))
+            with self._mutex:
+                return self._release_scores(self._check_scores(values), float(_check_budgets(budget)))
         if values.ndim != 1:
             raise ValueError(f"outputs must be m labels or an m x d array, got shape {values.shape}.")
         return self.release_batch(values[None], budget)[0]
@@ -143,13 +148,14 @@ class AdaptiveComposition:
         if values.ndim not in (2, 3) or len(values) == 0:
             raise ValueError(f"outputs must have shape (n, m) or (n, m, d) with n > 0, got {values.shape}.")
         budgets = _check_budgets(budget, (len(values),))
-        if values.ndim == 3:
-            return self._release_score_batch([self._check_scores(row) for row in values], budgets)
-        votes = self._check_votes(values)
-        if self._limited:
-            self._check_total(budgets[(votes != votes[:, :1]).any(axis=1)])
-        chunks = [slice(start, start + _ROWS_PER_CHUNK) for start in range(0, len(votes), _ROWS_PER_CHUNK)]
-        tables = [self._release_votes(VoteTable.of(votes[chunk]), budgets[chunk]) for chunk in chunks]
+        with self._mutex:
+            if values.ndim == 3:
+                return self._release_score_batch([self._check_scores(row) for row in values], budgets)
+            votes = self._check_votes(values)
+            if self._limited:
+                self._check_total(budgets[(votes != votes[:, :1]).any(axis=1)])
+            chunks = [slice(start, start + _ROWS_PER_CHUNK) for start in range(0, len(votes), _ROWS_PER_CHUNK)]
+            tables = [self._release_votes(VoteTable.of(votes[chunk]), budgets[chunk]) for chunk in chunks]
         return _concatenate(tables, self.rule)
 
     def replay(self, outputs: npt.ArrayLike, values: npt.ArrayLike, budget: npt.ArrayLike) -> None:
@@ -171,6 +177,30 @@ class AdaptiveComposition:
         if rows.ndim not in (2, 3) or released.ndim != 2 or len(rows) != len(released):
             raise ValueError(f"Outputs {rows.shape} and values {released.shape} must hold the same number of answers.")
         budgets = _check_budgets(budget, (len(rows),))
+        with self._mutex:
+            self._replay(rows, released, budgets)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Log-belief, spending and number of answers; the secret is not part of it."""
+        with self._mutex:
+            return {
+                "log_belief": self._belief.log_probabilities,
+                "spent": self._spent,
+                "num_releases": self._num_releases,
+            }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from `state_dict()`.
+
+        Raises:
+            ValueError: If the state belongs to another number of secrets or another prior's support.
+        """
+        with self._mutex:
+            self._belief.restore(np.asarray(state["log_belief"], dtype=np.float64))
+            self._spent = float(state["spent"])
+            self._num_releases = int(state["num_releases"])
+
+    def _replay(self, rows: npt.NDArray[Any], released: Array, budgets: Array) -> None:
         if rows.ndim == 3:
             for row, value, cost in zip(rows, released, budgets.tolist(), strict=True):
                 scores = self._check_scores(row)
@@ -187,24 +217,6 @@ class AdaptiveComposition:
                 channel.update(released[row, :classes].tolist())
                 self._spent += cost
             self._num_releases += 1
-
-    def state_dict(self) -> dict[str, Any]:
-        """Log-belief, spending and number of answers; the secret is not part of it."""
-        return {
-            "log_belief": self._belief.log_probabilities,
-            "spent": self._spent,
-            "num_releases": self._num_releases,
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from `state_dict()`.
-
-        Raises:
-            ValueError: If the state belongs to another number of secrets or another prior's support.
-        """
-        self._belief.restore(np.asarray(state["log_belief"], dtype=np.float64))
-        self._spent = float(state["spent"])
-        self._num_releases = int(state["num_releases"])
 
     def _release_votes(self, table: VoteTable, budgets: Array) -> "_VoteAnswers":
         secret = self._require_secret()

@@ -12,7 +12,7 @@ from typing_extensions import Self
 
 from lightning_pac.cards import PrivacyCard
 from lightning_pac.exceptions import LedgerError, LedgerMismatchError
-from lightning_pac.information import check_budget, entropy
+from lightning_pac.information import check_budget, check_total_budget, entropy
 from lightning_pac.ledger import (
     LedgerAccount,
     LedgerArgument,
@@ -94,8 +94,9 @@ class PACResponder:
         account: str = "responses",
     ) -> None:
         self._space = secret.space
-        for amount in (budget_per_response, *([] if budget is None else [budget])):
-            check_budget(amount)
+        check_budget(budget_per_response)
+        if budget is not None:
+            check_total_budget(budget)
         self.budget_per_response = float(budget_per_response)
         self._check_model(model)
         self._model = model

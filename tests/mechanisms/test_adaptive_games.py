@@ -1,8 +1,8 @@
 """Games against everything whose costs add: an attacker chooses each query by all answers so far.
 
 What they have learned is the prior's entropy less that of the exact posterior, computed here from densities alone, in
-the mean over games. It must not pass the sum of costs by more than two standard errors. The closest truths lie one standard
-error below their claims (1.16 of 1.2 nats, over 700 games), so that each of these fails by chance once in 700 runs.
+the mean over games. It must not pass the sum of costs by more than two standard errors. The closest truths lie one
+standard error below their claims (1.16 of 1.2 nats, over 700 games): each of these fails by chance once in 700 runs.
 """
 
 import itertools

@@ -31,7 +31,7 @@ MODULES = {
     "accountants.journal": "ledger.attempts",
     "accountants.ledger": "ledger.ledger",
     "accountants.loss_induction": "accountants.noised_counts.loss_induction",
-    "accountants.mixture": "accountants.srpp.mixture",
+    "accountants.mixture": "accountants.privacy_loss.renyi",
     "accountants.running": "accountants.srpp.running",
     "accountants.shift_composition": "accountants.noised_counts.shift_composition",
     "accountants.storage": "ledger.storage",

@@ -20,7 +20,7 @@ from lightning_pac.serve.api_keys import APIKey, APIKeys
 from lightning_pac.serve.batch_answers import Ticket
 from lightning_pac.serve.messages import Question
 
-__all__ = ["OPEN_PATH", "Gate", "GateMiddleware", "admit", "asking_key"]
+__all__ = ["OPEN_PATH", "Gate", "GateMiddleware", "admit", "authenticate"]
 
 OPEN_PATH = "/health"
 
@@ -103,7 +103,7 @@ class GateMiddleware:
         await passes_to(scope, receive, send)
 
 
-def asking_key(request: Request, _: Annotated[object, Security(_bearer)]) -> APIKey | None:
+def authenticate(request: Request, _: Annotated[object, Security(_bearer)]) -> APIKey | None:
     """The key that a request was admitted with; named as a dependency so that OpenAPI tells of it."""
     key: APIKey | None = request.state.key
     return key
@@ -111,7 +111,7 @@ def asking_key(request: Request, _: Annotated[object, Security(_bearer)]) -> API
 
 def admit(
     question: Question,
-    key: Annotated[APIKey | None, Depends(asking_key)],
+    key: Annotated[APIKey | None, Depends(authenticate)],
     idempotency_key: Annotated[
         str | None,
         Header(

@@ -9,7 +9,7 @@ from fastapi import Depends, FastAPI, HTTPException
 from lightning_pac.exceptions import LedgerError
 from lightning_pac.ledger import LedgerAccount, PrivacyLedger
 from lightning_pac.mechanisms.responses import responder_card
-from lightning_pac.serve.admission import asking_key
+from lightning_pac.serve.admission import authenticate
 from lightning_pac.serve.api_keys import APIKey
 from lightning_pac.serve.messages import Guarantee, KeyPrivacy, Privacy, describe_refusals
 
@@ -24,7 +24,7 @@ def add_privacy_page(app: FastAPI, ledger: Path) -> None:
         ledger: The responder's ledger.
     """
 
-    def privacy(key: Annotated[APIKey | None, Depends(asking_key)]) -> Privacy:
+    def privacy(key: Annotated[APIKey | None, Depends(authenticate)]) -> Privacy:
         try:
             with PrivacyLedger.read_only(ledger) as opened:
                 return _privacy(opened, key)

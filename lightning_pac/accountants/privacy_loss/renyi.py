@@ -12,7 +12,7 @@ from scipy.special import logsumexp
 from lightning_pac.accountants.privacy_loss.mixtures import MixturePair
 from lightning_pac.information import Array
 
-__all__ = ["opposite_mixtures_divergence"]
+__all__ = ["mixture_divergence", "opposite_mixtures_divergence"]
 
 _TAIL = 12.0
 _RELATIVE_TOLERANCE = 1e-11
@@ -52,6 +52,12 @@ def opposite_mixtures_divergence(
     high = order * num_first + (order - 1) * num_second * rate + _TAIL * noise_multiplier
     pair = MixturePair(noise_multiplier, rate, num_first, num_second)
     return _raised_log_moment(pair, order, low, high) / (order - 1)
+
+
+def mixture_divergence(order: float, noise_multiplier: float, rate: float, num_differing: int, reverse: bool) -> float:
+    """`D_a(G||Z)`, or `D_a(Z||G)` in reverse: the name of version 0.1.0 for pairs that one world has no records of."""
+    pair = (0, num_differing) if reverse else (num_differing, 0)
+    return opposite_mixtures_divergence(order, noise_multiplier, rate, *pair)
 
 
 def _raised_log_moment(pair: MixturePair, order: float, low: float, high: float) -> float:

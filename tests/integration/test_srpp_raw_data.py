@@ -1,11 +1,16 @@
 """Ways in which records get past the noise, or count more than once: by loaders, optimizers and what a model keeps."""
 
+import time
 from pathlib import Path
 from typing import Any
 
+import lightning.pytorch as pl
 import pytest
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import EMAWeightAveraging
 from tiny_fits import Classifier, make_data, make_loader, make_private, make_trainer
+from torch import nn
 from torch.utils.data import DataLoader, Subset, default_collate
 
 from lightning_pac.data import WithIndex
@@ -124,3 +129,157 @@ class Skips(Classifier):
 def test_a_step_that_is_left_out_ends_the_run(tmp_path: Path) -> None:
     with pytest.raises(PrivacyViolationError, match="An optimizer step was left out"):
         make_trainer(tmp_path, make_private()).fit(Skips(), make_loader())
+
+
+def mean_into(target: torch.Tensor, batch: Any) -> None:
+    with torch.no_grad():
+        target.copy_(batch[0].mean(0)[: len(target)])
+
+
+class FromEpochOne(Classifier):
+    """Fills a buffer from the second epoch on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("average", torch.zeros(6))
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        if self.current_epoch >= 1:
+            mean_into(self.average, batch)
+        return super().training_step(batch, batch_idx)
+
+
+class AtThirdBatch(FromEpochOne):
+    """By a hook, in a step that no check is due before."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        return Classifier.training_step(self, batch, batch_idx)
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if self.global_step >= 3:
+            mean_into(self.average, batch)
+
+
+class OverwritesWeights(Classifier):
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        if self.global_step >= 3:
+            mean_into(self.network[2].bias, batch)
+        return super().training_step(batch, batch_idx)
+
+
+class BehindTheVersion(Classifier):
+    """`.data` has a version of its own."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        if self.current_epoch >= 1:
+            self.network[0].bias.data.copy_(batch[0].mean(0).repeat(2)[:8])
+        return super().training_step(batch, batch_idx)
+
+
+class KeepsInCheckpoint(Classifier):
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        self.seen = batch[0] if self.current_epoch >= 1 else None
+        return super().training_step(batch, batch_idx)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["seen"] = self.seen
+
+
+class KeepsInHyperparameters(Classifier):
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        self.hparams["seen"] = batch[0].mean()
+        return super().training_step(batch, batch_idx)
+
+
+class CentresLater(Classifier):
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        inputs, labels = batch
+        if self.global_step >= 3:
+            inputs = inputs - inputs.mean(0)
+        return nn.functional.cross_entropy(self.network(inputs), labels)
+
+
+@pytest.mark.parametrize(
+    ("kind", "steps"),
+    [
+        (FromEpochOne, 6),
+        (AtThirdBatch, 4),
+        (OverwritesWeights, 4),
+        (BehindTheVersion, 6),
+        (KeepsInCheckpoint, 6),
+        (KeepsInHyperparameters, 0),
+        (CentresLater, 7),
+    ],
+)
+def test_what_begins_after_the_check_at_the_start_is_found(kind: type[Classifier], steps: int, tmp_path: Path) -> None:
+    private, trainer = make_private(), make_trainer(tmp_path, max_epochs=3)
+    trainer.callbacks.append(private)  # type: ignore[attr-defined]
+    with pytest.raises((PrivacyViolationError, MisconfigurationException), match=r"keeps|takes up|couples"):
+        trainer.fit(kind(), make_loader())
+    assert trainer.global_step <= steps
+
+
+class KeepsInCallback(pl.Callback):
+    last = None
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.last = batch[0]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"last": self.last}
+
+
+def test_a_callback_that_saves_a_batch_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MisconfigurationException, match="KeepsInCallback"):
+        make_trainer(tmp_path, make_private(), KeepsInCallback()).fit(Classifier(), make_loader())
+
+
+class Spectral(Classifier):
+    """Power iterations, a cache by shape, a count and the time: written to in every step, and told by no record."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        fixed = nn.utils.parametrizations.spectral_norm(nn.Linear(6, 6).requires_grad_(False))
+        self.network = nn.Sequential(fixed, nn.Tanh(), nn.Linear(6, 3))
+        self.register_buffer("mask", torch.ones(1), persistent=False)
+        self.register_buffer("count", torch.zeros(()))
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        if len(self.mask) != len(batch[0]):
+            self.mask = torch.ones(len(batch[0]))
+        self.count += 1
+        return super().training_step(batch, batch_idx)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["time"] = time.perf_counter_ns()
+
+
+class Averages(pl.Callback):
+    """Swaps averaged weights in for each validation, in place."""
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        with torch.no_grad():
+            for parameter in pl_module.parameters():
+                parameter.mul_(0.5)
+
+
+def test_state_that_no_record_decides_passes(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    private, model = make_private(), Spectral()
+    make_trainer(tmp_path, private, max_epochs=3).fit(model, make_loader(shuffle=False))
+    assert private.account is not None
+    assert private.account.num_steps == 18
+    assert not [warning for warning in recwarn if "outside the optimizer" in str(warning.message)]
+
+
+def test_weights_that_a_callback_swaps_pass_with_a_word(tmp_path: Path) -> None:
+    private = make_private()
+    with pytest.warns(UserWarning, match="network.0.bias.* was written to outside the optimizer"):
+        make_trainer(tmp_path, private, Averages(), max_epochs=3).fit(Classifier(), make_loader())
+    assert private.account is not None
+    assert private.account.num_steps == 18
+
+
+def test_lightnings_own_averages_pass(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    private, averages = make_private(), EMAWeightAveraging()
+    make_trainer(tmp_path, private, averages, max_epochs=2).fit(Classifier(), make_loader(), make_loader())
+    assert not [warning for warning in recwarn if "outside the optimizer" in str(warning.message)]

@@ -1,5 +1,6 @@
 """SRPP-SGD: private gradients for any LightningModule."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +24,8 @@ from lightning_pac.callbacks.srpp_sgd.announcements import announce_end, announc
 from lightning_pac.callbacks.srpp_sgd.arguments import RunArguments
 from lightning_pac.callbacks.srpp_sgd.card import make_card, save_card
 from lightning_pac.callbacks.srpp_sgd.hidden_randomness import HiddenRandomness
-from lightning_pac.callbacks.srpp_sgd.loss_check import check_loss
+from lightning_pac.callbacks.srpp_sgd.loss_check import LossCheck, StateWatch, check_loss
+from lightning_pac.callbacks.srpp_sgd.repeated_check import RepeatedCheck
 from lightning_pac.callbacks.srpp_sgd.run import PrivateRun
 from lightning_pac.callbacks.srpp_sgd.start import (
     begin_attempt,
@@ -123,6 +125,7 @@ class SRPPSGD(TrainerCallback):
             ledger=ledger,
         )
         self._run: PrivateRun | None = None
+        self._repeated: RepeatedCheck | None = None
         self._charged: SharedAccount | None = None
         self._log_dir = ""
         self._restored: dict[str, Any] | None = None
@@ -169,7 +172,9 @@ class SRPPSGD(TrainerCallback):
         noise_multiplier = ranks.from_first(
             lambda: choose_noise(self.arguments, accountant, planned_steps, self._restored)
         )
-        keeps_order = self._check_loss(trainer, pl_module)
+        started = time.monotonic()
+        found = self._check_loss(trainer, pl_module)
+        cost = time.monotonic() - started
         blocks = ClippingBlocks.of(pl_module, self.arguments.max_grad_norm, self.arguments.block_noise)
 
         self._log_dir = trainer.log_dir or trainer.default_root_dir  # asked of all ranks at once, or it hangs
@@ -177,7 +182,11 @@ class SRPPSGD(TrainerCallback):
         self._charged = journal.account
         begin_attempt(trainer, loader, journal, self._restored)
         microbatches = trainer.accumulate_grad_batches
-        self._run = PrivateRun(pl_module, loader, journal, blocks, microbatches, planned_steps, keeps_order)
+        self._run = PrivateRun(pl_module, loader, journal, blocks, microbatches, planned_steps, found.keeps_order)
+        self._repeated = RepeatedCheck(
+            StateWatch(pl_module), lambda repeated: self._repeat_check(trainer, pl_module, repeated), found, cost
+        )
+        self._run.before_update, self._run.after_update = self._repeated.before_update, self._repeated.after_update
         announce_start(self._run)
         self._hidden_randomness = HiddenRandomness()
 
@@ -210,6 +219,9 @@ class SRPPSGD(TrainerCallback):
         if run.exhausted:
             raise StopIteration
         run.begin_batch(batch_idx)
+        if run.begins_step:
+            assert self._repeated is not None
+            self._repeated.begin_step(trainer.global_step + 1, trainer.current_epoch, batch_idx == 0)
 
     @override
     def on_after_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -288,8 +300,13 @@ class SRPPSGD(TrainerCallback):
                 "were not trained on these data."
             )
 
-    def _check_loss(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> bool:
-        """Refuse a loss without a gradient for each record, and say whether rows keep the order of the records."""
+    def _repeat_check(self, trainer: pl.Trainer, pl_module: pl.LightningModule, repeated: int) -> LossCheck:
+        run = self._running()
+        with run.engine_detached():
+            return check_loss(pl_module, run.loader, trainer.datamodule, repeated)  # type: ignore[attr-defined]
+
+    def _check_loss(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> LossCheck:
+        """Refuse a loss without a gradient for each record, and state that keeps records."""
         datamodule: pl.LightningDataModule | None = trainer.datamodule  # type: ignore[attr-defined]
         found = check_loss(pl_module, read_loader(trainer), datamodule)
         if found.problem:
@@ -309,7 +326,7 @@ class SRPPSGD(TrainerCallback):
             )
         logged = [name for name in found.logged if not name.startswith("privacy/")]
         warn_of_raw_values([*logged, *monitored_names(trainer)])
-        return found.keeps_order
+        return found
 
     def _stop(self, trainer: pl.Trainer, run: PrivateRun) -> None:
         run.exhausted = True
@@ -334,6 +351,7 @@ class SRPPSGD(TrainerCallback):
         if self._hidden_randomness is not None:
             self._hidden_randomness.restore()
             self._hidden_randomness = None
+        self._repeated = None
         if self._run is not None:
             self._restored = self.state_dict()
             self._run.close()

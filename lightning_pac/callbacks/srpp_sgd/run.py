@@ -2,6 +2,8 @@
 
 import math
 import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import lightning.pytorch as pl
@@ -73,7 +75,12 @@ class PrivateRun:
         self._engine = make_engine()
         self._engine.attach(pl_module, blocks.names)
         optimizer: Optimizer = pl_module.trainer.optimizers[0]
-        self._hook = optimizer.register_step_post_hook(lambda *_: self._gradient.verify())
+        self.before_update: Callable[[], None] | None = None
+        self.after_update: Callable[[], None] | None = None
+        self._hooks = [
+            optimizer.register_step_pre_hook(self._around_closure),
+            optimizer.register_step_post_hook(self._end_update),
+        ]
         self._show_loss = hide_loss(pl_module)
 
     def begin_epoch(self, first_step: int) -> None:
@@ -110,6 +117,11 @@ class PrivateRun:
         self._mark_last_batch(unused=True)
         self._awaiting_gradient = self._num_drawn != 0
         self.released = False
+
+    @property
+    def begins_step(self) -> bool:
+        """Whether the microbatch is the first of its optimizer step."""
+        return self._num_added == 0
 
     def add_gradient(self) -> None:
         """Clip the gradients of the microbatch and add them up; a microbatch without records adds nothing."""
@@ -177,11 +189,38 @@ class PrivateRun:
         """Standard deviation of the noise in the mean of `clipped_fraction` over the steps of this epoch."""
         return self.noisy_sum.clipped_fraction_deviation(self.batch_size) / math.sqrt(self._steps_this_epoch)
 
+    @contextmanager
+    def engine_detached(self) -> Iterator[None]:
+        """The model without what the engine attaches to it, between the backward passes of two microbatches."""
+        self._engine.detach()
+        try:
+            yield
+        finally:
+            self._engine.attach(self._pl_module, self.noisy_sum.blocks.names)
+
     def close(self) -> None:
         """Leave the model and the optimizer as they were."""
         self._engine.detach()
-        self._hook.remove()
+        for hook in self._hooks:
+            hook.remove()
         self._show_loss()
+
+    def _around_closure(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What comes after the closure and all hooks of the step is the optimizer's own update."""
+        closure = kwargs["closure"]
+
+        def then_update() -> Any:
+            result = closure()
+            if self.before_update is not None:
+                self.before_update()
+            return result
+
+        return args, {**kwargs, "closure": then_update}
+
+    def _end_update(self, *_: Any) -> None:
+        self._gradient.verify()
+        if self.after_update is not None:
+            self.after_update()
 
     def _mark_last_batch(self, unused: bool) -> None:
         if isinstance(self.loader, ResumableDataLoader):

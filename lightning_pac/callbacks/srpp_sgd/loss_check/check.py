@@ -1,10 +1,8 @@
 """Does the loss give every record a gradient of its own? Asked of synthetic records, on a copy of the model."""
 
 import copy
-import random
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,22 +10,15 @@ from typing import Any
 import lightning.pytorch as pl
 import numpy as np
 import torch
-from lightning.pytorch.utilities.model_helpers import is_overridden
-from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
-from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from lightning_pac.callbacks.srpp_sgd.loss_check.integer_arguments import IntegerArguments
+from lightning_pac.callbacks.srpp_sgd.loss_check.kept_state import TOLERANCE, remembers, taking_up_records
+from lightning_pac.callbacks.srpp_sgd.loss_check.probe import SEEDS, Probe, detached_copy
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import EXAMPLES, GROUP, SyntheticRecords
 from lightning_pac.gradients import make_engine
 
 __all__ = ["LossCheck", "check_loss"]
-
-TOLERANCE = 1e-4  # of the gradient's norm; float32 leaves about 1e-6
-
-# A step that mixes records with some probability does so under one of them, be it by torch, NumPy or Python.
-SEEDS = (1, 2, 3)
 
 # Of the records: the one class with another weight may be missing in a draw, of three classes in one draw of ten.
 DRAWS = 6
@@ -47,9 +38,10 @@ class LossCheck:
         problem: How the loss couples records, or None.
         unchecked: Why nothing could be shown, or None.
         logged: Names that `training_step` logs.
-        state: Names of buffers, parameters and other saved state that take up what the records hold, as running
-            statistics do.
+        state: Names of buffers, parameters and whatever else a checkpoint holds that take up what the records hold, as
+            running statistics do.
         keeps_order: Whether row i of what the layers see is record i of the batch.
+        written: Names of buffers and parameters that a step writes to, be it what the records hold or not.
     """
 
     problem: str | None
@@ -57,15 +49,19 @@ class LossCheck:
     logged: tuple[str, ...]
     state: tuple[str, ...]
     keeps_order: bool
+    written: frozenset[str] = frozenset()
 
 
 def check_loss(
-    pl_module: pl.LightningModule, dataloader: DataLoader[Any], datamodule: pl.LightningDataModule | None = None
+    pl_module: pl.LightningModule,
+    dataloader: DataLoader[Any],
+    datamodule: pl.LightningDataModule | None = None,
+    repeated: int = 0,
 ) -> LossCheck:
     """Compare gradients of synthetic batches that a loss of single records relates to each other.
 
-    Records only lend their structure (shapes and types, and negative integers that mark what is ignored); their values
-    are drawn at random. Replacing one half of a batch must change the gradient by the same amount whatever the
+    Records only lend their structure (see `SyntheticRecords`); their values are drawn at random, and what is said of a
+    failure holds none of them. Replacing one half of a batch must change the gradient by the same amount whatever the
     other half is, and the gradient of a batch must be the mean of those of its halves. A class-weighted mean, a
     contrastive loss, in-batch negatives, MixUp in the collate function and a sum in place of a mean all fail. The same
     is asked of records of different lengths and of ignored targets, where the model takes them: a mean over all tokens
@@ -75,92 +71,32 @@ def check_loss(
         pl_module: The model; a copy of it is run, on the CPU.
         dataloader: Lends the dataset and the collate function.
         datamodule: Its transfer hooks are run as the Trainer would.
+        repeated: How often the run was checked before. A repetition draws other records, and leaves out what depends on
+            the code alone: lengths, ignored targets and rows.
     """
     logged: list[str] = []
     problem, unchecked, keeps_order = None, None, True
     state: tuple[str, ...] = ()
+    written: frozenset[str] = frozenset()
     try:
-        model = _detached_copy(pl_module, logged)
-        probe = _Probe(model, dataloader.collate_fn, [source for source in (datamodule, model) if source is not None])
+        model = detached_copy(pl_module, logged)
+        hooks = [source for source in (datamodule, model) if source is not None]
+        probe = Probe(model, dataloader.collate_fn, hooks, _keeping_callbacks(pl_module))
         synthetic = SyntheticRecords(_examples(dataloader.dataset), probe.accepts)
-        records = synthetic.draw(0)
-        state = _taking_up_records(probe, records)
-        problem, unchecked = (REMEMBERS, None) if _remembers(probe, records) else _compare(probe, records)
+        records = synthetic.draw(DRAWS * repeated)
+        state, written = taking_up_records(probe, records)
+        problem, unchecked = (REMEMBERS, None) if remembers(probe, records) else _compare(probe, records)
         for draw in range(1, DRAWS):
-            if problem is None and unchecked is None:
+            if problem is None and unchecked is None and not repeated:
                 problem, unchecked = _coupled(probe, synthetic.draw(draw), SEEDS[0])
-        if problem is None and unchecked is None:
+        if problem is None and unchecked is None and not repeated:
             problem, unchecked, keeps_order = _compare_varied(probe, records, synthetic)
     except Exception as error:  # any model, dataset or collate function may run here
         problem, unchecked = None, _place_of(error)
-    return LossCheck(problem, unchecked, tuple(dict.fromkeys(logged)), state, keeps_order)
+    return LossCheck(problem, unchecked, tuple(dict.fromkeys(logged)), state, keeps_order, written)
 
 
-class _Probe:
-    """Runs `training_step` on records, under seeds of its own.
-
-    Attributes:
-        drew: Whether it has drawn random numbers.
-        is_random: Whether it does so in evaluation mode, too.
-        integers: What is done with integers.
-    """
-
-    def __init__(self, model: pl.LightningModule, collate_fn: Callable[[list[Any]], Any], hooks: list[Any]) -> None:
-        self.model = model
-        self.drew = False
-        self.is_random = False
-        self.integers = IntegerArguments()
-        self._collate_fn, self._hooks = collate_fn, hooks
-        self._explicit = is_param_in_hook_signature(model.training_step, "batch_idx", min_args=2)
-
-    def gradient(self, records: list[Any], seed: int = SEEDS[0]) -> Tensor:
-        parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        gradients = torch.autograd.grad(self.loss(records, seed), parameters, allow_unused=True)
-        parts = [torch.zeros(1) if part is None else part.to_dense().reshape(-1) for part in gradients]
-        return torch.cat([part.double() for part in parts])
-
-    def accepts(self, records: list[Any]) -> bool:
-        """Whether their gradient is finite, in a model that forgets them; raises if there is none."""
-        model = self.model
-        self.model = copy.deepcopy(model)
-        try:
-            return bool(self.gradient(records).isfinite().all())
-        finally:
-            self.model = model
-
-    def loss(self, records: list[Any], seed: int = SEEDS[0]) -> Tensor:
-        with _seeded(seed), torch.enable_grad(), self.integers:
-            before = _generator_states()
-            batch = _collate(records, self._collate_fn, self._hooks)
-            self._start_batch(batch)
-            step = self.model.training_step
-            output = step(batch, 0) if self._explicit else step(batch)
-            self.drew |= before != _generator_states()
-        loss = output["loss"] if isinstance(output, Mapping) else output
-        if not isinstance(loss, Tensor):
-            raise TypeError("training_step returned no loss.")
-        return loss
-
-    def _start_batch(self, batch: Any) -> None:
-        """The model's own hook may change the batch in place; it may also need a Trainer, and then shows nothing."""
-        if is_overridden("on_train_batch_start", self.model):
-            with suppress(Exception):
-                self.model.on_train_batch_start(batch, 0)
-
-    @contextmanager
-    def without_randomness(self) -> Iterator[None]:
-        """Whole batches and parts of them must not differ by their dropout masks."""
-        modes = [(module, module.training) for module in self.model.modules()]
-        if self.drew:
-            self.model.eval()
-        try:
-            yield
-        finally:
-            for module, training in modes:
-                module.training = training
-
-
-def _compare(probe: _Probe, records: list[Any]) -> tuple[str | None, str | None]:
+def _compare(probe: Probe, records: list[Any]) -> tuple[str | None, str | None]:
     """The problem found, and the reason why none could be found."""
     whole = probe.gradient(records[: 2 * GROUP])
     if not np.isfinite(float(whole.norm())):
@@ -180,7 +116,7 @@ def _compare(probe: _Probe, records: list[Any]) -> tuple[str | None, str | None]
     return None, None
 
 
-def _coupled(probe: _Probe, records: list[Any], seed: int) -> tuple[str | None, str | None]:
+def _coupled(probe: Probe, records: list[Any], seed: int) -> tuple[str | None, str | None]:
     first, second, other_first, other_second = (records[start : start + GROUP] for start in range(0, 4 * GROUP, GROUP))
     pairs = [first + second, other_first + second, first + other_second, other_first + other_second]
     whole, *corners = (probe.gradient(pair, seed) for pair in pairs)
@@ -195,7 +131,7 @@ def _coupled(probe: _Probe, records: list[Any], seed: int) -> tuple[str | None, 
 
 
 def _compare_varied(
-    probe: _Probe, records: list[Any], synthetic: SyntheticRecords
+    probe: Probe, records: list[Any], synthetic: SyntheticRecords
 ) -> tuple[str | None, str | None, bool]:
     """Couplings that equal records do not show: other lengths, ignored targets, and rows that are no records.
 
@@ -223,7 +159,7 @@ def _compare_varied(
     return None, doubt, keeps_order
 
 
-def _compare_rows(probe: _Probe, records: list[Any]) -> tuple[str | None, bool]:
+def _compare_rows(probe: Probe, records: list[Any]) -> tuple[str | None, bool]:
     """Whether an engine clips records: a group's norms must be the same in company and alone.
 
     Returns:
@@ -258,75 +194,21 @@ def _compare_rows(probe: _Probe, records: list[Any]) -> tuple[str | None, bool]:
     return None, _is_small(whole - alone, 10 * size)
 
 
-def _taking_up_records(probe: _Probe, records: list[Any]) -> tuple[str, ...]:
-    """Names of the state that ends up different after different records."""
-    model, outcomes = probe.model, []
-    for part in (records[: 2 * GROUP], records[2 * GROUP :]):
-        probe.model = copy.deepcopy(model)
-        probe.gradient(part)
-        outcomes.append(_saved_state(probe.model))
-    probe.model = model
-    first, second = outcomes
-    return tuple(name for name in first if name in second and not _is_equal(first[name], second[name]))
-
-
-def _remembers(probe: _Probe, records: list[Any]) -> bool:
-    """Whether the gradient of a batch depends on the records of the batch before, through what the model keeps."""
-    model, gradients = probe.model, []
-    try:
-        for start in (0, 0, 2 * GROUP):
-            probe.model = copy.deepcopy(model)
-            probe.gradient(records[start : start + 2 * GROUP])
-            gradients.append(probe.gradient(records[GROUP : 3 * GROUP]))
-    except Exception:  # a second batch, or a copy that has seen one, may not work here
-        return False
-    finally:
-        probe.model = model
-    same, again, other = gradients
-    size = float(same.norm())
-    return _is_small(again - same, size) and not _is_small(other - same, size)
-
-
-def _saved_state(model: torch.nn.Module) -> dict[str, Any]:
-    return {**model.state_dict(), **dict(model.named_buffers())}
-
-
-def _is_equal(first: Any, second: Any) -> bool:
-    if isinstance(first, Tensor) and isinstance(second, Tensor):
-        return first.shape == second.shape and torch.allclose(first, second, rtol=0, atol=0, equal_nan=True)
-    return bool(first == second)
-
-
 def _is_small(difference: Tensor, size: float) -> bool:
     return float(difference.norm()) <= TOLERANCE * size
 
 
-def _detached_copy(pl_module: pl.LightningModule, logged: list[str]) -> pl.LightningModule:
-    model = copy.deepcopy(pl_module).cpu().float()
-
-    def log(name: str, *args: Any, **kwargs: Any) -> None:
-        logged.append(name)
-
-    def log_dict(dictionary: Mapping[str, Any], *args: Any, **kwargs: Any) -> None:
-        logged.extend(dictionary)
-
-    model.log = log  # type: ignore[method-assign]
-    model.log_dict = log_dict  # type: ignore[assignment, method-assign]
-    return model
-
-
-def _collate(records: list[Any], collate_fn: Callable[[list[Any]], Any], hooks: list[Any]) -> Any:
-    batch = apply_to_collection(collate_fn(records), Tensor, lambda t: t.float() if t.is_floating_point() else t)
-    for name in ("on_before_batch_transfer", "on_after_batch_transfer"):
-        source = next((hook for hook in hooks if is_overridden(name, hook)), None)
-        if source is not None:
-            batch = getattr(source, name)(batch, 0)
-    return batch
-
-
-def _generator_states() -> tuple[Any, ...]:
-    numpy_state: Any = np.random.get_state()  # noqa: NPY002
-    return torch.get_rng_state().numpy().tobytes(), random.getstate(), numpy_state[1].tobytes(), numpy_state[2:]
+def _keeping_callbacks(pl_module: pl.LightningModule) -> list[pl.Callback]:
+    """Copies of the user's own callbacks that put something into checkpoints."""
+    found = []
+    for callback in pl_module.trainer.callbacks if pl_module._trainer is not None else ():  # type: ignore[attr-defined]
+        kind = type(callback)
+        keeps = kind.state_dict is not pl.Callback.state_dict
+        keeps |= kind.on_save_checkpoint is not pl.Callback.on_save_checkpoint
+        if keeps and not kind.__module__.startswith("lightning"):
+            with suppress(Exception):
+                found.append(copy.deepcopy(callback))
+    return found
 
 
 def _examples(dataset: Any) -> list[Any]:
@@ -343,18 +225,3 @@ def _place_of(error: Exception) -> str:
         return str(error)
     last = next((frame for frame in reversed(frames) if "site-packages" not in frame.filename), frames[-1])
     return f"{type(error).__name__} in {last.name}, {Path(last.filename).name} line {last.lineno}"
-
-
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Run with fixed global generators, and leave them as they were, also after an error."""
-    python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002
-    try:
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
-            random.seed(seed)
-            np.random.seed(seed)  # noqa: NPY002
-            yield
-    finally:
-        random.setstate(python_state)
-        np.random.set_state(numpy_state)  # noqa: NPY002

@@ -83,7 +83,7 @@ def _asked_for(dataset: Any, inside: dict[str, Any]) -> NDArray[np.int64] | None
     asked = np.empty((len(dataset), 2), dtype=np.int64)
     for index in range(len(dataset)):
         try:
-            _fetch(probed, index)
+            _fetch(probed, [index])
         except _AskedForError as answer:
             asked[index] = answer.place, answer.index
         except Exception:
@@ -96,13 +96,15 @@ def _asked_for(dataset: Any, inside: dict[str, Any]) -> NDArray[np.int64] | None
 def _check_no_partners(dataset: Any, inside: dict[str, Any], asked: NDArray[np.int64]) -> None:
     """Refuse records that are made of another index's record, too, as MixUp in a dataset does; some are loaded."""
     first = set(map(tuple, asked.tolist()))
-    for index in sorted({len(asked) * number // LOADED for number in range(LOADED)}):
+    chosen = sorted({len(asked) * number // LOADED for number in range(LOADED)})
+    for indices in [[index] for index in chosen] + [chosen]:
         loaded: list[tuple[int, int]] = []
         try:
-            _fetch(_with_notes(dataset, inside, loaded, answers=True), index)
+            _fetch(_with_notes(dataset, inside, loaded, answers=True), indices)
         except Exception:  # the loader will say so
             continue
-        if (set(loaded) & first) - {tuple(asked[index].tolist())}:
+        own = set(map(tuple, asked[indices].tolist()))
+        if (set(loaded) & first) - own or not own <= set(loaded):
             raise ValueError(
                 f"{type(dataset).__name__} makes a record of several that have indices of their own, so each of those "
                 "counts more than once in a pass: let an index give one record (MixUp does not)."
@@ -118,12 +120,13 @@ def _with_notes(dataset: Any, inside: dict[str, Any], loaded: list[tuple[int, in
     return probed
 
 
-def _fetch(dataset: Any, index: int) -> None:
-    """Load a record in the way of torch's loaders."""
+def _fetch(dataset: Any, indices: list[int]) -> None:
+    """Load records in the way of torch's loaders."""
     if callable(getattr(dataset, "__getitems__", None)):
-        dataset.__getitems__([index])
+        dataset.__getitems__(indices)
     else:
-        dataset[index]
+        for index in indices:
+            dataset[index]
 
 
 class _AskedForError(BaseException):

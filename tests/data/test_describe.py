@@ -252,6 +252,13 @@ class Alternating(Wrapper):
         return self.inner[index % 2][0]
 
 
+class LastOfAll(Wrapper):
+    """One record for all of a batch, and the right one for a batch of one."""
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self.inner[indices[-1]] for _ in indices]
+
+
 RANGE = Wrapper(range(100))
 ROWS = torch.arange(20.0).reshape(10, 2)
 
@@ -304,8 +311,9 @@ def test_wrappers_around_different_records_pass(dataset: Any) -> None:
 
 
 def test_a_record_that_is_made_of_two_is_refused() -> None:
-    with pytest.raises(ValueError, match="Mixed makes a record of several"):
-        describe_loader(DataLoader(Mixed(RANGE), batch_size=2))
+    for dataset in (Mixed(RANGE), LastOfAll(RANGE)):
+        with pytest.raises(ValueError, match=f"{type(dataset).__name__} makes a record of several"):
+            describe_loader(DataLoader(dataset, batch_size=2))
 
 
 class OtherIterator(DataLoader[Any]):

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import lightning.pytorch as pl
+import numpy as np
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import (
@@ -17,6 +18,7 @@ from lightning.pytorch.callbacks.spike import SpikeDetection
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
+from torch.utils.data import DataLoader, Dataset
 
 from lightning_pac.gradients.refusals import refuse_mixing_layers
 from lightning_pac.strategies import PrivateDDPStrategy
@@ -94,6 +96,13 @@ def check_model(pl_module: pl.LightningModule, dataloader: Any = None, datamodul
             f"{type(pl_module).__name__} has no trainable parameters, so there is nothing to protect: unfreeze what is "
             "to be trained."
         )
+    for holder in (pl_module, datamodule):
+        for name, value in (holder.hparams if holder is not None else {}).items():
+            if _holds_data(value):
+                raise MisconfigurationException(
+                    f"The hyperparameter {name!r} of {type(holder).__name__} holds records or a tensor, which every "
+                    f"checkpoint keeps: save_hyperparameters(ignore=[{name!r}]), or make public numbers a list."
+                )
     for name, parameter in pl_module.named_parameters():
         if parameter.requires_grad:
             refuse_gradient_hook(name, parameter._backward_hooks)
@@ -231,6 +240,14 @@ def _mixing_transforms(*roots: Any) -> Iterator[tuple[str, Any]]:
         for candidate in candidates:
             if {kind.__name__ for kind in type(candidate).__mro__} & MIXING_TRANSFORMS:
                 yield type(root).__name__, candidate
+
+
+def _holds_data(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_holds_data, value.values()))
+    if isinstance(value, list | tuple | set):
+        return any(map(_holds_data, value))
+    return isinstance(value, torch.Tensor | np.ndarray | Dataset | DataLoader)
 
 
 def _attributes(holder: Any) -> list[Any]:

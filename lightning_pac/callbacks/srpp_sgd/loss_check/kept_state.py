@@ -55,7 +55,7 @@ def remembers(probe: Probe, records: list[Any]) -> bool:
 
 
 def _saved_state(probe: Probe) -> dict[str, Any]:
-    """What a checkpoint would hold, and buffers that it would not, by name."""
+    """What a checkpoint would hold, buffers that it would not, and how the optimizer was set, by name."""
     model = probe.model
     found: dict[str, Any] = {}
     checkpoint: dict[str, Any] = {"state_dict": {}, "hyper_parameters": dict(model.hparams)}
@@ -66,6 +66,10 @@ def _saved_state(probe: Probe) -> dict[str, Any]:
             found[type(callback).__name__] = callback.state_dict()
     with suppress(Exception):
         model.on_save_checkpoint(checkpoint)
+    settings = [
+        {name: value for name, value in group.items() if name != "params"} for group in probe.optimizer.param_groups
+    ]
+    found["settings of the optimizer"] = settings
     return {**checkpoint, **found, **model.state_dict(), **dict(model.named_buffers())}
 
 

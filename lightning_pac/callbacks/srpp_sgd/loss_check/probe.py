@@ -35,7 +35,10 @@ class Probe:
         drew: Whether it has drawn random numbers.
         is_random: Whether it does so in evaluation mode, too.
         integers: What is done with integers.
+        optimizer: Given to the hooks of a round.
     """
+
+    optimizer: torch.optim.Optimizer
 
     def __init__(
         self,
@@ -74,13 +77,14 @@ class Probe:
 
     def round(self, records: list[Any]) -> None:
         """A step with the hooks around it, as far as they run here, and the end of an epoch; weights stay."""
+        self._start_optimizer()
         with _seeded(SEEDS[0]), torch.enable_grad():
             loss, output, batch = self._step(records, SEEDS[0])
             with suppress(Exception):
                 torch.autograd.grad(loss, [p for p in self.model.parameters() if p.requires_grad], allow_unused=True)
             around: list[tuple[str, tuple[Any, ...]]] = [
                 ("on_after_backward", ()),
-                ("on_before_optimizer_step", (None,)),
+                ("on_before_optimizer_step", (self.optimizer,)),
                 ("on_train_batch_end", (output, batch, 0)),
                 ("on_train_epoch_end", ()),
             ]
@@ -90,6 +94,21 @@ class Probe:
                         getattr(callback, hook)(self.model._trainer, self.model, *arguments)
                 with suppress(Exception):
                     getattr(self.model, hook)(*arguments)
+                if hook == "on_before_optimizer_step" and is_overridden("optimizer_step", self.model):
+                    with suppress(Exception):  # that of the class: the instance may have one that hides the loss
+                        type(self.model).optimizer_step(self.model, 0, 0, self.optimizer, lambda: None)
+
+    def _start_optimizer(self) -> None:
+        """One with the settings of the model's own and no gradient to use."""
+        view: Any = self.model._trainer
+        parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        self.optimizer = torch.optim.SGD(parameters, lr=0.0)
+        if isinstance(view, _TrainerView):
+            groups = [{"params": parameters if number == 0 else []} for number in range(len(view.settings))]
+            for group, settings in zip(groups, view.settings, strict=True):
+                group.update(copy.deepcopy(settings))
+            self.optimizer.param_groups = groups or self.optimizer.param_groups
+            view.optimizers = [self.optimizer]
 
     def _step(self, records: list[Any], seed: int) -> tuple[Tensor, Any, Any]:
         with _seeded(seed), torch.enable_grad(), self.integers:
@@ -151,13 +170,16 @@ def detached_copy(pl_module: pl.LightningModule, logged: list[str]) -> pl.Lightn
 
 
 class _TrainerView:
-    """What of a Trainer a copy may read: plain values such as `current_epoch`, and no logger."""
+    """What of a Trainer a copy may read: plain values such as `current_epoch`, an optimizer, and no logger."""
 
     logger = None
     loggers: tuple[Any, ...] = ()
 
     def __init__(self, trainer: pl.Trainer) -> None:
         self._trainer = trainer
+        self.optimizers: list[torch.optim.Optimizer] = []
+        groups = trainer.optimizers[0].param_groups if trainer.optimizers else []
+        self.settings = [{name: value for name, value in group.items() if name != "params"} for group in groups]
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._trainer, name)

@@ -207,15 +207,19 @@ class PrivateRun:
 
     def _around_closure(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What comes after the closure and all hooks of the step is the optimizer's own update."""
-        closure = kwargs["closure"]
 
-        def then_update() -> Any:
-            result = closure()
-            if self.before_update is not None:
-                self.before_update()
-            return result
+        def then_update(closure: Callable[[], Any]) -> Callable[[], Any]:
+            def evaluate() -> Any:
+                result = closure()
+                if self.before_update is not None:
+                    self.before_update()
+                return result
 
-        return args, {**kwargs, "closure": then_update}
+            return evaluate
+
+        # A step that calls that of its superclass comes by twice, and need not hand the closure on.
+        arguments = tuple(then_update(value) if callable(value) else value for value in args)
+        return arguments, {name: then_update(value) if callable(value) else value for name, value in kwargs.items()}
 
     def _end_update(self, *_: Any) -> None:
         self._gradient.verify()

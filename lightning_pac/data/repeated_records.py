@@ -116,7 +116,10 @@ def _with_notes(dataset: Any, inside: dict[str, Any], loaded: list[tuple[int, in
     probed, number = copy.copy(dataset), itertools.count()
     for name, value in inside.items():
         notes = [_Note(inner, next(number), loaded, answers) for inner in _datasets(name, value)]
-        probed.__dict__[name] = type(value)(notes) if type(value) in (list, tuple) else notes[0]
+        if type(value) is dict:
+            probed.__dict__[name] = dict(zip(value, notes, strict=True))
+        else:
+            probed.__dict__[name] = type(value)(notes) if type(value) in (list, tuple) else notes[0]
     return probed
 
 
@@ -160,7 +163,9 @@ class _Note(Dataset[Any]):
 
 
 def _datasets(name: str, value: Any) -> Sequence[Any]:
-    """The datasets in an attribute of a wrapper: itself, or all entries of a list."""
+    """The datasets in an attribute of a wrapper: itself, or all entries of a list or a dictionary."""
+    if type(value) is dict:
+        value = list(value.values())
     sized = hasattr(value, "__getitem__") and hasattr(value, "__len__")
     if isinstance(value, Dataset) or (name == "dataset" and sized):
         return [value]

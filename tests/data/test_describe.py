@@ -259,6 +259,11 @@ class LastOfAll(Wrapper):
         return [self.inner[indices[-1]] for _ in indices]
 
 
+class Named(Wrapper):
+    def __getitem__(self, index: int) -> Any:
+        return self.inner["first"][index // 3]
+
+
 RANGE = Wrapper(range(100))
 ROWS = torch.arange(20.0).reshape(10, 2)
 
@@ -275,6 +280,7 @@ ROWS = torch.arange(20.0).reshape(10, 2)
         AtOnce(RANGE),
         AugmentedSubset(RANGE, [2, 3]),
         Alternating([RANGE, RANGE]),
+        Named({"first": RANGE, "second": RANGE, "third": RANGE}),
         ConcatDataset([Wrapper(RANGE), WithIndex(Subset(RANGE, [4]))]),
         ConcatDataset([Subset(Subset(RANGE, [9, 8, 7]), [0]), Subset(RANGE, [9])]),
         Subset(Subset(ConcatDataset([RANGE, Wrapper(range(3))]), [101, 5, 102]), [0, 0]),

@@ -283,3 +283,39 @@ def test_lightnings_own_averages_pass(tmp_path: Path, recwarn: pytest.WarningsRe
     private, averages = make_private(), EMAWeightAveraging()
     make_trainer(tmp_path, private, averages, max_epochs=2).fit(Classifier(), make_loader(), make_loader())
     assert not [warning for warning in recwarn if "outside the optimizer" in str(warning.message)]
+
+
+class ByTheLoss(Classifier):
+    """Sets the learning rate by the loss of the last batch."""
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.trainer.optimizers[0].param_groups[0]["lr"] = outputs["loss"].item()
+
+
+class ByAnAttribute(Classifier):
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        self.last = super().training_step(batch, batch_idx)
+        return self.last
+
+    def optimizer_step(self, epoch: Any, batch_idx: Any, optimizer: Any, optimizer_closure: Any = None) -> None:
+        optimizer_closure()
+        optimizer.param_groups[0]["lr"] = float(self.last)
+        optimizer.step()
+
+
+@pytest.mark.parametrize("kind", [ByTheLoss, ByAnAttribute])
+def test_a_learning_rate_that_the_loss_decides_is_refused(kind: type[Classifier], tmp_path: Path) -> None:
+    with pytest.raises(MisconfigurationException, match="'settings of the optimizer'"):
+        make_trainer(tmp_path, make_private()).fit(kind(), make_loader())
+
+
+class KeepsData(Classifier):
+    def __init__(self, data: Any) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+
+
+@pytest.mark.parametrize("data", [make_data(), torch.zeros(3), {"weights": [torch.zeros(1)]}])
+def test_hyperparameters_that_hold_records_are_refused(data: Any, tmp_path: Path) -> None:
+    with pytest.raises(MisconfigurationException, match="'data' of KeepsData holds records or a tensor"):
+        make_trainer(tmp_path, make_private()).fit(KeepsData(data), make_loader())

@@ -121,7 +121,7 @@ class Probe:
         loss = output["loss"] if isinstance(output, Mapping) else output
         if not isinstance(loss, Tensor):
             raise TypeError("training_step returned no loss.")
-        return loss, output, batch
+        return loss, output if isinstance(output, Mapping) else {"loss": loss.detach()}, batch
 
     def _start_batch(self, batch: Any) -> None:
         """The model's own hook may change the batch in place; it may also need a Trainer, and then shows nothing."""

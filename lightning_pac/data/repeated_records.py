@@ -2,7 +2,7 @@
 
 import copy
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
-__all__ = ["TWICE", "check_each_record_once"]
+__all__ = ["TWICE", "check_each_record_once", "load_records", "positions_of_records"]
 
 TWICE = "holds records twice, so a record counts more than once in a pass: list each once."
 
@@ -42,17 +42,37 @@ def check_each_record_once(dataset: Any) -> None:
         ...
         ValueError: Subset holds records twice, so a record counts more than once in a pass: list each once.
     """
-    _keys(dataset)
+    _keys(dataset, _own_keys)
 
 
-def _keys(dataset: Any) -> _Keys:
+def positions_of_records(dataset: Any) -> _Keys:
+    """A number for each index that says which record of which inner dataset it gives; shape (records,).
+
+    It is the same in every process in which datasets are built alike, and another where a `Subset` has other indices.
+
+    Args:
+        dataset: A map-style dataset.
+
+    Raises:
+        ValueError: If it repeats a record.
+    """
+    places: dict[int, int] = {}
+
+    def own_keys(inner: Any) -> _Keys:
+        place = places.setdefault(id(inner), len(places))
+        return _mixed(np.arange(len(inner), dtype=np.uint64), np.uint64(place))
+
+    return _keys(dataset, own_keys)
+
+
+def _keys(dataset: Any, own_keys: Callable[[Any], _Keys]) -> _Keys:
     """A number for each index, equal where the record is the same; shape (records,)."""
     if isinstance(dataset, ConcatDataset) and type(dataset).__getitem__ is ConcatDataset.__getitem__:
-        keys = np.concatenate([_keys(inner) for inner in dataset.datasets])
+        keys = np.concatenate([_keys(inner, own_keys) for inner in dataset.datasets])
     elif isinstance(dataset, Subset) and _is_stock(type(dataset)):
-        keys = _keys(dataset.dataset)[np.asarray(dataset.indices, dtype=np.int64).reshape(-1)]
+        keys = _keys(dataset.dataset, own_keys)[np.asarray(dataset.indices, dtype=np.int64).reshape(-1)]
     else:
-        keys = _keys_of_wrapper(dataset)
+        keys = _keys_of_wrapper(dataset, own_keys)
     if len(np.unique(keys)) < len(keys):
         raise ValueError(f"{type(dataset).__name__} {TWICE}")
     return keys
@@ -62,17 +82,17 @@ def _is_stock(kind: type[Subset[Any]]) -> bool:
     return kind.__getitem__ is Subset.__getitem__ and kind.__getitems__ is Subset.__getitems__
 
 
-def _keys_of_wrapper(dataset: Any) -> _Keys:
+def _keys_of_wrapper(dataset: Any, own_keys: Callable[[Any], _Keys]) -> _Keys:
     """Those of the records that the wrapper asks the datasets inside for, or its own if it asks for none."""
     inside = {name: value for name, value in getattr(dataset, "__dict__", {}).items() if _datasets(name, value)}
     asked = _asked_for(dataset, inside) if inside else None
     if asked is None:
-        return _own_keys(dataset)
+        return own_keys(dataset)
     sources = [source for name, value in inside.items() for source in _datasets(name, value)]
     keys = np.empty(len(asked), dtype=np.uint64)
     for place in np.unique(asked[:, 0]):
         mine = asked[:, 0] == place
-        keys[mine] = _keys(sources[place])[asked[mine, 1]]
+        keys[mine] = _keys(sources[place], own_keys)[asked[mine, 1]]
     _check_no_partners(dataset, inside, asked)
     return keys
 
@@ -83,7 +103,7 @@ def _asked_for(dataset: Any, inside: dict[str, Any]) -> NDArray[np.int64] | None
     asked = np.empty((len(dataset), 2), dtype=np.int64)
     for index in range(len(dataset)):
         try:
-            _fetch(probed, [index])
+            load_records(probed, [index])
         except _AskedForError as answer:
             asked[index] = answer.place, answer.index
         except Exception:
@@ -100,7 +120,7 @@ def _check_no_partners(dataset: Any, inside: dict[str, Any], asked: NDArray[np.i
     for indices in [[index] for index in chosen] + [chosen]:
         loaded: list[tuple[int, int]] = []
         try:
-            _fetch(_with_notes(dataset, inside, loaded, answers=True), indices)
+            load_records(_with_notes(dataset, inside, loaded, answers=True), indices)
         except Exception:  # the loader will say so
             continue
         own = set(map(tuple, asked[indices].tolist()))
@@ -123,13 +143,11 @@ def _with_notes(dataset: Any, inside: dict[str, Any], loaded: list[tuple[int, in
     return probed
 
 
-def _fetch(dataset: Any, indices: list[int]) -> None:
+def load_records(dataset: Any, indices: list[int]) -> list[Any]:
     """Load records in the way of torch's loaders."""
     if callable(getattr(dataset, "__getitems__", None)):
-        dataset.__getitems__(indices)
-    else:
-        for index in indices:
-            dataset[index]
+        return list(dataset.__getitems__(indices))
+    return [dataset[index] for index in indices]
 
 
 class _AskedForError(BaseException):

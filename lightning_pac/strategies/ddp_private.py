@@ -1,8 +1,8 @@
 """Several devices under one guarantee: data-parallel training without a reducer of raw gradients."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import lightning.pytorch as pl
 import torch
@@ -19,6 +19,8 @@ from torch.utils.data import DataLoader
 from typing_extensions import override
 
 from lightning_pac.data import RankShare, describe_loader, rebuild_loader
+from lightning_pac.strategies.agreement import model_declaration, share_records, trainer_declaration
+from lightning_pac.strategies.ranks import Ranks
 from lightning_pac.strategies.shards import RowShards
 from lightning_pac.strategies.spawn_launcher import SpawnLauncher
 
@@ -93,14 +95,20 @@ class PrivateDDPStrategy(DDPStrategy):
             start_method=start_method,
         )
         self._undo_division: Callable[[], object] | None = None
+        self._declaration: Mapping[str, Any] = {}
         self._shards: RowShards | None = None
 
-    def divide_records(self, trainer: pl.Trainer) -> None:
+    def divide_records(self, trainer: pl.Trainer, declaration: Mapping[str, Any]) -> None:
         """Leave train loaders to the caller, who divides what they draw among the ranks; until the fit ends.
 
         Whoever does so also answers for the gradients, which this strategy leaves on their ranks.
+
+        Args:
+            trainer: Its train loader is not sharded.
+            declaration: What the caller was given, which must be the same on all ranks; see `Ranks.agree`.
         """
         self._begin_division(trainer, whole_validation=False)
+        self._declaration = declaration
 
     def divide_members(self, trainer: pl.Trainer, shards: RowShards) -> None:
         """Give every rank all records and some rows of the model's stacked tensors; until `end_division`.
@@ -117,6 +125,7 @@ class PrivateDDPStrategy(DDPStrategy):
         if self._undo_division is not None:
             self._undo_division()
         self._undo_division = self._shards = None
+        self._declaration = {}
 
     def _begin_division(self, trainer: pl.Trainer, whole_validation: bool) -> None:
         if self._undo_division is not None:
@@ -142,20 +151,25 @@ class PrivateDDPStrategy(DDPStrategy):
 
     @override
     def setup(self, trainer: pl.Trainer) -> None:
-        if trainer.state.fn == TrainerFn.FITTING and self._undo_division is None:
-            raise MisconfigurationException(
-                f"{type(self).__name__} leaves gradients on their ranks, and nothing here adds them up, so that every "
-                "device would train a model of its own: add SRPPSGD to the callbacks, or use strategy='ddp'."
-            )
+        def declare() -> Mapping[str, Any]:
+            if trainer.state.fn == TrainerFn.FITTING and self._undo_division is None:
+                raise MisconfigurationException(
+                    f"{type(self).__name__} leaves gradients on their ranks, and nothing here adds them up, so that "
+                    "every device would train a model of its own: add SRPPSGD to the callbacks, or use strategy='ddp'."
+                )
+            return {**trainer_declaration(trainer), **self._declaration}
+
+        Ranks.of(trainer).agree(declare)
         super().setup(trainer)
 
     @override
     def process_dataloader(self, dataloader: object) -> object:
         trainer = self.lightning_module.trainer if self.lightning_module is not None else None
-        if self._shards is None or trainer is None or not trainer.training or not isinstance(dataloader, DataLoader):
+        if self._shards is None or trainer is None or not trainer.training:
             return dataloader
-        key = self.broadcast(bytes(torch.randint(256, (32,)).tolist()))  # no secret: members are told apart by records
-        return rebuild_loader(dataloader, describe_loader(dataloader), share=RankShare(0, 1, key))
+        share, sampling = share_records(Ranks.of(trainer), dataloader, "train loader", describe_loader)
+        # The members are divided, so every rank takes all of each batch.
+        return rebuild_loader(cast(DataLoader[Any], dataloader), sampling, share=RankShare(0, 1, share.key))
 
     @override
     def lightning_module_state_dict(self) -> dict[str, Any]:
@@ -172,13 +186,9 @@ class PrivateDDPStrategy(DDPStrategy):
         if self._shards is not None:
             return  # members of all ranks start from one public seed, or from where an earlier fit left them
         assert self.lightning_module is not None
-        tensors = dict([*self.lightning_module.named_parameters(), *self.lightning_module.named_buffers()])
-        shapes = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
-        if shapes != self.broadcast(shapes):
-            raise MisconfigurationException(
-                f"{type(self.lightning_module).__name__} has other parameters on rank {self.global_rank} than on rank "
-                "0: build the same model on every rank."
-            )
+        module = self.lightning_module
+        Ranks(self.global_rank, self.world_size).agree(lambda: model_declaration(module))
+        tensors = dict([*module.named_parameters(), *module.named_buffers()])
         for tensor in tensors.values():
             values = tensor.detach().contiguous()
             dist.broadcast(values, src=0)

@@ -1,12 +1,13 @@
 """Operations that the processes of a private run carry out together."""
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import lightning.pytorch as pl
 import torch
 import torch.distributed as dist
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 
 from lightning_pac.exceptions import PrivacyViolationError
@@ -103,6 +104,31 @@ class Ranks:
 
         return self.from_first(reply)
 
+    def together(self, action: Callable[[], Value]) -> Value:
+        """Run an action on every rank; each returns its own value, or all raise the first error of any.
+
+        Raises:
+            Exception: On every rank, the first error of any rank.
+        """
+        own: list[Value] = []
+        self.exchange(lambda: own.append(action()), len)
+        return own[0]
+
+    def agree(self, declare: Callable[[], Mapping[str, Any]]) -> None:
+        """Raise on every rank unless all declare the same.
+
+        Args:
+            declare: Values by what they are called in the error, of plain types; bytes are never shown.
+
+        Raises:
+            MisconfigurationException: On every rank, names the first value that differs.
+            Exception: On every rank, the first error of any rank.
+
+        Example:
+            >>> Ranks().agree(lambda: {"max_grad_norm": 1.0})
+        """
+        self.exchange(declare, _compare)
+
     def check_equal(self, number: int, what: str) -> None:
         """Raise on every rank unless all of them hold the same integer below 2**63.
 
@@ -150,6 +176,19 @@ class Ranks:
         own[:present] = make_public(own[:present], start)
         dist.all_gather_into_tensor(padded, own)
         return padded[: total.numel()]
+
+
+def _compare(declared: list[Mapping[str, Any]]) -> None:
+    first = declared[0]
+    for rank, other in enumerate(declared):
+        for name in [*first, *other]:
+            expected, found = first.get(name, "missing"), other.get(name, "missing")
+            if expected != found:
+                values = "" if isinstance(found, bytes) else f" ({expected!r} and {found!r})"
+                raise MisconfigurationException(
+                    f"The ranks of one private run must not differ, and {name} differs between rank 0 and rank {rank}"
+                    f"{values}: give every rank the same script, arguments and data."
+                )
 
 
 def _portable(error: Exception) -> Exception:

@@ -1,16 +1,18 @@
 """The records that an evaluation hands to the metrics, each of them once."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.trainer.states import TrainerFn
 from torch.utils.data import BatchSampler, DataLoader
 
-from lightning_pac.data import PrivateDataLoader, RankShare, count_records, describe_loader, rebuild_loader
+from lightning_pac.data import PrivateDataLoader, count_records, describe_loader, rebuild_loader
 from lightning_pac.data.loader import divides_all_records
 from lightning_pac.scenarios import Sequential
+from lightning_pac.strategies import Ranks
+from lightning_pac.strategies.agreement import share_records
 
 __all__ = ["DeliveredRecords", "divide_evaluation"]
 
@@ -71,24 +73,23 @@ class DeliveredRecords:
 def divide_evaluation(trainer: pl.Trainer) -> Callable[[], None]:
     """Divide evaluated records among several ranks without repeating any, and return how to undo that.
 
-    Lightning's sampler fills the ranks' shares up with repeated records, whose contributions would count twice. The
-    division is the same but for these: where a rank has no record for a batch, the batch holds one that does not count.
+    Lightning's sampler fills the ranks' shares up with repeated records, whose contributions would count twice, and
+    does not ask whether the ranks have the same records. The division is the same but for these: where a rank has no
+    record for a batch, the batch holds one that does not count.
     """
     strategy = trainer.strategy
     original = strategy.process_dataloader
-    # The order is that of the dataset, so nothing is drawn with this key.
-    share = RankShare(trainer.global_rank, trainer.world_size, bytes(32))
+    ranks = Ranks.of(trainer)
 
     def process_dataloader(dataloader: object) -> object:
         processed = original(dataloader)
-        evaluating = trainer.validating or trainer.testing or trainer.sanity_checking
-        if not evaluating or isinstance(processed, PrivateDataLoader) or not isinstance(processed, DataLoader):
+        if not (trainer.validating or trainer.testing or trainer.sanity_checking):
             return processed
-        if not divides_all_records(processed, share.rank, share.num_ranks):
+        if not all(ranks.exchange(lambda: _is_divisible(processed, ranks), list)):
             return processed  # refused when the evaluation begins
-        assert processed.batch_size is not None
-        step = Sequential(processed.batch_size * share.num_ranks, processed.drop_last)
-        return rebuild_loader(processed, step, share=share)
+        # The order is that of the dataset, so nothing is drawn with the key of the share.
+        share, step = share_records(ranks, processed, "evaluation loader", lambda loader: _step(loader, ranks))
+        return rebuild_loader(cast(DataLoader[Any], processed), step, share=share)
 
     strategy.process_dataloader = process_dataloader  # type: ignore[method-assign]
 
@@ -96,6 +97,17 @@ def divide_evaluation(trainer: pl.Trainer) -> Callable[[], None]:
         strategy.__dict__.pop("process_dataloader", None)
 
     return undo
+
+
+def _is_divisible(dataloader: object, ranks: Ranks) -> bool:
+    if isinstance(dataloader, PrivateDataLoader) or not isinstance(dataloader, DataLoader):
+        return False
+    return divides_all_records(dataloader, ranks.rank, ranks.size)
+
+
+def _step(dataloader: DataLoader[Any], ranks: Ranks) -> Sequential:
+    assert dataloader.batch_size is not None
+    return Sequential(dataloader.batch_size * ranks.size, dataloader.drop_last)
 
 
 def _combined_loader(trainer: pl.Trainer) -> Any:

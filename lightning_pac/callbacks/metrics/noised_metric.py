@@ -10,8 +10,10 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 from torchmetrics import Metric
+from torchmetrics.utilities import dim_zero_sum
 
 from lightning_pac.callbacks.metrics.delivered_records import DeliveredRecords
+from lightning_pac.callbacks.metrics.metric_memory import other_than_rows, remembered
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.randomness import secure_generator
 from lightning_pac.strategies import Ranks
@@ -19,6 +21,8 @@ from lightning_pac.strategies import Ranks
 __all__ = ["PrivateMetric", "unsuited_states"]
 
 _PROBES = 8
+
+KEEPS = "keeps something of what it saw outside of its states"
 
 
 class PrivateMetric:
@@ -68,11 +72,13 @@ class PrivateMetric:
         self._blank.reset()
         self._blank.distributed_available_fn = _alone  # what it computes from is the sum over all ranks already
         self._scratch = copy.deepcopy(self._blank)
+        self._problem: str | None = None
+        self._memory = self._remembered(self._scratch)
+        self._exact_memory = self._remembered(metric)
         self._influential = _influential_states(self._blank)
         self._total = torch.zeros_like(self._flatten(self._blank))
         self._released: Any = None
         self._inside_forward = False
-        self._problem: str | None = None
         self._rows = 0
         self._rows_in_batch = (0, 0)  # of the batch of that number
         self._own = {name: getattr(metric, name) for name in ("forward", "update", "compute", "reset")}
@@ -99,8 +105,11 @@ class PrivateMetric:
         """From now on, show the noised value only.
 
         Raises:
-            MisconfigurationException: If updates do not fall into records; several ranks raise it together, later.
+            MisconfigurationException: If updates do not fall into records, or the metric keeps some of what it saw
+                where no noise is added; several ranks raise it together, later.
         """
+        if not self.is_private and self._remembered(self.metric) != self._exact_memory:
+            self._problem = self._problem or KEEPS
         self.is_private = True
         if self._ranks.size == 1:
             self._require_records()
@@ -147,7 +156,7 @@ class PrivateMetric:
         if self._problem is not None:
             raise MisconfigurationException(
                 f"{type(self.metric).__name__} {self._problem}, so what one record adds cannot be told: update it once "
-                "a batch, with tensors that have one row a record."
+                "a batch, with tensors that have one row a record, and let it keep sums in its states only."
             )
 
     def _own_share(self) -> tuple[str, Tensor]:
@@ -179,7 +188,11 @@ class PrivateMetric:
         if self._delivered is not None and self._delivered.in_batch == 0:
             return
         sizes: set[int] = set()
-        apply_to_collection((args, kwargs), Tensor, lambda tensor: sizes.add(len(tensor)) if tensor.ndim else None)
+        other = other_than_rows((args, kwargs))
+        if other is None:
+            apply_to_collection((args, kwargs), Tensor, lambda tensor: sizes.add(len(tensor)))
+        else:
+            self._problem = self._problem or f"was updated with {other}, which may be made of other records"
         self._problem = self._problem or self._problem_of(sizes)
         if self._problem is not None:
             # Other ranks wait for this one's share, with which they learn of the problem.
@@ -190,9 +203,12 @@ class PrivateMetric:
         for record in range(sizes.pop()):
             one.reset()
             part_args, part_kwargs = apply_to_collection(
-                (args, kwargs), Tensor, lambda tensor, row=record: tensor[row : row + 1] if tensor.ndim else tensor
+                (args, kwargs), Tensor, lambda tensor, row=record: tensor[row : row + 1]
             )
             one.update(*part_args, **part_kwargs)
+            if self._remembered(one) != self._memory:
+                self._problem = self._problem or KEEPS
+                return
             added = self._flatten(one)
             # As with gradients, a contribution that is not finite counts as zero.
             if bool(added.isfinite().all()):
@@ -213,6 +229,13 @@ class PrivateMetric:
         if self._rows > delivered.in_all:
             return f"was updated with {self._rows} rows for {delivered.in_all} records"
         return None
+
+    def _remembered(self, metric: Metric) -> bytes:
+        try:
+            return remembered(metric)
+        except TypeError as error:
+            self._problem = f"cannot be watched ({str(error).rstrip('.')})"
+            return b""
 
     def _flatten(self, metric: Metric) -> Tensor:
         states = [getattr(metric, name).detach().reshape(-1).to("cpu", torch.float64) for name in self._influential]
@@ -242,9 +265,7 @@ def unsuited_states(metric: Metric) -> list[str]:
     return [
         name
         for name, default in metric._defaults.items()
-        if not isinstance(default, Tensor)
-        or bool(default.any())
-        or getattr(metric._reductions[name], "__name__", "") != "dim_zero_sum"
+        if not isinstance(default, Tensor) or bool(default.any()) or metric._reductions[name] is not dim_zero_sum
     ]
 
 

@@ -97,6 +97,13 @@ class RunArguments:
             "block_noise": self.block_noise,
         }
 
+    def declaration(self) -> dict[str, Any]:
+        """Everything, by its name in an error, as plain values in which the order of blocks counts."""
+        given = {**self.to_dict(), "ledger": None if self.ledger is None else str(self.ledger)}
+        if isinstance(self.max_grad_norm, dict):
+            given["max_grad_norm"] = list(self.max_grad_norm.items())
+        return {f"SRPPSGD({name}=)": value for name, value in given.items()}
+
     def _check_add_remove(self) -> None:
         if self.sampling is None or not (self.sampling.is_certified and self.sampling.independent_draws):
             raise ValueError(

@@ -9,6 +9,7 @@ import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch.optim import Optimizer
+from torch.utils.data import DataLoader
 from typing_extensions import override
 
 from lightning_pac.accountants import RunningAccount, SRPPAccountant
@@ -33,6 +34,7 @@ from lightning_pac.callbacks.srpp_sgd.start import (
     make_accountant,
     open_journal,
     read_loader,
+    run_declaration,
 )
 from lightning_pac.callbacks.srpp_sgd.step import ClippingBlocks
 from lightning_pac.callbacks.srpp_sgd.step_sampling import declared_sampling, swap_loader
@@ -152,7 +154,7 @@ class SRPPSGD(TrainerCallback):
         callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
         callbacks.remove(self)
         callbacks.insert(0, self)  # whoever comes later sees the released gradient only
-        self._undo_swap = swap_loader(trainer, self.arguments.sampling)
+        self._undo_swap = swap_loader(trainer, self.arguments)
 
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -161,19 +163,15 @@ class SRPPSGD(TrainerCallback):
                 "SRPPSGD: its checks were left out, because it was added, or the list of callbacks was changed, while "
                 "the fit was set up: give it to the Trainer, before callbacks that change that list."
             )
-        self._check_resumed_account(trainer)
-        loader = read_loader(trainer)
-        datamodule: pl.LightningDataModule | None = trainer.datamodule  # type: ignore[attr-defined]
-        check_model(pl_module, loader, datamodule)
-        check_optimizer(trainer, pl_module)
-        accountant = make_accountant(self.arguments, trainer, loader)
-        planned_steps = trainer.estimated_stepping_batches
         ranks = Ranks.of(trainer)
+        loader, accountant = ranks.together(lambda: self._read_terms(trainer, pl_module))
+        planned_steps = trainer.estimated_stepping_batches
+        ranks.agree(lambda: run_declaration(trainer, pl_module, accountant, self._restored))
         noise_multiplier = ranks.from_first(
             lambda: choose_noise(self.arguments, accountant, planned_steps, self._restored)
         )
         started = time.monotonic()
-        found = self._check_loss(trainer, pl_module)
+        found = ranks.together(lambda: self._check_loss(trainer, pl_module))
         cost = time.monotonic() - started
         blocks = ClippingBlocks.of(pl_module, self.arguments.max_grad_norm, self.arguments.block_noise)
 
@@ -304,6 +302,15 @@ class SRPPSGD(TrainerCallback):
         run = self._running()
         with run.engine_detached():
             return check_loss(pl_module, run.loader, trainer.datamodule, repeated)  # type: ignore[attr-defined]
+
+    def _read_terms(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> tuple[DataLoader[Any], SRPPAccountant]:
+        """The loader and the terms of the account, once everything has been checked."""
+        self._check_resumed_account(trainer)
+        loader = read_loader(trainer)
+        datamodule: pl.LightningDataModule | None = trainer.datamodule  # type: ignore[attr-defined]
+        check_model(pl_module, loader, datamodule)
+        check_optimizer(trainer, pl_module)
+        return loader, make_accountant(self.arguments, trainer, loader)
 
     def _check_loss(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> LossCheck:
         """Refuse a loss without a gradient for each record, and state that keeps records."""

@@ -19,8 +19,9 @@ from lightning_pac.data import PrivateDataLoader, ResumableDataLoader, count_rec
 from lightning_pac.exceptions import BudgetExceededError, LedgerMismatchError
 from lightning_pac.ledger import LedgerArgument, LedgerHandle
 from lightning_pac.strategies import Ranks
+from lightning_pac.strategies.agreement import model_declaration
 
-__all__ = ["begin_attempt", "choose_noise", "make_accountant", "open_journal", "read_loader"]
+__all__ = ["begin_attempt", "choose_noise", "make_accountant", "open_journal", "read_loader", "run_declaration"]
 
 
 def read_loader(trainer: pl.Trainer) -> DataLoader[Any]:
@@ -47,6 +48,32 @@ def make_accountant(arguments: RunArguments, trainer: pl.Trainer, loader: DataLo
         scenario = scenario.resolve(count_records(loader))
     sampling = declared_sampling(trainer, loader, needs_hidden_order=arguments.notion.startswith("ms-"))
     return SRPPAccountant(scenario, sampling, arguments.renyi_order, arguments.notion)
+
+
+def run_declaration(
+    trainer: pl.Trainer, pl_module: pl.LightningModule, accountant: SRPPAccountant, resumed: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """What the processes of a run must have in common once it is set up, by its name in an error."""
+    optimizer = trainer.optimizers[0]
+    names = {id(parameter): name for name, parameter in pl_module.named_parameters()}
+    groups = {
+        f"{option} of group {number} of the optimizer": (
+            [names[id(parameter)] for parameter in value] if option == "params" else str(value)
+        )
+        for number, group in enumerate(optimizer.param_groups)
+        for option, value in group.items()
+    }
+    return {
+        **{f"the account's {name}": value for name, value in accountant.to_dict().items()},
+        "the number of planned steps": trainer.estimated_stepping_batches,
+        "the number of batches in a pass": trainer.num_training_batches,
+        "the step at which training begins": trainer.global_step,
+        "the account in the checkpoint": str(resumed),
+        **model_declaration(pl_module, trainable=True),
+        "the optimizer": type(optimizer).__qualname__,
+        **groups,
+        "the list of schedulers": [type(config.scheduler).__qualname__ for config in trainer.lr_scheduler_configs],
+    }
 
 
 def choose_noise(

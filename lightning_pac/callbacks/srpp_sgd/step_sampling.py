@@ -1,7 +1,6 @@
 """The draw of an optimizer step's batch, from what the loader does and what the Trainer makes of it."""
 
 import math
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -9,10 +8,10 @@ import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch.utils.data import DataLoader
 
+from lightning_pac.callbacks.srpp_sgd.arguments import RunArguments
 from lightning_pac.data import (
     PoissonBatchSampler,
     PrivateDataLoader,
-    RankShare,
     count_records,
     describe_loader,
     hide_worker_seeds,
@@ -21,21 +20,23 @@ from lightning_pac.data import (
 )
 from lightning_pac.scenarios import Sampling
 from lightning_pac.strategies import PrivateDDPStrategy, Ranks
+from lightning_pac.strategies.agreement import share_records
 
 __all__ = ["declared_sampling", "swap_loader"]
 
 
-def swap_loader(trainer: pl.Trainer, sampling: Sampling | None) -> Callable[[], None]:
+def swap_loader(trainer: pl.Trainer, arguments: RunArguments) -> Callable[[], None]:
     """Let the strategy hand out our own train loader wherever the user's comes from, and return how to undo that.
 
     A loader is rebuilt if `sampling` is given, if the user's draws by one of our samplers that needs our loader, or if
-    several ranks divide what it draws. Its workers, and those of a loader that stays, are seeded in secret.
+    several ranks divide what it draws, whose arguments must then be the same. Its workers, and those of a loader that
+    stays, are seeded in secret.
     """
-    strategy = trainer.strategy
+    strategy, sampling = trainer.strategy, arguments.sampling
     original = strategy.process_dataloader
     divided = isinstance(strategy, PrivateDDPStrategy)
     if isinstance(strategy, PrivateDDPStrategy):
-        strategy.divide_records(trainer)
+        strategy.divide_records(trainer, arguments.declaration())
 
     undo_hiding: list[Callable[[], None]] = []
 
@@ -45,17 +46,27 @@ def swap_loader(trainer: pl.Trainer, sampling: Sampling | None) -> Callable[[], 
             undo_hiding.append(hide_worker_seeds(processed))
         return processed
 
-    def take_over(processed: object) -> object:
-        if not trainer.training or not isinstance(processed, DataLoader):
-            return processed
+    def plan(loader: DataLoader[Any]) -> Sampling | None:
         microbatches = trainer.accumulate_grad_batches
-        wanted = sampling or _own_sampling(processed, microbatches)
-        if wanted is None and divided:
-            wanted = _step_sampling(describe_loader(processed), microbatches, trainer.world_size)
+        return sampling or _own_sampling(loader, microbatches)
+
+    def plan_of_all(loader: DataLoader[Any]) -> Sampling:
+        return plan(loader) or _step_sampling(
+            describe_loader(loader), trainer.accumulate_grad_batches, trainer.world_size
+        )
+
+    def take_over(processed: object) -> object:
+        if not trainer.training:
+            return processed
+        share = wanted = None
+        if divided:
+            share, wanted = share_records(Ranks.of(trainer), processed, "train loader", plan_of_all)
+        if not isinstance(processed, DataLoader):
+            return processed
+        wanted = wanted or plan(processed)
         if wanted is None:
             return processed
-        share = _share(Ranks.of(trainer)) if divided else None
-        return rebuild_loader(processed, wanted, microbatches, share)
+        return rebuild_loader(processed, wanted, trainer.accumulate_grad_batches, share)
 
     strategy.process_dataloader = process_dataloader  # type: ignore[method-assign]
 
@@ -117,11 +128,6 @@ def _step_sampling(sampling: Sampling, num_microbatches: int, num_ranks: int = 1
             "num_samples out, or set limit_train_batches in the Trainer."
         )
     return merged
-
-
-def _share(ranks: Ranks) -> RankShare:
-    """This rank's share of a loader, under a key that rank zero draws for this loader only."""
-    return RankShare(ranks.rank, ranks.size, ranks.from_first(lambda: os.urandom(32)))
 
 
 def _own_sampling(dataloader: DataLoader[Any], num_microbatches: int) -> Sampling | None:

@@ -1,0 +1,92 @@
+"""What a metric keeps beside its states, and what is handed to its `update` beside rows."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import Tensor
+from torchmetrics import Metric
+
+from lightning_pac.data.value_digest import digest
+
+__all__ = ["other_than_rows", "remembered"]
+
+# What torchmetrics itself writes down in an update, all of which `reset` forgets, and settings of no metric's own.
+BOOKKEEPING = {
+    "forward",
+    "update",
+    "compute",
+    "reset",
+    "training",
+    "process_group",
+    "distributed_available_fn",
+    "_computed",
+    "_forward_cache",
+    "_update_count",
+    "_update_signature",
+    "_cache",
+    "_is_synced",
+    "_to_sync",
+    "_should_unsync",
+    "_enable_grad",
+    "_device",
+}
+
+
+def remembered(metric: Metric) -> bytes:
+    """Digest of all that a metric holds and `reset` does not clear: attributes, inner metrics, attributes of its class.
+
+    Args:
+        metric: Any metric.
+
+    Raises:
+        TypeError: If it holds something that can be neither looked into nor pickled.
+    """
+
+    def without_bookkeeping(part: Any) -> Any:
+        if not isinstance(part, Metric):
+            return part
+        left_out = BOOKKEEPING | (metric._defaults.keys() if part is metric else set())
+        attributes = {name: value for name, value in vars(part).items() if name not in left_out}
+        # Most are empty dictionaries of hooks; one that is filled appears.
+        return {name: value for name, value in attributes.items() if value or not isinstance(value, dict)}
+
+    return digest([metric, *map(_class_attributes, type(metric).__mro__)], view=without_bookkeeping)
+
+
+def _class_attributes(kind: type) -> dict[str, Any]:
+    if kind.__module__.split(".")[0] in ("torch", "torchmetrics", "builtins", "abc"):
+        return {}
+    return {
+        name: value
+        for name, value in vars(kind).items()
+        if not name.startswith(("__", "_abc_")) and not hasattr(value, "__get__")
+    }
+
+
+def other_than_rows(arguments: Any) -> str | None:
+    """Names the first part of an update's arguments that cannot be cut into rows, but for None.
+
+    Args:
+        arguments: Tensors in lists, tuples and dictionaries.
+
+    Example:
+        >>> import torch
+        >>> other_than_rows(((torch.ones(3), None), {"weight": 0.5}))
+        'a float'
+    """
+    for value in _leaves(arguments):
+        if isinstance(value, Tensor) and value.ndim == 0:
+            return "a tensor without rows"
+        if value is not None and not isinstance(value, Tensor):
+            return f"a {type(value).__name__}"
+    return None
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for part in value:
+            yield from _leaves(part)
+    else:
+        yield value

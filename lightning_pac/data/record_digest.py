@@ -1,0 +1,81 @@
+"""What the indices of a dataset mean, as digests that several processes can compare."""
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from lightning_pac.data.repeated_records import load_records, positions_of_records
+from lightning_pac.data.value_digest import digest
+
+__all__ = ["RECORDS_COMPARED", "digest_loaded_records", "digest_positions"]
+
+RECORDS_COMPARED = 64
+
+
+def digest_positions(dataset: Any, key: bytes) -> bytes:
+    """Digest of how many records there are and which inner record each index gives; none is loaded.
+
+    Args:
+        dataset: A map-style dataset.
+        key: 32 bytes that the processes share and keep to themselves.
+
+    Raises:
+        ValueError: If the dataset repeats a record.
+
+    Example:
+        >>> from torch.utils.data import Subset
+        >>> len({digest_positions(Subset(range(9), [1, last]), bytes(32)) for last in (2, 2, 3)})
+        2
+    """
+    return digest(positions_of_records(dataset), key)
+
+
+def digest_loaded_records(dataset: Any, key: bytes) -> bytes | None:
+    """Digest of up to 64 records at indices that are drawn with the key, so that all processes load the same.
+
+    Augmentations that draw from the global generators are the same in all processes, too: each record is loaded under
+    a seed of its own, and the generators are put back.
+
+    Args:
+        dataset: A map-style dataset.
+        key: 32 bytes that the processes share and keep to themselves.
+
+    Returns:
+        None if records differ from themselves when they are loaded twice, or cannot be loaded or looked into.
+    """
+    drawn = np.random.default_rng(list(key))
+    indices = drawn.permutation(len(dataset))[:RECORDS_COMPARED].tolist()
+    seeds = drawn.integers(2**32, size=len(indices)).tolist()
+    digests = []
+    with _own_generators():
+        for index, seed in zip(indices, seeds, strict=True):
+            try:
+                first, second = (digest(_load(dataset, index, seed), key) for _ in range(2))
+            except Exception:  # if it cannot be loaded at all, the loader will say so
+                return None
+            if first != second:
+                return None
+            digests.append(first)
+    return digest(digests, key)
+
+
+def _load(dataset: Any, index: int, seed: int) -> Any:
+    torch.default_generator.manual_seed(seed)
+    np.random.seed(seed)  # noqa: NPY002
+    random.seed(seed)
+    return load_records(dataset, [index])[0]
+
+
+@contextmanager
+def _own_generators() -> Iterator[None]:
+    states = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
+    try:
+        yield
+    finally:
+        torch.set_rng_state(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
+        random.setstate(states[2])

@@ -1,0 +1,248 @@
+"""Metrics that are handed more than rows, or that keep more than their states: both are refused."""
+
+from collections import deque
+from pathlib import Path
+from typing import Any, ClassVar
+
+import lightning.pytorch as pl
+import numpy as np
+import pytest
+import torch
+import torchmetrics
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
+from torchmetrics import Metric
+
+from lightning_pac import PrivateMetrics, TwoWorldScenario
+from lightning_pac.callbacks.metrics.noised_metric import PrivateMetric
+from lightning_pac.data.value_digest import digest
+
+LOSSES = torch.linspace(0.01, 2.0, 127)
+
+
+def private(metric: Metric, max_contribution: float = 1.0) -> PrivateMetric:
+    made = PrivateMetric(metric, max_contribution, noise_multiplier=1.0, charge=lambda: True)
+    made.is_private = True
+    return made
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"weight": 1 / LOSSES.max()}, "a tensor without rows"),
+        ({"weight": float(1 / LOSSES.max())}, "a float"),
+        ({"weight": 1}, "a int"),
+        ({"weight": True}, "a bool"),
+        ({"weight": np.ones(127)}, "a ndarray"),
+        ({"weight": np.float64(0.5)}, "a float64"),
+        ({"weight": [0.5] * 127}, "a float"),
+    ],
+)
+def test_numbers_beside_rows_are_refused(arguments: dict[str, Any], named: str) -> None:
+    metric = torchmetrics.MeanMetric()
+    private(metric, max_contribution=2.0)
+    with pytest.raises(MisconfigurationException, match=f"updated with {named}, which may be made of other records"):
+        metric.update(LOSSES, **arguments)
+
+
+class Kept(Metric):
+    """A mean that also keeps what it saw, in a place that is named."""
+
+    shared: ClassVar[list[Tensor]] = []
+
+    def __init__(self, place: str) -> None:
+        super().__init__()
+        self.add_state("total", torch.tensor(0.0), dist_reduce_fx="sum")
+        self.add_state("count", torch.tensor(0.0), dist_reduce_fx="sum")
+        self.place = place
+        self.last: Any = None
+        self.values: list[Tensor] = []
+        self.cache: dict[str, Any] = {"inner": {"deep": deque([0.0])}}
+        self.inner = torchmetrics.SumMetric()
+        self.register_buffer("running", torch.zeros(1))
+        self.random = np.random.default_rng(0)
+        kept: list[Tensor] = []
+        self.closure = lambda: kept
+
+    def update(self, values: Tensor) -> None:
+        self.total += values.sum()
+        self.count += len(values)
+        if self.place == "attribute":
+            self.last = values.mean()
+        elif self.place == "number":
+            self.last = float(values.mean())
+        elif self.place == "list":
+            self.values.append(values)
+        elif self.place == "nested cache":
+            self.cache["inner"]["deep"].append(float(values.mean()))
+        elif self.place == "inner metric":
+            self.inner.update(values)
+        elif self.place == "buffer":
+            self.running += values.mean()
+        elif self.place == "class":
+            type(self).shared.append(values)
+        elif self.place == "new state":
+            self.add_state(f"state_{len(self._defaults)}", values.mean(), dist_reduce_fx="sum")
+        elif self.place == "default":
+            self._defaults["total"] = values.mean()
+        elif self.place == "generator":
+            self.random.random()
+        elif self.place == "closure":
+            self.closure().append(values)
+
+    def compute(self) -> Tensor:
+        return self.total / self.count if self.last is None else torch.as_tensor(self.last)
+
+
+PLACES = (
+    "attribute",
+    "number",
+    "list",
+    "nested cache",
+    "inner metric",
+    "buffer",
+    "class",
+    "new state",
+    "default",
+    "generator",
+    "closure",
+)
+
+
+class Logging(pl.LightningModule):
+    def __init__(self, metric: Metric) -> None:
+        super().__init__()
+        self.metric = metric
+        self.seen: list[float] = []
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.metric.update(batch[0])
+        self.log("mean", self.metric)
+
+
+def validate(folder: Path, model: Logging, times: int = 1) -> list[float]:
+    callback = PrivateMetrics(["mean"], TwoWorldScenario(1), epsilon=1e-12, ledger=folder / "study.db")
+    trainer = pl.Trainer(
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[callback],
+        default_root_dir=folder,
+    )
+    loader = DataLoader(TensorDataset(LOSSES), 127)
+    return [trainer.validate(model, loader, verbose=False)[0]["mean"] for _ in range(times)]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_metric_that_keeps_what_it_saw_is_refused(tmp_path: Path, place: str) -> None:
+    with pytest.raises(MisconfigurationException, match="Kept keeps something of what it saw outside of its states"):
+        validate(tmp_path, Logging(Kept(place)))
+    Kept.shared.clear()
+
+
+def test_a_metric_that_keeps_its_states_only_is_noised_each_time(tmp_path: Path) -> None:
+    # Noise of deviation 4e6 over a count that it hides as well: as near as 1e-3 with chance below 1e-3 each.
+    for value in validate(tmp_path, Logging(Kept("")), times=2):
+        assert value != pytest.approx(float(LOSSES.mean()), abs=1e-3)
+
+
+class Best(Kept):
+    """Remembers its best value whenever it is computed, as MinMaxMetric does."""
+
+    def __init__(self) -> None:
+        super().__init__("")
+        self.best = -1.0
+
+    def compute(self) -> Tensor:
+        self.best = max(self.best, float(self.total / self.count))
+        return torch.tensor(self.best)
+
+
+def test_what_is_remembered_of_an_exact_value_is_refused(tmp_path: Path) -> None:
+    class Computing(Logging):
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            self.metric(batch[0])  # computes the value of the batch before it is known to be private
+            self.log("mean", self.metric)
+
+    with pytest.raises(MisconfigurationException, match="keeps something of what it saw"):
+        validate(tmp_path, Computing(Best()))
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [
+        torchmetrics.MinMaxMetric(torchmetrics.MeanMetric()),
+        torchmetrics.BootStrapper(torchmetrics.MeanMetric(), num_bootstraps=2),
+        torchmetrics.MeanMetric() + torchmetrics.SumMetric(),
+        torchmetrics.CatMetric(),
+        torchmetrics.MaxMetric(),
+        torchmetrics.RunningMean(window=2),
+    ],
+    ids=lambda metric: type(metric).__name__,
+)
+def test_wrappers_and_unbounded_states_are_refused(tmp_path: Path, metric: Metric) -> None:
+    with pytest.raises(MisconfigurationException, match=r"has no bound|keeps something of what it saw"):
+        validate(tmp_path, Logging(metric))
+
+
+def test_a_reduction_that_is_only_called_a_sum_is_refused(tmp_path: Path) -> None:
+    def dim_zero_sum(values: Tensor) -> Tensor:
+        return values.max()
+
+    metric = Kept("")
+    metric._reductions["total"] = dim_zero_sum
+    with pytest.raises(MisconfigurationException, match="has no bound"):
+        validate(tmp_path, Logging(metric))
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [
+        torchmetrics.MeanMetric(),
+        torchmetrics.SumMetric(compute_on_cpu=True),
+        torchmetrics.MeanSquaredError(),
+        torchmetrics.R2Score(),
+        torchmetrics.ExplainedVariance(),
+        torchmetrics.Accuracy("multiclass", num_classes=3),
+        torchmetrics.ConfusionMatrix("multiclass", num_classes=3),
+        torchmetrics.F1Score("multiclass", num_classes=3, average="macro"),
+        torchmetrics.ExactMatch("multiclass", num_classes=3),
+        torchmetrics.PrecisionRecallCurve("multiclass", num_classes=3, thresholds=5),
+    ],
+    ids=lambda metric: type(metric).__name__,
+)
+def test_ordinary_metrics_are_accepted(metric: Metric) -> None:
+    made = private(metric)
+    kind = type(metric).__name__
+    labels = torch.randint(3, (6,), generator=torch.Generator().manual_seed(0))
+    if kind in ("MeanMetric", "SumMetric"):
+        metric.update(torch.rand(6))
+    elif kind in ("MeanSquaredError", "R2Score", "ExplainedVariance"):
+        metric.update(torch.rand(6), torch.rand(6))
+    elif kind == "MulticlassExactMatch":
+        metric.update(labels[:, None], labels[:, None])
+    else:
+        metric.update(torch.rand(6, 3).softmax(1), labels)
+    assert made._problem is None
+    assert float(made._total.abs().sum()) > 0
+
+
+def test_digests_are_equal_where_values_are() -> None:
+    class Held:
+        def __init__(self, value: Any) -> None:
+            self.value = value
+
+    first: list[Any] = [torch.ones(2), {"a": (1, None, {3, 4})}, np.arange(3), Held(2.0), Path("x"), deque([1])]
+    same: list[Any] = [torch.ones(2), {"a": (1, None, {4, 3})}, np.arange(3), Held(2.0), Path("x"), deque([1])]
+    assert digest(first) == digest(same)
+    for place, other in enumerate([torch.ones(2).bfloat16(), {"a": (1, None, {3})}, np.arange(4), Held(2), Path("y")]):
+        assert digest(first) != digest([*first[:place], other, *first[place + 1 :]])
+    assert digest(1) != digest(True) != digest(1.0)
+    assert digest("secret", b"key") != digest("secret")
+    first.append(first)  # holds itself
+    assert digest(first) != digest(same)
+    with pytest.raises(TypeError, match="can be neither looked into nor pickled"):
+        digest(x for x in first)

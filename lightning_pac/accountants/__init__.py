@@ -36,6 +36,7 @@ from lightning_pac.accountants.privacy_loss import (
     most_steps,
     opposite_mixtures_divergence,
     privacy_curve,
+    promise_of,
 )
 from lightning_pac.accountants.residual import (
     GaussianReference,
@@ -105,6 +106,7 @@ __all__ = [
     "opposite_mixtures_divergence",
     "posterior_disadvantage",
     "privacy_curve",
+    "promise_of",
     "reference_offset",
     "responses_until",
     "shift_hockey_stick",

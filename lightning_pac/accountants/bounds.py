@@ -261,12 +261,12 @@ def world_success_bound(
     # Both constraint sets are convex and swap under (p, r) -> (1 - r, 1 - p), which also keeps the objective at prior
     # 1/2: the maximum then lies on r = 1 - p.
     if prior == 0.5:
-        logit = np.min(largest_symmetric_logit(order, epsilon))
+        logit = np.min(_largest_symmetric_logit(order, epsilon))
         return float(1 / (1 + math.exp(-logit)))
     return _asymmetric_success(order, epsilon, prior)
 
 
-def largest_symmetric_logit(
+def _largest_symmetric_logit(
     orders: npt.NDArray[np.float64], epsilons: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
     """Logit of the largest p whose divergence from its mirror image 1 - p obeys each bound alone, shape (n,)."""
@@ -279,26 +279,6 @@ def largest_symmetric_logit(
         if np.all((high <= low * (1 + 1e-14)) | (high < 1e-15)):
             break
     return high
-
-
-def raise_symmetric_logit(order: float, epsilon: float, logit: float) -> float:
-    """`largest_symmetric_logit` of one order, from below: quick where `logit` belongs to a slightly smaller epsilon."""
-
-    def divergence(x: float) -> float:
-        if order == 1:
-            return x * math.tanh(x / 2)
-        scaled = (order - 1) * x
-        if scaled > 30.0:
-            return x + (math.log1p(math.exp(-2 * scaled - x)) - math.log1p(math.exp(-x))) / (order - 1)
-        return math.log1p(2 * math.sinh(scaled / 2) ** 2 + math.tanh(x / 2) * math.sinh(scaled)) / (order - 1)
-
-    for _ in range(50):
-        missing = epsilon - divergence(logit)
-        if missing <= 0:
-            break
-        slope = (divergence(logit * (1 + 1e-6)) - divergence(logit)) / (logit * 1e-6)
-        logit = logit + missing / slope + 1e-12 * logit
-    return logit if missing <= 0 else _LARGEST_LOGIT
 
 
 def _relative_kl(excess: float, prior: float) -> float:

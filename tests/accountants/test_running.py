@@ -1,10 +1,11 @@
+import math
 import time
 import timeit
 
 import numpy as np
 import pytest
 
-from lightning_pac.accountants import Notion, RunningAccount, SRPPAccountant
+from lightning_pac.accountants import EpsilonDelta, Notion, Promise, RunningAccount, SRPPAccountant, SuccessBound
 from lightning_pac.scenarios import EpochShuffle, FixedSize, Poisson, Sampling, TwoWorldScenario
 
 SCENARIO = TwoWorldScenario(10, 5_000)
@@ -42,14 +43,35 @@ def test_a_running_account_is_the_account_of_its_stretches(sampling: Sampling, n
 @pytest.mark.parametrize(("sampling", "notion"), CASES)
 def test_success_of_a_running_account_is_a_bound_and_a_close_one(sampling: Sampling, notion: Notion) -> None:
     accountant = SRPPAccountant(SCENARIO, sampling, 8.0, notion)
-    account = accountant.track(30.0)
-    assert account.world_success_bound() == 0.5
-    for step in range(1, 2_000):
+    account = accountant.track(30.0, planned_steps=2_000)
+    assert account.world_success_bound() == pytest.approx(0.5, abs=1e-12)
+    last = accountant.world_success_bound(30.0, 2_000)
+    for step in range(1, 2_001):
         account.start_step()
-        running = account.world_success_bound()
+        running, epsilon = account.world_success_bound(), account.epsilon_at_delta()
         if step % 97 == 1:
             exact = accountant.world_success_bound(30.0, step)
-            assert exact * (1 - 1e-9) <= running <= exact + 2e-3
+            soon = math.ceil((math.sqrt(step) + math.sqrt(2_000) / 32) ** 2) + 79  # the next figure, or the pass's end
+            assert exact * (1 - 1e-9) <= running <= accountant.world_success_bound(30.0, soon)
+            if not accountant.is_mean_square:
+                assert accountant.epsilon_at_delta(30.0, step)[0] * (1 - 1e-9) <= epsilon
+    assert account.world_success_bound() == pytest.approx(last, rel=1e-9)
+    account.start_step()  # beyond the plan, the next figures are computed
+    assert account.world_success_bound() >= last
+
+
+@pytest.mark.parametrize("promise", [SuccessBound(0.6), SuccessBound(0.85, prior=0.8), EpsilonDelta(2.0, 1e-5)])
+@pytest.mark.parametrize("sampling", [Poisson(0.01), FixedSize(64), EpochShuffle(64)])
+def test_a_promise_lasts_for_the_planned_steps_and_no_unit_more(sampling: Sampling, promise: Promise) -> None:
+    accountant = SRPPAccountant(SCENARIO, sampling)
+    planned = 790  # ten passes
+    noise = accountant.noise_for(promise, planned)
+    for plan in (planned, 2 * planned):  # a resumed run may plan for more than its noise pays for
+        account = accountant.track(noise, planned_steps=plan, promise=promise)
+        while account.next_keeps_promise():
+            account.start_step()
+        assert account.num_steps == planned
+    assert accountant.track(noise).next_keeps_promise()
 
 
 def test_success_survives_a_hopeless_account() -> None:
@@ -76,12 +98,15 @@ def spend(account: RunningAccount, steps: int) -> float:
         account.start_step()
         account.epsilon
         account.world_success_bound()
+        account.epsilon_at_delta()
+        account.next_keeps_promise()
     return account.epsilon
 
 
 @pytest.mark.parametrize(("sampling", "notion"), CASES)
 def test_a_step_costs_less_than_fifty_microseconds(sampling: Sampling, notion: Notion) -> None:
-    account = SRPPAccountant(SCENARIO, sampling, 8.0, notion).track(20.0)
-    spend(account, 1)  # the price of a unit, once a run
+    promise = None if notion.startswith("ms-") else SuccessBound(0.6)
+    account = SRPPAccountant(SCENARIO, sampling, 8.0, notion).track(20.0, planned_steps=10_000, promise=promise)
+    spend(account, 1)  # the price of a unit and the figures, once a run
     best = min(timeit.repeat(lambda: spend(account, 2_000), repeat=3, number=1, timer=time.process_time)) / 2_000
     assert best < 50e-6

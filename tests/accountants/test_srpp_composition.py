@@ -61,7 +61,7 @@ def test_slices_and_nothing_are_refused() -> None:
     with pytest.raises(ValueError, match="pass at least one"):
         compose([])
     averaged = SRPPAccountant(SCENARIO, FixedSize(512), 16.0, "ms-ave")
-    with pytest.raises(ValueError, match='notion "rpp" only'):
+    with pytest.raises(ValueError, match="An average over batches"):
         compose([SRPPRun(averaged, 8.0, 10)]).epsilon_at_delta()
 
 
@@ -73,7 +73,7 @@ def test_group_baseline_warns_scales_and_misses_the_secret() -> None:
     epsilon, _ = record.epsilon_at_delta(2.0, 100, 1e-5)
     assert group.epsilon(2.0, 100) == pytest.approx(group.group_size * epsilon)
     noise = group.noise_multiplier(8.0, 100)
-    assert group.epsilon(noise, 100) <= 8.0 < group.epsilon(noise / 1.01, 100)
+    assert group.epsilon(noise, 100) <= 8.0 < group.epsilon(noise / 1.0001, 100)
 
 
 def test_group_baseline_can_be_beaten_by_an_attack_it_does_not_cover() -> None:
@@ -105,5 +105,5 @@ def test_group_baseline_refuses_what_has_no_average() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         group = GroupDPAccountant(SCENARIO, FixedSize(512))
-    with pytest.raises(ValueError, match="must be positive and finite"):
+    with pytest.raises(ValueError, match="positive and finite"):
         group.noise_multiplier(0.0, 1)

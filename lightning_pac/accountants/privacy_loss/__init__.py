@@ -9,7 +9,7 @@ from lightning_pac.accountants.privacy_loss.events import (
     PrivacyEvent,
     event_from_dict,
 )
-from lightning_pac.accountants.privacy_loss.promises import EpsilonDelta, Promise, SuccessBound
+from lightning_pac.accountants.privacy_loss.promises import EpsilonDelta, Promise, SuccessBound, promise_of
 from lightning_pac.accountants.privacy_loss.renyi import opposite_mixtures_divergence
 from lightning_pac.accountants.privacy_loss.running import StepFigures
 
@@ -28,4 +28,5 @@ __all__ = [
     "most_steps",
     "opposite_mixtures_divergence",
     "privacy_curve",
+    "promise_of",
 ]

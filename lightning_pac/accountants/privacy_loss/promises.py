@@ -11,7 +11,7 @@ from typing_extensions import override
 from lightning_pac.accountants.privacy_loss.curves import PrivacyCurve
 from lightning_pac.accountants.privacy_loss.gaussian import mu_for_epsilon, mu_for_success
 
-__all__ = ["EpsilonDelta", "Promise", "SuccessBound"]
+__all__ = ["EpsilonDelta", "Promise", "SuccessBound", "promise_of"]
 
 
 class Promise(ABC):
@@ -140,3 +140,40 @@ class SuccessBound(Promise):
     @override
     def figure(self, curve: PrivacyCurve) -> float:
         return curve.success_bound(self.prior)
+
+
+def promise_of(
+    epsilon: float | None = None,
+    delta: float | None = None,
+    world_success_bound: float | None = None,
+    prior: float = 0.5,
+) -> Promise | None:
+    """The exact promise that these figures state; None where they state none, or epsilon alone.
+
+    Args:
+        epsilon: privacy loss in nats.
+        delta: failure probability that goes with it.
+        world_success_bound: how often a guess of the world may be right.
+        prior: probability of one of the worlds before anything is released; it goes with the bound.
+
+    Raises:
+        ValueError: if two promises are stated, half of one, or one out of range.
+
+    Example:
+        >>> promise_of(epsilon=3.0, delta=1e-5)
+        EpsilonDelta(epsilon=3.0, delta=1e-05)
+    """
+    if world_success_bound is not None:
+        if epsilon is not None or delta is not None:
+            raise ValueError(
+                "world_success_bound is one promise and epsilon with delta another: pass exactly one of them, and the "
+                "other figure is reported."
+            )
+        return SuccessBound(world_success_bound, prior)
+    if prior != 0.5:
+        raise ValueError(f"prior is {prior}, but there is no bound on guessing that it goes with: pass both.")
+    if delta is None:
+        return None
+    if epsilon is None:
+        raise ValueError(f"delta is {delta}, but there is no epsilon that it goes with: pass both.")
+    return EpsilonDelta(epsilon, delta)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Literal, get_args
 
-import numpy as np
-import numpy.typing as npt
 from scipy import optimize
+from typing_extensions import override
 
-from lightning_pac.accountants import bounds, orders
+from lightning_pac.accountants.privacy_loss import EpsilonDelta, Promise, most_steps, promise_of
 from lightning_pac.accountants.srpp.amplified import amplified_step_cost
 from lightning_pac.accountants.srpp.conditions import conditions_of
+from lightning_pac.accountants.srpp.exact import ExactFigures, check_positive
 from lightning_pac.accountants.srpp.running import RunningAccount
 from lightning_pac.accountants.srpp.slices import SliceCoefficients
 from lightning_pac.scenarios import Sampling, TwoWorldScenario, as_stretches
@@ -35,7 +34,7 @@ _METRICS: dict[Notion, str] = {
 
 
 @dataclass(frozen=True)
-class SRPPAccountant:
+class SRPPAccountant(ExactFigures):
     """Account of one SRPP-SGD run (sliced Rényi Pufferfish privacy, section 5; the `rpp` notion is ours).
 
     Gradients are clipped per record to norm c, summed, and get noise `N(0, sigma^2 c^2 I)`; sigma is the noise
@@ -49,6 +48,9 @@ class SRPPAccountant:
 
     Steps are an integer or the steps started in each stretch (see `lightning_pac.scenarios.Sampling`), so that a
     resumed run is charged for its journal.
+
+    Epsilon at a Rényi order is the cheap total, which adds over runs. Everything else is exact (`ExactFigures`): the
+    bound on guessing, (epsilon, delta) and the attacker's trade-off are read from the curve of the run's `events`.
 
     Args:
         scenario: the two worlds, with the number of records bound (`TwoWorldScenario.resolve`) where it matters.
@@ -68,6 +70,10 @@ class SRPPAccountant:
         >>> accountant = SRPPAccountant(scenario, Poisson(rate=512 / 50_000))
         >>> print(f"{accountant.noise_multiplier(epsilon=8.0, num_steps=3906):.2f}")
         6.56
+        >>> print(f"{accountant.noise_multiplier(epsilon=3.0, num_steps=3906, delta=1e-5):.2f}")
+        8.96
+        >>> print(f"{accountant.noise_multiplier_for(world_success_bound=0.6, num_steps=3906):.2f}")
+        12.65
     """
 
     scenario: TwoWorldScenario
@@ -106,19 +112,16 @@ class SRPPAccountant:
         return self.slices is None
 
     @property
+    @override
     def is_mean_square(self) -> bool:
         """Whether the cost is an average over the draw of the batches."""
         return self.notion.startswith("ms-")
 
     @property
+    @override
     def is_amplified(self) -> bool:
         """Whether the secrecy of the draws lowers the cost."""
         return self.notion == "rpp" and self.sampling.is_certified and self.sampling.amplified_rate is not None
-
-    @cached_property
-    def orders(self) -> tuple[float, ...]:
-        """Every order tracked: the stated one and `DEFAULT_ORDERS`."""
-        return tuple(sorted({*orders.DEFAULT_ORDERS, float(self.renyi_order)}))
 
     def squares(self, num_steps: int | Sequence[int]) -> float:
         """The units of a run: `sum_t K_t^2`, worst case or expected."""
@@ -138,7 +141,7 @@ class SRPPAccountant:
         Raises:
             ValueError: if the noise multiplier is not positive.
         """
-        _check_positive("noise_multiplier", noise_multiplier)
+        check_positive("noise_multiplier", noise_multiplier)
         order = self.renyi_order if order is None else order
         return self.aggregate(self.unsliced_epsilon(noise_multiplier, num_steps, order), order)
 
@@ -152,10 +155,12 @@ class SRPPAccountant:
         """
         return self.unit_price(noise_multiplier, order) * self.units(num_steps)
 
+    @override
     def units(self, num_steps: int | Sequence[int]) -> float:
         """The units of a run: its steps where the account is amplified, otherwise their `K_t^2`."""
         return sum(as_stretches(num_steps)) if self.is_amplified else self.squares(num_steps)
 
+    @override
     def unit_price(self, noise_multiplier: float, order: float) -> float:
         """Unsliced cost of one unit, in nats; constant over a run.
 
@@ -170,17 +175,22 @@ class SRPPAccountant:
         price = order * (self.scenario.sensitivity_factor / noise_multiplier) ** 2 / 2
         return price * self.scenario.total_differing**2 if self.is_amplified else price
 
-    def noise_multiplier(self, epsilon: float, num_steps: int | Sequence[int]) -> float:
-        """The least noise at which a run costs no more than `epsilon`, rounded up by at most one part in a million.
+    def noise_multiplier(self, epsilon: float, num_steps: int | Sequence[int], delta: float | None = None) -> float:
+        """The least noise at which a run costs no more than `epsilon`, rounded up by at most a few parts in a million.
 
         Args:
-            epsilon: what the run may cost, in nats at the accountant's order.
+            epsilon: what the run may cost, in nats: with `delta` as (epsilon, delta), otherwise at the accountant's
+                Rényi order.
             num_steps: optimizer steps started, or those of each stretch.
+            delta: failure probability, in (0, 1).
 
         Raises:
-            ValueError: if epsilon is not positive and finite, or there are no steps.
+            ValueError: if epsilon is not positive and finite, delta not in (0, 1), there are no steps, or delta is
+                asked of an average over batches.
         """
-        _check_positive("epsilon", epsilon)
+        if delta is not None:
+            return self.noise_for(EpsilonDelta(epsilon, delta), num_steps)
+        check_positive("epsilon", epsilon)
         squares = self.squares(num_steps)
         if not squares:
             raise ValueError(f"num_steps is {num_steps}, but noise is calibrated for at least one step.")
@@ -191,27 +201,36 @@ class SRPPAccountant:
             high *= 1 + 1e-7 if self.is_amplified else 1 + 1e-15
         return high
 
-    def num_steps(self, noise_multiplier: float, epsilon: float) -> int:
-        """The most steps of an uninterrupted run that cost no more than `epsilon`.
+    def num_steps(
+        self,
+        noise_multiplier: float,
+        epsilon: float | None = None,
+        delta: float | None = None,
+        *,
+        world_success_bound: float | None = None,
+        prior: float = 0.5,
+    ) -> int:
+        """The most steps of an uninterrupted run that keep one promise.
 
         Args:
             noise_multiplier: noise deviation on the sum, in clipping norms.
-            epsilon: what the run may cost, in nats at the accountant's order.
+            epsilon: what the run may cost, in nats: with `delta` as (epsilon, delta), otherwise at the accountant's
+                Rényi order.
+            delta: failure probability, in (0, 1).
+            world_success_bound: how often a guess may be right, in place of epsilon.
+            prior: probability of the first world before anything is released; it goes with the bound.
 
         Raises:
-            ValueError: if epsilon or the noise multiplier is not positive and finite.
+            ValueError: if a number is out of range, not exactly one promise is given, or any number of steps keeps it.
         """
-        _check_positive("epsilon", epsilon)
-        low, high = 0, 1
-        while self.epsilon(noise_multiplier, high) <= epsilon:
-            low, high = high, 2 * high
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self.epsilon(noise_multiplier, middle) <= epsilon:
-                low = middle
-            else:
-                high = middle
-        return low
+        promise = promise_of(epsilon, delta, world_success_bound, prior)
+        if promise is not None:
+            return most_steps(promise, lambda steps: self.events(noise_multiplier, steps))
+        if epsilon is None:
+            raise ValueError("Nothing is promised: pass epsilon, epsilon and delta, or world_success_bound.")
+        check_positive("epsilon", epsilon)
+        limit = epsilon
+        return _most(lambda steps: self.epsilon(noise_multiplier, steps) <= limit)
 
     def step_cost(self, noise_multiplier: float, step: int = 0) -> float:
         """Marginal cost of step number `step` (from 0) of a run.
@@ -223,68 +242,23 @@ class SRPPAccountant:
             return self.epsilon(noise_multiplier, step + 1) - self.epsilon(noise_multiplier, step)
         return self.unit_price(noise_multiplier, self.renyi_order) * (self.units(step + 1) - self.units(step))
 
-    def track(self, noise_multiplier: float, stretches: Sequence[int] = ()) -> RunningAccount[SRPPAccountant]:
+    def track(
+        self,
+        noise_multiplier: float,
+        stretches: Sequence[int] = (),
+        planned_steps: int = 0,
+        promise: Promise | None = None,
+    ) -> RunningAccount[SRPPAccountant]:
         """An account that is charged step by step, from what a journal says was started before.
 
         Args:
             noise_multiplier: noise deviation on the sum, in clipping norms.
             stretches: steps that were started in each stretch of earlier attempts.
+            planned_steps: steps up to which exact figures are computed ahead; more of them are when they are needed.
+            promise: what must be kept, an `EpsilonDelta` or a `SuccessBound`.
         """
-        _check_positive("noise_multiplier", noise_multiplier)
-        return RunningAccount(self, noise_multiplier, stretches)
-
-    def epsilons(
-        self, noise_multiplier: float, num_steps: int | Sequence[int], at: Sequence[float] | None = None
-    ) -> npt.NDArray[np.float64]:
-        """Unsliced cost at each order of a grid (`orders` if left out), shape (len(at),).
-
-        Args:
-            noise_multiplier: noise deviation on the sum, in clipping norms.
-            num_steps: optimizer steps started, or those of each stretch.
-            at: Rényi orders, at least 1.
-        """
-        _check_positive("noise_multiplier", noise_multiplier)
-        grid = self.orders if at is None else at
-        return np.array([self.unsliced_epsilon(noise_multiplier, num_steps, order) for order in grid])
-
-    def world_success_bound(self, noise_multiplier: float, num_steps: int | Sequence[int], prior: float = 0.5) -> float:
-        """Largest success of telling the worlds apart from everything released; see `bounds.world_success_bound`.
-
-        Mean-square notions bound it through the Kullback-Leibler order alone, on average over the batches.
-
-        Args:
-            noise_multiplier: noise deviation on the sum, in clipping norms.
-            num_steps: optimizer steps started, or those of each stretch.
-            prior: probability of the first world before anything is released, in (0, 1).
-        """
-        tracked = self.success_orders
-        return bounds.world_success_bound(tracked, self.epsilons(noise_multiplier, num_steps, tracked), prior)
-
-    @property
-    def success_orders(self) -> tuple[float, ...]:
-        """Orders that bound the adversary's success: Kullback-Leibler where it is exact, alone for `ms`."""
-        if self.is_mean_square:
-            return (1.0,)
-        return self.orders if self.is_amplified else (1.0, *self.orders)
-
-    def epsilon_at_delta(
-        self, noise_multiplier: float, num_steps: int | Sequence[int], delta: float = 1e-5
-    ) -> tuple[float, float]:
-        """Epsilon of an (epsilon, delta) guarantee between the worlds, and the order that gives it.
-
-        For `TwoWorldScenario.differential_privacy()` this is (epsilon, delta)-differential privacy.
-
-        Args:
-            noise_multiplier: noise deviation on the sum, in clipping norms.
-            num_steps: optimizer steps started, or those of each stretch.
-            delta: failure probability, in (0, 1).
-
-        Raises:
-            ValueError: if the notion is not `rpp`.
-        """
-        if self.notion != "rpp":
-            raise ValueError(f'(epsilon, delta) follows from the notion "rpp" only, not from {self.notion!r}.')
-        return orders.epsilon_at_delta(self.orders, self.epsilons(noise_multiplier, num_steps), delta)
+        check_positive("noise_multiplier", noise_multiplier)
+        return RunningAccount(self, noise_multiplier, stretches, planned_steps, promise)
 
     def to_dict(self) -> dict[str, Any]:
         """The declaration of this account in a ledger, as plain values."""
@@ -327,6 +301,11 @@ class SRPPAccountant:
         return math.exp(float(optimize.brentq(excess, lower, upper, xtol=1e-8)))
 
 
-def _check_positive(name: str, value: float) -> None:
-    if not 0 < value < math.inf:
-        raise ValueError(f"{name} is {value}, but must be positive and finite.")
+def _most(is_kept: Callable[[int], bool]) -> int:
+    low, high = 0, 1
+    while is_kept(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if is_kept(middle) else (low, middle)
+    return low

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
-from lightning_pac.accountants import bounds, orders
+from lightning_pac.accountants import bounds
+from lightning_pac.accountants.privacy_loss import PrivacyCurve, PrivacyEvent, privacy_curve
 from lightning_pac.accountants.srpp.accountant import Notion, SRPPAccountant
 from lightning_pac.scenarios import TwoWorldScenario
 
@@ -34,6 +32,16 @@ class SRPPRun:
         """Cost of this run alone, in nats."""
         return self.accountant.epsilon(self.noise_multiplier, self.num_steps)
 
+    @property
+    def divergence(self) -> float:
+        """Kullback-Leibler divergence of this run alone, in nats."""
+        return self.accountant.unsliced_epsilon(self.noise_multiplier, self.num_steps, 1.0)
+
+    @property
+    def events(self) -> tuple[PrivacyEvent, ...]:
+        """Everything this run releases."""
+        return self.accountant.events(self.noise_multiplier, self.num_steps)
+
 
 @dataclass(frozen=True)
 class ComposedRuns:
@@ -58,37 +66,42 @@ class ComposedRuns:
         return sum(run.epsilon for run in self.runs)
 
     def world_success_bound(self, prior: float = 0.5) -> float:
-        """Largest success of an adversary who sees the releases of every run.
+        """Largest success of an adversary who sees the releases of every run, if all were declared beforehand.
 
         Args:
             prior: probability of the first world before anything is released, in (0, 1).
         """
-        tracked = self.runs[0].accountant.success_orders
-        for run in self.runs[1:]:
-            tracked = tuple(order for order in tracked if order in run.accountant.success_orders)
-        return bounds.world_success_bound(tracked, self._epsilons(tracked), prior)
+        if self.runs[0].accountant.is_mean_square:
+            return bounds.world_success_bound([1.0], [sum(run.divergence for run in self.runs)], prior)
+        return self.curve.success_bound(prior)
 
     def epsilon_at_delta(self, delta: float = 1e-5) -> tuple[float, float]:
-        """Epsilon of an (epsilon, delta) guarantee for all runs, and the order that gives it; `rpp` only.
+        """The (epsilon, delta) of all runs, if all were declared beforehand: the least epsilon, and delta.
 
         Args:
             delta: failure probability, in (0, 1).
 
         Raises:
-            ValueError: if the notion is not `rpp`.
+            ValueError: if delta is not in (0, 1), or the notion is an average over batches.
         """
-        accountant = self.runs[0].accountant
-        if accountant.notion != "rpp":
-            raise ValueError(f'(epsilon, delta) follows from the notion "rpp" only, not from {accountant.notion!r}.')
-        return orders.epsilon_at_delta(accountant.orders, self._epsilons(accountant.orders), delta)
+        return self.curve.epsilon(delta), delta
 
-    def _epsilons(self, at: Sequence[float]) -> npt.NDArray[np.float64]:
-        each = [run.accountant.epsilons(run.noise_multiplier, run.num_steps, at) for run in self.runs]
-        return np.asarray(np.sum(each, axis=0))
+    @property
+    def curve(self) -> PrivacyCurve:
+        """The curve of everything that all runs release.
+
+        Raises:
+            ValueError: if the notion is an average over batches.
+        """
+        return privacy_curve([event for run in self.runs for event in run.events])
 
 
 def compose(runs: Sequence[SRPPRun]) -> ComposedRuns:
-    """Add up runs on one dataset, in any adaptive order.
+    """Compose runs on one dataset.
+
+    Epsilon at the Rényi order adds. What is read from the curve holds for runs whose noise and numbers of steps were
+    declared before the first release, whatever their order: a run that is chosen after an earlier outcome can make
+    both together tell more.
 
     Costs add when each holds for every coupled pair of datasets under *one common coupling* of the two worlds, as the
     path-wise, mean-square and amplified costs of one scenario do. They do not add in general, whatever Theorem 5.8 of

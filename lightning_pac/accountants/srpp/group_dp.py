@@ -63,7 +63,7 @@ class GroupDPAccountant:
         return self.group_size * epsilon
 
     def noise_multiplier(self, epsilon: float, num_steps: int) -> float:
-        """The least noise at which the group's epsilon is at most `epsilon`, to one part in a thousand.
+        """The least noise at which the group's epsilon is at most `epsilon`.
 
         Args:
             epsilon: the group's epsilon at `delta`.
@@ -72,18 +72,7 @@ class GroupDPAccountant:
         Raises:
             ValueError: if epsilon is not positive.
         """
-        if not 0 < epsilon < math.inf:
-            raise ValueError(f"epsilon is {epsilon}, but must be positive and finite.")
-        low, high = 0.0, 1.0
-        while self.epsilon(high, num_steps) > epsilon:
-            low, high = high, 2 * high
-        while high - low > 1e-3 * high:
-            middle = (low + high) / 2
-            if self.epsilon(middle, num_steps) > epsilon:
-                low = middle
-            else:
-                high = middle
-        return high
+        return self._dp_sgd.noise_multiplier(epsilon / self.group_size, num_steps, self.delta)
 
     @property
     def _dp_sgd(self) -> SRPPAccountant:

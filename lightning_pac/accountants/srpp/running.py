@@ -6,14 +6,20 @@ import math
 from collections.abc import Sequence
 from typing import Generic, Protocol, TypeVar
 
-import numpy as np
-
 from lightning_pac._mutex import Mutex
-from lightning_pac.accountants import bounds
+from lightning_pac.accountants.privacy_loss import (
+    EpsilonDelta,
+    PrivacyEvent,
+    Promise,
+    StepFigures,
+    SuccessBound,
+    privacy_curve,
+)
 
 __all__ = ["RunningAccount"]
 
-_REFRESH_GROWTH = 1.1
+_DELTA = 1e-5
+_PARTS = 32**2
 
 
 class _Terms(Protocol):
@@ -22,10 +28,14 @@ class _Terms(Protocol):
     @property
     def renyi_order(self) -> float: ...
     @property
-    def success_orders(self) -> tuple[float, ...]: ...
+    def is_amplified(self) -> bool: ...
+    @property
+    def is_mean_square(self) -> bool: ...
     def units(self, num_steps: int | Sequence[int]) -> float: ...
     def unit_price(self, noise_multiplier: float, order: float) -> float: ...
     def aggregate(self, cost: float, order: float | None = None) -> float: ...
+    def events_of_units(self, noise_multiplier: float, units: float) -> tuple[PrivacyEvent, ...]: ...
+    def success_of_units(self, noise_multiplier: float, units: float, prior: float = 0.5) -> float: ...
 
 
 _TermsT = TypeVar("_TermsT", bound=_Terms)
@@ -35,13 +45,16 @@ class RunningAccount(Generic[_TermsT]):
     """The cost of a run while it is going on, cheap enough to read at every step.
 
     The price of a unit is computed once; a step only counts. The account equals `SRPPAccountant.epsilon` of the same
-    stretches exactly.
+    stretches exactly. The bound on guessing and epsilon at delta are those of the next of a few runs that were computed
+    ahead: upper bounds, and exact after the planned steps.
 
     Args:
         accountant: the account's terms, an `SRPPAccountant`.
         noise_multiplier: noise deviation on the sum, in clipping norms.
         stretches: steps started before, by stretch (see `lightning_pac.scenarios.Sampling`). The next step continues
             the last stretch unless `begin_stretch` is called first.
+        planned_steps: steps, earlier ones included, up to which exact figures are computed ahead.
+        promise: what must be kept; it also says for which delta and which prior the figures are.
 
     Example:
         >>> from lightning_pac.accountants import SRPPAccountant
@@ -55,7 +68,14 @@ class RunningAccount(Generic[_TermsT]):
         (0.78125, (2, 1))
     """
 
-    def __init__(self, accountant: _TermsT, noise_multiplier: float, stretches: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        accountant: _TermsT,
+        noise_multiplier: float,
+        stretches: Sequence[int] = (),
+        planned_steps: int = 0,
+        promise: Promise | None = None,
+    ) -> None:
         self.accountant = accountant
         self.noise_multiplier = float(noise_multiplier)
         self._closed = [int(steps) for steps in stretches[:-1]]
@@ -64,8 +84,14 @@ class RunningAccount(Generic[_TermsT]):
         self._open_units = accountant.units(self._open)
         self._next_units = accountant.units(self._open + 1)
         self._price = accountant.unit_price(self.noise_multiplier, accountant.renyi_order)
-        self._tangent: tuple[float, float, float, float] | None = None
         self._mutex = Mutex()
+        self.promise = promise
+        self.delta = promise.delta if isinstance(promise, EpsilonDelta) else _DELTA
+        self.prior = promise.prior if isinstance(promise, SuccessBound) else 0.5
+        planned_open = max(planned_steps - sum(self._closed), self._open + 1)
+        self._horizon = self._closed_units + accountant.units(planned_open)
+        self._figures: StepFigures | None = None
+        self._kept_units: float | None = None
 
     @property
     def stretches(self) -> tuple[int, ...]:
@@ -115,23 +141,73 @@ class RunningAccount(Generic[_TermsT]):
                 self._open, self._open_units, self._next_units = 0, 0, self.accountant.units(1)
 
     def world_success_bound(self) -> float:
-        """Largest success of telling the worlds apart so far, at prior 1/2.
+        """Largest success of telling the worlds apart so far, or a little more, at the `prior`."""
+        with self._mutex:
+            figures, part = self._look_up()
+        return figures.success_bound(part)
 
-        Any single order gives a bound; the best one moves slowly, so it is looked up again only when the account has
-        grown by a tenth. The number is at most slightly above `SRPPAccountant.world_success_bound`.
-        """
+    def epsilon_at_delta(self) -> float:
+        """Epsilon that goes with `delta` so far, or a little more; infinite where batches are averaged over."""
+        with self._mutex:
+            figures, part = self._look_up()
+        return figures.epsilon(part)
+
+    def next_keeps_promise(self) -> bool:
+        """Whether the promise, if there is one, is kept after the next step as well."""
+        if self.promise is None:
+            return True
+        with self._mutex:
+            units = self._closed_units + self._next_units
+            if units > self._horizon:
+                self._extend(units)
+            if self._kept_units is None:
+                self._kept_units = self._most_units(self.promise)
+            return units <= self._kept_units
+
+    def _look_up(self) -> tuple[StepFigures, int]:
         units = self._closed_units + self._open_units
-        if not units:
-            return 0.5
-        if self._tangent is None or units > _REFRESH_GROWTH * self._tangent[0]:
-            orders = self.accountant.success_orders
-            prices = np.array([self.accountant.unit_price(self.noise_multiplier, order) for order in orders])
-            logits = bounds.largest_symmetric_logit(np.array(orders), prices * units)
-            best = int(np.argmin(logits))
-            self._tangent = (units, orders[best], float(prices[best]), float(logits[best]))
-        _, order, price, logit = self._tangent
-        logit = bounds.raise_symmetric_logit(order, price * units, logit)
-        return 1 / (1 + math.exp(-logit))
+        if units > self._horizon:
+            self._extend(units)
+        if self._figures is None:
+            self._figures = self._compute_figures()
+        part = math.ceil(units / self._horizon * _PARTS * (1 + 1e-12)) if units else 0
+        return self._figures, min(_PARTS, part)
+
+    def _extend(self, units: float) -> None:
+        """Plan for more: a run was continued, or replays steps."""
+        self._horizon = 2 * units
+        self._figures = self._kept_units = None
+
+    def _compute_figures(self) -> StepFigures:
+        """Figures of parts of the planned units."""
+        accountant, noise = self.accountant, self.noise_multiplier
+
+        def units(part: int) -> float:
+            return (
+                math.ceil(self._horizon * part / _PARTS) if accountant.is_amplified else self._horizon * part / _PARTS
+            )
+
+        if not accountant.is_mean_square:
+            return StepFigures.of(
+                lambda part: accountant.events_of_units(noise, units(part)), _PARTS, self.delta, self.prior
+            )
+        parts = tuple(i * i for i in range(math.isqrt(_PARTS) + 1))
+        bounds = tuple(accountant.success_of_units(noise, units(part), self.prior) for part in parts)
+        return StepFigures(parts, (math.inf,) * len(parts), bounds)
+
+    def _most_units(self, promise: Promise) -> float:
+        """The most of the planned units that keep a promise."""
+
+        def is_kept(units: float) -> bool:
+            return promise.is_kept_by(privacy_curve(self.accountant.events_of_units(self.noise_multiplier, units)))
+
+        if is_kept(self._horizon):
+            return self._horizon
+        low, high = 0.0, self._horizon
+        while high - low > (0.5 if self.accountant.is_amplified else 1e-9 * high):
+            middle = (low + high) / 2
+            low, high = (middle, high) if is_kept(middle) else (low, middle)
+        return low
 
     def _epsilon_of(self, units: float) -> float:
         return self.accountant.aggregate(self._price * units)

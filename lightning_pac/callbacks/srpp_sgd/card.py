@@ -9,8 +9,6 @@ from lightning_pac.scenarios import TwoWorldScenario
 
 __all__ = ["make_card", "save_card"]
 
-DELTA = 1e-5
-
 
 def make_card(run: PrivateRun) -> PrivacyCard:
     """The guarantees of the run after the steps it has started, for people and for programs."""
@@ -44,13 +42,13 @@ def make_card(run: PrivateRun) -> PrivacyCard:
             )
         )
     elif journal.num_steps:
-        epsilon, order = accountant.epsilon_at_delta(running.noise_multiplier, list(running.stretches), DELTA)
+        epsilon, delta = accountant.epsilon_at_delta(running.noise_multiplier, list(running.stretches), running.delta)
         guarantees.append(
             Guarantee(
                 "epsilon_at_delta",
                 epsilon,
                 "nats",
-                f"(epsilon, delta) between the two worlds at delta = {DELTA:g} (order {order:g}).",
+                f"(epsilon, delta) between the two worlds at delta = {delta:g}.",
             )
         )
     conditions = [

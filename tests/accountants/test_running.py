@@ -51,8 +51,9 @@ def test_success_of_a_running_account_is_a_bound_and_a_close_one(sampling: Sampl
         running, epsilon = account.world_success_bound(), account.epsilon_at_delta()
         if step % 97 == 1:
             exact = accountant.world_success_bound(30.0, step)
-            soon = math.ceil((math.sqrt(step) + math.sqrt(2_000) / 32) ** 2) + 79  # the next figure, or the pass's end
-            assert exact * (1 - 1e-9) <= running <= accountant.world_success_bound(30.0, soon)
+            # Figures are computed after parts of the units whose roots are even.
+            soon = math.ceil((math.sqrt(accountant.units(step)) + math.sqrt(accountant.units(2_000)) / 31) ** 2)
+            assert exact * (1 - 1e-9) <= running <= accountant.success_of_units(30.0, soon) + 1e-9
             if not accountant.is_mean_square:
                 assert accountant.epsilon_at_delta(30.0, step)[0] * (1 - 1e-9) <= epsilon
     assert account.world_success_bound() == pytest.approx(last, rel=1e-9)

@@ -319,3 +319,73 @@ class KeepsData(Classifier):
 def test_hyperparameters_that_hold_records_are_refused(data: Any, tmp_path: Path) -> None:
     with pytest.raises(MisconfigurationException, match="'data' of KeepsData holds records or a tensor"):
         make_trainer(tmp_path, make_private()).fit(KeepsData(data), make_loader())
+
+
+class CentresOnTheWay(Classifier):
+    """In the one transfer hook that a Trainer also calls without an accelerator."""
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        return batch[0] - batch[0].mean(0), batch[1]
+
+
+class TakesItsRateFromTheLoss(Classifier):
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        loss = super().training_step(batch, batch_idx)
+        self.seen = float(loss.detach())
+        return loss
+
+    def on_before_zero_grad(self, optimizer: torch.optim.Optimizer) -> None:
+        optimizer.param_groups[0]["lr"] = self.seen
+
+
+class TrainsABuffer(Classifier):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.ones(6, requires_grad=True))
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        return super().training_step((batch[0] * self.scale, batch[1]), batch_idx)
+
+
+class TrainsAnAttribute(TrainsABuffer):
+    def __init__(self) -> None:
+        Classifier.__init__(self)
+        self.network.scale = self.scale = torch.ones(6, requires_grad=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (CentresOnTheWay, "couples the records of a batch"),
+        (TakesItsRateFromTheLoss, "'settings of the optimizer' of TakesItsRateFromTheLoss takes up private records"),
+        (TrainsABuffer, "The tensor 'scale' requires a gradient and is no parameter"),
+        (TrainsAnAttribute, r"The tensor '(network\.)?scale' requires a gradient and is no parameter"),
+    ],
+)
+def test_hooks_and_tensors_with_raw_values_are_refused(kind: type[Classifier], message: str, tmp_path: Path) -> None:
+    with pytest.raises(MisconfigurationException, match=message):
+        make_trainer(tmp_path, make_private()).fit(kind(), make_loader())
+
+
+class LeavesOut(Classifier):
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
+        return -1 if batch[0].abs().max() > 5 else None
+
+
+def test_a_batch_that_its_records_leave_out_is_not_passed_over_in_silence(tmp_path: Path) -> None:
+    data = make_data()
+    data.tensors[0][25] = 8.0
+    with pytest.warns(UserWarning, match="on_train_batch_start ended an epoch early"):
+        make_trainer(tmp_path, make_private()).fit(LeavesOut(), DataLoader(data, batch_size=10))
+
+
+class StopsByTheLoss(Classifier):
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        if batch_idx == 2:
+            self.trainer.should_stop = True
+        return super().training_step(batch, batch_idx)
+
+
+def test_an_early_end_is_not_silent(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="trainer.should_stop ended this run early"):
+        make_trainer(tmp_path, make_private()).fit(StopsByTheLoss(), make_loader())

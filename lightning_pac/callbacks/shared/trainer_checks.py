@@ -107,6 +107,11 @@ def check_model(pl_module: pl.LightningModule, dataloader: Any = None, datamodul
         if parameter.requires_grad:
             refuse_gradient_hook(name, parameter._backward_hooks)
             refuse_gradient_hook(name, parameter._post_accumulate_grad_hooks)
+    for name in _other_leaves(pl_module):
+        raise MisconfigurationException(
+            f"The tensor {name!r} requires a gradient and is no parameter, so that it would be handed the raw gradient "
+            "of every batch: make it an nn.Parameter, or detach it."
+        )
     try:
         refuse_mixing_layers(pl_module)
     except ValueError as error:
@@ -240,6 +245,14 @@ def _mixing_transforms(*roots: Any) -> Iterator[tuple[str, Any]]:
         for candidate in candidates:
             if {kind.__name__ for kind in type(candidate).__mro__} & MIXING_TRANSFORMS:
                 yield type(root).__name__, candidate
+
+
+def _other_leaves(pl_module: pl.LightningModule) -> Iterator[str]:
+    """Names of buffers and plain attributes that backward would give a gradient to."""
+    for prefix, module in pl_module.named_modules():
+        for name, value in {**module._buffers, **vars(module)}.items():
+            if isinstance(value, torch.Tensor) and value.is_leaf and value.requires_grad:
+                yield f"{prefix}.{name}".lstrip(".")
 
 
 def _holds_data(value: Any) -> bool:

@@ -7,7 +7,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from lightning_pac.callbacks.srpp_sgd.run import PrivateRun
 
-__all__ = ["announce_end", "announce_start", "warn_of_raw_values"]
+__all__ = ["announce_end", "announce_start", "warn_of_early_end", "warn_of_raw_values"]
 
 HOPELESS_RATIO = 1 / 100
 
@@ -48,6 +48,14 @@ def warn_of_raw_values(names: Sequence[str]) -> None:
             f"Values of private data leave this run without noise: {', '.join(names)}. The guarantee covers neither "
             "them nor what is chosen by them: log them where the data may be seen, or monitor public data."
         )
+
+
+def warn_of_early_end(cause: str, what: str) -> None:
+    """Say that something else ended a run or an epoch, and when the guarantee does not cover that."""
+    rank_zero_warn(
+        f"{cause} ended {what} early, and the guarantee does not cover when that happens if private records or their "
+        "loss decide it: let a number of steps, the time or metrics of public data decide it."
+    )
 
 
 def announce_end(run: PrivateRun) -> None:

@@ -21,7 +21,12 @@ from lightning_pac.callbacks.shared import (
     check_trainer,
     monitored_names,
 )
-from lightning_pac.callbacks.srpp_sgd.announcements import announce_end, announce_start, warn_of_raw_values
+from lightning_pac.callbacks.srpp_sgd.announcements import (
+    announce_end,
+    announce_start,
+    warn_of_early_end,
+    warn_of_raw_values,
+)
 from lightning_pac.callbacks.srpp_sgd.arguments import RunArguments
 from lightning_pac.callbacks.srpp_sgd.card import make_card, save_card
 from lightning_pac.callbacks.srpp_sgd.hidden_randomness import HiddenRandomness
@@ -246,8 +251,15 @@ class SRPPSGD(TrainerCallback):
             self._stop(trainer, run)
 
     @override
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self._running().left_out_batch:
+            warn_of_early_end("on_train_batch_start", "an epoch")
+
+    @override
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         run = self._running()
+        if trainer.should_stop and not run.exhausted:
+            warn_of_early_end("trainer.should_stop", "this run")
         announce_end(run)
         save_card(make_card(run), trainer, self._log_dir)
 

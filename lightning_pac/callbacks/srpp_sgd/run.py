@@ -269,8 +269,13 @@ class PrivateRun:
                     "all parameters in configure_optimizers."
                 )
 
+    @property
+    def left_out_batch(self) -> bool:
+        """Whether the batch that began last has records and gave no gradient."""
+        return self._awaiting_gradient
+
     def _check_gradient_was_added(self) -> None:
-        if self._awaiting_gradient:
+        if self.left_out_batch:
             raise PrivacyViolationError(
                 "training_step returned no loss for a batch with records, so that whether a batch is skipped depends "
                 "on its records: return a loss for every batch."

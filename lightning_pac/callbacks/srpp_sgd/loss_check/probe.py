@@ -83,6 +83,7 @@ class Probe:
             with suppress(Exception):
                 torch.autograd.grad(loss, [p for p in self.model.parameters() if p.requires_grad], allow_unused=True)
             around: list[tuple[str, tuple[Any, ...]]] = [
+                ("on_before_zero_grad", (self.optimizer,)),
                 ("on_after_backward", ()),
                 ("on_before_optimizer_step", (self.optimizer,)),
                 ("on_train_batch_end", (output, batch, 0)),
@@ -190,10 +191,15 @@ class _TrainerView:
 
 def _collate(records: list[Any], collate_fn: Callable[[list[Any]], Any], hooks: list[Any]) -> Any:
     batch = apply_to_collection(collate_fn(records), Tensor, lambda t: t.float() if t.is_floating_point() else t)
-    for name in ("on_before_batch_transfer", "on_after_batch_transfer"):
+    transfer: list[tuple[str, tuple[Any, ...]]] = [
+        ("on_before_batch_transfer", ()),
+        ("transfer_batch_to_device", (torch.device("cpu"),)),
+        ("on_after_batch_transfer", ()),
+    ]
+    for name, arguments in transfer:
         source = next((hook for hook in hooks if is_overridden(name, hook)), None)
         if source is not None:
-            batch = getattr(source, name)(batch, 0)
+            batch = getattr(source, name)(batch, *arguments, 0)
     return batch
 
 

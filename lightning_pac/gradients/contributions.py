@@ -7,13 +7,17 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from lightning_pac.gradients.arithmetic import squared_norm_of_sum
+from lightning_pac.gradients.arithmetic import accumulate, squared_norm_of_sum, squared_norms, widest_type
 
-__all__ = ["Contribution", "Contributions", "Dense", "OuterProduct", "PositionOuterProducts", "Rows"]
-
-# Rows up to this length have norms to half a part in a million.
-_LONGEST = 2048
-_BLOCK = 512
+__all__ = [
+    "Contribution",
+    "Contributions",
+    "Dense",
+    "OuterProduct",
+    "PositionOuterProducts",
+    "Rows",
+    "squares_of_grams",
+]
 
 
 class Contribution(ABC):
@@ -24,11 +28,14 @@ class Contribution(ABC):
 
     @abstractmethod
     def squares(self) -> Tensor:
-        """Squared norm of each example's gradient, shape (n,)."""
+        """Squared norm of each example's gradient, shape (n,), float64, at most a share 2^-14 too small."""
 
     @abstractmethod
     def weighted_sum(self, weights: Tensor, out: Tensor) -> None:
-        """Write the sum of gradients, example i times `weights[i]`, into `out` of the parameter's shape."""
+        """Write the sum of gradients, example i times `weights[i]`, into `out` of the parameter's shape.
+
+        With weights that clip, one example changes the result by no more than `arithmetic.ROUNDING` says.
+        """
 
     @abstractmethod
     def dense(self) -> Tensor:
@@ -51,11 +58,12 @@ class Dense(Contribution):
 
     @override
     def squares(self) -> Tensor:
-        return _squared_norms(self._gradients.flatten(1))
+        return squared_norms(self._gradients.flatten(1))
 
     @override
     def weighted_sum(self, weights: Tensor, out: Tensor) -> None:
-        torch.mv(self._gradients.flatten(1).t(), weights, out=out.view(-1))
+        flat = self._gradients.flatten(1)
+        accumulate(out.view(-1), len(flat), 1, lambda rows, part: torch.mv(flat[rows].t(), weights[rows], out=part))
 
     @override
     def dense(self) -> Tensor:
@@ -82,13 +90,11 @@ class OuterProduct(Contribution):
 
     @override
     def squares(self) -> Tensor:
-        # A factor may fall below the smallest float and still matter beside a large one.
-        smallest = torch.finfo(torch.float32).tiny
-        return (_squared_norms(self._inputs) + smallest) * (_squared_norms(self._output_gradients) + smallest)
+        return squared_norms(self._inputs) * squared_norms(self._output_gradients)
 
     @override
     def weighted_sum(self, weights: Tensor, out: Tensor) -> None:
-        torch.mm((self._output_gradients * weights[:, None]).t(), self._inputs, out=out)
+        _add_up_products(out, self._output_gradients * weights[:, None], self._inputs, len(weights), 1)
 
     @override
     def dense(self) -> Tensor:
@@ -116,15 +122,15 @@ class PositionOuterProducts(Contribution):
 
     @override
     def squares(self) -> Tensor:
-        gram = self._inputs @ self._inputs.mT
-        gram.mul_(self._output_gradients @ self._output_gradients.mT)
-        sizes = gram.diagonal(dim1=1, dim2=2).clamp(min=0.0).sqrt().sum(1)
-        return squared_norm_of_sum(gram.sum((1, 2)), sizes)
+        width = self._inputs.shape[2] + self._output_gradients.shape[2]
+        return squares_of_grams(
+            self._inputs @ self._inputs.mT, self._output_gradients @ self._output_gradients.mT, width
+        )
 
     @override
     def weighted_sum(self, weights: Tensor, out: Tensor) -> None:
         weighted = (self._output_gradients * weights[:, None, None]).flatten(0, 1)
-        torch.mm(weighted.t(), self._inputs.flatten(0, 1), out=out)
+        _add_up_products(out, weighted, self._inputs.flatten(0, 1), *self._inputs.shape[:2])
 
     @override
     def dense(self) -> Tensor:
@@ -149,26 +155,30 @@ class Rows(Contribution):
 
     def __init__(self, num_examples: int, num_rows: int, examples: Tensor, rows: Tensor, gradients: Tensor) -> None:
         self._num_examples, self._num_rows = num_examples, num_rows
-        self._examples, self._rows, self._gradients = examples, rows, gradients.float()
+        # An example's touches of one row are added up before anything else sees them, so that none can cancel later.
+        keys, place = torch.unique(examples * num_rows + rows, return_inverse=True)
+        self._examples, self._rows = keys // num_rows, keys % num_rows
+        self._gradients = gradients.new_zeros(keys.numel(), gradients.shape[1], dtype=torch.float32)
+        self._gradients.index_add_(0, place, gradients.float())
 
     @override
     def squares(self) -> Tensor:
-        keys, place = torch.unique(self._examples * self._num_rows + self._rows, return_inverse=True)
-        merged = self._gradients.new_zeros(keys.numel(), self._gradients.shape[1])
-        merged.index_add_(0, place, self._gradients)
-        totals = self._gradients.new_zeros(self._num_examples)
-        squares = totals.index_add(0, keys // self._num_rows, merged.square().sum(1))
-        sizes = totals.index_add(0, self._examples, torch.linalg.vector_norm(self._gradients, dim=1))
-        return squared_norm_of_sum(squares, sizes)
+        totals = self._gradients.new_zeros(self._num_examples, dtype=widest_type(self._gradients.device))
+        return totals.index_add_(0, self._examples, squared_norms(self._gradients))
 
     @override
     def weighted_sum(self, weights: Tensor, out: Tensor) -> None:
-        out.zero_().index_add_(0, self._rows, self._gradients * weights[self._examples, None])
+        # In float64: a row that many examples touch is added up one by one, on a GPU in any order.
+        touched, place = torch.unique(self._rows, return_inverse=True)
+        wide = widest_type(out.device)
+        totals = self._gradients.new_zeros(touched.numel(), self._gradients.shape[1], dtype=wide)
+        totals.index_add_(0, place, self._gradients.to(wide) * weights.to(wide)[self._examples, None])
+        out.zero_()[touched] = totals.float()
 
     @override
     def dense(self) -> Tensor:
         table = self._gradients.new_zeros(self._num_examples * self._num_rows, self._gradients.shape[1])
-        table.index_add_(0, self._examples * self._num_rows + self._rows, self._gradients)
+        table[self._examples * self._num_rows + self._rows] = self._gradients
         return table.view(self._num_examples, self._num_rows, -1)
 
     @override
@@ -176,11 +186,21 @@ class Rows(Contribution):
         self._gradients = self._gradients.masked_fill(excluded[self._examples, None], 0.0)
 
 
-def _squared_norms(rows: Tensor) -> Tensor:
-    """Squared norms of rows, of long ones block by block: torch adds them up one by one, and loses 1e-3 of 10^6."""
-    whole = rows.shape[1] - rows.shape[1] % _BLOCK if rows.shape[1] > _LONGEST else 0
-    rest: Tensor = torch.linalg.vector_norm(rows[:, whole:], dim=1).square()
-    if not whole:
-        return rest
-    blocks: Tensor = torch.linalg.vector_norm(rows[:, :whole].view(len(rows), whole // _BLOCK, _BLOCK), dim=2)
-    return rest + blocks.square().sum(1)
+def squares_of_grams(inputs: Tensor, output_gradients: Tensor, width: int) -> Tensor:
+    """Squared norms from the Gram matrices of both factors of T outer products.
+
+    Args:
+        inputs: Shape (n, T, T).
+        output_gradients: Shape (n, T, T); it is overwritten.
+        width: What the entries of the two were summed over, in all.
+    """
+    smallest = torch.finfo(torch.float32).tiny
+    lengths = [(gram.diagonal(dim1=1, dim2=2).clamp(min=0.0) + smallest).sqrt() for gram in (inputs, output_gradients)]
+    wide = widest_type(inputs.device)
+    sizes = (lengths[0].to(wide) * lengths[1]).sum(1)
+    squares = output_gradients.mul_(inputs).sum((1, 2), dtype=wide)
+    return squared_norm_of_sum(squares, sizes, width, inputs.shape[1])
+
+
+def _add_up_products(out: Tensor, left: Tensor, right: Tensor, num_records: int, terms: int) -> None:
+    accumulate(out, num_records, terms, lambda rows, part: torch.mm(left[rows].t(), right[rows], out=part))

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from lightning_pac.gradients.engine import GradientEngine, flat_sum
+from lightning_pac.gradients.contract import GradientEngine, flat_sum
 
 __all__ = ["coupling_error"]
 

@@ -1,65 +1,13 @@
-"""The contract of a gradient engine: per-example gradients go in, only their clipped sum comes out."""
+"""The engines by name."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
 from typing import Literal
 
-import torch
-from torch import Tensor, nn
+from lightning_pac.gradients.contract import GradientEngine, block_index, clip_factors, flat_sum
+from lightning_pac.gradients.one_backward import OneBackwardEngine
 
 __all__ = ["GradientEngine", "block_index", "clip_factors", "flat_sum", "make_engine"]
 
 EngineName = Literal["auto", "one_backward", "opacus"]
-
-# Norms carry float32 rounding; clipping to a hair less than the bound keeps every clipped norm within it.
-_CLIP_SLACK = 1.0 - 2e-6
-
-
-class GradientEngine(ABC):
-    """Turns backward passes into sums of clipped per-example gradients, without letting a raw gradient out.
-
-    The order of calls is `attach` once, then for every microbatch an ordinary forward and backward pass of a loss that
-    is the *mean* over its n records and one `clipped_sum`, and `detach` at the end. While an engine is attached, the
-    `grad` of a trainable parameter is empty after every backward pass.
-    """
-
-    @abstractmethod
-    def attach(self, module: nn.Module, blocks: Mapping[str, Sequence[str]] | None = None) -> None:
-        """Hook into `module` and everything below it.
-
-        Args:
-            module: The module to be trained; it is neither wrapped nor renamed.
-            blocks: Names of parameters for each block that is clipped on its own. Each trainable parameter belongs to
-                exactly one. None is one block of all.
-
-        Raises:
-            ValueError: The module has no trainable parameter, a layer that mixes examples, or blocks that do not
-                partition the trainable parameters.
-        """
-
-    @abstractmethod
-    def clipped_sum(
-        self, max_grad_norm: float | Sequence[float], scale: float = 1.0, num_records: int | None = None
-    ) -> tuple[list[Tensor], Tensor]:
-        r"""Clip the gradients of the last microbatch and forget them.
-
-        With $g_i$ the gradient of record i's share of the loss, the record's gradient is `n * scale` times it, and the
-        sum is $\sum_i g_i \min(1, C / \lVert g_i \rVert)$. A record with a gradient that is not finite counts as zero.
-
-        Args:
-            max_grad_norm: C, one for all blocks or one for each.
-            scale: Undoes a division of the loss, by the number of accumulated microbatches for example.
-            num_records: Only the first rows of the microbatch are records, the others dummies, whose gradients count as
-                exactly zero; None for no dummies.
-
-        Returns:
-            The sums in float32, in the order of the parameters that were trainable at `attach`, and the norms before
-            clipping, shape (n, number of blocks); a record that counts as zero has norm zero.
-        """
-
-    @abstractmethod
-    def detach(self) -> None:
-        """Remove every hook and leave the module as it was before `attach`."""
 
 
 def make_engine(name: EngineName = "auto") -> GradientEngine:
@@ -73,8 +21,9 @@ def make_engine(name: EngineName = "auto") -> GradientEngine:
         ValueError: If there is no engine of that name.
 
     Example:
+        >>> import torch
         >>> engine = make_engine("auto")
-        >>> linear = nn.Linear(3, 2)
+        >>> linear = torch.nn.Linear(3, 2)
         >>> engine.attach(linear)
         >>> linear(torch.ones(5, 3)).sum(1).mean().backward()
         >>> sums, norms = engine.clipped_sum(max_grad_norm=1.0)
@@ -85,81 +34,9 @@ def make_engine(name: EngineName = "auto") -> GradientEngine:
         >>> engine.detach()
     """
     if name in ("auto", "one_backward"):
-        from lightning_pac.gradients.one_backward import OneBackwardEngine
-
         return OneBackwardEngine()
     if name == "opacus":
         from lightning_pac.gradients.opacus_engine import OpacusEngine
 
         return OpacusEngine()
     raise ValueError(f"There is no gradient engine {name!r}: choose auto, one_backward or opacus.")
-
-
-def flat_sum(sums: Sequence[Tensor]) -> Tensor:
-    """The sums as one vector: without a copy where they lie side by side in one buffer, as those of an engine do.
-
-    Args:
-        sums: Tensors of one type on one device, as `clipped_sum` returns them.
-
-    Example:
-        >>> buffer = torch.arange(5.0)
-        >>> flat_sum([buffer[:2], buffer[2:]]).data_ptr() == buffer.data_ptr()
-        True
-    """
-    first = sums[0]
-    storage, size = first.untyped_storage().data_ptr(), 0
-    for total in sums:
-        beside = (
-            total.untyped_storage().data_ptr() == storage and total.storage_offset() == first.storage_offset() + size
-        )
-        if not beside or not total.is_contiguous() or total.dtype != first.dtype:
-            return torch.cat([part.reshape(-1) for part in sums])
-        size += total.numel()
-    return first.as_strided((size,), (1,), first.storage_offset())
-
-
-def trainable_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
-    """Trainable parameters by name, or a `ValueError` if there are none."""
-    parameters = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
-    if not parameters:
-        raise ValueError(f"{type(module).__name__} has no trainable parameter; unfreeze what is to be trained.")
-    return parameters
-
-
-def block_index(names: Sequence[str], blocks: Mapping[str, Sequence[str]] | None) -> list[int]:
-    """Number of the block of each trainable parameter, after checking that the blocks partition them."""
-    if blocks is None:
-        return [0] * len(names)
-    owner: dict[str, int] = {}
-    for index, (block, members) in enumerate(blocks.items()):
-        for name in members:
-            if name in owner:
-                raise ValueError(f"The parameter {name!r} is in more than one block; leave it in one.")
-            if name not in names:
-                raise ValueError(f"Block {block!r} names {name!r}, which is no trainable parameter of the module.")
-            owner[name] = index
-    missing = [name for name in names if name not in owner]
-    if missing:
-        raise ValueError(f"The parameter {missing[0]!r} is trainable but in no block; add it to one or freeze it.")
-    return [owner[name] for name in names]
-
-
-def clip_factors(norms: Tensor, max_grad_norm: float | Sequence[float]) -> tuple[Tensor, Tensor]:
-    """Factors that clip each record in each block, and the norms with those of non-finite records set to zero.
-
-    Args:
-        norms: Per-example norms, shape (n, K), float32.
-        max_grad_norm: One bound for all blocks or K of them.
-
-    Returns:
-        Two tensors of shape (n, K). A record that is not finite in any block has factor zero in all.
-    """
-    bounds = [max_grad_norm] * norms.shape[1] if isinstance(max_grad_norm, int | float) else list(max_grad_norm)
-    if len(bounds) != norms.shape[1]:
-        raise ValueError(f"max_grad_norm has {len(bounds)} values for {norms.shape[1]} blocks; give one or as many.")
-    if not all(bound > 0 for bound in bounds):
-        raise ValueError(f"max_grad_norm must be positive, got {max_grad_norm!r}.")
-    finite = norms.isfinite().all(dim=1, keepdim=True)
-    limit = torch.tensor(bounds, dtype=norms.dtype, device=norms.device)
-    factors = torch.where(finite, (limit * _CLIP_SLACK / norms).clamp(max=1.0), 0.0)
-    return factors, torch.where(finite, norms, 0.0)

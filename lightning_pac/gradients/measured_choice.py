@@ -69,7 +69,7 @@ def _seconds(build: Callable[[], Contribution], out_shape: torch.Size) -> float:
     clock = time.thread_time if torch.get_num_threads() == 1 and not torch.cuda.is_available() else time.perf_counter
     start = clock()
     contribution = build()
-    squares = contribution.squares()
+    squares = contribution.squares().float()
     contribution.weighted_sum(squares, squares.new_empty(out_shape))
     if squares.is_cuda:
         torch.cuda.synchronize(squares.device)

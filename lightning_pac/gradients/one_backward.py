@@ -8,13 +8,12 @@ from torch.utils.hooks import RemovableHandle
 from typing_extensions import override
 
 from lightning_pac.exceptions import PrivacyViolationError
-from lightning_pac.gradients.arithmetic import ieee_float32
+from lightning_pac.gradients.arithmetic import ieee_float32, widest_type
+from lightning_pac.gradients.contract import GradientEngine, block_index, clip_factors, trainable_parameters
 from lightning_pac.gradients.contributions import Contribution, Dense
-from lightning_pac.gradients.engine import GradientEngine, block_index, clip_factors, trainable_parameters
 from lightning_pac.gradients.refusals import refuse_compiled_modules, refuse_mixing_layers
-from lightning_pac.gradients.tap import Tap
+from lightning_pac.gradients.tap import DeferredCall, Receiver, Tap
 from lightning_pac.gradients.taps import plan_taps
-from lightning_pac.gradients.vmapped import VmappedCall
 
 __all__ = ["OneBackwardEngine"]
 
@@ -22,7 +21,7 @@ __all__ = ["OneBackwardEngine"]
 Slot = tuple[int, int, int]
 
 
-class OneBackwardEngine(GradientEngine):
+class OneBackwardEngine(GradientEngine, Receiver):
     """Per-example clipping near the cost of an ordinary step.
 
     While a layer with a rule computes, its parameters are replaced by detached ones, so autograd never forms their
@@ -70,7 +69,7 @@ class OneBackwardEngine(GradientEngine):
     ) -> tuple[list[Tensor], Tensor]:
         try:
             self._check_frozen()
-            self._finish_vmapped_calls()
+            self._finish_deferred_calls()
             if self._count is None:
                 raise RuntimeError("No per-example gradient was captured; run forward and backward after attach.")
             with ieee_float32():
@@ -91,11 +90,11 @@ class OneBackwardEngine(GradientEngine):
         self, max_grad_norm: float | Sequence[float], multiplier: float, count: int, num_records: int | None
     ) -> tuple[list[Tensor], Tensor]:
         device = self._device
-        squares = torch.zeros(self._num_blocks, count, device=device)
+        squares = torch.zeros(self._num_blocks, count, dtype=widest_type(device), device=device)
         for slot, contribution in self._contributions.items():
             square = self._squares.get(slot)
             squares[self._block_of[slot[0]]] += contribution.squares() if square is None else square
-        norms = squares.sqrt_().mul_(multiplier).t().contiguous()
+        norms = squares.sqrt_().mul_(multiplier).t().float()
         norms[num_records if num_records is not None else count :] = torch.inf
         factors, reported = clip_factors(norms, max_grad_norm)
         excluded = ~norms.isfinite().all(dim=1)
@@ -132,8 +131,8 @@ class OneBackwardEngine(GradientEngine):
     # What the taps call.
 
     @property
+    @override
     def watching(self) -> bool:
-        """Whether calls made now will be differentiated and are the model's own."""
         if self._suspended or not torch.is_grad_enabled():
             return False
         if torch.compiler.is_compiling():
@@ -142,8 +141,8 @@ class OneBackwardEngine(GradientEngine):
             )
         return True
 
+    @override
     def check_backward(self, layer: str, outer_pass: int, gradient: Tensor) -> None:
-        """Refuse a backward pass whose gradients cannot be told from those of another."""
         if gradient.requires_grad:
             raise RuntimeError(f"create_graph=True reached the layer {layer!r}: second derivatives are not supported.")
         # Reentrant checkpointing runs a backward pass of its own inside the one in which it repeats the call.
@@ -153,8 +152,8 @@ class OneBackwardEngine(GradientEngine):
         if task != self._task:
             raise RuntimeError("Two backward passes ran since the last clipped_sum; call it after each backward pass.")
 
+    @override
     def check_count(self, layer: str, count: int) -> None:
-        """All layers must see the same number of examples."""
         if self._count is None:
             self._count, self._counted_by = count, layer
         if count != self._count:
@@ -163,8 +162,8 @@ class OneBackwardEngine(GradientEngine):
                 "the examples in its first dimension; expand position indices to the batch, flatten no time into it."
             )
 
+    @override
     def receive(self, parameter: Tensor, contribution: Contribution, rows: slice = slice(None)) -> None:
-        """Add a call's contribution to a parameter, or to some of its rows; frozen parameters are ignored."""
         index = self._index.get(id(parameter))
         if index is None:
             return
@@ -186,17 +185,17 @@ class OneBackwardEngine(GradientEngine):
         self._contributions[slot] = Dense(earlier.dense() + contribution.dense())
         self._squares.pop(slot, None)
 
-    def keep_vmapped_call(self, call: VmappedCall) -> None:
-        """Differentiate this call example by example when the clipped sum is asked for."""
-        if call not in self._vmapped_calls:
-            self._vmapped_calls.append(call)
+    @override
+    def defer(self, call: DeferredCall) -> None:
+        if call not in self._deferred_calls:
+            self._deferred_calls.append(call)
 
-    def _finish_vmapped_calls(self) -> None:
+    def _finish_deferred_calls(self) -> None:
         expected: dict[int, Tensor] = {}
         tolerated: dict[int, float] = {}
         self._suspended = True
         try:
-            for call in self._vmapped_calls:
+            for call in self._deferred_calls:
                 self.check_count(call.layer, call.count)
                 for parameter, gradients in call.per_example_gradients():
                     index = self._index[id(parameter)]
@@ -240,5 +239,5 @@ class OneBackwardEngine(GradientEngine):
         self._contributions: dict[Slot, Contribution] = {}
         self._squares: dict[Slot, Tensor] = {}
         self._is_whole: dict[int, bool] = {}
-        self._vmapped_calls: list[VmappedCall] = []
+        self._deferred_calls: list[DeferredCall] = []
         self._raw: dict[int, Tensor] = {}

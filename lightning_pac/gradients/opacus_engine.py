@@ -9,7 +9,9 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from typing_extensions import override
 
-from lightning_pac.gradients.engine import GradientEngine, block_index, clip_factors, trainable_parameters
+from lightning_pac.gradients.arithmetic import widest_type
+from lightning_pac.gradients.contract import GradientEngine, block_index, clip_factors, trainable_parameters
+from lightning_pac.gradients.contributions import Dense
 from lightning_pac.gradients.refusals import refuse_mixing_layers
 
 __all__ = ["OpacusEngine"]
@@ -56,19 +58,20 @@ class OpacusEngine(GradientEngine):
         if not present:
             raise RuntimeError("No per-example gradient was captured; run forward and backward after attach.")
         count, device = present[0].shape[0], present[0].device
-        squares = torch.zeros(count, self._num_blocks, device=device)
+        squares = torch.zeros(count, self._num_blocks, dtype=widest_type(device), device=device)
         for sample, block in zip(samples, self._block_of, strict=True):
             if sample is not None:
-                squares[:, block] += (sample.flatten(1).float() * scale).square().sum(1)
+                squares[:, block] += Dense(sample).squares()
         squares[num_records if num_records is not None else count :] = torch.inf
-        factors, norms = clip_factors(squares.sqrt(), max_grad_norm)
+        factors, norms = clip_factors(squares.sqrt().mul(scale).float(), max_grad_norm)
+        excluded = ~squares.isfinite().all(dim=1)
         sums = []
         for parameter, sample, block in zip(self._parameters, samples, self._block_of, strict=True):
-            if sample is None:
-                sums.append(torch.zeros_like(parameter, dtype=torch.float32))
-                continue
-            usable = torch.where(factors[:, block, None] > 0, sample.flatten(1).float(), 0.0)
-            sums.append((factors[:, block] * scale @ usable).view(parameter.shape))
+            sums.append(torch.zeros_like(parameter, dtype=torch.float32))
+            if sample is not None:
+                gradients = Dense(sample)
+                gradients.drop(excluded)
+                gradients.weighted_sum(factors[:, block] * scale, sums[-1])
         return sums, norms
 
     @override

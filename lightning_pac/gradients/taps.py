@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,17 +12,14 @@ from typing_extensions import override
 from lightning_pac.gradients.rules.attention import attention_forward, supports_attention
 from lightning_pac.gradients.rules.linear import linear_bias, linear_weight
 from lightning_pac.gradients.rules.table import Rule, rule_for
-from lightning_pac.gradients.tap import Tap
+from lightning_pac.gradients.tap import Receiver, Tap
 from lightning_pac.gradients.vmapped import VmappedTap
 from lightning_pac.gradients.watching import KeptInputs, enclosing_backward, watch_output
-
-if TYPE_CHECKING:
-    from lightning_pac.gradients.one_backward import OneBackwardEngine
 
 __all__ = ["plan_taps"]
 
 
-def plan_taps(module: nn.Module, engine: "OneBackwardEngine", batch_first: bool) -> list[Tap]:
+def plan_taps(module: nn.Module, engine: Receiver, batch_first: bool) -> list[Tap]:
     """Attach a tap to every module below `module` that owns trainable parameters."""
     taps: list[Tap] = []
     through_vmap: dict[str, dict[str, nn.Parameter]] = {}
@@ -80,7 +77,7 @@ def _batch_first(modules: dict[str, nn.Module], name: str, default: bool) -> boo
 class _LayerTap(Tap):
     """Hooks of a layer that has a rule."""
 
-    def __init__(self, name: str, layer: nn.Module, rule: Rule, batch_dim: int, engine: "OneBackwardEngine") -> None:
+    def __init__(self, name: str, layer: nn.Module, rule: Rule, batch_dim: int, engine: Receiver) -> None:
         self._name, self._layer, self._rule, self._engine = name, layer, rule, engine
         self._batch_dim = batch_dim
         self._held: dict[str, nn.Parameter | None] = {}
@@ -157,7 +154,7 @@ class _LayerTap(Tap):
 class _AttentionTap(Tap):
     """Replaces the forward of an attention module by one whose projections are watched one by one."""
 
-    def __init__(self, name: str, layer: nn.MultiheadAttention, engine: "OneBackwardEngine") -> None:
+    def __init__(self, name: str, layer: nn.MultiheadAttention, engine: Receiver) -> None:
         self._name, self._layer, self._engine = name, layer, engine
         self._stock = layer.forward
         self._private = attention_forward(layer, self._project)

@@ -2,18 +2,15 @@
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from typing_extensions import override
 
-from lightning_pac.gradients.tap import Tap
+from lightning_pac.gradients.tap import DeferredCall, Receiver, Tap
 from lightning_pac.gradients.watching import enclosing_backward
-
-if TYPE_CHECKING:
-    from lightning_pac.gradients.one_backward import OneBackwardEngine
 
 __all__ = ["VmappedCall", "VmappedTap"]
 
@@ -39,7 +36,7 @@ class VmappedTap(Tap):
         module: nn.Module,
         parameters: Mapping[str, nn.Parameter],
         batch_dim: int,
-        engine: "OneBackwardEngine",
+        engine: Receiver,
     ) -> None:
         self._engine, self._handle = engine, module.register_forward_hook(self._after, with_kwargs=True)
         self.name, self.module, self.parameters, self.batch_dim = name, module, parameters, batch_dim
@@ -67,12 +64,12 @@ class VmappedTap(Tap):
         def on_gradient(gradient: Tensor) -> None:
             self._engine.check_backward(self.name, outer, gradient)
             call.output_gradients[place] = gradient.detach()
-            self._engine.keep_vmapped_call(call)
+            self._engine.defer(call)
 
         return on_gradient
 
 
-class VmappedCall:
+class VmappedCall(DeferredCall):
     """One call of a module: arguments now, output gradients during backward, per-example gradients at the end."""
 
     def __init__(self, tap: VmappedTap, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -92,12 +89,12 @@ class VmappedCall:
         self._autocast_dtype = torch.get_autocast_dtype(device)
 
     @property
+    @override
     def tolerance(self) -> float:
-        """Relative difference that rounding may leave between the sum over examples and the ordinary gradient."""
         return 3e-2 if self._autocast else 1e-4
 
+    @override
     def per_example_gradients(self) -> list[tuple[nn.Parameter, Tensor]]:
-        """Gradients of each parameter, shape (n, *parameter), in float32."""
         for leaf, version in zip(self._leaves, self._versions, strict=True):
             if isinstance(leaf, Tensor) and leaf._version != version:
                 raise RuntimeError(f"An input of the module {self.layer!r} was changed in place after its call.")

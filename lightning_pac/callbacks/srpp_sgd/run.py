@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from lightning_pac.callbacks.shared import refuse_gradient_hook
 from lightning_pac.callbacks.srpp_sgd.hidden_loss import hide_loss
 from lightning_pac.callbacks.srpp_sgd.journal import RunJournal
-from lightning_pac.callbacks.srpp_sgd.step import ClippingBlocks, NoisySum, ReleasedGradient
+from lightning_pac.callbacks.srpp_sgd.step import ClippingBlocks, NoisySum, ReleasedGradient, rounding_allowance
 from lightning_pac.data import PrivateDataLoader, ResumableDataLoader, batch_sizes
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.gradients import make_engine
@@ -56,7 +56,8 @@ class PrivateRun:
         self.planned_steps = planned_steps
         self.keeps_order = keeps_order
         self.batch_size = accountant.sampling.expected_batch_size(accountant.scenario.num_records)
-        self.noisy_sum = NoisySum(trainable, blocks, journal.running.noise_multiplier)
+        rounding = rounding_allowance(accountant.scenario, accountant.sampling)
+        self.noisy_sum = NoisySum(trainable, blocks, journal.running.noise_multiplier, rounding)
         self.released = False
         self.exhausted = False
         self._num_microbatches = num_microbatches

@@ -9,14 +9,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lightning_pac.gradients.arithmetic import squared_norm_of_sum
-from lightning_pac.gradients.contributions import Contribution, Contributions, Dense
+from lightning_pac.gradients.arithmetic import accumulate
+from lightning_pac.gradients.contributions import Contribution, Contributions, Dense, squares_of_grams
 from lightning_pac.gradients.measured_choice import build_fastest
 
 __all__ = ["convolution_layer", "transposed_convolution_layer"]
 
 # Instantiated gradients that dwarf the activations they come from are not tried.
 _LARGE_BYTES = 1 << 25
+# Blocks of rows, as sums of records are taken in, must hold whole records.
+_MOST_GRAM_POSITIONS = 64
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,8 @@ def _weight(name: str, geometry: _Geometry, inputs: Tensor, gradient: Tensor) ->
     if small and geometry.groups == 1 and geometry.weight_shape[1] * math.prod(geometry.kernel) <= 256:
         candidates["unfolding"] = lambda: Dense(_unfolded(geometry, inputs, gradient))
     reach = math.prod(inputs.shape[2:])
-    if geometry.groups == 1 and reach * reach <= 2 * math.prod(geometry.weight_shape) + 16 * reach:
+    few = positions <= _MOST_GRAM_POSITIONS and reach * reach <= 2 * math.prod(geometry.weight_shape) + 16 * reach
+    if geometry.groups == 1 and few:
         candidates["Gram matrices"] = lambda: _GramConvolution(geometry, inputs, gradient)
     if not candidates:
         candidates["grouped convolution"] = lambda: Dense(_grouped(geometry, inputs, gradient))
@@ -119,9 +122,14 @@ def _grouped(geometry: _Geometry, inputs: Tensor, gradient: Tensor) -> Tensor:
 
 def _unfolded(geometry: _Geometry, inputs: Tensor, gradient: Tensor) -> Tensor:
     """One matrix product per example with the patches the kernel saw: for few channels and 1 x 1 kernels."""
+    columns = _patches(geometry, inputs, gradient.shape[2:])
+    return (gradient.flatten(2) @ columns.mT).view(inputs.shape[0], *geometry.weight_shape)
+
+
+def _patches(geometry: _Geometry, inputs: Tensor, sizes: torch.Size) -> Tensor:
+    """What the kernel saw at each position, shape (n, channels times kernel, positions)."""
     dims, n = len(geometry.stride), inputs.shape[0]
     padded = _pad(geometry, inputs)
-    sizes = gradient.shape[2:]
     strides = padded.stride()[2:]
     patches = padded.as_strided(
         (n, padded.shape[1], *geometry.kernel, *sizes),
@@ -131,8 +139,7 @@ def _unfolded(geometry: _Geometry, inputs: Tensor, gradient: Tensor) -> Tensor:
             *(strides[d] * geometry.stride[d] for d in range(dims)),
         ),
     )
-    columns = patches.reshape(n, -1, math.prod(sizes))
-    return (gradient.flatten(2) @ columns.mT).view(n, *geometry.weight_shape)
+    return patches.reshape(n, -1, math.prod(sizes))
 
 
 def _pad(geometry: _Geometry, inputs: Tensor) -> Tensor:
@@ -157,9 +164,7 @@ class _GramConvolution(Contribution):
             gram = self._sum_of_windows(gram, d, size)
         flat_gradient = self._gradient.flatten(2)
         products = flat_gradient.mT @ flat_gradient
-        products.mul_(gram.reshape(products.shape))
-        sizes = products.diagonal(dim1=1, dim2=2).clamp(min=0.0).sqrt().sum(1)
-        return squared_norm_of_sum(products.sum((1, 2)), sizes)
+        return squares_of_grams(gram.reshape(products.shape), products, self._width)
 
     def _sum_of_windows(self, gram: Tensor, d: int, size: int) -> Tensor:
         """Sum over the kernel's offsets in spatial dimension d; what lies in the padding is zero and left out."""
@@ -182,8 +187,19 @@ class _GramConvolution(Contribution):
         return total
 
     def weighted_sum(self, weights: Tensor, out: Tensor) -> None:
-        weighted = self._gradient * weights.view(-1, *[1] * (self._gradient.dim() - 1))
-        out.copy_(self._geometry.weight_gradient(self._inputs, weighted))
+        n, positions = len(weights), math.prod(self._gradient.shape[2:])
+        weighted = (self._gradient.flatten(2) * weights[:, None, None]).mT
+
+        def product(rows: slice, part: Tensor) -> None:
+            records = slice(rows.start // positions, rows.stop // positions)
+            columns = _patches(self._geometry, self._inputs[records], self._gradient.shape[2:])
+            torch.mm(weighted[records].flatten(0, 1).t(), columns.mT.flatten(0, 1), out=part)
+
+        accumulate(out.view(len(out), -1), n, positions, product)
+
+    @property
+    def _width(self) -> int:
+        return math.prod(self._geometry.weight_shape[1:]) + self._geometry.weight_shape[0]
 
     def dense(self) -> Tensor:
         return _grouped(self._geometry, self._inputs, self._gradient)

@@ -7,46 +7,58 @@ import torch
 from torch import Tensor, nn
 
 from lightning_pac.callbacks.srpp_sgd.step.clipping_blocks import ClippingBlocks
+from lightning_pac.gradients import ROUNDING
 from lightning_pac.randomness import release_grid, secure_generator
 from lightning_pac.strategies import Ranks
 
 __all__ = ["CLIP_CHANNEL", "NoisySum"]
 
 CLIP_CHANNEL = 0.1
-r"""$s$: a record whose gradient was clipped adds $s C$ to one further coordinate of the sum."""
+r"""$s$: a record whose gradient was clipped adds up to $s C$ to one further coordinate of the sum."""
 
 
 class NoisySum:
     r"""Accumulates clipped gradients and releases their sum with noise.
 
-    A drawn record contributes $(\mathrm{clip}(g_i), s C \, 1[\text{clipped}])$, C being the largest norm of a whole
-    clipped gradient. With noise of deviation $\sqrt{1 + s^2} \, s_b$ on block b and $\sqrt{1 + s^2} \, \sigma C$ on the
-    last coordinate, the release is the Gaussian mechanism at noise multiplier $\sigma$, the fraction of clipped records
-    included. It is rounded to public grids, powers of two at most $2^{-10}$ of each deviation.
+    A drawn record contributes $(\mathrm{clip}(g_i), s C \, r(\lVert g_i \rVert / C))$, C being the largest norm of a
+    whole clipped gradient and $r(x) = \min(1, \max(0, x - 1/2))$: half at the clipping norm itself, and nowhere a jump
+    that roundings of the norms could make for all records at once (where one more record changes them all by a share
+    $\rho$, each channel moves by at most $1.5 \rho s C$). With noise of deviation $(1 + \eta) \sqrt{1 + s^2} \, s_b$ on
+    block b and $(1 + \eta) \sqrt{1 + s^2} \, \sigma C$ on the last coordinate, the release is the Gaussian mechanism at
+    noise multiplier $\sigma$, the clipped fraction and what rounding adds to a record's share included. It is rounded
+    to public grids, powers of two at most $2^{-10}$ of each deviation.
 
     Args:
         parameters: Those whose gradients are summed by name, in the engine's order.
         blocks: Their clipping norms and shares of the noise.
         noise_multiplier: $\sigma$.
+        rounding: $\eta$, see `rounding_allowance`.
     """
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter], blocks: ClippingBlocks, noise_multiplier: float) -> None:
+    def __init__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        blocks: ClippingBlocks,
+        noise_multiplier: float,
+        rounding: float = ROUNDING,
+    ) -> None:
         self.blocks = blocks
+        self.rounding = rounding
         self.noise_multiplier = noise_multiplier
         self.num_parameters = sum(blocks.sizes)
         device = next(iter(parameters.values())).device
         # float64 holds every multiple of the grid that a sum can reach; Apple's devices have none.
         dtype = torch.float32 if device.type == "mps" else torch.float64
         self._sum = torch.zeros(self.num_parameters + 1, dtype=dtype, device=device)
-        scale = math.sqrt(1.0 + CLIP_CHANNEL**2)
-        self.deviations = tuple(scale * deviation for deviation in blocks.deviations(noise_multiplier))
+        self._scale = (1.0 + rounding) * math.sqrt(1.0 + CLIP_CHANNEL**2)
+        self.deviations = tuple(self._scale * deviation for deviation in blocks.deviations(noise_multiplier))
         self._segments = self._noise_segments(parameters)
-        self._norms = torch.tensor(blocks.norms, device=device)
+        self._norms = torch.tensor(blocks.norms, dtype=dtype, device=device)
 
     @property
     def channel_deviation(self) -> float:
         """Standard deviation of the noise on the coordinate that counts clipped records."""
-        return self.noise_multiplier * self.blocks.total_norm * math.sqrt(1.0 + CLIP_CHANNEL**2)
+        return self._scale * self.noise_multiplier * self.blocks.total_norm
 
     @property
     def grids(self) -> tuple[float, ...]:
@@ -59,7 +71,7 @@ class NoisySum:
         for total in sums:
             self._sum[start : start + total.numel()] += total.reshape(-1)
             start += total.numel()
-        clipped = (norms > self._norms).any(dim=1).sum()
+        clipped = (norms / self._norms - 0.5).amax(dim=1).clamp(0.0, 1.0).sum()
         self._sum[-1] += CLIP_CHANNEL * self.blocks.total_norm * clipped
 
     def clear(self) -> None:
@@ -90,7 +102,7 @@ class NoisySum:
 
     def signal_to_noise(self, batch_size: float) -> float:
         """The largest ratio a step can have: all records clipped and aligned, over the expected norm of the noise."""
-        return batch_size * self.blocks.total_norm / math.sqrt(self.blocks.power(self.noise_multiplier))
+        return batch_size * self.blocks.total_norm / (self._scale * math.sqrt(self.blocks.power(self.noise_multiplier)))
 
     def _noise_segments(self, parameters: Mapping[str, nn.Parameter]) -> list[tuple[slice, float]]:
         """Runs of coordinates with one deviation, the clipped records' own coordinate last."""

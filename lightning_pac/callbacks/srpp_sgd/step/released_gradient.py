@@ -25,11 +25,6 @@ class ReleasedGradient:
         self._written: dict[str, tuple[Tensor, int]] = {}
         self._copies: dict[str, Tensor] | None = {}
 
-    @property
-    def pending(self) -> bool:
-        """Whether a gradient was written and not yet verified."""
-        return bool(self._written)
-
     def write(self, gradient: Tensor) -> None:
         """Write a flat gradient, shape (number of parameters,), in place of every `p.grad`."""
         start = 0

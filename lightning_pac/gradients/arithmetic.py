@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 __all__ = [
+    "CANCELLATION",
     "ROUNDING",
     "accumulate",
     "block_layout",
@@ -26,7 +27,9 @@ ROUNDING = 2.0**-7
 r"""Share of C by which rounding may raise what one record does to a clipped sum: whoever adds noise to one counts
 $(1 + 2^{-7}) C$ where real arithmetic has C. Proven in `accumulate`."""
 
-_UNIT = 2.0**-24
+CANCELLATION = 2.0**-19
+"""Share of terms' lengths, squared, that is added to the norm of their sum, for each eight of their width and one more."""
+
 _SMALLEST = torch.finfo(torch.float32).tiny
 _NORM_BLOCK = 512
 # Rows of a block, for one term a record and for several.
@@ -95,7 +98,7 @@ def squared_norm_of_sum(squares: Tensor, sizes: Tensor, width: int, terms: int) 
         width: k + k', what the two Gram matrices were summed over.
         terms: T.
     """
-    raised = squares.clamp(min=0.0) + 4 * (width + 8) * _UNIT * sizes.square() + terms**2 * _SMALLEST
+    raised = squares.clamp(min=0.0) + CANCELLATION * (1 + width / 8) * sizes.square() + terms**2 * _SMALLEST
     return torch.maximum(raised, (sizes / block_layout(terms)[1]).square())
 
 

@@ -72,6 +72,48 @@ SCALED = [
 ]
 
 
+def autoencoder(model: Model, batch: Any, reduction: Callable[[Tensor], Tensor], draw: str = "randn_like") -> Tensor:
+    """Random in evaluation mode, too: the reparametrization of a variational autoencoder."""
+    mean = model.network(batch[0])
+    if draw == "distribution":
+        code = torch.distributions.Normal(mean, 1.0).rsample()
+    elif draw == "samples first":
+        code = (mean + torch.randn(5, *mean.shape)).mean(0)
+    elif draw == "numpy":
+        code = mean + torch.from_numpy(np.random.standard_normal(mean.shape)).float()  # noqa: NPY002
+    elif draw == "in place":
+        code = mean + torch.empty_like(mean).normal_()
+    elif draw == "mask":
+        code = mean * torch.bernoulli(torch.sigmoid(mean.detach()))
+    elif draw == "one time":
+        code = mean * torch.rand(1)
+    else:
+        code = mean + torch.randn_like(mean)
+    return reduction((code.square() * batch[0][:, :3].exp()).sum(1))
+
+
+DRAWS = ["randn_like", "distribution", "samples first", "in place", "mask", "one time"]
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+def test_random_losses_are_means_or_not(draw: str) -> None:
+    loader = DataLoader(Records((torch.zeros(4), 0)), batch_size=4)
+    mean = check_loss(Model(lambda m, b: autoencoder(m, b, torch.mean, draw)), loader)
+    assert (mean.problem, mean.unchecked) == (None, None)
+    for wrong in (torch.sum, lambda losses: losses.sum() / 32, lambda losses: losses.sum() / (len(losses) - 1)):
+        found = check_loss(Model(lambda m, b, wrong=wrong: autoencoder(m, b, wrong, draw)), loader)
+        assert found.problem is not None
+        assert "is not the mean" in found.problem
+
+
+def test_draws_that_cannot_be_held_are_said() -> None:
+    loader = DataLoader(Records((torch.zeros(4), 0)), batch_size=4)
+    found = check_loss(Model(lambda m, b: autoencoder(m, b, torch.mean, "numpy")), loader)
+    assert found.problem is None
+    assert found.unchecked is not None
+    assert "not torch's" in found.unchecked
+
+
 @pytest.mark.parametrize(("loss", "record"), SOUND)
 @pytest.mark.parametrize("training", [True, False])
 def test_means_over_records_pass(loss: Any, record: Any, training: bool) -> None:

@@ -29,6 +29,8 @@ REMEMBERS = (
 )
 MEANS_OF_ALL = "a mean over all tokens or targets that count does so, or padding that is not masked; average in records"
 
+NOT_THE_MEAN = "is not the mean over the records of a batch (a sum, or a divisor that depends on the batch)"
+
 
 @dataclass(frozen=True)
 class LossCheck:
@@ -111,9 +113,15 @@ def _compare(probe: Probe, records: list[Any]) -> tuple[str | None, str | None]:
         whole = probe.gradient(records[: 2 * GROUP])
         halves = [probe.gradient(records[start : start + GROUP]) for start in (0, GROUP)]
         probe.is_random = not _is_small(probe.gradient(records[: 2 * GROUP], SEEDS[1]) - whole, float(whole.norm()))
-    if not probe.is_random and not _is_small((halves[0] + halves[1]) / 2 - whole, float(whole.norm())):
-        return "is not the mean over the records of a batch (a sum, or a divisor that depends on the batch)", None
-    return None, None
+    mean = (halves[0] + halves[1]) / 2
+    if _is_small(mean - whole, float(whole.norm())):
+        return None, None
+    if probe.is_random:
+        return None, "it draws random numbers that are not torch's in evaluation mode, too"
+    multiple = float(whole @ mean) / max(float(mean @ mean), 1e-300)
+    if probe.drew and not _is_small(multiple * mean - whole, float(whole.norm())):
+        return None, "its random draws could not be told apart by records"
+    return NOT_THE_MEAN, None
 
 
 def _coupled(probe: Probe, records: list[Any], seed: int) -> tuple[str | None, str | None]:

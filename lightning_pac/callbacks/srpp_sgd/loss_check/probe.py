@@ -3,7 +3,7 @@
 import copy
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import lightning.pytorch as pl
@@ -14,6 +14,7 @@ from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signatu
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 
+from lightning_pac.callbacks.srpp_sgd.loss_check.fixed_draws import FixedDraws
 from lightning_pac.callbacks.srpp_sgd.loss_check.integer_arguments import IntegerArguments
 
 __all__ = ["SEEDS", "Probe", "copied", "detached_copy"]
@@ -33,7 +34,7 @@ class Probe:
 
     Attributes:
         drew: Whether it has drawn random numbers.
-        is_random: Whether it does so in evaluation mode, too.
+        is_random: Whether it does so in evaluation mode, and otherwise than by torch's own functions.
         integers: What is done with integers.
         optimizer: Given to the hooks of a round.
     """
@@ -52,6 +53,8 @@ class Probe:
         self.drew = False
         self.is_random = False
         self.integers = IntegerArguments()
+        self._holds_draws = False
+        self._numbers: dict[int, int] = {}
         self._collate_fn, self._hooks = collate_fn, hooks
         self._explicit = is_param_in_hook_signature(model.training_step, "batch_idx", min_args=2)
 
@@ -112,7 +115,9 @@ class Probe:
             view.optimizers = [self.optimizer]
 
     def _step(self, records: list[Any], seed: int) -> tuple[Tensor, Any, Any]:
-        with _seeded(seed), torch.enable_grad(), self.integers:
+        numbers = [self._numbers.setdefault(id(record), len(self._numbers)) for record in records]
+        held = FixedDraws(numbers, SEEDS[0]) if self._holds_draws else nullcontext()
+        with _seeded(seed), held, torch.enable_grad(), self.integers:
             before = _generator_states()
             batch = _collate(records, self._collate_fn, self._hooks)
             self._start_batch(batch)
@@ -135,13 +140,15 @@ class Probe:
 
     @contextmanager
     def without_randomness(self) -> Iterator[None]:
-        """Whole batches and parts of them must not differ by their dropout masks."""
+        """Whole batches and parts of them must not differ by dropout masks, nor by draws of the step itself."""
         modes = [(module, module.training) for module in self.model.modules()]
         if self.drew:
             self.model.eval()
+        self._holds_draws = self.drew
         try:
             yield
         finally:
+            self._holds_draws = False
             for module, training in modes:
                 module.training = training
 

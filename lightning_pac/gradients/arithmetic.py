@@ -28,7 +28,7 @@ r"""Share of C by which rounding may raise what one record does to a clipped sum
 $(1 + 2^{-7}) C$ where real arithmetic has C. Proven in `accumulate`."""
 
 CANCELLATION = 2.0**-19
-"""Share of terms' lengths, squared, that is added to the norm of their sum, for each eight of their width and one more."""
+"""Share of terms' lengths, squared, by which the norm of a sum is raised: once, and once more for each 8 of width."""
 
 _SMALLEST = torch.finfo(torch.float32).tiny
 _NORM_BLOCK = 512

@@ -19,6 +19,7 @@ from typing_extensions import override
 
 from lightning_pac.data.batch_samplers import PoissonBatchSampler, SchemeBatchSampler, ShuffledBatchSampler
 from lightning_pac.data.rank_share import RankShare
+from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.randomness import SecureGenerator, secure_generator
 from lightning_pac.scenarios import EpochShuffle, Sampling, Sequential
 
@@ -44,6 +45,8 @@ class PrivateDataLoader(DataLoader[Any]):
             dummies follow them (copies of the dataset's first record); None from it ends the pass. No dummies if it is
             None itself. Where several processes share a microbatch, smaller shares are filled up to the largest first,
             so that one number, the same in all processes, tells the size of each.
+        fill_to: A public number of rows that every microbatch of this process is filled up to in the same way, so that
+            nothing that is computed depends on how many records were drawn; None for no filling.
 
     Args:
         dataset: A map-style dataset.
@@ -68,6 +71,7 @@ class PrivateDataLoader(DataLoader[Any]):
         self.num_drawn: int | None = None
         self.num_rows: int | None = None
         self.draw_dummies: Callable[[], int | None] | None = None
+        self.fill_to: int | None = None
         self.microbatch: int | None = None
         self.fingerprint: int | None = None
         self._microbatches = _MicrobatchSampler(batches, num_microbatches, share, self._padded_size)
@@ -84,7 +88,7 @@ class PrivateDataLoader(DataLoader[Any]):
     @property
     def padded_with_dummies(self) -> bool:
         """Whether the rows after the first `num_drawn` are no records."""
-        return self.draw_dummies is not None
+        return self.draw_dummies is not None or self.fill_to is not None
 
     @property
     def num_ahead(self) -> int:
@@ -93,10 +97,16 @@ class PrivateDataLoader(DataLoader[Any]):
 
     def _padded_size(self, largest: int) -> int | None:
         """Rows that a microbatch is filled up to whose largest share holds so many records; None ends the pass."""
-        if self.draw_dummies is None:
+        if not self.padded_with_dummies:
             return 0
-        dummies = self.draw_dummies()
-        return None if dummies is None else max(1, largest) + dummies
+        if self.fill_to is not None and largest > self.fill_to:
+            raise PrivacyViolationError(
+                f"A batch holds more records than the {self.fill_to} rows it is filled up to, so that its size would "
+                "show in the rounding of gradients: state the batch size that the rate gives, in Poisson(rate, "
+                "batch_size)."
+            )
+        dummies = self.draw_dummies() if self.draw_dummies is not None else 0
+        return None if dummies is None else max(1, largest, self.fill_to or 0) + dummies
 
     def skip_microbatches(self, count: int) -> None:
         """Leave out the first microbatches of the first optimizer step that the next iteration draws.
@@ -310,10 +320,10 @@ class _MicrobatchSampler(Sampler[list[int]]):
         return rows
 
     def _cut(self, batch: list[int], generator: SecureGenerator) -> list[list[int]]:
-        if self.num_microbatches == 1:
-            return [batch]
         records = np.asarray(batch, dtype=np.int64)
         if self.batches.sampling.independent_draws:
+            # In secret random order: one record more takes the place of one other and leaves the rest in theirs.
+            records = records[np.argsort(generator.uniform(len(records)))]
             # Where a record goes must not depend on which others were drawn: some microbatches may be left out.
             place = generator.integers(self.num_microbatches, len(records))
             return [records[place == number].tolist() for number in range(self.num_microbatches)]

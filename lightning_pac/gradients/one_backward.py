@@ -143,6 +143,7 @@ class OneBackwardEngine(GradientEngine, Receiver):
 
     @override
     def check_backward(self, layer: str, outer_pass: int, gradient: Tensor) -> None:
+        self.saw_short_floats |= gradient.dtype in (torch.bfloat16, torch.float16)
         if gradient.requires_grad:
             raise RuntimeError(f"create_graph=True reached the layer {layer!r}: second derivatives are not supported.")
         # Reentrant checkpointing runs a backward pass of its own inside the one in which it repeats the call.

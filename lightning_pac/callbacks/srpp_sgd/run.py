@@ -16,7 +16,14 @@ from torch.utils.data import DataLoader
 from lightning_pac.callbacks.shared import refuse_gradient_hook
 from lightning_pac.callbacks.srpp_sgd.hidden_loss import hide_loss
 from lightning_pac.callbacks.srpp_sgd.journal import RunJournal
-from lightning_pac.callbacks.srpp_sgd.step import ClippingBlocks, NoisySum, ReleasedGradient, rounding_allowance
+from lightning_pac.callbacks.srpp_sgd.step import (
+    ClippingBlocks,
+    NoisySum,
+    ReleasedGradient,
+    computes_in_short_floats,
+    most_records,
+    rounding_allowance,
+)
 from lightning_pac.data import PrivateDataLoader, ResumableDataLoader, batch_sizes
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.gradients import make_engine
@@ -95,6 +102,7 @@ class PrivateRun:
         self._first_batch = 0
         self._fingerprint = 0
         self._steps_this_epoch = 0
+        self._fill_batches()
 
     def begin_batch(self, batch_idx: int) -> None:
         """Note how many records the microbatch holds."""
@@ -137,6 +145,7 @@ class PrivateRun:
             self.noisy_sum.blocks.norms, self._num_microbatches, self._num_drawn if padded else None
         )
         self._check_rows(len(norms))
+        self._check_precision()
         if self._num_drawn != 0:
             self.noisy_sum.add(sums, norms)
         self._num_added += 1
@@ -204,6 +213,8 @@ class PrivateRun:
         self._engine.detach()
         for hook in self._hooks:
             hook.remove()
+        if isinstance(self.loader, PrivateDataLoader):
+            self.loader.fill_to = None
         self._show_loss()
 
     def _around_closure(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -247,6 +258,27 @@ class PrivateRun:
                 raise PrivacyViolationError(
                     f"The layer {name!r} was put into training mode during the run: it {reason}"
                 )
+
+    def _fill_batches(self) -> None:
+        """Where the number of records is secret and short floats would show it, give every batch a public size."""
+        accountant, trainer = self.journal.running.accountant, self._pl_module.trainer
+        if (
+            accountant.scenario.adjacency == "add_remove"
+            and isinstance(self.loader, PrivateDataLoader)
+            and computes_in_short_floats(self._pl_module, str(trainer.precision))
+        ):
+            most = most_records(self.batch_size / self._num_microbatches)
+            self.loader.fill_to = math.ceil(most / self._ranks.size)
+
+    def _check_precision(self) -> None:
+        filled = isinstance(self.loader, PrivateDataLoader) and self.loader.fill_to is not None
+        secret_size = self.journal.running.accountant.scenario.adjacency == "add_remove"
+        if secret_size and not filled and self._engine.saw_short_floats:
+            raise MisconfigurationException(
+                f"{type(self._pl_module).__name__} computes gradients in fewer bits than float32, which round 1/n of a "
+                "mean over n records, and under add_remove n is the secret: give the Trainer precision='bf16-mixed' in "
+                "place of an autocast of its own, so that batches are filled up to a public size, or use zero_out."
+            )
 
     def _check_rows(self, found: int) -> None:
         if isinstance(self.loader, PrivateDataLoader):

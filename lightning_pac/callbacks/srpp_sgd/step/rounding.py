@@ -1,11 +1,15 @@
 """What floating-point arithmetic adds to the sensitivity of a step's sum: one number, in every account."""
 
 import math
+from typing import Any
+
+import torch
+from torch import nn
 
 from lightning_pac.gradients import ROUNDING
 from lightning_pac.scenarios import Sampling, TwoWorldScenario
 
-__all__ = ["most_records", "rounding_allowance"]
+__all__ = ["computes_in_short_floats", "most_records", "rounding_allowance"]
 
 # Between batches of n and n + 1 records, gradients of the same record differed by at most 5e-7 of their norm in five
 # networks: products choose the order of their sums by the size of the batch, and 1/n is rounded.
@@ -48,3 +52,22 @@ def most_records(expected: float) -> int:
         576
     """
     return math.ceil(expected + 8 * math.sqrt(expected) + 16)
+
+
+def computes_in_short_floats(module: nn.Module, precision: str) -> bool:
+    """Whether gradients may be rounded to fewer bits than float32 has, where 1/n of a mean over n records shows.
+
+    By the Trainer's precision, the parameters' types, or products in TensorFloat-32 or bfloat16
+    (`torch.set_float32_matmul_precision`; convolutions on a GPU, unless they are told otherwise).
+    """
+    backends: Any = torch.backends
+    parameters = list(module.parameters())
+    on_gpu = any(parameter.is_cuda for parameter in parameters)
+    products = [backends.cuda.matmul if on_gpu else backends.mkldnn.matmul]
+    if any(isinstance(layer, nn.modules.conv._ConvNd) for layer in module.modules()):
+        products.append(backends.cudnn.conv if on_gpu else backends.mkldnn.conv)
+    return (
+        precision.startswith(("bf16", "16"))
+        or any(parameter.dtype in (torch.bfloat16, torch.float16) for parameter in parameters)
+        or any(product.fp32_precision not in ("none", "ieee") for product in products)
+    )

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 __all__ = ["add_parser", "run"]
 
+# Actions and how many words they take.
+_ACTIONS = {"adopt": 1, "backup": 2, "budget": 2, "restore": 2}
+
 
 def add_parser(subparsers: Any) -> None:
     """Declare the command."""
@@ -23,9 +26,12 @@ def add_parser(subparsers: Any) -> None:
         summary="show what was spent from a ledger, and change its budgets",
         description="""
         Show the accounts of a ledger: what was spent, in which currency, and what is left. It only reads, so it may run
-        beside a training run or a server. `adopt` accepts a ledger file that was copied or moved. `budget` raises or
-        lowers the budget of an account, or the total of a currency, as a dated entry of the ledger; what was spent
-        stays spent, and nobody else may have the ledger open meanwhile.
+        beside a training run or a server, as may `backup`, which copies the ledger to one new file. `adopt` accepts a
+        ledger that was copied or moved with all its files, and keeps its high-water marks at `--witness` from then on
+        if that is given. `restore` goes on with a ledger of which a part was lost, or puts a backup in its place, and
+        books what each account may have spent since, which is for you to say. `budget` raises or lowers the budget of
+        an account, or the total of a currency, as a dated entry of the ledger; what was spent stays spent. Nobody else
+        may have the ledger open while it is changed.
         """,
         examples="""
         lightning-pac account responses.db
@@ -33,26 +39,46 @@ def add_parser(subparsers: Any) -> None:
         lightning-pac account budget responses.db 2e-4 --account responses
         lightning-pac account budget study.db 16 --currency rpp
         lightning-pac account adopt responses.db
+        lightning-pac account adopt study.db --witness /mnt/elsewhere/study.mark
+        lightning-pac account backup study.db backups/study-monday.db
+        lightning-pac account restore study.db backups/study-monday.db --amount fit=1.5 --amount 0
         """,
     )
-    parser.usage = "lightning-pac account [options] [adopt | budget] LEDGER [AMOUNT]"
-    parser.add_argument("words", nargs="+", metavar="[adopt | budget] LEDGER [AMOUNT]", help="the ledger file")
+    parser.usage = "lightning-pac account [options] [adopt | backup | budget | restore] LEDGER [AMOUNT | COPY]"
+    parser.add_argument("words", nargs="+", metavar="[ACTION] LEDGER [AMOUNT | COPY]", help="the ledger file")
     owner = parser.add_mutually_exclusive_group()
     owner.add_argument("--account", metavar="NAME", help="budget: the account whose budget changes")
     owner.add_argument("--currency", metavar="NAME", help="budget: the currency whose total changes")
+    parser.add_argument(
+        "--amount",
+        action="append",
+        metavar="ACCOUNT=AMOUNT",
+        help="restore: what the account may have spent that the ledger does not know; without ACCOUNT=, each other one",
+    )
+    parser.add_argument("--witness", metavar="PATH", help="adopt: where to keep the ledger's high-water marks")
 
 
 def run(args: argparse.Namespace) -> int:
     """Show a ledger, adopt it, or change a budget in it."""
     from lightning_pac.ledger import PrivacyLedger
 
-    action = args.words.pop(0) if args.words[0] in ("adopt", "budget") and len(args.words) > 1 else "show"
-    if len(args.words) > (2 if action == "budget" else 1):
+    action = args.words.pop(0) if args.words[0] in _ACTIONS and len(args.words) > 1 else "show"
+    if len(args.words) > _ACTIONS.get(action, 1):
         args.parser.error(f"One ledger at a time, got {' '.join(args.words)}.")
     if action != "budget" and (args.account or args.currency):
         args.parser.error("--account and --currency say whose budget changes: write `account budget LEDGER AMOUNT`.")
+    if args.amount and action != "restore":
+        args.parser.error("--amount says what was lost: write `account restore LEDGER --amount ACCOUNT=AMOUNT`.")
+    if args.witness and action != "adopt":
+        args.parser.error("--witness says where marks are kept: write `account adopt LEDGER --witness PATH`.")
     if action == "adopt":
-        return _adopt(args.words[0], args.json)
+        return _adopt(args.words[0], args.witness, args.json)
+    if action == "backup":
+        if len(args.words) < 2:
+            args.parser.error("`account backup` needs a ledger and the file to copy it to.")
+        return _backup(args.words[0], args.words[1], args.json)
+    if action == "restore":
+        return _restore(args.words[0], args.words[1] if len(args.words) > 1 else None, args.amount or [], args.json)
     if action == "budget":
         if len(args.words) < 2 or not (args.account or args.currency):
             args.parser.error("`account budget` needs a ledger, an amount, and --account or --currency.")
@@ -65,16 +91,59 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _adopt(path: str, as_json: bool) -> int:
-    from lightning_pac.ledger import adopt_ledger
+def _adopt(path: str, witness: str | None, as_json: bool) -> int:
+    from lightning_pac.ledger import PrivacyLedger, adopt_ledger
 
     with _open_existing(path) as ledger:
         names = adopt_ledger(ledger)
+        last = ledger.last_charge
+    if witness is not None:
+        PrivacyLedger(path, witness=witness).close()
     if as_json:
-        print_json({"adopted": str(ledger.path), "accounts": list(names)})
+        print_json({"adopted": str(ledger.path), "accounts": list(names), "last_charge": last})
     else:
-        print(f"{ledger.path} is now the ledger of {', '.join(names) or 'no responder'}.")
+        print(f"{ledger.path} is now the ledger of {', '.join(names) or 'no responder'}. {_last_charge(last)}")
     return 0
+
+
+def _backup(path: str, copy: str, as_json: bool) -> int:
+    from lightning_pac.ledger import backup_ledger
+
+    written = backup_ledger(path, copy)
+    if as_json:
+        print_json({"backup": str(written)})
+    else:
+        print(f"{written} holds everything that was charged up to now.")
+    return 0
+
+
+def _restore(path: str, backup: str | None, texts: list[str], as_json: bool) -> int:
+    from lightning_pac.ledger import restore_ledger
+
+    amounts: dict[str, float] = {}
+    otherwise: float | None = None
+    for text in texts:
+        name, equals, number = text.rpartition("=")
+        try:
+            value = float(number)
+        except ValueError:
+            raise ValueError(f"--amount {text} has no number after the account: write --amount fit=1.5.") from None
+        if equals:
+            amounts[name] = value
+        else:
+            otherwise = value
+    booked = restore_ledger(path, amounts, backup, otherwise)
+    if as_json:
+        print_json({"restored": path, "booked": booked})
+    else:
+        print_table(f"{path} goes on", ("account", "booked as unknown"), list(booked.items()))
+    return 0
+
+
+def _last_charge(last: tuple[str, str] | None) -> str:
+    if last is None:
+        return "No charge is known to it."
+    return f"Its last charge was made on {last[0]} (UTC) to account {last[1]!r}."
 
 
 def _change_budget(path: str, text: str, name: str | None, currency: str | None, as_json: bool) -> int:
@@ -144,7 +213,7 @@ def _find_account(ledger: "PrivacyLedger", name: str) -> "LedgerAccount":
     found = {account.name: account for account in ledger.accounts()}
     if name not in found:
         raise ValueError(f"{ledger.path} has no account {name!r}: it has {', '.join(found) or 'none'}.")
-    if "api_key" in found[name].declaration:
+    if found[name].kind == "api_key":
         raise ValueError(
             f"The budget of {name!r} comes from the file of API keys: change it there, by `lightning-pac keys budget`."
         )
@@ -165,6 +234,7 @@ def _describe(ledger: "PrivacyLedger") -> dict[str, Any]:
     return {
         "path": str(ledger.path),
         "ledger_id": ledger.ledger_id,
+        "last_charge": ledger.last_charge,
         "currencies": {
             currency: {
                 "spent": ledger.spent(currency),
@@ -200,6 +270,7 @@ def _show(ledger: "PrivacyLedger") -> None:
 
     columns: tuple[str, ...] = ("account", "currency", "spent", "budget", "left", "charges", "starts")
     print_table(str(ledger.path), columns, [_row(account) for account in ledger.accounts()])
+    print(_last_charge(ledger.last_charge))
     totals: list[tuple[object, ...]] = []
     for currency in ledger.currencies():
         budget = ledger.budget(currency)
@@ -217,7 +288,7 @@ def _show(ledger: "PrivacyLedger") -> None:
 
 
 def _card(account: "LedgerAccount") -> "PrivacyCard | None":
-    if "membership_prior" not in account.declaration:
+    if account.kind not in ("responses", "privatize"):
         return account.card
     # A responder may be answering at this moment: its card is made from what is spent now.
     from lightning_pac.mechanisms.responses import responder_card

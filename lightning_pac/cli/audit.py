@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     space = make_pool(args)
     with PrivacyLedger.read_only(args.ledger) as ledger:
         account = _account(ledger, args.account, space)
-        if account.declaration["rule"] == "privatize":
+        if account.kind == "privatize":
             return _audit_given(ledger, account, space, args)
         answers = _answers(ledger, account)
         reason = _why_no_games(account, answers)
@@ -108,7 +108,7 @@ def _play(
 
 def _account(ledger: "PrivacyLedger", name: str | None, space: "SecretSpace") -> "LedgerAccount":
     accounts = ledger.accounts()
-    found = [account for account in accounts if name in (None, account.name) and "table" in account.declaration]
+    found = [account for account in accounts if name in (None, account.name) and account.table_hash is not None]
     if not found:
         others = ", ".join(f"{account.name!r} ({account.currency})" for account in accounts) or "none"
         asked = "no account" if name is None else f"no account {name!r}"
@@ -119,7 +119,7 @@ def _account(ledger: "PrivacyLedger", name: str | None, space: "SecretSpace") ->
     if len(found) > 1:
         names = ", ".join(repr(account.name) for account in found)
         raise ValueError(f"{ledger.path} has {names} as accounts about secret subsets: choose one by --account.")
-    table = str(found[0].declaration["table"])
+    table = str(found[0].table_hash)
     if table != space.table_hash:
         raise ValueError(
             f"The answers in {ledger.path} are about the table {table[:12]}, and these options make "
@@ -213,7 +213,7 @@ def _attack_given(
     from lightning_pac.mechanisms.privatization import recorded_belief
 
     secret = space.load_secret(path)
-    if not answers_for(ledger, account, secret.key):
+    if not answers_for(ledger, account, secret.key, operator.index(secret)):
         raise ValueError(
             f"{path} is not the secret that account {account.name!r} of {ledger.path} answers for: give the file that "
             "the answers were made with."

@@ -1,21 +1,22 @@
 """The durable account of what was spent: one SQLite file, its writers, attempts, transcripts and marks."""
 
-from lightning_pac.ledger.account import Charge, LedgerAccount, check_amount
+from lightning_pac.ledger.account import AccountKind, Charge, LedgerAccount, check_amount
 from lightning_pac.ledger.array_codec import pack_arrays, smallest_integers, unpack_arrays
 from lightning_pac.ledger.attempts import Attempt, TrainingAttempt
 from lightning_pac.ledger.currencies import describe_currency
 from lightning_pac.ledger.handle import LedgerArgument, LedgerHandle
 from lightning_pac.ledger.ledger import BudgetChange, PrivacyLedger
+from lightning_pac.ledger.recovery import adopt_ledger, backup_ledger, restore_ledger
 from lightning_pac.ledger.transcript import (
     Payment,
     ResponseTranscript,
-    adopt_ledger,
     answers_for,
     read_entries,
     read_state,
 )
 
 __all__ = [
+    "AccountKind",
     "Attempt",
     "BudgetChange",
     "Charge",
@@ -28,11 +29,13 @@ __all__ = [
     "TrainingAttempt",
     "adopt_ledger",
     "answers_for",
+    "backup_ledger",
     "check_amount",
     "describe_currency",
     "pack_arrays",
     "read_entries",
     "read_state",
+    "restore_ledger",
     "smallest_integers",
     "unpack_arrays",
 ]

@@ -5,14 +5,18 @@ import math
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from lightning_pac.cards import PrivacyCard
-from lightning_pac.exceptions import BudgetExceededError
+from lightning_pac.exceptions import BudgetExceededError, LedgerError
 from lightning_pac.ledger.attempts import Attempt, TrainingAttempt
+from lightning_pac.ledger.integrity import decode_declaration, kind_of_old
 from lightning_pac.ledger.storage import LedgerStorage
 
-__all__ = ["Charge", "LedgerAccount"]
+__all__ = ["AccountKind", "Charge", "LedgerAccount"]
+
+AccountKind = Literal["charges", "training", "responses", "privatize", "api_key"]
+"""Single charges; steps of training; answers of a responder; values of `privatize`; what an API key pays."""
 
 # A calibrated run spends its budget exactly, up to the rounding of a sum of its steps.
 ROUNDING = 1e-9
@@ -42,8 +46,14 @@ class LedgerAccount:
     def __init__(self, storage: LedgerStorage, identifier: int) -> None:
         self._storage = storage
         self._id = identifier
-        row = storage.read("SELECT name, currency, declaration FROM accounts WHERE id = ?", (identifier,))[0]
-        self._name, self._currency, self._declaration = row[0], row[1], decode_declaration(row[2])
+        columns = "kind, table_hash" if storage.version > 1 else "(SELECT 1 FROM attempts WHERE account = accounts.id)"
+        ((self._name, self._currency, text, *others),) = storage.read(
+            f"SELECT name, currency, declaration, {columns} FROM accounts WHERE id = ?", (identifier,)
+        )
+        self._declaration = decode_declaration(text, storage.path)
+        if storage.version == 1:
+            others = list(kind_of_old(self._declaration, bool(others[0])))
+        self._kind, self._table = others[0], others[1]
 
     @property
     def id(self) -> int:
@@ -59,6 +69,16 @@ class LedgerAccount:
     def currency(self) -> str:
         """The unit of its charges; costs of different currencies are never added."""
         return str(self._currency)
+
+    @property
+    def kind(self) -> AccountKind:
+        """What its charges are for."""
+        return self._kind  # type: ignore[no-any-return]
+
+    @property
+    def table_hash(self) -> str | None:
+        """The table of subsets that it answers about, None where it answers about none."""
+        return None if self._table is None else str(self._table)
 
     @property
     def declaration(self) -> dict[str, Any]:
@@ -93,6 +113,7 @@ class LedgerAccount:
         value = check_amount(amount, "budget")
         with self._storage.transaction() as connection:
             connection.execute("INSERT INTO budgets (account, amount) VALUES (?, ?)", (self._id, value))
+            self._storage.note_budgets(connection)
 
     @property
     def remaining(self) -> float:
@@ -158,18 +179,37 @@ class LedgerAccount:
             )
             return self.add(connection, math.fsum(amounts), len(amounts))
 
-    def add(self, connection: sqlite3.Connection, cost: float, num_charges: int) -> float:
+    def add(self, connection: sqlite3.Connection, cost: float, num_charges: int, is_payment: bool = False) -> float:
         """Adds to the total inside a transaction of the caller, who stores what the cost was for.
+
+        Args:
+            connection: Of the transaction.
+            cost: In the account's currency.
+            num_charges: How many charges it is.
+            is_payment: Whether it is for answers that another account holds, which leave no other trace here.
 
         Raises:
             BudgetExceededError: If it would pass a budget; the caller's transaction is then undone.
         """
         self.check(cost)
-        connection.execute(
-            "UPDATE accounts SET spent = spent + ?, num_charges = num_charges + ? WHERE id = ?",
-            (cost, num_charges, self._id),
-        )
-        return self.spent
+        return self._add(connection, cost, num_charges, is_payment)
+
+    def _add(self, connection: sqlite3.Connection, cost: float, num_charges: int, is_payment: bool = False) -> float:
+        also = ", paid = paid + :cost, num_paid = num_paid + :number" if is_payment else ""
+        ((total, spent),) = connection.execute(
+            "UPDATE accounts SET spent = spent + :cost, num_charges = num_charges + :number, "
+            f"last_charge = strftime('%Y-%m-%dT%H:%M:%fZ', 'now'){also} WHERE id = :id RETURNING num_charges, spent",
+            {"cost": cost, "number": num_charges, "id": self._id},
+        ).fetchall()
+        self._storage.note_charge(self._id, int(total), float(spent))
+        return float(spent)
+
+    def book(self, cost: float, event: Mapping[str, Any]) -> None:
+        """Charges what was spent already, whatever the budgets say."""
+        text = encode_json(dict(event), "event")
+        with self._storage.transaction() as connection:
+            connection.execute("INSERT INTO charges (account, cost, event) VALUES (?, ?, ?)", (self._id, cost, text))
+            self._add(connection, cost, 1)
 
     def is_in(self, storage: LedgerStorage) -> bool:
         """Whether this is an account of that open ledger."""
@@ -178,7 +218,10 @@ class LedgerAccount:
     def events(self) -> tuple[Charge, ...]:
         """All single charges in order (the steps of training runs are in `attempts`)."""
         rows = self._storage.read("SELECT cost, event, time FROM charges WHERE account = ? ORDER BY id", (self._id,))
-        return tuple(Charge(row[0], None if row[1] is None else json.loads(row[1]), row[2]) for row in rows)
+        path = self._storage.path
+        return tuple(
+            Charge(cost, None if event is None else decode_declaration(event, path), time) for cost, event, time in rows
+        )
 
     def start_attempt(self, first_step: int = 0) -> TrainingAttempt:
         """Opens the journal of one start or restart of a training run.
@@ -204,7 +247,12 @@ class LedgerAccount:
     def card(self) -> PrivacyCard | None:
         """The card that was attached last, None if none was."""
         rows = self._storage.read("SELECT value FROM meta WHERE key = ?", (f"card {self._id}",))
-        return PrivacyCard.from_json(rows[0][0]) if rows else None
+        try:
+            return PrivacyCard.from_json(rows[0][0]) if rows else None
+        except ValueError as error:
+            raise LedgerError(
+                f"The card of account {self.name!r} in {self._storage.path} is damaged: {error}"
+            ) from error
 
     def _limits(self) -> list[tuple[float, float, str]]:
         """Budget, spending and owner of each limit on this account."""
@@ -237,10 +285,3 @@ def encode_json(value: dict[str, Any], name: str) -> str:
         return json.dumps(value, sort_keys=True, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise TypeError(f"{name} must be JSON (strings, finite numbers, lists, mappings): {error}.") from error
-
-
-def decode_declaration(text: str) -> dict[str, Any]:
-    """The declaration as it reads from the ledger, tuples having become lists."""
-    declaration = json.loads(text)
-    assert isinstance(declaration, dict)
-    return declaration

@@ -1,8 +1,16 @@
-"""File systems that cannot hold a write-ahead log."""
+"""The files of a ledger as the system has them: where they are, whose they are, whether they are still the same."""
 
+import json
+import os
+import shutil
+import stat
+import warnings
+from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["is_on_network"]
+from lightning_pac.exceptions import LedgerError
+
+__all__ = ["FileSet", "check_place", "find_move", "is_full", "is_on_network", "make_private", "write_home"]
 
 _NETWORK_TYPES = {"9p", "afs", "beegfs", "ceph", "cifs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "smb3", "smbfs"}
 _NETWORK_TYPES |= {f"fuse.{name}" for name in ("ceph", "glusterfs", "s3fs", "sshfs")}
@@ -31,3 +39,114 @@ def is_on_network(path: Path, mounts: Path = Path("/proc/self/mounts")) -> bool:
         if path.is_relative_to(folder) and len(folder.parts) >= best:
             best, kind = len(folder.parts), fields[2]
     return kind in _NETWORK_TYPES
+
+
+class FileSet:
+    """The files of an open ledger, remembered by device and inode.
+
+    SQLite goes on in a file that was deleted or renamed while it was open, and what it writes there is lost.
+
+    Args:
+        path: The ledger, open for writing.
+        others: Files that belong to it beside those that SQLite makes.
+    """
+
+    def __init__(self, path: Path, others: Iterable[Path]) -> None:
+        self._path = path
+        beside = [path.with_name(path.name + suffix) for suffix in ("-wal", "-writer")]
+        # Plain strings, since this is asked twice for every charge.
+        files = [str(file) for file in (path, *beside, *others)]
+        self._known = [(file, found) for file in files if (found := _identity(file)) is not None]
+
+    def check(self, consequence: str) -> None:
+        """Refuse if a file is another, or none, by now.
+
+        Args:
+            consequence: What it means for the charge, for the error.
+
+        Raises:
+            LedgerError: If it is.
+        """
+        for file, known in self._known:
+            if _identity(file) != known:
+                raise LedgerError(
+                    f"{file} was deleted, moved or replaced while {self._path} was open, so {consequence}: put the "
+                    "files back where they were and open the ledger again, or see `lightning-pac account restore`."
+                )
+
+
+def check_place(path: Path) -> None:
+    """Refuse a ledger of which a part is gone, or that has a second name.
+
+    Raises:
+        LedgerError: If so.
+    """
+    try:
+        status = path.stat()
+    except OSError:
+        status = None
+    if status is not None and status.st_nlink > 1:
+        raise LedgerError(
+            f"{path} has {status.st_nlink} names, and who opens it by another would not know of this writer: remove "
+            "the other hard links, or make them symbolic links."
+        )
+    log = path.with_name(path.name + "-wal")
+    if (status is None or status.st_size == 0) and log.exists() and log.stat().st_size > 0:
+        raise LedgerError(
+            f"{path} holds nothing, but {log} holds charges that belong to it: put the ledger back beside it."
+        )
+
+
+def make_private(path: Path) -> None:
+    """Take the right to read a ledger from other users, and say so; warn where that cannot be done."""
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if os.name != "posix" or not mode & 0o077:
+        return
+    try:
+        for file in (path, *(path.with_name(path.name + suffix) for suffix in ("-wal", "-shm"))):
+            if file.exists():
+                file.chmod(0o600)
+    except OSError:
+        warnings.warn(f"{path} may be read by other users (mode {mode:o}): run `chmod 600 {path}`.", stacklevel=2)
+    else:
+        warnings.warn(f"{path} could be read by other users (mode {mode:o}) and is private now.", stacklevel=2)
+
+
+def write_home(path: Path) -> str:
+    """Where the ledger is, as it keeps it itself, to tell a copy."""
+    status = path.stat()
+    return json.dumps({"path": str(path), "inode": status.st_ino, "device": status.st_dev})
+
+
+def find_move(path: Path, home: str | None) -> LedgerError | None:
+    """What to say if the ledger is not where it was; a file that was renamed is the same, and a copy is another."""
+    try:
+        known = json.loads(home or "")
+        origin, inode, device = str(known["path"]), int(known["inode"]), int(known["device"])
+    except (ValueError, KeyError, TypeError):
+        origin, inode, device = "a place that it does not know", -1, -1
+    status = path.stat()
+    # Devices are numbered anew when a system starts, and some network file systems number files anew.
+    same_file = status.st_ino == inode or is_on_network(path)
+    if same_file and (str(path) == origin or status.st_dev == device):
+        return None
+    return LedgerError(
+        f"{path} was copied, restored or moved from {origin}: if this is the one to go on with, run `lightning-pac "
+        f"account adopt {path}`."
+    )
+
+
+def is_full(path: Path) -> bool:
+    """Whether the disk has no room for a transaction; SQLite calls that an I/O error if it meets it in the index."""
+    try:
+        return shutil.disk_usage(path.parent).free < 1 << 16
+    except OSError:
+        return False
+
+
+def _identity(file: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(file)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino

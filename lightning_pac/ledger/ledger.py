@@ -30,7 +30,9 @@ from weakref import WeakValueDictionary
 from typing_extensions import Self
 
 from lightning_pac.exceptions import LedgerMismatchError
-from lightning_pac.ledger.account import LedgerAccount, check_amount, decode_declaration, encode_json
+from lightning_pac.ledger.account import AccountKind, LedgerAccount, check_amount, encode_json
+from lightning_pac.ledger.integrity import check_totals
+from lightning_pac.ledger.marks import Facts
 from lightning_pac.ledger.storage import LedgerStorage
 
 __all__ = ["BudgetChange", "PrivacyLedger"]
@@ -67,6 +69,9 @@ class PrivacyLedger:
         path: The file, created with its folder if there is none.
         budget: Total budget of each currency over all accounts. On an existing ledger the stored budgets hold, and a
             different one is an error (see `set_budget`).
+        witness: A file elsewhere that keeps the marks of this ledger from now on, for all who open it: where what puts
+            back the files of the ledger does not reach, they tell that it was put back. None leaves them where they
+            are, beside the ledger at first.
 
     Raises:
         LedgerError: If the file is not a ledger, cannot be written, or has another writer.
@@ -85,11 +90,16 @@ class PrivacyLedger:
         (0.0625, ['clusters'])
     """
 
-    def __init__(self, path: str | Path, budget: Mapping[str, float] | None = None) -> None:
+    def __init__(
+        self, path: str | Path, budget: Mapping[str, float] | None = None, witness: str | Path | None = None
+    ) -> None:
         amounts = {currency: check_amount(amount, "budget") for currency, amount in (budget or {}).items()}
         self._storage = LedgerStorage(path)
         try:
             self._declare_budgets(amounts)
+            if witness is not None:
+                self._storage.check()
+                self._storage.keep_marks_at(Path(witness).expanduser().resolve())
         except BaseException:
             self._storage.close()
             raise
@@ -104,11 +114,16 @@ class PrivacyLedger:
             path: The ledger's file.
 
         Raises:
-            LedgerError: If there is no ledger at `path`, or its file system cannot hold a write-ahead log and a writer
-                is live.
+            LedgerError: If there is no ledger at `path`, it is behind its marks, or its file system cannot hold a
+                write-ahead log and a writer is live.
         """
         ledger = cls.__new__(cls)
         ledger._storage = LedgerStorage(path, writable=False)
+        try:
+            ledger._storage.check()
+        except BaseException:
+            ledger._storage.close()
+            raise
         ledger._holders = 1
         return ledger
 
@@ -152,6 +167,8 @@ class PrivacyLedger:
         currency: str = "mutual_information",
         declaration: Mapping[str, Any] | None = None,
         budget: float | None = None,
+        kind: AccountKind = "charges",
+        table_hash: str | None = None,
     ) -> LedgerAccount:
         """The account of that name, opened if there is none.
 
@@ -160,29 +177,42 @@ class PrivacyLedger:
             currency: What is charged, for instance `"mutual_information"` (nats) or `"rpp"`.
             declaration: JSON-like facts the costs rest on. They are compared key by key with the stored ones.
             budget: The most this account may spend; None leaves it to the currency's total, or to the stored budget.
+            kind: What a new account's charges are for.
+            table_hash: The table of subsets that it answers about; a ledger has one account for each, since a second
+                secret or belief about it would void both.
 
         Raises:
-            LedgerMismatchError: If the account exists with another currency, declaration or budget, or another account
-                of this currency declares another `"coupling"`; the message names the keys.
+            LedgerError: If the ledger was moved, copied, rolled back or changed by another hand.
+            LedgerMismatchError: If another account answers about that table, the account exists with another currency,
+                declaration or budget, or another account of this currency declares another `"coupling"`; the message
+                names the keys.
             TypeError: If the declaration is not JSON.
             ValueError: If the budget is negative or not finite.
         """
         amount = None if budget is None else check_amount(budget, "budget")
         text = None if declaration is None else encode_json(dict(declaration), "declaration")
-        existing = self._storage.read("SELECT id, currency, declaration FROM accounts WHERE name = ?", (name,))
+        self._storage.check()
+        if table_hash is not None:
+            self._check_only_account(name, table_hash)
+        existing = self._storage.read("SELECT id FROM accounts WHERE name = ?", (name,))
         if existing:
             account = LedgerAccount(self._storage, existing[0][0])
+            if self._storage.writable:
+                check_totals(self._storage, account.id, name)
             self._compare(account, currency, text, amount)
             return account
-        declared = decode_declaration(text or "{}")
-        self._compare_coupling(currency, declared)
+        text = text or "{}"
+        self._compare_coupling(currency, json.loads(text))
         with self._storage.transaction() as connection:
             cursor = connection.execute(
-                "INSERT INTO accounts (name, currency, declaration) VALUES (?, ?, ?)", (name, currency, text or "{}")
+                "INSERT INTO accounts (name, currency, declaration, kind, table_hash) VALUES (?, ?, ?, ?, ?)",
+                (name, currency, text, kind, table_hash),
             )
+            assert cursor.lastrowid is not None
+            self._storage.note_account(cursor.lastrowid, Facts(name, currency, text))
             if amount is not None:
                 connection.execute("INSERT INTO budgets (account, amount) VALUES (?, ?)", (cursor.lastrowid, amount))
-        assert cursor.lastrowid is not None
+                self._storage.note_budgets(connection)
         return LedgerAccount(self._storage, cursor.lastrowid)
 
     def accounts(self) -> tuple[LedgerAccount, ...]:
@@ -225,6 +255,21 @@ class PrivacyLedger:
             connection.execute(
                 "INSERT INTO budgets (currency, amount) VALUES (?, ?)", (currency, check_amount(amount, "budget"))
             )
+            self._storage.note_budgets(connection)
+
+    @property
+    def last_charge(self) -> tuple[str, str] | None:
+        """When the last charge was made (UTC, ISO 8601) and to which account; None if there was none.
+
+        If all files of a ledger were put back together to an earlier moment, no file can tell: a last charge that is
+        older than the last release can.
+        """
+        if self._storage.version < 2:
+            return None
+        rows = self._storage.read(
+            "SELECT last_charge, name FROM accounts WHERE last_charge NOT NULL ORDER BY last_charge DESC LIMIT 1"
+        )
+        return (str(rows[0][0]), str(rows[0][1])) if rows else None
 
     def budget_changes(self) -> tuple[BudgetChange, ...]:
         """Every budget that was ever set, the first and the changed ones, in order."""
@@ -278,7 +323,7 @@ class PrivacyLedger:
     def _compare(self, account: LedgerAccount, currency: str, text: str | None, budget: float | None) -> None:
         differences = [] if account.currency == currency else [f"currency ({account.currency!r}, now {currency!r})"]
         if text is not None:
-            differences += _differing_keys(account.declaration, decode_declaration(text))
+            differences += _differing_keys(account.declaration, json.loads(text))
         if budget is not None and account.budget != budget:
             differences.append(f"budget ({account.budget}, now {budget})")
         if differences:
@@ -289,19 +334,28 @@ class PrivacyLedger:
             )
 
     def _compare_coupling(self, currency: str, declaration: Mapping[str, Any]) -> None:
-        for other in self.accounts():
-            if other.currency != currency:
-                continue
-            differences = _differing_keys(
-                {"coupling": other.declaration.get("coupling")}, {"coupling": declaration.get("coupling")}
+        # All accounts of a currency agree, since each was compared when it was opened: one of them speaks for all.
+        found = self._storage.read("SELECT id FROM accounts WHERE currency = ? ORDER BY id LIMIT 1", (currency,))
+        if not found:
+            return
+        other = LedgerAccount(self._storage, found[0][0])
+        differences = _differing_keys(
+            {"coupling": other.declaration.get("coupling")}, {"coupling": declaration.get("coupling")}
+        )
+        if differences:
+            raise LedgerMismatchError(
+                f"{currency} costs add up under one common coupling only, and account {other.name!r} of {self.path} "
+                f"declares another one ({', '.join(differences)}); with fair bits X1 and X2 and the secret X1 xor X2, "
+                "each bit alone costs nothing and both reveal it: declare the same, or use another ledger."
             )
-            if differences:
-                raise LedgerMismatchError(
-                    f"{currency} costs add up under one common coupling only, and account {other.name!r} of "
-                    f"{self.path} declares another one ({', '.join(differences)}); with fair bits X1 and X2 and the "
-                    "secret X1 xor X2, each bit alone costs nothing and both reveal it: declare the same, or use "
-                    "another ledger."
-                )
+
+    def _check_only_account(self, name: str, table_hash: str) -> None:
+        found = self._storage.read("SELECT name FROM accounts WHERE table_hash = ? AND name != ?", (table_hash, name))
+        if found:
+            raise LedgerMismatchError(
+                f"Account {found[0][0]!r} of {self.path} already answers about this table, and a second secret or "
+                f"belief would void both: use account={found[0][0]!r} with its own secret file."
+            )
 
 
 def _differing_keys(stored: Any, given: Any, prefix: str = "") -> list[str]:

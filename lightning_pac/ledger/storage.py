@@ -5,51 +5,27 @@ import sqlite3
 import threading
 import uuid
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from lightning_pac.exceptions import LedgerError
-from lightning_pac.ledger.file_system import is_on_network
+from lightning_pac.ledger.file_system import (
+    FileSet,
+    check_place,
+    find_move,
+    is_full,
+    is_on_network,
+    make_private,
+    write_home,
+)
+from lightning_pac.ledger.integrity import AccountRow, budget_state, compare, marks_of, migrate, read_state
+from lightning_pac.ledger.marks import AccountMarks, Facts, digest_budgets
+from lightning_pac.ledger.schema import APPLICATION_ID, OLDEST_VERSION, SCHEMA_VERSION, create_schema, is_empty
 from lightning_pac.ledger.writer_lock import WriterLock
 
 __all__ = ["LedgerStorage"]
-
-APPLICATION_ID = 0x50414331  # "PAC1", where `file` and SQLite look for it
-SCHEMA_VERSION = 1
-
-_SCHEMA = (
-    "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
-    # Amounts are only ever added, so that a raised budget stays visible; the latest one holds.
-    """CREATE TABLE budgets (
-        id INTEGER PRIMARY KEY, currency TEXT, account INTEGER REFERENCES accounts (id), amount REAL NOT NULL,
-        time TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')))""",
-    """CREATE TABLE accounts (
-        id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, currency TEXT NOT NULL, declaration TEXT NOT NULL,
-        spent REAL NOT NULL DEFAULT 0.0, num_charges INTEGER NOT NULL DEFAULT 0,
-        time TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')))""",
-    """CREATE TABLE charges (
-        id INTEGER PRIMARY KEY, account INTEGER NOT NULL REFERENCES accounts (id), cost REAL NOT NULL, event TEXT,
-        time TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')))""",
-    "CREATE INDEX charges_of_account ON charges (account)",
-    """CREATE TABLE attempts (
-        id INTEGER PRIMARY KEY, account INTEGER NOT NULL REFERENCES accounts (id), first_step INTEGER NOT NULL,
-        num_steps INTEGER NOT NULL, cost REAL NOT NULL,
-        time TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')))""",
-    """CREATE TABLE transcripts (
-        account INTEGER PRIMARY KEY REFERENCES accounts (id), secret TEXT NOT NULL UNIQUE, home TEXT NOT NULL)""",
-    """CREATE TABLE entries (
-        account INTEGER NOT NULL REFERENCES accounts (id), sequence INTEGER NOT NULL, num_answers INTEGER NOT NULL,
-        cost REAL NOT NULL, payload BLOB NOT NULL, tag BLOB NOT NULL,
-        PRIMARY KEY (account, sequence)) WITHOUT ROWID""",
-    """CREATE TABLE snapshots (
-        account INTEGER PRIMARY KEY REFERENCES accounts (id), sequence INTEGER NOT NULL, num_answers INTEGER NOT NULL,
-        spent REAL NOT NULL, state BLOB NOT NULL, chain BLOB NOT NULL, tag BLOB NOT NULL)""",
-    """CREATE TABLE requests (
-        account INTEGER NOT NULL REFERENCES accounts (id), request TEXT NOT NULL, sequence INTEGER NOT NULL,
-        position INTEGER NOT NULL, PRIMARY KEY (account, request)) WITHOUT ROWID""",
-)
 
 
 class LedgerStorage:
@@ -64,44 +40,83 @@ class LedgerStorage:
 
     Raises:
         LedgerError: If the file is no ledger, is of a newer schema, cannot be opened, or has another writer.
+
+    Attributes:
+        path: The file, resolved.
+        writable: Whether transactions are possible.
+        version: Of the format that the file has now.
+        marks: How far the accounts had come (see `AccountMarks`).
+        problem: What is wrong with the files, raised by every transaction until it is mended.
     """
 
     def __init__(self, path: str | Path, writable: bool = True) -> None:
         self.path = Path(path).expanduser().resolve()
         self.writable = writable
+        self.problem: LedgerError | None = None
         self._mutex = threading.RLock()
         self._process = os.getpid()
         self._lock: WriterLock | None = None
+        self._files: FileSet | None = None
+        self._charged: dict[int, tuple[int, float]] = {}
+        self._after_commit: list[Callable[[], None]] = []
         if self.path.is_dir():
             raise LedgerError(
                 f"{self.path} is a folder: name a file for the ledger, for instance {self.path}/ledger.db."
             )
         if writable:
+            check_place(self.path)
             _create_private_file(self.path)
             self._lock = WriterLock(
                 self.path, "close it there, pass the open PrivacyLedger on, or use PrivacyLedger.read_only"
             )
         elif not self.path.exists():
             raise LedgerError(f"There is no ledger at {self.path}: check the path.")
+        self.marks = self._read_marks()
         try:
             self._connection = self._connect()
         except BaseException:
+            self.marks.close()
             if self._lock is not None:
                 self._lock.release()
             raise
-        self._finalizer = weakref.finalize(self, _close, self._connection, self._lock, self._process)
+        self._finalizer = weakref.finalize(self, _close, self._connection, self._lock, self.marks, self._process)
+        try:
+            self._compare_with_marks()
+        except BaseException:
+            self._finalizer()
+            raise
+        if writable:
+            self._files = FileSet(self.path, self.marks.files())
+
+    def _read_marks(self) -> AccountMarks:
+        # Before the ledger is read, which may be ahead of its marks and never behind them.
+        try:
+            return AccountMarks(self.path)
+        except LedgerError as error:
+            self.problem = error
+            return AccountMarks(self.path, ignored=True)
 
     def _connect(self) -> sqlite3.Connection:
         connection: sqlite3.Connection | None = None
         try:
             connection = _open_database(self.path, "rw" if self.writable else _read_mode(self.path))
-            is_new = self.writable and _is_empty(connection)
+            self.version = SCHEMA_VERSION
+            is_new = self.writable and is_empty(connection)
             if not is_new:
-                self._check_identity(connection)
+                self.version = self._check_identity(connection)
+            elif self.problem is not None:
+                raise self.problem
+            elif self.marks.accounts:
+                raise LedgerError(
+                    f"{self.path} holds nothing, but {self.marks.path} knows of {len(self.marks.accounts)} accounts: "
+                    "put the newest ledger back, or a backup with `lightning-pac account restore`."
+                )
             if self.writable:
                 _make_durable(connection, may_use_wal=not is_on_network(self.path))
             if is_new:
-                _create_schema(connection)
+                ledger_id = uuid.uuid4().hex
+                self.marks.write(ledger_id, (0, digest_budgets(())), {})
+                create_schema(connection, ledger_id, write_home(self.path))
         except sqlite3.Error as error:
             if connection is not None:
                 connection.close()
@@ -112,16 +127,106 @@ class LedgerStorage:
             raise
         return connection
 
-    def _check_identity(self, connection: sqlite3.Connection) -> None:
+    def _check_identity(self, connection: sqlite3.Connection) -> int:
         application_id = connection.execute("PRAGMA application_id").fetchone()[0]
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if application_id != APPLICATION_ID:
             raise LedgerError(f"{self.path} is not a privacy ledger: name another file.")
-        if version != SCHEMA_VERSION:
+        if not OLDEST_VERSION <= version <= SCHEMA_VERSION:
             raise LedgerError(
-                f"{self.path} has ledger format {version} and this version of lightning-pac reads format "
-                f"{SCHEMA_VERSION}: use the version that wrote it."
+                f"{self.path} has ledger format {version} and this version of lightning-pac reads formats "
+                f"{OLDEST_VERSION} to {SCHEMA_VERSION}: use the version that wrote it."
             )
+        return int(version)
+
+    def _compare_with_marks(self) -> None:
+        """Finds what is wrong, and raises it on the first use: `adopt_ledger` and `restore_ledger` mend it before."""
+        try:
+            ledger_id, rows, budgets, home = read_state(self)
+            found = compare(self.path, self.marks, ledger_id, rows, budgets)
+            if self.version < SCHEMA_VERSION and self.writable and found is None and self.problem is None:
+                home = self._migrate(ledger_id, rows, budgets)
+        except sqlite3.Error as error:
+            raise self._explain(error) from error
+        moved = find_move(self.path, home) if self.writable and self.version >= SCHEMA_VERSION else None
+        self.problem = self.problem or moved or found
+        if self.problem is None and self.writable and not self.marks.exists:
+            self.problem = LedgerError(
+                f"{self.marks.path} is missing, without which nobody can tell how far {self.path} had come: put it "
+                f"back, or book what may be missing with `lightning-pac account restore {self.path}`."
+            )
+        if self.problem is None and self.writable:
+            self.marks.open()
+            self.bring_marks_up(ledger_id, rows, budgets)
+
+    def _migrate(
+        self, ledger_id: str, rows: Mapping[int, AccountRow], budgets: Sequence[tuple[Any, ...]]
+    ) -> str | None:
+        # The marks first: after a crash in between, a ledger of the new format without marks would be refused.
+        if not self.marks.exists:
+            self.marks.write(ledger_id, budget_state(budgets), marks_of(rows))
+        try:
+            with self.transaction() as connection:
+                migrate(connection, self.path)
+        except LedgerError as error:
+            self.problem = error
+            return None
+        self.version = SCHEMA_VERSION
+        return write_home(self.path)
+
+    def bring_marks_up(
+        self, ledger_id: str, rows: Mapping[int, AccountRow], budgets: Sequence[tuple[Any, ...]]
+    ) -> None:
+        """Lets the marks say what the ledger says, which a crash may have left some charges ahead."""
+        if self.marks.ledger_id != ledger_id or (self.marks.accounts, self.marks.num_budgets) != (
+            marks_of(rows),
+            len(budgets),
+        ):
+            self.marks.write(ledger_id, budget_state(budgets), marks_of(rows))
+
+    def note_charge(self, account: int, num_charges: int, spent: float) -> None:
+        """Tells the transaction under way the new total of an account, for its mark."""
+        self._charged[account] = num_charges, spent
+
+    def note_account(self, account: int, facts: Facts) -> None:
+        """Tells the transaction under way of a new account, for its mark."""
+        self._after_commit.append(lambda: self.marks.add_account(account, facts))
+
+    def note_budgets(self, connection: sqlite3.Connection) -> None:
+        """Tells the transaction under way that a budget was set, for the marks."""
+        state = budget_state(
+            connection.execute("SELECT id, currency, account, amount FROM budgets ORDER BY id").fetchall()
+        )
+        self._after_commit.append(lambda: self.marks.set_budgets(*state))
+
+    def keep_marks_at(self, witness: Path) -> None:
+        """Moves the marks, if they are not there already."""
+        if self.marks.path != witness:
+            ledger_id, rows, budgets, _ = read_state(self)
+            self.marks.write(ledger_id, budget_state(budgets), marks_of(rows), witness)
+            self._files = FileSet(self.path, self.marks.files())
+
+    def mend(self) -> None:
+        """Takes the ledger as it stands for the newest, in the place where it is; whoever calls this has seen to it."""
+        self.problem = None
+        ledger_id, rows, budgets, _ = read_state(self)
+        self.marks.write(ledger_id, budget_state(budgets), marks_of(rows))
+        self._files = FileSet(self.path, self.marks.files())
+        with self.transaction() as connection:
+            home = write_home(self.path)
+            connection.execute("INSERT OR REPLACE INTO meta VALUES ('home', ?)", (home,))
+            connection.execute("UPDATE transcripts SET home = ?", (home,))
+        if self.version < SCHEMA_VERSION:
+            self._migrate(ledger_id, rows, budgets)
+
+    def check(self) -> None:
+        """Raises what is wrong with the files of the ledger.
+
+        Raises:
+            LedgerError: If it was moved, copied, rolled back or changed by another hand.
+        """
+        if self.problem is not None:
+            raise LedgerError(str(self.problem)) from self.problem
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
@@ -134,9 +239,13 @@ class LedgerStorage:
             self._check_usable()
             if not self.writable:
                 raise LedgerError(f"{self.path} was opened read-only: open it with PrivacyLedger(path) to write.")
+            self.check()
             if self._connection.in_transaction:
                 # What is nested would be reported as durable before the outer transaction is.
                 raise LedgerError(f"A transaction of {self.path} is under way in this thread: end it first.")
+            if self._files is not None:
+                self._files.check("nothing was charged")
+            self._charged, self._after_commit = {}, []
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
                 yield self._connection
@@ -146,8 +255,30 @@ class LedgerStorage:
                 if isinstance(error, sqlite3.Error):
                     raise self._explain(error) from error
                 raise
+            if self.marks.exists:
+                for write in self._after_commit:
+                    write()
+                self.marks.advance(self._charged)
+            # What was moved while it was written must not be followed by a release.
+            if self._files is not None:
+                self._files.check("the last charge may be lost with it and nothing was released")
 
-    def read(self, statement: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    def copy_to(self, connection: sqlite3.Connection) -> None:
+        """Copies everything that is committed into another, empty database."""
+        with self._mutex:
+            self._check_usable()
+            self._connection.backup(connection)
+
+    def has_transcript(self, account: int) -> bool:
+        """Whether an account holds answers about a secret that is kept in a file."""
+        return bool(self.read("SELECT 1 FROM transcripts WHERE account = ?", (account,)))
+
+    def behind(self) -> LedgerError | None:
+        """What the marks know better than the ledger, None if nothing."""
+        ledger_id, rows, budgets, _ = read_state(self)
+        return compare(self.path, self.marks, ledger_id, rows, budgets)
+
+    def read(self, statement: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
         """Rows of a query."""
         with self._mutex:
             self._check_usable()
@@ -176,12 +307,12 @@ class LedgerStorage:
             )
 
     def _explain(self, error: sqlite3.Error) -> LedgerError:
-        text = str(error)
+        text = " ".join(str(error).split())  # SQLite quotes a broken schema with its lines
         if "not a database" in text:
             return LedgerError(f"{self.path} is not a privacy ledger: name another file.")
-        if "malformed" in text:
+        if "malformed" in text or "decode" in text or "no such" in text:
             return LedgerError(f"{self.path} is damaged ({text}): restore its folder as a whole from a backup.")
-        if "full" in text:
+        if "full" in text or ("I/O" in text and is_full(self.path)):
             return LedgerError(
                 f"{self.path} could not be written because the disk is full: nothing was charged; free space."
             )
@@ -206,6 +337,7 @@ def _create_private_file(path: Path) -> None:
             f"{path} cannot be opened for writing ({error.strerror}): choose a writable path, or open it with "
             "PrivacyLedger.read_only."
         ) from error
+    make_private(path)
 
 
 def _open_database(path: Path, mode: str) -> sqlite3.Connection:
@@ -236,29 +368,16 @@ def _make_durable(connection: sqlite3.Connection, may_use_wal: bool) -> None:
     connection.execute("PRAGMA foreign_keys = ON")
 
 
-def _is_empty(connection: sqlite3.Connection) -> bool:
-    return not connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()
-
-
-def _create_schema(connection: sqlite3.Connection) -> None:
-    connection.execute("BEGIN IMMEDIATE")
-    for statement in _SCHEMA:
-        connection.execute(statement)
-    connection.execute("INSERT INTO meta VALUES ('ledger_id', ?)", (uuid.uuid4().hex,))
-    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-    connection.execute("COMMIT")
-
-
 def _roll_back(connection: sqlite3.Connection) -> None:
     # SQLite undoes some failed commits by itself.
     if connection.in_transaction:
         connection.execute("ROLLBACK")
 
 
-def _close(connection: sqlite3.Connection, lock: WriterLock | None, process: int) -> None:
+def _close(connection: sqlite3.Connection, lock: WriterLock | None, marks: AccountMarks, process: int) -> None:
     if os.getpid() != process:
         return
     connection.close()
+    marks.close()
     if lock is not None:
         lock.release()

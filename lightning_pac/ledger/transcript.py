@@ -1,7 +1,6 @@
 """The transcript of a responder: every answer in an authenticated chain, in the same transaction as its cost."""
 
 import hmac
-import json
 import math
 import struct
 from collections.abc import Iterator, Sequence
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from lightning_pac.exceptions import LedgerError, LedgerMismatchError
 from lightning_pac.ledger.account import LedgerAccount
+from lightning_pac.ledger.file_system import write_home
 from lightning_pac.ledger.high_water_mark import HighWaterMark
 from lightning_pac.ledger.ledger import PrivacyLedger
 
@@ -18,7 +18,6 @@ __all__ = [
     "Payment",
     "ResponseTranscript",
     "Snapshot",
-    "adopt_ledger",
     "answers_for",
     "read_entries",
     "read_state",
@@ -88,16 +87,21 @@ class ResponseTranscript:
         account: The account that pays.
         key: From the secret file.
         secret_path: The secret file.
+        index: The secret, which the ledger is bound to: with a digit changed it is another, and refused. A ledger of an
+            earlier version is bound to the index that it meets first.
 
     Raises:
         LedgerError: If the ledger is a copy, was rolled back or changed by another hand, or the secret is in use.
         LedgerMismatchError: If the secret answers through another account or ledger.
     """
 
-    def __init__(self, ledger: PrivacyLedger, account: LedgerAccount, key: bytes, secret_path: Path) -> None:
+    def __init__(
+        self, ledger: PrivacyLedger, account: LedgerAccount, key: bytes, secret_path: Path, index: int
+    ) -> None:
         self._ledger = ledger
         self._account = account
         self._key = key
+        self._index = index
         self._in_doubt = False
         self._mark = HighWaterMark(secret_path, ledger.ledger_id)
         try:
@@ -167,7 +171,7 @@ class ResponseTranscript:
                 )
                 spent = self._account.add(connection, cost, num_answers)
                 for payment in payments:
-                    payment.account.add(connection, payment.cost, payment.num_answers)
+                    payment.account.add(connection, payment.cost, payment.num_answers, is_payment=True)
                 if state is not None:
                     snapshot = Snapshot(sequence, self._account.num_charges, spent, state)
                     connection.execute(
@@ -233,31 +237,31 @@ class ResponseTranscript:
 
     def _enrol(self) -> None:
         storage = self._ledger.storage
-        secret = self._hmac(b"secret").hex()
-        home = _home(self._ledger.path)
+        secret, unbound = bind_secret(self._key, self._index), _hmac(self._key, b"secret").hex()
         rows = storage.read(
-            "SELECT account, secret, home FROM transcripts WHERE account = ? OR secret = ?", (self._account.id, secret)
+            "SELECT account, secret FROM transcripts WHERE account = ? OR secret IN (?, ?)",
+            (self._account.id, secret, unbound),
         )
         if not rows:
             with storage.transaction() as connection:
-                connection.execute("INSERT INTO transcripts VALUES (?, ?, ?)", (self._account.id, secret, home))
+                connection.execute(
+                    "INSERT INTO transcripts VALUES (?, ?, ?)",
+                    (self._account.id, secret, write_home(self._ledger.path)),
+                )
             return
-        account, enrolled, enrolled_home = rows[0]
+        account, enrolled = rows[0]
         if account != self._account.id:
             raise LedgerMismatchError(
                 f"This secret already answers through another account of {self._ledger.path}: use that account, since "
                 "two would each believe that nothing else was released."
             )
-        if enrolled != secret:
+        if enrolled == unbound:
+            with storage.transaction() as connection:
+                connection.execute("UPDATE transcripts SET secret = ? WHERE account = ?", (secret, account))
+        elif enrolled != secret:
             raise LedgerMismatchError(
                 f"Account {self._account.name!r} of {self._ledger.path} holds the answers of another secret: open "
                 "it with the secret file it was made with."
-            )
-        if enrolled_home != home:
-            origin = json.loads(enrolled_home)["path"]
-            raise LedgerError(
-                f"{self._ledger.path} was copied, restored or moved from {origin}: if this is the one to go on "
-                f"with, run `lightning-pac account adopt {self._ledger.path}`."
             )
 
     def _read_snapshot(self) -> Snapshot | None:
@@ -338,27 +342,16 @@ def read_state(ledger: PrivacyLedger, account: LedgerAccount) -> bytes | None:
     return bytes(rows[0][0]) if rows else None
 
 
-def answers_for(ledger: PrivacyLedger, account: LedgerAccount, key: bytes) -> bool:
-    """Whether the entries of an account are about the secret with this key."""
+def answers_for(ledger: PrivacyLedger, account: LedgerAccount, key: bytes, index: int) -> bool:
+    """Whether the entries of an account are about the secret with this key and index."""
     rows = ledger.storage.read("SELECT secret FROM transcripts WHERE account = ?", (account.id,))
-    return bool(rows) and rows[0][0] == _hmac(key, b"secret").hex()
+    # Ledgers of earlier versions are bound to the key alone until they are opened for writing.
+    return bool(rows) and rows[0][0] in (bind_secret(key, index), _hmac(key, b"secret").hex())
 
 
-def adopt_ledger(ledger: PrivacyLedger) -> tuple[str, ...]:
-    """Accepts a copied or moved ledger file in its new place.
-
-    Only one of the copies may go on: the secret file lets the one that is ahead answer, and refuses any other.
-
-    Args:
-        ledger: The ledger in its new place, opened for writing.
-
-    Returns:
-        Names of the accounts that hold answers.
-    """
-    names = {account.id: account.name for account in ledger.accounts()}
-    with ledger.storage.transaction() as connection:
-        connection.execute("UPDATE transcripts SET home = ?", (_home(ledger.path),))
-    return tuple(names[row[0]] for row in ledger.storage.read("SELECT account FROM transcripts ORDER BY account"))
+def bind_secret(key: bytes, index: int) -> str:
+    """The name of a secret in its ledger: a code over its index under its key."""
+    return _hmac(key, b"secret index", str(index).encode()).hex()
 
 
 def _read_entries(ledger: PrivacyLedger, account: LedgerAccount, after: int) -> Iterator[tuple[Entry, bytes]]:
@@ -379,10 +372,6 @@ def _read_entries(ledger: PrivacyLedger, account: LedgerAccount, after: int) -> 
 def _hmac(key: bytes, purpose: bytes, *parts: bytes) -> bytes:
     # Every part but the last has a fixed length, given its purpose.
     return hmac.digest(key, b"lightning-pac " + purpose + b"\0" + b"".join(parts), "sha256")
-
-
-def _home(path: Path) -> str:
-    return json.dumps({"path": str(path), "inode": path.stat().st_ino})
 
 
 def _fields(snapshot: Snapshot) -> tuple[int, int, float, bytes]:

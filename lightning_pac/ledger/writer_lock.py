@@ -1,5 +1,6 @@
 """One writer a file: an operating-system lock that ends with the process that holds it."""
 
+import errno
 import json
 import os
 import socket
@@ -12,6 +13,9 @@ from pathlib import Path
 from lightning_pac.exceptions import LedgerError
 
 __all__ = ["WriterLock"]
+
+# What a system says of a lock that another process holds; all else means that there can be no lock.
+_HELD = {errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES, errno.EDEADLK}
 
 # Locks of this process and their descriptors.
 _held_here: dict[str, int] = {}
@@ -58,6 +62,11 @@ class WriterLock:
         except OSError as error:
             holder = _read_holder(descriptor)
             os.close(descriptor)
+            if error.errno not in _HELD:
+                raise LedgerError(
+                    f"{lock_path} cannot be locked ({error.strerror}), so that nothing would keep a second writer out: "
+                    f"keep {self._path} on a local disk, or on a file system with locks."
+                ) from error
             raise LedgerError(f"{self._path} has another writer{holder}: {self._remedy}.") from error
         holder_record = {
             "pid": os.getpid(),

@@ -222,7 +222,7 @@ class BatchAnswers:
 
 def key_account(responder: PACResponder, key: APIKey) -> LedgerAccount:
     """The account in which a key's share is counted, with the budget that the key has now."""
-    account = responder.ledger.account(f"key {key.name}", KEY_CURRENCY, {"api_key": key.name})
+    account = responder.ledger.account(f"key {key.name}", KEY_CURRENCY, {"api_key": key.name}, kind="api_key")
     if key.budget is not None and account.budget != key.budget:
         account.set_budget(key.budget)
     return account

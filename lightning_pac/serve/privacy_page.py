@@ -41,7 +41,7 @@ def add_privacy_page(app: FastAPI, ledger: Path) -> None:
 
 def _privacy(ledger: PrivacyLedger, key: APIKey | None) -> Privacy:
     accounts = {account.name: account for account in ledger.accounts()}
-    account = next(account for account in accounts.values() if "membership_prior" in account.declaration)
+    account = next(account for account in accounts.values() if account.kind == "responses")
     card = responder_card(account)
     guarantees = [Guarantee(name=g.name, value=g.value, unit=g.unit, meaning=g.meaning) for g in card.guarantees]
     return Privacy(

@@ -104,7 +104,7 @@ class Second(Ranks):
 
 
 def test_a_rank_without_the_ledger_opens_nothing_and_hears_the_error(tmp_path: Path) -> None:
-    ranks = Second([("fit", tmp_path / "run.db"), None, BudgetExceededError("spent")])
+    ranks = Second([("fit", tmp_path / "run.db", None), None, BudgetExceededError("spent")])
 
     def never(*_: object) -> None:
         raise AssertionError("only rank zero opens the ledger")

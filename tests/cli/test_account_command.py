@@ -126,7 +126,7 @@ def test_budget_changes_what_may_be_spent_and_stays_on_record(path: Path, capsys
 
 def test_a_budget_below_what_is_spent_or_of_nobody_is_refused(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with PrivacyLedger(path) as ledger:
-        ledger.account("key bob", "mutual_information by key", {"api_key": "bob"})
+        ledger.account("key bob", "mutual_information by key", {"api_key": "bob"}, kind="api_key")
     before = path.read_bytes()
     for words, message in (
         (["1.9", "--account", "fit"], "2.0 is spent by account 'fit'"),

@@ -6,6 +6,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from lightning_pac.ledger import PrivacyLedger
 
 COST = 2**-10
@@ -26,11 +28,10 @@ with PrivacyLedger(sys.argv[1]) as ledger:
 """
 
 
-def test_steps_ever_started_are_counted_through_ten_kills(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.db"
+def check_kills(path: Path, num_kills: int) -> int:
     expected: list[tuple[int, int]] = []
     total = 0
-    for _ in range(10):
+    for _ in range(num_kills):
         # A checkpoint is somewhere in what was run so far.
         first_step = random.randint(0, max([first + count for first, count in expected], default=0))
         arguments = [sys.executable, "-c", RUN, str(path), str(first_step), str(COST)]
@@ -53,4 +54,13 @@ def test_steps_ever_started_are_counted_through_ten_kills(tmp_path: Path) -> Non
             assert account.num_charges == total
             assert account.spent == total * COST
         expected = attempts
-    assert total > 10
+    return total
+
+
+def test_steps_ever_started_are_counted_through_ten_kills(tmp_path: Path) -> None:
+    assert check_kills(tmp_path / "ledger.db", 10) > 10
+
+
+@pytest.mark.slow
+def test_steps_ever_started_are_counted_through_a_hundred_kills(tmp_path: Path) -> None:
+    assert check_kills(tmp_path / "ledger.db", 100) > 100

@@ -384,16 +384,25 @@ def test_a_copy_is_refused_until_it_is_adopted(folder: Folder, tmp_path: Path) -
 def test_a_ledger_that_was_rolled_back_is_refused(folder: Folder) -> None:
     with folder.open() as responder:
         responder(random_votes(3))
-    backup = folder.ledger.read_bytes()
+    marks = folder.ledger.with_name("responses.db-mark")
+    backup, known = folder.ledger.read_bytes(), marks.read_bytes()
     with folder.open() as responder:
         responder(random_votes(1))
-    newest = folder.ledger.read_bytes()
+    newest, newest_known = folder.ledger.read_bytes(), marks.read_bytes()
     folder.ledger.write_bytes(backup)  # in place, so that path and inode stay
+    with pytest.raises(LedgerError, match=r"was rolled back: account 'responses' has 3 charges .* knows of 4"):
+        folder.open()
+    marks.write_bytes(known)  # even if the ledger's own marks are as old, the secret file knows
     with pytest.raises(LedgerError, match=r"was rolled back: it has 1 entries and .* knows of 2"):
         folder.open()
     folder.ledger.write_bytes(newest)
+    marks.write_bytes(newest_known)
     folder.open().close()
     folder.ledger.unlink()
+    with pytest.raises(LedgerError, match=r"holds nothing, but .* knows of 1 accounts"):
+        folder.open()
+    folder.ledger.unlink(missing_ok=True)
+    marks.unlink()
     with pytest.raises(LedgerMismatchError, match="a ledger that was deleted cannot be replaced"):
         folder.open()
 
@@ -415,11 +424,13 @@ def test_a_ledger_one_entry_ahead_of_the_mark_is_an_honest_crash(
 def test_restoring_ledger_and_secret_together_cannot_be_told(folder: Folder) -> None:
     with folder.open() as responder:
         responder(random_votes(3))
-    backup = folder.ledger.read_bytes(), folder.key.read_bytes()
+    marks = folder.ledger.with_name("responses.db-mark")
+    backup = folder.ledger.read_bytes(), folder.key.read_bytes(), marks.read_bytes()
     with folder.open() as responder:
         responder(random_votes(3))
     folder.ledger.write_bytes(backup[0])
     folder.key.write_bytes(backup[1])
+    marks.write_bytes(backup[2])
     with folder.open() as responder:
         assert responder.num_responses == 3
         assert "restored together" in responder.card().to_markdown()
@@ -433,7 +444,7 @@ TAMPERINGS = [
     ("UPDATE entries SET sequence = 4 WHERE sequence = 3", "entry 3"),
     ("UPDATE accounts SET spent = 0", "the total"),
     ("UPDATE snapshots SET state = zeroblob(length(state))", "its snapshot"),
-    ("UPDATE snapshots SET spent = 0", "its snapshot"),
+    ("UPDATE snapshots SET spent = 0", "the total"),
 ]
 
 

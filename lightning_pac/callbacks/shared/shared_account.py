@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities import rank_zero_info
 
 from lightning_pac.ledger import (
     Attempt,
@@ -52,7 +53,7 @@ class SharedAccount:
         self._handle: LedgerHandle | None = None
         self._account: LedgerAccount | None = None
 
-        def name_and_path() -> tuple[str, Path]:
+        def name_and_path() -> tuple[str, Path, tuple[str, str] | None]:
             self._handle = find_ledger()
             ledger = self._handle.open()
             try:
@@ -60,9 +61,11 @@ class SharedAccount:
             except BaseException:
                 self._handle.close()
                 raise
-            return self._account.name, ledger.path
+            return self._account.name, ledger.path, ledger.last_charge
 
-        self.name, self.path = ranks.from_first(name_and_path)
+        self.name, self.path, last = ranks.from_first(name_and_path)
+        if last is not None:
+            rank_zero_info(f"Ledger {self.path}: the last charge was made on {last[0]} (UTC) to account {last[1]!r}.")
 
     def attempts(self) -> list[Attempt]:
         """All attempts on record."""

@@ -132,4 +132,4 @@ def open_account(
             f"{ledger.path} has no account {name!r}, where the checkpoint's run was journalled: give ledger= the file "
             "that it was written to."
         )
-    return ledger.account(name, currency, declaration, budget)
+    return ledger.account(name, currency, declaration, budget, "training")

@@ -147,7 +147,9 @@ class KeptSecret:
     @contextmanager
     def _transcript(self) -> Iterator[tuple[LedgerAccount, ResponseTranscript]]:
         with _open(self._ledger, self._account, self._space) as (ledger, account):
-            transcript = ResponseTranscript(ledger, account, self._secret.key, self._secret.path)
+            transcript = ResponseTranscript(
+                ledger, account, self._secret.key, self._secret.path, operator.index(self._secret)
+            )
             try:
                 yield account, transcript
             finally:
@@ -186,13 +188,11 @@ def recorded_belief(ledger: PrivacyLedger, account: LedgerAccount) -> Array:
 @contextmanager
 def _open(ledger: LedgerArgument, name: str, space: SecretSpace) -> Iterator[tuple[PrivacyLedger, LedgerAccount]]:
     with LedgerHandle(ledger) as opened:
-        for other in opened.accounts():
-            if other.name != name and other.declaration.get("table") == space.table_hash:
-                raise LedgerMismatchError(
-                    f"Account {other.name!r} of {opened.path} already answers about this table, and a second secret or "
-                    f"belief would void both: use account={other.name!r} with its own secret file."
-                )
-        yield opened, opened.account(name, "mutual_information", declare_space(space, "privatize"))
+        declaration = declare_space(space, "privatize")
+        yield (
+            opened,
+            opened.account(name, "mutual_information", declaration, kind="privatize", table_hash=space.table_hash),
+        )
 
 
 def _read_belief(transcript: ResponseTranscript, space: SecretSpace) -> Array:

@@ -1,6 +1,7 @@
 """Private answers: any function with one output per secret, adaptive composition, and the durable ledger."""
 
 import math
+import operator
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
@@ -107,10 +108,13 @@ class PACResponder:
         self._handle = LedgerHandle(ledger)
         self._ledger = self._handle.open()
         try:
-            self._check_only_account(account)
             declaration = declare_space(self._space, rule)
-            self._account = self._ledger.account(account, "mutual_information", declaration, budget)
-            self._transcript = ResponseTranscript(self._ledger, self._account, secret.key, secret.path)
+            self._account = self._ledger.account(
+                account, "mutual_information", declaration, budget, "responses", self._space.table_hash
+            )
+            self._transcript = ResponseTranscript(
+                self._ledger, self._account, secret.key, secret.path, operator.index(secret)
+            )
         except BaseException:
             self._handle.close()
             raise
@@ -352,14 +356,6 @@ class PACResponder:
                 "The ensemble's members are not in the order of the table, so the secret would name another subset: "
                 "make it without members=, or gather its checkpoint."
             )
-
-    def _check_only_account(self, name: str) -> None:
-        for other in self._ledger.accounts():
-            if other.name != name and other.declaration.get("table") == self._space.table_hash:
-                raise LedgerMismatchError(
-                    f"Account {other.name!r} of {self._ledger.path} already answers about this table, and a second "
-                    f"secret or belief would void both: use account={other.name!r} with its own secret file."
-                )
 
 
 def _payments(release: BatchRelease, payers: Sequence[LedgerAccount | None]) -> list[Payment]:

@@ -1,0 +1,291 @@
+"""High-water marks: how far each account of a ledger had come, in a file of their own."""
+
+import contextlib
+import hashlib
+import json
+import os
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lightning_pac._durable_files import replace_file
+from lightning_pac.exceptions import LedgerError
+
+__all__ = ["AccountMarks", "Facts", "Mark", "digest_budgets", "mark_path"]
+
+# Numbers stand in the last 64 bytes of a line, and lines are multiples of that: no disk tears a number in two.
+BLOCK = 64
+_DAMAGED = "is no file of marks or is damaged"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What never changes about an account.
+
+    Attributes:
+        name: Its name.
+        currency: What is charged.
+        declaration: The JSON text of what its costs rest on.
+    """
+
+    name: str
+    currency: str
+    declaration: str
+
+    def digest(self) -> str:
+        """A fingerprint, so that a changed bit shows."""
+        return hashlib.sha256(json.dumps([self.name, self.currency, self.declaration]).encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What is known of an account.
+
+    Attributes:
+        name: Its name.
+        currency: What is charged.
+        digest: Of its facts.
+        num_charges: At least so many were made.
+        spent: They cost so much.
+    """
+
+    name: str
+    currency: str
+    digest: str
+    num_charges: int
+    spent: float
+
+
+class AccountMarks:
+    """The marks of a ledger, beside it in `<ledger>-mark`, or at a witness elsewhere that the file beside it names.
+
+    An account's mark is written after the transaction is on the disk and before the charge returns, so that it is never
+    ahead of the ledger, and a ledger that is behind it has lost a charge. The write is left to the operating system to
+    flush: a kill loses nothing of it, and after a power failure the mark may be some seconds behind, which is no error.
+
+    Args:
+        path: The ledger.
+        ignored: Whether to begin as if there were no file.
+
+    Raises:
+        LedgerError: If the marks cannot be read, or are damaged.
+    """
+
+    def __init__(self, path: Path, ignored: bool = False) -> None:
+        self._beside = mark_path(path)
+        self.path = self._beside
+        self._descriptor = -1
+        header, lines = (None, []) if ignored else _read(self.path)
+        if header is not None and "witness" in header:
+            self.path = Path(header["witness"])
+            header, lines = _read(self.path)
+            if header is None:
+                raise LedgerError(
+                    f"{self.path}, where the marks of {path} are kept, is not there: mount it or put it back, or book "
+                    f"what may be missing with `lightning-pac account restore {path}`."
+                )
+        self.exists = header is not None
+        self.ledger_id = "" if header is None else str(header["ledger"])
+        self.num_budgets, self.budgets = 0, digest_budgets(())
+        self.accounts: dict[int, Mark] = {}
+        self._tails: dict[int, _Tail] = {}
+        offset = 0
+        for prefix, number, value, length in lines:
+            account_line = offset > 0
+            if not account_line:
+                self.num_budgets, self.budgets = number, value
+            else:
+                account = int(prefix["account"])
+                self.accounts[account] = Mark(
+                    prefix["name"], prefix["currency"], prefix["digest"], number, float.fromhex(value)
+                )
+            offset += length
+            if account_line:
+                self._tails[account] = _Tail.of(offset, account, self.accounts[account])
+        self._end = offset
+
+    def write(
+        self,
+        ledger_id: str,
+        budgets: tuple[int, str],
+        accounts: Mapping[int, Mark],
+        witness: Path | None = None,
+    ) -> None:
+        """Writes all marks anew, durably, at the witness if one is named, and opens them for advancing.
+
+        Raises:
+            LedgerError: If they cannot be written.
+        """
+        self.close()
+        header = {"ledger": ledger_id}
+        parts = [_encode(header, budgets[0], budgets[1])]
+        end = len(parts[0])
+        self._tails = {}
+        for account, mark in accounts.items():
+            parts.append(_encode_mark(account, mark))
+            end += len(parts[-1])
+            self._tails[account] = _Tail.of(end, account, mark)
+        target = (witness or self.path).expanduser().resolve()
+        try:
+            replace_file(target, b"".join(parts).decode())
+            if target != self._beside:
+                pointer = _encode({**header, "witness": str(target)}, 0, "0")
+                replace_file(self._beside, pointer.decode())
+        except OSError as error:
+            raise _unwritable(target, error) from error
+        self.path, self.exists, self.ledger_id = target, True, ledger_id
+        self.num_budgets, self.budgets = budgets
+        self.accounts = dict(accounts)
+        self._end = end
+        self.open()
+
+    def open(self) -> None:
+        """Opens the file for advancing.
+
+        Raises:
+            LedgerError: If it cannot be written.
+        """
+        self.close()
+        try:
+            self._descriptor = os.open(self.path, os.O_RDWR)
+        except OSError as error:
+            raise _unwritable(self.path, error) from error
+
+    def advance(self, totals: Mapping[int, tuple[int, float]]) -> None:
+        """Raises the marks of accounts to their numbers of charges and sums.
+
+        Raises:
+            LedgerError: If they cannot be written.
+        """
+        for account, (num_charges, spent) in totals.items():
+            tail = self._tails[account]
+            self._overwrite(tail.offset, tail.encode(num_charges, spent.hex()))
+
+    def add_account(self, account: int, facts: Facts) -> None:
+        """Adds the line of a new account.
+
+        Raises:
+            LedgerError: If it cannot be written.
+        """
+        self.accounts[account] = mark = Mark(facts.name, facts.currency, facts.digest(), 0, 0.0)
+        line = _encode_mark(account, mark)
+        self._overwrite(self._end, line)
+        self._end += len(line)
+        self._tails[account] = _Tail.of(self._end, account, mark)
+
+    def set_budgets(self, num_budgets: int, digest: str) -> None:
+        """Notes the budgets that were set so far.
+
+        Raises:
+            LedgerError: If it cannot be written.
+        """
+        self.num_budgets, self.budgets = num_budgets, digest
+        self._overwrite(0, _encode({"ledger": self.ledger_id}, num_budgets, digest))
+
+    def close(self) -> None:
+        """Flushes and closes the file."""
+        if self._descriptor >= 0:
+            with contextlib.suppress(OSError):  # a mark may be behind
+                os.fsync(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def files(self) -> tuple[Path, ...]:
+        """Where the marks are."""
+        return tuple({self._beside, self.path})
+
+    def _overwrite(self, offset: int, line: bytes) -> None:
+        try:
+            os.lseek(self._descriptor, offset, os.SEEK_SET)
+            if os.write(self._descriptor, line) != len(line):
+                raise OSError(28, "No space left on device")
+        except OSError as error:
+            raise LedgerError(
+                f"The mark in {self.path} could not be written ({error.strerror}): what was charged is on record and "
+                "nothing was released; free space or check the disk."
+            ) from error
+
+
+def mark_path(path: Path) -> Path:
+    """The file of marks beside a ledger."""
+    return path.with_name(path.name + "-mark")
+
+
+def digest_budgets(rows: Iterable[tuple[Any, ...]]) -> str:
+    """A fingerprint of budgets (id, currency, account, amount), in the order in which they were set."""
+    return hashlib.sha256(json.dumps([list(row) for row in rows]).encode()).hexdigest()[:32]
+
+
+def _encode_mark(account: int, mark: Mark) -> bytes:
+    prefix = {"account": account, "name": mark.name, "currency": mark.currency, "digest": mark.digest}
+    return _encode(prefix, mark.num_charges, mark.spent.hex())
+
+
+def _encode(prefix: Mapping[str, Any], number: int, value: str) -> bytes:
+    padded = _pad(prefix)
+    return padded + _Tail(0, zlib.crc32(padded)).encode(number, value)
+
+
+def _pad(prefix: Mapping[str, Any]) -> bytes:
+    text = json.dumps(prefix)
+    return text.ljust(-(-len(text) // BLOCK) * BLOCK).encode()
+
+
+@dataclass(frozen=True)
+class _Tail:
+    """The last block of a line, all that a charge overwrites: where it is, and the check of what is before it."""
+
+    offset: int
+    prefix_check: int
+
+    @classmethod
+    def of(cls, end: int, account: int, mark: Mark) -> "_Tail":
+        """The tail of an account's line that ends at `end`."""
+        return cls(end - BLOCK, zlib.crc32(_encode_mark(account, mark)[:-BLOCK]))
+
+    def encode(self, number: int, value: str) -> bytes:
+        """The block with these numbers."""
+        text = f" {number:>20} {value:>32} ".encode()
+        return text + b"%08x\n" % zlib.crc32(text, self.prefix_check)
+
+
+def _read(path: Path) -> tuple[dict[str, Any] | None, list[tuple[dict[str, Any], int, str, int]]]:
+    """The header, None where there is no file, and every line as its prefix, number, value and length."""
+    for attempt in range(3):
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            return None, []
+        except OSError as error:
+            raise LedgerError(f"{path} cannot be read ({error.strerror}): get the right to read it.") from error
+        try:
+            # A line without its end is of an account that was opened when the process was killed.
+            lines = [_decode(line) for line in content.split(b"\n")[:-1]]
+            if not lines or "ledger" not in lines[0][0]:
+                raise ValueError("no header")
+            return lines[0][0], lines
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            if attempt == 2:  # a writer may have been at it, twice
+                raise LedgerError(
+                    f"{path} {_DAMAGED}: put it back from where it is whole, or book what may be missing with "
+                    "`lightning-pac account restore`."
+                ) from error
+    raise AssertionError("unreachable")
+
+
+def _decode(line: bytes) -> tuple[dict[str, Any], int, str, int]:
+    text, code = line[:-8].decode("ascii"), int(line[-8:], 16)
+    if zlib.crc32(text.encode()) != code:
+        raise ValueError("a line fails its check")
+    prefix = json.loads(text[: -BLOCK + 9])
+    number, value = text[-BLOCK + 9 :].split()
+    return dict(prefix), int(number), value, len(line) + 1
+
+
+def _unwritable(path: Path, error: OSError) -> LedgerError:
+    return LedgerError(
+        f"{path}, which marks how far the ledger has come, cannot be written ({error.strerror}): make it and its "
+        "folder writable, and free space if the disk is full."
+    )

@@ -1,0 +1,164 @@
+"""Copies of a ledger, and how to go on with one."""
+
+import os
+import sqlite3
+import tempfile
+from collections.abc import Mapping
+from contextlib import closing
+from datetime import datetime, timezone
+from pathlib import Path
+
+from lightning_pac._durable_files import flush_folder
+from lightning_pac.exceptions import LedgerError
+from lightning_pac.ledger.account import LedgerAccount, check_amount
+from lightning_pac.ledger.ledger import PrivacyLedger
+
+__all__ = ["adopt_ledger", "backup_ledger", "restore_ledger"]
+
+_SUFFIXES = ("", "-wal", "-shm")
+
+
+def backup_ledger(path: str | Path, target: str | Path) -> Path:
+    """Copies a ledger, also while another process writes it, to one file that holds everything up to this moment.
+
+    Args:
+        path: The ledger.
+        target: The copy, which must not exist; it is readable by its owner only. To go on with it is `restore_ledger`.
+
+    Returns:
+        The copy, resolved.
+
+    Raises:
+        LedgerError: If there is no sound ledger, or the copy exists or cannot be written.
+    """
+    copy = Path(target).expanduser().resolve()
+    with PrivacyLedger.read_only(path) as ledger:
+        if copy.exists():
+            raise LedgerError(f"{copy} exists, and a backup overwrites nothing: name another file.")
+        try:
+            descriptor, aside = tempfile.mkstemp(prefix=f".{copy.name}.", suffix=".partial", dir=copy.parent)
+            os.close(descriptor)
+            try:
+                with closing(sqlite3.connect(aside)) as connection:
+                    ledger.storage.copy_to(connection)
+                    connection.execute("PRAGMA journal_mode = DELETE")
+                descriptor = os.open(aside, os.O_RDONLY)
+                os.fsync(descriptor)
+                os.close(descriptor)
+                os.rename(aside, copy)
+            finally:
+                Path(aside).unlink(missing_ok=True)
+            flush_folder(copy.parent)
+        except (OSError, sqlite3.Error) as error:
+            raise LedgerError(
+                f"{copy} cannot be written ({error}): choose a writable folder with room for a copy of {ledger.path}."
+            ) from error
+    return copy
+
+
+def adopt_ledger(ledger: PrivacyLedger) -> tuple[str, ...]:
+    """Accepts a ledger that was copied or moved in its new place.
+
+    Only one of the copies may go on. A secret file lets the one that is ahead answer and refuses any other; for other
+    accounts that is for whoever adopts to know.
+
+    Args:
+        ledger: The ledger in its new place, opened for writing.
+
+    Returns:
+        Names of the accounts that hold answers.
+
+    Raises:
+        LedgerError: If the ledger is behind its marks, or came without them and holds charges that no secret file knows
+            of: then see `restore_ledger`.
+    """
+    accounts = ledger.accounts()
+    with_secret = tuple(account for account in accounts if ledger.storage.has_transcript(account.id))
+    found = ledger.storage.behind()
+    if found is not None:
+        raise found
+    if not ledger.storage.marks.exists and any(
+        account.num_charges for account in accounts if account not in with_secret and account.kind != "api_key"
+    ):
+        raise LedgerError(
+            f"{ledger.storage.marks.path} is missing, without which nobody can tell how far {ledger.path} had come: "
+            "copy it, too, while no process writes the ledger, or book what may be missing with `lightning-pac account "
+            f"restore {ledger.path}`."
+        )
+    ledger.storage.mend()
+    return tuple(account.name for account in with_secret)
+
+
+def restore_ledger(
+    path: str | Path, amounts: Mapping[str, float], backup: str | Path | None = None, otherwise: float | None = None
+) -> dict[str, float]:
+    """Goes on with a ledger of which a part is lost, and books what it cannot know as unknown.
+
+    What an account is known to have spent by its mark and lacks in the ledger is the least that may be booked. A
+    responder whose answers are lost stays refused by its secret file, since its belief is lost with them.
+
+    Args:
+        path: The ledger.
+        amounts: What each account may have spent since the ledger was whole, by its name.
+        backup: A copy to put in the ledger's place; what is there is kept under another name. None takes what is there.
+        otherwise: The amount for accounts that `amounts` does not name; None refuses if there are any.
+
+    Returns:
+        What was booked to each account.
+
+    Raises:
+        LedgerError: If an account has no amount, or less than is known to be missing.
+        ValueError: If an amount is negative or not finite, or of no account.
+    """
+    place = Path(path).expanduser().resolve()
+    for name, amount in amounts.items():
+        check_amount(amount, f"The amount of {name!r}")
+    if backup is not None:
+        _put_in_place(place, Path(backup).expanduser().resolve())
+    with PrivacyLedger(place) as ledger:
+        storage = ledger.storage
+        found = {account.name: account for account in ledger.accounts()}
+        known = {mark.name: mark for mark in storage.marks.accounts.values()}
+        if unknown := sorted(set(amounts) - set(found) - set(known)):
+            raise ValueError(f"{place} has no account {unknown[0]!r}: it has {', '.join(sorted({*found, *known}))}.")
+        booked = {}
+        for name in sorted({*found, *known}):
+            spent = found[name].spent if name in found else 0.0
+            least = max(0.0, known[name].spent - spent) if name in known else 0.0
+            if name not in amounts and otherwise is None:
+                raise LedgerError(
+                    f"What account {name!r} of {place} may have spent and does not know is for you to say: at least "
+                    f"{least!r} is known to be missing; give it as --amount {name}={least!r} or more."
+                )
+            amount = float(amounts.get(name, otherwise or 0.0))
+            if amount < least * (1 - 1e-9):
+                raise LedgerError(
+                    f"{amount!r} was given for account {name!r} of {place}, of whose charges {least!r} are known to be "
+                    "missing: give at least that."
+                )
+            booked[name] = amount
+        missing = {name: mark.currency for name, mark in known.items() if name not in found}
+        storage.mend()
+        time = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        for name, amount in booked.items():
+            account = found.get(name) or _reopen(ledger, name, missing[name])
+            if amount > 0:
+                account.book(amount, {"unknown": "lost with a part of the ledger", "restored": time})
+    return booked
+
+
+def _reopen(ledger: PrivacyLedger, name: str, currency: str) -> LedgerAccount:
+    """An account that the ledger has lost: its name and currency are known, and its declaration is that of its kin."""
+    kin = [account for account in ledger.accounts() if account.currency == currency]
+    coupling = kin[0].declaration.get("coupling") if kin else None
+    return ledger.account(name, currency, None if coupling is None else {"coupling": coupling})
+
+
+def _put_in_place(place: Path, backup: Path) -> None:
+    PrivacyLedger.read_only(backup).close()
+    stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+    for suffix in _SUFFIXES:
+        file = place.with_name(place.name + suffix)
+        if file.exists():
+            file.rename(file.with_name(f"{place.name}.before-{stamp}{suffix}"))
+    backup_ledger(backup, place)

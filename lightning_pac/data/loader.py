@@ -86,6 +86,11 @@ class PrivateDataLoader(DataLoader[Any]):
             yield batch
 
     @property
+    def num_shares(self) -> int:
+        """Among how many processes its microbatches are divided."""
+        return self._microbatches.num_shares
+
+    @property
     def padded_with_dummies(self) -> bool:
         """Whether the rows after the first `num_drawn` are no records."""
         return self.draw_dummies is not None or self.fill_to is not None
@@ -303,6 +308,10 @@ class _MicrobatchSampler(Sampler[list[int]]):
 
     def __len__(self) -> int:
         return len(self.batches) * self.num_microbatches
+
+    @property
+    def num_shares(self) -> int:
+        return 1 if self._share is None else self._share.num_ranks
 
     def _next_generator(self) -> SecureGenerator:
         if self._share is None:

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, SubsetRandomSampler
 from lightning_pac import PrivacyLedger, PrivateMetrics, TwoWorldScenario
 from lightning_pac.callbacks.metrics.delivered_records import DeliveredRecords
 from lightning_pac.callbacks.metrics.noised_metric import PrivateMetric
+from lightning_pac.data import Sequential, private_loader
 from lightning_pac.randomness import secure_generator
 from lightning_pac.strategies import Ranks
 
@@ -189,17 +190,28 @@ def test_records_of_other_ranks_are_not_counted_again(tmp_path: Path) -> None:
     assert all("rows in a batch of" in result for result in results)
 
 
-def undivided(rank: int, size: int, folder: Path, shuffled: bool) -> None:
+def undivided(rank: int, size: int, folder: Path, shuffled: bool | None) -> None:
     data = make_data(12)
+    if shuffled is None:  # a loader of ours that was not made for several ranks
+        trainer = make_trainer(folder, metrics(folder), devices=size, strategy="ddp", use_distributed_sampler=False)
+        trainer.validate(model_on_all_ranks(), private_loader(data, Sequential(3)), verbose=False)
+        return
     sampler = SubsetRandomSampler(range(12)) if shuffled else None
     trainer = make_trainer(folder, metrics(folder), devices=size, strategy="ddp", use_distributed_sampler=shuffled)
     trainer.validate(model_on_all_ranks(), DataLoader(data, batch_size=3, sampler=sampler), verbose=False)
 
 
 @pytest.mark.parametrize(
-    ("shuffled", "reason"), [(False, "each of 2 ranks evaluates all of it"), (True, "DistributedSamplerWrapper")]
+    ("shuffled", "reason"),
+    [
+        (False, "each of 2 ranks evaluates all of it"),
+        (None, "each of 2 ranks evaluates all of it"),
+        (True, "DistributedSamplerWrapper"),
+    ],
 )
-def test_records_that_the_trainer_does_not_divide_are_refused(tmp_path: Path, shuffled: bool, reason: str) -> None:
+def test_records_that_the_trainer_does_not_divide_are_refused(
+    tmp_path: Path, shuffled: bool | None, reason: str
+) -> None:
     results = RankProcesses(undivided, 2, tmp_path, shuffled).results(timeout=60)
     assert all(reason in str(result) and "let the Trainer divide it" in str(result) for result in results)
 

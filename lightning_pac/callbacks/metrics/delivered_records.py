@@ -141,7 +141,7 @@ def _check_each_record_once(loader: Any, num_ranks: int) -> None:
     else:
         if not sampling.each_record_once:
             problem = f"it draws by {sampling}"
-        elif num_ranks > 1 and not isinstance(loader, PrivateDataLoader):
+        elif num_ranks > 1 and getattr(loader, "num_shares", 1) != num_ranks:
             problem = f"each of {num_ranks} ranks evaluates all of it"
         else:
             return

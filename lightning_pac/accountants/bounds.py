@@ -60,7 +60,8 @@ def membership_success_bound(mutual_information: float, prior: float = 0.5) -> f
             low = middle
         else:
             high = middle
-    return min(1.0, math.nextafter(prior * (1 + math.exp(high)), 1.0))
+    # The exponential, the sum and the product are each off by half a unit in the last place or a little more.
+    return min(1.0, prior * (1 + math.exp(high)) * (1 + 2.0**-51))
 
 
 def dp_success_bound(epsilon: float, delta: float = 0.0) -> float:

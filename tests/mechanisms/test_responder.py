@@ -450,7 +450,7 @@ TAMPERINGS = [
 
 @pytest.mark.parametrize(("statement", "what"), TAMPERINGS)
 def test_another_hand_is_noticed(folder: Folder, monkeypatch: pytest.MonkeyPatch, statement: str, what: str) -> None:
-    if "snapshot" in what:
+    if "snapshots" in statement:
         monkeypatch.setattr("lightning_pac.mechanisms.responses.responder._ANSWERS_BETWEEN_SNAPSHOTS", 8)
     with folder.open(budget_per_response=2**-9) as responder:
         for seed in range(3):

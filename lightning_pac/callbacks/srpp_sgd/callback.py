@@ -181,7 +181,9 @@ class SRPPSGD(TrainerCallback):
         blocks = ClippingBlocks.of(pl_module, self.arguments.max_grad_norm, self.arguments.block_noise)
 
         self._log_dir = trainer.log_dir or trainer.default_root_dir  # asked of all ranks at once, or it hangs
-        journal = open_journal(self.arguments, accountant, noise_multiplier, self._log_dir, self._restored, ranks)
+        journal = open_journal(
+            self.arguments, accountant, noise_multiplier, planned_steps, self._log_dir, self._restored, ranks
+        )
         self._charged = journal.account
         begin_attempt(trainer, loader, journal, self._restored)
         microbatches = trainer.accumulate_grad_batches

@@ -24,6 +24,7 @@ class RunJournal:
         noise_multiplier: Noise deviation on the sum, in clipping norms.
         account: Where steps are charged.
         resumed: What `state` returned when the checkpoint was saved; None for a new run.
+        planned_steps: Steps that the run is going to have, for which exact figures are computed ahead.
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class RunJournal:
         noise_multiplier: float,
         account: SharedAccount,
         resumed: Mapping[str, Any] | None = None,
+        planned_steps: int = 0,
     ) -> None:
         attempts = account.attempts()
         self.account = account
@@ -52,7 +54,7 @@ class RunJournal:
                 stretches[-1] += attempt.num_steps
             else:
                 stretches.append(attempt.num_steps)
-        self.running = accountant.track(noise_multiplier, stretches)
+        self.running = accountant.track(noise_multiplier, stretches, planned_steps)
         unsliced = replace(accountant, notion="rpp", slices=None)
         self._unsliced = self.running if accountant.notion == "rpp" else unsliced.track(noise_multiplier, stretches)
         self._attempt = account.start_attempt()  # `begin_stretch` opens the one that steps go to

@@ -122,6 +122,7 @@ def open_journal(
     arguments: RunArguments,
     accountant: SRPPAccountant,
     noise_multiplier: float,
+    planned_steps: float,
     log_dir: str,
     resumed: Mapping[str, Any] | None,
     ranks: Ranks,
@@ -150,7 +151,8 @@ def open_journal(
         lambda ledger: open_account(ledger, declaration, currency, arguments.epsilon, name),
     )
     try:
-        return RunJournal(accountant, noise_multiplier, account, pointer)
+        planned = int(planned_steps) if math.isfinite(planned_steps) else 0
+        return RunJournal(accountant, noise_multiplier, account, pointer, planned)
     except BaseException:
         account.close()
         raise

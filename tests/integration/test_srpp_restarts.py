@@ -187,6 +187,7 @@ def test_a_journal_that_is_gone_or_older_is_refused(tmp_path: Path) -> None:
     fit(tmp_path, make_private(), Noting(), StopAfter(4, tmp_path / "stop.ckpt"))
     journal = tmp_path / "privacy_ledger.db"
     moved = journal.rename(tmp_path / "moved.db")
+    journal.with_name("privacy_ledger.db-mark").rename(tmp_path / "moved.db-mark")
     with pytest.raises(LedgerMismatchError, match="which is gone, so what it cost is unknown: give ledger="):
         fit(tmp_path, make_private(), Noting(), ckpt_path=tmp_path / "stop.ckpt")
     with pytest.raises(

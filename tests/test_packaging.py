@@ -106,7 +106,7 @@ def test_importing_the_package_and_its_mathematics_imports_no_torch() -> None:
 def test_every_public_name_can_be_imported() -> None:
     for name in lightning_pac.__all__:
         assert getattr(lightning_pac, name) is not None
-    with pytest.raises(AttributeError, match="no attribute 'no_such_name'"):
+    with pytest.raises(AttributeError, match=r"attribute.*no_such_name"):
         _ = lightning_pac.no_such_name
 
 

@@ -159,13 +159,17 @@ def _guarantee(callback: "SRPPSGD", trainer: "pl.Trainer") -> dict[str, Any]:
 
 def _copy_of(ledger: Path, folder: Path) -> Path:
     """A copy of the ledger as it is on disk, which the dry run may write to."""
+    from lightning_pac.ledger import restore_ledger
+
     copy = folder / "ledger.db"
     if ledger.is_file():
+        copy.touch(mode=0o600)
         with (
             contextlib.closing(sqlite3.connect(f"{ledger.resolve().as_uri()}?mode=ro", uri=True)) as source,
             contextlib.closing(sqlite3.connect(copy)) as target,
         ):
             source.backup(target)
+        restore_ledger(copy, {}, otherwise=0.0)  # a copy is refused until somebody says that it may go on
     return copy
 
 

@@ -158,7 +158,9 @@ class LatticeCurve(PrivacyCurve):
             return float(self.deltas[-1])
         left = int(place)
         # A chord of a convex function lies above it, and a shorter way along the chord above a longer one.
-        share = math.expm1((place - left) * self.step) / math.expm1(self.step) * (1 - 1e-12)
+        # `expm1(part) / expm1(step)`, written so that no step overflows.
+        part = (place - left) * self.step
+        share = math.exp(part - self.step) * math.expm1(-part) / math.expm1(-self.step) * (1 - 1e-12)
         return float(self.deltas[left] + share * (self.deltas[left + 1] - self.deltas[left]))
 
     @override
@@ -170,7 +172,8 @@ class LatticeCurve(PrivacyCurve):
         if right == 0:
             return max(0.0, self.start)
         above, below = float(self.deltas[right - 1]), float(self.deltas[right])
-        part = math.log1p((above - delta) / (above - below) * math.expm1(self.step))
+        share = (above - delta) / (above - below)
+        part = math.log1p(share * math.expm1(self.step)) if self.step < 700 else self.step
         return max(0.0, (self.start + (right - 1) * self.step + part) * (1 + 1e-14) + 1e-13 * self.step)
 
     @override

@@ -21,6 +21,14 @@ AccountKind = Literal["charges", "training", "responses", "privatize", "api_key"
 # A calibrated run spends its budget exactly, up to the rounding of a sum of its steps.
 ROUNDING = 1e-9
 
+_ADD = (
+    "UPDATE accounts SET spent = :spent, num_charges = :total, last_charge = strftime('%Y-%m-%dT%H:%M:%fZ', 'now') "
+    "WHERE id = :id"
+)
+_ADD_PAYMENT = _ADD.replace("SET", "SET paid = paid + :cost, num_paid = num_paid + :number,")
+# Made once, since every charge has an event.
+_ENCODER = json.JSONEncoder(sort_keys=True, allow_nan=False)
+
 
 @dataclass(frozen=True)
 class Charge:
@@ -118,7 +126,8 @@ class LedgerAccount:
     @property
     def remaining(self) -> float:
         """The remaining budget of the account and of its currency, the smaller; infinite where neither has one."""
-        return min([math.inf, *(max(0.0, budget - spent) for budget, spent, _ in self._limits())])
+        _, limits = self._read_limits()
+        return min([math.inf, *(max(0.0, budget - spent) for budget, spent, _ in limits)])
 
     def check(self, cost: float) -> None:
         """Raises what `charge(cost)` would raise, and changes nothing.
@@ -127,13 +136,17 @@ class LedgerAccount:
             BudgetExceededError: If the charge would pass a budget.
             ValueError: If the cost is negative or not finite.
         """
-        cost = check_amount(cost, "cost")
-        for budget, spent, owner in self._limits():
+        self._check(check_amount(cost, "cost"))
+
+    def _check(self, cost: float) -> tuple[int, float]:
+        totals, limits = self._read_limits()
+        for budget, spent, owner in limits:
             if spent + cost > budget * (1.0 + ROUNDING):
                 raise BudgetExceededError(
                     f"A {self.currency} cost of {cost:g} would pass the budget of {owner}: {spent:g} of {budget:g} is "
                     "spent; stop here, or let the keeper of the data raise the budget."
                 )
+        return totals
 
     def charge(self, cost: float, event: Mapping[str, Any] | None = None) -> float:
         """Charges, durably before it returns.
@@ -191,25 +204,29 @@ class LedgerAccount:
         Raises:
             BudgetExceededError: If it would pass a budget; the caller's transaction is then undone.
         """
-        self.check(cost)
-        return self._add(connection, cost, num_charges, is_payment)
+        amount = check_amount(cost, "cost")
+        return self._add(connection, self._check(amount), amount, num_charges, is_payment)
 
-    def _add(self, connection: sqlite3.Connection, cost: float, num_charges: int, is_payment: bool = False) -> float:
-        also = ", paid = paid + :cost, num_paid = num_paid + :number" if is_payment else ""
-        ((total, spent),) = connection.execute(
-            "UPDATE accounts SET spent = spent + :cost, num_charges = num_charges + :number, "
-            f"last_charge = strftime('%Y-%m-%dT%H:%M:%fZ', 'now'){also} WHERE id = :id RETURNING num_charges, spent",
-            {"cost": cost, "number": num_charges, "id": self._id},
-        ).fetchall()
-        self._storage.note_charge(self._id, int(total), float(spent))
-        return float(spent)
+    def _add(
+        self,
+        connection: sqlite3.Connection,
+        before: tuple[int, float],
+        cost: float,
+        num_charges: int,
+        is_payment: bool = False,
+    ) -> float:
+        total, spent = before[0] + num_charges, before[1] + cost
+        values = {"cost": cost, "number": num_charges, "total": total, "spent": spent, "id": self._id}
+        connection.execute(_ADD_PAYMENT if is_payment else _ADD, values)
+        self._storage.note_charge(self._id, total, spent)
+        return spent
 
     def book(self, cost: float, event: Mapping[str, Any]) -> None:
         """Charges what was spent already, whatever the budgets say."""
         text = encode_json(dict(event), "event")
         with self._storage.transaction() as connection:
             connection.execute("INSERT INTO charges (account, cost, event) VALUES (?, ?, ?)", (self._id, cost, text))
-            self._add(connection, cost, 1)
+            self._add(connection, self._read_limits()[0], cost, 1)
 
     def is_in(self, storage: LedgerStorage) -> bool:
         """Whether this is an account of that open ledger."""
@@ -254,21 +271,22 @@ class LedgerAccount:
                 f"The card of account {self.name!r} in {self._storage.path} is damaged: {error}"
             ) from error
 
-    def _limits(self) -> list[tuple[float, float, str]]:
-        """Budget, spending and owner of each limit on this account."""
-        ((own_budget, own_spent, total_budget, total_spent),) = self._storage.read(
-            "SELECT (SELECT amount FROM budgets WHERE account = accounts.id ORDER BY id DESC LIMIT 1), spent, "
-            "(SELECT amount FROM budgets WHERE currency = accounts.currency ORDER BY id DESC LIMIT 1), "
-            "(SELECT TOTAL(spent) FROM accounts AS others WHERE others.currency = accounts.currency) "
-            "FROM accounts WHERE id = ?",
-            (self._id,),
+    def _read_limits(self) -> tuple[tuple[int, float], list[tuple[float, float, str]]]:
+        """Charges and spending of the account; budget, spending and owner of each limit on it."""
+        ((num_charges, spent, own_budget, total_budget),) = self._storage.read(
+            "SELECT num_charges, spent, (SELECT amount FROM budgets WHERE account = ?1 ORDER BY id DESC LIMIT 1), "
+            "(SELECT amount FROM budgets WHERE currency = ?2 ORDER BY id DESC LIMIT 1) FROM accounts WHERE id = ?1",
+            (self._id, self._currency),
         )
         limits = []
         if own_budget is not None:
-            limits.append((own_budget, own_spent, f"account {self.name!r}"))
+            limits.append((own_budget, spent, f"account {self.name!r}"))
         if total_budget is not None:
-            limits.append((total_budget, total_spent, f"the ledger {self._storage.path}"))
-        return limits
+            ((all_spent,),) = self._storage.read(
+                "SELECT TOTAL(spent) FROM accounts WHERE currency = ?", (self._currency,)
+            )
+            limits.append((total_budget, all_spent, f"the ledger {self._storage.path}"))
+        return (num_charges, spent), limits
 
 
 def check_amount(amount: float, name: str) -> float:
@@ -282,6 +300,6 @@ def check_amount(amount: float, name: str) -> float:
 def encode_json(value: dict[str, Any], name: str) -> str:
     """Canonical JSON, refused where it would not read back as it was written."""
     try:
-        return json.dumps(value, sort_keys=True, allow_nan=False)
+        return _ENCODER.encode(value)
     except (TypeError, ValueError) as error:
         raise TypeError(f"{name} must be JSON (strings, finite numbers, lists, mappings): {error}.") from error

@@ -54,20 +54,22 @@ class FileSet:
     def __init__(self, path: Path, others: Iterable[Path]) -> None:
         self._path = path
         beside = [path.with_name(path.name + suffix) for suffix in ("-wal", "-writer")]
-        # Plain strings, since this is asked twice for every charge.
+        # Plain strings, since this is asked twice for every charge; the two files that hold it come first.
         files = [str(file) for file in (path, *beside, *others)]
         self._known = [(file, found) for file in files if (found := _identity(file)) is not None]
+        self._holding = self._known[: 2 if beside[0].exists() else 1]
 
-    def check(self, consequence: str) -> None:
+    def check(self, consequence: str, written: bool = False) -> None:
         """Refuse if a file is another, or none, by now.
 
         Args:
             consequence: What it means for the charge, for the error.
+            written: Whether to ask for those alone that hold what was just written.
 
         Raises:
             LedgerError: If it is.
         """
-        for file, known in self._known:
+        for file, known in self._holding if written else self._known:
             if _identity(file) != known:
                 raise LedgerError(
                     f"{file} was deleted, moved or replaced while {self._path} was open, so {consequence}: put the "

@@ -198,8 +198,7 @@ class AccountMarks:
 
     def _overwrite(self, offset: int, line: bytes) -> None:
         try:
-            os.lseek(self._descriptor, offset, os.SEEK_SET)
-            if os.write(self._descriptor, line) != len(line):
+            if _write_at(self._descriptor, line, offset) != len(line):
                 raise OSError(28, "No space left on device")
         except OSError as error:
             raise LedgerError(
@@ -282,6 +281,13 @@ def _decode(line: bytes) -> tuple[dict[str, Any], int, str, int]:
     prefix = json.loads(text[: -BLOCK + 9])
     number, value = text[-BLOCK + 9 :].split()
     return dict(prefix), int(number), value, len(line) + 1
+
+
+def _write_at(descriptor: int, data: bytes, offset: int) -> int:
+    if hasattr(os, "pwrite"):
+        return os.pwrite(descriptor, data, offset)
+    os.lseek(descriptor, offset, os.SEEK_SET)
+    return os.write(descriptor, data)
 
 
 def _unwritable(path: Path, error: OSError) -> LedgerError:

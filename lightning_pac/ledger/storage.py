@@ -261,7 +261,7 @@ class LedgerStorage:
                 self.marks.advance(self._charged)
             # What was moved while it was written must not be followed by a release.
             if self._files is not None:
-                self._files.check("the last charge may be lost with it and nothing was released")
+                self._files.check("the last charge may be lost with it and nothing was released", written=True)
 
     def copy_to(self, connection: sqlite3.Connection) -> None:
         """Copies everything that is committed into another, empty database."""

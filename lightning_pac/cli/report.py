@@ -36,8 +36,9 @@ def run(args: argparse.Namespace) -> int:
     """Write the page; print its path and the last figures."""
     from lightning_pac.report import find_runs, summarize, write_report
 
-    path = write_report(args.directory, args.output)
-    rows = [summarize(entry) for entry in find_runs(args.directory)]
+    runs = find_runs(args.directory)
+    path = write_report(args.directory, args.output, runs)
+    rows = [summarize(entry) for entry in runs]
     if args.json:
         print_json({"report": str(path), "runs": rows})
         return 0

@@ -26,7 +26,7 @@ _PROMISES = {
 }
 
 
-def write_report(directory: str | Path, output: str | Path | None = None) -> Path:
+def write_report(directory: str | Path, output: str | Path | None = None, runs: Sequence[Run] | None = None) -> Path:
     """Write the HTML report of a run, or of all runs in a folder.
 
     Plots of epsilon, the bound on guessing the secret, the clipped fraction, accuracy and attack success are embedded,
@@ -35,6 +35,7 @@ def write_report(directory: str | Path, output: str | Path | None = None) -> Pat
     Args:
         directory: The folder that the run, or several, were logged to.
         output: The page; `report.html` in that folder by default.
+        runs: The runs, where they were read already.
 
     Returns:
         The path of the page.
@@ -45,7 +46,7 @@ def write_report(directory: str | Path, output: str | Path | None = None) -> Pat
     """
     import jinja2
 
-    runs = find_runs(directory)
+    runs = find_runs(directory) if runs is None else runs
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=jinja2.StrictUndefined
     )

@@ -6,6 +6,8 @@ import io
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from lightning_pac.report.runs import Run, Series
 
 __all__ = ["attack_plot", "course_plot"]
@@ -13,6 +15,8 @@ __all__ = ["attack_plot", "course_plot"]
 # Okabe and Ito's colours, which remain apart for colour-blind readers.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _ATTACK_MARKERS = ("o", "s", "D", "^", "v", "P")
+# More than these have neither a colour nor a name of their own: a legend or labels would leave no room for the figure.
+_MOST_NAMED = 20
 
 
 def course_plot(
@@ -23,6 +27,8 @@ def course_plot(
     deviation: Callable[[Run], Series | None] = lambda run: None,
 ) -> str | None:
     """One line for each run over the optimizer steps, or None where no run has the metric.
+
+    Of many runs, lines are faint and unnamed, so that the figure shows how they spread.
 
     Args:
         runs: The runs; a run keeps its colour over all figures.
@@ -35,19 +41,22 @@ def course_plot(
     if not found:
         return None
     figure, axes = _figure(label, percent)
+    are_named = len(runs) <= _MOST_NAMED
     for run, series, index in found:
-        colour, marker = _COLOURS[index % len(_COLOURS)], "o" if len(series.steps) < 3 else None
+        colour = _COLOURS[index % len(_COLOURS)] if are_named else _COLOURS[0]
+        marker = "o" if len(series.steps) < 3 else None
         scale = 100 if percent else 1
         values = [scale * value for value in series.values]
-        axes.plot(series.steps, values, color=colour, marker=marker, label=run.name)
-        noise = deviation(run)
+        alpha, width = (1.0, 1.5) if are_named else (0.4, 0.7)
+        axes.plot(series.steps, values, color=colour, marker=marker, alpha=alpha, lw=width, label=run.name)
+        noise = deviation(run) if are_named else None
         if noise is not None and noise.steps == series.steps:
             band = [2 * scale * value for value in noise.values]
             lower = [value - width for value, width in zip(values, band, strict=True)]
             upper = [value + width for value, width in zip(values, band, strict=True)]
             axes.fill_between(series.steps, lower, upper, color=colour, alpha=0.12, lw=0)
-    axes.set_xlabel("optimizer step")
-    if len(runs) > 1:
+    axes.set_xlabel("optimizer step" if are_named else f"optimizer step ({len(found)} runs)")
+    if len(runs) > 1 and are_named:
         axes.legend(frameon=False)
     return _svg(figure)
 
@@ -62,30 +71,35 @@ def attack_plot(runs: Sequence[Run], bound: Callable[[Run], float | None]) -> st
     if not any(run.attacks for run in runs):
         return None
     figure, axes = _figure("success of the attack, %", percent=False)
+    limits = [(position, value) for position, run in enumerate(runs) if (value := bound(run)) is not None]
+    if limits:
+        places, values = np.array(limits).T
+        label = "proven bound on guessing the secret"
+        axes.hlines(100 * values, places - 0.35, places + 0.35, color="#444444", lw=2, label=label)
     names = list(dict.fromkeys(estimate.name for run in runs for estimate in run.attacks))
-    labelled: set[str] = set()
-    for position, run in enumerate(runs):
-        limit = bound(run)
-        if limit is not None:
-            label = None if "bound" in labelled else "proven bound on guessing the secret"
-            axes.hlines(100 * limit, position - 0.35, position + 0.35, color="#444444", lw=2, label=label)
-            labelled.add("bound")
-        for estimate in run.attacks:
-            order = names.index(estimate.name)
-            lower, upper = estimate.interval or (estimate.value, estimate.value)
-            axes.errorbar(
-                position + 0.16 * (order - (len(names) - 1) / 2),
-                100 * estimate.value,
-                yerr=[[100 * max(0.0, estimate.value - lower)], [100 * max(0.0, upper - estimate.value)]],
-                fmt=_ATTACK_MARKERS[order % len(_ATTACK_MARKERS)],
-                color=_COLOURS[order % len(_COLOURS)],
-                capsize=3,
-                label=None if estimate.name in labelled else _words(estimate.name),
-            )
-            labelled.add(estimate.name)
+    for order, name in enumerate(names):
+        found = [
+            (position, estimate.value, *(estimate.interval or (estimate.value, estimate.value)))
+            for position, run in enumerate(runs)
+            for estimate in run.attacks
+            if estimate.name == name
+        ]
+        places, values, lower, upper = np.array(found).T
+        axes.errorbar(
+            places + 0.16 * (order - (len(names) - 1) / 2),
+            100 * values,
+            yerr=100 * np.maximum(0.0, [values - lower, upper - values]),
+            fmt=_ATTACK_MARKERS[order % len(_ATTACK_MARKERS)],
+            color=_COLOURS[order % len(_COLOURS)],
+            label=_words(name),
+            **({"capsize": 3} if len(runs) <= _MOST_NAMED else {"ms": 2, "lw": 0.7}),
+        )
     axes.axhline(50, color="#999999", lw=1, ls=":")
     axes.text(-0.45, 50.4, "a coin", color="#777777", fontsize=8)
-    axes.set_xticks(range(len(runs)), [run.name for run in runs])
+    if len(runs) <= _MOST_NAMED:
+        axes.set_xticks(range(len(runs)), [run.name for run in runs])
+    else:
+        axes.set_xlabel(f"{len(runs)} runs, the oldest first")
     axes.set_xlim(-0.5, len(runs) - 0.5)
     axes.set_ylim(40, 103)
     figure.legend(loc="outside upper left", ncols=2, frameon=False)

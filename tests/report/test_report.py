@@ -10,6 +10,8 @@ import pytest
 from lightning_pac import cli
 from lightning_pac.cards import Estimate, Guarantee, PrivacyCard
 from lightning_pac.report import find_runs, summarize, write_report
+from lightning_pac.report.plots import attack_plot, course_plot
+from lightning_pac.report.runs import Run, Series
 
 ATTACK = Estimate("loss_threshold_attack_success", 0.53, "probability", "Slightly better than a coin.", "a threshold",
                   interval=(0.5, 0.56), confidence=0.95)  # fmt: skip
@@ -147,6 +149,25 @@ def test_the_page_says_what_the_numbers_mean_and_needs_no_other_file(runs):
 def test_figures_without_data_are_left_out(tmp_path):
     write_csv(tmp_path / "plain", private=False)
     assert write_report(tmp_path, tmp_path / "pages" / "r.html").read_text().count("<figure>") == 1
+
+
+@pytest.mark.parametrize(("count", "is_named"), [(20, True), (21, False)])
+def test_lines_of_many_runs_have_no_legend_that_would_fill_the_figure(count, is_named):
+    """Placing 500 names took minutes, and they left no room for what they name."""
+    metrics = {"privacy/rpp_epsilon": Series((0, 1, 2), (0.0, 1.0, 2.0))}
+    runs = [Run(f"version_{position}", metrics, CARD) for position in range(count)]
+    svg = course_plot(runs, lambda run: run.metric("privacy/rpp_epsilon"), "epsilon")
+    assert ('id="legend_1"' in svg) == is_named
+    assert svg.count("clip-path=") - svg.count("<clipPath") >= count
+    bounds = attack_plot(runs, lambda run: 0.75)
+    assert bounds.count('id="xtick_') == count if is_named else bounds.count('id="xtick_') < count
+
+
+def test_the_command_reads_the_runs_once(runs, monkeypatch):
+    read = []
+    monkeypatch.setattr("lightning_pac.report.page.find_runs", read.append)
+    assert cli.main(["report", str(runs), "--json"]) == 0
+    assert not read
 
 
 def test_the_command_prints_json_for_programs_and_a_table_for_people(runs, capsys):

@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import logsumexp, xlogy
 
+from lightning_pac._validation import validated
+
 __all__ = ["Array", "binary_kl", "check_budget", "check_total_budget", "entropy", "kl_divergence", "renyi_divergence"]
 
 Array = npt.NDArray[np.float64]
@@ -21,6 +23,7 @@ Array = npt.NDArray[np.float64]
 SMALLEST_BUDGET, LARGEST_BUDGET = 2.0**-100, 256.0
 
 
+@validated
 def binary_kl(p: npt.ArrayLike, q: npt.ArrayLike) -> Array:
     """Kullback-Leibler divergence of two Bernoulli laws, `p ln(p/q) + (1-p) ln((1-p)/(1-q))`.
 
@@ -50,16 +53,17 @@ def binary_kl(p: npt.ArrayLike, q: npt.ArrayLike) -> Array:
     return divergence
 
 
-def check_budget(budget: float | npt.NDArray[Any]) -> None:
+def check_budget(budget: float | npt.NDArray[Any], name: str = "budget") -> None:
     """Refuse a budget of mutual information that no release can be made for.
 
     Args:
         budget: In nats: a number, or an array of any shape.
+        name: The argument's name in the refusal.
 
     Raises:
         ValueError: If it is not positive and finite throughout, or not within 2^-100 and 256.
     """
-    check_total_budget(budget)
+    check_total_budget(budget, name)
     if isinstance(budget, int | float):
         within = SMALLEST_BUDGET <= budget <= LARGEST_BUDGET
     else:
@@ -67,16 +71,17 @@ def check_budget(budget: float | npt.NDArray[Any]) -> None:
         within = bool(((values >= SMALLEST_BUDGET) & (values <= LARGEST_BUDGET)).all())
     if not within:
         raise ValueError(
-            f"A mutual information budget of a release must be from {SMALLEST_BUDGET:.2g} to {LARGEST_BUDGET:g} nats, "
-            f"got {budget!r}: noise for less is beyond floating-point numbers, and more hides nothing."
+            f"{name} is {budget!r}, but a mutual information budget of a release must be from {SMALLEST_BUDGET:.2g} to "
+            f"{LARGEST_BUDGET:g} nats: noise for less is beyond floating-point numbers, and more hides nothing."
         )
 
 
-def check_total_budget(budget: float | npt.NDArray[Any]) -> None:
+def check_total_budget(budget: float | npt.NDArray[Any], name: str = "budget") -> None:
     """Refuse a budget of mutual information that is none.
 
     Args:
         budget: In nats: a number, or an array of any shape.
+        name: The argument's name in the refusal.
 
     Raises:
         ValueError: If it is not positive and finite throughout.
@@ -87,9 +92,10 @@ def check_total_budget(budget: float | npt.NDArray[Any]) -> None:
         values = np.asarray(budget, dtype=np.float64)
         positive = bool(((values > 0) & (values < math.inf)).all())
     if not positive:
-        raise ValueError(f"A mutual information budget must be positive and finite, got {budget!r}.")
+        raise ValueError(f"{name} is {budget!r}, but a mutual information budget must be positive and finite.")
 
 
+@validated
 def entropy(weights: npt.ArrayLike) -> Array:
     """Shannon entropy `-sum_j P_j ln P_j`.
 
@@ -108,6 +114,7 @@ def entropy(weights: npt.ArrayLike) -> Array:
     return nats
 
 
+@validated
 def kl_divergence(p: npt.ArrayLike, q: npt.ArrayLike) -> Array:
     """Kullback-Leibler divergence `sum_j p_j ln(p_j / q_j)` of two laws on the same finite set.
 
@@ -129,6 +136,7 @@ def kl_divergence(p: npt.ArrayLike, q: npt.ArrayLike) -> Array:
     return divergence
 
 
+@validated
 def renyi_divergence(p: npt.ArrayLike, q: npt.ArrayLike, order: float) -> Array:
     """Rényi divergence `1/(a-1) ln sum_j p_j^a q_j^(1-a)` of two laws on the same finite set.
 
@@ -174,7 +182,7 @@ def _phi(t: Array) -> Array:
 
 def _probability(name: str, value: npt.ArrayLike) -> Array:
     array = np.asarray(value, dtype=np.float64)
-    if not np.all((array >= 0) & (array <= 1)):
+    if not array.size or not np.all((array >= 0) & (array <= 1)):
         raise ValueError(f"{name} is {value!r}, but a probability lies in [0, 1].")
     return array
 

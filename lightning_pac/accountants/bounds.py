@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
+from lightning_pac._validation import validated
 from lightning_pac.information import binary_kl
 
 __all__ = [
@@ -26,6 +27,7 @@ _MAX_ENUMERATED_RECORDS = 20
 _LARGEST_LOGIT = 700.0
 
 
+@validated
 def membership_success_bound(mutual_information: float, prior: float = 0.5) -> float:
     """Largest posterior success of any attack that learns at most this much.
 
@@ -64,6 +66,7 @@ def membership_success_bound(mutual_information: float, prior: float = 0.5) -> f
     return min(1.0, prior * (1 + math.exp(high)) * (1 + 2.0**-51))
 
 
+@validated
 def dp_success_bound(epsilon: float, delta: float = 0.0) -> float:
     """Largest success of a membership attack with prior 1/2 on an (epsilon, delta)-DP release.
 
@@ -87,6 +90,7 @@ def dp_success_bound(epsilon: float, delta: float = 0.0) -> float:
     return 1 - (1 - delta) * math.exp(-epsilon) / (1 + math.exp(-epsilon))
 
 
+@validated
 def dp_epsilon_for_success(success: float, delta: float = 1e-5) -> float:
     """Epsilon of the (epsilon, delta)-DP release with this success bound, the inverse of `dp_success_bound`.
 
@@ -113,6 +117,7 @@ def dp_epsilon_for_success(success: float, delta: float = 1e-5) -> float:
     return max(0.0, math.log(odds)) if odds > 0 else 0.0
 
 
+@validated
 def responses_until(epsilon: float, budget_per_response: float, delta: float = 1e-5) -> int:
     """Responses until the success bound reaches that of (epsilon, delta)-DP.
 
@@ -139,6 +144,7 @@ def responses_until(epsilon: float, budget_per_response: float, delta: float = 1
     return math.floor(number)
 
 
+@validated
 def membership_prior(rate: float = 0.5) -> float:
     """Success of guessing one record's membership blindly: `max(r, 1 - r)` (PAC-private algorithms, section 3.1).
 
@@ -153,6 +159,7 @@ def membership_prior(rate: float = 0.5) -> float:
     return max(rate, 1 - rate)
 
 
+@validated
 def independent_bits_prior(num_correct: int, num_bits: int) -> float:
     """Probability of guessing at least k of n *independent uniform* bits: `1 - BinomCDF(k - 1; n, 1/2)`.
 
@@ -176,6 +183,7 @@ def independent_bits_prior(num_correct: int, num_bits: int) -> float:
     return float(stats.binom.sf(num_correct - 1, num_bits, 0.5))
 
 
+@validated
 def subset_recovery_prior(
     memberships: npt.ArrayLike, num_correct: int, weights: Sequence[float] | npt.NDArray[np.float64] | None = None
 ) -> float:
@@ -224,6 +232,7 @@ def subset_recovery_prior(
     return float(success.max())
 
 
+@validated
 def world_success_bound(
     orders: npt.ArrayLike, epsilons: npt.ArrayLike, prior: float = 0.5, order_index: int | None = None
 ) -> float:

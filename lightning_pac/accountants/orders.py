@@ -7,6 +7,8 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from lightning_pac._validation import validated
+
 __all__ = ["DEFAULT_ORDERS", "epsilon_at_delta"]
 
 DEFAULT_ORDERS: tuple[float, ...] = (
@@ -17,6 +19,7 @@ DEFAULT_ORDERS: tuple[float, ...] = (
 """Orders tracked beside the one that the budget is stated at; the low ones matter when epsilon is large."""
 
 
+@validated
 def epsilon_at_delta(orders: npt.ArrayLike, epsilons: npt.ArrayLike, delta: float) -> tuple[float, float]:
     """The smallest epsilon of an (epsilon, delta) guarantee that Rényi bounds imply.
 
@@ -42,8 +45,10 @@ def epsilon_at_delta(orders: npt.ArrayLike, epsilons: npt.ArrayLike, delta: floa
     if not 0 < delta < 1:
         raise ValueError(f"delta is {delta}, but a failure probability lies strictly between 0 and 1.")
     order, epsilon = np.asarray(orders, dtype=np.float64), np.asarray(epsilons, dtype=np.float64)
-    if not np.all(order > 1):
-        raise ValueError("The conversion needs Rényi orders above 1.")
+    if order.ndim != 1 or not order.size or not np.all(order > 1):
+        raise ValueError("orders must be one row of Rényi orders above 1.")
+    if epsilon.shape != order.shape:
+        raise ValueError("epsilons must be one divergence for each of the orders.")
     converted = epsilon + np.log1p(-1 / order) - (math.log(delta) + np.log(order)) / (order - 1)
     best = int(np.argmin(converted))
     return max(0.0, float(converted[best])), float(order[best])

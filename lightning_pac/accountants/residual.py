@@ -3,12 +3,13 @@
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import expit
 
+from lightning_pac._validation import validated
 from lightning_pac.information import Array, binary_kl
 
 __all__ = [
@@ -31,6 +32,7 @@ class ReferenceDistribution(Protocol):
         """Natural logarithm of the density at values of shape (n, d)."""
 
 
+@validated
 @dataclasses.dataclass(frozen=True, eq=False)
 class GaussianReference:
     """The maximum-entropy law with a given mean and covariance. Its offset V is its entropy where they are the data's.
@@ -61,6 +63,7 @@ class GaussianReference:
         return np.asarray(-self.entropy + 0.5 * len(self.mean) - 0.5 * squares)
 
 
+@validated
 @dataclasses.dataclass(frozen=True)
 class LogisticReference:
     """The uniform law of the unit cube pulled back through a sigmoid in each coordinate.
@@ -83,6 +86,7 @@ class LogisticReference:
         return np.asarray(expit(np.asarray(values, np.float64) / self.scale))
 
 
+@validated
 @dataclasses.dataclass(frozen=True, eq=False)
 class UniformReference:
     """The uniform law of a box, for data that cannot leave it.
@@ -107,6 +111,7 @@ class UniformReference:
         return np.where(inside, -self.entropy, -math.inf)
 
 
+@validated
 def reference_offset(values: npt.ArrayLike, reference: ReferenceDistribution) -> float:
     r"""The offset $V = E_D[-\ln r(X)]$, a cross-entropy, estimated from draws of the data.
 
@@ -127,6 +132,8 @@ def reference_offset(values: npt.ArrayLike, reference: ReferenceDistribution) ->
         >>> round(reference_offset(wide, LogisticReference()), 1)
         8.1
     """
+    if np.ndim(values) != 2:
+        raise ValueError(f"values has shape {np.shape(values)}, but must be (n, d), one draw a row.")
     log_densities = reference.log_density(values)
     if not np.isfinite(log_densities).all():
         raise ValueError(
@@ -148,6 +155,7 @@ class ProvenInformation(Protocol):
         """Probability, over the sampling that its proof used, that it holds."""
 
 
+@validated
 @dataclasses.dataclass(frozen=True)
 class ResidualPrivacy:
     r"""What a mechanism leaves unknown: intrinsic privacy $-\mathrm{KL}(D \| r)$ minus what it tells.
@@ -172,7 +180,7 @@ class ResidualPrivacy:
 
     entropy: float
     offset: float
-    proof: ProvenInformation
+    proof: Annotated[ProvenInformation, "refused below, with what to give instead"]
 
     def __post_init__(self) -> None:
         if not all(isinstance(getattr(self.proof, name, None), float) for name in ("mutual_information", "confidence")):
@@ -233,6 +241,7 @@ class _Sum:
     confidence: float
 
 
+@validated
 def composed_conditional_entropy(conditional_entropies: Sequence[float], entropy: float) -> float:
     """Lower bound `sum_i H_i - (k-1) H(X)` on what remains after k releases, each leaving at least `H_i`.
 
@@ -252,6 +261,7 @@ def composed_conditional_entropy(conditional_entropies: Sequence[float], entropy
     return float(sum(conditional_entropies) - (len(conditional_entropies) - 1) * entropy)
 
 
+@validated
 def posterior_disadvantage(intrinsic: float, success: float, prior: float) -> float:
     """Residual privacy against one attack: intrinsic privacy minus `kl(success, prior)`.
 
@@ -269,6 +279,9 @@ def posterior_disadvantage(intrinsic: float, success: float, prior: float) -> fl
         >>> round(posterior_disadvantage(0.0, 0.75, 0.5), 4)
         -0.1308
     """
-    if intrinsic > 1e-9:
-        raise ValueError(f"Intrinsic privacy is minus a divergence and so at most 0, got {intrinsic!r}.")
+    if not intrinsic <= 1e-9:
+        raise ValueError(f"intrinsic is {intrinsic!r}, but minus a divergence is at most 0.")
+    for name, probability in (("success", success), ("prior", prior)):
+        if not 0 <= probability <= 1:
+            raise ValueError(f"{name} is {probability}, but a probability lies in [0, 1].")
     return intrinsic - float(binary_kl(success, prior))

@@ -10,12 +10,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lightning_pac._validation import Seed, validated
+
 __all__ = ["AttributeScenario"]
 
 Value = Hashable
 Query = Callable[[Any], npt.ArrayLike]
 
 
+@validated
 @dataclass(frozen=True, eq=False)
 class AttributeScenario:
     """The belief about the data, for each value of one attribute, of an adversary who knows everything else.
@@ -48,17 +51,18 @@ class AttributeScenario:
     translates: bool = False
 
     def __post_init__(self) -> None:
-        if len(self.laws) < 2:
-            raise ValueError(f"The secret has {len(self.laws)} value(s), but a secret has at least two.")
+        _check_values("laws", self.laws)
         pairs = tuple(permutations(self.laws, 2)) if self.pairs is None else tuple(self.pairs)
         if not pairs:
-            raise ValueError("The set of pairs is empty, so nothing would be protected: name pairs, or leave it out.")
+            raise ValueError("pairs is empty, so nothing would be protected: name pairs, or leave it out.")
         for first, second in pairs:
             if first == second or first not in self.laws or second not in self.laws:
-                raise ValueError(f"The pair ({first!r}, {second!r}) is not of two different values of the secret.")
+                raise ValueError(
+                    f"pairs has ({first!r}, {second!r}), but a pair has two different values of the secret."
+                )
         prior = dict.fromkeys(self.laws, 1.0 / len(self.laws)) if self.prior is None else dict(self.prior)
         if set(prior) != set(self.laws) or min(prior.values()) < 0 or abs(sum(prior.values()) - 1.0) > 1e-9:
-            raise ValueError("The prior must give every value of the secret a probability, and these must sum to 1.")
+            raise ValueError("prior must give every value of the secret a probability, and these must sum to 1.")
         object.__setattr__(self, "pairs", pairs)
         object.__setattr__(self, "prior", prior)
 
@@ -79,12 +83,15 @@ class AttributeScenario:
             prior: left out, the frequencies in the table.
 
         Raises:
-            KeyError: if there is no such column.
-            ValueError: if a value of the secret has a single record, which is no law to hide in.
+            ValueError: if there is no such column, or a value of the secret has a single record: no law to hide in.
         """
+        if not hasattr(world, "columns") and not isinstance(world, Mapping):
+            raise TypeError(
+                f"world is of type {type(world).__name__}, but must be a data frame or a mapping of columns."
+            )
         columns = list(world.columns) if hasattr(world, "columns") else list(world)
         if secret not in columns:
-            raise KeyError(f"There is no column {secret!r}: the table has {', '.join(map(str, columns))}.")
+            raise ValueError(f"secret is {secret!r}, but the world has the columns {', '.join(map(str, columns))}.")
         labels = np.asarray(world[secret])
         counts = dict(zip(*(array.tolist() for array in np.unique(labels, return_counts=True)), strict=True))
         for value, count in counts.items():
@@ -105,7 +112,7 @@ class AttributeScenario:
         cls,
         samplers: Mapping[Value, Callable[[int, np.random.Generator], Any]],
         num_samples: int,
-        seed: int = 0,
+        seed: Seed = 0,
         pairs: Sequence[tuple[Value, Value]] | None = None,
         prior: Mapping[Value, float] | None = None,
     ) -> AttributeScenario:
@@ -121,6 +128,7 @@ class AttributeScenario:
         Raises:
             ValueError: if there are less than two samples of each law.
         """
+        _check_values("samplers", samplers)
         if num_samples < 2:
             raise ValueError(f"num_samples is {num_samples}, but a law needs at least two samples.")
         generators = np.random.default_rng(seed).spawn(len(samplers))
@@ -147,6 +155,7 @@ class AttributeScenario:
             pairs: as for the class.
             prior: as for the class.
         """
+        _check_values("shifts", shifts)
         laws = {value: np.atleast_2d(np.asarray(shift, dtype=np.float64)) for value, shift in shifts.items()}
         return cls(laws=laws, prior=prior, pairs=pairs, translates=True)
 
@@ -174,20 +183,21 @@ class AttributeScenario:
             >>> scenario.translates
             True
         """
+        _check_values("means", means)
         given = covariance if isinstance(covariance, Mapping) else dict.fromkeys(means, covariance)
         if set(given) != set(means):
-            raise ValueError("The means and the covariances must be given for the same values of the secret.")
+            raise ValueError("covariance and means must be given for the same values of the secret.")
         matrices = {value: np.atleast_2d(np.asarray(matrix, dtype=np.float64)) for value, matrix in given.items()}
         first = next(iter(means))
         for value, mean in means.items():
             if matrices[value].shape != (np.size(mean), np.size(mean)):
                 raise ValueError(
-                    f"The covariance of {value!r} has shape {matrices[value].shape}, but its mean has dimension "
+                    f"covariance has shape {matrices[value].shape} for {value!r}, but its mean has dimension "
                     f"{np.size(mean)}."
                 )
             if not np.allclose(matrices[value], matrices[first], rtol=1e-9, atol=0.0):
                 raise ValueError(
-                    f"The Gaussians of {first!r} and {value!r} have different covariances, so their W-infinity "
+                    f"covariance is not the same for {first!r} and {value!r}, so that their W-infinity "
                     "distance is infinite and no noise hides it: bound the query's output, or take one covariance."
                 )
         return cls.from_shifts(means, pairs, prior)
@@ -224,6 +234,11 @@ class AttributeScenario:
         if len({output.shape[1] for output in outputs.values()}) > 1:
             raise ValueError("The query returned outputs of different dimensions for different values of the secret.")
         return outputs
+
+
+def _check_values(name: str, laws: Mapping[Value, Any]) -> None:
+    if len(laws) < 2:
+        raise ValueError(f"{name} has {len(laws)} value(s), but a secret has at least two.")
 
 
 def _rows(world: Any, columns: list[Any], selected: npt.NDArray[np.bool_]) -> Any:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
+from lightning_pac._validation import validated
 from lightning_pac.randomness import secure_generator
 from lightning_pac.scenarios.secret_file import KEY_BYTES, SecretContent, create_secret_file, read_secret_file
 
@@ -22,6 +23,7 @@ CACHE_BYTES = 2**28
 CHUNK_VALUES = 2**22
 
 
+@validated
 class SecretIndex:
     """The index of the secret subset, as read from its file; it never shows itself.
 
@@ -157,6 +159,7 @@ class SecretSpace(ABC):
         return selected.astype(np.int64)
 
 
+@validated
 @dataclasses.dataclass(frozen=True)
 class BalancedSubsets(SecretSpace):
     """Subsets such that every record is in exactly half of them.
@@ -233,6 +236,7 @@ class BalancedSubsets(SecretSpace):
         return keys <= np.partition(keys, half - 1, axis=1)[:, half - 1 : half]
 
 
+@validated
 @dataclasses.dataclass(frozen=True)
 class ComplementaryHalves(SecretSpace):
     """Uniformly random halves of the pool together with their complements.
@@ -311,6 +315,7 @@ class ComplementaryHalves(SecretSpace):
         return half
 
 
+@validated
 class SubsetTable(SecretSpace):
     """An explicit table of subsets with any prior.
 

@@ -9,11 +9,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lightning_pac._validation import Count, Seed, validated
+
 __all__ = ["SliceProfile"]
 
 _UNIT_TOLERANCE = 1e-6
 
 
+@validated
 @dataclass(frozen=True, eq=False)
 class SliceProfile:
     """Unit vectors `u_1, ..., u_m` with weights `w_l` that sum to one (SRPP paper, section 4).
@@ -52,13 +55,13 @@ class SliceProfile:
         if weights.shape != (len(directions),):
             raise ValueError(f"weights has shape {weights.shape}, but there are {len(directions)} slices.")
         if not np.all(weights >= 0) or not abs(weights.sum() - 1.0) <= 1e-9:
-            raise ValueError(f"The weights sum to {weights.sum():g}, but must be non-negative and sum to 1.")
+            raise ValueError(f"weights sum to {weights.sum():g}, but must be non-negative and sum to 1.")
         for name, array in (("directions", directions), ("weights", weights)):
             array.setflags(write=False)
             object.__setattr__(self, name, array)
 
     @classmethod
-    def random(cls, dimension: int, num_slices: int, seed: int = 0) -> SliceProfile:
+    def random(cls, dimension: Count, num_slices: Count, seed: Seed = 0) -> SliceProfile:
         """Directions drawn uniformly from the sphere by a public seed, with equal weights.
 
         Args:
@@ -70,13 +73,11 @@ class SliceProfile:
             >>> SliceProfile.random(dimension=3, num_slices=2).num_slices
             2
         """
-        _check_count("dimension", dimension)
-        _check_count("num_slices", num_slices)
         normals = np.random.default_rng(seed).standard_normal((num_slices, dimension))
         return cls(normals / np.linalg.norm(normals, axis=1, keepdims=True))
 
     @classmethod
-    def coordinate(cls, dimension: int) -> SliceProfile:
+    def coordinate(cls, dimension: Count) -> SliceProfile:
         """The coordinate axes, with equal weights.
 
         Args:
@@ -87,11 +88,10 @@ class SliceProfile:
             array([[1., 0.],
                    [0., 1.]])
         """
-        _check_count("dimension", dimension)
         return cls(np.eye(dimension))
 
     @classmethod
-    def blocks(cls, sizes: Sequence[int], slices_per_block: int = 1, seed: int = 0) -> SliceProfile:
+    def blocks(cls, sizes: Sequence[Count], slices_per_block: Count = 1, seed: Seed = 0) -> SliceProfile:
         """Directions that each lie in one block of coordinates, for gradients that are clipped block by block.
 
         Args:
@@ -103,9 +103,8 @@ class SliceProfile:
             >>> SliceProfile.blocks([2, 3]).directions.shape
             (2, 5)
         """
-        for size in sizes:
-            _check_count("A block's size", size)
-        _check_count("slices_per_block", slices_per_block)
+        if not len(sizes):
+            raise ValueError("sizes is empty, but there must be a block.")
         directions = np.zeros((len(sizes) * slices_per_block, sum(sizes)))
         start = 0
         for block, size in enumerate(sizes):
@@ -142,8 +141,3 @@ class SliceProfile:
     def to_dict(self) -> dict[str, Any]:
         """Public facts for a card or a ledger's declaration."""
         return {"num_slices": self.num_slices, "dimension": self.dimension}
-
-
-def _check_count(name: str, value: int) -> None:
-    if value < 1:
-        raise ValueError(f"{name} is {value}, but must be at least 1.")

@@ -6,10 +6,12 @@ import dataclasses
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+
+from lightning_pac._validation import Seed, validated
 
 __all__ = ["Adjacency", "LabelWorlds", "TwoWorldScenario"]
 
@@ -17,6 +19,7 @@ Adjacency = Literal["replace", "add_remove", "zero_out"]
 """The way a differing record differs: in its content, by being there at all, or by counting as zero in one world."""
 
 
+@validated
 @dataclass(frozen=True)
 class TwoWorldScenario:
     """A Pufferfish secret with two values, realized as two datasets that differ in at most `num_differing` records.
@@ -54,8 +57,6 @@ class TwoWorldScenario:
     secret: str = "which of the two worlds the data come from"
 
     def __post_init__(self) -> None:
-        if self.adjacency not in get_args(Adjacency):
-            raise ValueError(f"adjacency is {self.adjacency!r}, but must be one of {', '.join(get_args(Adjacency))}.")
         if not hasattr(self.num_differing, "__index__"):
             object.__setattr__(self, "num_differing", self._checked_pair())
         elif isinstance(self.num_differing, bool) or self.total_differing < 1:
@@ -94,11 +95,11 @@ class TwoWorldScenario:
         first, second = np.asarray(labels_a), np.asarray(labels_b)
         if first.ndim != 1 or first.shape != second.shape:
             raise ValueError(
-                f"The labels have shapes {first.shape} and {second.shape}, but both worlds label the same records."
+                f"labels_a has shape {first.shape} and labels_b {second.shape}, but both worlds label the same records."
             )
         num_differing = int(np.count_nonzero(first != second))
         if not num_differing:
-            raise ValueError("The two label vectors are equal, so there is no secret: pass the labels of two worlds.")
+            raise ValueError("labels_a equals labels_b, so that there is no secret: pass the labels of two worlds.")
         return cls(num_differing, num_records=len(first), secret=secret or f"{num_differing} labels")
 
     @classmethod
@@ -108,7 +109,7 @@ class TwoWorldScenario:
         secret_class: int,
         p0: float,
         p1: float,
-        rng: np.random.Generator | int | None = None,
+        rng: np.random.Generator | Seed | None = None,
         world: int | None = None,
     ) -> LabelWorlds:
         """Two worlds that differ in how frequent a class is, by minimal relabelling (SRPP paper, appendix O.3).
@@ -134,6 +135,8 @@ class TwoWorldScenario:
             (10, 100)
         """
         original = np.asarray(labels)
+        if original.ndim != 1 or not original.size:
+            raise ValueError(f"labels has shape {original.shape}, but must be a row of labels, one a record.")
         for name, prevalence in (("p0", p0), ("p1", p1)):
             if not 0 <= prevalence <= 1:
                 raise ValueError(f"{name} is {prevalence}, but a prevalence lies in [0, 1].")
@@ -142,7 +145,7 @@ class TwoWorldScenario:
         count_0, count_1 = (round(prevalence * len(original)) for prevalence in (p0, p1))
         if count_0 == count_1:
             raise ValueError(
-                f"Prevalences {p0} and {p1} both make {count_0} of {len(original)} records members of class "
+                f"p0 is {p0} and p1 {p1}, and both make {count_0} of {len(original)} records members of class "
                 f"{secret_class}, so there is no secret: move them further apart."
             )
         generator = np.random.default_rng(rng)
@@ -248,6 +251,7 @@ class TwoWorldScenario:
             )
 
 
+@validated
 @dataclass(frozen=True, eq=False)
 class LabelWorlds:
     """Two label vectors over the same records, one of them realized.

@@ -154,7 +154,7 @@ def test_world_success_at_the_ends() -> None:
     ("call", "message"),
     [
         (lambda: membership_success_bound(-1.0), "information is not negative"),
-        (lambda: membership_success_bound(math.nan), "information is not negative"),
+        (lambda: membership_success_bound(math.nan), "mutual_information is nan"),
         (lambda: membership_success_bound(1.0, prior=1.0), r"prior is 1\.0, but must lie strictly between 0 and 1"),
         (lambda: dp_success_bound(-1.0), "a privacy loss is not negative"),
         (lambda: dp_success_bound(1.0, delta=2.0), r"delta is 2\.0, but a failure probability lies in"),

@@ -160,7 +160,7 @@ def test_bad_input_is_one_clear_sentence() -> None:
         Poisson(0.0)
     with pytest.raises(ValueError, match=r"batch_size is 0, but it must be at least 1\.$"):
         EpochShuffle(0)
-    with pytest.raises(TypeError, match=r"batch_size is 2\.5, but it must be a whole number\.$"):
+    with pytest.raises(TypeError, match=r"batch_size is 2\.5, but must be an integer\.$"):
         FixedSize(2.5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="num_differing is 11, but there are only 10 records"):
         EpochShuffle(2).worst_case_square_sum(11, 10, 1)
@@ -172,5 +172,5 @@ def test_bad_input_is_one_clear_sentence() -> None:
         EpochShuffle(2, steps_per_pass=6).steps_per_epoch(10)
     with pytest.raises(ValueError, match="only 10 records to draw from"):
         FixedSize(20).expected_square_sum(1, 10, 1)
-    with pytest.raises(ValueError, match="a number of steps is not negative"):
+    with pytest.raises(ValueError, match="num_steps is -1, but must not be negative"):
         FixedSize(2).worst_case_square_sum(1, 10, -1)

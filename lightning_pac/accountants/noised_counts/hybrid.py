@@ -1,14 +1,18 @@
 """Hybrid Rényi accounting of bounded noise: a Rényi divergence on the common support, a failure probability off it."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import minimize_scalar
 
+from lightning_pac._validation import validated
+
 __all__ = ["HybridRDP", "hybrid_rdp", "hybrid_rdp_epsilon"]
 
 
+@validated
 @dataclass(frozen=True)
 class HybridRDP:
     """The price of one release of an integer query plus noise p at one order, in each direction (Definition 7).
@@ -50,6 +54,7 @@ class HybridRDP:
         return float(max(0.0, *costs))
 
 
+@validated
 def hybrid_rdp(probabilities: npt.ArrayLike, order: float) -> HybridRDP:
     """The hybrid Rényi price of one release of a sensitivity-1 integer query with noise p on {0..R}.
 
@@ -65,8 +70,8 @@ def hybrid_rdp(probabilities: npt.ArrayLike, order: float) -> HybridRDP:
         >>> round(price.divergence_up, 6), price.tail_up
         (0.427444, 0.1)
     """
-    if not order > 1.0:
-        raise ValueError(f"order must be greater than 1, got {order!r}.")
+    if not 1.0 < order < math.inf:
+        raise ValueError(f"order is {order!r}, but must be finite and above 1.")
     p = _check_noise(probabilities)
     logs = np.log(p)
     return HybridRDP(
@@ -78,6 +83,7 @@ def hybrid_rdp(probabilities: npt.ArrayLike, order: float) -> HybridRDP:
     )
 
 
+@validated
 def hybrid_rdp_epsilon(
     probabilities: npt.ArrayLike, delta: float, compositions: int = 1, order: float | None = None
 ) -> float:

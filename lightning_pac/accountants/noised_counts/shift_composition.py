@@ -5,6 +5,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from lightning_pac._validation import validated
 from lightning_pac.accountants.noised_counts.loss_induction import HockeyStickCurve, ReleaseLoss, backward_induction
 from lightning_pac.information import Array
 
@@ -14,6 +15,7 @@ _MAX_BLOCK = 1024
 _COARSEST_STEP = 2.0**-10
 
 
+@validated
 class ShiftComposition:
     r"""T releases of a sensitivity-1 integer query plus noise p on {0..R}, accounted against adaptive neighbours.
 
@@ -64,6 +66,8 @@ class ShiftComposition:
             raise ValueError("probabilities must be one row of non-negative numbers with sum 1.")
         if compositions < 1:
             raise ValueError(f"compositions must be at least 1, got {compositions}.")
+        if discretization is not None and not 0 < discretization < math.inf:
+            raise ValueError(f"discretization must be positive and finite, got {discretization!r}.")
         self.compositions = compositions
         here, there = np.append(p, 0.0), np.append(0.0, p)
         directions = [ReleaseLoss.between(here, there), ReleaseLoss.between(there, here)]
@@ -79,6 +83,7 @@ class ShiftComposition:
         return self._curve.epsilon(delta)
 
 
+@validated
 def shift_hockey_stick(probabilities: npt.ArrayLike, epsilon: npt.ArrayLike, shift: int = 1) -> Array:
     """The worst hockey-stick divergence between noise and the noise moved by `shift`, over both directions.
 
@@ -94,6 +99,12 @@ def shift_hockey_stick(probabilities: npt.ArrayLike, epsilon: npt.ArrayLike, shi
         0.5
     """
     p = np.asarray(probabilities, dtype=np.float64)
+    if p.ndim != 1:
+        raise ValueError(f"probabilities has shape {p.shape}, but must be one row of noise.")
+    if np.isnan(epsilon).any():
+        raise ValueError("epsilon must hold no NaN.")
+    if shift < 0:
+        raise ValueError(f"shift is {shift}, but must not be negative.")
     here, there = np.append(p, np.zeros(shift)), np.append(np.zeros(shift), p)
     epsilons = np.asarray(epsilon, dtype=np.float64)
     flat = np.atleast_1d(epsilons).ravel()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from lightning_pac._validation import validated
 from lightning_pac.accountants.privacy_loss.composition import privacy_curve
 from lightning_pac.accountants.privacy_loss.events import PrivacyEvent
 from lightning_pac.accountants.privacy_loss.promises import Promise
@@ -17,6 +18,7 @@ _LARGEST_NOISE = 1e12
 _MOST_STEPS = 1 << 32
 
 
+@validated
 def least_noise(promise: Promise, events: Callable[[float], Sequence[PrivacyEvent]]) -> float:
     """The least noise multiplier that keeps a promise, rounded up by at most a few parts in a million.
 
@@ -70,6 +72,7 @@ def least_noise(promise: Promise, events: Callable[[float], Sequence[PrivacyEven
     return noise
 
 
+@validated
 def most_steps(promise: Promise, events: Callable[[int], Sequence[PrivacyEvent]]) -> int:
     """The most steps that keep a promise; 0 where one breaks it.
 

@@ -10,6 +10,7 @@ from functools import lru_cache
 
 from typing_extensions import override
 
+from lightning_pac._validation import validated
 from lightning_pac.accountants.privacy_loss.convolution import LossSum
 from lightning_pac.accountants.privacy_loss.curves import CombinedCurve, GaussianCurve, LatticeCurve, PrivacyCurve
 from lightning_pac.accountants.privacy_loss.discretization import LossAtoms, loss_atoms
@@ -23,6 +24,7 @@ _RUNG = 7.0
 _NUM_RUNGS = 8
 
 
+@validated
 def privacy_curve(events: Sequence[PrivacyEvent]) -> PrivacyCurve:
     """The curve of everything that was released.
 

@@ -11,6 +11,7 @@ import numpy as np
 from scipy import optimize
 from typing_extensions import override
 
+from lightning_pac._validation import validated
 from lightning_pac.accountants.privacy_loss.gaussian import gaussian_log_delta, gaussian_trade_off
 from lightning_pac.information import Array
 
@@ -84,6 +85,7 @@ class PrivacyCurve(ABC):
         return min(1.0, (1 - rarer) + rarer * self.delta(math.log((1 - rarer) / rarer)))
 
 
+@validated
 @dataclass(frozen=True)
 class GaussianCurve(PrivacyCurve):
     """The curve of N(0, 1) against N(mu, 1), exact to 11 digits and rounded upwards there.

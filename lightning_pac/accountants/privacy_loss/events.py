@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from lightning_pac._validation import validated
 from lightning_pac.scenarios import Adjacency, TwoWorldScenario
 
 __all__ = ["GaussianRelease", "PoissonSteps", "PrivacyEvent", "event_from_dict"]
@@ -15,6 +16,7 @@ __all__ = ["GaussianRelease", "PoissonSteps", "PrivacyEvent", "event_from_dict"]
 _MAX_SPLITS = 40
 
 
+@validated
 @dataclass(frozen=True)
 class GaussianRelease:
     """Releases no easier to tell apart than N(0, 1) and N(mu, 1): unamplified steps, noised metrics.
@@ -46,6 +48,7 @@ class GaussianRelease:
         return {"kind": "gaussian", "mu_squared": self.mu_squared}
 
 
+@validated
 @dataclass(frozen=True)
 class PoissonSteps:
     """Steps whose batches are drawn secretly by Poisson sampling, with clipped gradients summed and noised.
@@ -84,8 +87,6 @@ class PoissonSteps:
             raise ValueError(f"rate is {self.rate}, but a record is drawn with a probability in (0, 1].")
         if self.num_steps < 0:
             raise ValueError(f"num_steps is {self.num_steps}, but must not be negative.")
-        if self.holder not in ("first", "second"):
-            raise ValueError(f"holder is {self.holder!r}, but must be first or second.")
         object.__setattr__(self, "num_differing", self._scenario.num_differing)
 
     @classmethod

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from typing_extensions import override
 
+from lightning_pac._validation import validated
 from lightning_pac.accountants.privacy_loss.curves import PrivacyCurve
 from lightning_pac.accountants.privacy_loss.gaussian import mu_for_epsilon, mu_for_success
 
@@ -46,6 +48,7 @@ class Promise(ABC):
         return math.log(used / (self.limit - self.blind)) if used > 0 else -math.inf
 
 
+@validated
 @dataclass(frozen=True)
 class EpsilonDelta(Promise):
     """No more than (epsilon, delta) between the two worlds; differential privacy where they differ in one record.
@@ -94,6 +97,7 @@ class EpsilonDelta(Promise):
         return curve.epsilon(self.delta)
 
 
+@validated
 @dataclass(frozen=True)
 class SuccessBound(Promise):
     """Nobody who sees everything released names the right world more often than this.
@@ -118,8 +122,7 @@ class SuccessBound(Promise):
             raise ValueError(f"prior is {self.prior}, but must lie strictly between 0 and 1.")
         if not self.blind < self.bound < 1:
             raise ValueError(
-                f"world_success_bound is {self.bound}, but must lie above {self.blind:g}, which a blind guess reaches, "
-                "and below 1."
+                f"bound is {self.bound}, but must lie above {self.blind:g}, which a blind guess reaches, and below 1."
             )
 
     @property
@@ -169,7 +172,10 @@ def promise_of(
                 "world_success_bound is one promise and epsilon with delta another: pass exactly one of them, and the "
                 "other figure is reported."
             )
-        return SuccessBound(world_success_bound, prior)
+        try:
+            return SuccessBound(world_success_bound, prior)
+        except ValueError as error:
+            raise ValueError(re.sub("^bound", "world_success_bound", str(error))) from None
     if prior != 0.5:
         raise ValueError(f"prior is {prior}, but there is no bound on guessing that it goes with: pass both.")
     if delta is None:

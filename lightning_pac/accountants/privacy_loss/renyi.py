@@ -9,6 +9,7 @@ import numpy as np
 from scipy import stats
 from scipy.special import logsumexp
 
+from lightning_pac._validation import validated
 from lightning_pac.accountants.privacy_loss.mixtures import MixturePair
 from lightning_pac.information import Array
 
@@ -20,6 +21,7 @@ _MAX_INTERVALS = 1 << 14
 _MAX_HALVINGS = 5
 
 
+@validated
 @lru_cache(maxsize=1 << 16)
 def opposite_mixtures_divergence(
     order: float, noise_multiplier: float, rate: float, num_first: int, num_second: int
@@ -46,6 +48,15 @@ def opposite_mixtures_divergence(
         >>> print(f"{opposite_mixtures_divergence(2.0, 1.0, 1.0, 1, 0):.6f}")
         1.000000
     """
+    if not order > 1:
+        raise ValueError(f"order is {order}, but must be above 1.")
+    if not 0 < noise_multiplier < math.inf:
+        raise ValueError(f"noise_multiplier is {noise_multiplier}, but must be positive and finite.")
+    if not 0 < rate <= 1:
+        raise ValueError(f"rate is {rate}, but a record is drawn with a probability in (0, 1].")
+    for name, number in (("num_first", num_first), ("num_second", num_second)):
+        if number < 0:
+            raise ValueError(f"{name} is {number}, but must not be negative.")
     if num_first == num_second == 0:
         return 0.0
     low = -(num_second + _TAIL * noise_multiplier)
@@ -64,9 +75,9 @@ def _raised_log_moment(pair: MixturePair, order: float, low: float, high: float)
     """An upper bound on `ln E_Q[(P/Q)^a]`, which is at least 0."""
     deviation = pair.noise_multiplier
     # Half a deviation already integrates a Gaussian of this width to 1e-34; narrower peaks show in the refinement.
-    num_intervals = max(16, math.ceil((high - low) / deviation))
-    if num_intervals > _MAX_INTERVALS:
+    if not (high - low) / deviation <= _MAX_INTERVALS:
         return math.inf
+    num_intervals = max(16, math.ceil((high - low) / deviation))
     x = np.linspace(low, high, num_intervals + 1)
     ratios = np.stack(pair.log_ratios(x))  # ln P/Z and ln Q/Z, shape (2, points)
     value, settled = math.inf, 0

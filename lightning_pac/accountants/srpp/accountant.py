@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from scipy import optimize
 from typing_extensions import override
 
+from lightning_pac._validation import validated
 from lightning_pac.accountants.privacy_loss import EpsilonDelta, Promise, most_steps, promise_of
-from lightning_pac.accountants.srpp.amplified import amplified_step_cost
+from lightning_pac.accountants.srpp.amplified import cached_step_cost
 from lightning_pac.accountants.srpp.conditions import conditions_of
 from lightning_pac.accountants.srpp.exact import ExactFigures, check_positive
 from lightning_pac.accountants.srpp.running import RunningAccount
@@ -33,6 +34,7 @@ _METRICS: dict[Notion, str] = {
 }
 
 
+@validated
 @dataclass(frozen=True)
 class SRPPAccountant(ExactFigures):
     """Account of one SRPP-SGD run (sliced Rényi Pufferfish privacy, section 5; the `rpp` notion is ours).
@@ -86,10 +88,6 @@ class SRPPAccountant(ExactFigures):
     def __post_init__(self) -> None:
         if not 1 < self.renyi_order < math.inf:
             raise ValueError(f"renyi_order is {self.renyi_order}, but must be finite and above 1.")
-        if self.notion not in get_args(Notion):
-            raise ValueError(f"notion is {self.notion!r}, but must be one of {', '.join(get_args(Notion))}.")
-        if self.joint_aggregation not in ("logsumexp", "max"):
-            raise ValueError(f"joint_aggregation is {self.joint_aggregation!r}, but must be logsumexp or max.")
         if self.slices is not None and self.notion == "rpp":
             raise ValueError('The notion "rpp" is unsliced: leave slices out, or choose "ave" or "joint".')
         independent = self.sampling.is_certified and self.sampling.independent_draws
@@ -171,7 +169,7 @@ class SRPPAccountant(ExactFigures):
         if self.is_amplified and order > 1:
             assert self.sampling.amplified_rate is not None
             rate = self.sampling.amplified_rate
-            return amplified_step_cost(self.scenario, rate, float(noise_multiplier), float(order))
+            return cached_step_cost(self.scenario, rate, float(noise_multiplier), float(order))
         price = order * (self.scenario.sensitivity_factor / noise_multiplier) ** 2 / 2
         return price * self.scenario.total_differing**2 if self.is_amplified else price
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from lightning_pac._validation import validated
 from lightning_pac.accountants import bounds
 from lightning_pac.accountants.privacy_loss import PrivacyCurve, PrivacyEvent, privacy_curve
 from lightning_pac.accountants.srpp.accountant import Notion, SRPPAccountant
@@ -13,6 +14,7 @@ from lightning_pac.scenarios import TwoWorldScenario
 __all__ = ["ComposedRuns", "SRPPRun", "compose"]
 
 
+@validated
 @dataclass(frozen=True)
 class SRPPRun:
     """One run to be composed: its account, its noise, and the steps it started.
@@ -43,6 +45,7 @@ class SRPPRun:
         return self.accountant.events(self.noise_multiplier, self.num_steps)
 
 
+@validated
 @dataclass(frozen=True)
 class ComposedRuns:
     """Runs whose costs add; `compose` makes and checks it.
@@ -96,6 +99,7 @@ class ComposedRuns:
         return privacy_curve([event for run in self.runs for event in run.events])
 
 
+@validated
 def compose(runs: Sequence[SRPPRun]) -> ComposedRuns:
     """Compose runs on one dataset.
 
@@ -115,7 +119,7 @@ def compose(runs: Sequence[SRPPRun]) -> ComposedRuns:
         ValueError: if scenarios, orders, notions or slices differ, or several steps are priced slice by slice.
     """
     if not runs:
-        raise ValueError("There is no run to compose: pass at least one.")
+        raise ValueError("runs is empty, but there must be a run to compose: pass at least one.")
     first = runs[0].accountant
     for run in runs[1:]:
         _check_same("scenarios", first.scenario, run.accountant.scenario)

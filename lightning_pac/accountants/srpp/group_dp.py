@@ -6,12 +6,14 @@ import math
 import warnings
 from dataclasses import dataclass
 
+from lightning_pac._validation import validated
 from lightning_pac.accountants.srpp.accountant import SRPPAccountant
 from lightning_pac.scenarios import Poisson, Sampling, TwoWorldScenario
 
 __all__ = ["GroupDPAccountant"]
 
 
+@validated
 @dataclass(frozen=True)
 class GroupDPAccountant:
     """DP-SGD's account scaled to a group of `sqrt(E[K^2])` records (SRPP paper, appendix O.3), a baseline.

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Generic, Protocol, TypeVar
 
 from lightning_pac._mutex import Mutex
+from lightning_pac._validation import validated
 from lightning_pac.accountants.privacy_loss import (
     EpsilonDelta,
     PrivacyEvent,
@@ -41,6 +42,7 @@ class _Terms(Protocol):
 _TermsT = TypeVar("_TermsT", bound=_Terms)
 
 
+@validated
 class RunningAccount(Generic[_TermsT]):
     """The cost of a run while it is going on, cheap enough to read at every step.
 

@@ -11,9 +11,12 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import logsumexp
 
+from lightning_pac._validation import validated
+
 __all__ = ["SliceCoefficients", "effective_noise_multiplier"]
 
 
+@validated
 def effective_noise_multiplier(clip_norms: Sequence[float], noise_stds: Sequence[float]) -> float:
     """The noise multiplier of one flat block that costs what these blocks cost: `(sum_b (c_b / s_b)^2)^(-1/2)`.
 
@@ -35,14 +38,16 @@ def effective_noise_multiplier(clip_norms: Sequence[float], noise_stds: Sequence
     """
     if len(clip_norms) != len(noise_stds) or not len(clip_norms):
         raise ValueError(
-            f"There are {len(clip_norms)} clipping norms and {len(noise_stds)} noise deviations, but every block has "
-            "one of each."
+            f"clip_norms has {len(clip_norms)} values and noise_stds {len(noise_stds)}, but every block has one of "
+            "each."
         )
-    if not all(0 < value < math.inf for value in (*clip_norms, *noise_stds)):
-        raise ValueError(f"Clipping norms {clip_norms} and noise deviations {noise_stds} must be positive and finite.")
+    for name, values in (("clip_norms", clip_norms), ("noise_stds", noise_stds)):
+        if not all(0 < value < math.inf for value in values):
+            raise ValueError(f"{name} is {values}, but must be positive and finite.")
     return 1 / math.sqrt(sum((clip / std) ** 2 for clip, std in zip(clip_norms, noise_stds, strict=True)))
 
 
+@validated
 @dataclass(frozen=True)
 class SliceCoefficients:
     """Discounts for an adversary who sees one projection only, slice by slice (paper, Cor. D.1).
@@ -62,13 +67,13 @@ class SliceCoefficients:
     def __post_init__(self) -> None:
         if len(self.coefficients) != len(self.weights) or not self.weights:
             raise ValueError(
-                f"There are {len(self.coefficients)} slice coefficients and {len(self.weights)} weights, but every "
-                "slice has one of each."
+                f"coefficients has {len(self.coefficients)} values and weights {len(self.weights)}, but every slice "
+                "has one of each."
             )
         if not all(0 <= value <= 1 + 1e-9 for value in self.coefficients):
-            raise ValueError("A slice coefficient is not in [0, 1]: build them with SliceCoefficients.from_blocks.")
-        if min(self.weights) < 0 or abs(sum(self.weights) - 1) > 1e-9:
-            raise ValueError(f"Slice weights sum to {sum(self.weights)}, but must be nonnegative and sum to 1.")
+            raise ValueError("coefficients must lie in [0, 1]: build them with SliceCoefficients.from_blocks.")
+        if not (min(self.weights) >= 0 and abs(sum(self.weights) - 1) <= 1e-9):
+            raise ValueError(f"weights sum to {sum(self.weights)}, but must be nonnegative and sum to 1.")
 
     @classmethod
     def from_blocks(
@@ -101,6 +106,8 @@ class SliceCoefficients:
                 "projection_norms must hold a row per slice and a column per block, with squares summing to 1."
             )
         gains = (norms @ np.asarray(clip_norms)) ** 2 / (norms**2 @ np.square(noise_stds))
+        if weights is not None and len(weights) != len(norms):
+            raise ValueError(f"weights has {len(weights)} values, but projection_norms {len(norms)} slices.")
         coefficients = np.minimum(gains * sigma**2, 1.0)
         share = [1 / len(norms)] * len(norms) if weights is None else [float(weight) for weight in weights]
         return cls(tuple(coefficients.tolist()), tuple(share))

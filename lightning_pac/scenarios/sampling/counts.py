@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lightning_pac._validation import Natural, validated
+
 __all__ = [
     "as_stretches",
     "check_count",
@@ -27,10 +29,14 @@ def as_stretches(num_steps: int | Sequence[int]) -> list[int]:
         >>> as_stretches(98), as_stretches([50, 60])
         ([98], [50, 60])
     """
-    stretches = [int(steps) for steps in (num_steps if isinstance(num_steps, Sequence) else [num_steps])]
-    if any(steps < 0 for steps in stretches):
-        raise ValueError(f"num_steps is {num_steps}, but a number of steps is not negative.")
-    return stretches
+    if type(num_steps) is int and num_steps >= 0:  # asked in every step
+        return [num_steps]
+    return _checked_stretches(num_steps)
+
+
+@validated
+def _checked_stretches(num_steps: Natural | Sequence[Natural]) -> list[int]:
+    return [int(steps) for steps in (num_steps if isinstance(num_steps, Sequence) else [num_steps])]
 
 
 def count_passes(num_steps: int | Sequence[int], steps_per_pass: int) -> tuple[int, list[int]]:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
+from lightning_pac._validation import validated
 from lightning_pac.scenarios.sampling.counts import (
     check_differing,
     count_passes,
@@ -22,6 +23,7 @@ from lightning_pac.scenarios.sampling.registry import register_sampling
 __all__ = ["EpochShuffle"]
 
 
+@validated
 @register_sampling
 @dataclass(frozen=True)
 class EpochShuffle(Passes):

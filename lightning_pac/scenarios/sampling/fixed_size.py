@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
+from lightning_pac._validation import validated
 from lightning_pac.randomness import SecureGenerator
 from lightning_pac.scenarios.sampling.counts import (
     as_stretches,
@@ -25,6 +26,7 @@ from lightning_pac.scenarios.sampling.registry import register_sampling
 __all__ = ["FixedSize"]
 
 
+@validated
 @register_sampling
 @dataclass(frozen=True)
 class FixedSize(FreshBatches):

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
+from lightning_pac._validation import validated
 from lightning_pac.randomness import SecureGenerator
 from lightning_pac.scenarios.sampling.counts import as_stretches, check_count, check_differing
 from lightning_pac.scenarios.sampling.fresh_batches import FreshBatches
@@ -19,6 +20,7 @@ from lightning_pac.scenarios.sampling.registry import register_sampling
 __all__ = ["Poisson"]
 
 
+@validated
 @register_sampling
 @dataclass(frozen=True)
 class Poisson(FreshBatches):

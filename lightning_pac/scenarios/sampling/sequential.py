@@ -10,12 +10,14 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
+from lightning_pac._validation import validated
 from lightning_pac.scenarios.sampling.passes import Passes
 from lightning_pac.scenarios.sampling.registry import register_sampling
 
 __all__ = ["Sequential"]
 
 
+@validated
 @register_sampling
 @dataclass(frozen=True)
 class Sequential(Passes):

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
+from lightning_pac._validation import validated
 from lightning_pac.randomness import SecureGenerator
 from lightning_pac.scenarios.sampling.counts import as_stretches, check_count, check_differing, require_records
 from lightning_pac.scenarios.sampling.fresh_batches import FreshBatches
@@ -21,6 +22,7 @@ from lightning_pac.scenarios.sampling.scheme import Sampling
 __all__ = ["WithReplacement"]
 
 
+@validated
 @register_sampling
 @dataclass(frozen=True)
 class WithReplacement(FreshBatches):

@@ -93,7 +93,7 @@ def test_nothing_released_tells_nothing() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: GaussianCurve(math.nan), "mu is nan, but a distance is not negative"),
+        (lambda: GaussianCurve(math.nan), "mu is nan, but must be a number"),
         (lambda: GaussianCurve(1.0).delta(-1.0), "epsilon is -1.0, but"),
         (lambda: GaussianCurve(1.0).epsilon(0.0), "delta is 0.0, but"),
         (lambda: GaussianCurve(1.0).success_bound(1.0), "prior is 1.0, but"),

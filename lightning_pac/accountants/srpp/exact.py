@@ -118,7 +118,9 @@ class ExactFigures(ABC):
             ValueError: if the bound is not between the blind guess and 1, there are no steps, or the notion is an
                 average over batches.
         """
-        return self.noise_for(promise_of(world_success_bound=world_success_bound, prior=prior), num_steps)
+        promise = promise_of(world_success_bound=world_success_bound, prior=prior)
+        assert promise is not None
+        return self.noise_for(promise, num_steps)
 
     def noise_for(self, promise: Promise, num_steps: int | Sequence[int]) -> float:
         """The least noise at which a run keeps a promise, rounded up by at most a few parts in a million.

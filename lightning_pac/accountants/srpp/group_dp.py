@@ -45,7 +45,7 @@ class GroupDPAccountant:
             f"Group-DP at group size {size:.3g} does not bound what is learned about the secret, which touches "
             f"{self.scenario.total_differing} records: use it as a baseline only.",
             UserWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
 
     @property

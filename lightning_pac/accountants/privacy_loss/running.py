@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from lightning_pac.accountants.privacy_loss.composition import privacy_curve
 from lightning_pac.accountants.privacy_loss.events import PrivacyEvent
@@ -58,11 +59,11 @@ class StepFigures:
         if num_steps < 1:
             raise ValueError(f"num_steps is {num_steps}, but there must be at least one.")
         steps = sorted({0, *(-(-num_steps * i * i // points**2) for i in range(1, points + 1))})
-        curves = [privacy_curve(events(number)) for number in steps]
+        figures = [_figures(tuple(events(number)), delta, prior) for number in steps]
         return cls(
             tuple(steps),
-            tuple(curve.epsilon(delta) for curve in curves),
-            tuple(curve.success_bound(prior) for curve in curves),
+            tuple(epsilon for epsilon, _ in figures),
+            tuple(bound for _, bound in figures),
         )
 
     def epsilon(self, num_steps: int) -> float:
@@ -77,3 +78,10 @@ class StepFigures:
         if num_steps > self.steps[-1]:
             raise ValueError(f"There are figures for up to {self.steps[-1]} steps, not for {num_steps}.")
         return bisect_left(self.steps, num_steps)
+
+
+@lru_cache(maxsize=4096)
+def _figures(events: tuple[PrivacyEvent, ...], delta: float, prior: float) -> tuple[float, float]:
+    """Epsilon and the bound on guessing: kept, since short runs and runs of one process ask for the same ones."""
+    curve = privacy_curve(events)
+    return curve.epsilon(delta), curve.success_bound(prior)

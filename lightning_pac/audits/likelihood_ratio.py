@@ -64,7 +64,7 @@ def likelihood_ratio_attack(
         runs = min(_RUNS_PER_CHUNK, num_runs - start)
         world = generator.integers(2, size=runs)
         sizes = [size for size, _ in groups]
-        counts = sampling.draw_counts(sizes, scenario.num_records, num_steps, runs, generator)
+        counts = sampling.draw_counts(sizes, scenario.num_records, (runs, num_steps), generator)
         shifts = _shifts(counts, groups)
         # Everything that the attacker sees: the sum of each step, noised, in units of the clipping norm.
         released = np.where(world[:, None] == 0, shifts[0], shifts[1])

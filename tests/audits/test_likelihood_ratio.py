@@ -65,7 +65,7 @@ def test_seeing_the_draws_helps_the_attacker():
 def test_counts_are_those_of_real_batches(sampling):
     records, sizes, steps, runs = 30, [3, 2], 6, 4000
     rng = np.random.default_rng(5)
-    drawn = np.moveaxis(sampling.draw_counts(sizes, records, steps, runs, rng), -1, 0)
+    drawn = np.moveaxis(sampling.draw_counts(sizes, records, (runs, steps), rng), -1, 0)
     assert drawn.shape == (2, runs, steps)
     real = np.zeros_like(drawn)
     per_pass = 4 if not getattr(sampling, "drop_last", False) else 3

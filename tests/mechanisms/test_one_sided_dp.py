@@ -7,6 +7,7 @@ import subprocess
 import sys
 import warnings
 from fractions import Fraction
+from functools import lru_cache
 
 import numpy as np
 import pytest
@@ -29,6 +30,12 @@ _GRID = [(e, d) for e in (0.1, 0.25, 0.5, 1.0, 2.0, 4.0) for d in (1e-2, 1e-3, 1
 
 def _moment(p):
     return float(p @ np.arange(p.size, dtype=float) ** 2)
+
+
+@lru_cache
+def design(epsilon, delta, compositions, accounting="exact"):
+    """A design that takes seconds, made once."""
+    return PositiveNoise.for_dp(epsilon, delta, compositions, accounting=accounting)
 
 
 def _composed_delta(p, epsilon, ups, downs, step):
@@ -105,16 +112,14 @@ def test_single_release_figures_of_other_hands():
 )
 @pytest.mark.parametrize("accounting", ["exact", "hybrid_rdp"])
 def test_every_design_is_private_under_any_mixture_of_directions(epsilon, delta, compositions, accounting):
-    noise = PositiveNoise.for_dp(epsilon, delta, compositions, accounting=accounting)
+    noise = design(epsilon, delta, compositions, accounting)
     p = noise.probabilities[noise.probabilities > 0]
     for ups in {0, compositions // 3, compositions // 2, compositions}:
         assert _composed_delta(p, epsilon, ups, compositions - ups, step=1e-4) <= delta
 
 
 def test_the_independent_check_notices_noise_that_is_too_small():
-    noise = PositiveNoise.for_dp(1.0, 1e-5, 500)
-    smaller = PositiveNoise.for_dp(1.6, 1e-5, 500)
-    for tested, epsilon in ((noise, 0.85), (smaller, 1.0)):
+    for tested, epsilon in ((design(1.0, 1e-5, 500), 0.85), (design(3.0, 1e-5, 500), 2.5)):
         assert _composed_delta(tested.probabilities, epsilon, 500, 0, step=1e-4) > 2e-5
 
 
@@ -136,15 +141,15 @@ def test_the_independent_check_equals_enumeration():
 def test_optimised_noise_is_many_times_smaller():
     for epsilon in (1.0, 3.0):
         laplace = _moment(biased_laplace(epsilon, 1e-5, 500))
-        hybrid = PositiveNoise.for_dp(epsilon, 1e-5, 500, accounting="hybrid_rdp").second_moment
-        exact = PositiveNoise.for_dp(epsilon, 1e-5, 500).second_moment
+        hybrid = design(epsilon, 1e-5, 500, "hybrid_rdp").second_moment
+        exact = design(epsilon, 1e-5, 500).second_moment
         assert laplace / hybrid > 20.0
         assert hybrid / exact > 1.5
 
 
 def test_the_account_of_a_design_covers_every_fixed_sequence_and_hardly_more():
     for epsilon, delta, compositions in ((1.0, 1e-5, 500), (0.5, 1e-6, 1500)):
-        p = PositiveNoise.for_dp(epsilon, delta, compositions).probabilities
+        p = design(epsilon, delta, compositions).probabilities
         bound = ShiftComposition(p, compositions).delta(epsilon)
         counts = (0, compositions // 4, compositions // 2, compositions)
         fixed = [_composed_delta(p, epsilon, ups, compositions - ups, step=1e-4) for ups in counts]

@@ -200,7 +200,7 @@ def test_draws_of_a_users_own_are_neither_amplified_nor_trusted_with_the_number_
 
 def test_an_attack_counts_the_draws_of_any_scheme() -> None:
     rng = np.random.default_rng(0)
-    counts = Pairs(4).draw_counts([1, 2], 6, num_steps=7, num_runs=300, rng=rng)
+    counts = Pairs(4).draw_counts([1, 2], 6, (300, 7), rng)
     assert counts.shape == (300, 7, 2)
     assert set(np.unique(counts)) <= {0, 2, 4}
     passes = counts[:, :6].reshape(300, 2, 3, 2).sum(axis=2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,12 +14,11 @@ from lightning_pac._validation import validated
 from lightning_pac.randomness import SecureGenerator
 from lightning_pac.scenarios.sampling.counts import (
     as_stretches,
-    check_count,
     check_differing,
     hypergeometric_square,
     require_records,
 )
-from lightning_pac.scenarios.sampling.fresh_batches import FreshBatches
+from lightning_pac.scenarios.sampling.fresh_batches import SizedBatches
 from lightning_pac.scenarios.sampling.registry import register_sampling
 
 __all__ = ["FixedSize"]
@@ -29,7 +27,7 @@ __all__ = ["FixedSize"]
 @validated
 @register_sampling
 @dataclass(frozen=True)
-class FixedSize(FreshBatches):
+class FixedSize(SizedBatches):
     """Batches of `batch_size` distinct records, drawn afresh for every step.
 
     The cap is `T min(d, B)^2`; `K_t` is hypergeometric, `E[K_t^2] = mu^2 + B (d/N)(1 - d/N)(N - B)/(N - 1)` with
@@ -43,13 +41,8 @@ class FixedSize(FreshBatches):
         9800
     """
 
-    batch_size: int
-
     _certified: ClassVar[bool] = True
     condition: ClassVar[str] = "Every batch holds distinct records."
-
-    def __post_init__(self) -> None:
-        check_count("batch_size", self.batch_size)
 
     @override
     def largest_count(self, num_differing: int) -> int:
@@ -61,14 +54,6 @@ class FixedSize(FreshBatches):
         check_differing(num_differing, records)
         self._check_fits(records)
         return sum(as_stretches(num_steps)) * hypergeometric_square(num_differing, records, self.batch_size)
-
-    @override
-    def expected_batch_size(self, num_records: int | None = None) -> float:
-        return float(self.batch_size)
-
-    @override
-    def steps_per_epoch(self, num_records: int | None = None) -> int:
-        return math.ceil(require_records(self, num_records) / self.batch_size)
 
     @override
     def draw_batch(self, num_records: int, generator: SecureGenerator) -> npt.NDArray[np.int64]:
@@ -84,16 +69,11 @@ class FixedSize(FreshBatches):
 
     @override
     def draw_counts(
-        self,
-        group_sizes: Sequence[int],
-        num_records: int | None,
-        num_steps: int,
-        num_runs: int,
-        rng: np.random.Generator,
+        self, group_sizes: Sequence[int], num_records: int | None, shape: tuple[int, int], rng: np.random.Generator
     ) -> npt.NDArray[np.int64]:
         records = require_records(self, num_records)
         shares = np.array([*group_sizes, records - sum(group_sizes)])
-        return rng.multivariate_hypergeometric(shares, self.batch_size, (num_runs, num_steps))[..., :-1]
+        return rng.multivariate_hypergeometric(shares, self.batch_size, shape)[..., :-1]
 
     def _check_fits(self, num_records: int) -> None:
         if self.batch_size > num_records:

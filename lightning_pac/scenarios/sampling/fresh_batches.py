@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
 from lightning_pac.randomness import SecureGenerator
-from lightning_pac.scenarios.sampling.counts import as_stretches, check_differing
+from lightning_pac.scenarios.sampling.counts import as_stretches, check_count, check_differing, require_records
 from lightning_pac.scenarios.sampling.scheme import Sampling
 
-__all__ = ["FreshBatches"]
+__all__ = ["FreshBatches", "SizedBatches"]
 
 
 class FreshBatches(Sampling):
@@ -40,3 +42,21 @@ class FreshBatches(Sampling):
     @override
     def of_passes(self, num_steps: int, num_records: int) -> Sampling:
         return self
+
+
+@dataclass(frozen=True)
+class SizedBatches(FreshBatches):
+    """Batches that all hold `batch_size` draws."""
+
+    batch_size: int
+
+    def __post_init__(self) -> None:
+        check_count("batch_size", self.batch_size)
+
+    @override
+    def expected_batch_size(self, num_records: int | None = None) -> float:
+        return float(self.batch_size)
+
+    @override
+    def steps_per_epoch(self, num_records: int | None = None) -> int:
+        return math.ceil(require_records(self, num_records) / self.batch_size)

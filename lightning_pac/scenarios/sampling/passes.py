@@ -96,13 +96,9 @@ class Passes(Sampling):
 
     @override
     def draw_counts(
-        self,
-        group_sizes: Sequence[int],
-        num_records: int | None,
-        num_steps: int,
-        num_runs: int,
-        rng: np.random.Generator,
+        self, group_sizes: Sequence[int], num_records: int | None, shape: tuple[int, int], rng: np.random.Generator
     ) -> npt.NDArray[np.int64]:
+        num_runs, num_steps = shape
         records = require_records(self, num_records)
         shares = np.array([*group_sizes, records - sum(group_sizes)])
         per_pass = self.steps_per_epoch(records)

@@ -105,12 +105,6 @@ class Poisson(FreshBatches):
 
     @override
     def draw_counts(
-        self,
-        group_sizes: Sequence[int],
-        num_records: int | None,
-        num_steps: int,
-        num_runs: int,
-        rng: np.random.Generator,
+        self, group_sizes: Sequence[int], num_records: int | None, shape: tuple[int, int], rng: np.random.Generator
     ) -> npt.NDArray[np.int64]:
-        shape = (num_runs, num_steps)
         return np.stack([rng.binomial(size, self.rate, shape) for size in group_sizes], axis=-1)

@@ -122,20 +122,14 @@ class Sampling(ABC):
             )
 
     def draw_counts(
-        self,
-        group_sizes: Sequence[int],
-        num_records: int | None,
-        num_steps: int,
-        num_runs: int,
-        rng: np.random.Generator,
+        self, group_sizes: Sequence[int], num_records: int | None, shape: tuple[int, int], rng: np.random.Generator
     ) -> npt.NDArray[np.int64]:
-        """How many records of each group the batches of simulated runs draw, shape (num_runs, num_steps, num_groups).
+        """How many records of each group the batches of simulated runs draw, `(*shape, num_groups)`.
 
         Args:
             group_sizes: records in each group of differing records, which come first in the dataset.
             num_records: records in the dataset.
-            num_steps: optimizer steps of a run.
-            num_runs: independent runs.
+            shape: independent runs, and optimizer steps of each.
             rng: source of the simulation.
 
         Raises:
@@ -145,11 +139,11 @@ class Sampling(ABC):
             raise ValueError(f"{type(self).__name__} needs the number of records: state num_records in the scenario.")
         group = np.repeat(np.arange(len(group_sizes)), group_sizes)
         generator = SecureGenerator.from_key(rng.bytes(48))
-        counts = np.zeros((num_runs, num_steps, len(group_sizes)), dtype=np.int64)
+        counts = np.zeros((*shape, len(group_sizes)), dtype=np.int64)
         for run in counts:
             step = 0
-            while step < num_steps:
-                for batch, _ in zip(self.draw_pass(num_records, generator), range(num_steps - step), strict=False):
+            while step < len(run):
+                for batch, _ in zip(self.draw_pass(num_records, generator), run[step:], strict=False):
                     run[step] = np.bincount(group[batch[batch < len(group)]], minlength=len(group_sizes))
                     step += 1
         return counts

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -14,8 +13,8 @@ from typing_extensions import override
 
 from lightning_pac._validation import validated
 from lightning_pac.randomness import SecureGenerator
-from lightning_pac.scenarios.sampling.counts import as_stretches, check_count, check_differing, require_records
-from lightning_pac.scenarios.sampling.fresh_batches import FreshBatches
+from lightning_pac.scenarios.sampling.counts import as_stretches, check_differing, require_records
+from lightning_pac.scenarios.sampling.fresh_batches import SizedBatches
 from lightning_pac.scenarios.sampling.registry import register_sampling
 from lightning_pac.scenarios.sampling.scheme import Sampling
 
@@ -25,7 +24,7 @@ __all__ = ["WithReplacement"]
 @validated
 @register_sampling
 @dataclass(frozen=True)
-class WithReplacement(FreshBatches):
+class WithReplacement(SizedBatches):
     """Batches of `batch_size` independent draws from all records, the same record possibly several times.
 
     The cap is `T B^2` for any number of differing records; `E[K_t^2] = mu^2 + B (d/N)(1 - d/N)` with `mu = B d / N`.
@@ -38,13 +37,8 @@ class WithReplacement(FreshBatches):
         160
     """
 
-    batch_size: int
-
     _certified: ClassVar[bool] = True
     condition: ClassVar[str] = "A batch may hold one record many times; the bound allows all of it to be one record."
-
-    def __post_init__(self) -> None:
-        check_count("batch_size", self.batch_size)
 
     @override
     def largest_count(self, num_differing: int) -> int:
@@ -59,14 +53,6 @@ class WithReplacement(FreshBatches):
         return sum(as_stretches(num_steps)) * square
 
     @override
-    def expected_batch_size(self, num_records: int | None = None) -> float:
-        return float(self.batch_size)
-
-    @override
-    def steps_per_epoch(self, num_records: int | None = None) -> int:
-        return math.ceil(require_records(self, num_records) / self.batch_size)
-
-    @override
     def draw_batch(self, num_records: int, generator: SecureGenerator) -> npt.NDArray[np.int64]:
         return generator.integers(num_records, self.batch_size)
 
@@ -76,13 +62,8 @@ class WithReplacement(FreshBatches):
 
     @override
     def draw_counts(
-        self,
-        group_sizes: Sequence[int],
-        num_records: int | None,
-        num_steps: int,
-        num_runs: int,
-        rng: np.random.Generator,
+        self, group_sizes: Sequence[int], num_records: int | None, shape: tuple[int, int], rng: np.random.Generator
     ) -> npt.NDArray[np.int64]:
         records = require_records(self, num_records)
         shares = np.array([*group_sizes, records - sum(group_sizes)])
-        return rng.multinomial(self.batch_size, shares / records, (num_runs, num_steps))[..., :-1]
+        return rng.multinomial(self.batch_size, shares / records, shape)[..., :-1]

@@ -5,7 +5,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from lightning_pac.cli.bounds import parse_budget
-from lightning_pac.cli.common import add_command, print_json, print_table
+from lightning_pac.cli.common import add_command, describe_last_charge, print_json, print_table
 
 if TYPE_CHECKING:
     from lightning_pac.cards import PrivacyCard
@@ -102,7 +102,7 @@ def _adopt(path: str, witness: str | None, as_json: bool) -> int:
     if as_json:
         print_json({"adopted": str(ledger.path), "accounts": list(names), "last_charge": last})
     else:
-        print(f"{ledger.path} is now the ledger of {', '.join(names) or 'no responder'}. {_last_charge(last)}")
+        print(f"{ledger.path} is now the ledger of {', '.join(names) or 'no responder'}. {describe_last_charge(last)}")
     return 0
 
 
@@ -138,12 +138,6 @@ def _restore(path: str, backup: str | None, texts: list[str], as_json: bool) -> 
     else:
         print_table(f"{path} goes on", ("account", "booked as unknown"), list(booked.items()))
     return 0
-
-
-def _last_charge(last: tuple[str, str] | None) -> str:
-    if last is None:
-        return "No charge is known to it."
-    return f"Its last charge was made on {last[0]} (UTC) to account {last[1]!r}."
 
 
 def _change_budget(path: str, text: str, name: str | None, currency: str | None, as_json: bool) -> int:
@@ -270,7 +264,7 @@ def _show(ledger: "PrivacyLedger") -> None:
 
     columns: tuple[str, ...] = ("account", "currency", "spent", "budget", "left", "charges", "starts")
     print_table(str(ledger.path), columns, [_row(account) for account in ledger.accounts()])
-    print(_last_charge(ledger.last_charge))
+    print(describe_last_charge(ledger.last_charge))
     totals: list[tuple[object, ...]] = []
     for currency in ledger.currencies():
         budget = ledger.budget(currency)

@@ -80,6 +80,7 @@ def _dry_run(words: list[str]) -> dict[str, Any]:
     from typing_extensions import override
 
     from lightning_pac.callbacks import SRPPSGD
+    from lightning_pac.ledger import LedgerHandle
 
     found: dict[str, Any] = {}
 
@@ -107,7 +108,7 @@ def _dry_run(words: list[str]) -> dict[str, Any]:
                 raise ValueError("A dry run starts afresh and resumes nothing: leave ckpt_path out.")
             for callback in self.trainer.callbacks:
                 if isinstance(callback, SRPPSGD) and callback.arguments.ledger is not None:
-                    copy = _copy_of(Path(str(callback.arguments.ledger)), Path(folder))
+                    copy = _copy_of(LedgerHandle(callback.arguments.ledger).path, Path(folder))
                     callback.arguments = dataclasses.replace(callback.arguments, ledger=copy)
             self.trainer.callbacks.append(StopBeforeTraining())
             self.trainer.fit(**kwargs)

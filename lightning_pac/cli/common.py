@@ -15,6 +15,7 @@ __all__ = [
     "add_pool_options",
     "check_numbers",
     "count",
+    "describe_last_charge",
     "make_pool",
     "name_numbers",
     "print_json",
@@ -116,6 +117,13 @@ def make_pool(args: argparse.Namespace) -> "SecretSpace":
 
     kind = BalancedSubsets if args.pool == "balanced" else ComplementaryHalves
     return kind(args.records, args.subsets, args.pool_seed)
+
+
+def describe_last_charge(last: tuple[str, str] | None) -> str:
+    """A sentence on `PrivacyLedger.last_charge`, which tells a ledger that was put back as a whole."""
+    if last is None:
+        return "No charge is known to it."
+    return f"Its last charge was made on {last[0]} (UTC) to account {last[1]!r}."
 
 
 def print_json(value: Any) -> None:

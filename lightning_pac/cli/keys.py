@@ -97,11 +97,10 @@ def _show(keys: "APIKeys", ledger: Path | None, as_json: bool) -> int:
 def _spent(path: Path) -> dict[str, tuple[int, float]]:
     """Answers and nats of each key that a ledger knows."""
     from lightning_pac.ledger import PrivacyLedger
-    from lightning_pac.serve.batch_answers import KEY_CURRENCY
 
     with PrivacyLedger.read_only(path) as ledger:
         return {
-            account.declaration["api_key"]: (account.num_charges, account.spent)
+            account.api_key: (account.num_charges, account.spent)
             for account in ledger.accounts()
-            if account.currency == KEY_CURRENCY
+            if account.api_key is not None
         }

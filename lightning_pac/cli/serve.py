@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lightning_pac.cli.common import add_command, add_pool_options, count, make_pool, print_json
+from lightning_pac.cli.common import add_command, add_pool_options, count, describe_last_charge, make_pool, print_json
 
 __all__ = ["add_parser", "run"]
 
@@ -24,7 +24,7 @@ def add_parser(subparsers: Any) -> None:
         """
         lightning-pac serve responses.db --ensemble runs/ensemble.ckpt --network my_project.make_network --records 898
         lightning-pac serve responses.db --ensemble a.ckpt b.ckpt --network my_project.make_network --records 898 \\
-            --budget 1e-4 --keys keys.json --rate-limit 20/second
+            --budget 1e-4 --keys keys.json --rate-limit 20/second --witness /mnt/elsewhere/responses.mark
         curl -d '{"input": [0.0, 1.0]}' -H 'Content-Type: application/json' http://127.0.0.1:8000/predict
         """,
         """
@@ -52,6 +52,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--budget-per-response", type=float, default=2.0**-32, help="nats of an answer (2^-32)")
     parser.add_argument("--budget", type=float, help="most nats of all answers together (that on record, or no limit)")
+    parser.add_argument("--witness", metavar="PATH", help="keep the ledger's high-water marks there (where they are)")
     parser.add_argument("--device", default="cpu", help="where the members run (cpu)")
     parser.add_argument(
         "--input-shape", nargs="+", type=count, metavar="N", help="shape of one input, as 1 28 28: refuse others (any)"
@@ -69,16 +70,21 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve until interrupted."""
     network = _import(args.network)
+    from lightning_pac.ledger import LedgerHandle, PrivacyLedger
     from lightning_pac.modules import SavedResponder
     from lightning_pac.serve import as_tensor, serve
 
+    last = None
+    if args.ledger.exists():
+        with PrivacyLedger.read_only(args.ledger) as ledger:
+            last = ledger.last_charge
     secret = args.ledger.with_name("secret.key") if args.secret is None else args.secret
     saved = SavedResponder(
         checkpoints=args.ensemble,
         network=network,
         pool=make_pool(args),
         secret=str(secret),
-        ledger=str(args.ledger),
+        ledger=LedgerHandle(str(args.ledger), args.witness),
         budget_per_response=args.budget_per_response,
         budget=args.budget,
         seed=args.seed,
@@ -91,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
         host=args.host,
         port=args.port,
         log_level=args.log_level,
-        announce=lambda: _announce(args),
+        announce=lambda: _announce(args, last),
         collate=functools.partial(as_tensor, shape=args.input_shape),
         max_batch_size=args.max_batch_size,
         max_request_bytes=args.max_request_bytes,
@@ -115,10 +121,12 @@ def _import(name: str) -> Callable[[], Any]:
     return made
 
 
-def _announce(args: argparse.Namespace) -> None:
+def _announce(args: argparse.Namespace, last: tuple[str, str] | None) -> None:
     url = f"http://{args.host}:{args.port}"
     if args.json:
-        print_json({"url": url, "ledger": str(args.ledger), "keys": None if args.keys is None else str(args.keys)})
+        keys = None if args.keys is None else str(args.keys)
+        print_json({"url": url, "ledger": str(args.ledger), "last_charge": last, "keys": keys})
     else:
         print(f"Serving {args.ledger} at {url} (interface: {url}/docs). Stop by Ctrl-C.")
+        print(describe_last_charge(last))
     sys.stdout.flush()

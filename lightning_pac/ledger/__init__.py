@@ -3,7 +3,7 @@
 from lightning_pac.ledger.account import AccountKind, Charge, LedgerAccount, check_amount
 from lightning_pac.ledger.array_codec import pack_arrays, smallest_integers, unpack_arrays
 from lightning_pac.ledger.attempts import Attempt, TrainingAttempt
-from lightning_pac.ledger.currencies import describe_currency
+from lightning_pac.ledger.currencies import KEY_CURRENCY, describe_currency
 from lightning_pac.ledger.handle import LedgerArgument, LedgerHandle
 from lightning_pac.ledger.ledger import BudgetChange, PrivacyLedger
 from lightning_pac.ledger.recovery import adopt_ledger, backup_ledger, restore_ledger
@@ -16,6 +16,7 @@ from lightning_pac.ledger.transcript import (
 )
 
 __all__ = [
+    "KEY_CURRENCY",
     "AccountKind",
     "Attempt",
     "BudgetChange",

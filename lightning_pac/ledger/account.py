@@ -89,6 +89,11 @@ class LedgerAccount:
         return None if self._table is None else str(self._table)
 
     @property
+    def api_key(self) -> str | None:
+        """The name of the API key whose payments it counts, None where it counts others."""
+        return self._declaration.get("api_key") if self.kind == "api_key" else None
+
+    @property
     def declaration(self) -> dict[str, Any]:
         """The facts its costs rest on, as declared when it was opened."""
         return self._declaration

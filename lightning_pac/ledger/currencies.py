@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-__all__ = ["describe_currency"]
+__all__ = ["KEY_CURRENCY", "describe_currency"]
+
+KEY_CURRENCY = "mutual_information by key"
+"""What the answers to single API keys cost, in accounts of their own."""
 
 _NOTIONS = {
     "mutual_information": "nats told about a secret at most; adds over releases about one secret, adaptive ones too",
-    "mutual_information by key": "shares of mutual_information that single API keys paid; no cost of its own",
+    KEY_CURRENCY: "shares of mutual_information that single API keys paid; no cost of its own",
     "rpp": "worst case, unsliced; adds over runs and metrics under one coupling, at one order",
     "srpp_ave": "worst case, average over slices; adds over runs under one coupling, as one flat block does",
     "srpp_joint": "worst case, joint over slices; adds over runs under one coupling, as one flat block does",

@@ -10,7 +10,16 @@ from pathlib import Path
 
 from lightning_pac.exceptions import LedgerError
 
-__all__ = ["FileSet", "check_place", "find_move", "is_full", "is_on_network", "make_private", "write_home"]
+__all__ = [
+    "FileSet",
+    "check_place",
+    "create_private",
+    "find_move",
+    "is_full",
+    "is_on_network",
+    "prepare_place",
+    "write_home",
+]
 
 _NETWORK_TYPES = {"9p", "afs", "beegfs", "ceph", "cifs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "smb3", "smbfs"}
 _NETWORK_TYPES |= {f"fuse.{name}" for name in ("ceph", "glusterfs", "s3fs", "sshfs")}
@@ -99,7 +108,34 @@ def check_place(path: Path) -> None:
         )
 
 
-def make_private(path: Path) -> None:
+def prepare_place(path: Path) -> None:
+    """Make the folder of a ledger, and what is there of it private.
+
+    Raises:
+        LedgerError: If it cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            os.close(os.open(path, os.O_WRONLY))
+            _make_private(path)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def create_private(path: Path) -> None:
+    """Create a ledger's file, readable by its owner only.
+
+    Raises:
+        LedgerError: If that cannot be done.
+    """
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def _make_private(path: Path) -> None:
     """Take the right to read a ledger from other users, and say so; warn where that cannot be done."""
     mode = stat.S_IMODE(path.stat().st_mode)
     if os.name != "posix" or not mode & 0o077:
@@ -144,6 +180,13 @@ def is_full(path: Path) -> bool:
         return shutil.disk_usage(path.parent).free < 1 << 16
     except OSError:
         return False
+
+
+def _unwritable(path: Path, error: OSError) -> LedgerError:
+    return LedgerError(
+        f"{path} cannot be opened for writing ({error.strerror}): choose a writable path, or open it with "
+        "PrivacyLedger.read_only."
+    )
 
 
 def _identity(file: str) -> tuple[int, int] | None:

@@ -8,9 +8,6 @@ from lightning_pac.ledger.ledger import PrivacyLedger
 
 __all__ = ["LedgerArgument", "LedgerHandle"]
 
-LedgerArgument = PrivacyLedger | str | Path
-"""What every `ledger=` takes."""
-
 
 class LedgerHandle:
     """Opens, shares and closes the ledger of an argument.
@@ -20,9 +17,14 @@ class LedgerHandle:
 
     Attributes:
         given: What it was made from.
+        witness: Where its marks are kept, None where nothing was said.
 
     Args:
-        given: An open ledger, or the path of one.
+        given: An open ledger, the path of one, or a handle, whose ledger and witness this one takes.
+        witness: A file elsewhere that keeps the marks of the ledger at this path (see `PrivacyLedger`).
+
+    Raises:
+        ValueError: If a witness is given for a ledger that is open already.
 
     Example:
         >>> import tempfile
@@ -34,14 +36,30 @@ class LedgerHandle:
         False
     """
 
-    def __init__(self, given: LedgerArgument) -> None:
+    given: PrivacyLedger | str | Path
+    witness: str | Path | None
+
+    def __init__(self, given: "LedgerArgument", witness: str | Path | None = None) -> None:
+        if isinstance(given, LedgerHandle):
+            witness = witness or given.witness
+            given = given.given
+        if witness is not None and isinstance(given, PrivacyLedger):
+            raise ValueError(
+                f"witness is for the path of a ledger, and {given.path} is open already: give it to PrivacyLedger."
+            )
         self.given = given
+        self.witness = witness
         self._opened: PrivacyLedger | None = None
 
     @property
     def is_open(self) -> bool:
         """Whether `open` was called, and `close` not yet."""
         return self._opened is not None
+
+    @property
+    def path(self) -> Path:
+        """Where the ledger is, or will be."""
+        return self.given.path if isinstance(self.given, PrivacyLedger) else Path(self.given)
 
     @property
     def ledger(self) -> PrivacyLedger:
@@ -61,7 +79,7 @@ class LedgerHandle:
             LedgerError: If it cannot be opened for writing.
         """
         if self._opened is None:
-            self._opened = PrivacyLedger.ensure(self.given)
+            self._opened = PrivacyLedger.ensure(self.given, self.witness)
         return self._opened
 
     def close(self) -> None:
@@ -77,3 +95,7 @@ class LedgerHandle:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+LedgerArgument = PrivacyLedger | LedgerHandle | str | Path
+"""What every `ledger=` takes."""

@@ -70,11 +70,12 @@ class PrivacyLedger:
         budget: Total budget of each currency over all accounts. On an existing ledger the stored budgets hold, and a
             different one is an error (see `set_budget`).
         witness: A file elsewhere that keeps the marks of this ledger from now on, for all who open it: where what puts
-            back the files of the ledger does not reach, they tell that it was put back. None leaves them where they
-            are, beside the ledger at first.
+            back the files of the ledger does not reach, they tell that it was put back. Marks that the file has already
+            must be of this ledger, and not ahead of it. None leaves them where they are, beside the ledger at first.
 
     Raises:
-        LedgerError: If the file is not a ledger, cannot be written, or has another writer.
+        LedgerError: If the file is not a ledger, cannot be written, or has another writer, or is not what its witness
+            knows.
         LedgerMismatchError: If the ledger was made with another budget.
         ValueError: If a budget is negative or not finite.
 
@@ -98,8 +99,7 @@ class PrivacyLedger:
         try:
             self._declare_budgets(amounts)
             if witness is not None:
-                self._storage.check()
-                self._storage.keep_marks_at(Path(witness).expanduser().resolve())
+                self._keep_marks_at(witness)
         except BaseException:
             self._storage.close()
             raise
@@ -128,7 +128,7 @@ class PrivacyLedger:
         return ledger
 
     @classmethod
-    def ensure(cls, ledger: "PrivacyLedger | str | Path") -> "PrivacyLedger":
+    def ensure(cls, ledger: "PrivacyLedger | str | Path", witness: str | Path | None = None) -> "PrivacyLedger":
         """The ledger itself, or the one at a path: for arguments that take either.
 
         Two callbacks may be given one path: what this process already has open there is shared, and closed when the
@@ -136,13 +136,16 @@ class PrivacyLedger:
 
         Args:
             ledger: An open ledger, or the path of one.
+            witness: Where the marks of a ledger that is given by its path are kept from now on.
         """
         if isinstance(ledger, PrivacyLedger):
             return ledger
         path = Path(ledger).expanduser().resolve()
         shared = _OPEN.get((os.getpid(), path))
         if shared is None or shared.closed:
-            return cls(path)
+            return cls(path, witness=witness)
+        if witness is not None:
+            shared._keep_marks_at(witness)
         shared._holders += 1
         return shared
 
@@ -308,6 +311,10 @@ class PrivacyLedger:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def _keep_marks_at(self, witness: str | Path) -> None:
+        self._storage.check()
+        self._storage.keep_marks_at(Path(witness).expanduser().resolve())
 
     def _declare_budgets(self, amounts: Mapping[str, float]) -> None:
         for currency, amount in amounts.items():

@@ -67,15 +67,16 @@ class AccountMarks:
 
     Args:
         path: The ledger.
+        witness: The file to read instead of the one beside the ledger, and what that names.
         ignored: Whether to begin as if there were no file.
 
     Raises:
         LedgerError: If the marks cannot be read, or are damaged.
     """
 
-    def __init__(self, path: Path, ignored: bool = False) -> None:
+    def __init__(self, path: Path, witness: Path | None = None, ignored: bool = False) -> None:
         self._beside = mark_path(path)
-        self.path = self._beside
+        self.path = witness or self._beside
         self._descriptor = -1
         header, lines = (None, []) if ignored else _read(self.path)
         if header is not None and "witness" in header:

@@ -11,6 +11,7 @@ from pathlib import Path
 from lightning_pac._durable_files import flush_folder
 from lightning_pac.exceptions import LedgerError
 from lightning_pac.ledger.account import LedgerAccount, check_amount
+from lightning_pac.ledger.currencies import KEY_CURRENCY
 from lightning_pac.ledger.ledger import PrivacyLedger
 
 __all__ = ["adopt_ledger", "backup_ledger", "restore_ledger"]
@@ -149,6 +150,8 @@ def restore_ledger(
 
 def _reopen(ledger: PrivacyLedger, name: str, currency: str) -> LedgerAccount:
     """An account that the ledger has lost: its name and currency are known, and its declaration is that of its kin."""
+    if currency == KEY_CURRENCY:
+        return ledger.account(name, currency, {"api_key": name.removeprefix("key ")}, kind="api_key")
     kin = [account for account in ledger.accounts() if account.currency == currency]
     coupling = kin[0].declaration.get("coupling") if kin else None
     return ledger.account(name, currency, None if coupling is None else {"coupling": coupling})

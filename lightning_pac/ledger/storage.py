@@ -14,14 +14,15 @@ from lightning_pac.exceptions import LedgerError
 from lightning_pac.ledger.file_system import (
     FileSet,
     check_place,
+    create_private,
     find_move,
     is_full,
     is_on_network,
-    make_private,
+    prepare_place,
     write_home,
 )
 from lightning_pac.ledger.integrity import AccountRow, budget_state, compare, marks_of, migrate, read_state
-from lightning_pac.ledger.marks import AccountMarks, Facts, digest_budgets
+from lightning_pac.ledger.marks import AccountMarks, Facts, digest_budgets, mark_path
 from lightning_pac.ledger.schema import APPLICATION_ID, OLDEST_VERSION, SCHEMA_VERSION, create_schema, is_empty
 from lightning_pac.ledger.writer_lock import WriterLock
 
@@ -65,7 +66,7 @@ class LedgerStorage:
             )
         if writable:
             check_place(self.path)
-            _create_private_file(self.path)
+            prepare_place(self.path)
             self._lock = WriterLock(
                 self.path, "close it there, pass the open PrivacyLedger on, or use PrivacyLedger.read_only"
             )
@@ -98,25 +99,24 @@ class LedgerStorage:
 
     def _connect(self) -> sqlite3.Connection:
         connection: sqlite3.Connection | None = None
+        ledger_id = uuid.uuid4().hex
         try:
+            if self.writable and not self.path.exists():
+                self._check_that_nothing_is_lost()
+                # The marks first, so that a file that holds nothing and has none was not left by a kill.
+                self.marks.write(ledger_id, (0, digest_budgets(())), {})
+                create_private(self.path)
             connection = _open_database(self.path, "rw" if self.writable else _read_mode(self.path))
             self.version = SCHEMA_VERSION
             is_new = self.writable and is_empty(connection)
             if not is_new:
                 self.version = self._check_identity(connection)
-            elif self.problem is not None:
-                raise self.problem
-            elif self.marks.accounts:
-                raise LedgerError(
-                    f"{self.path} holds nothing, but {self.marks.path} knows of {len(self.marks.accounts)} accounts: "
-                    "put the newest ledger back, or a backup with `lightning-pac account restore`."
-                )
+            else:
+                self._check_that_nothing_is_lost()
             if self.writable:
                 _make_durable(connection, may_use_wal=not is_on_network(self.path))
             if is_new:
-                ledger_id = uuid.uuid4().hex
-                self.marks.write(ledger_id, (0, digest_budgets(())), {})
-                create_schema(connection, ledger_id, write_home(self.path))
+                create_schema(connection, self.marks.ledger_id, write_home(self.path))
         except sqlite3.Error as error:
             if connection is not None:
                 connection.close()
@@ -126,6 +126,20 @@ class LedgerStorage:
                 connection.close()
             raise
         return connection
+
+    def _check_that_nothing_is_lost(self) -> None:
+        if self.problem is not None:
+            raise self.problem
+        if self.marks.accounts:
+            raise LedgerError(
+                f"{self.path} holds nothing, but {self.marks.path} knows of {len(self.marks.accounts)} accounts: put "
+                "the newest ledger back, or a backup with `lightning-pac account restore`."
+            )
+        if self.path.exists() and not self.marks.exists:
+            raise LedgerError(
+                f"{self.path} is there and holds nothing, so it may be a ledger that was emptied: put it back from "
+                "where it is whole, or remove it to begin a new one."
+            )
 
     def _check_identity(self, connection: sqlite3.Connection) -> int:
         application_id = connection.execute("PRAGMA application_id").fetchone()[0]
@@ -200,9 +214,18 @@ class LedgerStorage:
         self._after_commit.append(lambda: self.marks.set_budgets(*state))
 
     def keep_marks_at(self, witness: Path) -> None:
-        """Moves the marks, if they are not there already."""
+        """Moves the marks, if they are not there already.
+
+        Raises:
+            LedgerError: If what is there is no file of marks, or knows better than the ledger.
+        """
         if self.marks.path != witness:
             ledger_id, rows, budgets, _ = read_state(self)
+            if witness != mark_path(self.path):
+                # A ledger that was put back as a whole, with marks from before it had this witness, is named it anew.
+                found = compare(self.path, AccountMarks(self.path, witness), ledger_id, rows, budgets)
+                if found is not None:
+                    raise found
             self.marks.write(ledger_id, budget_state(budgets), marks_of(rows), witness)
             self._files = FileSet(self.path, self.marks.files())
 
@@ -326,18 +349,6 @@ class LedgerStorage:
                 "writable, or open it with PrivacyLedger.read_only."
             )
         return LedgerError(f"{self.path} could not be used ({text}): nothing was charged; check the disk.")
-
-
-def _create_private_file(path: Path) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
-    except OSError as error:
-        raise LedgerError(
-            f"{path} cannot be opened for writing ({error.strerror}): choose a writable path, or open it with "
-            "PrivacyLedger.read_only."
-        ) from error
-    make_private(path)
 
 
 def _open_database(path: Path, mode: str) -> sqlite3.Connection:

@@ -8,13 +8,11 @@ from datetime import datetime, timezone
 from typing import Any
 
 from lightning_pac.exceptions import BudgetExceededError, LedgerError
-from lightning_pac.ledger import LedgerAccount
+from lightning_pac.ledger import KEY_CURRENCY, LedgerAccount
 from lightning_pac.mechanisms import PACResponder
 from lightning_pac.serve.api_keys import APIKey
 
-__all__ = ["KEY_CURRENCY", "BatchAnswers", "Refusal", "Ticket", "key_account"]
-
-KEY_CURRENCY = "mutual_information by key"
+__all__ = ["BatchAnswers", "Refusal", "Ticket", "key_account"]
 
 logger = logging.getLogger(__name__)
 

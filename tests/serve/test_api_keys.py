@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from lightning_pac import cli
-from lightning_pac.ledger import PrivacyLedger
+from lightning_pac.ledger import KEY_CURRENCY, PrivacyLedger, backup_ledger, restore_ledger
 from lightning_pac.serve import APIKeys, build_server
-from lightning_pac.serve.batch_answers import KEY_CURRENCY
 
 
 def test_the_file_holds_hashes_and_is_private(tmp_path: Path) -> None:
@@ -107,6 +106,20 @@ def test_a_change_by_another_process_is_seen(tmp_path: Path) -> None:
     assert keys.find(text) is None
 
 
+def test_what_a_key_had_spent_is_booked_to_it_where_a_restored_ledger_lacks_it(tmp_path: Path) -> None:
+    """It came back as an account of another kind, which the server then refused for good."""
+    ledger, older = tmp_path / "responses.db", tmp_path / "older.db"
+    declared = ("key alice", KEY_CURRENCY, {"api_key": "alice"})
+    with PrivacyLedger(ledger) as opened:
+        opened.account("responses")
+        backup_ledger(ledger, older)
+        opened.account(*declared, kind="api_key").charge(5e-7)
+    assert restore_ledger(ledger, {}, older, otherwise=1e-6) == {"key alice": 1e-6, "responses": 1e-6}
+    with PrivacyLedger(ledger) as opened:
+        account = opened.account(*declared, kind="api_key")
+        assert (account.api_key, account.spent) == ("alice", 1e-6)
+
+
 def test_the_command_changes_a_budget_and_lists_what_was_spent(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -115,7 +128,7 @@ def test_the_command_changes_a_budget_and_lists_what_was_spent(
         assert cli.main(["keys", "add", path, name, "--budget", "1e-6"]) == 0
     text = capsys.readouterr().out.split()[0]
     with PrivacyLedger(ledger) as opened:
-        opened.account("key alice", KEY_CURRENCY, {"api_key": "alice"}).charge_many([5e-7, 0.0])
+        opened.account("key alice", KEY_CURRENCY, {"api_key": "alice"}, kind="api_key").charge_many([5e-7, 0.0])
         opened.account("responses").charge(5e-7)
     assert cli.main(["keys", "budget", path, "alice", "--budget", "2e-6"]) == 0
     assert "The budget of alice was 1e-06 nats and is 2e-06 nats" in capsys.readouterr().out

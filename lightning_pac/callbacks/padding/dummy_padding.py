@@ -1,6 +1,5 @@
 """Batches that do not tell how many records or queries they hold."""
 
-from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
@@ -13,7 +12,7 @@ from lightning_pac.callbacks.predictions import PACResponses
 from lightning_pac.callbacks.srpp_sgd import SRPPSGD
 from lightning_pac.cards import PrivacyCard
 from lightning_pac.data import PrivateDataLoader
-from lightning_pac.ledger import PrivacyLedger
+from lightning_pac.ledger import LedgerArgument
 from lightning_pac.mechanisms.one_sided import DPNoise
 from lightning_pac.strategies import Ranks
 
@@ -59,7 +58,7 @@ class DummyPadding(PaddingCallback):
         `Trainer(callbacks=[SRPPSGD(...), DummyPadding(PositiveNoise.for_dp(1.0, 1e-6, compositions=4000))])`
     """
 
-    def __init__(self, noise: DPNoise, ledger: PrivacyLedger | str | Path | None = None) -> None:
+    def __init__(self, noise: DPNoise, ledger: LedgerArgument | None = None) -> None:
         if not isinstance(noise, DPNoise):
             raise TypeError(f"noise must be made by PositiveNoise.for_dp, got {type(noise).__name__}.")
         self.noise = noise

@@ -2,7 +2,6 @@
 
 import math
 import time
-from pathlib import Path
 from typing import Any, Literal
 
 import lightning.pytorch as pl
@@ -17,7 +16,7 @@ from lightning_pac.callbacks.padding.padding_callback import PaddingCallback
 from lightning_pac.callbacks.shared import refuse_searches
 from lightning_pac.cards import PrivacyCard
 from lightning_pac.exceptions import PrivacyViolationError
-from lightning_pac.ledger import PrivacyLedger
+from lightning_pac.ledger import LedgerArgument
 from lightning_pac.mechanisms.one_sided import DPNoise, PACNoise
 from lightning_pac.strategies import Ranks
 
@@ -76,7 +75,7 @@ class PositiveDelay(PaddingCallback):
         unit: float = 0.001,
         max_duration: float | None = None,
         on_overrun: Literal["raise", "count"] = "raise",
-        ledger: PrivacyLedger | str | Path | None = None,
+        ledger: LedgerArgument | None = None,
     ) -> None:
         if not (math.isfinite(unit) and unit > 0.0):
             raise ValueError(f"unit must be a positive number of seconds, got {unit!r}.")

@@ -18,7 +18,7 @@ from lightning_pac.callbacks.predictions.private_predictions import PrivatePredi
 from lightning_pac.callbacks.predictions.ranks_answers import RanksAnswers
 from lightning_pac.data.with_index import batch_inputs
 from lightning_pac.exceptions import BudgetExceededError
-from lightning_pac.ledger import PrivacyLedger
+from lightning_pac.ledger import LedgerArgument
 from lightning_pac.mechanisms import PACResponder
 from lightning_pac.mechanisms.responses import as_batch, query
 from lightning_pac.strategies import Ranks
@@ -67,7 +67,7 @@ class PACResponses(PrivatePredictions):
         responder: PACResponder | None = None,
         secret: str | Path | None = None,
         budget_per_response: float = 2.0**-32,
-        ledger: PrivacyLedger | str | Path | None = None,
+        ledger: LedgerArgument | None = None,
         budget: float | None = None,
     ) -> None:
         if (responder is None) == (secret is None):

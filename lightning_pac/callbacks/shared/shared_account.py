@@ -25,9 +25,12 @@ def check_path(ledger: LedgerArgument | None, ranks: Ranks) -> None:
     Raises:
         MisconfigurationException: If each process would hold it.
     """
-    if isinstance(ledger, PrivacyLedger) and ranks.size > 1:
+    if ledger is None or ranks.size == 1:
+        return
+    handle = LedgerHandle(ledger)
+    if isinstance(handle.given, PrivacyLedger):
         raise MisconfigurationException(
-            f"ledger is open already, but {ranks.size} processes cannot each hold {ledger.path}: give its path as "
+            f"ledger is open already, but {ranks.size} processes cannot each hold {handle.path}: give its path as "
             "ledger=, which rank zero then opens."
         )
 

@@ -4,13 +4,12 @@ import math
 import numbers
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, get_args
 
 from lightning_pac.accountants.srpp import Notion
 from lightning_pac.callbacks.srpp_sgd.step import BlockNoise
 from lightning_pac.exceptions import LedgerMismatchError
-from lightning_pac.ledger import PrivacyLedger
+from lightning_pac.ledger import LedgerArgument
 from lightning_pac.scenarios import Sampling, TwoWorldScenario
 
 __all__ = ["RunArguments"]
@@ -33,7 +32,7 @@ class RunArguments:
     sampling: Sampling | None
     max_grad_norm: float | dict[str, float]
     block_noise: BlockNoise
-    ledger: PrivacyLedger | str | Path | None
+    ledger: LedgerArgument | None
 
     def __post_init__(self) -> None:
         if not isinstance(self.scenario, TwoWorldScenario):

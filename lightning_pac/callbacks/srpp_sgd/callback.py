@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Literal
 
 import lightning.pytorch as pl
@@ -44,7 +43,7 @@ from lightning_pac.callbacks.srpp_sgd.start import (
 from lightning_pac.callbacks.srpp_sgd.step import ClippingBlocks
 from lightning_pac.callbacks.srpp_sgd.step_sampling import declared_sampling, swap_loader
 from lightning_pac.data import ResumableDataLoader, count_records
-from lightning_pac.ledger import PrivacyLedger
+from lightning_pac.ledger import LedgerArgument
 from lightning_pac.scenarios import Sampling, TwoWorldScenario
 from lightning_pac.strategies import Ranks
 
@@ -113,7 +112,7 @@ class SRPPSGD(TrainerCallback):
         sampling: Sampling | None = None,
         max_grad_norm: float | dict[str, float] = 1.0,
         block_noise: Literal["optimal", "isotropic"] = "optimal",
-        ledger: PrivacyLedger | str | Path | None = None,
+        ledger: LedgerArgument | None = None,
     ) -> None:
         super().__init__()
         self.arguments = RunArguments(

@@ -8,6 +8,7 @@ from pickle import UnpicklingError
 from torch import nn
 
 from lightning_pac.exceptions import PrivacyError
+from lightning_pac.ledger import LedgerHandle
 from lightning_pac.mechanisms import PACResponder
 from lightning_pac.modules.ensembles import SubsetEnsemble
 from lightning_pac.scenarios import SecretSpace
@@ -22,7 +23,7 @@ class SavedResponder:
         network: Makes one network, as in training.
         pool: The pool of training.
         secret: The secret file, drawn if it does not exist yet.
-        ledger: Path of the ledger.
+        ledger: Path of the ledger, or `LedgerHandle(path, witness)`.
         budget_per_response: Nats for each answer on which the members disagree.
         budget: Largest total in nats; None for the one on record, or no limit. One that differs from the one on record
             is refused: `lightning-pac account budget` changes that.
@@ -34,7 +35,7 @@ class SavedResponder:
     network: Callable[[], nn.Module]
     pool: SecretSpace
     secret: str
-    ledger: str
+    ledger: str | LedgerHandle
     budget_per_response: float = 2.0**-32
     budget: float | None = None
     seed: int = 0

@@ -420,15 +420,17 @@ class Thawing(Classifier):
         super().__init__(network=nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 3)))
         self.network[0].eval().requires_grad_(False)  # type: ignore[index]
 
-    def on_train_epoch_start(self) -> None:
-        self.train()
+
+class Thaws(pl.Callback):
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        pl_module.train()
 
 
 def test_batch_norm_that_is_put_into_training_mode_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         PrivacyViolationError, match=r"'network.0' was put into training mode.*normalizes over the batch"
     ):
-        make_trainer(tmp_path, make_private()).fit(Thawing(), make_loader())
+        make_trainer(tmp_path, make_private(), Thaws()).fit(Thawing(), make_loader())
 
 
 class Scaled(nn.Module):

@@ -10,7 +10,7 @@ from tiny_fits import Classifier, make_loader, make_private, make_trainer
 from torch import Tensor, nn
 
 from lightning_pac import Poisson, TwoWorldScenario
-from lightning_pac.callbacks.srpp_sgd import callback
+from lightning_pac.callbacks.srpp_sgd import callback, first_check
 from lightning_pac.callbacks.srpp_sgd.loss_check.check import LossCheck
 from lightning_pac.callbacks.srpp_sgd.step import most_records
 from lightning_pac.data import private_loader
@@ -102,7 +102,8 @@ def test_an_autocast_of_the_models_own_is_refused_where_it_would_show(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unchecked = LossCheck(problem=None, unchecked=None, logged=(), state=(), keeps_order=True)
-    monkeypatch.setattr(callback, "check_loss", lambda *_: unchecked)  # its tolerance is that of float32
+    for module in (callback, first_check):
+        monkeypatch.setattr(module, "check_loss", lambda *_: unchecked)  # its tolerance is that of float32
     private = make_private(scenario=ADD_REMOVE, sampling=SAMPLING)
     with pytest.raises(MisconfigurationException, match=r"give the Trainer precision='bf16-mixed'"):
         make_trainer(tmp_path, private).fit(Rows(autocast=True), make_loader())

@@ -435,7 +435,7 @@ def test_the_card_says_in_words_how_many_records_decide_the_secret(tmp_path: Pat
 def test_a_loss_that_cannot_be_checked_is_announced(tmp_path: Path) -> None:
     class NeedsTrainer(Classifier):
         def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-            assert self.trainer.strategy
+            assert self.trainer.accelerator
             return super().training_step(batch, batch_idx)
 
     with pytest.warns(UserWarning, match="could not show that the loss of NeedsTrainer is a mean over records"):

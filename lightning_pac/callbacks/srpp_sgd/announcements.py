@@ -50,11 +50,11 @@ def warn_of_raw_values(names: Sequence[str]) -> None:
         )
 
 
-def warn_of_early_end(cause: str, what: str) -> None:
-    """Say that something else ended a run or an epoch, and when the guarantee does not cover that."""
+def warn_of_early_end() -> None:
+    """Say that something else ended a run, and when the guarantee does not cover that."""
     rank_zero_warn(
-        f"{cause} ended {what} early, and the guarantee does not cover when that happens if private records or their "
-        "loss decide it: let a number of steps, the time or metrics of public data decide it."
+        "trainer.should_stop ended this run early, and the guarantee does not cover when that happens if private "
+        "records or their loss decide it: let a number of steps, the time or metrics of public data decide it."
     )
 
 

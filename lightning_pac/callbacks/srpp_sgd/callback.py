@@ -1,12 +1,12 @@
 """SRPP-SGD: private gradients for any LightningModule."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_info
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 from typing_extensions import override
@@ -18,18 +18,17 @@ from lightning_pac.callbacks.shared import (
     check_model,
     check_optimizer,
     check_trainer,
-    monitored_names,
 )
 from lightning_pac.callbacks.srpp_sgd.announcements import (
     announce_end,
     announce_start,
     warn_of_early_end,
-    warn_of_raw_values,
 )
 from lightning_pac.callbacks.srpp_sgd.arguments import RunArguments
 from lightning_pac.callbacks.srpp_sgd.card import make_card, save_card
+from lightning_pac.callbacks.srpp_sgd.first_check import check_loss_first
 from lightning_pac.callbacks.srpp_sgd.hidden_randomness import HiddenRandomness
-from lightning_pac.callbacks.srpp_sgd.loss_check import LossCheck, StateWatch, check_loss
+from lightning_pac.callbacks.srpp_sgd.loss_check import LossCheck, StateWatch, check_loss, leaves_out_batch
 from lightning_pac.callbacks.srpp_sgd.repeated_check import RepeatedCheck
 from lightning_pac.callbacks.srpp_sgd.run import PrivateRun
 from lightning_pac.callbacks.srpp_sgd.start import (
@@ -42,7 +41,9 @@ from lightning_pac.callbacks.srpp_sgd.start import (
 )
 from lightning_pac.callbacks.srpp_sgd.step import ClippingBlocks
 from lightning_pac.callbacks.srpp_sgd.step_sampling import declared_sampling, swap_loader
+from lightning_pac.callbacks.srpp_sgd.writing_callbacks import WritingCallbacks
 from lightning_pac.data import ResumableDataLoader, count_records
+from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.ledger import LedgerArgument
 from lightning_pac.scenarios import Sampling, TwoWorldScenario
 from lightning_pac.strategies import Ranks
@@ -132,6 +133,7 @@ class SRPPSGD(TrainerCallback):
         )
         self._run: PrivateRun | None = None
         self._repeated: RepeatedCheck | None = None
+        self._violation: PrivacyViolationError | None = None
         self._charged: SharedAccount | None = None
         self._log_dir = ""
         self._restored: dict[str, Any] | None = None
@@ -154,6 +156,7 @@ class SRPPSGD(TrainerCallback):
         if stage != "fit":
             return
         self._run = None  # what an earlier fit has cost is in `_restored`
+        self._violation = None
         check_trainer(trainer, pl_module, self)
         callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
         callbacks.remove(self)
@@ -175,7 +178,7 @@ class SRPPSGD(TrainerCallback):
             lambda: choose_noise(self.arguments, accountant, planned_steps, self._restored)
         )
         started = time.monotonic()
-        found = ranks.together(lambda: self._check_loss(trainer, pl_module))
+        found = ranks.together(lambda: check_loss_first(trainer, pl_module, loader))
         cost = time.monotonic() - started
         blocks = ClippingBlocks.of(pl_module, self.arguments.max_grad_norm, self.arguments.block_noise)
 
@@ -187,10 +190,15 @@ class SRPPSGD(TrainerCallback):
         begin_attempt(trainer, loader, journal, self._restored)
         microbatches = trainer.accumulate_grad_batches
         self._run = PrivateRun(pl_module, loader, journal, blocks, microbatches, planned_steps, found.keeps_order)
+        watch = StateWatch(pl_module, trainer.optimizers[0])
         self._repeated = RepeatedCheck(
-            StateWatch(pl_module), lambda repeated: self._repeat_check(trainer, pl_module, repeated), found, cost
+            watch,
+            WritingCallbacks(trainer, pl_module, watch),
+            lambda repeated, callbacks: self._repeat_check(trainer, pl_module, repeated, callbacks),
+            found,
+            cost,
         )
-        self._run.before_update, self._run.after_update = self._repeated.before_update, self._repeated.after_update
+        self._run.before_update, self._run.after_update = self._repeated.check_writes, self._repeated.after_update
         announce_start(self._run)
         self._hidden_randomness = HiddenRandomness()
 
@@ -244,7 +252,7 @@ class SRPPSGD(TrainerCallback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         run = self._running()
-        run.end_batch(trainer.optimizers[0])
+        run.end_batch()
         if not run.released:
             return
         self._log_metrics(pl_module, run)
@@ -252,15 +260,27 @@ class SRPPSGD(TrainerCallback):
             self._stop(trainer, run)
 
     @override
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self._repeated is not None:
+            self._repeated.begin_validation()
+
+    @override
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if self._running().left_out_batch:
-            warn_of_early_end("on_train_batch_start", "an epoch")
+        assert self._repeated is not None
+        self._repeated.end_validation()
+        run, datamodule = self._running(), trainer.datamodule  # type: ignore[attr-defined]
+        if run.left_out_batch and not leaves_out_batch(pl_module, run.loader, datamodule, run.batch_idx):
+            raise PrivacyViolationError(
+                "on_train_batch_start left out a batch of records, and does not leave out one of synthetic records, so "
+                "that private ones may decide it: let its number decide, or limit_train_batches of the Trainer."
+            )
 
     @override
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         run = self._running()
         if trainer.should_stop and not run.exhausted:
-            warn_of_early_end("trainer.should_stop", "this run")
+            run.stopped_by_others = True
+            warn_of_early_end()
         announce_end(run)
         save_card(make_card(run), trainer, self._log_dir)
 
@@ -268,13 +288,18 @@ class SRPPSGD(TrainerCallback):
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
+        if self._violation is not None:
+            raise PrivacyViolationError(f"{self._violation} What the model holds now may be raw and is not saved.")
         if self._run is not None:
+            if self._repeated is not None:
+                self._repeated.check_writes()
             card = make_card(self._run)
             checkpoint["privacy_card"] = card.to_dict()
             save_card(card, trainer, self._log_dir)
 
     @override
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        self._violation = exception if isinstance(exception, PrivacyViolationError) else None
         self._release_resources()
 
     @override
@@ -311,10 +336,12 @@ class SRPPSGD(TrainerCallback):
                 "were not trained on these data."
             )
 
-    def _repeat_check(self, trainer: pl.Trainer, pl_module: pl.LightningModule, repeated: int) -> LossCheck:
-        run = self._running()
+    def _repeat_check(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, repeated: int, callbacks: Sequence[pl.Callback]
+    ) -> LossCheck:
+        run, datamodule = self._running(), trainer.datamodule  # type: ignore[attr-defined]
         with run.engine_detached():
-            return check_loss(pl_module, run.loader, trainer.datamodule, repeated)  # type: ignore[attr-defined]
+            return check_loss(pl_module, run.loader, datamodule, repeated, callbacks)
 
     def _read_terms(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> tuple[DataLoader[Any], SRPPAccountant]:
         """The loader and the terms of the account, once everything has been checked."""
@@ -324,29 +351,6 @@ class SRPPSGD(TrainerCallback):
         check_model(pl_module, loader, datamodule)
         check_optimizer(trainer, pl_module)
         return loader, make_accountant(self.arguments, trainer, loader)
-
-    def _check_loss(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> LossCheck:
-        """Refuse a loss without a gradient for each record, and state that keeps records."""
-        datamodule: pl.LightningDataModule | None = trainer.datamodule  # type: ignore[attr-defined]
-        found = check_loss(pl_module, read_loader(trainer), datamodule)
-        if found.problem:
-            raise MisconfigurationException(
-                f"The loss of {type(pl_module).__name__} {found.problem}, so that no record has a clipped gradient of "
-                "its own: return the mean of losses that each depend on one record only."
-            )
-        if found.state:
-            raise MisconfigurationException(
-                f"The state {found.state[0]!r} of {type(pl_module).__name__} takes up private records without noise, "
-                "and checkpoints hold it: compute it on public data, or leave it out."
-            )
-        if found.unchecked:
-            rank_zero_warn(
-                f"Synthetic records could not show that the loss of {type(pl_module).__name__} is a mean over records "
-                f"({found.unchecked}): make sure that no record's loss depends on another record."
-            )
-        logged = [name for name in found.logged if not name.startswith("privacy/")]
-        warn_of_raw_values([*logged, *monitored_names(trainer)])
-        return found
 
     def _stop(self, trainer: pl.Trainer, run: PrivateRun) -> None:
         run.exhausted = True
@@ -371,6 +375,8 @@ class SRPPSGD(TrainerCallback):
         if self._hidden_randomness is not None:
             self._hidden_randomness.restore()
             self._hidden_randomness = None
+        if self._repeated is not None:
+            self._repeated.close()
         self._repeated = None
         if self._run is not None:
             self._restored = self.state_dict()

@@ -58,6 +58,10 @@ def make_card(run: PrivateRun) -> PrivacyCard:
         _rounding(accountant.scenario, noisy_sum.rounding),
         "Metrics that the model logs without noise, and choices made by them, are not covered.",
     ]
+    if run.stopped_by_others:
+        conditions.append(
+            "The run was stopped early, and when is not covered if private records or their loss decided."
+        )
     return PrivacyCard(
         title="A model trained with SRPP-SGD",
         secret=_secret(accountant.scenario),

@@ -1,11 +1,13 @@
 """Asking again, during a run, whether the loss is a mean over records and whether anything keeps them."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import lightning.pytorch as pl
 from lightning.pytorch.utilities import rank_zero_warn
 
-from lightning_pac.callbacks.srpp_sgd.loss_check import LossCheck, StateWatch
+from lightning_pac.callbacks.srpp_sgd.loss_check import OPTIMIZER_STATE, LossCheck, StateWatch
+from lightning_pac.callbacks.srpp_sgd.writing_callbacks import WritingCallbacks
 from lightning_pac.exceptions import PrivacyViolationError
 
 __all__ = ["RepeatedCheck"]
@@ -18,53 +20,101 @@ class RepeatedCheck:
     """Repeats the check of the loss while a model trains, since a model may come to do what it did not do at first.
 
     It is due before the steps 2, 4, 8 and so on and in the epochs of these numbers, whenever it takes less than 1 % of
-    the time since the last, and whenever a buffer or a weight is written to outside the optimizer that no check has
-    seen a step write to. What a step does to such state is then repeated from the same state with other synthetic
-    records, and must come to the same.
+    the time since the last, and whenever a buffer, a weight or the optimizer is written to outside the optimizer's own
+    update that no check has seen a step write to. What a step, the user's callbacks that write, and the schedules do to
+    such state is then repeated from the same state with other synthetic records, and must come to the same.
 
     Args:
-        watch: Of the model that is trained.
-        check: Checks the model as it is now; called with how often that was done before.
+        watch: Of the model that is trained, and its optimizer.
+        writing: Finds the callbacks that write.
+        check: Checks the model as it is now; called with how often that was done before, and the callbacks to repeat.
         first: What the check at the start has shown.
         cost: Seconds that it took.
     """
 
-    def __init__(self, watch: StateWatch, check: Callable[[int], LossCheck], first: LossCheck, cost: float) -> None:
-        self._watch, self._check = watch, check
+    def __init__(
+        self,
+        watch: StateWatch,
+        writing: WritingCallbacks,
+        check: Callable[[int, Sequence[pl.Callback]], LossCheck],
+        first: LossCheck,
+        cost: float,
+    ) -> None:
+        self._watch, self._writing, self._check = watch, writing, check
         self._explained = set(first.written)
+        self._by_validation: set[str] = set()
+        self._before_validation: set[str] | None = None
         self._cost, self._last = cost, time.monotonic()
         self._repeated = 0
 
     def begin_step(self, step: int, epoch: int, starts_epoch: bool) -> None:
         """Before the step with that number, from 1, in the epoch with that number, from 0."""
+        self.end_validation()
         due = _is_power_of_two(step) and step > 1
         due |= starts_epoch and _is_power_of_two(epoch)
         if due or time.monotonic() - self._last > self._cost / SHARE:
             self._repeat()
 
-    def before_update(self) -> None:
-        """After all hooks of a step, before the optimizer writes to the weights."""
-        written = self._watch.changed() - self._explained
+    def begin_validation(self) -> None:
+        """Tell apart what is written from now on, until `end_validation`, by code that sees other data."""
+        self._before_validation = self._watch.changed()
+
+    def end_validation(self) -> None:
+        """After a validation, and before a training step."""
+        if self._before_validation is not None:
+            self._by_validation |= self._watch.changed() - self._before_validation
+            self._before_validation = None
+
+    def check_writes(self) -> None:
+        """After all hooks of a step, before the optimizer writes to the weights; and before they are saved.
+
+        Raises:
+            PrivacyViolationError: If a record may have decided what is written.
+        """
+        self.end_validation()
+        written = self._watch.changed(norms=True) - self._explained
         if written:
             self._explained |= self._repeat().written
-            unexplained = written - self._explained
+        if written - self._explained:
+            self._explained |= self._repeat(all_callbacks=True).written
+        unexplained = written - self._explained
+        if unexplained - self._by_validation:
+            raise PrivacyViolationError(
+                f"{_listed(unexplained - self._by_validation)} was written to outside the optimizer, which a "
+                "repetition of the step and of all callbacks on synthetic records does not do, so that private records "
+                "may decide it: let a scheduler or the number of the step decide what a callback or a hook writes."
+            )
+        if unexplained:
+            rank_zero_warn(
+                f"{_listed(unexplained)} was written to during a validation, by code that synthetic records could not "
+                "repeat: make sure that no record of the training data decides what is written."
+            )
             self._explained |= unexplained
-            if unexplained:
-                rank_zero_warn(
-                    f"{', '.join(sorted(unexplained))} was written to outside the optimizer, by code that synthetic "
-                    "records could not repeat (a callback or a validation loop): make sure that no record decides what "
-                    "is written, as for averages of weights."
-                )
-        self._watch.note()
+        self._by_validation.clear()
 
     def after_update(self) -> None:
-        """After the optimizer wrote to the weights."""
-        self._watch.note()
+        """After the optimizer wrote to the weights.
 
-    def _repeat(self) -> LossCheck:
+        Raises:
+            RuntimeError: If what it wrote is not finite.
+        """
+        self._watch.note()
+        diverged = self._watch.note_norms()
+        if diverged is not None:  # decided by what is public only, never by a gradient
+            what = "The optimizer state is" if diverged == OPTIMIZER_STATE else "The parameters are"
+            raise RuntimeError(
+                f"{what} no longer finite, so training has diverged: lower the learning rate, or use a larger "
+                "batch for less noise."
+            )
+
+    def close(self) -> None:
+        """Leave callbacks and model as they were."""
+        self._writing.restore()
+
+    def _repeat(self, all_callbacks: bool = False) -> LossCheck:
         start = time.monotonic()
         self._repeated += 1
-        found = self._check(self._repeated)
+        found = self._check(self._repeated, self._writing.repeated(all_callbacks))
         self._last = time.monotonic()
         self._cost = self._last - start
         if found.problem or found.state:
@@ -74,6 +124,10 @@ class RepeatedCheck:
                 "step, and let nothing keep what records hold."
             )
         return found
+
+
+def _listed(names: set[str]) -> str:
+    return ", ".join(sorted(names))
 
 
 def _is_power_of_two(number: int) -> bool:

@@ -7,9 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import lightning.pytorch as pl
-import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
@@ -67,6 +65,7 @@ class PrivateRun:
         self.noisy_sum = NoisySum(trainable, blocks, journal.running.noise_multiplier, rounding)
         self.released = False
         self.exhausted = False
+        self.stopped_by_others = False
         self._num_microbatches = num_microbatches
         self._pl_module = pl_module
         self._trained = {id(parameter) for parameter in trainable.values()}
@@ -113,6 +112,7 @@ class PrivateRun:
             )
         if self._first_batch is None:  # only a loader that keeps its place goes on in the middle of a pass
             self._first_batch = 0 if hasattr(self.loader, "load_state_dict") else batch_idx
+        self.batch_idx = batch_idx
         self._batch_number = batch_idx - self._first_batch
         if isinstance(self.loader, PrivateDataLoader):
             self._num_drawn = self.loader.num_drawn
@@ -176,13 +176,12 @@ class PrivateRun:
         self._steps_this_epoch += 1
         self.released = True
 
-    def end_batch(self, optimizer: Optimizer) -> None:
-        """Check that the optimizer used the released gradient, and that what it made of it is finite."""
+    def end_batch(self) -> None:
+        """Check that the optimizer used the released gradient."""
         self._check_gradient_was_added()
         self._mark_last_batch(unused=False)
         if self.released:
             self._gradient.verify()
-            _check_finite(self._pl_module, optimizer)
 
     def metrics(self) -> dict[str, float]:
         """Guarantees so far."""
@@ -312,16 +311,4 @@ class PrivateRun:
             raise PrivacyViolationError(
                 "training_step returned no loss for a batch with records, so that whether a batch is skipped depends "
                 "on its records: return a loss for every batch."
-            )
-
-
-def _check_finite(pl_module: pl.LightningModule, optimizer: Optimizer) -> None:
-    """End the run on what is public only: parameters and optimizer state, never a gradient."""
-    state = [value for values in optimizer.state.values() for value in values.values() if isinstance(value, Tensor)]
-    for name, tensors in (("parameters are", list(pl_module.parameters())), ("optimizer state is", state)):
-        floating = [tensor.detach() for tensor in tensors if tensor.is_floating_point()]
-        if floating and not torch.nn.utils.get_total_norm(floating).isfinite():
-            raise RuntimeError(
-                f"The {name} no longer finite, so training has diverged: lower the learning rate, or use a larger "
-                "batch for less noise."
             )

@@ -1,8 +1,7 @@
 """Does the loss give every record a gradient of its own? Asked of synthetic records, on a copy of the model."""
 
-import copy
 import traceback
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,12 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from lightning_pac.callbacks.srpp_sgd.loss_check.kept_state import TOLERANCE, remembers, taking_up_records
-from lightning_pac.callbacks.srpp_sgd.loss_check.probe import SEEDS, Probe, detached_copy
+from lightning_pac.callbacks.srpp_sgd.loss_check.probe import SEEDS, Probe
+from lightning_pac.callbacks.srpp_sgd.loss_check.replica import Replica
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import EXAMPLES, GROUP, SyntheticRecords
 from lightning_pac.gradients import make_engine
 
-__all__ = ["LossCheck", "check_loss"]
+__all__ = ["LossCheck", "check_loss", "leaves_out_batch"]
 
 # Of the records: the one class with another weight may be missing in a draw, of three classes in one draw of ten.
 DRAWS = 6
@@ -43,7 +43,8 @@ class LossCheck:
         state: Names of buffers, parameters and whatever else a checkpoint holds that take up what the records hold, as
             running statistics do.
         keeps_order: Whether row i of what the layers see is record i of the batch.
-        written: Names of buffers and parameters that a step writes to, be it what the records hold or not.
+        written: Names of all that a step writes to, be it what the records hold or not.
+        unread: Hooks that add to checkpoints and did not run.
     """
 
     problem: str | None
@@ -52,6 +53,7 @@ class LossCheck:
     state: tuple[str, ...]
     keeps_order: bool
     written: frozenset[str] = frozenset()
+    unread: tuple[str, ...] = ()
 
 
 def check_loss(
@@ -59,6 +61,7 @@ def check_loss(
     dataloader: DataLoader[Any],
     datamodule: pl.LightningDataModule | None = None,
     repeated: int = 0,
+    callbacks: Sequence[pl.Callback] = (),
 ) -> LossCheck:
     """Compare gradients of synthetic batches that a loss of single records relates to each other.
 
@@ -75,15 +78,16 @@ def check_loss(
         datamodule: Its transfer hooks are run as the Trainer would.
         repeated: How often the run was checked before. A repetition draws other records, and leaves out what depends on
             the code alone: lengths, ignored targets and rows.
+        callbacks: Those whose hooks are run on synthetic records, too.
     """
     logged: list[str] = []
+    unread: set[str] = set()
     problem, unchecked, keeps_order = None, None, True
     state: tuple[str, ...] = ()
     written: frozenset[str] = frozenset()
     try:
-        model = detached_copy(pl_module, logged)
-        hooks = [source for source in (datamodule, model) if source is not None]
-        probe = Probe(model, dataloader.collate_fn, hooks, _keeping_callbacks(pl_module))
+        probe = _probe(pl_module, dataloader, datamodule, callbacks)
+        logged, unread = probe.replica.logged, probe.failed
         synthetic = SyntheticRecords(_examples(dataloader.dataset), probe.accepts)
         records = synthetic.draw(DRAWS * repeated)
         state, written = taking_up_records(probe, records)
@@ -95,7 +99,32 @@ def check_loss(
             problem, unchecked, keeps_order = _compare_varied(probe, records, synthetic)
     except Exception as error:  # any model, dataset or collate function may run here
         problem, unchecked = None, _place_of(error)
-    return LossCheck(problem, unchecked, tuple(dict.fromkeys(logged)), state, keeps_order, written)
+    return LossCheck(
+        problem, unchecked, tuple(dict.fromkeys(logged)), state, keeps_order, written, tuple(sorted(unread))
+    )
+
+
+def leaves_out_batch(
+    pl_module: pl.LightningModule, dataloader: DataLoader[Any], datamodule: pl.LightningDataModule | None, number: int
+) -> bool:
+    """Whether `on_train_batch_start` also leaves out two batches of synthetic records with that number in the pass."""
+    try:
+        probe = _probe(pl_module, dataloader, datamodule)
+        records = SyntheticRecords(_examples(dataloader.dataset), probe.accepts).draw(0)
+        return all(probe.leaves_out(part, number) for part in (records[: 2 * GROUP], records[2 * GROUP :]))
+    except Exception:  # whatever a model may raise that needs its Trainer
+        return False
+
+
+def _probe(
+    pl_module: pl.LightningModule,
+    dataloader: DataLoader[Any],
+    datamodule: pl.LightningDataModule | None,
+    callbacks: Sequence[pl.Callback] = (),
+) -> Probe:
+    replica = Replica.of(pl_module, callbacks)
+    hooks = [source for source in (datamodule, replica.model) if source is not None]
+    return Probe(replica, dataloader.collate_fn, hooks)
 
 
 def _compare(probe: Probe, records: list[Any]) -> tuple[str | None, str | None]:
@@ -204,19 +233,6 @@ def _compare_rows(probe: Probe, records: list[Any]) -> tuple[str | None, bool]:
 
 def _is_small(difference: Tensor, size: float) -> bool:
     return float(difference.norm()) <= TOLERANCE * size
-
-
-def _keeping_callbacks(pl_module: pl.LightningModule) -> list[pl.Callback]:
-    """Copies of the user's own callbacks that put something into checkpoints."""
-    found = []
-    for callback in pl_module.trainer.callbacks if pl_module._trainer is not None else ():  # type: ignore[attr-defined]
-        kind = type(callback)
-        keeps = kind.state_dict is not pl.Callback.state_dict
-        keeps |= kind.on_save_checkpoint is not pl.Callback.on_save_checkpoint
-        if keeps and not kind.__module__.startswith("lightning"):
-            with suppress(Exception):
-                found.append(copy.deepcopy(callback))
-    return found
 
 
 def _examples(dataset: Any) -> list[Any]:

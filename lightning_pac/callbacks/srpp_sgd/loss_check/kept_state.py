@@ -1,16 +1,21 @@
 """What a model, and its checkpoints, keep of the records of a batch."""
 
 import copy
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_pac.callbacks.srpp_sgd.loss_check.probe import Probe, copied
-from lightning_pac.callbacks.srpp_sgd.loss_check.state_watch import StateWatch
+from lightning_pac.callbacks.srpp_sgd.loss_check.probe import Probe
+from lightning_pac.callbacks.srpp_sgd.loss_check.state_watch import (
+    OPTIMIZER_STATE,
+    SETTINGS,
+    StateWatch,
+    settings_of,
+)
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import GROUP
 
 __all__ = ["remembers", "taking_up_records"]
@@ -20,17 +25,16 @@ TOLERANCE = 1e-4  # of the gradient's norm; float32 leaves about 1e-6
 
 def taking_up_records(probe: Probe, records: list[Any]) -> tuple[tuple[str, ...], frozenset[str]]:
     """Names of the saved state that ends up different after different records, and of all that a step writes to."""
-    model, callbacks, outcomes = probe.model, probe.callbacks, []
+    outcomes = []
     written: set[str] = set()
-    try:
-        for part in (records[: 2 * GROUP], records[: 2 * GROUP], records[2 * GROUP :]):
-            probe.model, probe.callbacks = copied(model), copy.deepcopy(callbacks)
-            watch = StateWatch(probe.model)
+    before = _saved_state(probe)
+    for part in (records[: 2 * GROUP], records[: 2 * GROUP], records[2 * GROUP :]):
+        with probe.copied() as replica:
+            watch = StateWatch(replica.model, replica.optimizer)
             probe.round(part)
             written |= watch.changed()
             outcomes.append(_saved_state(probe))
-    finally:
-        probe.model, probe.callbacks = model, callbacks
+            written |= {name for name, value in outcomes[-1].items() if not _is_equal(before.get(name), value)}
     same, again, other = outcomes
     names = same.keys() | again.keys() | other.keys()
     equal = [name for name in names if _is_equal(same.get(name), again.get(name))]  # not so is the time of day
@@ -39,38 +43,50 @@ def taking_up_records(probe: Probe, records: list[Any]) -> tuple[tuple[str, ...]
 
 def remembers(probe: Probe, records: list[Any]) -> bool:
     """Whether the gradient of a batch depends on the records of the batch before, through what the model keeps."""
-    model, gradients = probe.model, []
+    gradients = []
     try:
         for start in (0, 0, 2 * GROUP):
-            probe.model = copied(model)
-            probe.gradient(records[start : start + 2 * GROUP])
-            gradients.append(probe.gradient(records[GROUP : 3 * GROUP]))
+            with probe.copied():
+                probe.gradient(records[start : start + 2 * GROUP])
+                gradients.append(probe.gradient(records[GROUP : 3 * GROUP]))
     except Exception:  # a second batch, or a copy that has seen one, may not work here
         return False
-    finally:
-        probe.model = model
     same, again, other = gradients
     size = float(same.norm())
     return float((again - same).norm()) <= TOLERANCE * size < float((other - same).norm())
 
 
 def _saved_state(probe: Probe) -> dict[str, Any]:
-    """What a checkpoint would hold, buffers that it would not, and how the optimizer was set, by name."""
-    model = probe.model
+    """What a checkpoint would hold, buffers that it would not, the optimizer and whether to stop, by name."""
+    replica, model = probe.replica, probe.model
     found: dict[str, Any] = {}
     checkpoint: dict[str, Any] = {"state_dict": {}, "hyper_parameters": dict(model.hparams)}
-    for callback in probe.callbacks:
-        with suppress(Exception):  # a hook may need a Trainer
-            callback.on_save_checkpoint(model._trainer, model, checkpoint)  # type: ignore[arg-type]
-        with suppress(Exception):
-            found[type(callback).__name__] = callback.state_dict()
-    with suppress(Exception):
+    for callback in replica.callbacks:
+        name = type(callback).__name__
+        with _failures_of(f"on_save_checkpoint of {name}", probe):
+            callback.on_save_checkpoint(replica.view, model, checkpoint)
+        with _failures_of(f"state_dict of {name}", probe):
+            found[name] = copy.deepcopy(callback.state_dict())
+    with _failures_of(f"on_save_checkpoint of {type(model).__name__}", probe):
         model.on_save_checkpoint(checkpoint)
-    settings = [
-        {name: value for name, value in group.items() if name != "params"} for group in probe.optimizer.param_groups
-    ]
-    found["settings of the optimizer"] = settings
-    return {**checkpoint, **found, **model.state_dict(), **dict(model.named_buffers())}
+    with suppress(Exception):
+        found["state of the schedules"] = [
+            copy.deepcopy(config.scheduler.state_dict()) for config in replica.schedules if not config.reduce_on_plateau
+        ]
+    if replica.view is not None:
+        found["trainer.should_stop"] = bool(replica.view.should_stop)
+    found[SETTINGS] = copy.deepcopy(settings_of(replica.optimizer))
+    found[OPTIMIZER_STATE] = copy.deepcopy([dict(state) for state in replica.optimizer.state.values()])
+    tensors = {**model.state_dict(), **dict(model.named_buffers())}
+    return {**checkpoint, **found, **{name: value.clone() for name, value in tensors.items()}}
+
+
+@contextmanager
+def _failures_of(hook: str, probe: Probe) -> Iterator[None]:
+    try:
+        yield
+    except Exception:
+        probe.failed.add(hook)
 
 
 def _is_equal(first: Any, second: Any) -> bool:

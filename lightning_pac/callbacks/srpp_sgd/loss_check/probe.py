@@ -1,8 +1,8 @@
 """Runs a copy of a model on synthetic records."""
 
-import copy
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
@@ -16,47 +16,64 @@ from torch import Tensor
 
 from lightning_pac.callbacks.srpp_sgd.loss_check.fixed_draws import FixedDraws
 from lightning_pac.callbacks.srpp_sgd.loss_check.integer_arguments import IntegerArguments
+from lightning_pac.callbacks.srpp_sgd.loss_check.replica import Replica
 
-__all__ = ["SEEDS", "Probe", "copied", "detached_copy"]
+__all__ = ["SEEDS", "Probe"]
 
 # A step that mixes records with some probability does so under one of them, be it by torch, NumPy or Python.
 SEEDS = (1, 2, 3)
+
+# Of a validation, without its batches, and of the end of an epoch.
+AFTER_A_BATCH = (
+    "on_validation_start",
+    "on_validation_epoch_start",
+    "on_validation_epoch_end",
+    "on_validation_end",
+    "on_train_epoch_end",
+)
 
 
 class Probe:
     """Runs `training_step` on records, under seeds of its own.
 
     Args:
-        model: A copy of the model.
+        replica: A copy of the model and of what is around it.
         collate_fn: Makes a batch of records.
         hooks: Objects whose transfer hooks are run, the first that has one.
-        callbacks: Those that keep something in checkpoints.
 
     Attributes:
+        replica: The copy that is run.
         drew: Whether it has drawn random numbers.
         is_random: Whether it does so in evaluation mode, and otherwise than by torch's own functions.
         integers: What is done with integers.
-        optimizer: Given to the hooks of a round.
+        failed: Hooks that add to checkpoints and did not run.
     """
 
-    optimizer: torch.optim.Optimizer
-
-    def __init__(
-        self,
-        model: pl.LightningModule,
-        collate_fn: Callable[[list[Any]], Any],
-        hooks: list[Any],
-        callbacks: Sequence[pl.Callback] = (),
-    ) -> None:
-        self.model = model
-        self.callbacks = callbacks
+    def __init__(self, replica: Replica, collate_fn: Callable[[list[Any]], Any], hooks: list[Any]) -> None:
+        self.replica = replica
         self.drew = False
         self.is_random = False
         self.integers = IntegerArguments()
+        self.failed: set[str] = set()
         self._holds_draws = False
         self._numbers: dict[int, int] = {}
         self._collate_fn, self._hooks = collate_fn, hooks
-        self._explicit = is_param_in_hook_signature(model.training_step, "batch_idx", min_args=2)
+        self._explicit = is_param_in_hook_signature(replica.model.training_step, "batch_idx", min_args=2)
+
+    @property
+    def model(self) -> pl.LightningModule:
+        """The model that is run."""
+        return self.replica.model
+
+    @contextmanager
+    def copied(self) -> Iterator[Replica]:
+        """Run another copy meanwhile."""
+        replica = self.replica
+        self.replica = replica.copy()
+        try:
+            yield self.replica
+        finally:
+            self.replica = replica
 
     def gradient(self, records: list[Any], seed: int = SEEDS[0]) -> Tensor:
         """The gradient of their loss, in one row."""
@@ -67,52 +84,49 @@ class Probe:
 
     def accepts(self, records: list[Any]) -> bool:
         """Whether their gradient is finite, in a model that forgets them; raises if there is none."""
-        model = self.model
-        self.model = copied(model)
-        try:
+        with self.copied():
             return bool(self.gradient(records).isfinite().all())
-        finally:
-            self.model = model
 
     def loss(self, records: list[Any], seed: int = SEEDS[0]) -> Tensor:
         """The loss of a batch of these records."""
         return self._step(records, seed)[0]
 
+    def leaves_out(self, records: list[Any], number: int) -> bool:
+        """Whether the model's hook leaves out their batch, were it the one with that number in a pass."""
+        with self.copied(), _seeded(SEEDS[0]):
+            return self.model.on_train_batch_start(_collate(records, self._collate_fn, self._hooks), number) == -1
+
     def round(self, records: list[Any]) -> None:
         """A step with the hooks around it, as far as they run here, and the end of an epoch; weights stay."""
-        self._start_optimizer()
-        with _seeded(SEEDS[0]), torch.enable_grad():
+        optimizer, view = self.replica.optimizer, self.replica.view
+        if view is not None:
+            view.train_dataloader = _Loader(records, self._collate_fn)
+        with _seeded(SEEDS[0]), torch.enable_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self._run_hook("on_train_epoch_start")
             loss, output, batch = self._step(records, SEEDS[0])
+            self._run_hook("on_before_zero_grad", optimizer)
             with suppress(Exception):
                 torch.autograd.grad(loss, [p for p in self.model.parameters() if p.requires_grad], allow_unused=True)
-            around: list[tuple[str, tuple[Any, ...]]] = [
-                ("on_before_zero_grad", (self.optimizer,)),
-                ("on_after_backward", ()),
-                ("on_before_optimizer_step", (self.optimizer,)),
-                ("on_train_batch_end", (output, batch, 0)),
-                ("on_train_epoch_end", ()),
-            ]
-            for hook, arguments in around:
-                for callback in self.callbacks:
+            self._run_hook("on_after_backward")
+            self._run_hook("on_before_optimizer_step", optimizer)
+            if is_overridden("optimizer_step", self.model):
+                with suppress(Exception):  # that of the class: the instance may have one that hides the loss
+                    type(self.model).optimizer_step(self.model, 0, 0, optimizer, lambda: None)
+            for config in self.replica.schedules:
+                if not config.reduce_on_plateau:  # what those monitor is named in a warning
                     with suppress(Exception):
-                        getattr(callback, hook)(self.model._trainer, self.model, *arguments)
-                with suppress(Exception):
-                    getattr(self.model, hook)(*arguments)
-                if hook == "on_before_optimizer_step" and is_overridden("optimizer_step", self.model):
-                    with suppress(Exception):  # that of the class: the instance may have one that hides the loss
-                        type(self.model).optimizer_step(self.model, 0, 0, self.optimizer, lambda: None)
+                        type(self.model).lr_scheduler_step(self.model, config.scheduler, None)
+            self._run_hook("on_train_batch_end", output, batch, 0)
+            for hook in AFTER_A_BATCH:
+                self._run_hook(hook)
 
-    def _start_optimizer(self) -> None:
-        """One with the settings of the model's own and no gradient to use."""
-        view: Any = self.model._trainer
-        parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        self.optimizer = torch.optim.SGD(parameters, lr=0.0)
-        if isinstance(view, _TrainerView):
-            groups = [{"params": parameters if number == 0 else []} for number in range(len(view.settings))]
-            for group, settings in zip(groups, view.settings, strict=True):
-                group.update(copy.deepcopy(settings))
-            self.optimizer.param_groups = groups or self.optimizer.param_groups
-            view.optimizers = [self.optimizer]
+    def _run_hook(self, hook: str, *arguments: Any) -> None:
+        for callback in self.replica.callbacks:
+            with suppress(Exception):
+                getattr(callback, hook)(self.replica.view, self.model, *arguments)
+        with suppress(Exception):
+            getattr(self.model, hook)(*arguments)
 
     def _step(self, records: list[Any], seed: int) -> tuple[Tensor, Any, Any]:
         numbers = [self._numbers.setdefault(id(record), len(self._numbers)) for record in records]
@@ -120,7 +134,8 @@ class Probe:
         with _seeded(seed), held, torch.enable_grad(), self.integers:
             before = _generator_states()
             batch = _collate(records, self._collate_fn, self._hooks)
-            self._start_batch(batch)
+            # This hook may change the batch in place; it may also need a Trainer, and then shows nothing.
+            self._run_hook("on_train_batch_start", batch, 0)
             step = self.model.training_step
             output = step(batch, 0) if self._explicit else step(batch)
             self.drew |= before != _generator_states()
@@ -128,15 +143,6 @@ class Probe:
         if not isinstance(loss, Tensor):
             raise TypeError("training_step returned no loss.")
         return loss, output if isinstance(output, Mapping) else {"loss": loss.detach()}, batch
-
-    def _start_batch(self, batch: Any) -> None:
-        """The model's own hook may change the batch in place; it may also need a Trainer, and then shows nothing."""
-        for callback in self.callbacks:
-            with suppress(Exception):
-                callback.on_train_batch_start(self.model._trainer, self.model, batch, 0)  # type: ignore[arg-type]
-        if is_overridden("on_train_batch_start", self.model):
-            with suppress(Exception):
-                self.model.on_train_batch_start(batch, 0)
 
     @contextmanager
     def without_randomness(self) -> Iterator[None]:
@@ -153,47 +159,17 @@ class Probe:
                 module.training = training
 
 
-def copied(model: pl.LightningModule) -> pl.LightningModule:
-    """A copy that reads the same Trainer."""
-    found = copy.deepcopy(model)
-    found.trainer = model._trainer
-    return found
+class _Loader:
+    """Batches of a round's records."""
 
+    def __init__(self, records: list[Any], collate_fn: Callable[[list[Any]], Any]) -> None:
+        self.dataset, self.collate_fn, self.batch_size = records, collate_fn, len(records)
 
-def detached_copy(pl_module: pl.LightningModule, logged: list[str]) -> pl.LightningModule:
-    """A copy on the CPU that logs names only, to `logged`, and reads of its Trainer what `_TrainerView` shows."""
-    model = copy.deepcopy(pl_module).cpu().float()
+    def __len__(self) -> int:
+        return 1
 
-    def log(name: str, *args: Any, **kwargs: Any) -> None:
-        logged.append(name)
-
-    def log_dict(dictionary: Mapping[str, Any], *args: Any, **kwargs: Any) -> None:
-        logged.extend(dictionary)
-
-    if pl_module._trainer is not None:
-        model.trainer = _TrainerView(pl_module.trainer)  # type: ignore[assignment]
-    model.log = log  # type: ignore[method-assign]
-    model.log_dict = log_dict  # type: ignore[assignment, method-assign]
-    return model
-
-
-class _TrainerView:
-    """What of a Trainer a copy may read: plain values such as `current_epoch`, an optimizer, and no logger."""
-
-    logger = None
-    loggers: tuple[Any, ...] = ()
-
-    def __init__(self, trainer: pl.Trainer) -> None:
-        self._trainer = trainer
-        self.optimizers: list[torch.optim.Optimizer] = []
-        groups = trainer.optimizers[0].param_groups if trainer.optimizers else []
-        self.settings = [{name: value for name, value in group.items() if name != "params"} for group in groups]
-
-    def __getattr__(self, name: str) -> Any:
-        value = getattr(self._trainer, name)
-        if value is None or isinstance(value, bool | int | float | str):
-            return value
-        raise AttributeError(f"A copy of the model has no trainer.{name}.")
+    def __iter__(self) -> Iterator[Any]:
+        yield self.collate_fn(self.dataset)
 
 
 def _collate(records: list[Any], collate_fn: Callable[[list[Any]], Any], hooks: list[Any]) -> Any:

@@ -1,18 +1,27 @@
-"""Noticing that a buffer or a weight was written to, without a look at its values."""
+"""Noticing that a buffer, a weight or an optimizer was written to outside the optimizer's own update."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
 from torch import Tensor, nn
 
-__all__ = ["StateWatch"]
+__all__ = ["OPTIMIZER_STATE", "SETTINGS", "StateWatch", "settings_of"]
+
+SETTINGS = "settings of the optimizer"
+OPTIMIZER_STATE = "state of the optimizer"
 
 
 class StateWatch:
-    """Compares buffers and parameters by identity, version and storage with those noted before.
+    """Compares buffers, parameters and the optimizer with what was noted before.
 
-    Writing to a tensor in place raises its version; a new tensor has another identity. A write to `tensor.data` raises
-    no version: the replay of a step on synthetic records, which compares values, has to find it.
+    Tensors are compared by identity, version and storage: writing in place raises the version, a new tensor has another
+    identity. A write to `tensor.data` raises no version; it is found by the norms, if they were noted.
 
     Args:
         module: The module that is watched, with everything below it.
+        optimizer: Its optimizer, of which the settings and the state are watched.
 
     Example:
         >>> layer = nn.BatchNorm1d(2)
@@ -22,32 +31,119 @@ class StateWatch:
         {'running_mean'}
     """
 
-    def __init__(self, module: nn.Module) -> None:
-        self._modules = list(module.named_modules())
+    def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
+        self._modules, self._optimizer = list(module.named_modules()), optimizer
+        self._found: set[str] = set()
         self.note()
 
     def note(self) -> None:
         """Compare with the state as it is now from now on."""
-        self._noted = self._facts()
+        self._found.clear()
+        self._norms: dict[str, Tensor] = {}
+        self._renew()
 
-    def changed(self) -> set[str]:
-        """Names of what was written to, replaced, added or removed."""
-        facts, noted = self._facts(), self._noted
-        return {
-            name for name in facts.keys() | noted.keys() if name not in facts or not _same(facts[name], noted.get(name))
+    def note_norms(self) -> str | None:
+        """Compare norms with those of now, too; names what is not finite among parameters and the optimizer's state."""
+        self._norms = _norms(self._facts)
+        trained = [name for name in self._norms if isinstance(self._facts[name][0], nn.Parameter) or "/" in name]
+        if not trained:
+            return None
+        finite = torch.stack([self._norms[name].float() for name in trained]).isfinite().tolist()
+        return next((_title(name) for name, is_finite in zip(trained, finite, strict=True) if not is_finite), None)
+
+    def changed(self, norms: bool = False) -> set[str]:
+        """Names of what was written to, replaced, added or removed since `note`.
+
+        Args:
+            norms: Whether norms are compared with those noted: a pass over memory.
+        """
+        self._found |= self._differences()
+        self._renew()
+        if norms and self._norms:
+            now = _norms({name: fact for name, fact in self._facts.items() if name in self._norms})
+            same = torch.stack([_is_same(now[name], self._norms[name]) for name in now]).tolist()
+            self._found |= {_title(name) for name, is_same in zip(now, same, strict=True) if not is_same}
+        return set(self._found)
+
+    @contextmanager
+    def trusting(self) -> Iterator[None]:
+        """Leave out what is written meanwhile."""
+        self._found |= self._differences()
+        found = set(self._found)
+        try:
+            yield
+        finally:
+            self._renew()
+            if self._norms:
+                self._norms = _norms(self._facts)
+            self._found = found
+
+    def _differences(self) -> set[str]:
+        facts, noted = self._read(), self._facts
+        found = {
+            _title(name)
+            for name in facts.keys() | noted.keys()
+            if name not in facts or not _same(facts[name], noted.get(name))
         }
+        return found | ({SETTINGS} if settings_of(self._optimizer) != self._settings else set())
 
-    def _facts(self) -> dict[str, tuple[Tensor, int, int]]:
+    def _renew(self) -> None:
+        self._facts = self._read()
+        self._settings = settings_of(self._optimizer)
+
+    def _read(self) -> dict[str, tuple[Tensor, int, int]]:
         """By name; the tensors are held on to, so that none that is new can have the identity of one that is gone."""
         facts = {}
         for prefix, layer in self._modules:
             for tensors in (layer._parameters, layer._buffers):
                 for name, tensor in tensors.items():
                     if tensor is not None:
-                        version = -1 if tensor.is_inference() else tensor._version
-                        facts[f"{prefix}.{name}" if prefix else name] = (tensor, version, tensor.data_ptr())
+                        facts[f"{prefix}.{name}" if prefix else name] = _fact(tensor)
+        state = {} if self._optimizer is None else self._optimizer.state
+        for number, values in enumerate(state.values()):
+            for name, value in values.items():
+                if isinstance(value, Tensor):
+                    facts[f"{OPTIMIZER_STATE}/{number} {name}"] = _fact(value)
         return facts
+
+
+def settings_of(optimizer: torch.optim.Optimizer | None) -> list[dict[str, Any]]:
+    """The options of an optimizer's groups, tensors among them as numbers."""
+    groups = [] if optimizer is None else optimizer.param_groups
+    return [
+        {
+            name: value.detach().tolist() if isinstance(value, Tensor) else value
+            for name, value in group.items()
+            if name != "params"
+        }
+        for group in groups
+    ]
+
+
+def _title(name: str) -> str:
+    return name.partition("/")[0]
+
+
+def _fact(tensor: Tensor) -> tuple[Tensor, int, int]:
+    return tensor, -1 if tensor.is_inference() else tensor._version, tensor.data_ptr()
 
 
 def _same(fact: tuple[Tensor, int, int], noted: tuple[Tensor, int, int] | None) -> bool:
     return noted is not None and fact[0] is noted[0] and fact[1:] == noted[1:]
+
+
+def _is_same(norm: Tensor, noted: Tensor) -> Tensor:
+    return (norm == noted) | (norm.isnan() & noted.isnan())
+
+
+@torch.no_grad()
+def _norms(facts: dict[str, tuple[Tensor, int, int]]) -> dict[str, Tensor]:
+    """Norms of rows and more of floating-point numbers that lie together, where they lie."""
+    tensors = {name: fact[0].detach() for name, fact in facts.items()}
+    devices = [tensor.device for tensor in tensors.values()][:1]
+    rows = {
+        name: tensor
+        for name, tensor in tensors.items()
+        if tensor.is_floating_point() and tensor.ndim and [tensor.device] == devices
+    }
+    return dict(zip(rows, torch._foreach_norm(list(rows.values())), strict=True)) if rows else {}

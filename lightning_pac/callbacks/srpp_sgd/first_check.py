@@ -1,0 +1,49 @@
+"""What is asked of the loss, the state and the hooks of a model before its first private step."""
+
+from typing import Any
+
+import lightning.pytorch as pl
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities import rank_zero_warn
+from torch.utils.data import DataLoader
+
+from lightning_pac.callbacks.shared import monitored_names
+from lightning_pac.callbacks.srpp_sgd.announcements import warn_of_raw_values
+from lightning_pac.callbacks.srpp_sgd.loss_check import LossCheck, check_loss
+from lightning_pac.callbacks.srpp_sgd.writing_callbacks import keeps_something
+
+__all__ = ["check_loss_first"]
+
+
+def check_loss_first(trainer: pl.Trainer, pl_module: pl.LightningModule, loader: DataLoader[Any]) -> LossCheck:
+    """Refuse a loss without a gradient for each record, and state that keeps records; name what leaves unnoised.
+
+    Raises:
+        MisconfigurationException: Says what the loss or the state does, and what to do instead.
+    """
+    datamodule: pl.LightningDataModule | None = trainer.datamodule  # type: ignore[attr-defined]
+    keeping = [callback for callback in trainer.callbacks if keeps_something(callback)]  # type: ignore[attr-defined]
+    found = check_loss(pl_module, loader, datamodule, 0, keeping)
+    if found.problem:
+        raise MisconfigurationException(
+            f"The loss of {type(pl_module).__name__} {found.problem}, so that no record has a clipped gradient of "
+            "its own: return the mean of losses that each depend on one record only."
+        )
+    if found.state:
+        raise MisconfigurationException(
+            f"The state {found.state[0]!r} of {type(pl_module).__name__} takes up private records without noise, "
+            "and checkpoints hold it: compute it on public data, or leave it out."
+        )
+    if found.unchecked:
+        rank_zero_warn(
+            f"Synthetic records could not show that the loss of {type(pl_module).__name__} is a mean over records "
+            f"({found.unchecked}): make sure that no record's loss depends on another record."
+        )
+    if found.unread:
+        rank_zero_warn(
+            f"{', '.join(found.unread)} could not be run on synthetic records: make sure that no record decides "
+            "what it puts into checkpoints."
+        )
+    logged = [name for name in found.logged if not name.startswith("privacy/")]
+    warn_of_raw_values([*logged, *monitored_names(trainer)])
+    return found

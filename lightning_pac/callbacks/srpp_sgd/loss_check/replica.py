@@ -1,0 +1,187 @@
+"""Copies of a model, of callbacks and schedules around it, and of what of a Trainer they may read."""
+
+import copy
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from torch import Tensor
+
+__all__ = ["Replica", "hidden_behind"]
+
+
+@dataclass
+class Replica:
+    """A model with its optimizer, its schedules and callbacks, which know each other and none of the originals.
+
+    Attributes:
+        model: The model, on the CPU and in float32.
+        optimizer: Takes no step; it has the settings and the state of the model's own.
+        schedules: The Trainer's configurations of schedulers of that optimizer.
+        callbacks: The user's own.
+        logged: Names that the model and the callbacks log.
+    """
+
+    model: pl.LightningModule
+    optimizer: torch.optim.Optimizer
+    schedules: list[Any]
+    callbacks: list[pl.Callback]
+    logged: list[str]
+
+    @classmethod
+    def of(cls, pl_module: pl.LightningModule, callbacks: Sequence[pl.Callback] = ()) -> "Replica":
+        """Copy what is trained; a callback that cannot be copied is left out.
+
+        Args:
+            pl_module: The model, attached to a Trainer or not.
+            callbacks: Those that are copied with it.
+        """
+        trainer, logged = pl_module._trainer, list[str]()
+        view = None if trainer is None else _TrainerView(trainer)
+        memo: dict[int, Any] = {} if trainer is None else {id(trainer): view}
+        model = copy.deepcopy(pl_module, memo).cpu().float()
+        memo[id(pl_module)] = model
+        model.trainer = view  # type: ignore[assignment]
+        optimizer = _optimizer_of(model, trainer, memo)
+        schedules = [] if trainer is None else list(_copies(trainer.lr_scheduler_configs, memo))
+        found = cls(model, optimizer, schedules, list(_copies(callbacks, memo)), logged)
+        found._let_log()
+        return found
+
+    def copy(self) -> "Replica":
+        """Another one, which shares the list of logged names and starts without anything logged."""
+        view: Any = self.model._trainer
+        memo: dict[int, Any] = {} if view is None else {id(view): _TrainerView(view._trainer)}
+        model, optimizer = copy.deepcopy(self.model, memo), copy.deepcopy(self.optimizer, memo)
+        model.trainer = memo.get(id(view))
+        schedules, callbacks = (list(_copies(originals, memo)) for originals in (self.schedules, self.callbacks))
+        found = Replica(model, optimizer, schedules, callbacks, self.logged)
+        found._let_log()
+        return found
+
+    @property
+    def view(self) -> Any:
+        """What stands for the Trainer; None where the model has none."""
+        return self.model._trainer
+
+    def _let_log(self) -> None:
+        """Let the model log names to the list, and values to where its Trainer would show them."""
+        names, view = self.logged, self.view
+        values = {} if view is None else view.callback_metrics
+
+        def log(name: str, value: Any = None, *args: Any, **kwargs: Any) -> None:
+            names.append(name)
+            with suppress(Exception):  # a metric may have no value yet
+                number = value.detach() if isinstance(value, Tensor) else torch.tensor(float(value))
+                values.update({name: number, f"{name}_step": number, f"{name}_epoch": number})
+
+        def log_dict(dictionary: Mapping[str, Any], *args: Any, **kwargs: Any) -> None:
+            for name, value in dictionary.items():
+                log(name, value)
+
+        self.model.log = log  # type: ignore[method-assign]
+        self.model.log_dict = log_dict  # type: ignore[assignment, method-assign]
+        if view is not None:
+            view.show(self)
+
+
+class _TrainerView:
+    """What of a Trainer a replica may read: plain values such as `current_epoch`, and the rest of the replica.
+
+    Attributes:
+        should_stop: Whether the replica asked for the end.
+        train_dataloader: Made of the records that a round is run on.
+    """
+
+    logger = None
+    loggers: tuple[Any, ...] = ()
+    train_dataloader: Any = None
+
+    def __init__(self, trainer: pl.Trainer) -> None:
+        self._trainer = trainer
+        self.should_stop = False
+        self.callback_metrics: dict[str, Tensor] = {}
+        self.logged_metrics = self.progress_bar_metrics = self.callback_metrics
+        self.strategy = types.SimpleNamespace()
+
+    def show(self, replica: Replica) -> None:
+        """Let the parts of the replica see each other."""
+        self.lightning_module = self.model = replica.model
+        self.optimizers = [replica.optimizer]
+        self.strategy.optimizers = self.strategy._lightning_optimizers = self.optimizers
+        self.lr_scheduler_configs, self.callbacks = replica.schedules, replica.callbacks
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        value = getattr(self._trainer, name)
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        raise AttributeError(f"A copy of the model has no trainer.{name}.")
+
+
+def _optimizer_of(model: pl.LightningModule, trainer: Any, memo: dict[int, Any]) -> torch.optim.Optimizer:
+    """One over the copies of the parameters that an optimizer has, or over all that are trained."""
+    originals = [] if trainer is None else trainer.optimizers
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.SGD(trained or [torch.zeros(1)], lr=0.0)
+    for original in originals[:1]:
+        for wrapper in [original, *getattr(trainer.strategy, "_lightning_optimizers", ())]:
+            memo[id(wrapper)] = optimizer
+        groups = copy.deepcopy([{**group, "params": []} for group in original.param_groups])
+        for group, own in zip(groups, original.param_groups, strict=True):
+            group["params"] = [memo[id(parameter)] for parameter in own["params"] if id(parameter) in memo]
+        optimizer.param_groups = groups
+        for parameter, state in original.state.items():
+            if id(parameter) in memo:
+                optimizer.state[memo[id(parameter)]] = copy.deepcopy(state)
+    return optimizer
+
+
+def _copies(originals: Sequence[Any], memo: dict[int, Any]) -> Iterator[Any]:
+    for original in originals:
+        with suppress(Exception):
+            found = copy.deepcopy(original, memo)
+            _rebind(found, memo)
+            _rebind(getattr(found, "scheduler", None), memo)
+            yield found
+
+
+def hidden_behind(wrapper: Callable[..., Any], original: Any) -> Callable[..., Any]:
+    """A function that stands in an attribute for another one, as `wrapper` does, and is not copied with its holder."""
+    wrapper.__dict__[_ORIGINAL] = original
+    return wrapper
+
+
+_ORIGINAL = "_original_of_replicas"
+
+
+def _rebind(holder: Any, memo: Mapping[int, Any]) -> None:
+    """Let functions in attributes, and in lists there, see the copies; a function itself is never copied."""
+    for name, value in list(getattr(holder, "__dict__", {}).items()):
+        original = getattr(value, "__dict__", {}).get(_ORIGINAL)
+        if isinstance(original, types.MethodType):
+            del holder.__dict__[name]  # the class has it
+        elif isinstance(original or value, types.FunctionType):
+            holder.__dict__[name] = _rebound(original or value, memo)
+        elif type(value) is list:
+            value[:] = [_rebound(entry, memo) if isinstance(entry, types.FunctionType) else entry for entry in value]
+
+
+def _rebound(function: types.FunctionType, memo: Mapping[int, Any]) -> types.FunctionType:
+    def rebound_cell(cell: types.CellType) -> types.CellType:
+        try:
+            return types.CellType(memo.get(id(cell.cell_contents), cell.cell_contents))
+        except ValueError:  # not filled yet
+            return cell
+
+    cells = tuple(map(rebound_cell, function.__closure__ or ()))
+    found = types.FunctionType(
+        function.__code__, function.__globals__, function.__name__, function.__defaults__, cells or None
+    )
+    found.__dict__.update(function.__dict__)
+    return found

@@ -1,0 +1,93 @@
+"""Which callbacks write to what is trained, and which of them are trusted to."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import lightning.pytorch as pl
+from lightning.pytorch.callbacks import BaseFinetuning, LambdaCallback, StochasticWeightAveraging, WeightAveraging
+
+from lightning_pac.callbacks.srpp_sgd.loss_check import StateWatch, hidden_behind
+
+__all__ = ["WritingCallbacks"]
+
+_HOOKS = tuple(name for name in dir(pl.Callback) if name.startswith("on_") and "exception" not in name)
+# Lightning's own, which read released weights and the number of the epoch only; in the other hooks they write nothing.
+_TRUSTED = (StochasticWeightAveraging, WeightAveraging, BaseFinetuning)
+_TRUSTED_HOOKS = tuple(name for name in _HOOKS if "epoch" in name or name in ("on_fit_start", "on_train_end"))
+
+
+class WritingCallbacks:
+    """Finds out, hook by hook, which of the user's callbacks write to weights, buffers or the optimizer.
+
+    Args:
+        trainer: Its callbacks are watched until `restore`, and its schedules are trusted.
+        pl_module: The model that is trained.
+        watch: Of the model and its optimizer.
+    """
+
+    def __init__(self, trainer: pl.Trainer, pl_module: pl.LightningModule, watch: StateWatch) -> None:
+        self._watch, self._writing = watch, list[pl.Callback]()
+        self._users: list[pl.Callback] = []
+        self._wrapped: list[tuple[Any, str, Any]] = []
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            if _is_users(callback):
+                self._users.append(callback)
+            for hook in _HOOKS:
+                home = getattr(getattr(callback, hook), "__module__", "") or ""
+                if _is_users(callback) and home != pl.Callback.__module__ and not home.startswith("lightning.pytorch"):
+                    self._wrap(callback, hook, self._noting(callback, getattr(callback, hook)))
+                elif isinstance(callback, _TRUSTED) and hook in _TRUSTED_HOOKS:
+                    self._wrap(callback, hook, self._trusting(getattr(callback, hook)))
+        self._wrap(pl_module, "lr_scheduler_step", self._trusting(pl_module.lr_scheduler_step))
+
+    def repeated(self, all_of_them: bool = False) -> list[pl.Callback]:
+        """Those to repeat on synthetic records: who has written, and who puts something into checkpoints.
+
+        Args:
+            all_of_them: Whether to name every callback of the user's, whatever else its repetition does.
+        """
+        return [user for user in self._users if all_of_them or user in self._writing or keeps_something(user)]
+
+    def restore(self) -> None:
+        """Leave callbacks and model as they were."""
+        for holder, hook, own in self._wrapped:
+            holder.__dict__.pop(hook, None)
+            if own is not None:
+                holder.__dict__[hook] = own
+        self._wrapped.clear()
+
+    def _wrap(self, holder: Any, hook: str, wrapper: Callable[..., Any]) -> None:
+        self._wrapped.append((holder, hook, holder.__dict__.get(hook)))
+        holder.__dict__[hook] = wrapper
+
+    def _noting(self, callback: pl.Callback, hook: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(hook)
+        def noting(*args: Any, **kwargs: Any) -> Any:
+            before = self._watch.changed()
+            result = hook(*args, **kwargs)
+            if callback not in self._writing and self._watch.changed() - before:
+                self._writing.append(callback)
+            return result
+
+        return hidden_behind(noting, hook)
+
+    def _trusting(self, hook: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(hook)
+        def trusting(*args: Any, **kwargs: Any) -> Any:
+            with self._watch.trusting():
+                return hook(*args, **kwargs)
+
+        return hidden_behind(trusting, hook)
+
+
+def keeps_something(callback: pl.Callback) -> bool:
+    """Whether it is the user's own and puts something into checkpoints."""
+    kind = type(callback)
+    keeps = kind.state_dict is not pl.Callback.state_dict
+    return _is_users(callback) and (keeps or kind.on_save_checkpoint is not pl.Callback.on_save_checkpoint)
+
+
+def _is_users(callback: pl.Callback) -> bool:
+    own = type(callback).__module__.startswith(("lightning.", "lightning_pac."))
+    return isinstance(callback, LambdaCallback) or not own

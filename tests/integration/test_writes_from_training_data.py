@@ -1,0 +1,250 @@
+"""Weights, buffers, optimizers and checkpoints change by the released gradient and by public numbers only."""
+
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import pytest
+import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import (
+    EMAWeightAveraging,
+    LambdaCallback,
+    LearningRateMonitor,
+    ModelCheckpoint,
+    OnExceptionCheckpoint,
+    StochasticWeightAveraging,
+)
+from lightning.pytorch.loggers import CSVLogger
+from tiny_fits import Classifier, make_loader, make_private, make_trainer
+
+from lightning_pac.exceptions import PrivacyViolationError
+
+
+class Momentum(Classifier):
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        loss = super().training_step(batch, batch_idx)
+        self.log("train_loss", loss)
+        return loss
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), 0.05, momentum=0.9)
+
+
+def set_rate(trainer: pl.Trainer, rate: float) -> None:
+    trainer.optimizers[0].param_groups[0]["lr"] = rate
+
+
+class RateByTheLoss(pl.Callback):
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        set_rate(trainer, float(outputs["loss"]))
+
+
+class RateByABranch(pl.Callback):
+    """On a value that no synthetic record has."""
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if float(batch[0].abs().max()) > 2:
+            set_rate(trainer, 0.01)
+
+
+class RateByALoggedValue(pl.Callback):
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        if trainer.global_step:
+            pl_module.optimizers().param_groups[0]["lr"] = float(trainer.callback_metrics["train_loss"])
+
+
+class RateAtTheEpochsEnd(pl.Callback):
+    def __init__(self) -> None:
+        self.losses: list[float] = []
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.losses.append(float(outputs["loss"]))
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        set_rate(trainer, 0.1 * sum(self.losses) / len(self.losses))
+
+
+class WeightsBehindTheVersion(pl.Callback):
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        pl_module.network[0].weight.data.add_(1e-3 * batch[0].mean(0))
+
+
+class WritesMomentum(pl.Callback):
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        trainer.optimizers[0].state[pl_module.network[0].weight]["momentum_buffer"] += batch[0].mean(0)
+
+
+class CannotBeRepeated(RateByTheLoss):
+    """Holds something that cannot be copied."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = (folder / "log.txt").open("w")
+
+
+def rate_by_lambda(folder: Path) -> pl.Callback:
+    def by_the_loss(trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        set_rate(trainer, float(outputs["loss"]))
+
+    return LambdaCallback(on_train_batch_end=by_the_loss)
+
+
+CALLBACKS = [
+    lambda _: RateByTheLoss(),
+    lambda _: RateByABranch(),
+    lambda _: RateByALoggedValue(),
+    lambda _: RateAtTheEpochsEnd(),
+    lambda _: WeightsBehindTheVersion(),
+    lambda _: WritesMomentum(),
+    CannotBeRepeated,
+    rate_by_lambda,
+]
+
+
+@pytest.mark.parametrize("number", range(len(CALLBACKS)))
+def test_a_callback_does_not_write_what_records_decide(number: int, tmp_path: Path) -> None:
+    callback = CALLBACKS[number](tmp_path)
+    own = dict(vars(callback))
+    saved = [OnExceptionCheckpoint(tmp_path), ModelCheckpoint(tmp_path, every_n_train_steps=1, save_last=True)]
+    trainer = make_trainer(tmp_path, make_private(), callback, *saved, max_epochs=2, enable_checkpointing=True)
+    model = Momentum()
+    with pytest.raises(PrivacyViolationError, match=r"takes up records|was written to outside the optimizer"):
+        trainer.fit(model, make_loader())
+    assert trainer.global_step <= 7
+    assert set(vars(callback)) - {"log", "log_dict"} == set(own), "the callback is as it was, but for Lightning's log"
+    assert "lr_scheduler_step" not in vars(model)
+    assert not list(tmp_path.glob("on_exception*")), "what the model holds now is raw"
+
+
+class KeepsTheLoss(Classifier):
+    last = 1.0
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        loss = super().training_step(batch, batch_idx)
+        self.last = float(loss.detach())
+        return loss
+
+
+class ScheduleByTheLoss(KeepsTheLoss):
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), 0.05)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: self.last)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+class StepsItsScheduleByTheLoss(KeepsTheLoss):
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), 0.05)
+        return [optimizer], [torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))]
+
+    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+        scheduler.step(int(1000 * self.last))
+
+
+class SavesALoggedValue(Momentum):
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["loss"] = self.trainer.callback_metrics.get("train_loss")
+
+
+class SavesARecord(Classifier):
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["example"] = next(iter(self.trainer.train_dataloader))
+
+
+class StopsByARecord(Classifier):
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        loss = super().training_step(batch, batch_idx)
+        self.trainer.should_stop = bool((batch[1] == 2).any())
+        return loss
+
+
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [
+        (ScheduleByTheLoss, "optimizer"),
+        (StepsItsScheduleByTheLoss, "optimizer"),
+        (SavesALoggedValue, "'loss'"),
+        (SavesARecord, "'example'"),
+        (StopsByARecord, "'trainer.should_stop'"),
+    ],
+)
+def test_a_model_does_not_decide_by_records(kind: type[Classifier], what: str, tmp_path: Path) -> None:
+    with pytest.raises(MisconfigurationException, match=f"The state .*{what}.* takes up private records"):
+        make_trainer(tmp_path, make_private()).fit(kind(), make_loader())
+
+
+def test_what_cannot_be_read_of_a_trainer_is_named(tmp_path: Path) -> None:
+    class SavesFromItsData(Classifier):
+        def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+            checkpoint["size"] = len(self.trainer.datamodule.train_dataloader())
+
+    with pytest.warns(UserWarning, match="on_save_checkpoint of SavesFromItsData could not be run on synthetic"):
+        make_trainer(tmp_path, make_private()).fit(SavesFromItsData(), make_loader())
+
+
+class WarmsUp(pl.Callback):
+    """An ordinary schedule by the number of the step, and one reset by that of the epoch."""
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        set_rate(trainer, 0.01 * min(trainer.global_step + 1, 4))
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        for state in trainer.optimizers[0].state.values():
+            state["momentum_buffer"].zero_()
+
+
+class SwapsForValidation(pl.Callback):
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        self.kept = [parameter.detach().clone() for parameter in pl_module.parameters()]
+        with torch.no_grad():
+            for parameter in pl_module.parameters():
+                parameter.mul_(0.9)
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        with torch.no_grad():
+            for parameter, kept in zip(pl_module.parameters(), self.kept, strict=True):
+                parameter.copy_(kept)
+
+
+class OneCycle(Momentum):
+    def configure_optimizers(self) -> Any:
+        optimizer = super().configure_optimizers()
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=18)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("val_loss", Classifier.training_step(self, batch, batch_idx))
+
+
+class StepsByEpoch(OneCycle):
+    """As schedules of timm are stepped."""
+
+    def configure_optimizers(self) -> Any:
+        optimizer = Momentum.configure_optimizers(self)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: self.learning_rate / (1 + epoch))
+        return [optimizer], [schedule]
+
+    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+        scheduler.step(epoch=self.current_epoch)
+
+
+@pytest.mark.parametrize("kind", [OneCycle, StepsByEpoch])
+@pytest.mark.parametrize(
+    "callbacks",
+    [
+        [WarmsUp],
+        [SwapsForValidation],
+        [EMAWeightAveraging],
+        [lambda: StochasticWeightAveraging(0.01, swa_epoch_start=1)],
+        [LearningRateMonitor, ModelCheckpoint],
+    ],
+)
+def test_public_schedules_averages_and_swaps_pass(
+    kind: type[Classifier], callbacks: Any, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    private, made = make_private(), [make() for make in callbacks]
+    options = {"enable_checkpointing": True, "logger": CSVLogger(tmp_path), "log_every_n_steps": 1}
+    make_trainer(tmp_path, private, *made, max_epochs=3, **options).fit(kind(), make_loader(), make_loader())
+    assert private.account is not None
+    assert private.account.num_steps == 18
+    assert not [warning for warning in recwarn if "was written to" in str(warning.message)]

@@ -2,6 +2,7 @@
 
 import json
 import math
+import reprlib
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -189,7 +190,7 @@ class LedgerAccount:
         if len(events) != len(costs):
             raise ValueError(f"{len(costs)} costs and {len(events)} events were given: give one event for each cost.")
         amounts = [check_amount(cost, "cost") for cost in costs]
-        texts = [None if event is None else encode_json(dict(event), "event") for event in events]
+        texts = [None if event is None else encode_json(event, "event") for event in events]
         with self._storage.transaction() as connection:
             connection.executemany(
                 "INSERT INTO charges (account, cost, event) VALUES (?, ?, ?)",
@@ -228,7 +229,7 @@ class LedgerAccount:
 
     def book(self, cost: float, event: Mapping[str, Any]) -> None:
         """Charges what was spent already, whatever the budgets say."""
-        text = encode_json(dict(event), "event")
+        text = encode_json(event, "event")
         with self._storage.transaction() as connection:
             connection.execute("INSERT INTO charges (account, cost, event) VALUES (?, ?, ?)", (self._id, cost, text))
             self._add(connection, self._read_limits()[0], cost, 1)
@@ -295,16 +296,32 @@ class LedgerAccount:
 
 
 def check_amount(amount: float, name: str) -> float:
-    """The amount as a float, refused if it is negative or not finite."""
-    value = float(amount)
+    """The amount as a float, refused if it is no number, negative or not finite."""
+    try:
+        value = math.nan if isinstance(amount, str | bytes | bool) else float(amount)
+    except (TypeError, ValueError, OverflowError):
+        value = math.nan
     if not (math.isfinite(value) and value >= 0.0):
-        raise ValueError(f"{name} must be finite and at least 0, got {amount!r}.")
+        raise ValueError(f"{name} must be finite and at least 0, got {reprlib.repr(amount)}.")
     return value
 
 
-def encode_json(value: dict[str, Any], name: str) -> str:
-    """Canonical JSON, refused where it would not read back as it was written."""
+def check_text(text: str, name: str) -> str:
+    """The text, refused where SQLite would keep something else under it."""
+    if not isinstance(text, str):
+        raise TypeError(f"{name} must be text, got {text!r}.")
     try:
-        return _ENCODER.encode(value)
-    except (TypeError, ValueError) as error:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{name} must be Unicode without lone surrogates, got {text!r}.") from None
+    return text
+
+
+def encode_json(value: Mapping[str, Any], name: str) -> str:
+    """Canonical JSON, refused where it would not read back as it was written."""
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{name} must be a mapping, got {reprlib.repr(value)}.")
+    try:
+        return _ENCODER.encode(dict(value))
+    except (TypeError, ValueError, RecursionError) as error:
         raise TypeError(f"{name} must be JSON (strings, finite numbers, lists, mappings): {error}.") from error

@@ -12,11 +12,13 @@ from lightning_pac.exceptions import LedgerError
 
 __all__ = [
     "FileSet",
+    "check_kind",
     "check_place",
     "create_private",
     "find_move",
     "is_full",
     "is_on_network",
+    "make_private",
     "prepare_place",
     "write_home",
 ]
@@ -86,6 +88,18 @@ class FileSet:
                 )
 
 
+def check_kind(path: Path) -> None:
+    """Refuse what is no file: opening a pipe waits for ever, and a device is for everybody.
+
+    Raises:
+        LedgerError: If so.
+    """
+    if path.is_dir():
+        raise LedgerError(f"{path} is a folder: name a file for the ledger, for instance {path}/ledger.db.")
+    if path.exists() and not path.is_file():
+        raise LedgerError(f"{path} is a device or a pipe: name a file for the ledger.")
+
+
 def check_place(path: Path) -> None:
     """Refuse a ledger of which a part is gone, or that has a second name.
 
@@ -109,7 +123,7 @@ def check_place(path: Path) -> None:
 
 
 def prepare_place(path: Path) -> None:
-    """Make the folder of a ledger, and what is there of it private.
+    """Make the folder of a ledger, and see whether what is there can be written.
 
     Raises:
         LedgerError: If it cannot be written.
@@ -118,7 +132,6 @@ def prepare_place(path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists():
             os.close(os.open(path, os.O_WRONLY))
-            _make_private(path)
     except OSError as error:
         raise _unwritable(path, error) from error
 
@@ -135,7 +148,7 @@ def create_private(path: Path) -> None:
         raise _unwritable(path, error) from error
 
 
-def _make_private(path: Path) -> None:
+def make_private(path: Path) -> None:
     """Take the right to read a ledger from other users, and say so; warn where that cannot be done."""
     mode = stat.S_IMODE(path.stat().st_mode)
     if os.name != "posix" or not mode & 0o077:

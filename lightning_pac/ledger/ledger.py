@@ -30,7 +30,7 @@ from weakref import WeakValueDictionary
 from typing_extensions import Self
 
 from lightning_pac.exceptions import LedgerMismatchError
-from lightning_pac.ledger.account import AccountKind, LedgerAccount, check_amount, encode_json
+from lightning_pac.ledger.account import AccountKind, LedgerAccount, check_amount, check_text, encode_json
 from lightning_pac.ledger.integrity import check_totals
 from lightning_pac.ledger.marks import Facts
 from lightning_pac.ledger.storage import LedgerStorage
@@ -189,11 +189,13 @@ class PrivacyLedger:
             LedgerMismatchError: If another account answers about that table, the account exists with another currency,
                 declaration or budget, or another account of this currency declares another `"coupling"`; the message
                 names the keys.
-            TypeError: If the declaration is not JSON.
-            ValueError: If the budget is negative or not finite.
+            TypeError: If the name or currency is no text, or the declaration is not JSON.
+            ValueError: If the budget is negative or not finite, or the name or currency has lone surrogates.
         """
+        check_text(name, "name")
+        check_text(currency, "currency")
         amount = None if budget is None else check_amount(budget, "budget")
-        text = None if declaration is None else encode_json(dict(declaration), "declaration")
+        text = None if declaration is None else encode_json(declaration, "declaration")
         self._storage.check()
         if table_hash is not None:
             self._check_only_account(name, table_hash)
@@ -254,10 +256,10 @@ class PrivacyLedger:
         Raises:
             ValueError: If the amount is negative or not finite.
         """
+        check_text(currency, "currency")
+        value = check_amount(amount, "budget")
         with self._storage.transaction() as connection:
-            connection.execute(
-                "INSERT INTO budgets (currency, amount) VALUES (?, ?)", (currency, check_amount(amount, "budget"))
-            )
+            connection.execute("INSERT INTO budgets (currency, amount) VALUES (?, ?)", (currency, value))
             self._storage.note_budgets(connection)
 
     @property

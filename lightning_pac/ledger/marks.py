@@ -161,6 +161,8 @@ class AccountMarks:
             LedgerError: If they cannot be written.
         """
         for account, (num_charges, spent) in totals.items():
+            if account not in self._tails:  # the disk was full when the account was opened
+                self._append(account)
             tail = self._tails[account]
             self._overwrite(tail.offset, tail.encode(num_charges, spent.hex()))
 
@@ -170,11 +172,8 @@ class AccountMarks:
         Raises:
             LedgerError: If it cannot be written.
         """
-        self.accounts[account] = mark = Mark(facts.name, facts.currency, facts.digest(), 0, 0.0)
-        line = _encode_mark(account, mark)
-        self._overwrite(self._end, line)
-        self._end += len(line)
-        self._tails[account] = _Tail.of(self._end, account, mark)
+        self.accounts[account] = Mark(facts.name, facts.currency, facts.digest(), 0, 0.0)
+        self._append(account)
 
     def set_budgets(self, num_budgets: int, digest: str) -> None:
         """Notes the budgets that were set so far.
@@ -196,6 +195,12 @@ class AccountMarks:
     def files(self) -> tuple[Path, ...]:
         """Where the marks are."""
         return tuple({self._beside, self.path})
+
+    def _append(self, account: int) -> None:
+        line = _encode_mark(account, self.accounts[account])
+        self._overwrite(self._end, line)
+        self._end += len(line)
+        self._tails[account] = _Tail.of(self._end, account, self.accounts[account])
 
     def _overwrite(self, offset: int, line: bytes) -> None:
         try:

@@ -1,5 +1,6 @@
 """Copies of a ledger, and how to go on with one."""
 
+import contextlib
 import os
 import sqlite3
 import tempfile
@@ -9,10 +10,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from lightning_pac._durable_files import flush_folder
-from lightning_pac.exceptions import LedgerError
+from lightning_pac.exceptions import LedgerError, LedgerMismatchError
 from lightning_pac.ledger.account import LedgerAccount, check_amount
 from lightning_pac.ledger.currencies import KEY_CURRENCY
 from lightning_pac.ledger.ledger import PrivacyLedger
+from lightning_pac.ledger.marks import AccountMarks
 
 __all__ = ["adopt_ledger", "backup_ledger", "restore_ledger"]
 
@@ -158,10 +160,27 @@ def _reopen(ledger: PrivacyLedger, name: str, currency: str) -> LedgerAccount:
 
 
 def _put_in_place(place: Path, backup: Path) -> None:
-    PrivacyLedger.read_only(backup).close()
-    stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+    with PrivacyLedger.read_only(backup) as copy:
+        ledger_id = copy.ledger_id
+    if backup == place:
+        raise LedgerError(f"{backup} cannot be put in its own place: leave the backup out to go on with what is there.")
+    known = ""
+    with contextlib.suppress(LedgerError):  # marks that are damaged or gone tell nothing
+        known = AccountMarks(place).ledger_id
+    if known not in ("", ledger_id):
+        raise LedgerMismatchError(
+            f"{backup} is of another ledger ({ledger_id[:8]}) than {place} ({known[:8]}): name a backup of this one."
+        )
+    stamp, number = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ"), 1
+    while any(_aside(place, stamp, suffix).exists() for suffix in _SUFFIXES):
+        number += 1  # an earlier restore in the same second
+        stamp = f"{stamp.partition('-')[0]}-{number}"
     for suffix in _SUFFIXES:
         file = place.with_name(place.name + suffix)
         if file.exists():
-            file.rename(file.with_name(f"{place.name}.before-{stamp}{suffix}"))
+            file.rename(_aside(place, stamp, suffix))
     backup_ledger(backup, place)
+
+
+def _aside(place: Path, stamp: str, suffix: str) -> Path:
+    return place.with_name(f"{place.name}.before-{stamp}{suffix}")

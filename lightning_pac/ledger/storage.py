@@ -13,11 +13,13 @@ from typing import Any
 from lightning_pac.exceptions import LedgerError
 from lightning_pac.ledger.file_system import (
     FileSet,
+    check_kind,
     check_place,
     create_private,
     find_move,
     is_full,
     is_on_network,
+    make_private,
     prepare_place,
     write_home,
 )
@@ -60,10 +62,7 @@ class LedgerStorage:
         self._files: FileSet | None = None
         self._charged: dict[int, tuple[int, float]] = {}
         self._after_commit: list[Callable[[], None]] = []
-        if self.path.is_dir():
-            raise LedgerError(
-                f"{self.path} is a folder: name a file for the ledger, for instance {self.path}/ledger.db."
-            )
+        check_kind(self.path)
         if writable:
             check_place(self.path)
             prepare_place(self.path)
@@ -111,6 +110,8 @@ class LedgerStorage:
             is_new = self.writable and is_empty(connection)
             if not is_new:
                 self.version = self._check_identity(connection)
+                if self.writable:  # and not before it is known to be a ledger
+                    make_private(self.path)
             else:
                 self._check_that_nothing_is_lost()
             if self.writable:

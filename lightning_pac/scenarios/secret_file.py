@@ -96,7 +96,7 @@ def read_secret_file(path: Path, table_hash: str, num_secrets: int) -> SecretCon
             f"{path} belongs to the table {content.table_hash[:12]}, not to {table_hash[:12]}: use the pool it was "
             "drawn for."
         )
-    sealed = hmac.compare_digest(seal.encode(), content.seal().encode())
+    sealed = hmac.compare_digest(seal.encode(errors="replace"), content.seal().encode())
     if not (0 <= content.index < num_secrets and len(content.key) == KEY_BYTES and sealed):
         raise LedgerError(damaged)
     return content

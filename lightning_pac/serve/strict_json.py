@@ -28,7 +28,9 @@ def parse_json(body: bytes) -> Any:
     """
     too_deep = f"The body is nested more than {_DEEPEST} levels deep: send arrays of numbers."
     try:
-        value = json.loads(body.decode(), object_pairs_hook=_unique, parse_constant=_refuse_constant)
+        value = json.loads(
+            body.decode(), object_pairs_hook=_unique, parse_int=_read_integer, parse_constant=_refuse_constant
+        )
     except RecursionError:
         raise ValueError(too_deep) from None
     except UnicodeDecodeError:
@@ -51,8 +53,13 @@ def _parts(whole: list[Any] | dict[str, Any]) -> Any:
 def _check_numbers(values: list[Any]) -> None:
     if any(infinity in values for infinity in _INFINITIES):
         raise ValueError("The body has a number that is not finite: send finite numbers.")
-    if any(isinstance(value, int) and not -(2**63) <= value < 2**63 for value in values):
+
+
+def _read_integer(text: str) -> int:
+    # By its length first: Python refuses thousands of digits in words of its own.
+    if len(text) > 20 or not -(2**63) <= int(text) < 2**63:
         raise ValueError("The body has a whole number of more than 64 bits: send it as a decimal number.")
+    return int(text)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -264,6 +264,17 @@ def test_json_is_read_in_one_way_only() -> None:
 
     for value in ([[1, -2.5e300], {"a": [True, None, "x[{", "é"]}], 2**63 - 1, -(2**63), [[[[]]]]):
         assert parse_json(json.dumps(value).encode()) == value
-    for text in ("[1e400]", "[-1e400]", "NaN", str(2**63), '{"a":1,"a":1}', "[" * 65 + "]" * 65, "", "[1,]", "\ufeff1"):
+    for text in (
+        "[1e400]",
+        "[-1e400]",
+        "NaN",
+        str(2**63),
+        "9" * 5000,
+        '{"a":1,"a":1}',
+        "[" * 65 + "]" * 65,
+        "",
+        "[1,]",
+        "\ufeff1",
+    ):
         with pytest.raises(ValueError, match=r"^The body .*[.]$"):
             parse_json(text.encode())

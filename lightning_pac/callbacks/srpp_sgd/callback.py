@@ -230,7 +230,7 @@ class SRPPSGD(TrainerCallback):
         run = self._running()
         if run.exhausted:
             raise StopIteration
-        run.begin_batch(batch_idx)
+        run.begin_batch(batch_idx, batch)
         if run.begins_step:
             assert self._repeated is not None
             self._repeated.begin_step(trainer.global_step + 1, trainer.current_epoch, batch_idx == 0)

@@ -4,6 +4,7 @@ import lightning.pytorch as pl
 
 from lightning_pac.callbacks.srpp_sgd.run import PrivateRun
 from lightning_pac.cards import Guarantee, PrivacyCard, at_most
+from lightning_pac.gradients import ROUNDING
 from lightning_pac.randomness import finite_precision, missing_tail
 from lightning_pac.scenarios import TwoWorldScenario
 
@@ -55,7 +56,8 @@ def make_card(run: PrivateRun) -> PrivacyCard:
         *accountant.conditions(),
         f"The noise comes from finite random bits in float64, which adds at most {nats:.3g} to every epsilon and every "
         f"chance of success, and {tail:.3g} to every delta.",
-        _rounding(accountant.scenario, noisy_sum.rounding),
+        f"Rounding lets a record move the sum by up to {100 * ROUNDING:.3g} % more than its clipping norm; the noise "
+        "is larger by as much, so that every figure above includes it.",
         "Metrics that the model logs without noise, and choices made by them, are not covered.",
     ]
     if run.stopped_by_others:
@@ -77,7 +79,7 @@ def make_card(run: PrivateRun) -> PrivacyCard:
             "stretches": list(running.stretches),
             "release_grid": min(noisy_sum.grids),
             "finite_precision_epsilon": nats,
-            "rounding_allowance": noisy_sum.rounding,
+            "rounding_allowance": ROUNDING,
             "missing_tail_delta": tail,
             "num_parameters": noisy_sum.num_parameters,
             "ledger": journal.account.name,
@@ -93,20 +95,6 @@ def _secret(scenario: TwoWorldScenario) -> str:
         f"{scenario.secret[:1].upper()}{scenario.secret[1:]}. The two worlds differ in at most {differing}{whole} "
         f"record{'' if differing == 1 and not whole else 's'}."
     )
-
-
-def _rounding(scenario: TwoWorldScenario, allowance: float) -> str:
-    """How far floating-point arithmetic may move a sum, and what that rests on."""
-    sentence = (
-        f"Rounding lets a record move the sum by up to {100 * allowance:.3g} % more than its clipping norm; the noise "
-        "is larger by as much, so that every figure above includes it."
-    )
-    if scenario.adjacency == "add_remove":
-        sentence += (
-            " One record more may also change the rounding of all other gradients; that part is measured with a margin "
-            "and not proven for every network."
-        )
-    return sentence
 
 
 def save_card(card: PrivacyCard, trainer: pl.Trainer, log_dir: str) -> None:

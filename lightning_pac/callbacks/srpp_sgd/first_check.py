@@ -9,6 +9,7 @@ from torch.utils.data import DataLoader
 
 from lightning_pac.callbacks.shared import monitored_names
 from lightning_pac.callbacks.srpp_sgd.announcements import warn_of_raw_values
+from lightning_pac.callbacks.srpp_sgd.batch_shape import PAD
 from lightning_pac.callbacks.srpp_sgd.loss_check import LossCheck, check_loss
 from lightning_pac.callbacks.srpp_sgd.writing_callbacks import keeps_something
 
@@ -29,6 +30,8 @@ def check_loss_first(trainer: pl.Trainer, pl_module: pl.LightningModule, loader:
             f"The loss of {type(pl_module).__name__} {found.problem}, so that no record has a clipped gradient of "
             "its own: return the mean of losses that each depend on one record only."
         )
+    if found.pads:
+        raise MisconfigurationException(f"Records of the dataset make batches of different shapes, {PAD}")
     if found.state:
         raise MisconfigurationException(
             f"The state {found.state[0]!r} of {type(pl_module).__name__} takes up private records without noise, "

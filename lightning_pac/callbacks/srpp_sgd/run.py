@@ -12,15 +12,14 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from lightning_pac.callbacks.shared import refuse_gradient_hook
+from lightning_pac.callbacks.srpp_sgd.batch_shape import PAD, BatchShape
 from lightning_pac.callbacks.srpp_sgd.hidden_loss import hide_loss
 from lightning_pac.callbacks.srpp_sgd.journal import RunJournal
 from lightning_pac.callbacks.srpp_sgd.step import (
     ClippingBlocks,
     NoisySum,
     ReleasedGradient,
-    computes_in_short_floats,
     most_records,
-    rounding_allowance,
 )
 from lightning_pac.data import PrivateDataLoader, ResumableDataLoader, batch_sizes
 from lightning_pac.exceptions import PrivacyViolationError
@@ -61,8 +60,7 @@ class PrivateRun:
         self.planned_steps = planned_steps
         self.keeps_order = keeps_order
         self.batch_size = accountant.sampling.expected_batch_size(accountant.scenario.num_records)
-        rounding = rounding_allowance(accountant.scenario, accountant.sampling)
-        self.noisy_sum = NoisySum(trainable, blocks, journal.running.noise_multiplier, rounding)
+        self.noisy_sum = NoisySum(trainable, blocks, journal.running.noise_multiplier)
         self.released = False
         self.exhausted = False
         self.stopped_by_others = False
@@ -76,6 +74,7 @@ class PrivateRun:
         self._first_batch: int | None = None
         self._mixing_if_trained = may_mix_in_training(pl_module)
         self._fingerprint = 0
+        self._shape: BatchShape | None = None
         self._ranks = Ranks.of(pl_module.trainer)
         self._awaiting_gradient = False
         self._steps_this_epoch = 0
@@ -103,8 +102,8 @@ class PrivateRun:
         self._steps_this_epoch = 0
         self._fill_batches()
 
-    def begin_batch(self, batch_idx: int) -> None:
-        """Note how many records the microbatch holds."""
+    def begin_batch(self, batch_idx: int, batch: Any) -> None:
+        """Note how many records the microbatch holds, and hold its shape against that of the first."""
         if self._num_added >= self._num_microbatches:
             raise PrivacyViolationError(
                 "An optimizer step was left out, so that its batch would be added to the next one and a record could "
@@ -123,6 +122,10 @@ class PrivateRun:
                     f"Batch {batch_idx} is microbatch {self.loader.microbatch} of its draw, so that one step would mix "
                     "two draws: resume from a checkpoint that was saved after an optimizer step."
                 )
+        shape = BatchShape.of(batch, self._expected_rows())
+        self._shape = self._shape or shape
+        if not shape.matches(self._shape):
+            raise PrivacyViolationError(f"A batch has another shape than the first, {PAD}")
         self._mark_last_batch(unused=True)
         self._awaiting_gradient = self._num_drawn != 0
         self.released = False
@@ -145,7 +148,6 @@ class PrivateRun:
             self.noisy_sum.blocks.norms, self._num_microbatches, self._num_drawn if padded else None
         )
         self._check_rows(len(norms))
-        self._check_precision()
         if self._num_drawn != 0:
             self.noisy_sum.add(sums, norms)
         self._num_added += 1
@@ -259,34 +261,20 @@ class PrivateRun:
                 )
 
     def _fill_batches(self) -> None:
-        """Where the number of records is secret and short floats would show it, give every batch a public size."""
-        accountant, trainer = self.journal.running.accountant, self._pl_module.trainer
-        if (
-            accountant.scenario.adjacency == "add_remove"
-            and isinstance(self.loader, PrivateDataLoader)
-            and computes_in_short_floats(self._pl_module, str(trainer.precision))
-        ):
+        """Where the number of records is secret, give every batch a public size."""
+        if self.journal.running.accountant.scenario.adjacency == "add_remove":
+            assert isinstance(self.loader, PrivateDataLoader)  # nothing else draws Poisson batches in secret
             most = most_records(self.batch_size / self._num_microbatches)
             self.loader.fill_to = math.ceil(most / self._ranks.size)
 
-    def _check_precision(self) -> None:
-        filled = isinstance(self.loader, PrivateDataLoader) and self.loader.fill_to is not None
-        secret_size = self.journal.running.accountant.scenario.adjacency == "add_remove"
-        if secret_size and not filled and self._engine.saw_short_floats:
-            raise MisconfigurationException(
-                f"{type(self._pl_module).__name__} computes gradients in fewer bits than float32, which round 1/n of a "
-                "mean over n records, and under add_remove n is the secret: give the Trainer precision='bf16-mixed' in "
-                "place of an autocast of its own, so that batches are filled up to a public size, or use zero_out."
-            )
+    def _expected_rows(self) -> int | None:
+        if isinstance(self.loader, PrivateDataLoader):
+            return self.loader.num_rows
+        return None if self._batch_sizes is None else self._batch_sizes[self._batch_number]
 
     def _check_rows(self, found: int) -> None:
-        if isinstance(self.loader, PrivateDataLoader):
-            expected = self.loader.num_rows
-        elif self._batch_sizes is not None:
-            expected = self._batch_sizes[self._batch_number]
-        else:
-            return
-        if found != expected:
+        expected = self._expected_rows()
+        if expected is not None and found != expected:
             raise PrivacyViolationError(
                 f"The layers of {type(self._pl_module).__name__} saw more or fewer rows than the batch has records, so "
                 "that rows would be clipped and not records: keep the records in the first dimension of every layer's "

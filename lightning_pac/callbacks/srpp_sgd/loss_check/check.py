@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from lightning_pac.callbacks.srpp_sgd.batch_shape import BatchShape
 from lightning_pac.callbacks.srpp_sgd.loss_check.kept_state import TOLERANCE, remembers, taking_up_records
 from lightning_pac.callbacks.srpp_sgd.loss_check.probe import SEEDS, Probe
 from lightning_pac.callbacks.srpp_sgd.loss_check.replica import Replica
@@ -45,6 +46,7 @@ class LossCheck:
         keeps_order: Whether row i of what the layers see is record i of the batch.
         written: Names of all that a step writes to, be it what the records hold or not.
         unread: Hooks that add to checkpoints and did not run.
+        pads: Whether records of the dataset make batches of different shapes.
     """
 
     problem: str | None
@@ -54,6 +56,7 @@ class LossCheck:
     keeps_order: bool
     written: frozenset[str] = frozenset()
     unread: tuple[str, ...] = ()
+    pads: bool = False
 
 
 def check_loss(
@@ -82,13 +85,16 @@ def check_loss(
     """
     logged: list[str] = []
     unread: set[str] = set()
+    pads = False
     problem, unchecked, keeps_order = None, None, True
     state: tuple[str, ...] = ()
     written: frozenset[str] = frozenset()
     try:
         probe = _probe(pl_module, dataloader, datamodule, callbacks)
         logged, unread = probe.replica.logged, probe.failed
-        synthetic = SyntheticRecords(_examples(dataloader.dataset), probe.accepts)
+        examples = _examples(dataloader.dataset)
+        pads = not repeated and _pads(probe, examples)
+        synthetic = SyntheticRecords(examples, probe.accepts)
         records = synthetic.draw(DRAWS * repeated)
         state, written = taking_up_records(probe, records)
         problem, unchecked = (REMEMBERS, None) if remembers(probe, records) else _compare(probe, records)
@@ -99,9 +105,8 @@ def check_loss(
             problem, unchecked, keeps_order = _compare_varied(probe, records, synthetic)
     except Exception as error:  # any model, dataset or collate function may run here
         problem, unchecked = None, _place_of(error)
-    return LossCheck(
-        problem, unchecked, tuple(dict.fromkeys(logged)), state, keeps_order, written, tuple(sorted(unread))
-    )
+    names = tuple(dict.fromkeys(logged))
+    return LossCheck(problem, unchecked, names, state, keeps_order, written, tuple(sorted(unread)), pads)
 
 
 def leaves_out_batch(
@@ -233,6 +238,15 @@ def _compare_rows(probe: Probe, records: list[Any]) -> tuple[str | None, bool]:
 
 def _is_small(difference: Tensor, size: float) -> bool:
     return float(difference.norm()) <= TOLERANCE * size
+
+
+def _pads(probe: Probe, examples: list[Any]) -> bool:
+    """Whether records come in batches of different shapes, each beside a copy of itself."""
+    try:
+        shapes = [BatchShape.of(probe.batch([example] * 2)) for example in examples]
+    except Exception:  # whatever a collate function may raise here, the loader will, or not
+        return False
+    return not all(shape.matches(shapes[0]) for shape in shapes)
 
 
 def _examples(dataset: Any) -> list[Any]:

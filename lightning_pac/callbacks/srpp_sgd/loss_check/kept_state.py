@@ -77,8 +77,8 @@ def _saved_state(probe: Probe) -> dict[str, Any]:
         found["trainer.should_stop"] = bool(replica.view.should_stop)
     found[SETTINGS] = copy.deepcopy(settings_of(replica.optimizer))
     found[OPTIMIZER_STATE] = copy.deepcopy([dict(state) for state in replica.optimizer.state.values()])
-    tensors = {**model.state_dict(), **dict(model.named_buffers())}
-    return {**checkpoint, **found, **{name: value.clone() for name, value in tensors.items()}}
+    buffers = {name: buffer.detach() for name, buffer in model.named_buffers()}
+    return {**checkpoint, **found, **copy.deepcopy({**model.state_dict(), **buffers})}
 
 
 @contextmanager

@@ -91,10 +91,14 @@ class Probe:
         """The loss of a batch of these records."""
         return self._step(records, seed)[0]
 
+    def batch(self, records: list[Any]) -> Any:
+        """Their batch as `training_step` is given it."""
+        return _collate(records, self._collate_fn, self._hooks)
+
     def leaves_out(self, records: list[Any], number: int) -> bool:
         """Whether the model's hook leaves out their batch, were it the one with that number in a pass."""
         with self.copied(), _seeded(SEEDS[0]):
-            return self.model.on_train_batch_start(_collate(records, self._collate_fn, self._hooks), number) == -1
+            return self.model.on_train_batch_start(self.batch(records), number) == -1
 
     def round(self, records: list[Any]) -> None:
         """A step with the hooks around it, as far as they run here, and the end of an epoch; weights stay."""
@@ -133,7 +137,7 @@ class Probe:
         held = FixedDraws(numbers, SEEDS[0]) if self._holds_draws else nullcontext()
         with _seeded(seed), held, torch.enable_grad(), self.integers:
             before = _generator_states()
-            batch = _collate(records, self._collate_fn, self._hooks)
+            batch = self.batch(records)
             # This hook may change the batch in place; it may also need a Trainer, and then shows nothing.
             self._run_hook("on_train_batch_start", batch, 0)
             step = self.model.training_step

@@ -3,14 +3,12 @@
 from lightning_pac.callbacks.srpp_sgd.step.clipping_blocks import BlockNoise, ClippingBlocks
 from lightning_pac.callbacks.srpp_sgd.step.noisy_sum import NoisySum
 from lightning_pac.callbacks.srpp_sgd.step.released_gradient import ReleasedGradient
-from lightning_pac.callbacks.srpp_sgd.step.rounding import computes_in_short_floats, most_records, rounding_allowance
+from lightning_pac.callbacks.srpp_sgd.step.rounding import most_records
 
 __all__ = [
     "BlockNoise",
     "ClippingBlocks",
     "NoisySum",
     "ReleasedGradient",
-    "computes_in_short_floats",
     "most_records",
-    "rounding_allowance",
 ]

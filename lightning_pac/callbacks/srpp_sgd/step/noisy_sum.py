@@ -22,17 +22,15 @@ class NoisySum:
 
     A drawn record contributes $(\mathrm{clip}(g_i), s C \, r(\lVert g_i \rVert / C))$, C being the largest norm of a
     whole clipped gradient and $r(x) = \min(1, \max(0, x - 1/2))$: half at the clipping norm itself, and nowhere a jump
-    that roundings of the norms could make for all records at once (where one more record changes them all by a share
-    $\rho$, each channel moves by at most $1.5 \rho s C$). With noise of deviation $(1 + \eta) \sqrt{1 + s^2} \, s_b$ on
-    block b and $(1 + \eta) \sqrt{1 + s^2} \, \sigma C$ on the last coordinate, the release is the Gaussian mechanism at
-    noise multiplier $\sigma$, the clipped fraction and what rounding adds to a record's share included. It is rounded
-    to public grids, powers of two at most $2^{-10}$ of each deviation.
+    that roundings of the norms could make for all records at once. With $\eta$ = `ROUNDING` and noise of deviation
+    $(1 + \eta) \sqrt{1 + s^2} \, s_b$ on block b and $(1 + \eta) \sqrt{1 + s^2} \, \sigma C$ on the last coordinate,
+    the release is the Gaussian mechanism at noise multiplier $\sigma$, the clipped fraction and what rounding adds to a
+    record's share included. It is rounded to public grids, powers of two at most $2^{-10}$ of each deviation.
 
     Args:
         parameters: Those whose gradients are summed by name, in the engine's order.
         blocks: Their clipping norms and shares of the noise.
         noise_multiplier: $\sigma$.
-        rounding: $\eta$, see `rounding_allowance`.
     """
 
     def __init__(
@@ -40,17 +38,15 @@ class NoisySum:
         parameters: Mapping[str, nn.Parameter],
         blocks: ClippingBlocks,
         noise_multiplier: float,
-        rounding: float = ROUNDING,
     ) -> None:
         self.blocks = blocks
-        self.rounding = rounding
         self.noise_multiplier = noise_multiplier
         self.num_parameters = sum(blocks.sizes)
         device = next(iter(parameters.values())).device
         # float64 holds every multiple of the grid that a sum can reach; Apple's devices have none.
         dtype = torch.float32 if device.type == "mps" else torch.float64
         self._sum = torch.zeros(self.num_parameters + 1, dtype=dtype, device=device)
-        self._scale = (1.0 + rounding) * math.sqrt(1.0 + CLIP_CHANNEL**2)
+        self._scale = (1.0 + ROUNDING) * math.sqrt(1.0 + CLIP_CHANNEL**2)
         self.deviations = tuple(self._scale * deviation for deviation in blocks.deviations(noise_multiplier))
         self._segments = self._noise_segments(parameters)
         self._norms = torch.tensor(blocks.norms, dtype=dtype, device=device)

@@ -12,6 +12,7 @@ import functools
 import inspect
 import math
 import numbers
+import re
 import reprlib
 import sys
 import types
@@ -24,7 +25,8 @@ import numpy.typing as npt
 from typing_extensions import get_protocol_members, is_protocol
 
 __all__ = [
-    "Count", "Finite", "Natural", "NonNegative", "OpenProbability", "Positive", "Probability", "Seed", "validated",
+    "Confidence", "Count", "Device", "Draws", "Exponent", "Finite", "Matrix", "MatrixLike", "Natural", "NonNegative",
+    "Numbers", "OpenProbability", "Positive", "Probability", "Seed", "Vector", "VectorLike", "validated",
 ]  # fmt: skip
 
 
@@ -40,9 +42,25 @@ Natural = Annotated[int, _Range(lambda number: number >= 0, "must not be negativ
 Seed = Natural
 Finite = Annotated[float, _Range(math.isfinite, "must be finite")]
 NonNegative = Annotated[float, _Range(lambda number: 0 <= number < math.inf, "must be finite and not negative")]
+Draws = Annotated[int, _Range(lambda number: number >= 2, "must be at least 2")]
+Device = Annotated[
+    str, _Range(lambda name: re.fullmatch(r"[a-z]+(:\d+)?", name), "must be a torch device, such as cpu or cuda:0")
+]
+Confidence = Annotated[float, _Range(lambda number: 0 < 1 - number < 1, "must lie strictly between 0 and 1")]
 Positive = Annotated[float, _Range(lambda number: 0 < number < math.inf, "must be positive and finite")]
+Exponent = Annotated[float, _Range(lambda number: 0 < number <= 700, "must be positive and at most 700")]
 Probability = Annotated[float, _Range(lambda number: 0 <= number <= 1, "must lie in [0, 1]")]
 OpenProbability = Annotated[float, _Range(lambda number: 0 < number < 1, "must lie strictly between 0 and 1")]
+
+_NUMBERS = _Range(lambda array: _is_finite(array, np.ndim(array)), "must be finite and not empty")
+_VECTOR = _Range(lambda array: _is_finite(array, 1), "must be a finite, non-empty row of numbers")
+_MATRIX = _Range(lambda array: _is_finite(array, 2), "must be a finite, non-empty array with two axes")
+Vector = Annotated[npt.NDArray[np.float64], _VECTOR]
+VectorLike = Annotated[npt.ArrayLike, _VECTOR]
+Matrix = Annotated[npt.NDArray[np.float64], _MATRIX]
+MatrixLike = Annotated[npt.ArrayLike, _MATRIX]
+
+Numbers = Annotated[npt.ArrayLike, _NUMBERS]
 
 Target = TypeVar("Target")
 _MISMATCH = (TypeError, ValueError, OverflowError, AttributeError, RuntimeError)
@@ -51,14 +69,14 @@ _MISMATCH = (TypeError, ValueError, OverflowError, AttributeError, RuntimeError)
 def validated(target: Target) -> Target:
     """Decorate a function or a class so that its arguments are checked, and numbers converted to Python's own.
 
-    A class is checked in its constructor, a dataclass before its `__post_init__`, and in its class methods. Subclasses
+    A class is checked in its constructor, a dataclass before its `__post_init__`, and in its class and static methods.
     are checked where they call the constructor that they inherit. Names that are imported for type checkers alone are
     not checked, nor is what is `Annotated` with something else than one of the ranges below.
     """
     if isinstance(target, type):
         for name, member in list(vars(target).items()):
-            if isinstance(member, classmethod) and not name.startswith("_"):
-                setattr(target, name, classmethod(_wrap(member.__func__)))
+            if isinstance(member, classmethod | staticmethod) and not name.startswith("_"):
+                setattr(target, name, type(member)(_wrap(member.__func__)))
         if "__init__" in vars(target):
             target.__init__ = _wrap(target.__init__)  # type: ignore[misc]
         return target
@@ -146,7 +164,8 @@ def _rule(annotation: Any) -> _Rule | None:
     if kind is np.ndarray:
         numeric = bool(parts) and get_args(parts[1])[0] is not Any
         kinds, words = ("biuf", "an array of real numbers") if numeric else ("biufcmMSUV", "an array")
-        return _Rule(functools.partial(_array, kinds=kinds), words, "arrays")
+        dtype = np.float64 if numeric and get_args(parts[1])[0] is np.float64 else None
+        return _Rule(lambda value: np.asarray(_array(value, kinds), dtype), words, "arrays")
     if kind is tuple and parts and parts[-1] is not ...:
         rules = [_rule(part) for part in parts]
         plural = rules[0].plural if rules[0] else "values"
@@ -168,10 +187,16 @@ def _in_range(rule: _Rule | None, limits: Any) -> _Rule | None:
 
     def within(value: Any) -> Any:
         if not holds(value := accept(value)):
-            raise _Refused(ValueError(f" is {value}, but {words}."))
+            shown = f"is {value!r}" if isinstance(value, int | float | str) else f"has shape {np.shape(value)}"
+            raise _Refused(ValueError(f" {shown}, but {words}."))
         return value
 
     return rule._replace(accept=within)
+
+
+def _is_finite(array: npt.ArrayLike, num_axes: int) -> bool:
+    values = np.asarray(array)
+    return values.ndim == num_axes and values.size > 0 and bool(np.isfinite(values).all())
 
 
 def _parts(annotation: Any) -> tuple[Any, ...]:
@@ -223,11 +248,8 @@ def _nothing(value: Any) -> None:
 def _array(value: Any, kinds: str) -> Any:
     if value is None or isinstance(value, bool | complex | str | bytes):
         raise TypeError
-    array = np.asarray(value)
-    if array.dtype.kind not in kinds:
+    if np.asarray(value).dtype.kind not in kinds:
         raise TypeError
-    if array.dtype.kind == "f" and np.isnan(array).any():
-        raise _Refused(ValueError(" holds nan, but every entry must be a number."))
     return value
 
 
@@ -307,7 +329,7 @@ def _callable(value: Any) -> Any:
 
 
 def _has_members(kind: type, value: Any) -> Any:
-    if not all(hasattr(value, member) for member in get_protocol_members(kind)):
+    if isinstance(value, bool) or not all(hasattr(value, member) for member in get_protocol_members(kind)):
         raise TypeError
     return value
 

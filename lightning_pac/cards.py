@@ -8,9 +8,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lightning_pac._validation import Probability, validated
+
 __all__ = ["Estimate", "Guarantee", "PrivacyCard", "at_most"]
 
 
+@validated
 @dataclass(frozen=True)
 class Guarantee:
     """A proven bound.
@@ -28,6 +31,7 @@ class Guarantee:
     meaning: str
 
 
+@validated
 @dataclass(frozen=True)
 class Estimate:
     """A measured figure, which can contradict a guarantee and never prove one.
@@ -51,6 +55,7 @@ class Estimate:
     confidence: float | None = None
 
 
+@validated
 @dataclass(frozen=True)
 class PrivacyCard:
     """The promises made about a released model, answer or statistic.
@@ -206,7 +211,8 @@ def _bullets(lines: Any) -> str:
     return "\n".join(f"- {line}" for line in lines)
 
 
-def at_most(probability: float) -> str:
+@validated
+def at_most(probability: Probability) -> str:
     """A bound in percent, rounded up to a hundredth: what is promised must not be less than what was proven.
 
     Example:

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from lightning_pac import accountants as acc, scenarios as sce
-from lightning_pac.mechanisms import Certificate
+from lightning_pac import accountants as acc, mechanisms as mec, scenarios as sce
+from lightning_pac.cards import Estimate, Guarantee
+from lightning_pac.randomness import SecureGenerator
 
 Recipes = dict[str, dict[str, Any]]
 
@@ -17,9 +18,23 @@ Recipes = dict[str, dict[str, Any]]
 NOT_CALLED = {
     "accountants": "Notion PrivacyCurve PrivacyEvent Promise ProvenInformation ReferenceDistribution StepFigures "
     "event_from_dict",
+    "audits": "AttackResult AttributeAttackResult DecoderLeakage MeanComparison MembershipAudit RecoveryAudit",
     "information": "Array check_budget check_total_budget",
+    "mechanisms": "Baseline BatchRelease CanonicalForm Composed FilteredLabels FittedEstimator "
+    "GaussianNoise LatticeNoise NoiseRule OutputLaw PrivatizedOutput Release ReleasedMechanism",
+    # Every release calls these.
+    "randomness": "release_grid round_to_grid round_up",
     "scenarios": "Adjacency Sampling SecretIndex SecretSpace register_sampling sampling_from_dict",
 }
+
+# Arguments that may be anything.
+ANYTHING = {"privatize": ["public"]}
+
+# Arguments without a default that may be None.
+OPTIONAL = {
+    "AdaptiveComposition": ["secret"], "FixedForest": ["step"], "SlicedWassersteinMechanism": ["query"],
+    "baselines": ["query"],
+}  # fmt: skip
 
 WORLDS = sce.TwoWorldScenario(2, num_records=100, adjacency="zero_out")
 POISSON = sce.Poisson(0.1)
@@ -84,7 +99,7 @@ def of_information(folder: Path) -> Recipes:
 def of_accountants(folder: Path) -> Recipes:
     account = acc.SRPPAccountant(WORLDS, POISSON)
     run, event = acc.SRPPRun(account, 1.0, 5), acc.GaussianRelease(0.5)
-    promise, proof, counts = acc.EpsilonDelta(1.0, 1e-5), Certificate(0.5, 1.0, "by hand"), [0.25, 0.5, 0.25]
+    promise, proof, counts = acc.EpsilonDelta(1.0, 1e-5), mec.Certificate(0.5, 1.0, "by hand"), [0.25, 0.5, 0.25]
     return {
         "ComposedRuns": {"runs": (run,)},
         "EpsilonDelta": {"epsilon": 1.0, "delta": 1e-5},
@@ -142,4 +157,141 @@ def of_accountants(folder: Path) -> Recipes:
         "shift_hockey_stick": {"probabilities": counts, "epsilon": [0.5], "shift": 1},
         "subset_recovery_prior": {"memberships": np.eye(3, 2), "num_correct": 1, "weights": [0.5, 0.5]},
         "world_success_bound": {"orders": [2.0], "epsilons": [0.1], "prior": 0.5, "order_index": 0},
+    }  # fmt: skip
+
+
+def of_mechanisms(folder: Path) -> Recipes:
+    halves = sce.BalancedSubsets(8, num_subsets=4)
+    secret, other, third = (halves.draw_secret(folder / f"{name}.key") for name in "abc")
+    outputs, law, row = np.array([[0.0], [1.0], [2.0], [5.0]]), np.full(4, 0.25), np.ones(3)
+    noise, generator = mec.MixtureNoise.gaussian(np.eye(1)), SecureGenerator()
+    released = mec.certify_mechanism(noise, mec.FiniteOutputs(outputs), 0.5, secret="a row")
+    mec.privatize(lambda rows: np.zeros(1), other, 0.1, ledger=folder / "released.db", workers=1, progress=False)
+    released.save(folder / "released.npz")
+    attribute, profile = sce.AttributeScenario.from_shifts({0: [0.0], 1: [1.0]}), sce.SliceProfile.coordinate(1)
+    answers = mec.AdaptiveComposition(law, 1).release_batch([[0, 1, 1, 1]], 0.1)
+    draws = np.random.default_rng(0).normal(size=(40, 1))
+    sampling = {"confidence": 0.9, "num_draws": 64, "generator": generator}
+    sliced = {"epsilon": 1.0, "renyi_order": 4.0, "notion": "joint"}
+    moments = {"mean": np.zeros(1), "covariance": np.eye(1)}
+    return {
+        "AdaptiveComposition": {
+            "prior": law, "secret": 1, "rule": "logdet", "total_budget": 1.0, "generator": generator,
+        },
+        "AlignBasis": {"public": np.eye(2)},
+        "AlignClusters": {"public": np.eye(2)},
+        "BoundedOutputs": {"centre": np.zeros(1), "radius": 1.0},
+        "Certificate": {
+            "mutual_information": 0.5, "confidence": 1.0, "method": "by hand", "estimate": 0.4, "about": "the secret",
+        },
+        "FiniteOutputs": {"outputs": outputs, "weights": law},
+        "FixSigns": {"public": np.eye(2)},
+        "FixedForest": {
+            "feature_orders": [[0, 1, 0]], "num_classes": 2, "step": 0.01, "neighbor_weight": 0.0,
+            "threshold_penalty": 0.0, "leaf_weight": 2.0,
+        },
+        "FixedForest.random": {"num_features": 2, "num_trees": 1, "depth": 2, "num_classes": 2, "seed": 0},
+        "JointRelease": {"mechanisms": [released]},
+        "KnownMoments": {**moments, "sampler": lambda n: np.zeros((n, 1))},
+        "MixtureNoise": {"weights": np.ones(1), "means": np.zeros((1, 1)), "loadings": np.ones((1, 1, 1))},
+        "MixtureNoise.gaussian": {"covariance": np.eye(1)},
+        "PACResponder": {
+            "model": np.asarray, "secret": secret, "budget_per_response": 0.01, "ledger": folder / "responses.db",
+            "budget": 1.0, "rule": "logdet", "account": "responses",
+        },
+        "PositiveNoise": {},
+        "PositiveNoise.for_dp": {
+            "epsilon": 1.0, "delta": 1e-3, "compositions": 1, "max_value": 40, "second_moment": None, "sensitivity": 1,
+            "accounting": "exact",
+        },
+        "PositiveNoise.for_maximal_leakage": {
+            "states": [0, 1], "prior": [0.5, 0.5], "cost": [[0.0, 1.0], [0.0, 1.0]], "leakage": 0.5,
+        },
+        "PositiveNoise.for_pac": {"output_variance": 1.0, "max_value": 10.0, "second_moment": 9.0},
+        "ReleasedMechanism.load": {"path": folder / "released.npz"},
+        "SlicedWassersteinMechanism": {
+            "scenario": attribute, "query": np.asarray, "profile": profile, **sliced, "covariance": "isotropic",
+            "joint": "max", "ledger": folder / "sliced.db", "generator": generator,
+        },
+        "SortRows": {"public": np.eye(2)},
+        "StreamingCoordinateNoise": {"tolerance": 1e-6, "check_every": 10, "basis": np.eye(2)},
+        "baselines": {"scenario": attribute, "query": np.asarray, "epsilon": 1.0, "renyi_order": 4.0},
+        "bayes_filter": {"answers": answers, "alpha": 0.05},
+        "bounded_output_information": {"radius": 1.0, "noise": noise},
+        "calibrate_gaussian": {
+            "outputs": outputs, "budget": 0.5, "weights": law, "rule": "coordinate", "basis": np.eye(1), **sampling,
+        },
+        "calibrate_lattice": {"outputs": [0, 1], "budget": 0.5, "weights": [0.5, 0.5]},
+        "certified_correction": {
+            "critic": lambda x: np.zeros(len(x)), "releases": draws, **moments, "bound": 1.0, "confidence": 0.9,
+            "generator": generator,
+        },
+        "certify_finite_secret": {"whitened": outputs, "weights": law, **sampling, "device": "cpu"},
+        "certify_mechanism": {
+            "noise": noise, "law": mec.FiniteOutputs(outputs), "budget": 0.5, "secret": "a row",
+            "loss": lambda x: np.zeros(len(x)), **sampling,
+        },
+        "certify_noise": {"outputs": outputs, "noise": noise, "weights": law, **sampling, "device": "cpu"},
+        "compose_releases": {"mechanisms": [released], "counts": [1]},
+        "confidence_auto_pac": {
+            "outputs": outputs, "budget": 0.5, "confidence_budget": 0.1, "radius": 5.0, "security": 0.1,
+        },
+        "coupled_differences": {"outputs": outputs, "memberships": halves.membership_table()},
+        "density_critic": {"releases": draws, **moments, "bound": 1.0},
+        "donsker_varadhan_correction": {
+            "release_scores": np.zeros(9), "gaussian_scores": np.zeros(9), "bound": 1.0, "confidence": 0.9,
+        },
+        "hypothesis_filter": {"answers": answers, "alpha": 0.05, "paper_level": False},
+        "individual_noise": {"outputs": outputs, "memberships": halves.membership_table(), "budget": 0.5},
+        "isotropic_covariance": {"sensitivities": np.ones((1, 1)), "profile": profile, **sliced, "joint": "max"},
+        "linear_variances": {"eigenvalues": row, "budget": 0.5},
+        "logdet_bound": {"eigenvalues": row, "variances": row},
+        "logdet_information": {"covariance": np.eye(1), "noise": noise},
+        "logdet_variances": {"eigenvalues": row, "budget": 0.5},
+        "optimized_covariance": {
+            "sensitivities": np.ones((1, 1)), "profile": profile, **sliced, "joint": "max", "floor": 0.05,
+        },
+        "privatize": {
+            "box": lambda rows: np.zeros((2, 2)), "secret_space": third, "budget": 0.1, "rule": "logdet",
+            "ledger": folder / "privatize.db", "data": np.ones((8, 1)), "public": np.ones((8, 1)),
+            "canonicalize": [mec.SortRows()], "workers": 1, "cache": folder / "cache", "fingerprint": "box",
+            "account": "runs", "confidence": 0.9, "progress": False, "generator": generator,
+        },
+        "released_values": {"secret": other, "ledger": folder / "released.db", "account": "privatize"},
+        "slice_sensitivities": {"scenario": attribute, "outputs": attribute.outputs(None), "profile": profile},
+        "sliced_cost": {
+            "sensitivities": np.ones((1, 1)), "profile": profile, "covariance": np.eye(1), "renyi_order": 4.0,
+            "notion": "joint", "joint": "max",
+        },
+        "sliced_wasserstein_correction": {"releases": draws, **moments, "num_slices": 8, "generator": generator},
+        "transport_critic": {"releases": draws, **moments, "bound": 1.0},
+        "unsliced_cost": {"differences": [np.ones((1, 1))], "covariance": np.eye(1), "renyi_order": 4.0},
+        "wasserstein": {"first": row, "second": row, "p": 1.0},
+        "wasserstein_infinity": {"first": row, "second": row},
+    }  # fmt: skip
+
+
+def of_randomness(folder: Path) -> Recipes:
+    return {
+        "SecureGenerator": {"seed": 1},
+        "SecureGenerator.from_key": {"key": bytes(32)},
+        "finite_precision": {"num_draws": 4.0},
+        "missing_tail": {"num_draws": 4.0},
+        "secure_generator": {},
+        "seed_globally_in_secret": {},
+    }
+
+
+def of_cards(folder: Path) -> Recipes:
+    return {
+        "Estimate": {
+            "name": "epsilon", "value": 1.0, "unit": "nats", "meaning": "a guess", "method": "by hand",
+            "interval": (0.5, 1.5), "confidence": 0.9,
+        },
+        "Guarantee": {"name": "epsilon", "value": 1.0, "unit": "nats", "meaning": "a bound"},
+        "PrivacyCard": {
+            "title": "Title", "secret": "a label", "guarantees": (Guarantee("epsilon", 1.0, "nats", "a bound"),),
+            "conditions": ("none",), "estimates": (Estimate("epsilon", 1.0, "nats", "a guess"),), "details": {"a": 1},
+        },
+        "at_most": {"probability": 0.5},
     }  # fmt: skip

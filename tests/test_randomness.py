@@ -289,7 +289,7 @@ def test_noise_takes_at_most_twice_the_time_of_normal() -> None:
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
-        (lambda g: SecureGenerator("7"), "seed must be an integer"),
+        (lambda g: SecureGenerator("7"), "seed is .7., but must be an integer"),
         (lambda g: g.bytes(-1), "count must not be negative"),
         (lambda g: g.integers(0), "high must be from 1"),
         (lambda g: g.choice([0.5, 0.4]), "sum 1"),

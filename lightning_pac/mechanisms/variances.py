@@ -3,8 +3,8 @@
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from lightning_pac._validation import Numbers, validated
 from lightning_pac.information import Array
 
 __all__ = ["linear_variances", "logdet_bound", "logdet_variances"]
@@ -14,7 +14,8 @@ CompositionRule = Literal["logdet", "linear"]
 _MAX_STEPS = 200
 
 
-def logdet_bound(eigenvalues: npt.ArrayLike, variances: npt.ArrayLike) -> Array:
+@validated
+def logdet_bound(eigenvalues: Numbers, variances: Numbers) -> Array:
     r"""Mutual information bound $\frac12 \sum_i \ln(1 + \lambda_i / e_i)$ in nats; a direction without signal adds 0.
 
     Args:
@@ -23,13 +24,17 @@ def logdet_bound(eigenvalues: npt.ArrayLike, variances: npt.ArrayLike) -> Array:
 
     Source: *PAC-Private Algorithms*, equation 4; *Residual-PAC*, Theorem 1.
     """
-    signal, noise = np.broadcast_arrays(np.asarray(eigenvalues, np.float64), np.asarray(variances, np.float64))
+    try:
+        signal, noise = np.broadcast_arrays(np.asarray(eigenvalues, np.float64), np.asarray(variances, np.float64))
+    except ValueError as error:
+        raise ValueError(f"eigenvalues and variances must fit: {error}") from None
     with np.errstate(divide="ignore"):
         ratio = np.divide(signal, noise, out=np.zeros(signal.shape), where=signal > 0)
     return np.asarray(0.5 * np.log1p(ratio).sum(axis=-1))
 
 
-def linear_variances(eigenvalues: npt.ArrayLike, budget: npt.ArrayLike) -> Array:
+@validated
+def linear_variances(eigenvalues: Numbers, budget: Numbers) -> Array:
     r"""The linear rule $e_i = \sqrt{\lambda_i} \sum_j \sqrt{\lambda_j} / (2b)$, optimal for the bound $\ln(1+x) \le x$.
 
     Args:
@@ -42,11 +47,11 @@ def linear_variances(eigenvalues: npt.ArrayLike, budget: npt.ArrayLike) -> Array
         >>> linear_variances([0.25], 0.5)
         array([0.25])
     """
-    roots = np.sqrt(np.asarray(eigenvalues, np.float64))
-    return np.asarray(roots * roots.sum(axis=-1, keepdims=True) / (2 * np.asarray(budget, np.float64)[..., None]))
+    return share_linearly(np.atleast_1d(np.asarray(eigenvalues, np.float64)), np.asarray(budget, np.float64))
 
 
-def logdet_variances(eigenvalues: npt.ArrayLike, budget: npt.ArrayLike) -> Array:
+@validated
+def logdet_variances(eigenvalues: Numbers, budget: Numbers) -> Array:
     r"""The least total noise variance with $\frac12 \sum_i \ln(1 + \lambda_i / e_i) = b$.
 
     In terms of $s = \sqrt{2/\nu}$ the optimum $e_i = \nu\lambda_i / (\lambda_i + \sqrt{\lambda_i^2 + 2\nu\lambda_i})$
@@ -64,8 +69,18 @@ def logdet_variances(eigenvalues: npt.ArrayLike, budget: npt.ArrayLike) -> Array
         >>> logdet_variances([0.25], 0.5).round(4)
         array([0.1455])
     """
-    signal = np.asarray(eigenvalues, np.float64)
-    target = np.broadcast_to(np.asarray(budget, np.float64), signal.shape[:-1])[..., None]
+    return share_optimally(np.atleast_1d(np.asarray(eigenvalues, np.float64)), np.asarray(budget, np.float64))
+
+
+def share_linearly(signal: Array, budget: Array) -> Array:
+    """`linear_variances` for the responder, which asks for every answer."""
+    roots = np.sqrt(signal)
+    return np.asarray(roots * roots.sum(axis=-1, keepdims=True) / (2 * budget[..., None]))
+
+
+def share_optimally(signal: Array, budget: Array) -> Array:
+    """`logdet_variances` for the responder, which asks for every answer."""
+    target = np.broadcast_to(budget, signal.shape[:-1])[..., None]
     halves = np.sqrt(signal) / 2
     total = halves.sum(axis=-1, keepdims=True)
     scale = np.divide(target, total, out=np.zeros(total.shape), where=total > 0)

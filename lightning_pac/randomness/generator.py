@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 
+from lightning_pac._validation import validated
 from lightning_pac.randomness.grid import release_grid
 from lightning_pac.randomness.normal import fill_array, fill_normal_, release_
 
@@ -31,6 +32,7 @@ _ZEROS = bytes(1 << 18)
 _forks = 0
 
 
+@validated
 class SecureGenerator:
     """Cryptographically secure uniforms, normals and draws.
 
@@ -52,8 +54,6 @@ class SecureGenerator:
     """
 
     def __init__(self, seed: int | None = None) -> None:
-        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
-            raise TypeError(f"seed must be an integer or None, got {seed!r}; None keys from the operating system.")
         self._seed = seed
         self._shared = None if seed is None else b"lightning-pac %d" % seed
         self._rekey()
@@ -61,7 +61,7 @@ class SecureGenerator:
             warnings.warn(
                 f"Noise and draws seeded with {seed} can be reproduced by anyone and protect nothing: for tests only.",
                 UserWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
 
     @classmethod
@@ -80,7 +80,7 @@ class SecureGenerator:
             True
         """
         if len(key) < 32:
-            raise ValueError(f"The key has {len(key)} bytes, but must have at least 32: draw it with os.urandom(32).")
+            raise ValueError(f"key has {len(key)} bytes, but must have at least 32: draw it with os.urandom(32).")
         generator = cls()
         generator._shared = b"lightning-pac key " + key
         generator._rekey()

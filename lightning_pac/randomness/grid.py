@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from lightning_pac._validation import validated
+
 if TYPE_CHECKING:
     import torch
 
@@ -76,6 +78,7 @@ def check_step(step: float) -> None:
         raise ValueError(f"step must be a power of two, got {step!r}; take release_grid(sigma).")
 
 
+@validated
 def finite_precision(num_draws: float) -> float:
     r"""Nats, to be added to every epsilon, by which normal values from finite bits in float64 differ from the Gaussian.
 
@@ -102,6 +105,7 @@ def finite_precision(num_draws: float) -> float:
     return math.sqrt(num_draws) * 2.0**-31 + 2.0**-20 if num_draws else 0.0
 
 
+@validated
 def missing_tail(num_draws: float) -> float:
     r"""Probability, to be added to delta, of what finite random bits do not reach and `finite_precision` leaves out.
 

@@ -92,5 +92,5 @@ def test_generators_of_one_key_draw_the_same_and_of_two_keys_do_not():
     assert not first.seeded
     assert first.uniform(5).tolist() == second.uniform(5).tolist() != other.uniform(5).tolist()
     assert torch.equal(*(generator.fill_normal_(torch.empty(9)) for generator in (first, second)))
-    with pytest.raises(ValueError, match="The key has 4 bytes, but must have at least 32"):
+    with pytest.raises(ValueError, match="key has 4 bytes, but must have at least 32"):
         SecureGenerator.from_key(b"1234")

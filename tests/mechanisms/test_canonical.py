@@ -110,7 +110,7 @@ def test_outputs_that_do_not_fit_the_reference(form, output, message):
 
 
 def test_references_must_be_numbers():
-    with pytest.raises(ValueError, match="the public reference must be a finite matrix"):
+    with pytest.raises(ValueError, match="public must be a finite matrix"):
         AlignClusters(public=[[np.nan]])
 
 
@@ -183,7 +183,7 @@ def test_all_subsets_give_vectors_of_one_length():
     ("options", "message"),
     [
         ({"feature_orders": [[0], [0, 1]]}, "same depth"),
-        ({"num_classes": 1}, "2 classes"),
+        ({"num_classes": 1}, "num_classes is 1, but must be at least 2"),
         ({"step": 0.9}, "0 < step <= 0.5"),
         ({"neighbor_weight": 1.5}, r"\[0, 1\]"),
     ],

@@ -242,7 +242,7 @@ def test_ten_thousand_secrets_in_ten_dimensions_within_thirty_seconds():
 
 @pytest.mark.parametrize("kwargs", [{"confidence": 1.0}, {"num_draws": 1}, {"weights": [0.3, 0.3]}])
 def test_bad_arguments_are_refused(kwargs):
-    with pytest.raises(ValueError, match=r"confidence|sum 1"):
+    with pytest.raises(ValueError, match=next(iter(kwargs))):
         certify_finite_secret([[0.0], [1.0]], **kwargs)
-    with pytest.raises(ValueError, match="finite array"):
+    with pytest.raises(ValueError, match="a finite, non-empty array"):
         certify_finite_secret([[math.inf], [1.0]])

@@ -365,7 +365,7 @@ def test_bad_arguments_are_refused():
         AdaptiveComposition(uniform(4), None).release([0, 1, 1, 1], 0.1)
     with pytest.raises(ValueError, match="sum 1"):
         AdaptiveComposition([0.5, 0.6], 0)
-    with pytest.raises(ValueError, match="rule must be"):
+    with pytest.raises(ValueError, match="rule is 'exact', but must be"):
         AdaptiveComposition(uniform(4), 0, rule="exact")
     with pytest.raises(ValueError, match="positive and finite"):
         AdaptiveComposition(uniform(4), 0, total_budget=0)

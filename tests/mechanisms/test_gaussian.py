@@ -248,7 +248,7 @@ def test_estimated_noise_cannot_be_released():
         (np.zeros((3, 0)), 0.1, "no coordinates"),
         ([[0.0], [math.nan]], 0.1, "Output 1 is not finite"),
         ([[0.0], [1.0]], 0.0, "positive and finite"),
-        ([[0.0], [1.0]], math.nan, "positive and finite"),
+        ([[0.0], [1.0]], math.nan, "budget is nan"),
         ([[0.0], [1.0]], 0.7, "releasing the output exactly is within it"),
     ],
 )
@@ -259,7 +259,7 @@ def test_bad_arguments_are_refused(outputs, budget, message):
 
 
 def test_more_bad_arguments_are_refused():
-    with pytest.raises(ValueError, match="rule must be"):
+    with pytest.raises(ValueError, match="rule is 'best', but must be"):
         calibrate_gaussian([[0.0], [1.0]], 0.1, rule="best")
     with pytest.raises(ValueError, match="sum 1"):
         calibrate_gaussian([[0.0], [1.0]], 0.1, weights=[0.5, 0.6])

@@ -142,8 +142,8 @@ def test_draws_follow_the_density_and_the_power():
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ((np.ones(1), np.zeros((1, 0)), np.zeros((1, 0, 0))), "coordinates"),
-        ((np.ones(1), np.zeros((1, 2)), np.full((1, 2, 2), np.nan)), "not finite"),
+        ((np.ones(1), np.zeros((1, 0)), np.zeros((1, 0, 0))), "means has shape"),
+        ((np.ones(1), np.zeros((1, 2)), np.full((1, 2, 2), np.nan)), "must be finite"),
         ((np.ones(1), np.zeros((1, 2)), np.zeros((1, 2, 2))), "full rank"),
         ((np.full(2, 0.7), np.zeros((2, 1)), np.ones((2, 1, 1))), "sum 1"),
         ((np.ones(1), np.zeros((1, 2)), np.ones((1, 3, 3))), "one mixture"),

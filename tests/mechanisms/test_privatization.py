@@ -134,7 +134,7 @@ def test_a_second_release_needs_a_kept_secret(tmp_path):
         run(ledger=tmp_path / "study.db")
     with pytest.raises(LedgerMismatchError, match="already answers about this table"):
         run(ledger=tmp_path / "study.db", account="other")
-    with pytest.raises(ValueError, match="give a ledger that remembers"):
+    with pytest.raises(ValueError, match="give one that remembers"):
         run(space=HALVES.draw_secret(tmp_path / "secret.key"))
 
 
@@ -317,16 +317,16 @@ def test_the_public_input_decides_whether_the_box_is_deterministic():
 
 @pytest.mark.parametrize("budget", [0.0, -1.0, math.nan, math.inf])
 def test_bad_budgets(budget):
-    with pytest.raises(ValueError, match="positive and finite"):
+    with pytest.raises(ValueError, match=r"^budget(_per_response)? is "):
         run(budget=budget)
 
 
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"rule": "log-det"}, ValueError, "rule must be one of 'linear', 'logdet'"),
-        ({"confidence": 1.5, "rule": "exact"}, ValueError, "confidence must be between 0 and 1, got 1.5"),
-        ({"budget": "0.25"}, TypeError, "budget must be a number of nats, got '0.25'"),
+        ({"rule": "log-det"}, ValueError, "rule is 'log-det', but must be linear, logdet"),
+        ({"confidence": 1.5, "rule": "exact"}, ValueError, "confidence is 1.5, but must lie strictly between 0 and 1"),
+        ({"budget": "0.25"}, TypeError, "budget is '0.25', but must be a real number"),
     ],
 )
 def test_what_is_asked_for_is_checked_before_the_box_is_run(options, error, message):
@@ -350,7 +350,7 @@ def test_bad_spaces():
         run(space=SubsetTable(np.ones((60, 1), dtype=bool)))
     with pytest.raises(ValueError, match="drawn with replacement"):
         SubsetTable(np.ones((60, 2), dtype=bool))
-    with pytest.raises(ValueError, match="The data have 60 records and the secret space 50"):
+    with pytest.raises(ValueError, match="data has 60 records and the space 50"):
         run(space=ComplementaryHalves(50, 4))
     with pytest.raises(TypeError, match="must be a SecretSpace or a SecretIndex"):
         run(space=RECORDS)
@@ -375,7 +375,7 @@ def test_the_exact_rule_needs_less_noise_and_is_for_one_release(tmp_path):
 def test_workers_and_caches_that_cannot_work(tmp_path):
     with pytest.raises(RuntimeError, match="top level of a module, or run it in this process by workers=1"):
         run(lambda rows: rows.mean(axis=0), workers=2)
-    with pytest.raises(ValueError, match="workers = 0"):
+    with pytest.raises(ValueError, match="workers is 0, but must be at least 1"):
         run(workers=0)
     with pytest.raises(ValueError, match="fingerprint is None"):
         run(cache=tmp_path)

@@ -72,7 +72,9 @@ def test_nothing_but_a_certificate_makes_a_release():
         with pytest.raises(PrivacyViolationError, match="on the strength of a Certificate"):
             ReleasedMechanism(MixtureNoise.gaussian(np.eye(2)), proof, law, SECRET)
     assert not hasattr(MixtureNoise.gaussian(np.eye(2)), "release")
-    with pytest.raises(PrivacyViolationError, match="Only certified mechanisms compose, got MixtureNoise"):
+    with pytest.raises(
+        TypeError, match=r"mechanisms\[1\] is an object of type MixtureNoise, but must be a ReleasedMechanism"
+    ):
         compose_releases([certified(), MixtureNoise.gaussian(np.eye(2))])
 
 
@@ -242,7 +244,7 @@ def test_the_card_says_what_is_secret_and_on_what_it_rests():
 
 @pytest.mark.parametrize("budget", [0.0, -1.0, math.nan, math.inf])
 def test_budgets_must_be_positive(budget):
-    with pytest.raises(ValueError, match="positive and finite"):
+    with pytest.raises(ValueError, match=r"^budget(_per_response)? is "):
         certified(budget=budget)
 
 

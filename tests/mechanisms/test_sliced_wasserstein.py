@@ -196,7 +196,7 @@ TABLE = {"x": np.arange(8.0).reshape(4, 2), "s": ["a", "a", "b", "b"]}
         (lambda: AttributeScenario.from_gaussians({"a": [0.0], "b": [1.0]}, {"a": [[1.0]]}), "the same values"),
         (lambda: AttributeScenario.from_gaussians({"a": [0.0], "b": [1.0]}, np.eye(2)), "its mean has dimension 1"),
         (lambda: AttributeScenario({"a": [[0.0]]}), "at least two"),
-        (lambda: AttributeScenario.from_samplers({"a": None, "b": None}, 1), "at least two samples"),
+        (lambda: AttributeScenario.from_samplers({"a": np.zeros, "b": np.zeros}, 1), "at least two samples"),
         (lambda: SliceProfile(np.array([[1.0, 1.0]])), "has norm 1.41421"),
         (lambda: SliceProfile(np.eye(2), np.array([0.5, 0.6])), "weights sum to 1.1"),
         (lambda: build(lambda rows: rows["x"] * np.nan), "NaN or infinity"),
@@ -209,7 +209,7 @@ TABLE = {"x": np.arange(8.0).reshape(4, 2), "s": ["a", "a", "b", "b"]}
         (lambda: build().release({"x": np.zeros(3)}), "has shape \\(3,\\)"),
         (
             lambda: isotropic_covariance(np.array([[np.inf]]), SliceProfile.coordinate(1), 1.0, 4.0, "ave"),
-            "sensitivity is infinite",
+            "sensitivities has shape .*, but must be a finite",
         ),
     ],
 )

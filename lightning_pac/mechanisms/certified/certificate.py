@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+from lightning_pac._validation import Confidence, Device, Draws, Exponent, MatrixLike, VectorLike, validated
 from lightning_pac.information import Array
 from lightning_pac.mechanisms.certified.clusters import Cluster, cluster_outputs, clusters_entropy, covariance_of
 from lightning_pac.mechanisms.certified.divergence_sample import DivergenceSample
@@ -32,6 +33,7 @@ _APART = 80.0
 _LARGEST_ENERGY = 2.0**10
 
 
+@validated
 @dataclasses.dataclass(frozen=True)
 class Certificate:
     """A proven upper bound on the mutual information between a release and what it is about.
@@ -51,13 +53,14 @@ class Certificate:
     about: str = ABOUT_THE_SECRET
 
 
+@validated
 def certify_finite_secret(
-    whitened: npt.ArrayLike,
+    whitened: MatrixLike,
     weights: npt.ArrayLike | None = None,
-    confidence: float = 0.99,
-    num_draws: int = 2**17,
+    confidence: Confidence = 0.99,
+    num_draws: Draws = 2**17,
     generator: SecureGenerator | None = None,
-    device: str | None = None,
+    device: Device | None = None,
 ) -> Certificate:
     r"""Bound the mutual information of a finite secret and its output plus standard normal noise.
 
@@ -93,10 +96,6 @@ def certify_finite_secret(
         (0.3368, 1.0)
     """
     outputs = np.asarray(whitened, dtype=np.float64)
-    if outputs.ndim != 2 or len(outputs) == 0 or not np.isfinite(outputs).all():
-        raise ValueError(f"whitened must be a finite array of shape (m, r), got shape {outputs.shape}.")
-    if not 0 < confidence < 1 or num_draws < 2:
-        raise ValueError(f"Need 0 < confidence < 1 and at least two draws, got {confidence} and {num_draws}.")
     points, mass = merge_equal(outputs, check_weights(weights, len(outputs)))
     return certify_clusters(cluster_outputs(points, mass, np.asarray), confidence, num_draws, generator, device)
 
@@ -170,8 +169,9 @@ def two_point_information(distance: float, probability: float) -> float:
     return information
 
 
+@validated
 def donsker_varadhan_correction(
-    release_scores: npt.ArrayLike, gaussian_scores: npt.ArrayLike, bound: float, confidence: float = 0.99
+    release_scores: VectorLike, gaussian_scores: VectorLike, bound: Exponent, confidence: Confidence = 0.99
 ) -> float:
     r"""Certified lower bound on the divergence of a release from the Gaussian with its moments.
 
@@ -204,11 +204,12 @@ def donsker_varadhan_correction(
     first = np.asarray(release_scores, dtype=np.float64)
     second = np.asarray(gaussian_scores, dtype=np.float64)
     if first.ndim != 1 or second.ndim != 1 or min(len(first), len(second)) < 2:
-        raise ValueError(f"Scores must be two rows of at least two numbers, got {first.shape} and {second.shape}.")
-    if not 0 < confidence < 1 or not 0 < bound < math.inf:
-        raise ValueError(f"Need 0 < confidence < 1 and a positive bound, got {confidence} and {bound}.")
+        raise ValueError(
+            f"release_scores has shape {first.shape} and gaussian_scores {second.shape}, but both must be rows of at "
+            "least two numbers."
+        )
     if not max(np.abs(first).max(), np.abs(second).max()) <= bound:
-        raise ValueError(f"The critic passes its bound of {bound}: clip its output to [-{bound}, {bound}].")
+        raise ValueError(f"bound is {bound}, and the critic passes it: clip its output to [-{bound}, {bound}].")
     failure = (1 - confidence) / 2
     exponentials = np.exp(second)
     margin = empirical_bernstein_margin(float(first.var(ddof=1)), len(first), 2 * bound, failure)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.linalg import block_diag
 
+from lightning_pac._validation import validated
 from lightning_pac.accountants.bounds import membership_success_bound
 from lightning_pac.cards import Estimate, Guarantee, PrivacyCard, at_most
 from lightning_pac.information import Array, entropy
@@ -23,6 +24,7 @@ __all__ = ["JointRelease"]
 _LARGEST_MIXTURE = 1024
 
 
+@validated
 @dataclasses.dataclass(frozen=True, eq=False)
 class JointRelease:
     r"""One release of each of several certified mechanisms about one secret of finitely many values.
@@ -57,11 +59,9 @@ class JointRelease:
     mechanisms: Sequence[ReleasedMechanism]
 
     def __post_init__(self) -> None:
-        if isinstance(self.mechanisms, ReleasedMechanism):
-            raise TypeError("A joint release takes a list of mechanisms, got a single one: put it into a list.")
         listed = tuple(self.mechanisms)
         if not listed:
-            raise ValueError("A joint release needs at least one certified mechanism.")
+            raise ValueError("mechanisms is empty, but a joint release needs at least one certified mechanism.")
         compose_releases(listed)
         first = listed[0].law
         for mechanism in listed:

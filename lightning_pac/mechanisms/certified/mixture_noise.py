@@ -9,6 +9,7 @@ from scipy.linalg import solve_triangular
 from scipy.linalg.lapack import dtrcon
 from scipy.special import logsumexp
 
+from lightning_pac._validation import MatrixLike, validated
 from lightning_pac.information import Array
 from lightning_pac.randomness import SecureGenerator, secure_generator
 
@@ -17,6 +18,7 @@ __all__ = ["MixtureNoise"]
 LARGEST_DIMENSION = 4096
 
 
+@validated
 @dataclasses.dataclass(frozen=True, eq=False)
 class MixtureNoise:
     r"""Noise B with density $\sum_k w_k \mathcal{N}(\mu_k, L_k L_k^T)$; one component is ordinary Gaussian noise.
@@ -39,23 +41,25 @@ class MixtureNoise:
     loadings: Array
 
     def __post_init__(self) -> None:
-        size, dimension = self.means.shape
+        size, dimension = self.means.shape if self.means.ndim == 2 else (0, 0)
         if dimension == 0 or dimension > LARGEST_DIMENSION:
-            raise ValueError(f"Noise needs 1 to {LARGEST_DIMENSION} coordinates, got {dimension}: release fewer.")
+            raise ValueError(
+                f"means has shape {self.means.shape}, but must be (K, d), d at most {LARGEST_DIMENSION}: release fewer."
+            )
         if self.weights.shape != (size,) or self.loadings.shape != (size, dimension, dimension):
             raise ValueError(
-                f"Weights {self.weights.shape}, means {self.means.shape} and loadings {self.loadings.shape} do not "
+                f"weights {self.weights.shape}, means {self.means.shape} and loadings {self.loadings.shape} do not "
                 "describe one mixture: they must be (K,), (K, d) and (K, d, d)."
             )
         if not all(np.isfinite(part).all() for part in (self.weights, self.means, self.loadings)):
-            raise ValueError("The noise has values that are not finite: its training diverged.")
+            raise ValueError("weights, means and loadings must be finite: the training of the noise diverged.")
         if not (self.weights > 0).all() or not math.isclose(float(self.weights.sum()), 1.0, abs_tol=1e-6):
-            raise ValueError(f"The weights of noise components must be positive with sum 1, got {self.weights!r}.")
+            raise ValueError(f"weights must be positive with sum 1, got {self.weights!r}.")
         if not (np.diagonal(self.loadings, axis1=1, axis2=2) > 0).all():
-            raise ValueError("Every noise component must have full rank: give each loading a positive diagonal.")
+            raise ValueError("loadings must have positive diagonals: every noise component must have full rank.")
 
     @classmethod
-    def gaussian(cls, covariance: npt.ArrayLike) -> "MixtureNoise":
+    def gaussian(cls, covariance: MatrixLike) -> "MixtureNoise":
         """Gaussian noise with this covariance, shape (d, d)."""
         loading = np.linalg.cholesky(np.asarray(covariance, dtype=np.float64))
         return cls(np.ones(1), np.zeros((1, len(loading))), loading[None])

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import brentq
 
+from lightning_pac._validation import Confidence, Device, Draws, MatrixLike, Positive, validated
 from lightning_pac.information import Array
 from lightning_pac.mechanisms.certified.certificate import (
     Certificate,
@@ -33,14 +34,15 @@ _BISECTIONS = 10
 _LARGEST_ERROR = 2.0**-16
 
 
+@validated
 def certify_noise(
-    outputs: npt.ArrayLike,
+    outputs: MatrixLike,
     noise: MixtureNoise,
     weights: npt.ArrayLike | None = None,
-    confidence: float = 0.99,
-    num_draws: int = 2**15,
+    confidence: Confidence = 0.99,
+    num_draws: Draws = 2**15,
     generator: SecureGenerator | None = None,
-    device: str | None = None,
+    device: Device | None = None,
 ) -> Certificate:
     """Bound the mutual information of a finite secret and its output plus the given noise.
 
@@ -82,7 +84,8 @@ def certify_noise(
     return smallest_bound(bound, certain, clusters, confidence, estimate)
 
 
-def logdet_information(covariance: npt.ArrayLike, noise: MixtureNoise) -> float:
+@validated
+def logdet_information(covariance: MatrixLike, noise: MixtureNoise) -> float:
     r"""Log-det bound $\sum_k w_k \tfrac12 \ln\det(I + C \Sigma_k^{-1})$ of an output with exact covariance C.
 
     Who also learns which component the noise came from learns no less, and given the component the noise is Gaussian.
@@ -109,7 +112,8 @@ def logdet_information(covariance: npt.ArrayLike, noise: MixtureNoise) -> float:
     return bound
 
 
-def bounded_output_information(radius: float, noise: MixtureNoise) -> float:
+@validated
+def bounded_output_information(radius: Positive, noise: MixtureNoise) -> float:
     r"""Information that *any* output within a ball can pass on: the capacity $\max_{\mathrm{tr} C \le r^2}$ of log-det.
 
     The maximum fills water over the noise's variances. Nothing needs to be known about the secret's law.
@@ -124,6 +128,8 @@ def bounded_output_information(radius: float, noise: MixtureNoise) -> float:
         >>> round(bounded_output_information(1.0, MixtureNoise.gaussian([[1.0]])), 4)
         0.3466
     """
+    if radius > 1e100:
+        raise ValueError(f"radius is {radius}, but must be at most 1e100.")
     bound = 0.0
     for weight, loading in zip(noise.weights, noise.loadings, strict=True):
         variances = np.sort(np.linalg.svd(loading, compute_uv=False) ** 2)

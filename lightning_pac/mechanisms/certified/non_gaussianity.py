@@ -8,6 +8,16 @@ import numpy.typing as npt
 from scipy.ndimage import gaussian_filter1d
 from scipy.special import ndtri
 
+from lightning_pac._validation import (
+    Confidence,
+    Count,
+    Exponent,
+    Matrix,
+    MatrixLike,
+    Vector,
+    VectorLike,
+    validated,
+)
 from lightning_pac.cards import Estimate
 from lightning_pac.information import Array
 from lightning_pac.mechanisms.certified.certificate import donsker_varadhan_correction
@@ -21,11 +31,12 @@ _KNOTS = 257
 _BINS, _REACH, _FLOOR = 512, 6.0, 1e-4
 
 
+@validated
 def sliced_wasserstein_correction(
-    releases: npt.ArrayLike,
-    mean: npt.ArrayLike,
-    covariance: npt.ArrayLike,
-    num_slices: int = 256,
+    releases: MatrixLike,
+    mean: VectorLike,
+    covariance: MatrixLike,
+    num_slices: Count = 256,
     generator: SecureGenerator | None = None,
 ) -> Estimate:
     r"""Estimate of the divergence of a release from its Gaussian, from below: $\frac d2 \mathrm{SW}_2^2$, whitened.
@@ -64,7 +75,8 @@ def sliced_wasserstein_correction(
     )
 
 
-def transport_critic(releases: Array, mean: Array, covariance: Array, bound: float = 4.0) -> Critic:
+@validated
+def transport_critic(releases: Matrix, mean: Vector, covariance: Matrix, bound: Exponent = 4.0) -> Critic:
     r"""A critic made of the one-dimensional transport potentials along the principal axes of the release.
 
     Along each axis $\varphi'(z) = z - \Phi^{-1}(F(z))$, the displacement from the release's marginal to the standard
@@ -107,7 +119,8 @@ def transport_critic(releases: Array, mean: Array, covariance: Array, bound: flo
     return critic
 
 
-def density_critic(releases: Array, mean: Array, covariance: Array, bound: float = 4.0) -> Critic:
+@validated
+def density_critic(releases: Matrix, mean: Vector, covariance: Matrix, bound: Exponent = 4.0) -> Critic:
     r"""A critic made of the marginals' log-density ratios to the standard normal, along the release's principal axes.
 
     The best critic there is if the whitened release has independent coordinates. Densities are smoothed histograms.
@@ -140,13 +153,14 @@ def density_critic(releases: Array, mean: Array, covariance: Array, bound: float
     return critic
 
 
+@validated
 def certified_correction(
     critic: Critic,
-    releases: Array,
-    mean: Array,
-    covariance: Array,
-    bound: float,
-    confidence: float,
+    releases: Matrix,
+    mean: Vector,
+    covariance: Matrix,
+    bound: Exponent,
+    confidence: Confidence,
     generator: SecureGenerator,
 ) -> float:
     """Certified part of the log-det bound that non-Gaussianity takes away, for a critic fixed beforehand.
@@ -166,7 +180,9 @@ def certified_correction(
 
 
 def _whiten(values: Array, mean: Array, covariance: npt.ArrayLike) -> Array:
+    if (mean.shape, np.shape(covariance)) != (values.shape[1:], 2 * values.shape[1:]):
+        raise ValueError(f"releases has shape {values.shape}, mean {mean.shape} and covariance {np.shape(covariance)}.")
     eigenvalues, vectors = np.linalg.eigh(np.asarray(covariance, np.float64))
     if not eigenvalues[0] > 0 or not math.isfinite(float(eigenvalues[-1])):
-        raise ValueError("The covariance of the release must be positive definite: noise every direction.")
+        raise ValueError("covariance must be positive definite: noise every direction of the release.")
     return np.asarray((values - mean) @ vectors / np.sqrt(eigenvalues))

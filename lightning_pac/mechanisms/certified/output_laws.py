@@ -9,6 +9,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy.spatial import KDTree
 
+from lightning_pac._validation import validated
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.information import Array, check_budget, entropy
 from lightning_pac.mechanisms.certified.certificate import Certificate, check_weights, merge_equal
@@ -70,6 +71,7 @@ class OutputLaw(ABC):
         """One sentence for the privacy card."""
 
 
+@validated
 @dataclasses.dataclass(frozen=True, eq=False)
 class FiniteOutputs(OutputLaw):
     """The output takes one of finitely many values with known probabilities, one for each possible secret.
@@ -125,7 +127,7 @@ class FiniteOutputs(OutputLaw):
         check_budget(budget)
         if budget >= self.entropy:
             raise ValueError(
-                f"A budget of {budget:.6g} nats is not below the outputs' entropy of {self.entropy:.6g}: "
+                f"budget is {budget:.6g} nats, but must be below the outputs' entropy of {self.entropy:.6g}: "
                 "releasing the output exactly is within it, so no noise is needed."
             )
 
@@ -181,6 +183,7 @@ class FiniteOutputs(OutputLaw):
         return KDTree(points), points
 
 
+@validated
 @dataclasses.dataclass(frozen=True, eq=False)
 class KnownMoments(OutputLaw):
     """The output's mean and covariance are known exactly; a sample covariance of an unknown law is not that.
@@ -201,13 +204,15 @@ class KnownMoments(OutputLaw):
     def __post_init__(self) -> None:
         mean, covariance = np.asarray(self.mean, np.float64), np.asarray(self.covariance, np.float64)
         if mean.ndim != 1 or len(mean) == 0 or covariance.shape != (len(mean), len(mean)):
-            raise ValueError(f"Mean and covariance must be (d,) and (d, d), got {mean.shape} and {covariance.shape}.")
+            raise ValueError(
+                f"mean has shape {mean.shape} and covariance {covariance.shape}, but they must be (d,) and (d, d)."
+            )
         if not (np.isfinite(mean).all() and np.isfinite(covariance).all() and np.allclose(covariance, covariance.T)):
-            raise ValueError("Mean and covariance must be finite, and the covariance symmetric.")
+            raise ValueError("mean and covariance must be finite, and covariance symmetric.")
         variances = np.linalg.eigvalsh(covariance)
         if variances[0] < -1e-9 * abs(variances[-1]):
             raise ValueError(
-                f"The covariance has a direction of variance {variances[0]:.6g}, so it is no covariance: check it."
+                f"covariance has a direction of variance {variances[0]:.6g}, so it is no covariance: check it."
             )
         object.__setattr__(self, "mean", mean)
         object.__setattr__(self, "covariance", covariance)
@@ -286,6 +291,7 @@ class KnownMoments(OutputLaw):
         return certified_correction(critic, fresh, mean, covariance, _CRITIC_BOUND, confidence, generator)
 
 
+@validated
 @dataclasses.dataclass(frozen=True, eq=False)
 class BoundedOutputs(OutputLaw):
     """Nothing is known of the output's law: outputs are cut to a public ball, and the bound holds for every law on it.

@@ -4,11 +4,12 @@ import dataclasses
 import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from lightning_pac._validation import Confidence, Draws, Natural, validated
 from lightning_pac.accountants.bounds import membership_success_bound
 from lightning_pac.cards import Guarantee, PrivacyCard, at_most
 from lightning_pac.exceptions import PrivacyViolationError
@@ -25,6 +26,7 @@ _LOSS_DRAWS = 2**14
 Loss = Callable[[Array], Array]
 
 
+@validated
 @dataclasses.dataclass(frozen=True, eq=False)
 class ReleasedMechanism:
     """Noise, the outputs it may be added to, and the proof of what one release tells. `certify_mechanism` makes it.
@@ -42,7 +44,7 @@ class ReleasedMechanism:
     """
 
     noise: MixtureNoise
-    certificate: Certificate
+    certificate: Annotated[Certificate, "refused below, with what a release stands on"]
     law: OutputLaw
     secret: str
     basis: Array | None = None
@@ -235,19 +237,22 @@ class ReleasedMechanism:
                 basis = content["basis"] if "basis" in content.files else None
             certificate = Certificate(**facts["certificate"])
             return cls(noise, certificate, _LAWS[facts["kind"]](law), facts["secret"], basis, facts["shape"])
-        except (KeyError, TypeError, json.JSONDecodeError) as error:
-            raise ValueError(f"{path} is not a released mechanism ({error!r}): give what save() wrote.") from error
+        except (EOFError, KeyError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"path is {path}, which is not a released mechanism ({error!r}): give what save() wrote."
+            ) from error
 
 
+@validated
 def certify_mechanism(
     noise: MixtureNoise,
     law: OutputLaw,
     budget: float,
-    confidence: float = 0.99,
+    confidence: Confidence = 0.99,
     *,
     secret: str,
     loss: Loss | None = None,
-    num_draws: int = 2**17,
+    num_draws: Draws = 2**17,
     generator: SecureGenerator | None = None,
 ) -> ReleasedMechanism:
     """Scale noise of a given shape until a proven upper bound meets the budget.
@@ -312,7 +317,8 @@ class Composed:
     confidence: float
 
 
-def compose_releases(mechanisms: Sequence[ReleasedMechanism], counts: Iterable[int] | None = None) -> Composed:
+@validated
+def compose_releases(mechanisms: Sequence[ReleasedMechanism], counts: Iterable[Natural] | None = None) -> Composed:
     """Add up releases of certified mechanisms with independent noise, about one secret.
 
     The mechanisms must have been fixed before any answer was seen; `AdaptiveComposition` is for the rest.
@@ -322,20 +328,17 @@ def compose_releases(mechanisms: Sequence[ReleasedMechanism], counts: Iterable[i
         counts: Releases of each, one each if None.
 
     Raises:
-        PrivacyViolationError: If one is not certified.
+        TypeError: If one is not certified.
         ValueError: If they speak of different secrets.
 
     Source: *Residual-PAC*, section 5.4; the confidence is ours.
     """
-    for mechanism in mechanisms:
-        if not isinstance(mechanism, ReleasedMechanism):
-            raise PrivacyViolationError(
-                f"Only certified mechanisms compose, got {type(mechanism).__name__}: certify it first."
-            )
     secrets = {mechanism.secret for mechanism in mechanisms}
     if len(secrets) > 1:
         raise ValueError(f"The mechanisms speak of different secrets, {sorted(secrets)}: their costs do not add.")
     repeats = [1] * len(mechanisms) if counts is None else list(counts)
+    if not repeats or len(repeats) != len(mechanisms):
+        raise ValueError(f"counts has {len(repeats)} values and mechanisms {len(mechanisms)}: give a count for each.")
     total = sum(count * mechanism.mutual_information for mechanism, count in zip(mechanisms, repeats, strict=True))
     proofs = {id(mechanism.certificate): mechanism.certificate for mechanism in mechanisms}
     return Composed(total, max(0.0, 1 - sum(1 - proof.confidence for proof in proofs.values())))

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import brentq
 
+from lightning_pac._validation import Count, Natural, Positive, validated
 from lightning_pac.mechanisms.one_sided.distributions import DiscreteNoise, UnresolvedDeltaError, kept_delta, stretch
 from lightning_pac.mechanisms.one_sided.laplace import LARGEST_EPSILON
 from lightning_pac.mechanisms.one_sided.leakage_channels import LeakageChannel, optimal_channel
@@ -47,6 +48,7 @@ class DPNoise(DiscreteNoise):
         self.guarantee = guarantee
 
 
+@validated
 class PositiveNoise:
     """Designs noise that only ever adds, never more than a maximum, at least cost.
 
@@ -61,13 +63,13 @@ class PositiveNoise:
 
     @staticmethod
     def for_dp(
-        epsilon: float | None = None,
+        epsilon: Positive | None = None,
         delta: float = 1e-6,
-        compositions: int = 1,
-        max_value: int | None = None,
+        compositions: Count = 1,
+        max_value: Natural | None = None,
         *,
-        second_moment: float | None = None,
-        sensitivity: int = 1,
+        second_moment: Positive | None = None,
+        sensitivity: Count = 1,
         accounting: Accounting = "exact",
     ) -> DPNoise:
         """Noise of least second moment for (epsilon, delta)-DP, or of least epsilon for a second-moment budget.
@@ -89,7 +91,7 @@ class PositiveNoise:
             ValueError: If an argument is out of range, or no noise within `max_value` is private enough; the message
                 says the least one that works. If delta is too small for probabilities of 62 bits.
         """
-        _check(epsilon, delta, compositions, max_value, second_moment, sensitivity, accounting)
+        _check(epsilon, delta, second_moment)
         if epsilon is None:
             assert second_moment is not None
             p, epsilon = _least_epsilon(delta, compositions, max_value, second_moment, sensitivity, accounting)
@@ -149,8 +151,8 @@ def _least_moment(
         least = design.least_max_value(epsilon)
     if limit is not None and least > limit:
         raise ValueError(
-            f"No noise on 0..{max_value} makes {compositions} releases ({epsilon:g}, {delta:g})-DP at sensitivity "
-            f"{sensitivity}: the least max_value that works is {sensitivity * (least + 1) - 1}."
+            f"max_value is {max_value}, but no noise on 0..{max_value} makes {compositions} releases ({epsilon:g}, "
+            f"{delta:g})-DP at sensitivity {sensitivity}: the least that works is {sensitivity * (least + 1) - 1}."
         )
     return p
 
@@ -199,8 +201,8 @@ def _least_epsilon(
         high += 0.7
     if excess(high) > 0.0:
         raise ValueError(
-            f"No noise of second moment {second_moment:g} on 0..{max_value} makes {compositions} releases private at "
-            f"delta {delta:g} with epsilon up to 20: raise second_moment, max_value or delta."
+            f"second_moment is {second_moment:g}, but no such noise on 0..{max_value} makes {compositions} releases "
+            f"private at delta {delta:g} with epsilon up to 20: raise second_moment, max_value or delta."
         )
     if excess(low) > 0.0:
         low = max([low, *(key for key, value in known.items() if value > 0.0)])
@@ -221,32 +223,15 @@ def _second_moment(p: npt.NDArray[np.float64]) -> float:
     return float(p @ np.arange(p.size, dtype=np.float64) ** 2)
 
 
-def _check(
-    epsilon: float | None,
-    delta: float,
-    compositions: int,
-    max_value: int | None,
-    second_moment: float | None,
-    sensitivity: int,
-    accounting: str,
-) -> None:
+def _check(epsilon: float | None, delta: float, second_moment: float | None) -> None:
     if (epsilon is None) == (second_moment is None):
-        raise ValueError("Give either epsilon or second_moment: the one that is left out is what is minimized.")
-    if epsilon is not None and not (math.isfinite(epsilon) and epsilon > 0.0):
-        raise ValueError(f"epsilon must be positive and finite, got {epsilon!r}.")
+        raise ValueError(
+            "epsilon or second_moment must be given, and not both: the one that is left out is what is minimized."
+        )
     if epsilon is not None and epsilon > LARGEST_EPSILON:
         raise ValueError(f"epsilon must be at most {LARGEST_EPSILON:g}, got {epsilon!r}: beyond, nothing is hidden.")
-    if second_moment is not None and not (math.isfinite(second_moment) and second_moment > 0.0):
-        raise ValueError(f"second_moment must be positive and finite, got {second_moment!r}.")
     if not 0.0 < delta < 1.0:
         raise ValueError(
             f"delta must lie in (0, 1), got {delta!r}: bounded one-sided noise always has outputs that give one of two "
             "neighbours away, so delta = 0 is impossible."
         )
-    for name, value, least in (("compositions", compositions, 1), ("sensitivity", sensitivity, 1)):
-        if not isinstance(value, int | np.integer) or value < least:
-            raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}.")
-    if max_value is not None and (not isinstance(max_value, int | np.integer) or max_value < 0):
-        raise ValueError(f"max_value must be an integer of at least 0, got {max_value!r}: noise lies in 0..max_value.")
-    if accounting not in ("exact", "hybrid_rdp"):
-        raise ValueError(f'accounting must be "exact" or "hybrid_rdp", got {accounting!r}.')

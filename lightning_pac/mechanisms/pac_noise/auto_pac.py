@@ -5,6 +5,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from lightning_pac._validation import Positive, validated
 from lightning_pac.information import check_budget
 from lightning_pac.mechanisms.pac_noise.directions import Axes
 from lightning_pac.mechanisms.pac_noise.gaussian import GaussianNoise
@@ -12,8 +13,9 @@ from lightning_pac.mechanisms.pac_noise.gaussian import GaussianNoise
 __all__ = ["confidence_auto_pac"]
 
 
+@validated
 def confidence_auto_pac(
-    outputs: npt.ArrayLike, budget: float, confidence_budget: float, radius: float, security: float
+    outputs: npt.ArrayLike, budget: float, confidence_budget: float, radius: Positive, security: Positive
 ) -> GaussianNoise:
     r"""Noise of $(1 - \gamma)$-confidence Auto-PAC from sampled outputs of an unknown law.
 
@@ -45,14 +47,14 @@ def confidence_auto_pac(
     matrix = np.asarray(outputs, dtype=np.float64)
     if matrix.ndim != 2 or len(matrix) < 2 or not np.isfinite(matrix).all():
         raise ValueError(f"outputs must be a finite array of shape (m, d) with m > 1, got shape {matrix.shape}.")
-    if not 0 < confidence_budget < budget < math.inf or not security > 0:
+    if not 0 < confidence_budget < budget < math.inf:
         raise ValueError(
-            f"Need 0 < confidence_budget < budget and security > 0, got {confidence_budget}, {budget}, {security}."
+            f"confidence_budget is {confidence_budget} and budget {budget}, but the first must be positive and less."
         )
     check_budget(budget - confidence_budget)
     longest = float(np.linalg.norm(matrix, axis=1).max())
     if longest > radius:
-        raise ValueError(f"An output has length {longest:.6g}, beyond the public radius {radius:.6g}: clip outputs.")
+        raise ValueError(f"radius is {radius:.6g}, but an output has length {longest:.6g}: clip outputs.")
     dimension = matrix.shape[1]
     share = budget - confidence_budget
     mean = matrix.mean(axis=0)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import brentq
 
+from lightning_pac._validation import validated
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.information import Array, check_budget
 from lightning_pac.mechanisms.certified import Certificate, check_weights, merge_equal, scale_to_budget
@@ -139,6 +140,7 @@ class GaussianNoise:
         return np.asarray(self.directions.mean + self.directions.expand(coordinates))
 
 
+@validated
 def calibrate_gaussian(
     outputs: npt.ArrayLike | Sequence[npt.ArrayLike],
     budget: float,
@@ -194,7 +196,7 @@ def calibrate_gaussian(
     entropy = float(-(mass * np.log(mass)).sum())
     if len(distinct) > 1 and budget >= entropy:
         raise ValueError(
-            f"A budget of {budget:.6g} nats is not below the outputs' entropy of {entropy:.6g}: "
+            f"budget is {budget:.6g} nats, but must be below the outputs' entropy of {entropy:.6g}: "
             "releasing the output exactly is within it, so no noise is needed."
         )
     if basis is not None and rule != "coordinate":

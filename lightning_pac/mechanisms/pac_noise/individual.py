@@ -4,6 +4,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import linear_sum_assignment
 
+from lightning_pac._validation import validated
 from lightning_pac.information import Array, check_budget
 from lightning_pac.mechanisms.certified import Certificate
 from lightning_pac.mechanisms.pac_noise.directions import Axes
@@ -13,6 +14,7 @@ from lightning_pac.mechanisms.variances import linear_variances
 __all__ = ["coupled_differences", "individual_noise"]
 
 
+@validated
 def individual_noise(outputs: npt.ArrayLike, memberships: npt.ArrayLike, budget: float) -> GaussianNoise:
     r"""Coordinate-wise noise with $I(1[u \in S]; M(S) + B) \le b$ for every single record u.
 
@@ -58,6 +60,7 @@ def individual_noise(outputs: npt.ArrayLike, memberships: npt.ArrayLike, budget:
     return GaussianNoise(Axes(mean), variances, certificate, "individual", matrix)
 
 
+@validated
 def coupled_differences(outputs: npt.ArrayLike, memberships: npt.ArrayLike) -> Array:
     """Mean squared difference along each coordinate between runs with and without a record.
 
@@ -77,9 +80,11 @@ def coupled_differences(outputs: npt.ArrayLike, memberships: npt.ArrayLike) -> A
     matrix = np.asarray(outputs, dtype=np.float64)
     table = np.asarray(memberships, dtype=np.bool_)
     if matrix.ndim != 2 or not np.isfinite(matrix).all() or table.ndim != 2 or table.shape[1] != len(matrix):
-        raise ValueError(f"Outputs {matrix.shape} and memberships {table.shape} must hold one finite row per subset.")
+        raise ValueError(f"outputs {matrix.shape} and memberships {table.shape} must hold one finite row per subset.")
     if (table.sum(axis=1) * 2 != len(matrix)).any():
-        raise ValueError("A record is not in exactly half of the subsets: use BalancedSubsets or ComplementaryHalves.")
+        raise ValueError(
+            "memberships must put every record into half of the subsets: use BalancedSubsets or ComplementaryHalves."
+        )
     centred = matrix - matrix.mean(axis=0)
     squares = (centred**2).sum(axis=1)
     distances = np.maximum(squares[:, None] + squares - 2 * centred @ centred.T, 0.0)

@@ -8,6 +8,7 @@ import numpy.typing as npt
 from scipy.optimize import brentq
 from scipy.special import logsumexp
 
+from lightning_pac._validation import validated
 from lightning_pac.information import Array, check_budget
 from lightning_pac.mechanisms.certified import Certificate, check_weights
 from lightning_pac.randomness import SecureGenerator, secure_generator
@@ -67,6 +68,7 @@ class LatticeNoise:
         return int(value) + int(self.sample(generator=generator))
 
 
+@validated
 def calibrate_lattice(outputs: npt.ArrayLike, budget: float, weights: npt.ArrayLike | None = None) -> LatticeNoise:
     r"""Least two-sided geometric noise B with $I(S; M(S) + B) \le b$ for integer outputs.
 
@@ -103,7 +105,7 @@ def calibrate_lattice(outputs: npt.ArrayLike, budget: float, weights: npt.ArrayL
     entropy = float(-(merged * np.log(merged)).sum())
     if budget >= entropy:
         raise ValueError(
-            f"A budget of {budget:.6g} nats is not below the outputs' entropy of {entropy:.6g}: "
+            f"budget is {budget:.6g} nats, but must be below the outputs' entropy of {entropy:.6g}: "
             "releasing the output exactly is within it, so no noise is needed."
         )
 

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lightning_pac._mutex import Mutex
+from lightning_pac._validation import Count, Positive, validated
 from lightning_pac.information import Array, check_budget
 from lightning_pac.mechanisms.pac_noise.directions import Axes
 from lightning_pac.mechanisms.pac_noise.gaussian import GaussianNoise
@@ -14,6 +15,7 @@ from lightning_pac.mechanisms.variances import linear_variances
 __all__ = ["StreamingCoordinateNoise"]
 
 
+@validated
 class StreamingCoordinateNoise:
     """Variances along public directions from outputs that arrive one by one, with the paper's convergence rule.
 
@@ -39,9 +41,7 @@ class StreamingCoordinateNoise:
         array([0.25, 0.  ])
     """
 
-    def __init__(self, tolerance: float = 1e-6, check_every: int = 10, basis: npt.ArrayLike | None = None) -> None:
-        if not tolerance > 0 or check_every < 1:
-            raise ValueError(f"Tolerance and check_every must be positive, got {tolerance} and {check_every}.")
+    def __init__(self, tolerance: Positive = 1e-6, check_every: Count = 10, basis: npt.ArrayLike | None = None) -> None:
         self.tolerance = tolerance
         self.check_every = check_every
         self.count = 0

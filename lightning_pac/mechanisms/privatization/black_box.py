@@ -3,14 +3,15 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
+from lightning_pac._validation import Confidence, Count, validated
 from lightning_pac.information import Array, check_budget, entropy
 from lightning_pac.ledger import LedgerArgument
 from lightning_pac.mechanisms.pac_noise import GaussianNoise, NoiseRule, calibrate_gaussian, calibrate_to_belief
-from lightning_pac.mechanisms.privatization.box_runs import Box, check_data, run_box, run_twice, take
+from lightning_pac.mechanisms.privatization.box_runs import Box, check_data, check_fingerprint, run_box, run_twice, take
 from lightning_pac.mechanisms.privatization.canonical import CanonicalForm
 from lightning_pac.mechanisms.privatization.privatized_output import PrivatizedOutput
 from lightning_pac.mechanisms.privatization.secret_account import KeptSecret, SingleRelease
@@ -22,6 +23,7 @@ __all__ = ["privatize"]
 _ROWS_PER_BLOCK = 16
 
 
+@validated
 def privatize(
     box: Box,
     secret_space: SecretSpace | SecretIndex,
@@ -32,11 +34,11 @@ def privatize(
     data: Any = None,
     public: Any = None,
     canonicalize: CanonicalForm | Sequence[CanonicalForm] = (),
-    workers: int | None = None,
+    workers: Count | None = None,
     cache: str | Path | None = None,
     fingerprint: str | None = None,
     account: str = "privatize",
-    confidence: float = 0.99,
+    confidence: Confidence = 0.99,
     progress: bool = True,
     generator: SecureGenerator | None = None,
 ) -> PrivatizedOutput:
@@ -101,13 +103,13 @@ def privatize(
         ((2,), 0.25, 0.838)
     """
     secret = secret_space if isinstance(secret_space, SecretIndex) else None
-    space = secret.space if secret is not None else secret_space
-    if not isinstance(space, SecretSpace):
-        raise TypeError(f"secret_space must be a SecretSpace or a SecretIndex, got {type(space).__name__}.")
-    forms = _check_forms(canonicalize)
-    _check_request(space, budget, rule, secret is not None, confidence)
+    space = secret_space.space if isinstance(secret_space, SecretIndex) else secret_space
+    forms = (canonicalize,) if isinstance(canonicalize, CanonicalForm) else tuple(canonicalize)
+    _check_request(space, budget, rule, secret is not None)
     arrays = _as_arrays(data)
     check_data(arrays, space)
+    if cache is not None:
+        check_fingerprint(fingerprint)
     record = _record(secret, space, ledger, account, generator)
     record.check(budget)
     first_subset = take(arrays, space.subset(0))
@@ -148,13 +150,7 @@ def privatize(
     )
 
 
-def _check_request(space: SecretSpace, budget: float, rule: str, kept: bool, confidence: float) -> None:
-    if not isinstance(budget, int | float | np.number):
-        raise TypeError(f"budget must be a number of nats, got {budget!r}.")
-    if rule not in get_args(NoiseRule):
-        raise ValueError(f"rule must be one of {', '.join(map(repr, get_args(NoiseRule)))}, got {rule!r}.")
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence must be between 0 and 1, got {confidence!r}.")
+def _check_request(space: SecretSpace, budget: float, rule: str, kept: bool) -> None:
     check_budget(budget)
     if space.num_secrets < 2:
         raise ValueError("A space of one subset hides nothing: give at least two possible subsets.")
@@ -165,27 +161,19 @@ def _check_request(space: SecretSpace, budget: float, rule: str, kept: bool, con
         )
     if budget >= (most := float(entropy(space.prior))):
         raise ValueError(
-            f"A budget of {budget:.6g} nats is not below the entropy of the secret, {most:.6g}: "
+            f"budget is {budget:.6g} nats, but must be below the entropy of the secret, {most:.6g}: "
             "releasing the output exactly is within it, so no noise is needed."
         )
-
-
-def _check_forms(canonicalize: CanonicalForm | Sequence[CanonicalForm]) -> tuple[CanonicalForm, ...]:
-    forms = (canonicalize,) if isinstance(canonicalize, CanonicalForm) else canonicalize
-    for form in forms if isinstance(forms, Sequence) else (forms,):
-        if not isinstance(form, CanonicalForm):
-            raise TypeError(
-                f"canonicalize must hold CanonicalForm objects, which state their public reference, got {form!r}: do "
-                "anything else inside the box."
-            )
-    return tuple(forms)
 
 
 def _as_arrays(data: Any) -> tuple[Any, ...] | None:
     if data is None:
         return None
     arrays = data if isinstance(data, tuple) else (data,)
-    return tuple(np.asarray(array) if isinstance(array, list) else array for array in arrays)
+    try:
+        return tuple(np.asarray(array) if isinstance(array, list) else array for array in arrays)
+    except ValueError as error:
+        raise ValueError(f"data is no array of records: {error}") from None
 
 
 def _as_arguments(public: Any) -> tuple[Any, ...]:
@@ -203,8 +191,8 @@ def _record(
         return SingleRelease(space, ledger, account, generator)
     if ledger is None:
         raise ValueError(
-            "A kept secret may answer again, and the next noise depends on all earlier values: give a ledger that "
-            "remembers them."
+            "ledger is None, but a kept secret may answer again, and the next noise depends on all earlier values: "
+            "give one that remembers them."
         )
     return KeptSecret(secret, ledger, account, generator)
 

@@ -82,10 +82,11 @@ def take(data: Sequence[Any] | None, subset: npt.NDArray[np.int64]) -> list[Any]
 def check_data(data: Sequence[Any] | None, space: SecretSpace) -> None:
     """Raise a `ValueError` unless every array has one row per record."""
     for array in data or ():
+        if not hasattr(array, "__len__") or not hasattr(array, "__getitem__"):
+            raise TypeError(f"data is {array!r:.80}, but must be an array of records, or a tuple of arrays.")
         if len(array) != space.num_records:
             raise ValueError(
-                f"The data have {len(array)} records and the secret space {space.num_records}: make the space for "
-                "these data."
+                f"data has {len(array)} records and the space {space.num_records}: make the space for these data."
             )
 
 
@@ -93,8 +94,6 @@ def _results(
     box: Box, space: SecretSpace, data: Sequence[Any] | None, missing: list[int], workers: int | None
 ) -> Iterator[tuple[int, Array]]:
     count = min(len(missing), (os.cpu_count() or 1) if workers is None else workers)
-    if workers is not None and workers < 1:
-        raise ValueError(f"workers = {workers} cannot run anything: give at least 1.")
     if count <= 1:
         for index in missing:
             yield index, _call(box, take(data, space.subset(index)), f"subset {index}")
@@ -177,12 +176,17 @@ def _progress_bar(total: int, done: int, enabled: bool) -> Iterator[Callable[[],
         yield lambda: bar.advance(task)
 
 
-def _open_cache(folder: Path, fingerprint: str | None, space: SecretSpace, data: Sequence[Any] | None) -> Path:
+def check_fingerprint(fingerprint: str | None) -> None:
+    """Raise a `ValueError` unless it can name a folder of a cache."""
     if fingerprint is None or not _FINGERPRINT.fullmatch(fingerprint):
         raise ValueError(
             f"fingerprint is {fingerprint!r}: name this version of the box in letters, digits, dots and dashes, and "
             "another one whenever the box changes, so that the cache never mixes the two."
         )
+
+
+def _open_cache(folder: Path, fingerprint: str | None, space: SecretSpace, data: Sequence[Any] | None) -> Path:
+    check_fingerprint(fingerprint)
     key = hashlib.sha256(f"{space.table_hash} ".encode())
     for array in data or ():
         key.update(hashlib.sha256(pickle.dumps(array, protocol=5)).digest())

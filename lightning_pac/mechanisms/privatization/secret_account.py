@@ -10,6 +10,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from lightning_pac._mutex import Mutex
+from lightning_pac._validation import validated
 from lightning_pac.exceptions import LedgerMismatchError
 from lightning_pac.information import Array, entropy
 from lightning_pac.ledger import (
@@ -156,6 +157,7 @@ class KeptSecret:
                 transcript.close()
 
 
+@validated
 def released_values(secret: SecretIndex, ledger: LedgerArgument, account: str = "privatize") -> list[Array]:
     """Values that `privatize` released about a kept secret, in order; it costs nothing to read them again.
 

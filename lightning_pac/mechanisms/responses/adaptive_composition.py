@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lightning_pac._mutex import Mutex
+from lightning_pac._validation import validated
 from lightning_pac.exceptions import BudgetExceededError
 from lightning_pac.information import Array, check_budget, check_total_budget
 from lightning_pac.mechanisms.responses.answer import BatchRelease, Release
@@ -21,6 +22,7 @@ __all__ = ["AdaptiveComposition"]
 _ROWS_PER_CHUNK = 4096
 
 
+@validated
 class AdaptiveComposition:
     r"""Answers adaptively chosen queries about one secret, with total mutual information at most the sum of budgets.
 
@@ -68,10 +70,8 @@ class AdaptiveComposition:
         total_budget: float | None = None,
         generator: SecureGenerator | None = None,
     ) -> None:
-        if rule not in ("logdet", "linear"):
-            raise ValueError(f"rule must be 'logdet' or 'linear', got {rule!r}.")
         if total_budget is not None:
-            check_total_budget(total_budget)
+            check_total_budget(total_budget, "total_budget")
         self.rule: CompositionRule = rule
         self.total_budget = total_budget
         self._belief = Belief(prior)

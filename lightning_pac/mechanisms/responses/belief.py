@@ -70,7 +70,7 @@ class Belief:
         place = int(np.searchsorted(self._support, secret))
         if place == len(self._support) or self._support[place] != secret:
             raise ValueError(
-                f"The secret is not one of the {self.num_secrets} secrets of positive prior: use its own pool."
+                f"secret is not one of the {self.num_secrets} secrets of positive prior: use its own pool."
             )
         return place
 

@@ -8,6 +8,7 @@ import numpy.typing as npt
 from scipy.special import log_softmax
 from scipy.stats import norm
 
+from lightning_pac._validation import validated
 from lightning_pac.information import Array
 from lightning_pac.mechanisms.responses.answer import BatchRelease
 from lightning_pac.mechanisms.responses.votes import vote_channel
@@ -31,6 +32,7 @@ class FilteredLabels:
     confidence: Array
 
 
+@validated
 def bayes_filter(answers: BatchRelease, alpha: float = 0.01) -> FilteredLabels:
     r"""Keep an answer whose most probable class has posterior mass at least $1 - \alpha$, and label it with that class.
 
@@ -66,6 +68,7 @@ def bayes_filter(answers: BatchRelease, alpha: float = 0.01) -> FilteredLabels:
     return FilteredLabels(labels, confidence >= 1 - alpha, confidence)
 
 
+@validated
 def hypothesis_filter(answers: BatchRelease, alpha: float = 0.01, paper_level: bool = False) -> FilteredLabels:
     r"""Keep an answer if a test rejects every other class that was voted for.
 

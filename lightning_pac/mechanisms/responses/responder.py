@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Self
 
+from lightning_pac._validation import validated
 from lightning_pac.cards import PrivacyCard
 from lightning_pac.exceptions import LedgerError, LedgerMismatchError
 from lightning_pac.information import check_budget, check_total_budget, entropy
@@ -39,6 +40,7 @@ __all__ = ["PACResponder"]
 _ANSWERS_BETWEEN_SNAPSHOTS = 1000
 
 
+@validated
 class PACResponder:
     r"""Answers queries about data of which half is secret, each answer for a stated amount of mutual information.
 
@@ -95,7 +97,7 @@ class PACResponder:
         account: str = "responses",
     ) -> None:
         self._space = secret.space
-        check_budget(budget_per_response)
+        check_budget(budget_per_response, "budget_per_response")
         if budget is not None:
             check_total_budget(budget)
         self.budget_per_response = float(budget_per_response)

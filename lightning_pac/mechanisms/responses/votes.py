@@ -7,7 +7,7 @@ import numpy.typing as npt
 from scipy.linalg.lapack import dsyevd
 
 from lightning_pac.information import Array
-from lightning_pac.mechanisms.variances import CompositionRule, linear_variances, logdet_variances
+from lightning_pac.mechanisms.variances import CompositionRule, share_linearly, share_optimally
 
 __all__ = ["vote_channel"]
 
@@ -162,4 +162,5 @@ def signal_to_noise_of(budget: float, rule: CompositionRule) -> float:
 
 def noise_variances(eigenvalues: Array, budget: npt.ArrayLike, rule: CompositionRule) -> Array:
     """Noise variances of the named rule."""
-    return logdet_variances(eigenvalues, budget) if rule == "logdet" else linear_variances(eigenvalues, budget)
+    budgets = np.asarray(budget, np.float64)
+    return share_optimally(eigenvalues, budgets) if rule == "logdet" else share_linearly(eigenvalues, budgets)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 import numpy as np
@@ -9,7 +10,8 @@ import numpy.typing as npt
 from scipy.optimize import brentq, minimize
 from scipy.special import logsumexp
 
-from lightning_pac.information import Array
+from lightning_pac._validation import Matrix, OpenProbability, Positive, validated
+from lightning_pac.information import SMALLEST_BUDGET, Array
 from lightning_pac.scenarios.slice_profile import SliceProfile
 
 __all__ = [
@@ -23,10 +25,11 @@ __all__ = [
 SlicedNotion = Literal["ave", "joint"]
 
 
+@validated
 def sliced_cost(
-    sensitivities: Array,
+    sensitivities: Matrix,
     profile: SliceProfile,
-    covariance: Array,
+    covariance: Matrix,
     renyi_order: float,
     notion: SlicedNotion,
     joint: Literal["logsumexp", "max"] = "logsumexp",
@@ -62,7 +65,8 @@ def sliced_cost(
     return float(_pair_costs(costs, profile, renyi_order, notion, joint).max())
 
 
-def unsliced_cost(differences: list[Array], covariance: Array, renyi_order: float) -> float:
+@validated
+def unsliced_cost(differences: Sequence[Matrix], covariance: Matrix, renyi_order: float) -> float:
     """Rényi Pufferfish cost `a/2 max delta^T Sigma^-1 delta` over the matched points of one coupling a pair.
 
     This is what an adversary who sees the whole release can learn at most; a slice profile plays no part in it.
@@ -75,6 +79,8 @@ def unsliced_cost(differences: list[Array], covariance: Array, renyi_order: floa
     Returns:
         The cost in nats.
     """
+    if not differences:
+        raise ValueError("differences is empty: give those of at least one pair.")
     factor = np.linalg.cholesky(covariance)
     largest = max(
         float(np.square(np.linalg.solve(factor, difference.T)).sum(axis=0).max()) for difference in differences
@@ -82,10 +88,11 @@ def unsliced_cost(differences: list[Array], covariance: Array, renyi_order: floa
     return 0.5 * renyi_order * largest
 
 
+@validated
 def isotropic_covariance(
-    sensitivities: Array,
+    sensitivities: Matrix,
     profile: SliceProfile,
-    epsilon: float,
+    epsilon: Positive,
     renyi_order: float,
     notion: SlicedNotion,
     joint: Literal["logsumexp", "max"] = "logsumexp",
@@ -119,14 +126,15 @@ def isotropic_covariance(
     return shape * _scale(shape, sensitivities, profile, epsilon, renyi_order, notion, joint)
 
 
+@validated
 def optimized_covariance(
-    sensitivities: Array,
+    sensitivities: Matrix,
     profile: SliceProfile,
-    epsilon: float,
+    epsilon: Positive,
     renyi_order: float,
     notion: SlicedNotion,
     joint: Literal["logsumexp", "max"] = "logsumexp",
-    floor: float = 0.05,
+    floor: OpenProbability = 0.05,
 ) -> Array:
     """The covariance of least trace whose sliced cost is `epsilon` (ours).
 
@@ -201,11 +209,11 @@ def _scale(
 ) -> float:
     """The factor of a covariance's shape at which the cost is epsilon, never below it."""
     check_order_and_notion(order, notion)
-    if not epsilon > 0 or not np.isfinite(epsilon):
-        raise ValueError(f"epsilon is {epsilon}, but a budget is a finite number of nats above 0.")
+    if not SMALLEST_BUDGET <= epsilon < 1e100:
+        raise ValueError(f"epsilon is {epsilon}, but a budget is from {SMALLEST_BUDGET:.2g} to 1e100 nats.")
     if not np.isfinite(sensitivities).all():
         raise ValueError(
-            "A sensitivity is infinite, so no amount of Gaussian noise is enough: bound the query's output."
+            "sensitivities must be finite, or no amount of Gaussian noise is enough: bound the query's output."
         )
     variances = np.einsum("ld,de,le->l", profile.directions, shape, profile.directions, optimize=True)
     costs = np.where(sensitivities > 0, order * sensitivities**2 / (2 * variances), 0.0)

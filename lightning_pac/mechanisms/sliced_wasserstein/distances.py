@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lightning_pac._validation import validated
 from lightning_pac.information import Array
 from lightning_pac.scenarios.attribute import AttributeScenario
 from lightning_pac.scenarios.slice_profile import SliceProfile
@@ -17,6 +18,7 @@ __all__ = ["quantile_differences", "slice_sensitivities", "wasserstein", "wasser
 _CHUNK_ELEMENTS = 4_000_000
 
 
+@validated
 def wasserstein_infinity(first: npt.ArrayLike, second: npt.ArrayLike) -> Array | float:
     """`W_inf = sup_t |F^-1(t) - G^-1(t)|` of two empirical laws on the line, exact for unequal sizes.
 
@@ -39,6 +41,7 @@ def wasserstein_infinity(first: npt.ArrayLike, second: npt.ArrayLike) -> Array |
     return float(distance) if distance.ndim == 0 else distance
 
 
+@validated
 def wasserstein(first: npt.ArrayLike, second: npt.ArrayLike, p: float = 1.0) -> Array | float:
     """`W_p = (integral of |F^-1(t) - G^-1(t)|^p over (0, 1))^(1/p)` of two empirical laws on the line, exact.
 
@@ -68,6 +71,7 @@ def wasserstein(first: npt.ArrayLike, second: npt.ArrayLike, p: float = 1.0) -> 
     return float(distance) if distance.ndim == 0 else distance
 
 
+@validated
 def slice_sensitivities(scenario: AttributeScenario, outputs: Mapping[Any, Array], profile: SliceProfile) -> Array:
     """`Delta_l(i, j)`: the W-infinity distance of the projected laws, for every secret pair and slice.
 
@@ -83,6 +87,8 @@ def slice_sensitivities(scenario: AttributeScenario, outputs: Mapping[Any, Array
         ValueError: if the outputs' dimension is not that of the slices.
     """
     assert scenario.pairs is not None
+    if set(outputs) != set(scenario.values):
+        raise ValueError("outputs must have those of every value of the secret: take them from `scenario.outputs`.")
     for value, output in outputs.items():
         if output.shape[1] != profile.dimension:
             raise ValueError(
@@ -157,8 +163,8 @@ def _quantile_grid(n: int, m: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[n
 
 
 def _sorted_pair(first: npt.ArrayLike, second: npt.ArrayLike) -> tuple[Array, Array]:
-    one, other = (np.sort(np.asarray(sample, dtype=np.float64), axis=-1) for sample in (first, second))
-    for sample in (one, other):
-        if sample.ndim < 1 or not sample.shape[-1] or not np.isfinite(sample).all():
-            raise ValueError("A sample is empty or has a value that is not finite, so it is no law on the line.")
+    one, other = (np.sort(np.atleast_1d(np.asarray(sample, dtype=np.float64)), axis=-1) for sample in (first, second))
+    for name, sample in (("first", one), ("second", other)):
+        if not sample.shape[-1] or not np.isfinite(sample).all():
+            raise ValueError(f"{name} is empty or has a value that is not finite, so it is no law on the line.")
     return one, other

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from lightning_pac._validation import validated
 from lightning_pac.cards import Estimate, Guarantee, PrivacyCard
 from lightning_pac.exceptions import PrivacyError
 from lightning_pac.information import Array
@@ -31,6 +32,7 @@ STATIC_CURRENCY = "static_pufferfish"
 _COUPLING_DIRECTIONS = 16
 
 
+@validated
 class SlicedWassersteinMechanism:
     """Adds Gaussian noise that hides which value an attribute has (SRPP paper, Theorems 4.7 and 4.8).
 

@@ -13,6 +13,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import maximum_flow
 from scipy.special import eval_legendre, logsumexp
 
+from lightning_pac._validation import Positive, validated
 from lightning_pac.information import Array
 from lightning_pac.mechanisms.sliced_wasserstein.distances import quantile_differences
 from lightning_pac.scenarios.attribute import AttributeScenario, Query
@@ -46,8 +47,9 @@ class Baseline:
     absolute: float
 
 
+@validated
 def baselines(
-    scenario: AttributeScenario, query: Query | None, epsilon: float, renyi_order: float
+    scenario: AttributeScenario, query: Query | None, epsilon: Positive, renyi_order: float
 ) -> dict[str, Baseline]:
     """Noise of the three baselines at an unsliced Rényi budget.
 
@@ -73,8 +75,8 @@ def baselines(
         >>> baselines(scenario, None, epsilon=2.0, renyi_order=4)["general_wasserstein"].scale
         1.0
     """
-    if not epsilon > 0 or not renyi_order > 1:
-        raise ValueError(f"epsilon is {epsilon} and renyi_order {renyi_order}, but they must be above 0 and 1.")
+    if not 1 < renyi_order < 1e100:
+        raise ValueError(f"renyi_order is {renyi_order}, but must be above 1, and less than 1e100.")
     assert scenario.pairs is not None
     outputs = scenario.outputs(query)
     dimension = next(iter(outputs.values())).shape[1]

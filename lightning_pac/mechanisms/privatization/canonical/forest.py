@@ -7,11 +7,13 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import xlogy
 
+from lightning_pac._validation import Count, Positive, Probability, Seed, validated
 from lightning_pac.information import Array
 
 __all__ = ["FixedForest"]
 
 
+@validated
 @dataclasses.dataclass(frozen=True)
 class FixedForest:
     r"""Complete decision trees that split on a public order of features.
@@ -53,26 +55,24 @@ class FixedForest:
     feature_orders: Sequence[Sequence[int]]
     num_classes: int
     step: float | None = 0.01
-    neighbor_weight: float = 0.0
-    threshold_penalty: float = 0.0
-    leaf_weight: float = 2.0
+    neighbor_weight: Probability = 0.0
+    threshold_penalty: Probability = 0.0
+    leaf_weight: Positive = 2.0
 
     def __post_init__(self) -> None:
         orders = tuple(tuple(int(feature) for feature in order) for order in self.feature_orders)
         object.__setattr__(self, "feature_orders", orders)
         if not orders or len({len(order) for order in orders}) != 1 or not orders[0]:
             raise ValueError(f"feature_orders must give every tree the same depth, at least 1, got {orders}.")
-        if self.num_classes < 2 or not self.leaf_weight > 0:
-            raise ValueError(f"Need 2 classes and a positive leaf weight, got {self.num_classes}, {self.leaf_weight}.")
+        if self.num_classes < 2:
+            raise ValueError(f"num_classes is {self.num_classes}, but must be at least 2.")
         if self.step is not None and not 0 < self.step <= 0.5:
             raise ValueError(f"step is {self.step}, but the grid of thresholds needs 0 < step <= 0.5.")
-        if not (0 <= self.neighbor_weight <= 1 and 0 <= self.threshold_penalty <= 1):
-            raise ValueError(
-                f"Weights must lie in [0, 1], got {self.neighbor_weight} and {self.threshold_penalty}: see the formula."
-            )
 
     @classmethod
-    def random(cls, num_features: int, num_trees: int, depth: int, num_classes: int, seed: int = 0) -> "FixedForest":
+    def random(
+        cls, num_features: Count, num_trees: Count, depth: Count, num_classes: int, seed: Seed = 0
+    ) -> "FixedForest":
         """Trees on features drawn from a public seed; `dataclasses.replace` sets what else there is.
 
         Args:

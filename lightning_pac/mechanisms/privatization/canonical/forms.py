@@ -8,6 +8,7 @@ import numpy.typing as npt
 from scipy.optimize import linear_sum_assignment
 from typing_extensions import override
 
+from lightning_pac._validation import validated
 from lightning_pac.information import Array
 
 __all__ = ["AlignBasis", "AlignClusters", "CanonicalForm", "FixSigns", "SortRows"]
@@ -29,7 +30,7 @@ class CanonicalForm(ABC):
     """
 
     def __init__(self, public: npt.ArrayLike | None) -> None:
-        self.public: Array | None = None if public is None else _matrix(public, "the public reference")
+        self.public: Array | None = None if public is None else _matrix(public, "public")
 
     @abstractmethod
     def __call__(self, output: npt.ArrayLike) -> Array:
@@ -40,6 +41,7 @@ class CanonicalForm(ABC):
         return {"form": type(self).__name__, "reference": None if self.public is None else list(self.public.shape)}
 
 
+@validated
 class AlignClusters(CanonicalForm):
     """Puts cluster centres into the order of the public reference's, one to one, at the least total squared distance.
 
@@ -69,6 +71,7 @@ class AlignClusters(CanonicalForm):
         return ordered
 
 
+@validated
 class AlignBasis(CanonicalForm):
     r"""Rotates an orthonormal basis within its span to lie as close as possible to the public reference.
 
@@ -100,6 +103,7 @@ class AlignBasis(CanonicalForm):
         return np.asarray(left @ right @ basis + 0.0)
 
 
+@validated
 class FixSigns(CanonicalForm):
     """Multiplies each row by 1 or -1, such that its product with a public direction is not negative.
 
@@ -125,6 +129,7 @@ class FixSigns(CanonicalForm):
         return np.where((rows * self.public).sum(axis=1, keepdims=True) < 0, -rows, rows)
 
 
+@validated
 class SortRows(CanonicalForm):
     """Sorts the rows by their product with a public direction; by the first column, then the next, without one.
 

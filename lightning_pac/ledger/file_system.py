@@ -89,14 +89,20 @@ class FileSet:
 
 
 def check_kind(path: Path) -> None:
-    """Refuse what is no file: opening a pipe waits for ever, and a device is for everybody.
+    """Refuse what cannot be reached, and what is no file: opening a pipe waits for ever, and a device is for everybody.
 
     Raises:
         LedgerError: If so.
     """
-    if path.is_dir():
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise LedgerError(f"{path} cannot be reached ({error.strerror}): get the right to enter its folder.") from error
+    if stat.S_ISDIR(mode):
         raise LedgerError(f"{path} is a folder: name a file for the ledger, for instance {path}/ledger.db.")
-    if path.exists() and not path.is_file():
+    if not stat.S_ISREG(mode):
         raise LedgerError(f"{path} is a device or a pipe: name a file for the ledger.")
 
 

@@ -37,6 +37,14 @@ def test_a_device_or_a_pipe_is_refused_before_it_is_opened(
     assert (os.listdir(), os.stat("strange").st_mode) == (["strange"], mode)
 
 
+@pytest.mark.parametrize("open_ledger", [PrivacyLedger, PrivacyLedger.read_only])
+def test_a_path_that_cannot_be_reached_is_told_in_a_sentence(
+    tmp_path: Path, open_ledger: Callable[[Path], Any]
+) -> None:
+    with pytest.raises(LedgerError, match=r"cannot be reached \(File name too long\)"):
+        open_ledger(tmp_path / ("a" * 300))
+
+
 @pytest.mark.skipif(os.name != "posix", reason="modes are POSIX")
 def test_the_file_of_another_program_keeps_its_mode(tmp_path: Path) -> None:
     photo = tmp_path / "photo.png"

@@ -1,5 +1,7 @@
 """Games against everything whose costs add: an attacker chooses each query by all answers so far.
 
+Noise on counts (`PositiveNoise.for_dp`) is played against in `tests/accountants/test_shift_composition.py`, exactly.
+
 What they have learned is the prior's entropy less that of the exact posterior, computed here from densities alone, in
 the mean over games. It must not pass the sum of costs by more than two standard errors. The closest truths lie one
 standard error below their claims (1.16 of 1.2 nats, over 700 games): each of these fails by chance once in 700 runs.
@@ -11,9 +13,11 @@ import math
 import numpy as np
 import pytest
 
+from lightning_pac.accountants import SRPPAccountant
 from lightning_pac.mechanisms import AdaptiveComposition, FiniteOutputs, MixtureNoise, certify_mechanism
 from lightning_pac.mechanisms.one_sided import PositiveNoise, maximal_leakage
 from lightning_pac.randomness import SecureGenerator
+from lightning_pac.scenarios import Poisson, TwoWorldScenario
 
 
 def told(posteriors):
@@ -127,3 +131,39 @@ def test_leakage_adds_whichever_channel_is_chosen_next():
         for first in channels:
             joint = [first.transition[:, [y]] * channels[choice[y]].transition for y in range(4)]
             assert maximal_leakage(np.hstack(joint)) <= 2 * max(channel.leakage for channel in channels) + 1e-12
+
+
+@pytest.mark.parametrize("attacker", ["steady", "doubting", "turning"])
+def test_steps_of_a_run_tell_at_most_the_account_of_their_number(attacker):
+    """A record's gradient may depend on all noised sums so far: every model that training passes through is seen.
+
+    The steady attacker is the worst there is and reaches the bound, so the seed is fixed.
+    """
+    rate, sigma, steps, games = 0.4, 1.5, 12, 40_000
+    accountant = SRPPAccountant(TwoWorldScenario(num_differing=1), Poisson(rate), renyi_order=4)
+    generator = np.random.default_rng(3)
+    world = generator.integers(2, size=games)
+    log_odds = np.zeros(games)
+    for step in range(steps):
+        sizes = {
+            "steady": np.ones(games),
+            "doubting": np.where(np.abs(log_odds) < 2.0, 1.0, 0.3),
+            "turning": np.where(log_odds > 0, 1.0, -1.0) * (0.5 + 0.5 * (step % 2)),
+        }[attacker]
+        drawn = generator.random(games) < rate
+        # The record of one world pulls by `sizes`, that of the other as far to the other side: both are of norm <= 1.
+        shown = sizes * np.where(world == 1, 1.0, -1.0) * drawn + sigma * generator.normal(size=games)
+        here, there = (np.exp(-0.5 * ((shown - shift) / sigma) ** 2) for shift in (sizes, -sizes))
+        absent = np.exp(-0.5 * (shown / sigma) ** 2)
+        log_odds += np.log(rate * here + (1 - rate) * absent) - np.log(rate * there + (1 - rate) * absent)
+    guess = np.abs(1 / (1 + np.exp(-log_odds)) - 0.5) + 0.5
+    success, error = guess.mean(), guess.std() / math.sqrt(games)
+    bound = accountant.world_success_bound(sigma, steps)
+    assert success <= bound + 2 * error
+    assert success - 0.5 > 0.5 * (bound - 0.5)  # else the game is none
+    # Rényi divergence of what was shown, at the order of the account, from the games of one world.
+    likely = np.exp(-3.0 * log_odds[world == 0])  # (p/q)^(a-1) under p, with p the world of label 0
+    divergence = math.log(likely.mean()) / 3.0
+    assert (
+        divergence <= accountant.epsilon(sigma, steps) + 2 * likely.std() / likely.mean() / math.sqrt(len(likely)) / 3.0
+    )

@@ -6,6 +6,7 @@ from .accountants import (
     membership_success_bound as membership_success_bound,
 )
 from .callbacks import (
+    DPSGD as DPSGD,
     SRPPSGD as SRPPSGD,
     DummyPadding as DummyPadding,
     PACResponses as PACResponses,

@@ -4,9 +4,10 @@ from lightning_pac.callbacks.metrics import PrivateMetrics
 from lightning_pac.callbacks.padding import DummyPadding, PositiveDelay
 from lightning_pac.callbacks.predictions import PACResponses, PrivateOutput
 from lightning_pac.callbacks.srpac_decoder import SRPACDecoder
-from lightning_pac.callbacks.srpp_sgd import SRPPSGD
+from lightning_pac.callbacks.srpp_sgd import DPSGD, SRPPSGD
 
 __all__ = [
+    "DPSGD",
     "SRPPSGD",
     "DummyPadding",
     "PACResponses",

@@ -22,6 +22,7 @@ def add_parser(subparsers: Any) -> None:
         """
         lightning-pac bounds
         lightning-pac bounds --budget 2^-32 --responses 1000000 210000
+        lightning-pac bounds --budget 2^-32 --success-bound 0.55 0.6
         lightning-pac bounds --budget 2^-20 2^-32 --prior 0.01 --plot bounds.png
         """,
         """
@@ -38,6 +39,9 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--prior", type=float, default=0.5, help="success of the best guess without responses (0.5)")
     parser.add_argument("--epsilon", nargs="+", type=float, default=[1.0, 8.0], help="DP levels to compare with (1 8)")
     parser.add_argument("--delta", type=float, default=1e-5, help="delta of that comparison (1e-5)")
+    parser.add_argument(
+        "--success-bound", nargs="+", type=float, default=[], metavar="P", help="bounds on guessing to stay within"
+    )
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the bounds into an image file")
 
 
@@ -54,6 +58,9 @@ def run(args: argparse.Namespace) -> int:
             "budget": text,
             "budget_nats": budget,
             "membership_success_bound": bounds,
+            "responses_within": {
+                f"{bound:g}": _responses_within(bound, budget, args.prior) for bound in args.success_bound
+            },
             "responses_until": {f"{level:g}": responses_until(level, budget, args.delta) for level in args.epsilon},
         }
         if args.prior == 0.5:
@@ -66,6 +73,25 @@ def run(args: argparse.Namespace) -> int:
     if args.plot is not None:
         _plot(args, budgets)
     return 0
+
+
+def _responses_within(bound: float, budget: float, prior: float) -> int:
+    """The most responses after which no attack succeeds more often than `bound`."""
+    from lightning_pac.accountants import membership_success_bound
+
+    if not prior < bound < 1:
+        raise ValueError(
+            f"--success-bound is {bound:g}, but must lie above the prior {prior:g}, which needs no response, and below "
+            "1."
+        )
+    low, high = 0, 1
+    while membership_success_bound(high * budget, prior) <= bound:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        kept = membership_success_bound(middle * budget, prior) <= bound
+        low, high = (middle, high) if kept else (low, middle)
+    return low
 
 
 def parse_budget(text: str) -> float:
@@ -97,6 +123,9 @@ def _print(args: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
         [f"{count:,}", *(f"{100 * row['membership_success_bound'][count]:.2f} %" for row in rows)]
         for count in args.responses
     ]
+    for bound in args.success_bound:
+        counts = [row["responses_within"][f"{bound:g}"] for row in rows]
+        table.append([f"responses within {100 * bound:g} %", *(f"{count:,}" for count in counts)])
     for level in args.epsilon:
         counts = [row["responses_until"][f"{level:g}"] for row in rows]
         table.append([f"responses until epsilon {level:g}", *(f"{count:,}" for count in counts)])

@@ -1,23 +1,18 @@
 """`lightning-pac calibrate`: what every way of drawing batches, and every notion, costs in noise."""
 
 import argparse
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from lightning_pac.cli.common import add_command, count, print_json, print_table
 
 if TYPE_CHECKING:
+    from lightning_pac.accountants import Promise
     from lightning_pac.scenarios import Sampling, TwoWorldScenario
 
 __all__ = ["add_parser", "compare", "run"]
 
 _NOTIONS = ("rpp", "joint", "ave", "ms-joint", "ms-ave")
-_WORDS = {
-    "Poisson": "Poisson, secret draws",
-    "EpochShuffle": "shuffled epochs",
-    "FixedSize": "fixed size, drawn afresh",
-    "WithReplacement": "with replacement",
-    "Sequential": "public order",
-}
 
 
 def add_parser(subparsers: Any) -> None:
@@ -26,109 +21,170 @@ def add_parser(subparsers: Any) -> None:
         subparsers,
         "calibrate",
         run,
-        "how much noise a run needs, for all samplings and notions side by side",
+        "how much noise a run needs for what it promises, for all samplings side by side",
         examples="""
         lightning-pac calibrate --num-records 50000 --num-differing 10 --batch-size 512 --epochs 40
+        lightning-pac calibrate --num-records 4000 --num-differing 1 --batch-size 400 --epochs 5 --epsilon 3 --delta 1e-5
+        lightning-pac calibrate --num-records 999 --share-differing 0.01 --batch-size 99 --epochs 5 --world-success-bound 0.6
         lightning-pac calibrate --num-records 1437 --num-differing 4 --batch-size 719 --epochs 25 --noise-multiplier 20
         lightning-pac calibrate --adjacency add_remove --num-differing 1 --rate 0.01 --batch-size 500 --steps 4000
-        """,
+        """,  # noqa: E501
         description="""
-        The noise multiplier (deviation of the noise on the sum of clipped gradients, in clipping norms) that keeps a
-        run within epsilon; or, with --noise-multiplier, the epsilon of a run.
+        The noise multiplier (deviation of the noise on the sum of clipped gradients, in clipping norms) at which a run
+        keeps a promise, by default epsilon 8 at order 16; or, with --noise-multiplier, what a run comes to.
         """,
     )
-    parser.add_argument("--num-differing", type=count, required=True, metavar="D", help="records that may differ")
+    differing = parser.add_mutually_exclusive_group(required=True)
+    differing.add_argument("--num-differing", type=count, metavar="D", help="records that may differ")
+    differing.add_argument("--share-differing", type=float, metavar="S", help="share of the records that may differ")
     parser.add_argument("--num-records", type=count, metavar="N", help="records in the dataset")
     parser.add_argument("--batch-size", type=count, required=True, metavar="B", help="records in a batch")
     parser.add_argument("--rate", type=float, metavar="Q", help="Poisson sampling rate (default: B / N)")
     length = parser.add_mutually_exclusive_group(required=True)
     length.add_argument("--epochs", type=count, metavar="E", help="passes over the data")
     length.add_argument("--steps", type=count, metavar="T", help="optimizer steps")
-    aim = parser.add_mutually_exclusive_group()
-    aim.add_argument("--epsilon", type=float, default=8.0, help="the budget (8)")
-    aim.add_argument("--noise-multiplier", type=float, metavar="SIGMA", help="print epsilon for this noise instead")
-    parser.add_argument("--renyi-order", type=float, default=16.0, metavar="A", help="order of epsilon (16)")
+    parser.add_argument("--epsilon", type=float, help="promise epsilon, with --delta or --renyi-order")
+    parser.add_argument("--delta", type=float, help="failure probability that goes with epsilon")
+    parser.add_argument("--renyi-order", type=float, metavar="A", help="Rényi order that goes with epsilon")
+    parser.add_argument("--world-success-bound", type=float, metavar="P", help="promise how often a guess may be right")
+    parser.add_argument("--prior", type=float, default=0.5, help="probability of one world beforehand (0.5)")
+    parser.add_argument("--noise-multiplier", type=float, metavar="SIGMA", help="say what this noise comes to instead")
     parser.add_argument(
         "--adjacency", choices=("replace", "add_remove", "zero_out"), default="replace", help="how a record may differ"
+    )
+    parser.add_argument(
+        "--import", dest="modules", action="append", default=[], metavar="MODULE", help="registers a sampling scheme"
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the table; in JSON, every cell with its bound on guessing or the reason of its refusal."""
+    """Print the table; in JSON, every cell with its figures or the reason of its refusal."""
+    _read_promise(args)
     rows = compare(args)
     if args.json:
         print_json({"renyi_order": args.renyi_order, "adjacency": args.adjacency, "rows": rows})
         return 0
-    shown, aim = "noise_multiplier", f"epsilon {args.epsilon:g}"
-    if args.noise_multiplier is not None:
-        shown, aim = "epsilon", f"noise multiplier {args.noise_multiplier:g}"
+    given = args.noise_multiplier is not None
+    shown = "epsilon" if given and args.delta is None else "epsilon_at_delta" if given else "noise_multiplier"
+    notions = [name for name in _NOTIONS if any(row["notion"] == name and row[shown] is not None for row in rows)]
     table: list[list[object]] = []
     for name in dict.fromkeys(row["sampling"] for row in rows):
         cells = {row["notion"]: row for row in rows if row["sampling"] == name}
-        bound = cells["rpp"]["world_success_bound"]
+        worst = cells["rpp"]
+        bound = worst["world_success_bound"]
         words = None if bound is None else f"{100 * bound:.1f} %"
-        table.append([_WORDS[name], *(cells[notion][shown] for notion in _NOTIONS), words])
-    title = f"{shown.replace('_', ' ').capitalize()} for {aim} at order {args.renyi_order:g}, {rows[0]['steps']} steps"
-    print_table(title, ["batches", *_NOTIONS, "bound on guessing (rpp)"], table)
-    for reason in dict.fromkeys(row["refused"] for row in rows if row["refused"]):
+        table.append([worst["title"], *(cells[n][shown] for n in notions), words, worst["epsilon_at_delta"]])
+    title = f"{shown.replace('_', ' ').capitalize()} for {_aim(args)}, {rows[0]['steps']} steps"
+    delta = rows[0]["delta"]
+    print_table(title, ["batches", *notions, "bound on guessing (rpp)", f"epsilon at delta {delta:g} (rpp)"], table)
+    for reason in dict.fromkeys(row["refused"] for row in rows if row["refused"] and row["notion"] in notions):
         print(f"Empty: {reason}")
     return 0
 
 
 def compare(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """One row for each sampling and notion.
+    """One row for each sampling that applies and each notion.
 
     Raises:
         ValueError: No sampling and notion at all can be accounted for.
     """
     from lightning_pac.scenarios import TwoWorldScenario
 
+    for name in args.modules:
+        importlib.import_module(name)
     secret_length = args.adjacency == "add_remove"
-    scenario = TwoWorldScenario(args.num_differing, None if secret_length else args.num_records, args.adjacency)
+    scenario = TwoWorldScenario(
+        args.num_differing or 0,
+        None if secret_length else args.num_records,
+        args.adjacency,
+        share_differing=args.share_differing,
+    )
     samplings = _samplings(args)
     steps = args.steps if args.steps is not None else args.epochs * samplings[0].steps_per_epoch(args.num_records)
-    rows = [_row(args, scenario, sampling, notion, steps) for sampling in samplings for notion in _NOTIONS]
+    promise = _read_promise(args)
+    rows = []
+    for sampling in samplings:
+        cells = [_row(args, scenario, sampling, notion, steps, promise) for notion in _NOTIONS]
+        if not all(cell["refused"] for cell in cells) or not rows:
+            rows += cells
     if all(row["refused"] for row in rows):
         raise ValueError(rows[0]["refused"])
     return rows
 
 
+def _read_promise(args: argparse.Namespace) -> "Promise | None":
+    """The exact promise; None for epsilon at a Rényi order, and where the noise is given."""
+    from lightning_pac.accountants import one_promise
+
+    stated = (args.epsilon, args.delta, args.world_success_bound, args.noise_multiplier)
+    if all(value is None for value in stated):
+        args.epsilon, args.renyi_order = 8.0, 16.0 if args.renyi_order is None else args.renyi_order
+    if args.noise_multiplier is not None and args.epsilon is None and args.world_success_bound is None:
+        return None  # delta and the prior say which figures are wanted
+    return one_promise(args, args.noise_multiplier)
+
+
+def _aim(args: argparse.Namespace) -> str:
+    if args.noise_multiplier is not None:
+        order = "" if args.delta is not None else f" at order {args.renyi_order or 16:g}"
+        return f"noise multiplier {args.noise_multiplier:g}{order}"
+    if args.world_success_bound is not None:
+        return f"a bound on guessing of {100 * args.world_success_bound:g} %"
+    return f"epsilon {args.epsilon:g} at " + (
+        f"order {args.renyi_order:g}" if args.delta is None else f"delta {args.delta:g}"
+    )
+
+
 def _samplings(args: argparse.Namespace) -> "list[Sampling]":
-    from lightning_pac.scenarios import EpochShuffle, FixedSize, Poisson, Sequential, WithReplacement
+    """Every registered scheme that a batch size and a rate make."""
+    from lightning_pac.scenarios import registered_samplings
 
     rate = args.rate
     if rate is None:
         if args.num_records is None:
             raise ValueError("The sampling rate is unknown: state --num-records, or --rate where the number is secret.")
         rate = min(1.0, args.batch_size / args.num_records)
-    size = args.batch_size
-    return [Poisson(rate, size), EpochShuffle(size), FixedSize(size), WithReplacement(size), Sequential(size)]
+    made = [scheme.of_batches(args.batch_size, rate) for scheme in registered_samplings()]
+    return [sampling for sampling in made if sampling is not None]
 
 
 def _row(
-    args: argparse.Namespace, scenario: "TwoWorldScenario", sampling: "Sampling", notion: Any, steps: int
+    args: argparse.Namespace,
+    scenario: "TwoWorldScenario",
+    sampling: "Sampling",
+    notion: Any,
+    steps: int,
+    promise: "Promise | None",
 ) -> dict[str, Any]:
     from lightning_pac.accountants import SRPPAccountant
 
+    delta = 1e-5 if args.delta is None else args.delta
     row = {
         "sampling": type(sampling).__name__,
+        "title": sampling.title or type(sampling).__name__,
         "notion": notion,
         "steps": steps,
         "noise_multiplier": None,
         "epsilon": None,
         "world_success_bound": None,
+        "epsilon_at_delta": None,
+        "delta": delta,
         "refused": None,
     }
     try:
-        accountant = SRPPAccountant(scenario, sampling, args.renyi_order, notion)
+        accountant = SRPPAccountant(scenario, sampling, args.renyi_order or 16.0, notion)
         noise = args.noise_multiplier
-        if noise is None:
+        if noise is None and promise is not None:
+            noise = accountant.noise_for(promise, steps)
+        elif noise is None:
             noise = accountant.noise_multiplier(args.epsilon, steps)
         row |= {
             "noise_multiplier": noise,
             "epsilon": accountant.epsilon(noise, steps),
-            "world_success_bound": accountant.world_success_bound(noise, steps),
+            "world_success_bound": accountant.world_success_bound(noise, steps, args.prior),
         }
+        if not accountant.is_mean_square:
+            row["epsilon_at_delta"] = accountant.epsilon_at_delta(noise, steps, delta)[0]
     except ValueError as error:
         row["refused"] = str(error)
     return row

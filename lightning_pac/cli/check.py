@@ -124,8 +124,8 @@ def _dry_run(words: list[str]) -> dict[str, Any]:
     left, epsilon = found["left_in_ledger"], found["epsilon"]
     if left is not None and epsilon is not None and epsilon > left:
         found["warnings"].append(
-            f"The ledger has {left:g} left and the whole run costs {epsilon:g}, so it would stop before its end: lower "
-            "epsilon to what is left."
+            f"The ledger has {left:g} left and the whole run costs {epsilon:g}, so it would stop before its end: "
+            "promise no more than is left."
         )
     return found
 
@@ -139,23 +139,43 @@ def _guarantee(callback: "SRPPSGD", trainer: "pl.Trainer") -> dict[str, Any]:
     left, ledger = None, callback.arguments.ledger
     if ledger is not None:
         with PrivacyLedger.read_only(str(ledger)) as copy:
-            left = copy.remaining(accountant.metric_name.removeprefix("privacy/").removesuffix("_epsilon"))
+            left = copy.remaining(accountant.currency)
     steps = trainer.estimated_stepping_batches
     finite = steps != float("inf")
+    exact = finite and not accountant.is_mean_square
+    nats, tail = account.arithmetic_of(int(steps)) if finite else (0.0, 0.0)
     return {
         "secret": accountant.scenario.secret,
         "records_that_may_differ": accountant.scenario.total_differing,
         "adjacency": accountant.scenario.adjacency,
         "notion": accountant.notion,
         "sampling": str(accountant.sampling),
-        "renyi_order": accountant.renyi_order,
+        "promise": _promise(callback),
         "noise_multiplier": noise,
         "steps": int(steps) if finite else None,
-        "epsilon": accountant.epsilon(noise, int(steps)) if finite else None,
-        "world_success_bound": accountant.world_success_bound(noise, int(steps)) if finite else None,
+        "world_success_bound": (
+            accountant.world_success_bound(noise, int(steps), account.prior) + nats + tail if finite else None
+        ),
+        "epsilon_at_delta": (
+            accountant.epsilon_at_delta(noise, int(steps), account.delta - tail)[0] + nats if exact else None
+        ),
+        "delta": account.delta if exact else None,
+        "epsilon": accountant.epsilon(noise, int(steps)) + nats if finite else None,
+        "renyi_order": accountant.renyi_order,
         "left_in_ledger": left if left != float("inf") else None,
         "conditions": list(accountant.conditions()),
     }
+
+
+def _promise(callback: "SRPPSGD") -> str | None:
+    """What the run was asked to keep, None where its noise was given."""
+    arguments = callback.arguments
+    if arguments.world_success_bound is not None:
+        return f"world_success_bound {arguments.world_success_bound:g} at prior {arguments.prior:g}"
+    if arguments.epsilon is None:
+        return None
+    terms = f"order {arguments.renyi_order:g}" if arguments.delta is None else f"delta {arguments.delta:g}"
+    return f"epsilon {arguments.epsilon:g} at {terms}"
 
 
 def _copy_of(ledger: Path, folder: Path) -> Path:

@@ -10,6 +10,7 @@ from lightning_pac.scenarios.sampling import (
     WithReplacement,
     as_stretches,
     register_sampling,
+    registered_samplings,
     sampling_from_dict,
 )
 from lightning_pac.scenarios.secret_space import (
@@ -41,5 +42,6 @@ __all__ = [
     "WithReplacement",
     "as_stretches",
     "register_sampling",
+    "registered_samplings",
     "sampling_from_dict",
 ]

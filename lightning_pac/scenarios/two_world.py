@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any, Literal
 
 import numpy as np
@@ -30,7 +32,7 @@ class TwoWorldScenario:
     Args:
         num_differing: records that differ, `d`. Under `add_remove` and `zero_out` an integer means that all of them
             are in one world and none in the other; a pair `(d1, d2)` means d1 records that only the first world has
-            and d2 that only the second has.
+            and d2 that only the second has. Left out, it follows from `share_differing`.
         num_records: records in the dataset. Left out, it is the dataset's length. Under `add_remove` it is the secret
             and must be left out.
         adjacency: `replace`: a record's content changes (a relabelling, an attribute), so a clipped sum moves by up
@@ -39,6 +41,8 @@ class TwoWorldScenario:
         nested: with an integer `num_differing` under `add_remove` or `zero_out`, False declares only that at most d
             records differ, in either direction. Irrelevant under `replace`.
         secret: what the two worlds differ in, in words, for the privacy card.
+        share_differing: in place of `num_differing`, the share of all records that differ, in (0, 1]; it is rounded up
+            to whole records once their number is known, and then None. Not under `add_remove`.
 
     Raises:
         ValueError: if the numbers do not describe two worlds.
@@ -46,17 +50,24 @@ class TwoWorldScenario:
     Example:
         >>> TwoWorldScenario(num_differing=10).sensitivity_factor
         2
-        >>> TwoWorldScenario.differential_privacy()
-        TwoWorldScenario(num_differing=1, num_records=None, adjacency='add_remove', nested=True, secret='...')
+        >>> TwoWorldScenario(share_differing=0.01).resolve(1_437).num_differing
+        15
+        >>> TwoWorldScenario.differential_privacy().num_differing
+        1
     """
 
-    num_differing: int | tuple[int, int]
+    num_differing: int | tuple[int, int] = 0
     num_records: int | None = None
     adjacency: Adjacency = "replace"
     nested: bool = True
     secret: str = "which of the two worlds the data come from"
+    share_differing: float | None = None
 
     def __post_init__(self) -> None:
+        if self.share_differing is not None:
+            self._count_share(self.share_differing)
+            if self.num_records is None:
+                return
         if not hasattr(self.num_differing, "__index__"):
             object.__setattr__(self, "num_differing", self._checked_pair())
         elif isinstance(self.num_differing, bool) or self.total_differing < 1:
@@ -165,7 +176,16 @@ class TwoWorldScenario:
 
     @property
     def total_differing(self) -> int:
-        """All records that differ, in either direction."""
+        """All records that differ, in either direction.
+
+        Raises:
+            ValueError: if they are a share of records whose number is not known yet.
+        """
+        if self.share_differing is not None:
+            raise ValueError(
+                f"share_differing is {self.share_differing:g} of a number of records that is not known here: state "
+                "num_records, or num_differing itself."
+            )
         return sum(self.num_differing) if isinstance(self.num_differing, tuple) else self.num_differing
 
     @property
@@ -207,6 +227,8 @@ class TwoWorldScenario:
         values = dataclasses.asdict(self)
         if isinstance(self.num_differing, tuple):
             values["num_differing"] = list(self.num_differing)
+        if self.share_differing is None:  # declarations of before it could be stated must stay the same
+            del values["share_differing"]
         return values
 
     def coupling(self) -> dict[str, Any]:
@@ -227,6 +249,25 @@ class TwoWorldScenario:
     def from_dict(cls, values: Mapping[str, Any]) -> TwoWorldScenario:
         """Rebuild the scenario that `to_dict` wrote."""
         return cls(**values)
+
+    def _count_share(self, share: float) -> None:
+        """Round the share up to whole records, once their number is known."""
+        if self.num_differing:
+            raise ValueError(
+                f"num_differing is {self.num_differing} and share_differing is {share}, but one follows from the "
+                "other: give exactly one."
+            )
+        if self.adjacency == "add_remove":
+            raise ValueError(
+                f"share_differing is {share}, but under add_remove the number of records that it is a share of is the "
+                "secret: give num_differing."
+            )
+        if isinstance(share, bool) or not 0 < share <= 1:
+            raise ValueError(f"share_differing is {share}, but a share of the records lies in (0, 1].")
+        if self.num_records is not None:
+            # As the decimal number that was written: 0.07 of 100 records are 7, whatever its binary digits say.
+            object.__setattr__(self, "num_differing", math.ceil(Fraction(str(share)) * self.num_records))
+            object.__setattr__(self, "share_differing", None)
 
     def _checked_pair(self) -> tuple[int, int]:
         try:

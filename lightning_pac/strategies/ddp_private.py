@@ -56,7 +56,7 @@ class PrivateDDPStrategy(DDPStrategy):
 
         from lightning_pac import SRPPSGD, TwoWorldScenario
 
-        private = SRPPSGD(TwoWorldScenario(num_differing=10), epsilon=8.0)
+        private = SRPPSGD(TwoWorldScenario(num_differing=10), world_success_bound=0.6)
         trainer = Trainer(accelerator="gpu", devices=4, strategy="ddp_private", callbacks=[private])
 
     Args:

@@ -79,7 +79,9 @@ def trainer(folder: Path, *callbacks: pl.Callback, **options: Any) -> pl.Trainer
 def test_with_hardly_any_noise_the_values_are_the_exact_ones(tmp_path: Path) -> None:
     model = Validated()
     (exact,) = trainer(tmp_path).validate(model, loader(), verbose=False)
-    private = PrivateMetrics(["val/accuracy", "val/recall"], SCENARIO, epsilon=1e12, ledger=tmp_path / "study.db")
+    private = PrivateMetrics(
+        ["val/accuracy", "val/recall"], SCENARIO, epsilon=1e12, renyi_order=16, ledger=tmp_path / "study.db"
+    )
     (noised,) = trainer(tmp_path, private).validate(model, loader(), verbose=False)
     assert noised == pytest.approx(exact, abs=1e-4)
     assert (noised["val/f1"], noised["val/plain"]) == (exact["val/f1"], exact["val/plain"])
@@ -148,7 +150,9 @@ def test_a_record_that_is_not_finite_adds_nothing() -> None:
 
 
 def test_past_the_budget_the_last_value_is_repeated_with_a_warning(tmp_path: Path) -> None:
-    private = PrivateMetrics(["val/accuracy"], SCENARIO, epsilon=1.0, budget=2.0, ledger=tmp_path / "study.db")
+    private = PrivateMetrics(
+        ["val/accuracy"], SCENARIO, epsilon=1.0, renyi_order=16, budget=2.0, ledger=tmp_path / "study.db"
+    )
     seen: list[float] = []
 
     class Watch(pl.Callback):
@@ -166,7 +170,9 @@ def test_past_the_budget_the_last_value_is_repeated_with_a_warning(tmp_path: Pat
 def test_early_stopping_sees_the_noised_value(tmp_path: Path) -> None:
     distances = []
     for number in range(2):
-        private = PrivateMetrics(["val/accuracy"], SCENARIO, epsilon=10.0, ledger=tmp_path / f"{number}.db")
+        private = PrivateMetrics(
+            ["val/accuracy"], SCENARIO, epsilon=10.0, renyi_order=16, ledger=tmp_path / f"{number}.db"
+        )
         stopping = EarlyStopping("val/accuracy", mode="max", patience=1)
         fitted = trainer(tmp_path, private, stopping, max_epochs=1, limit_train_batches=1)
         fitted.fit(Validated(), loader(), loader())
@@ -184,13 +190,13 @@ def test_early_stopping_sees_the_noised_value(tmp_path: Path) -> None:
     ],
 )
 def test_a_value_without_a_bound_is_refused(tmp_path: Path, names: list[str], sentence: str) -> None:
-    private = PrivateMetrics(names, SCENARIO, epsilon=1.0, ledger=tmp_path / "study.db")
+    private = PrivateMetrics(names, SCENARIO, epsilon=1.0, renyi_order=16, ledger=tmp_path / "study.db")
     with pytest.raises(MisconfigurationException, match=sentence):
         trainer(tmp_path, private).validate(Validated(), loader(), verbose=False)
 
 
 def test_a_name_that_is_never_logged_is_warned_of(tmp_path: Path) -> None:
-    private = PrivateMetrics(["val/acuracy"], SCENARIO, epsilon=1.0, ledger=tmp_path / "study.db")
+    private = PrivateMetrics(["val/acuracy"], SCENARIO, epsilon=1.0, renyi_order=16, ledger=tmp_path / "study.db")
     with pytest.warns(UserWarning, match="nothing was logged as val/acuracy"):
         trainer(tmp_path, private).validate(Validated(), loader(), verbose=False)
 
@@ -257,7 +263,7 @@ LOUD = 1e-12
 
 
 def counts(folder: Path, names: tuple[str, ...] = ("count",), epsilon: float = 1e12) -> PrivateMetrics:
-    return PrivateMetrics([*names], SCENARIO, epsilon, ledger=folder / "study.db")
+    return PrivateMetrics([*names], SCENARIO, epsilon, renyi_order=16, ledger=folder / "study.db")
 
 
 @pytest.mark.parametrize("break_it", ["rows", "twice", "end twice"])

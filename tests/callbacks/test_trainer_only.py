@@ -50,7 +50,9 @@ CALLBACKS = {
     "DummyPadding": lambda folder: DummyPadding(PositiveNoise.for_dp(1.0, 0.01)),
     "PACResponses": responses,
     "PositiveDelay": delay,
-    "PrivateMetrics": lambda folder: PrivateMetrics(["a"], SCENARIO, epsilon=1.0, ledger=folder / "metrics.db"),
+    "PrivateMetrics": lambda folder: PrivateMetrics(
+        ["a"], SCENARIO, epsilon=1.0, renyi_order=16, ledger=folder / "metrics.db"
+    ),
     "PrivateOutput": output,
     "SRPACDecoder": lambda folder: SRPACDecoder(MixtureDecoder(2, 4), FullGaussian(2)),
 }

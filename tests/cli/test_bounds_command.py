@@ -1,6 +1,7 @@
 """`lightning-pac bounds` against the paper's Table 1."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -56,3 +57,13 @@ def test_a_budget_that_is_no_positive_number_is_refused(text: str, capsys: pytes
 def test_half_a_response_is_refused() -> None:
     with pytest.raises(SystemExit):
         main(["bounds", "--responses", "0.5"])
+
+
+def test_as_many_responses_as_keep_a_bound_on_guessing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bounds", "--budget", "2^-20", "--success-bound", "0.6", "--json"]) == 0
+    within = json.loads(capsys.readouterr().out)["rows"][0]["responses_within"]["0.6"]
+    # Fano: T b nats allow a success p with ln 2 - h(p) = T b.
+    allowed = (math.log(2) + 0.6 * math.log(0.6) + 0.4 * math.log(0.4)) * 2**20
+    assert within == pytest.approx(allowed, abs=1)
+    assert main(["bounds", "--success-bound", "0.5"]) == 1
+    assert "must lie above the prior 0.5" in capsys.readouterr().err

@@ -4,6 +4,7 @@ import math
 import pytest
 
 from lightning_pac import cli
+from lightning_pac.scenarios.sampling.scheme import REGISTERED
 
 RUN = ["--num-records", "50000", "--num-differing", "10", "--batch-size", "512", "--epochs", "40"]
 
@@ -73,7 +74,12 @@ def test_where_the_number_of_records_is_the_secret_only_poisson_remains(capsys):
     ("arguments", "sentence"),
     [
         (["--num-differing", "3", "--batch-size", "8", "--steps", "5"], "The sampling rate is unknown"),
-        ([*RUN, "--epsilon", "-1"], "epsilon is -1.0, but must be positive"),
+        ([*RUN, "--epsilon", "-1", "--renyi-order", "16"], "epsilon is -1.0, but must be positive"),
+        ([*RUN, "--epsilon", "3"], "epsilon=3 says nothing by itself"),
+        ([*RUN, "--epsilon", "3", "--world-success-bound", "0.6"], "one promise and epsilon with delta another"),
+        ([*RUN, "--epsilon", "3", "--delta", "1e-400"], "delta is 0.0, but must lie strictly between"),
+        ([*RUN, "--world-success-bound", "0.5"], "must lie above 0.5, which a blind guess reaches"),
+        ([*RUN, "--world-success-bound", "0.6", "--noise-multiplier", "3"], "exactly one promise is kept"),
         ([*RUN, "--renyi-order", "1"], "renyi_order is 1.0"),
         ([*RUN, "--num-differing", "60000"], "only 50000 records to differ in"),
     ],
@@ -81,3 +87,79 @@ def test_where_the_number_of_records_is_the_secret_only_poisson_remains(capsys):
 def test_bad_arguments_are_one_sentence(capsys, arguments, sentence):
     assert cli.main(["calibrate", *arguments]) == 1
     assert sentence in capsys.readouterr().err
+
+
+def test_each_promise_has_its_noise(capsys):
+    """Without amplification a run is one Gaussian, so the noise is kappa sqrt(sum K^2) / mu."""
+    from scipy import optimize, stats
+
+    def delta(mu, epsilon):
+        return stats.norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * stats.norm.cdf(-mu / 2 - epsilon / mu)
+
+    guess = 2 * stats.norm.ppf(0.6)
+    loss = optimize.brentq(lambda mu: delta(mu, 3.0) - 1e-5, 0.01, 3)
+    for words, mu in ((["--world-success-bound", "0.6"], guess), (["--epsilon", "3", "--delta", "1e-5"], loss)):
+        rows = table(capsys, *RUN, *words)
+        assert rows["EpochShuffle", "rpp"]["noise_multiplier"] == pytest.approx(2 * math.sqrt(40 * 100) / mu, rel=1e-5)
+        assert rows["Poisson", "rpp"]["noise_multiplier"] < 15 / mu
+        assert "promises no (epsilon, delta)" in rows["FixedSize", "ms-ave"]["refused"]
+        assert rows["EpochShuffle", "rpp"]["world_success_bound"] == pytest.approx(stats.norm.cdf(mu / 2), abs=1e-6)
+        epsilon = rows["EpochShuffle", "rpp"]["epsilon_at_delta"]
+        assert delta(mu, epsilon) == pytest.approx(1e-5, rel=1e-3)
+
+
+def test_a_share_of_the_records_is_rounded_up(capsys):
+    share = ["--share-differing", "0.0015", *RUN[:2], *RUN[4:]]
+    assert table(capsys, *share)["EpochShuffle", "rpp"]["noise_multiplier"] == pytest.approx(
+        2 * 75 * math.sqrt(40), rel=1e-6
+    )
+    words = ["--share-differing", "0.1", "--adjacency", "add_remove", "--rate", "0.1", "--batch-size", "5"]
+    assert cli.main(["calibrate", *words, "--steps", "3"]) == 1
+    assert "the number of records that it is a share of is the secret" in capsys.readouterr().err
+
+
+def test_a_registered_scheme_has_a_row_where_it_can_be_made(capsys, tmp_path, monkeypatch):
+    (tmp_path / "my_schemes.py").write_text(SCHEMES)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    try:
+        rows = table(capsys, *RUN, "--import", "my_schemes")
+        assert {"Slow", "EpochShuffle"} <= {sampling for sampling, _ in rows}
+        assert "Odd" not in {sampling for sampling, _ in rows}, "it has a number that nobody stated"
+        assert rows["Slow", "rpp"]["noise_multiplier"] == pytest.approx(2 * 126.5, rel=1e-3)
+    finally:
+        for name in ("Slow", "Odd"):
+            REGISTERED.pop(name, None)
+
+
+SCHEMES = """
+from dataclasses import dataclass
+from lightning_pac.scenarios import EpochShuffle, Sampling, register_sampling
+
+@register_sampling
+@dataclass(frozen=True)
+class Slow(Sampling):
+    batch_size: int
+    condition = "Declared at four times what it costs."
+    def once(self): return EpochShuffle(self.batch_size)
+    def worst_case_square_sum(self, *numbers): return 4 * self.once().worst_case_square_sum(*numbers)
+    def expected_square_sum(self, *numbers): return 4 * self.once().expected_square_sum(*numbers)
+    def expected_batch_size(self, num_records=None): return float(self.batch_size)
+    def steps_per_epoch(self, num_records=None): return self.once().steps_per_epoch(num_records)
+    def draw_pass(self, num_records, generator): return self.once().draw_pass(num_records, generator)
+    @classmethod
+    def small_cases(cls): return (cls(2), cls(3))
+
+@register_sampling
+@dataclass(frozen=True)
+class Odd(Slow.__mro__[1]):
+    repeats: int
+    condition = "Declared at four times what it costs."
+    def once(self): return EpochShuffle(self.repeats)
+    worst_case_square_sum = Slow.worst_case_square_sum
+    expected_square_sum = Slow.expected_square_sum
+    def expected_batch_size(self, num_records=None): return float(self.repeats)
+    steps_per_epoch = Slow.steps_per_epoch
+    draw_pass = Slow.draw_pass
+    @classmethod
+    def small_cases(cls): return (cls(2), cls(3))
+"""

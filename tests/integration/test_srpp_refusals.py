@@ -32,24 +32,44 @@ REPLACE = TwoWorldScenario(num_differing=2)
         ({"epsilon": 1.0, "max_grad_norm": 0.0}, ValueError, "max_grad_norm is 0.0, but must be positive"),
         ({"epsilon": 1.0, "renyi_order": 1.0}, ValueError, "renyi_order is 1.0, but must be finite and above 1"),
         ({"epsilon": 1.0, "renyi_order": math.nan}, ValueError, "renyi_order is nan"),
-        ({"epsilon": 1.0, "noise_multiplier": 1.0}, ValueError, "epsilon is 1.0 and noise_multiplier is 1.0.*exactly"),
-        ({}, ValueError, "epsilon is None and noise_multiplier is None.*exactly one"),
+        ({"epsilon": 1.0, "noise_multiplier": 1.0}, ValueError, "epsilon and noise_multiplier are given.*exactly one"),
+        ({"epsilon": 3.0}, ValueError, "epsilon=3 says nothing by itself: .*delta=1e-5.*renyi_order=16"),
+        ({"epsilon": 3.0, "delta": 1e-5, "renyi_order": 16}, ValueError, "which are two promises: leave one"),
+        ({"epsilon": 3.0, "world_success_bound": 0.6}, ValueError, "one promise and epsilon with delta another"),
+        ({"epsilon": 3.0, "delta": 0.0}, ValueError, "delta is 0.0, but must lie strictly between 0 and 1"),
+        ({"epsilon": 3.0, "delta": 1}, ValueError, "delta is 1, but must lie strictly between 0 and 1"),
+        ({"epsilon": 3.0, "delta": float("1e-400")}, ValueError, "delta is 0.0, but must lie strictly between"),
+        ({"epsilon": 3.0, "delta": "1e-5"}, TypeError, "delta is '1e-5', but must be a number"),
+        ({"delta": 1e-5}, ValueError, "there is no epsilon that it goes with"),
+        ({"noise_multiplier": 1.0, "delta": 1e-5}, ValueError, "there is no epsilon that it goes with"),
+        ({"world_success_bound": 0.5}, ValueError, "world_success_bound is 0.5, but must lie above 0.5"),
+        ({"world_success_bound": 0.4}, ValueError, "world_success_bound is 0.4, but must lie above 0.5"),
+        ({"world_success_bound": 1.0}, ValueError, "world_success_bound is 1.0, but must lie above 0.5.*below 1"),
+        ({"world_success_bound": 0.8, "prior": 0.9}, ValueError, "must lie above 0.9, which a blind guess reaches"),
+        ({"noise_multiplier": 1.0, "prior": 0.3}, ValueError, "there is no bound on guessing that it goes with"),
+        ({"epsilon": 3.0, "delta": 1e-5, "notion": "ms-ave"}, ValueError, r"promises no \(epsilon, delta\)"),
+        ({"world_success_bound": 0.6, "notion": "ms-joint"}, ValueError, "promises no bound on guessing"),
+        ({}, ValueError, "Nothing is given.*exactly one"),
         ({"epsilon": 1.0, "notion": "average"}, ValueError, "notion is 'average', but must be one of ave, joint"),
-        ({"epsilon": 1.0, "sampling": 0.01}, TypeError, r"sampling is 0.01, but must be a descriptor"),
-        ({"epsilon": 1.0, "scenario": 10}, TypeError, "scenario is 10, but must be a TwoWorldScenario"),
-        ({"epsilon": 1.0, "sampling": Poisson(0.1, secret_draws=False)}, ValueError, "leave secret_draws=False out"),
+        ({"noise_multiplier": 1.0, "sampling": 0.01}, TypeError, r"sampling is 0.01, but must be a descriptor"),
+        ({"noise_multiplier": 1.0, "scenario": 10}, TypeError, "scenario is 10, but must be a TwoWorldScenario"),
         (
-            {"epsilon": 1.0, "scenario": TwoWorldScenario.differential_privacy(), "sampling": EpochShuffle(8)},
+            {"noise_multiplier": 1.0, "sampling": Poisson(0.1, secret_draws=False)},
+            ValueError,
+            "leave secret_draws=False out",
+        ),
+        (
+            {"noise_multiplier": 1.0, "scenario": TwoWorldScenario.differential_privacy(), "sampling": EpochShuffle(8)},
             ValueError,
             "add_remove holds under our Poisson sampling only.*zero_out",
         ),
         (
-            {"epsilon": 1.0, "scenario": TwoWorldScenario.differential_privacy()},
+            {"noise_multiplier": 1.0, "scenario": TwoWorldScenario.differential_privacy()},
             ValueError,
             "sampling is None, but add_remove holds under our Poisson",
         ),
         (
-            {"epsilon": 1.0, "scenario": TwoWorldScenario.differential_privacy(), "sampling": Poisson(0.1)},
+            {"noise_multiplier": 1.0, "scenario": TwoWorldScenario.differential_privacy(), "sampling": Poisson(0.1)},
             ValueError,
             "state the divisor yourself",
         ),
@@ -365,7 +385,7 @@ def test_a_budget_that_pays_for_no_step_is_refused(tmp_path: Path) -> None:
 
     with PrivacyLedger(tmp_path / "small.db", budget={"rpp": 0.1}) as ledger:
         private = make_private(noise_multiplier=1.0, ledger=ledger)
-        with pytest.raises(BudgetExceededError, match="the next one would pass the budget"):
+        with pytest.raises(BudgetExceededError, match="the next one would break the promise"):
             make_trainer(tmp_path, private).fit(Classifier(), make_loader())
         assert ledger.spent("rpp") == 0
 

@@ -19,20 +19,22 @@ def arguments(**kwargs):
 
 
 def test_the_noise_is_the_least_that_keeps_epsilon():
-    chosen = choose_noise(arguments(epsilon=3.0), ACCOUNTANT, planned_steps=12, resumed=None)
+    chosen = choose_noise(arguments(epsilon=3.0), ACCOUNTANT, planned_steps=12, draws=0, resumed=None)
     # Two passes, with both differing records in one batch at worst: epsilon = 2 a kappa^2 K^2 / (2 sigma^2).
     assert chosen == pytest.approx(math.sqrt(2 * 4 * 2**2 * 2**2 / (2 * 3.0)), rel=1e-9)
     assert ACCOUNTANT.epsilon(chosen, 12) <= 3.0
 
 
 def test_given_noise_and_that_of_a_resumed_run_stay():
-    assert choose_noise(arguments(noise_multiplier=2.5), ACCOUNTANT, math.inf, resumed=None) == 2.5
-    assert choose_noise(arguments(epsilon=3.0), ACCOUNTANT, math.inf, resumed={"noise_multiplier": 7.0}) == 7.0
+    assert choose_noise(arguments(noise_multiplier=2.5), ACCOUNTANT, math.inf, draws=100, resumed=None) == 2.5
+    assert (
+        choose_noise(arguments(epsilon=3.0), ACCOUNTANT, math.inf, draws=100, resumed={"noise_multiplier": 7.0}) == 7.0
+    )
 
 
 def test_an_endless_run_divides_no_epsilon():
     with pytest.raises(MisconfigurationException, match="has no end"):
-        choose_noise(arguments(epsilon=3.0), ACCOUNTANT, math.inf, resumed=None)
+        choose_noise(arguments(epsilon=3.0), ACCOUNTANT, math.inf, draws=100, resumed=None)
 
 
 def test_several_loaders_are_refused():

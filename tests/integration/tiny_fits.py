@@ -40,10 +40,10 @@ def make_loader(records: int = RECORDS, **kwargs: Any) -> DataLoader[Any]:
 
 
 def make_private(**kwargs: Any) -> SRPPSGD:
-    if "epsilon" not in kwargs and "noise_multiplier" not in kwargs:
+    if not {"epsilon", "noise_multiplier", "world_success_bound"} & set(kwargs):
         kwargs["noise_multiplier"] = 1.0
     scenario = kwargs.pop("scenario", TwoWorldScenario(num_differing=2))
-    return SRPPSGD(scenario, **{"renyi_order": 4, **kwargs})
+    return SRPPSGD(scenario, **({} if "delta" in kwargs or "renyi_order" in kwargs else {"renyi_order": 4}), **kwargs)
 
 
 def make_trainer(folder: Path, *callbacks: pl.Callback, **kwargs: Any) -> pl.Trainer:

@@ -108,3 +108,29 @@ def test_bad_prevalences_are_one_clear_sentence() -> None:
         TwoWorldScenario.from_prevalence([1] * 10, 1, 0.5, 0.6)
     with pytest.raises(TypeError, match="an integer or a tuple of 2 integers"):
         TwoWorldScenario("many", adjacency="zero_out")  # type: ignore[arg-type]
+
+
+def test_a_share_of_the_records_is_rounded_up_once_their_number_is_known() -> None:
+    assert TwoWorldScenario(share_differing=0.01).resolve(1_437) == TwoWorldScenario(15, num_records=1_437)
+    assert TwoWorldScenario(share_differing=0.07, num_records=100).num_differing == 7, "as a decimal, not in binary"
+    assert TwoWorldScenario(share_differing=1, num_records=8, adjacency="zero_out").total_differing == 8
+    unknown = TwoWorldScenario(share_differing=0.2)
+    assert TwoWorldScenario.from_dict(unknown.to_dict()) == unknown
+    with pytest.raises(ValueError, match="a number of records that is not known here"):
+        _ = unknown.total_differing
+    assert "share_differing" not in unknown.resolve(10).coupling(), "ledgers of before it existed go on"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"share_differing": 0.0}, "share_differing is 0.0, but a share"),
+        ({"share_differing": 1.5}, "share_differing is 1.5, but a share"),
+        ({"num_differing": 3, "share_differing": 0.5}, "give exactly one"),
+        ({"share_differing": 0.5, "adjacency": "add_remove"}, "is the secret: give num_differing"),
+        ({}, "two worlds differ in at least one record"),
+    ],
+)
+def test_a_share_that_names_no_records_is_refused(arguments: dict, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        TwoWorldScenario(**arguments)

@@ -9,7 +9,7 @@ from lightning_pac.accountants.privacy_loss.events import (
     PrivacyEvent,
     event_from_dict,
 )
-from lightning_pac.accountants.privacy_loss.promises import EpsilonDelta, Promise, SuccessBound, promise_of
+from lightning_pac.accountants.privacy_loss.promises import EpsilonDelta, Promise, SuccessBound, one_promise, promise_of
 from lightning_pac.accountants.privacy_loss.renyi import opposite_mixtures_divergence
 from lightning_pac.accountants.privacy_loss.running import StepFigures
 
@@ -26,6 +26,7 @@ __all__ = [
     "event_from_dict",
     "least_noise",
     "most_steps",
+    "one_promise",
     "opposite_mixtures_divergence",
     "privacy_curve",
     "promise_of",

@@ -6,6 +6,7 @@ import math
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Protocol
 
 from typing_extensions import override
 
@@ -13,7 +14,7 @@ from lightning_pac._validation import validated
 from lightning_pac.accountants.privacy_loss.curves import PrivacyCurve
 from lightning_pac.accountants.privacy_loss.gaussian import mu_for_epsilon, mu_for_success
 
-__all__ = ["EpsilonDelta", "Promise", "SuccessBound", "promise_of"]
+__all__ = ["EpsilonDelta", "Promise", "SuccessBound", "one_promise", "promise_of"]
 
 
 class Promise(ABC):
@@ -37,6 +38,18 @@ class Promise(ABC):
     @abstractmethod
     def figure(self, curve: PrivacyCurve) -> float:
         """What a curve makes of it, rounded upwards."""
+
+    @abstractmethod
+    def less(self, nats: float, tail: float) -> Promise:
+        """What is left to promise in exact arithmetic, where noise from finite bits adds to every figure.
+
+        Args:
+            nats: what it adds to an epsilon, or to a chance of success.
+            tail: what it adds to a delta.
+
+        Raises:
+            ValueError: if nothing is left.
+        """
 
     def is_kept_by(self, curve: PrivacyCurve) -> bool:
         """Whether a curve's figure, rounded upwards, is within the limit."""
@@ -96,6 +109,15 @@ class EpsilonDelta(Promise):
     def figure(self, curve: PrivacyCurve) -> float:
         return curve.epsilon(self.delta)
 
+    @override
+    def less(self, nats: float, tail: float) -> EpsilonDelta:
+        if not (nats < self.epsilon and tail < self.delta):
+            raise ValueError(
+                f"epsilon is {self.epsilon:g} and delta {self.delta:g}, but noise from finite random bits alone takes "
+                f"{nats:.2g} and {tail:.2g} of them in this run: promise more than that."
+            )
+        return EpsilonDelta(self.epsilon - nats, self.delta - tail)
+
 
 @validated
 @dataclass(frozen=True)
@@ -144,6 +166,15 @@ class SuccessBound(Promise):
     def figure(self, curve: PrivacyCurve) -> float:
         return curve.success_bound(self.prior)
 
+    @override
+    def less(self, nats: float, tail: float) -> SuccessBound:
+        if not self.bound - nats - tail > self.blind:
+            raise ValueError(
+                f"world_success_bound is {self.bound}, but noise from finite random bits alone adds {nats + tail:.2g} "
+                f"to the {self.blind:g} of a blind guess in this run: promise more than that."
+            )
+        return SuccessBound(self.bound - nats - tail, self.prior)
+
 
 def promise_of(
     epsilon: float | None = None,
@@ -183,3 +214,55 @@ def promise_of(
     if epsilon is None:
         raise ValueError(f"delta is {delta}, but there is no epsilon that it goes with: pass both.")
     return EpsilonDelta(epsilon, delta)
+
+
+class _Promising(Protocol):
+    """Arguments that state a promise."""
+
+    @property
+    def epsilon(self) -> float | None: ...
+    @property
+    def delta(self) -> float | None: ...
+    @property
+    def renyi_order(self) -> float | None: ...
+    @property
+    def world_success_bound(self) -> float | None: ...
+    @property
+    def prior(self) -> float: ...
+
+
+def one_promise(arguments: _Promising, noise_multiplier: float | None = None) -> Promise | None:
+    """The exact promise that arguments state; None for epsilon at a Rényi order, and where the noise is given.
+
+    Args:
+        arguments: whatever has the arguments of a promise.
+        noise_multiplier: noise that may be given in place of a promise.
+
+    Raises:
+        ValueError: if not exactly one promise is stated, or a number is out of range.
+    """
+    epsilon, delta, order = arguments.epsilon, arguments.delta, arguments.renyi_order
+    promise = promise_of(epsilon, delta, arguments.world_success_bound, arguments.prior)
+    given = {
+        "epsilon": epsilon,
+        "world_success_bound": arguments.world_success_bound,
+        "noise_multiplier": noise_multiplier,
+    }
+    stated = [name for name, value in given.items() if value is not None]
+    if len(stated) != 1:
+        raise ValueError(
+            f"{' and '.join(stated) or 'Nothing'} {'are' if stated else 'is'} given, but exactly one promise is kept, "
+            "from which the noise follows: give one of epsilon (with delta or renyi_order), world_success_bound and "
+            "noise_multiplier."
+        )
+    if epsilon is not None and delta is None and order is None:
+        raise ValueError(
+            f"epsilon={epsilon:g} says nothing by itself: give epsilon={epsilon:g}, delta=1e-5 for (epsilon, delta) "
+            f"between the worlds, or epsilon={epsilon:g}, renyi_order=16 for a Rényi divergence of that order."
+        )
+    if epsilon is not None and delta is not None and order is not None:
+        raise ValueError(
+            f"epsilon={epsilon:g} goes with delta={delta:g} or with renyi_order={order:g}, which are two promises: "
+            "leave one of them out."
+        )
+    return promise

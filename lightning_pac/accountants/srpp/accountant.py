@@ -25,12 +25,12 @@ Notion = Literal["ave", "joint", "ms-ave", "ms-joint", "rpp"]
 """The adversaries that an epsilon of training bounds: `rpp` every adversary in the worst case; `ave` and `joint` those
 who see one projection, on average over slices or jointly; `ms-ave` and `ms-joint` likewise, averaged over batches."""
 
-_METRICS: dict[Notion, str] = {
-    "ave": "privacy/srpp_ave_epsilon",
-    "joint": "privacy/srpp_joint_epsilon",
-    "ms-ave": "privacy/ms_srpp_ave_epsilon",
-    "ms-joint": "privacy/ms_srpp_joint_epsilon",
-    "rpp": "privacy/rpp_epsilon",
+_CURRENCIES: dict[Notion, str] = {
+    "ave": "srpp_ave",
+    "joint": "srpp_joint",
+    "ms-ave": "ms_srpp_ave",
+    "ms-joint": "ms_srpp_joint",
+    "rpp": "rpp",
 }
 
 
@@ -100,9 +100,19 @@ class SRPPAccountant(ExactFigures):
         self.squares(1)
 
     @property
+    def currency(self) -> str:
+        """Currency of its costs in a ledger."""
+        return _CURRENCIES[self.notion]
+
+    @property
+    def epsilon_name(self) -> str:
+        """Name of its epsilon on a card."""
+        return f"{self.currency}_epsilon" + ("" if self.is_certified else "_uncertified")
+
+    @property
     def metric_name(self) -> str:
-        """Name under which epsilon is logged."""
-        return _METRICS[self.notion] + ("" if self.is_certified else "_uncertified")
+        """Name under which its epsilon is logged."""
+        return f"privacy/{self.epsilon_name}"
 
     @property
     def is_certified(self) -> bool:
@@ -246,6 +256,7 @@ class SRPPAccountant(ExactFigures):
         stretches: Sequence[int] = (),
         planned_steps: int = 0,
         promise: Promise | None = None,
+        draws_per_step: int = 0,
     ) -> RunningAccount[SRPPAccountant]:
         """An account that is charged step by step, from what a journal says was started before.
 
@@ -254,9 +265,10 @@ class SRPPAccountant(ExactFigures):
             stretches: steps that were started in each stretch of earlier attempts.
             planned_steps: steps up to which exact figures are computed ahead; more of them are when they are needed.
             promise: what must be kept, an `EpsilonDelta` or a `SuccessBound`.
+            draws_per_step: noise values of a step, which come from finite random bits; 0 for exact arithmetic.
         """
         check_positive("noise_multiplier", noise_multiplier)
-        return RunningAccount(self, noise_multiplier, stretches, planned_steps, promise)
+        return RunningAccount(self, noise_multiplier, stretches, planned_steps, promise, draws_per_step)
 
     def to_dict(self) -> dict[str, Any]:
         """The declaration of this account in a ledger, as plain values."""

@@ -92,6 +92,18 @@ class ExactFigures(ABC):
             return (PoissonSteps.of(self.scenario, rate, float(noise_multiplier), int(units)),)
         return (GaussianRelease(units * (self.scenario.sensitivity_factor / noise_multiplier) ** 2),)
 
+    def curve_of_units(self, noise_multiplier: float, units: float) -> PrivacyCurve:
+        """The curve of a run that amounts to so many units; kept, since it is read several times.
+
+        Args:
+            noise_multiplier: noise deviation on the sum, in clipping norms.
+            units: units of the run, as `units` counts them.
+
+        Raises:
+            ValueError: if the noise multiplier is not positive, or the notion is an average over batches.
+        """
+        return _curve(self.events_of_units(noise_multiplier, units))
+
     def check_has_events(self) -> None:
         """Refuse what an average over batches does not promise.
 
@@ -160,7 +172,7 @@ class ExactFigures(ABC):
         if self.is_mean_square:
             divergence = self.unit_price(noise_multiplier, 1.0) * units
             return bounds.world_success_bound([1.0], [divergence], prior)
-        return _curve(self.events_of_units(noise_multiplier, units)).success_bound(prior)
+        return self.curve_of_units(noise_multiplier, units).success_bound(prior)
 
     def epsilon_at_delta(
         self, noise_multiplier: float, num_steps: int | Sequence[int], delta: float = 1e-5
@@ -177,7 +189,7 @@ class ExactFigures(ABC):
         Raises:
             ValueError: if delta is not in (0, 1), or the notion is an average over batches.
         """
-        return _curve(self.events(noise_multiplier, num_steps)).epsilon(delta), delta
+        return self.curve_of_units(noise_multiplier, self.units(num_steps)).epsilon(delta), delta
 
     def trade_off(self, noise_multiplier: float, num_steps: int | Sequence[int]) -> Callable[[float], float]:
         """The attacker's trade-off: from a false-positive rate to the least false-negative rate of any test.
@@ -189,7 +201,7 @@ class ExactFigures(ABC):
         Raises:
             ValueError: if the notion is an average over batches.
         """
-        return _curve(self.events(noise_multiplier, num_steps)).trade_off
+        return self.curve_of_units(noise_multiplier, self.units(num_steps)).trade_off
 
 
 @lru_cache(maxsize=16)

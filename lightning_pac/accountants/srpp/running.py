@@ -10,12 +10,14 @@ from lightning_pac._mutex import Mutex
 from lightning_pac._validation import validated
 from lightning_pac.accountants.privacy_loss import (
     EpsilonDelta,
+    PrivacyCurve,
     PrivacyEvent,
     Promise,
     StepFigures,
     SuccessBound,
     privacy_curve,
 )
+from lightning_pac.randomness import finite_precision, missing_tail
 
 __all__ = ["RunningAccount"]
 
@@ -36,6 +38,7 @@ class _Terms(Protocol):
     def unit_price(self, noise_multiplier: float, order: float) -> float: ...
     def aggregate(self, cost: float, order: float | None = None) -> float: ...
     def events_of_units(self, noise_multiplier: float, units: float) -> tuple[PrivacyEvent, ...]: ...
+    def curve_of_units(self, noise_multiplier: float, units: float) -> PrivacyCurve: ...
     def success_of_units(self, noise_multiplier: float, units: float, prior: float = 0.5) -> float: ...
 
 
@@ -47,8 +50,8 @@ class RunningAccount(Generic[_TermsT]):
     """The cost of a run while it is going on, cheap enough to read at every step.
 
     The price of a unit is computed once; a step only counts. The account equals `SRPPAccountant.epsilon` of the same
-    stretches exactly. The bound on guessing and epsilon at delta are those of the next of a few runs that were computed
-    ahead: upper bounds, and exact after the planned steps.
+    stretches exactly, and what noise from finite random bits adds. The bound on guessing and epsilon at delta are those
+    of the next of a few runs that were computed ahead: upper bounds, and exact after the planned steps.
 
     Args:
         accountant: the account's terms, an `SRPPAccountant`.
@@ -57,6 +60,11 @@ class RunningAccount(Generic[_TermsT]):
             the last stretch unless `begin_stretch` is called first.
         planned_steps: steps, earlier ones included, up to which exact figures are computed ahead.
         promise: what must be kept; it also says for which delta and which prior the figures are.
+        draws_per_step: noise values of a step, which come from finite random bits (`finite_precision`); 0 for noise in
+            exact arithmetic.
+
+    Raises:
+        ValueError: if the promise is broken by the finite bits alone.
 
     Example:
         >>> from lightning_pac.accountants import SRPPAccountant
@@ -77,6 +85,7 @@ class RunningAccount(Generic[_TermsT]):
         stretches: Sequence[int] = (),
         planned_steps: int = 0,
         promise: Promise | None = None,
+        draws_per_step: int = 0,
     ) -> None:
         self.accountant = accountant
         self.noise_multiplier = float(noise_multiplier)
@@ -90,6 +99,9 @@ class RunningAccount(Generic[_TermsT]):
         self.promise = promise
         self.delta = promise.delta if isinstance(promise, EpsilonDelta) else _DELTA
         self.prior = promise.prior if isinstance(promise, SuccessBound) else 0.5
+        self.draws_per_step = draws_per_step
+        self._planned_steps = max(planned_steps, self.num_steps + 1)
+        self._left = self._leave_for_arithmetic()
         planned_open = max(planned_steps - sum(self._closed), self._open + 1)
         self._horizon = self._closed_units + accountant.units(planned_open)
         self._figures: StepFigures | None = None
@@ -113,17 +125,27 @@ class RunningAccount(Generic[_TermsT]):
     @property
     def epsilon(self) -> float:
         """Cost so far, in nats, at the accountant's order and notion."""
-        return self._epsilon_of(self._closed_units + self._open_units)
+        return self._epsilon_of(self._units, self.num_steps)
 
     @property
     def next_cost(self) -> float:
         """The cost that the next step would add."""
-        return self._epsilon_of(self._closed_units + self._next_units) - self.epsilon
+        return self.next_epsilon - self.epsilon
 
     @property
     def next_epsilon(self) -> float:
         """Cost after the next step, to be compared with the budget before the step is started."""
-        return self._epsilon_of(self._closed_units + self._next_units)
+        return self._epsilon_of(self._closed_units + self._next_units, self.num_steps + 1)
+
+    @property
+    def arithmetic(self) -> tuple[float, float]:
+        """What noise from finite random bits has added so far: nats to every epsilon and chance, and to every delta."""
+        return self.arithmetic_of(self.num_steps)
+
+    def arithmetic_of(self, num_steps: int) -> tuple[float, float]:
+        """What noise from finite random bits adds over so many steps; see `arithmetic`."""
+        draws = self.draws_per_step * num_steps
+        return finite_precision(draws), missing_tail(draws)
 
     def start_step(self) -> float:
         """Count a step and return what it adds."""
@@ -146,39 +168,85 @@ class RunningAccount(Generic[_TermsT]):
         """Largest success of telling the worlds apart so far, or a little more, at the `prior`."""
         with self._mutex:
             figures, part = self._look_up()
-        return figures.success_bound(part)
+        return min(1.0, figures.success_bound(part) + sum(self.arithmetic))
 
     def epsilon_at_delta(self) -> float:
         """Epsilon that goes with `delta` so far, or a little more; infinite where batches are averaged over."""
         with self._mutex:
             figures, part = self._look_up()
-        return figures.epsilon(part)
+        return figures.epsilon(part) + self.arithmetic[0]
+
+    def exact_success_bound(self) -> float:
+        """`world_success_bound` of the steps so far, computed now."""
+        bound = self.accountant.success_of_units(self.noise_multiplier, self._units, self.prior)
+        return min(1.0, bound + sum(self.arithmetic))
+
+    def exact_epsilon_at_delta(self) -> float:
+        """`epsilon_at_delta` of the steps so far, computed now."""
+        if self.accountant.is_mean_square:
+            return math.inf
+        nats, tail = self.arithmetic
+        return self._curve.epsilon(max(self.delta - tail, math.nextafter(0.0, 1.0))) + nats
+
+    def true_positive_rate(self, false_positive_rate: float) -> float:
+        """The most that any test of the worlds finds at so many false alarms, from everything released so far.
+
+        Args:
+            false_positive_rate: how often the test may be wrong in the first world, in [0, 1].
+
+        Raises:
+            ValueError: if the rate is not in [0, 1], or the notion is an average over batches.
+        """
+        nats, tail = self.arithmetic
+        rate = min(1.0, math.exp(nats) * false_positive_rate + tail)
+        return min(1.0, math.exp(nats) * (1 - self._curve.trade_off(rate)) + tail)
 
     def next_keeps_promise(self) -> bool:
         """Whether the promise, if there is one, is kept after the next step as well."""
-        if self.promise is None:
-            return True
         with self._mutex:
             units = self._closed_units + self._next_units
-            if units > self._horizon:
-                self._extend(units)
+            self._reach(units, self.num_steps + 1)
+            promise, _ = self._left
+            if promise is None:
+                return self.promise is None
             if self._kept_units is None:
-                self._kept_units = self._most_units(self.promise)
+                self._kept_units = self._most_units(promise)
             return units <= self._kept_units
 
+    @property
+    def _units(self) -> float:
+        return self._closed_units + self._open_units
+
+    @property
+    def _curve(self) -> PrivacyCurve:
+        return self.accountant.curve_of_units(self.noise_multiplier, self._units)
+
     def _look_up(self) -> tuple[StepFigures, int]:
-        units = self._closed_units + self._open_units
-        if units > self._horizon:
-            self._extend(units)
+        units = self._units
+        self._reach(units, self.num_steps)
         if self._figures is None:
             self._figures = self._compute_figures()
         part = math.ceil(units / self._horizon * _PARTS * (1 + 1e-12)) if units else 0
         return self._figures, min(_PARTS, part)
 
-    def _extend(self, units: float) -> None:
-        """Plan for more: a run was continued, or replays steps."""
-        self._horizon = 2 * units
-        self._figures = self._kept_units = None
+    def _reach(self, units: float, num_steps: int) -> None:
+        """Plan for more if that is needed: a run was continued, or replays steps."""
+        if units > self._horizon:
+            self._horizon = 2 * units
+            self._figures = self._kept_units = None
+        if num_steps > self._planned_steps and self.draws_per_step:
+            self._planned_steps = 2 * num_steps
+            self._figures = self._kept_units = None
+            try:
+                self._left = self._leave_for_arithmetic()
+            except ValueError:  # the finite bits alone have used the promise up
+                self._left = None, self._left[1]
+
+    def _leave_for_arithmetic(self) -> tuple[Promise | None, float]:
+        """What the planned steps leave of the promise and of delta."""
+        nats, tail = self.arithmetic_of(self._planned_steps)
+        promise = None if self.promise is None else self.promise.less(nats, tail)
+        return promise, max(self.delta - tail, math.nextafter(0.0, 1.0))
 
     def _compute_figures(self) -> StepFigures:
         """Figures of parts of the planned units."""
@@ -191,7 +259,7 @@ class RunningAccount(Generic[_TermsT]):
 
         if not accountant.is_mean_square:
             return StepFigures.of(
-                lambda part: accountant.events_of_units(noise, units(part)), _PARTS, self.delta, self.prior
+                lambda part: accountant.events_of_units(noise, units(part)), _PARTS, self._left[1], self.prior
             )
         parts = tuple(i * i for i in range(math.isqrt(_PARTS) + 1))
         bounds = tuple(accountant.success_of_units(noise, units(part), self.prior) for part in parts)
@@ -211,5 +279,6 @@ class RunningAccount(Generic[_TermsT]):
             low, high = (middle, high) if is_kept(middle) else (low, middle)
         return low
 
-    def _epsilon_of(self, units: float) -> float:
-        return self.accountant.aggregate(self._price * units)
+    def _epsilon_of(self, units: float, num_steps: int) -> float:
+        epsilon = self.accountant.aggregate(self._price * units)
+        return epsilon + finite_precision(self.draws_per_step * num_steps) if self.draws_per_step else epsilon

@@ -10,7 +10,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torchmetrics import Metric, MetricCollection
 from typing_extensions import override
 
-from lightning_pac.accountants import SRPPAccountant
+from lightning_pac.accountants import SRPPAccountant, one_promise
 from lightning_pac.callbacks.metrics.delivered_records import DeliveredRecords, divide_evaluation
 from lightning_pac.callbacks.metrics.noised_metric import PrivateMetric, unsuited_states
 from lightning_pac.callbacks.shared import TrainerCallback, check_path, refuse_searches
@@ -46,20 +46,24 @@ class PrivateMetrics(TrainerCallback):
     Example::
 
         scenario = TwoWorldScenario(num_differing=10)
-        metrics = PrivateMetrics(["val/accuracy"], scenario, epsilon=0.05, budget=1.0, ledger="study.db")
-        trainer = Trainer(callbacks=[SRPPSGD(scenario, epsilon=8.0, ledger="study.db"), metrics])
+        metrics = PrivateMetrics(["val/accuracy"], scenario, epsilon=0.05, renyi_order=16, ledger="study.db")
+        trainer = Trainer(callbacks=[SRPPSGD(scenario, epsilon=8.0, renyi_order=16, ledger="study.db"), metrics])
 
     Args:
         names: Names under which ``validation_step`` and ``test_step`` log torchmetrics.
         scenario: The two worlds, as in training; d counts all records that differ.
-        epsilon: Cost of one value of one metric, in nats.
-        renyi_order: Order at which epsilon is stated, above 1.
+        epsilon: Cost of one value of one metric, in nats, with `delta` or with `renyi_order`.
+        renyi_order: Order at which epsilon is promised, above 1. With another promise it only says at which order the
+            ledger counts, which is 16 if left out.
         max_contribution: Largest norm of what a record adds to a metric's sums; a count of hits adds 1.
         budget: What all values of this callback may cost together; None for the ledger's own budget.
         ledger: Where values are charged before they are computed, a ledger or its path.
+        delta: Probability, in (0, 1), with which the epsilon of one value may fail.
+        world_success_bound: How often who sees one value may guess the right world, in place of epsilon.
+        prior: Probability of one of the worlds before anything is released, for `world_success_bound`.
 
     Raises:
-        ValueError: If an argument is out of range.
+        ValueError: If an argument is out of range, or not exactly one promise is given.
         MisconfigurationException: In an evaluation, if a named metric has no bound on what a record adds to it, or a
             loader may deliver a record more than once.
     """
@@ -68,13 +72,19 @@ class PrivateMetrics(TrainerCallback):
         self,
         names: Sequence[str],
         scenario: TwoWorldScenario,
-        epsilon: float,
-        renyi_order: float = 16.0,
+        epsilon: float | None = None,
+        renyi_order: float | None = None,
         max_contribution: float = 1.0,
         budget: float | None = None,
         ledger: LedgerArgument | None = None,
+        delta: float | None = None,
+        world_success_bound: float | None = None,
+        prior: float = 0.5,
     ) -> None:
         super().__init__()
+        self.epsilon, self.delta, self.renyi_order = epsilon, delta, renyi_order
+        self.world_success_bound, self.prior = world_success_bound, prior
+        promise = one_promise(self)
         if isinstance(names, str) or not names:
             raise ValueError(f'names is {names!r}, but must list the metrics to make private, as ["val/accuracy"].')
         if ledger is None:
@@ -82,17 +92,22 @@ class PrivateMetrics(TrainerCallback):
                 "Values are charged before they are shown: give ledger=, the one of training if there is one."
             )
         for name, value in (("epsilon", epsilon), ("max_contribution", max_contribution)):
-            if not 0 < value < math.inf:
+            if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"{name} is {value}, but must be positive and finite.")
         # One value is one step of a sampler that draws every record.
         everything = Poisson(rate=1.0, batch_size=1, secret_draws=False)
-        accountant = SRPPAccountant(scenario, everything, renyi_order, "rpp")
+        accountant = SRPPAccountant(scenario, everything, 16.0 if renyi_order is None else renyi_order, "rpp")
         self.names = tuple(names)
         self.scenario = scenario
-        self.epsilon = epsilon
-        self.renyi_order = renyi_order
         self.max_contribution = max_contribution
-        self.noise_multiplier = accountant.noise_multiplier(epsilon, 1)
+        if promise is not None:
+            self.noise_multiplier = accountant.noise_for(promise, 1)
+            self._cost = accountant.epsilon(self.noise_multiplier, 1)
+        else:
+            assert epsilon is not None
+            self.noise_multiplier = accountant.noise_multiplier(epsilon, 1)
+            self._cost = epsilon
+        self._order = accountant.renyi_order
         self._budget = budget
         self._ledger = LedgerHandle(ledger)
         self._account: LedgerAccount | None = None
@@ -272,8 +287,8 @@ class PrivateMetrics(TrainerCallback):
 
     def _open_account(self) -> None:
         declaration = {
-            "coupling": {"scenario": self.scenario.coupling(), "renyi_order": self.renyi_order},
-            "epsilon_of_each": self.epsilon,
+            "coupling": {"scenario": self.scenario.coupling(), "renyi_order": self._order},
+            "epsilon_of_each": self._cost,
             "max_contribution": self.max_contribution,
         }
         name = f"metrics {', '.join(self.names)}"
@@ -289,6 +304,9 @@ class PrivateMetrics(TrainerCallback):
             **{f"scenario.{name}": value for name, value in self.scenario.to_dict().items()},
             "names": self.names,
             "epsilon": self.epsilon,
+            "delta": self.delta,
+            "world_success_bound": self.world_success_bound,
+            "prior": self.prior,
             "renyi_order": self.renyi_order,
             "max_contribution": self.max_contribution,
             "budget": self._budget,
@@ -304,7 +322,7 @@ class PrivateMetrics(TrainerCallback):
     def _charge(self) -> bool:
         assert self._account is not None
         try:
-            self._account.charge(self.epsilon, event={"release": "metric"})
+            self._account.charge(self._cost, event={"release": "metric"})
         except BudgetExceededError as error:
             rank_zero_warn(f"PrivateMetrics: the last value is shown again, since a new one was refused: {error}")
             return False

@@ -1,7 +1,9 @@
 """Private training: the callback, what it checks, and the account of its run."""
 
 from lightning_pac.callbacks.srpp_sgd.callback import SRPPSGD
+from lightning_pac.callbacks.srpp_sgd.dp_sgd import DPSGD
 
 __all__ = [
+    "DPSGD",
     "SRPPSGD",
 ]

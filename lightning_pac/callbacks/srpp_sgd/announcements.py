@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
+from lightning_pac.callbacks.srpp_sgd.figures import figures_of, verdict
 from lightning_pac.callbacks.srpp_sgd.run import PrivateRun
 
 __all__ = ["announce_end", "announce_start", "warn_of_early_end", "warn_of_raw_values"]
@@ -14,16 +15,17 @@ HOPELESS_RATIO = 1 / 100
 
 def announce_start(run: PrivateRun) -> None:
     """Say what is guaranteed at the end and how loud the noise is; warn of replayed steps and of hopeless noise."""
-    accountant, noise = run.journal.running.accountant, run.journal.running.noise_multiplier
+    running = run.journal.running
+    accountant, noise = running.accountant, running.noise_multiplier
     ratio = run.noisy_sum.signal_to_noise(run.batch_size)
     guarantee = ""
     if math.isfinite(run.planned_steps):
         steps = max(int(run.planned_steps), run.journal.num_steps)
-        success = accountant.world_success_bound(noise, steps)
-        guarantee = f", telling the worlds apart succeeds with at most {success:.4f} after {steps} steps"
+        bound = accountant.world_success_bound(noise, steps, running.prior) + sum(running.arithmetic_of(steps))
+        guarantee = f" After {steps} steps: {verdict(bound, running.prior)}."
     rank_zero_info(
-        f"SRPPSGD: noise multiplier {noise:.4g} for the notion {accountant.notion!r}{guarantee}, ratio of clipped "
-        f"signal to noise at most {ratio:.3g}."
+        f"SRPPSGD: noise multiplier {noise:.4g} for the notion {accountant.notion!r}, ratio of clipped signal to "
+        f"noise at most {ratio:.3g}.{guarantee}"
     )
     if run.journal.replayed:
         rank_zero_warn(
@@ -60,12 +62,8 @@ def warn_of_early_end() -> None:
 
 def announce_end(run: PrivateRun) -> None:
     """Sum up what the run has cost and where that is on record."""
-    running = run.journal.running
-    success = running.accountant.world_success_bound(running.noise_multiplier, list(running.stretches))
+    figures = ". ".join(figure.words[:1].upper() + figure.words[1:] for figure in figures_of(run.journal))
     rank_zero_info(
-        f"SRPPSGD: {run.journal.num_steps} noised steps, "
-        f"{running.accountant.metric_name.removeprefix('privacy/')} {run.journal.epsilon:.4g} at order "
-        f"{running.accountant.renyi_order:g}; whoever sees all of them tells the two worlds apart with probability at "
-        f"most {success:.4f}. On record in {run.journal.account.path} as "
+        f"SRPPSGD: {run.journal.num_steps} noised steps. {figures}. On record in {run.journal.account.path} as "
         f"{run.journal.account.name!r}."
     )

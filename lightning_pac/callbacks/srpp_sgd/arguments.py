@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from lightning_pac.accountants.srpp import Notion
+from lightning_pac.accountants import Notion, Promise, one_promise, promise_of
 from lightning_pac.callbacks.srpp_sgd.step import BlockNoise
 from lightning_pac.exceptions import LedgerMismatchError
 from lightning_pac.ledger import LedgerArgument
@@ -20,53 +20,77 @@ class RunArguments:
     """The arguments as the user gave them; see `SRPPSGD`.
 
     Raises:
-        ValueError: If an argument is out of range, or not exactly one of epsilon and the noise multiplier is given.
+        ValueError: If an argument is out of range, or not exactly one promise or the noise multiplier is given.
         TypeError: If the scenario or the sampling is something else, or the sampling is not registered.
     """
 
     scenario: TwoWorldScenario
     epsilon: float | None
     noise_multiplier: float | None
-    renyi_order: float
+    renyi_order: float | None
     notion: Notion
     sampling: Sampling | None
     max_grad_norm: float | dict[str, float]
     block_noise: BlockNoise
     ledger: LedgerArgument | None
+    delta: float | None = None
+    world_success_bound: float | None = None
+    prior: float = 0.5
 
     def __post_init__(self) -> None:
         if not isinstance(self.scenario, TwoWorldScenario):
             raise TypeError(f"scenario is {self.scenario!r}, but must be a TwoWorldScenario.")
         if self.sampling is not None and not isinstance(self.sampling, Sampling):
             raise TypeError(f"sampling is {self.sampling!r}, but must be a descriptor such as Poisson(rate=0.01).")
-        if (self.epsilon is None) == (self.noise_multiplier is None):
-            raise ValueError(
-                f"epsilon is {self.epsilon} and noise_multiplier is {self.noise_multiplier}, but one follows from the "
-                "other: give exactly one."
-            )
         norms = self.max_grad_norm if isinstance(self.max_grad_norm, dict) else {"": self.max_grad_norm}
         if not norms:
             raise ValueError("max_grad_norm names no block: give one norm, or a norm for each block of parameters.")
         positive: dict[str, Any] = {
             "epsilon": self.epsilon,
             "noise_multiplier": self.noise_multiplier,
+            "renyi_order": self.renyi_order,
+            "delta": self.delta,
+            "world_success_bound": self.world_success_bound,
+            "prior": self.prior,
             **{f"max_grad_norm {block}".rstrip(): norm for block, norm in norms.items()},
         }
         for name, value in positive.items():
             if value is not None and not isinstance(value, numbers.Real):
                 raise TypeError(f"{name} is {value!r}, but must be a number.")
-            if value is not None and not 0 < float(value) < math.inf:
+            if value is not None and not 0 < float(value) < math.inf and name not in ("delta", "prior"):
                 raise ValueError(f"{name} is {value}, but must be positive and finite.")
         if self.block_noise not in get_args(BlockNoise):
             raise ValueError(f'block_noise is {self.block_noise!r}, but must be "optimal" or "isotropic".')
-        if not 1 < self.renyi_order < math.inf:
+        if self.renyi_order is not None and not self.renyi_order > 1:
             raise ValueError(f"renyi_order is {self.renyi_order}, but must be finite and above 1.")
         if self.notion not in get_args(Notion):
             raise ValueError(f"notion is {self.notion!r}, but must be one of {', '.join(get_args(Notion))}.")
+        one_promise(self, self.noise_multiplier)
+        if self.promise is not None and self.notion.startswith("ms-"):
+            raise ValueError(
+                f"notion is {self.notion!r}, an average over batches that promises no "
+                f"{'(epsilon, delta)' if self.delta is not None else 'bound on guessing'}: leave notion out, or give "
+                "epsilon with renyi_order."
+            )
         if self.sampling is not None:
             self.sampling.check_drawable()
         if self.scenario.adjacency == "add_remove":
             self._check_add_remove()
+
+    @property
+    def promise(self) -> Promise | None:
+        """The exact promise; None for epsilon at a Rényi order, and where the noise is given."""
+        return promise_of(self.epsilon, self.delta, self.world_success_bound, self.prior)
+
+    def promised(self, epsilon_name: str) -> str:
+        """Name of the figure that is promised, or of the bound on guessing where the noise is given.
+
+        Args:
+            epsilon_name: Name of epsilon at the Rényi order.
+        """
+        if self.epsilon is None:
+            return "world_success_bound"
+        return epsilon_name if self.delta is None else "epsilon_at_delta"
 
     def compare(self, saved: Mapping[str, Any]) -> None:
         """Refuse to resume under other arguments than those of the checkpoint.
@@ -75,6 +99,8 @@ class RunArguments:
             LedgerMismatchError: Names what differs.
         """
         given = self.to_dict()
+        if given["renyi_order"] is None:  # then the run goes on at the order that it was accounted at
+            given["renyi_order"] = saved.get("renyi_order")
         changed = sorted(name for name in {*saved, *given} if saved.get(name) != given.get(name))
         if changed:
             values = ", ".join(f"{name} (was {saved.get(name)}, now {given.get(name)})" for name in changed)
@@ -89,6 +115,9 @@ class RunArguments:
             **{f"scenario.{name}": value for name, value in self.scenario.to_dict().items()},
             "sampling": None if self.sampling is None else str(self.sampling),
             "epsilon": self.epsilon,
+            "delta": self.delta,
+            "world_success_bound": self.world_success_bound,
+            "prior": None if self.world_success_bound is None else self.prior,
             "noise_multiplier": self.noise_multiplier,
             "renyi_order": self.renyi_order,
             "notion": self.notion,

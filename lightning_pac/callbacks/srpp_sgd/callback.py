@@ -28,12 +28,14 @@ from lightning_pac.callbacks.srpp_sgd.arguments import RunArguments
 from lightning_pac.callbacks.srpp_sgd.card import make_card, save_card
 from lightning_pac.callbacks.srpp_sgd.first_check import check_loss_first
 from lightning_pac.callbacks.srpp_sgd.hidden_randomness import HiddenRandomness
+from lightning_pac.callbacks.srpp_sgd.logged_metrics import log_metrics
 from lightning_pac.callbacks.srpp_sgd.loss_check import LossCheck, StateWatch, check_loss, leaves_out_batch
 from lightning_pac.callbacks.srpp_sgd.repeated_check import RepeatedCheck
 from lightning_pac.callbacks.srpp_sgd.run import PrivateRun
 from lightning_pac.callbacks.srpp_sgd.start import (
     begin_attempt,
     choose_noise,
+    draws_per_step,
     make_accountant,
     open_journal,
     read_loader,
@@ -52,7 +54,7 @@ __all__ = ["SRPPSGD"]
 
 
 class SRPPSGD(TrainerCallback):
-    r"""Trains with clipped and noised gradients, accounted for in Rényi Pufferfish privacy.
+    r"""Trains with clipped and noised gradients, and keeps one promise of how well two worlds can be told apart.
 
     Every optimizer step uses
 
@@ -60,10 +62,18 @@ class SRPPSGD(TrainerCallback):
 
     in place of the gradient: the gradient of each record is clipped to norm :math:`C`, noise of multiplier
     :math:`\sigma` is added once, and the public batch size :math:`B` divides the sum. An adversary who sees every step
-    learns no more about the secret than `epsilon` says; the optimizer, the schedule and the model are the user's own.
-    Epsilon and the success bound it implies are logged as ``privacy/...`` metrics, the run stops before a step that
-    would pass the budget, and a privacy card is saved with every checkpoint. Source: *Sliced Rényi Pufferfish Privacy*
-    (SRPP-SGD and ms-SRPP-SGD); the amplified account of the notion ``"rpp"`` and the cap of a shuffled epoch are ours.
+    learns no more about the secret than the promise says; the optimizer, the schedule and the model are the user's
+    own. What it comes to so far is logged as ``privacy/...`` metrics, the run stops before a step that would break the
+    promise, and a privacy card is saved with every checkpoint. Source: *Sliced Rényi Pufferfish Privacy* (SRPP-SGD and
+    ms-SRPP-SGD); the exact accounts, the amplified one and the cap of a shuffled epoch are ours.
+
+    Exactly one of these is promised, and the noise is calibrated to the steps that the Trainer is going to take:
+
+    - ``epsilon=3, delta=1e-5``: (epsilon, delta) between the two worlds, which is differential privacy where they
+      differ in one record (see `DPSGD`);
+    - ``world_success_bound=0.6``: nobody who sees everything guesses the right world more often, where a coin is right
+      half of the time, or the likelier world has the probability that `prior` says;
+    - ``epsilon=8, renyi_order=16``: a Rényi divergence, which adds over runs.
 
     Note:
         What the model logs without noise (``train_loss``) and what is chosen by it (``EarlyStopping``) is not covered;
@@ -74,14 +84,16 @@ class SRPPSGD(TrainerCallback):
 
         from lightning_pac import Poisson, SRPPSGD, TwoWorldScenario
 
-        private = SRPPSGD(TwoWorldScenario(num_differing=10), sampling=Poisson(rate=0.01), epsilon=8.0, renyi_order=16)
+        scenario = TwoWorldScenario(num_differing=10)
+        private = SRPPSGD(scenario, sampling=Poisson(rate=0.01), world_success_bound=0.6)
         trainer = Trainer(max_epochs=40, callbacks=[private])
 
     Args:
         scenario: The two worlds that must not be told apart. Its number of records defaults to the dataset's.
-        epsilon: Budget of the run in nats; the noise is calibrated to the steps that the Trainer is going to take.
-        noise_multiplier: Noise deviation on the sum in clipping norms, in place of `epsilon`.
-        renyi_order: Order at which epsilon is stated, above 1.
+        epsilon: What the run may cost, in nats, with `delta` or with `renyi_order`.
+        noise_multiplier: Noise deviation on the sum in clipping norms, in place of a promise.
+        renyi_order: Order at which epsilon is promised, above 1. With another promise it only says at which order the
+            ledger counts, which is 16 if left out.
         notion: ``"rpp"`` is unsliced and worst-case, and amplified where our own Poisson sampling draws in secret;
             ``"ave"``, ``"joint"``, ``"ms-ave"`` and ``"ms-joint"`` are the paper's.
         sampling: How the batch of an optimizer step is drawn, over all its accumulated microbatches: the train loader
@@ -93,12 +105,15 @@ class SRPPSGD(TrainerCallback):
             ``"isotropic"`` for the same noise on every coordinate.
         ledger: A ledger, or the path of one, that several runs on the same data may share. Left out, the run is
             journalled in a ledger of its own beside the logs.
+        delta: Probability, in (0, 1), with which epsilon may fail: well below one in the number of records.
+        world_success_bound: How often a guess of the world may be right, above a blind guess and below 1.
+        prior: Probability of one of the worlds before anything is released, for `world_success_bound`.
 
     Raises:
-        ValueError: If an argument is out of range, or not exactly one of `epsilon` and `noise_multiplier` is given.
+        ValueError: If an argument is out of range, or not exactly one promise or `noise_multiplier` is given.
         TypeError: If `scenario` or `sampling` is something else.
         MisconfigurationException: In ``fit``, if the Trainer, the model or the loader would break the guarantee.
-        BudgetExceededError: In ``fit``, if the budget does not pay for a single step.
+        BudgetExceededError: In ``fit``, if the promise or a budget does not allow a single step.
         LedgerMismatchError: In ``fit``, if a run is resumed under other terms than its own.
         PrivacyViolationError: In ``fit``, if the optimizer did not use the released gradient.
     """
@@ -108,19 +123,22 @@ class SRPPSGD(TrainerCallback):
         scenario: TwoWorldScenario,
         epsilon: float | None = None,
         noise_multiplier: float | None = None,
-        renyi_order: float = 16.0,
+        renyi_order: float | None = None,
         notion: Literal["ave", "joint", "ms-ave", "ms-joint", "rpp"] = "rpp",
         sampling: Sampling | None = None,
         max_grad_norm: float | dict[str, float] = 1.0,
         block_noise: Literal["optimal", "isotropic"] = "optimal",
         ledger: LedgerArgument | None = None,
+        delta: float | None = None,
+        world_success_bound: float | None = None,
+        prior: float = 0.5,
     ) -> None:
         super().__init__()
         self.arguments = RunArguments(
             scenario=scenario,
             epsilon=epsilon,
             noise_multiplier=noise_multiplier,
-            renyi_order=float(renyi_order),
+            renyi_order=None if renyi_order is None else float(renyi_order),
             notion=notion,
             sampling=sampling,
             max_grad_norm=(
@@ -130,6 +148,9 @@ class SRPPSGD(TrainerCallback):
             ),
             block_noise=block_noise,
             ledger=ledger,
+            delta=delta,
+            world_success_bound=world_success_bound,
+            prior=prior,
         )
         self._run: PrivateRun | None = None
         self._repeated: RepeatedCheck | None = None
@@ -174,17 +195,18 @@ class SRPPSGD(TrainerCallback):
         loader, accountant = ranks.together(lambda: self._read_terms(trainer, pl_module))
         planned_steps = trainer.estimated_stepping_batches
         ranks.agree(lambda: run_declaration(trainer, pl_module, accountant, self._restored))
+        blocks = ClippingBlocks.of(pl_module, self.arguments.max_grad_norm, self.arguments.block_noise)
+        draws = draws_per_step(blocks, self._restored)
         noise_multiplier = ranks.from_first(
-            lambda: choose_noise(self.arguments, accountant, planned_steps, self._restored)
+            lambda: choose_noise(self.arguments, accountant, planned_steps, draws, self._restored)
         )
         started = time.monotonic()
         found = ranks.together(lambda: check_loss_first(trainer, pl_module, loader))
         cost = time.monotonic() - started
-        blocks = ClippingBlocks.of(pl_module, self.arguments.max_grad_norm, self.arguments.block_noise)
 
         self._log_dir = trainer.log_dir or trainer.default_root_dir  # asked of all ranks at once, or it hangs
         journal = open_journal(
-            self.arguments, accountant, noise_multiplier, planned_steps, self._log_dir, self._restored, ranks
+            self.arguments, accountant, noise_multiplier, planned_steps, draws, self._log_dir, self._restored, ranks
         )
         self._charged = journal.account
         begin_attempt(trainer, loader, journal, self._restored)
@@ -255,7 +277,7 @@ class SRPPSGD(TrainerCallback):
         run.end_batch()
         if not run.released:
             return
-        self._log_metrics(pl_module, run)
+        log_metrics(pl_module, run)
         if not run.journal.can_afford_step():
             self._stop(trainer, run)
 
@@ -315,6 +337,8 @@ class SRPPSGD(TrainerCallback):
         return {
             "arguments": self.arguments.to_dict(),
             "noise_multiplier": self._run.journal.running.noise_multiplier,
+            "renyi_order": self._run.journal.running.accountant.renyi_order,
+            "draws_per_step": self._run.journal.running.draws_per_step,
             "journal": self._run.journal.state(),
             "loader": loader.state_dict() if isinstance(loader, ResumableDataLoader) else None,
         }
@@ -350,25 +374,16 @@ class SRPPSGD(TrainerCallback):
         datamodule: pl.LightningDataModule | None = trainer.datamodule  # type: ignore[attr-defined]
         check_model(pl_module, loader, datamodule)
         check_optimizer(trainer, pl_module)
-        return loader, make_accountant(self.arguments, trainer, loader)
+        return loader, make_accountant(self.arguments, trainer, loader, self._restored)
 
     def _stop(self, trainer: pl.Trainer, run: PrivateRun) -> None:
         run.exhausted = True
         trainer.should_stop = True
         if trainer.global_step < run.planned_steps:
             rank_zero_info(
-                f"SRPPSGD: stopping after {run.journal.num_steps} steps, since the next one would pass the budget."
+                f"SRPPSGD: stopping after {run.journal.num_steps} steps, since the next one would break the "
+                "promise or pass a budget."
             )
-
-    def _log_metrics(self, pl_module: pl.LightningModule, run: PrivateRun) -> None:
-        shown = run.journal.running.accountant.metric_name
-        for name, value in run.metrics().items():
-            pl_module.log(name, value, prog_bar=name == shown, on_step=True, on_epoch=False, batch_size=1)
-        # Shown as the mean over an epoch: a single step's fraction drowns in its noise. All ranks have the same.
-        over_epoch: dict[str, Any] = {"on_step": False, "on_epoch": True, "batch_size": 1, "sync_dist": True}
-        pl_module.log("privacy/clipped_fraction", run.clipped_fraction, **over_epoch)
-        deviation = run.clipped_fraction_deviation
-        pl_module.log("privacy/clipped_fraction_deviation", deviation, reduce_fx="min", **over_epoch)
 
     def _release_resources(self) -> None:
         """Leave Trainer and model as they were, and let others write the ledger."""

@@ -2,10 +2,10 @@
 
 import lightning.pytorch as pl
 
+from lightning_pac.callbacks.srpp_sgd.figures import figures_of
 from lightning_pac.callbacks.srpp_sgd.run import PrivateRun
-from lightning_pac.cards import Guarantee, PrivacyCard, at_most
+from lightning_pac.cards import Guarantee, PrivacyCard
 from lightning_pac.gradients import ROUNDING
-from lightning_pac.randomness import finite_precision, missing_tail
 from lightning_pac.scenarios import TwoWorldScenario
 
 __all__ = ["make_card", "save_card"]
@@ -16,46 +16,18 @@ def make_card(run: PrivateRun) -> PrivacyCard:
     journal, noisy_sum, blocks = run.journal, run.noisy_sum, run.noisy_sum.blocks
     running = journal.running
     accountant = running.accountant
-    num_draws = (noisy_sum.num_parameters + 1) * journal.num_steps
-    nats, tail = finite_precision(num_draws), missing_tail(num_draws)
-    success = accountant.world_success_bound(running.noise_multiplier, list(running.stretches))
-    average = ", on average over the draw of the batches," if accountant.is_mean_square else ""
-    guarantees = [
-        Guarantee(
-            "world_success_bound",
-            success,
-            "probability",
-            f"An attacker who sees the trained model and every step of its training{average} and must say which of the "
-            f"two worlds the data come from is right at most {at_most(success)} of the time; a coin gets 50 %.",
-        ),
-        Guarantee(
-            accountant.metric_name.removeprefix("privacy/"),
-            running.epsilon,
-            "nats",
-            f"Rényi divergence of order {accountant.renyi_order:g} between what the two worlds release"
-            f"{average} at most.",
-        ),
-    ]
+    nats, tail = running.arithmetic
+    guarantees = [Guarantee(figure.name, figure.value, figure.unit, figure.meaning) for figure in figures_of(journal)]
     if accountant.notion != "rpp":
         guarantees.append(
             Guarantee(
                 "rpp_epsilon", journal.rpp_epsilon, "nats", "The same without slices and averages: the worst case."
             )
         )
-    elif journal.num_steps:
-        epsilon, delta = accountant.epsilon_at_delta(running.noise_multiplier, list(running.stretches), running.delta)
-        guarantees.append(
-            Guarantee(
-                "epsilon_at_delta",
-                epsilon,
-                "nats",
-                f"(epsilon, delta) between the two worlds at delta = {delta:g}.",
-            )
-        )
     conditions = [
         *accountant.conditions(),
-        f"The noise comes from finite random bits in float64, which adds at most {nats:.3g} to every epsilon and every "
-        f"chance of success, and {tail:.3g} to every delta.",
+        f"The noise comes from finite random bits in float64: {nats:.3g} of every epsilon and chance of success above "
+        f"is for that, and {tail:.3g} of every delta; a Rényi divergence holds but for an event of that probability.",
         f"Rounding lets a record move the sum by up to {100 * ROUNDING:.3g} % more than its clipping norm; the noise "
         "is larger by as much, so that every figure above includes it.",
         "Metrics that the model logs without noise, and choices made by them, are not covered.",

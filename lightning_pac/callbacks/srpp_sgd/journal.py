@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from lightning_pac.accountants import SRPPAccountant
+from lightning_pac.accountants import Promise, SRPPAccountant
 from lightning_pac.callbacks.shared import SharedAccount
 from lightning_pac.exceptions import BudgetExceededError, LedgerMismatchError
 from lightning_pac.ledger import LedgerAccount, PrivacyLedger
@@ -25,6 +25,9 @@ class RunJournal:
         account: Where steps are charged.
         resumed: What `state` returned when the checkpoint was saved; None for a new run.
         planned_steps: Steps that the run is going to have, for which exact figures are computed ahead.
+        promise: What must be kept beside the budgets.
+        promised: Name of the figure that is spoken of first.
+        draws_per_step: Noise values of a step.
     """
 
     def __init__(
@@ -34,9 +37,13 @@ class RunJournal:
         account: SharedAccount,
         resumed: Mapping[str, Any] | None = None,
         planned_steps: int = 0,
+        promise: Promise | None = None,
+        promised: str = "world_success_bound",
+        draws_per_step: int = 0,
     ) -> None:
         attempts = account.attempts()
         self.account = account
+        self.promised = promised
         journalled = sum(attempt.num_steps for attempt in attempts)
         known = resumed["num_steps"] if resumed else 0
         if journalled < known:
@@ -54,9 +61,11 @@ class RunJournal:
                 stretches[-1] += attempt.num_steps
             else:
                 stretches.append(attempt.num_steps)
-        self.running = accountant.track(noise_multiplier, stretches, planned_steps)
-        unsliced = replace(accountant, notion="rpp", slices=None)
-        self._unsliced = self.running if accountant.notion == "rpp" else unsliced.track(noise_multiplier, stretches)
+        self.running = accountant.track(noise_multiplier, stretches, planned_steps, promise, draws_per_step)
+        self._unsliced = self.running
+        if accountant.notion != "rpp":
+            unsliced = replace(accountant, notion="rpp", slices=None)
+            self._unsliced = unsliced.track(noise_multiplier, stretches, draws_per_step=draws_per_step)
         self._attempt = account.start_attempt()  # `begin_stretch` opens the one that steps go to
 
     @property
@@ -90,19 +99,24 @@ class RunJournal:
         return (self.running.stretches or (0,))[-1]
 
     def can_afford_step(self) -> bool:
-        """Whether the next step would stay within every budget."""
+        """Whether the next step would keep the promise and stay within every budget."""
         try:
             self.account.check(self.running.next_cost)
         except BudgetExceededError:
             return False
-        return True
+        return self.running.next_keeps_promise()
 
     def start_step(self, step: int) -> None:
         """Charge a step; it is on the disk when this returns.
 
         Raises:
-            BudgetExceededError: If it would pass a budget; nothing is charged.
+            BudgetExceededError: If it would break the promise or pass a budget; nothing is charged.
         """
+        if not self.running.next_keeps_promise():
+            raise BudgetExceededError(
+                f"The next step would break the promise {self.running.promise}: end the run here, as the callback does "
+                "by itself where no step is forced."
+            )
         self._attempt.start_step(self.running.next_cost, step)
         self.running.start_step()
         if self._unsliced is not self.running:

@@ -188,10 +188,12 @@ class PrivateRun:
     def metrics(self) -> dict[str, float]:
         """Guarantees so far."""
         running = self.journal.running
+        exact = {} if running.accountant.is_mean_square else {"privacy/epsilon_at_delta": running.epsilon_at_delta()}
         return {
             "privacy/rpp_epsilon": self.journal.rpp_epsilon,
             running.accountant.metric_name: self.journal.epsilon,
             "privacy/world_success_bound": running.world_success_bound(),
+            **exact,
             "privacy/noise_multiplier": running.noise_multiplier,
         }
 

@@ -14,14 +14,27 @@ from lightning_pac.accountants import SRPPAccountant
 from lightning_pac.callbacks.shared import SharedAccount, check_path
 from lightning_pac.callbacks.srpp_sgd.arguments import RunArguments
 from lightning_pac.callbacks.srpp_sgd.journal import RunJournal, open_account
+from lightning_pac.callbacks.srpp_sgd.step import ClippingBlocks
 from lightning_pac.callbacks.srpp_sgd.step_sampling import declared_sampling
 from lightning_pac.data import PrivateDataLoader, ResumableDataLoader, count_records, describe_loader
 from lightning_pac.exceptions import BudgetExceededError, LedgerMismatchError
 from lightning_pac.ledger import LedgerArgument, LedgerHandle
+from lightning_pac.randomness import finite_precision, missing_tail
 from lightning_pac.strategies import Ranks
 from lightning_pac.strategies.agreement import model_declaration
 
-__all__ = ["begin_attempt", "choose_noise", "make_accountant", "open_journal", "read_loader", "run_declaration"]
+__all__ = [
+    "begin_attempt",
+    "choose_noise",
+    "draws_per_step",
+    "make_accountant",
+    "open_journal",
+    "read_loader",
+    "run_declaration",
+]
+
+# Of a run whose promise needs none: at which order its ledger counts.
+_RENYI_ORDER = 16.0
 
 
 def read_loader(trainer: pl.Trainer) -> DataLoader[Any]:
@@ -41,13 +54,27 @@ def read_loader(trainer: pl.Trainer) -> DataLoader[Any]:
     return loader
 
 
-def make_accountant(arguments: RunArguments, trainer: pl.Trainer, loader: DataLoader[Any]) -> SRPPAccountant:
+def make_accountant(
+    arguments: RunArguments, trainer: pl.Trainer, loader: DataLoader[Any], resumed: Mapping[str, Any] | None
+) -> SRPPAccountant:
     """The terms of the account: the scenario bound to the data, and the sampling as it takes place."""
     scenario = arguments.scenario
     if scenario.adjacency != "add_remove":  # where the number of records is the secret, it is not even counted
         scenario = scenario.resolve(count_records(loader))
     sampling = declared_sampling(trainer, loader, needs_hidden_order=arguments.notion.startswith("ms-"))
-    return SRPPAccountant(scenario, sampling, arguments.renyi_order, arguments.notion)
+    order = arguments.renyi_order
+    if order is None and resumed is not None:  # an order that was not stated was 16, or is in the arguments of old
+        order = resumed.get("renyi_order", resumed["arguments"].get("renyi_order"))
+    return SRPPAccountant(scenario, sampling, order or _RENYI_ORDER, arguments.notion)
+
+
+def draws_per_step(blocks: ClippingBlocks, resumed: Mapping[str, Any] | None) -> int:
+    """Noise values of a step, from finite random bits, which the account pays for.
+
+    A run that was begun before the account paid for them goes on as it was calibrated, and its budget pays for all of
+    its steps.
+    """
+    return sum(blocks.sizes) + 1 if resumed is None else int(resumed.get("draws_per_step", 0))
 
 
 def run_declaration(
@@ -77,24 +104,37 @@ def run_declaration(
 
 
 def choose_noise(
-    arguments: RunArguments, accountant: SRPPAccountant, planned_steps: float, resumed: Mapping[str, Any] | None
+    arguments: RunArguments,
+    accountant: SRPPAccountant,
+    planned_steps: float,
+    draws: int,
+    resumed: Mapping[str, Any] | None,
 ) -> float:
-    """The noise multiplier: that of the run that is resumed, the one given, or the least that keeps epsilon.
+    """The noise multiplier: that of the run that is resumed, the one given, or the least that keeps the promise.
 
     Raises:
-        MisconfigurationException: If epsilon is to be divided among steps without end.
+        MisconfigurationException: If a promise is to be divided among steps without end.
+        ValueError: If noise from finite random bits breaks the promise by itself.
     """
     if resumed is not None:
         return float(resumed["noise_multiplier"])
     if arguments.noise_multiplier is not None:
         return arguments.noise_multiplier
-    assert arguments.epsilon is not None
     if not math.isfinite(planned_steps):
         raise MisconfigurationException(
-            f"epsilon={arguments.epsilon:g} is divided among the steps of the run, but this one has no end: set "
-            "max_epochs or max_steps in the Trainer, or give noise_multiplier."
+            "What is promised is divided among the steps of the run, but this one has no end: set max_epochs or "
+            "max_steps in the Trainer, or give noise_multiplier."
         )
-    return accountant.noise_multiplier(arguments.epsilon, int(planned_steps))
+    nats, tail = finite_precision(draws * planned_steps), missing_tail(draws * planned_steps)
+    if arguments.promise is not None:
+        return accountant.noise_for(arguments.promise.less(nats, tail), int(planned_steps))
+    assert arguments.epsilon is not None
+    if not nats < arguments.epsilon:
+        raise ValueError(
+            f"epsilon is {arguments.epsilon:g}, but noise from finite random bits alone takes {nats:.2g} of it in this "
+            "run: promise more than that."
+        )
+    return accountant.noise_multiplier(arguments.epsilon - nats, int(planned_steps))
 
 
 def _find_ledger(given: LedgerArgument | None, log_dir: str, resumed: Mapping[str, Any] | None) -> LedgerHandle:
@@ -123,6 +163,7 @@ def open_journal(
     accountant: SRPPAccountant,
     noise_multiplier: float,
     planned_steps: float,
+    draws: int,
     log_dir: str,
     resumed: Mapping[str, Any] | None,
     ranks: Ranks,
@@ -140,7 +181,8 @@ def open_journal(
         "max_grad_norm": arguments.max_grad_norm,
         "block_noise": arguments.block_noise,
     }
-    currency = accountant.metric_name.removeprefix("privacy/").removesuffix("_epsilon")
+    # Another promise is held by the running account, and no sum of costs.
+    budget = arguments.epsilon if arguments.promise is None else None
     pointer = resumed["journal"] if resumed is not None else None
     name = pointer["account"] if pointer is not None else None
     check_path(arguments.ledger, ranks)
@@ -148,11 +190,12 @@ def open_journal(
     account = SharedAccount(
         ranks,
         lambda: _find_ledger(arguments.ledger, log_dir, resumed),
-        lambda ledger: open_account(ledger, declaration, currency, arguments.epsilon, name),
+        lambda ledger: open_account(ledger, declaration, accountant.currency, budget, name),
     )
     try:
         planned = int(planned_steps) if math.isfinite(planned_steps) else 0
-        return RunJournal(accountant, noise_multiplier, account, pointer, planned)
+        promised = arguments.promised(accountant.epsilon_name)
+        return RunJournal(accountant, noise_multiplier, account, pointer, planned, arguments.promise, promised, draws)
     except BaseException:
         account.close()
         raise
@@ -180,7 +223,8 @@ def begin_attempt(
     journal.begin_stretch(trainer.global_step, continues_pass)
     if not journal.can_afford_step():
         raise BudgetExceededError(
-            f"{journal.num_steps} steps have cost {journal.epsilon:.6g} and the next one would pass the budget: keep "
-            "the model as it is, raise the budget of the ledger if that is what is spent, or start a new run with a "
-            "new SRPPSGD, whose cost adds (noise_multiplier in place of epsilon lets a run go on)."
+            f"{journal.num_steps} steps have cost {journal.epsilon:.6g} and the next one would break the promise or "
+            "pass the budget: keep the model as it is, raise the budget of the ledger if that is what is spent, or "
+            "start a new run with a new SRPPSGD, whose cost adds (noise_multiplier in place of a promise lets a run go "
+            "on)."
         )

@@ -4,7 +4,11 @@ from lightning_pac.scenarios.sampling.counts import as_stretches
 from lightning_pac.scenarios.sampling.epoch_shuffle import EpochShuffle
 from lightning_pac.scenarios.sampling.fixed_size import FixedSize
 from lightning_pac.scenarios.sampling.poisson import Poisson
-from lightning_pac.scenarios.sampling.registry import register_sampling, sampling_from_dict
+from lightning_pac.scenarios.sampling.registry import (
+    register_sampling,
+    registered_samplings,
+    sampling_from_dict,
+)
 from lightning_pac.scenarios.sampling.scheme import Sampling
 from lightning_pac.scenarios.sampling.sequential import Sequential
 from lightning_pac.scenarios.sampling.with_replacement import WithReplacement
@@ -18,5 +22,6 @@ __all__ = [
     "WithReplacement",
     "as_stretches",
     "register_sampling",
+    "registered_samplings",
     "sampling_from_dict",
 ]

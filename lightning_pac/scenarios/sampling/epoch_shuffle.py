@@ -45,6 +45,7 @@ class EpochShuffle(Passes):
     """
 
     _certified: ClassVar[bool] = True
+    title: ClassVar[str] = "shuffled epochs"
     condition: ClassVar[str] = (
         "Every record comes at most once in a pass over the data; the bound holds for every order of them."
     )

@@ -42,6 +42,7 @@ class FixedSize(SizedBatches):
     """
 
     _certified: ClassVar[bool] = True
+    title: ClassVar[str] = "fixed size, drawn afresh"
     condition: ClassVar[str] = "Every batch holds distinct records."
 
     @override

@@ -46,6 +46,7 @@ class Poisson(FreshBatches):
 
     _certified: ClassVar[bool] = True
     independent_draws: ClassVar[bool] = True
+    title: ClassVar[str] = "Poisson, secret draws"
     condition: ClassVar[str] = "Records enter a batch independently, and an empty batch still takes a noised step."
 
     def __post_init__(self) -> None:

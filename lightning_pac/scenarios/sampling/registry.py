@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from lightning_pac.scenarios.sampling.declaration import check_class, check_price
 from lightning_pac.scenarios.sampling.scheme import REGISTERED, Sampling
 
-__all__ = ["register_sampling", "sampling_from_dict"]
+__all__ = ["register_sampling", "registered_samplings", "sampling_from_dict"]
 
 SchemeT = TypeVar("SchemeT", bound=type[Sampling])
 
@@ -50,6 +50,18 @@ def register_sampling(scheme: SchemeT) -> SchemeT:
         check_price(scheme)
     REGISTERED[name] = scheme
     return scheme
+
+
+def registered_samplings() -> tuple[type[Sampling], ...]:
+    """All classes that can be trained with, ours first.
+
+    Example:
+        >>> [scheme.__name__ for scheme in registered_samplings()][:2]
+        ['Poisson', 'EpochShuffle']
+    """
+    order = ["Poisson", "EpochShuffle", "FixedSize", "WithReplacement", "Sequential"]
+    own = [scheme for name, scheme in REGISTERED.items() if name not in order]
+    return (*(REGISTERED[name] for name in order if name in REGISTERED), *own)
 
 
 def sampling_from_dict(values: Mapping[str, Any]) -> Sampling:

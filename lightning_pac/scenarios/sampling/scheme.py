@@ -42,6 +42,8 @@ class Sampling(ABC):
     """Whether no record comes more than once in a pass."""
     needs_num_records: ClassVar[bool] = False
     """Whether the path-wise cap depends on the number of records."""
+    title: ClassVar[str] = ""
+    """A few words for tables; the name of the class if left out."""
     condition: ClassVar[str] = ""
     """The assumption of the price about the draws, a sentence for the privacy card."""
 
@@ -157,6 +159,21 @@ class Sampling(ABC):
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """The scheme of which `to_dict` wrote these values."""
         return cls(**{name: value for name, value in values.items() if name != "name"})
+
+    @classmethod
+    def of_batches(cls, batch_size: int, rate: float) -> Self | None:
+        """The scheme of this class with such batches; None where they do not say enough to make one.
+
+        Args:
+            batch_size: records in a batch, or expected in one.
+            rate: share of the records that a batch holds.
+        """
+        known = {"batch_size": batch_size, "rate": rate}
+        fields = dataclasses.fields(cls)  # type: ignore[arg-type]
+        missing = dataclasses.MISSING
+        if any(f.name not in known and f.default is missing and f.default_factory is missing for f in fields):
+            return None
+        return cls(**{f.name: known[f.name] for f in fields if f.name in known})
 
     @classmethod
     def small_cases(cls) -> Sequence[Self]:

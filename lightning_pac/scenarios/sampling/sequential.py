@@ -38,6 +38,7 @@ class Sequential(Passes):
 
     _certified: ClassVar[bool] = True
     random_draws: ClassVar[bool] = False
+    title: ClassVar[str] = "public order"
     condition: ClassVar[str] = (
         "Every record comes at most once in a pass over the data, in an order that may be public."
     )

@@ -38,6 +38,7 @@ class WithReplacement(SizedBatches):
     """
 
     _certified: ClassVar[bool] = True
+    title: ClassVar[str] = "with replacement"
     condition: ClassVar[str] = "A batch may hold one record many times; the bound allows all of it to be one record."
 
     @override

@@ -1,0 +1,54 @@
+"""DP-SGD by one word, for those who know the field."""
+
+from pathlib import Path
+from typing import Literal
+
+from lightning_pac.callbacks.srpp_sgd.callback import SRPPSGD
+from lightning_pac.ledger import PrivacyLedger
+from lightning_pac.scenarios import Sampling, TwoWorldScenario
+
+__all__ = ["DPSGD"]
+
+
+class DPSGD(SRPPSGD):
+    """Trains with (epsilon, delta)-differential privacy for every record: `SRPPSGD` with that scenario, nothing else.
+
+    The two worlds differ in one record, which is there or not (`TwoWorldScenario.differential_privacy`), so the number
+    of records is part of the secret: the rate and the batch size are stated, and batches are drawn by Poisson sampling.
+
+    Example::
+
+        from lightning_pac import DPSGD, Poisson
+
+        private = DPSGD(epsilon=3, delta=1e-5, sampling=Poisson(rate=0.01, batch_size=500))
+
+    Args:
+        epsilon: Privacy loss in nats.
+        delta: Probability with which it may fail, well below one in the number of records.
+        sampling: How batches are drawn, a `Poisson` with a stated batch size.
+        max_grad_norm: Clipping norm of a record's gradient, or norms by the names of submodules.
+        block_noise: How several blocks share the noise, see `SRPPSGD`.
+        ledger: A ledger, or the path of one, that several runs on the same data may share.
+
+    Raises:
+        ValueError: If an argument is out of range; everything else is as in `SRPPSGD`.
+    """
+
+    def __init__(
+        self,
+        epsilon: float,
+        delta: float,
+        sampling: Sampling,
+        max_grad_norm: float | dict[str, float] = 1.0,
+        block_noise: Literal["optimal", "isotropic"] = "optimal",
+        ledger: PrivacyLedger | str | Path | None = None,
+    ) -> None:
+        super().__init__(
+            TwoWorldScenario.differential_privacy(),
+            epsilon=epsilon,
+            delta=delta,
+            sampling=sampling,
+            max_grad_norm=max_grad_norm,
+            block_noise=block_noise,
+            ledger=ledger,
+        )

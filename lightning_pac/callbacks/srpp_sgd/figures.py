@@ -1,0 +1,78 @@
+"""What a run has cost, in the order in which its user asked: the promise first."""
+
+from dataclasses import dataclass
+
+from lightning_pac.callbacks.srpp_sgd.journal import RunJournal
+from lightning_pac.cards import at_most
+
+__all__ = ["RunFigure", "figures_of", "verdict"]
+
+
+@dataclass(frozen=True)
+class RunFigure:
+    """One figure of a run.
+
+    Attributes:
+        name: Its name on a card.
+        value: Its value, exact for the steps so far.
+        unit: `"nats"` or `"probability"`.
+        words: A sentence for messages, without its point.
+        meaning: A sentence for a card.
+    """
+
+    name: str
+    value: float
+    unit: str
+    words: str
+    meaning: str
+
+
+def figures_of(journal: RunJournal) -> tuple[RunFigure, ...]:
+    """The figures of the steps started so far, the promised one first, then the bound on guessing."""
+    running, accountant = journal.running, journal.running.accountant
+    average = ", on average over the draw of the batches," if accountant.is_mean_square else ""
+    bound = running.exact_success_bound()
+    guess = verdict(bound, running.prior, average)
+    figures = [
+        RunFigure(
+            "world_success_bound",
+            bound,
+            "probability",
+            guess,
+            f"{guess}, where the guess is which of the two worlds the data come from.",
+        ),
+        RunFigure(
+            accountant.epsilon_name,
+            running.epsilon,
+            "nats",
+            f"{accountant.epsilon_name} is {running.epsilon:.4g} at order {accountant.renyi_order:g}",
+            f"Rényi divergence of order {accountant.renyi_order:g} between what the two worlds release{average} at "
+            "most.",
+        ),
+    ]
+    if not accountant.is_mean_square:
+        epsilon = running.exact_epsilon_at_delta()
+        figures.append(
+            RunFigure(
+                "epsilon_at_delta",
+                epsilon,
+                "nats",
+                f"epsilon is {epsilon:.4g} at delta {running.delta:g}",
+                f"(epsilon, delta) between the two worlds at delta = {running.delta:g}.",
+            )
+        )
+    return tuple(sorted(figures, key=lambda figure: figure.name != journal.promised))
+
+
+def verdict(bound: float, prior: float = 0.5, average: str = "") -> str:
+    """The bound on guessing as a sentence, without its point.
+
+    Example:
+        >>> verdict(0.6)
+        'Anyone who sees this model and all its training guesses right at most 60 % of the time (a coin: 50 %)'
+    """
+    blind = "a coin" if prior == 0.5 else "a blind guess"
+    return (
+        f"Anyone who sees this model and all its training{average} guesses right at most {at_most(bound)} of the time "
+        f"({blind}: {100 * max(prior, 1 - prior):g} %)"
+    )

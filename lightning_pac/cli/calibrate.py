@@ -102,7 +102,7 @@ def compare(args: argparse.Namespace) -> list[dict[str, Any]]:
     samplings = _samplings(args)
     steps = args.steps if args.steps is not None else args.epochs * samplings[0].steps_per_epoch(args.num_records)
     promise = _read_promise(args)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for sampling in samplings:
         cells = [_row(args, scenario, sampling, notion, steps, promise) for notion in _NOTIONS]
         if not all(cell["refused"] for cell in cells) or not rows:

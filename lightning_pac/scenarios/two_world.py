@@ -71,7 +71,10 @@ class TwoWorldScenario:
         if not hasattr(self.num_differing, "__index__"):
             object.__setattr__(self, "num_differing", self._checked_pair())
         elif isinstance(self.num_differing, bool) or self.total_differing < 1:
-            raise ValueError(f"num_differing is {self.num_differing}, but two worlds differ in at least one record.")
+            raise ValueError(
+                f"num_differing is {self.num_differing}, but two worlds differ in at least one record: state "
+                "how many, or share_differing."
+            )
         if self.num_records is not None:
             self._check_num_records(self.num_records)
             if self.adjacency == "add_remove":

@@ -1,5 +1,6 @@
 """Noised metrics: what they release, what it costs, and what they refuse."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -209,12 +210,33 @@ def test_a_name_that_is_never_logged_is_warned_of(tmp_path: Path) -> None:
         ({"max_contribution": -1.0}, "max_contribution is -1.0"),
         ({"renyi_order": 1.0}, "renyi_order is 1.0"),
         ({"ledger": None}, "give ledger="),
+        ({"renyi_order": None}, "epsilon=1 says nothing by itself"),
+        ({"world_success_bound": 0.6}, "one promise and epsilon with delta another"),
+        ({"delta": 0.0}, "delta is 0.0, but must lie strictly between"),
+        ({"epsilon": None}, "exactly one promise is kept"),
     ],
 )
 def test_bad_arguments_are_one_sentence(tmp_path: Path, changes: dict[str, Any], sentence: str) -> None:
-    arguments: dict[str, Any] = {"names": ["a"], "scenario": SCENARIO, "epsilon": 1.0, "ledger": tmp_path / "a.db"}
+    arguments: dict[str, Any] = {"names": ["a"], "scenario": SCENARIO, "ledger": tmp_path / "a.db"}
+    arguments |= {"epsilon": 1.0, "renyi_order": 16} if "delta" not in changes else {"epsilon": 1.0}
     with pytest.raises(ValueError, match=sentence):
         PrivateMetrics(**{**arguments, **changes})
+
+
+@pytest.mark.parametrize(
+    ("promise", "mu"),
+    [({"world_success_bound": 0.6}, 0.506694), ({"epsilon": 1.0, "delta": 1e-5}, 0.268051)],
+)
+def test_one_value_keeps_either_promise(promise: dict[str, float], mu: float, tmp_path: Path) -> None:
+    """A value is the Gaussian mechanism: mu = kappa d / sigma, and order a costs a mu^2 / 2 in the ledger."""
+    assert stats.norm.cdf(0.506694 / 2) == pytest.approx(0.6, abs=1e-6)
+    delta = stats.norm.cdf(0.268051 / 2 - 1 / 0.268051) - math.e * stats.norm.cdf(-0.268051 / 2 - 1 / 0.268051)
+    assert delta == pytest.approx(1e-5, rel=1e-4)
+    private = PrivateMetrics(["val/accuracy"], SCENARIO, ledger=tmp_path / "study.db", **promise)
+    assert private.noise_multiplier == pytest.approx(SCENARIO.sensitivity_factor * 3 / mu, rel=1e-5)
+    trainer(tmp_path, private).validate(Validated(), loader(), verbose=False)
+    with PrivacyLedger.read_only(tmp_path / "study.db") as ledger:
+        assert ledger.spent("rpp") == pytest.approx(16 * mu**2 / 2, rel=1e-4)
 
 
 class Counting(pl.LightningModule):
@@ -406,4 +428,4 @@ def test_training_and_metrics_share_one_ledger_by_its_path(tmp_path: Path) -> No
         spent = {account.name.split()[0].split("-")[0]: account.spent for account in ledger.accounts()}
         assert ledger.spent("rpp") == pytest.approx(sum(spent.values()))
     # Four steps of one pass over three differing records: a kappa^2 d^2 / (2 sigma^2).
-    assert spent == {"srpp": pytest.approx(4 * 4 * 9 / (2 * 50.0**2)), "metrics": 0.25}
+    assert spent == {"srpp": pytest.approx(4 * 4 * 9 / (2 * 50.0**2), abs=2e-6), "metrics": 0.25}

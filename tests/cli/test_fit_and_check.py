@@ -73,7 +73,7 @@ def test_norms_by_block_come_from_options_and_files(config, tmp_path, place):
         words.append(f"--trainer.callbacks.max_grad_norm={json.dumps(blocks)}")
     else:
         content = yaml.safe_load(config.read_text())
-        arguments = {"scenario": {"num_differing": 3}, "epsilon": 8.0, "max_grad_norm": blocks}
+        arguments = {"scenario": {"num_differing": 3}, "epsilon": 8.0, "delta": 1e-5, "max_grad_norm": blocks}
         entry = {"class_path": "lightning_pac.callbacks.SRPPSGD", "init_args": arguments}
         content["trainer"]["callbacks"].append(entry)
         config.write_text(yaml.safe_dump(content))
@@ -118,7 +118,7 @@ def test_callbacks_are_found_wherever_a_command_line_names_them(tmp_path, monkey
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [
-        ([], 2, "the following arguments are required: scenario.num_differing"),
+        ([], 2, "num_differing is 0, but two worlds differ in at least one record"),
         ([WORLDS, "--trainer.callbacks.notion=best"], 2, "Expected a typing.Literal['ave', 'joint'"),
         ([WORLDS, "--trainer.callbacks.epsilon=-1"], 2, "epsilon is -1.0, but must be positive"),
         ([WORLDS, "--trainr.max_epochs=1"], 2, "unrecognized arguments: --trainr.max_epochs=1"),

@@ -32,6 +32,10 @@ def test_a_recipe_comes_behind_the_files_and_before_the_options():
 # What a user adds to a recipe, beside the name of the callback that it must build; a new recipe needs a line here.
 SECRET = "--trainer.callbacks.scenario.num_differing=3"
 WORDS = {
+    "dp_sgd": (
+        "DPSGD",
+        [f"--trainer.callbacks.sampling{word}" for word in ("=Poisson", ".rate=0.1", ".batch_size=40")],
+    ),
     "dummy_padding": ("DummyPadding", []),
     "pac_responses": ("PACResponses", []),
     "positive_delay": ("PositiveDelay", []),

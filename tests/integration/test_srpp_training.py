@@ -393,7 +393,8 @@ def test_metrics_cards_and_the_summary_agree(notion: str, tmp_path: Path, caplog
     assert checkpoint["privacy_card"]["details"]["num_steps"] == 12
     assert "SRPPSGD: noise multiplier" in caplog.text
     assert "ratio of clipped signal to noise at most" in caplog.text
-    assert f"SRPPSGD: 12 noised steps. {name[8].upper()}{name[9:]} is 3 at order 4. Anyone who sees" in caplog.text
+    told = f"SRPPSGD: 12 noised steps. The Rényi divergence of order 4 is at most 3 ({name[8:]}). Anyone who sees"
+    assert told in caplog.text
 
 
 @pytest.mark.parametrize("adjacency", ["replace", "zero_out"])
@@ -424,7 +425,7 @@ def test_a_promise_is_kept_to_the_last_step_and_spoken_of_first(
     assert (card.guarantees[0].name, card.guarantees[0].value <= limit) == (metric, True)
     assert card.details["finite_precision_epsilon"] > 0
     assert not account.next_keeps_promise()
-    second = "Anyone who sees this model" if metric == "world_success_bound" else "Epsilon is 2 at delta 1e-05"
+    second = "Anyone who sees this model" if metric == "world_success_bound" else "Epsilon is at most 2 at delta 1e-05"
     assert f"SRPPSGD: 12 noised steps. {second}" in caplog.text
 
 

@@ -22,7 +22,8 @@ def announce_start(run: PrivateRun) -> None:
     if math.isfinite(run.planned_steps):
         steps = max(int(run.planned_steps), run.journal.num_steps)
         bound = accountant.world_success_bound(noise, steps, running.prior) + sum(running.arithmetic_of(steps))
-        guarantee = f" After {steps} steps: {verdict(bound, running.prior)}."
+        words = verdict(bound, running.prior)
+        guarantee = f" After {steps} steps, {words[:1].lower()}{words[1:]}."
     rank_zero_info(
         f"SRPPSGD: noise multiplier {noise:.4g} for the notion {accountant.notion!r}, ratio of clipped signal to "
         f"noise at most {ratio:.3g}.{guarantee}"

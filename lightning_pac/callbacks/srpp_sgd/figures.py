@@ -45,7 +45,8 @@ def figures_of(journal: RunJournal) -> tuple[RunFigure, ...]:
             accountant.epsilon_name,
             running.epsilon,
             "nats",
-            f"{accountant.epsilon_name} is {running.epsilon:.4g} at order {accountant.renyi_order:g}",
+            f"the Rényi divergence of order {accountant.renyi_order:g} is at most {running.epsilon:.4g} "
+            f"({accountant.epsilon_name})",
             f"Rényi divergence of order {accountant.renyi_order:g} between what the two worlds release{average} at "
             "most.",
         ),
@@ -57,7 +58,7 @@ def figures_of(journal: RunJournal) -> tuple[RunFigure, ...]:
                 "epsilon_at_delta",
                 epsilon,
                 "nats",
-                f"epsilon is {epsilon:.4g} at delta {running.delta:g}",
+                f"epsilon is at most {epsilon:.4g} at delta {running.delta:g}",
                 f"(epsilon, delta) between the two worlds at delta = {running.delta:g}.",
             )
         )

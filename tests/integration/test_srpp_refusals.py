@@ -37,7 +37,7 @@ REPLACE = TwoWorldScenario(num_differing=2)
         ({"epsilon": 3.0, "delta": 1e-5, "renyi_order": 16}, ValueError, "which are two promises: leave one"),
         ({"epsilon": 3.0, "world_success_bound": 0.6}, ValueError, "one promise and epsilon with delta another"),
         ({"epsilon": 3.0, "delta": 0.0}, ValueError, "delta is 0.0, but must lie strictly between 0 and 1"),
-        ({"epsilon": 3.0, "delta": 1}, ValueError, "delta is 1, but must lie strictly between 0 and 1"),
+        ({"epsilon": 3.0, "delta": 1}, ValueError, "delta is 1.0, but must lie strictly between 0 and 1"),
         ({"epsilon": 3.0, "delta": float("1e-400")}, ValueError, "delta is 0.0, but must lie strictly between"),
         ({"epsilon": 3.0, "delta": "1e-5"}, TypeError, "delta is '1e-5', but must be a number"),
         ({"delta": 1e-5}, ValueError, "there is no epsilon that it goes with"),

@@ -1,10 +1,9 @@
 """DP-SGD by one word, for those who know the field."""
 
-from pathlib import Path
 from typing import Literal
 
 from lightning_pac.callbacks.srpp_sgd.callback import SRPPSGD
-from lightning_pac.ledger import PrivacyLedger
+from lightning_pac.ledger import LedgerArgument
 from lightning_pac.scenarios import Sampling, TwoWorldScenario
 
 __all__ = ["DPSGD"]
@@ -41,7 +40,7 @@ class DPSGD(SRPPSGD):
         sampling: Sampling,
         max_grad_norm: float | dict[str, float] = 1.0,
         block_noise: Literal["optimal", "isotropic"] = "optimal",
-        ledger: PrivacyLedger | str | Path | None = None,
+        ledger: LedgerArgument | None = None,
     ) -> None:
         super().__init__(
             TwoWorldScenario.differential_privacy(),

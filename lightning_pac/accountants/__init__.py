@@ -50,6 +50,7 @@ from lightning_pac.accountants.residual import (
     posterior_disadvantage,
     reference_offset,
 )
+from lightning_pac.accountants.signal import HOPELESS_SIGNAL, signal_of_run, signal_to_noise
 from lightning_pac.accountants.srpp import (
     ComposedRuns,
     GroupDPAccountant,
@@ -65,6 +66,7 @@ from lightning_pac.accountants.srpp import (
 
 __all__ = [
     "DEFAULT_ORDERS",
+    "HOPELESS_SIGNAL",
     "ComposedRuns",
     "EpsilonDelta",
     "GaussianCurve",
@@ -112,6 +114,8 @@ __all__ = [
     "reference_offset",
     "responses_until",
     "shift_hockey_stick",
+    "signal_of_run",
+    "signal_to_noise",
     "subset_recovery_prior",
     "world_success_bound",
 ]

@@ -1,4 +1,4 @@
-"""Privacy cards: what is guaranteed, on what conditions, in words."""
+"""A privacy card: what is guaranteed, on what conditions, in words."""
 
 import json
 import math
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_pac._validation import Probability, validated
+from lightning_pac.cards.roc import Roc, draw_rocs
 
 __all__ = ["Estimate", "Guarantee", "PrivacyCard", "at_most"]
 
@@ -67,6 +68,7 @@ class PrivacyCard:
         conditions: What the bounds rest on, and what they do not say; one sentence each.
         estimates: Measurements, set apart from the guarantees.
         details: Public parameters (JSON-like), for people who want to recompute the bounds.
+        roc: The best possible attacker, who must say which of two worlds is the true one.
 
     Raises:
         TypeError: If a guarantee is given as an estimate or the other way round, or the details are not JSON.
@@ -89,6 +91,7 @@ class PrivacyCard:
     conditions: tuple[str, ...]
     estimates: tuple[Estimate, ...] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
+    roc: Roc | None = None
 
     def __post_init__(self) -> None:
         for name, kind in (("guarantees", Guarantee), ("estimates", Estimate), ("conditions", str)):
@@ -102,6 +105,7 @@ class PrivacyCard:
 
     def to_dict(self) -> dict[str, Any]:
         """The card as plain lists and mappings, fit for JSON and for a checkpoint."""
+        curve = {} if self.roc is None else {"roc": {name: list(rates) for name, rates in asdict(self.roc).items()}}
         return {
             "title": self.title,
             "secret": self.secret,
@@ -109,6 +113,7 @@ class PrivacyCard:
             "conditions": list(self.conditions),
             "estimates": [_estimate_to_dict(estimate) for estimate in self.estimates],
             "details": json.loads(json.dumps(dict(self.details))),
+            **curve,
         }
 
     @classmethod
@@ -134,8 +139,11 @@ class PrivacyCard:
                 conditions=tuple(content["conditions"]),
                 estimates=tuple(Estimate(**_float_value(entry)) for entry in estimates),
                 details=content["details"],
+                roc=Roc(**{name: tuple(map(float, rates)) for name, rates in content["roc"].items()})
+                if "roc" in content
+                else None,
             )
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"This is not a privacy card ({error!r}): give the JSON that PrivacyCard.save wrote."
             ) from error
@@ -144,14 +152,19 @@ class PrivacyCard:
         """The card as JSON text. An infinite bound is the string `"inf"`, since JSON has no such number."""
         return json.dumps(_without_infinities(self.to_dict()), indent=2, ensure_ascii=False, allow_nan=False)
 
-    def to_markdown(self) -> str:
-        """The card as a Markdown page for a reader who knows no privacy theory."""
+    def to_markdown(self, picture: str | None = None) -> str:
+        """The card as a Markdown page for a reader who knows no privacy theory.
+
+        Args:
+            picture: File of the picture of `roc`, relative to the page.
+        """
         sections = [
             f"# {self.title}",
             f"**What stays secret.** {self.secret}",
             "## What is guaranteed",
             _bullets(f"**{_figure(entry)}** {entry.meaning}" for entry in self.guarantees)
             or "Nothing: no bound holds for this release.",
+            *([] if self.roc is None else ["## The best possible attacker", _attacker(self.roc, picture)]),
             "## What this rests on",
             _bullets(self.conditions) or "No conditions were stated.",
         ]
@@ -166,25 +179,37 @@ class PrivacyCard:
         return "\n\n".join(sections) + "\n"
 
     def save(self, directory: str | Path, stem: str = "privacy_card") -> tuple[Path, Path]:
-        """Writes `<stem>.json` and `<stem>.md`, each replaced as a whole.
+        """Writes `<stem>.json` and `<stem>.md`, and `<stem>.svg` where there is a curve, each replaced as a whole.
 
         Args:
             directory: Where to; it is made if there is none.
-            stem: Name of the two files without suffix.
+            stem: Name of the files without suffix.
 
         Returns:
-            The two paths, JSON first.
+            The paths of JSON and page.
         """
         folder = Path(directory)
         folder.mkdir(parents=True, exist_ok=True)
         written = []
-        for suffix, text in ((".json", self.to_json()), (".md", self.to_markdown())):
+        picture = None if self.roc is None else f"{stem}.svg"
+        texts = [(".json", self.to_json()), (".md", self.to_markdown(picture))]
+        if self.roc is not None:
+            texts.append((".svg", draw_rocs({"": self.roc})))
+        for suffix, text in texts:
             path = folder / (stem + suffix)
             partial = folder / (stem + suffix + ".partial")
             partial.write_text(text, encoding="utf-8")
             os.replace(partial, path)
             written.append(path)
         return written[0], written[1]
+
+
+def _attacker(roc: Roc, picture: str | None) -> str:
+    text = (
+        f"Whoever accepts 0.1 % false alarms finds the one world out at most {at_most(roc.at(1e-3))} of the time, and "
+        f"with 1 % false alarms at most {at_most(roc.at(1e-2))}; a coin finds 0.1 % and 1 %."
+    )
+    return text if picture is None else f"{text}\n\n![True positives over false alarms, at most]({picture})"
 
 
 def _estimate_to_dict(estimate: Estimate) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 import argparse
 import importlib
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning_pac.cli.common import add_command, count, print_json, print_table
@@ -53,14 +55,26 @@ def add_parser(subparsers: Any) -> None:
         "--adjacency", choices=("replace", "add_remove", "zero_out"), default="replace", help="how a record may differ"
     )
     parser.add_argument(
+        "--parameters", type=count, metavar="P", help="trainable parameters, to set the signal beside the noise"
+    )
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="draw noise and signal over promise, batch size and epochs"
+    )
+    parser.add_argument(
         "--import", dest="modules", action="append", default=[], metavar="MODULE", help="registers a sampling scheme"
     )
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the table; in JSON, every cell with its figures or the reason of its refusal."""
+    from lightning_pac.accountants import HOPELESS_SIGNAL
+
     _read_promise(args)
     rows = compare(args)
+    if args.plot is not None:
+        from lightning_pac.cli.calibration_plot import draw
+
+        draw(args)
     if args.json:
         print_json({"renyi_order": args.renyi_order, "adjacency": args.adjacency, "rows": rows})
         return 0
@@ -73,17 +87,30 @@ def run(args: argparse.Namespace) -> int:
         worst = cells["rpp"]
         bound = worst["world_success_bound"]
         words = None if bound is None else f"{100 * bound:.1f} %"
-        table.append([worst["title"], *(cells[n][shown] for n in notions), words, worst["epsilon_at_delta"]])
+        signal = [] if args.parameters is None else [worst["signal_of_run"]]
+        table.append([worst["title"], *(cells[n][shown] for n in notions), words, worst["epsilon_at_delta"], *signal])
     title = f"{shown.replace('_', ' ').capitalize()} for {_aim(args)}, {rows[0]['steps']} steps"
     delta = rows[0]["delta"]
-    print_table(title, ["batches", *notions, "bound on guessing (rpp)", f"epsilon at delta {delta:g} (rpp)"], table)
+    columns = ["batches", *notions, "bound on guessing (rpp)", f"epsilon at delta {delta:g} (rpp)"]
+    print_table(title, columns + ([] if args.parameters is None else ["signal to noise, all steps"]), table)
+    signals = {row["title"]: row["signal_of_run"] for row in rows if row["notion"] == "rpp"}
+    drowned = [title for title, signal in signals.items() if signal is not None and signal < HOPELESS_SIGNAL]
+    if drowned:
+        print(
+            f"Below {HOPELESS_SIGNAL:g} a run may well end where it began ({'; '.join(drowned)}): larger batches, "
+            "fewer parameters or a weaker promise raise it."
+        )
     for reason in dict.fromkeys(row["refused"] for row in rows if row["refused"] and row["notion"] in notions):
         print(f"Empty: {reason}")
     return 0
 
 
-def compare(args: argparse.Namespace) -> list[dict[str, Any]]:
+def compare(args: argparse.Namespace, notions: Sequence[str] = _NOTIONS) -> list[dict[str, Any]]:
     """One row for each sampling that applies and each notion.
+
+    Args:
+        args: The options.
+        notions: Those that are wanted.
 
     Raises:
         ValueError: No sampling and notion at all can be accounted for.
@@ -104,7 +131,7 @@ def compare(args: argparse.Namespace) -> list[dict[str, Any]]:
     promise = _read_promise(args)
     rows: list[dict[str, Any]] = []
     for sampling in samplings:
-        cells = [_row(args, scenario, sampling, notion, steps, promise) for notion in _NOTIONS]
+        cells = [_row(args, scenario, sampling, notion, steps, promise) for notion in notions]
         if not all(cell["refused"] for cell in cells) or not rows:
             rows += cells
     if all(row["refused"] for row in rows):
@@ -156,7 +183,7 @@ def _row(
     steps: int,
     promise: "Promise | None",
 ) -> dict[str, Any]:
-    from lightning_pac.accountants import SRPPAccountant
+    from lightning_pac.accountants import SRPPAccountant, signal_of_run, signal_to_noise
 
     delta = 1e-5 if args.delta is None else args.delta
     row = {
@@ -169,6 +196,7 @@ def _row(
         "world_success_bound": None,
         "epsilon_at_delta": None,
         "delta": delta,
+        "signal_of_run": None,
         "refused": None,
     }
     try:
@@ -183,6 +211,8 @@ def _row(
             "epsilon": accountant.epsilon(noise, steps),
             "world_success_bound": accountant.world_success_bound(noise, steps, args.prior),
         }
+        if args.parameters is not None:
+            row["signal_of_run"] = signal_of_run(signal_to_noise(args.batch_size, noise, args.parameters), steps)
         if not accountant.is_mean_square:
             row["epsilon_at_delta"] = accountant.epsilon_at_delta(noise, steps, delta)[0]
     except ValueError as error:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_pac import __version__
+from lightning_pac.cards import at_most, draw_rocs
 from lightning_pac.report.plots import attack_plot, course_plot
 from lightning_pac.report.runs import EPSILON, Run, Series, find_runs
 
@@ -50,6 +51,7 @@ def write_report(directory: str | Path, output: str | Path | None = None, runs: 
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=jinja2.StrictUndefined
     )
+    environment.filters["at_most"] = at_most
     environment.filters["percent"] = lambda value: f"{100 * value:.1f}\N{NO-BREAK SPACE}%"
     page = environment.get_template("page.html.j2").render(
         title=Path(directory).resolve().name,
@@ -84,6 +86,8 @@ def summarize(run: Run) -> dict[str, Any]:
         "guarantees": [dataclasses.asdict(entry) for entry in run.card.guarantees] if run.card else [],
         "is_private": bool(run.card and run.card.guarantees) or any(key.startswith("privacy/") for key in run.metrics),
         "success_bound": _bound(run),
+        "epsilon_at_delta": _epsilon_at_delta(run),
+        "promise": _promise(run),
         "noise_multiplier": details.get("noise_multiplier", noise.values[-1] if noise else None),
         "steps": details.get("num_steps", max((series.steps[-1] for series in run.metrics.values()), default=None)),
         "accuracy_name": accuracy[0] if accuracy else None,
@@ -100,6 +104,19 @@ def _epsilon(run: Run) -> tuple[str | None, float | None]:
     if run.epsilon is not None:
         return run.epsilon[0].removeprefix("privacy/"), run.epsilon[1].values[-1]
     return None, None
+
+
+def _promise(run: Run) -> str | None:
+    """What was promised, and the bound on guessing where that is another figure: a card speaks of them first."""
+    entries = run.card.guarantees if run.card else ()
+    names = [entry.name for entry in entries]
+    last = min((names.index(name) for name in _BOUNDS if name in names), default=-1)
+    return " ".join(entry.meaning for entry in entries[: last + 1]) or None
+
+
+def _epsilon_at_delta(run: Run) -> float | None:
+    stated = [entry.value for entry in run.card.guarantees if entry.name == "epsilon_at_delta"] if run.card else []
+    return stated[0] if stated else None
 
 
 def _bound(run: Run) -> float | None:
@@ -122,6 +139,7 @@ def _plots(runs: Sequence[Run]) -> list[tuple[str, str | None]]:
         courses = [name for name in run.metrics if name.startswith("val") and "acc" in name.lower()]
         return run.metrics[courses[0]] if courses else (run.accuracy[1] if run.accuracy else None)
 
+    rocs = {run.name: run.card.roc for run in runs[:20] if run.card is not None and run.card.roc is not None}
     return [
         (
             "Epsilon spent. It grows with every step, whether or not the step helped, and never shrinks.",
@@ -135,6 +153,10 @@ def _plots(runs: Sequence[Run]) -> list[tuple[str, str | None]]:
             "The most that any attacker can achieve who guesses the secret from everything released so far. "
             "50 % is a coin.",
             course_plot(runs, _bound_course, "bound on guessing", percent=True),
+        ),
+        (
+            "The best possible attacker: how often the one world is found at most, for how often it is named wrongly.",
+            draw_rocs(rocs) if rocs else None,
         ),
         (
             "Share of drawn records whose gradient was longer than the clipping norm. It is released with noise (two "

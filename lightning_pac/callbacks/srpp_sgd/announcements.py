@@ -5,16 +5,15 @@ from collections.abc import Sequence
 
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
+from lightning_pac.accountants import HOPELESS_SIGNAL, signal_of_run
 from lightning_pac.callbacks.srpp_sgd.figures import figures_of, verdict
 from lightning_pac.callbacks.srpp_sgd.run import PrivateRun
 
 __all__ = ["announce_end", "announce_start", "warn_of_early_end", "warn_of_raw_values"]
 
-HOPELESS_RATIO = 1 / 100
-
 
 def announce_start(run: PrivateRun) -> None:
-    """Say what is guaranteed at the end and how loud the noise is; warn of replayed steps and of hopeless noise."""
+    """Say what is guaranteed at the end and how loud the noise is; warn of replayed steps and of a drowned signal."""
     running = run.journal.running
     accountant, noise = running.accountant, running.noise_multiplier
     ratio = run.noisy_sum.signal_to_noise(run.batch_size)
@@ -33,14 +32,15 @@ def announce_start(run: PrivateRun) -> None:
             f"The journal holds {run.journal.replayed} steps that the checkpoint does not know: they stay charged, and "
             "the steps that replay them are charged again, as a new pass over the data."
         )
-    if ratio < HOPELESS_RATIO:
-        factor = HOPELESS_RATIO / ratio
+    signal = signal_of_run(ratio, run.planned_steps)
+    if signal < HOPELESS_SIGNAL:
+        factor = HOPELESS_SIGNAL / signal
         sampling = "" if accountant.is_amplified else "sampling=Poisson(...) with the notion 'rpp', "
         rank_zero_warn(
-            f"The clipped signal is at most {ratio:.2g} of the noise, so this run will not learn. It would take a "
-            f"batch {factor:.1f} times larger, a noise multiplier below {noise / factor:.3g}, or fewer than "
-            f"{max(1, int(run.noisy_sum.num_parameters / factor**2))} trainable parameters: try "
-            f"{sampling}a larger epsilon, fewer steps, or train the last layers only."
+            f"The clipped signal of all steps together is at most {signal:.2g} of their noise, so this run may well "
+            f"end where it began. It would take batches {factor:.1f} times larger, a noise multiplier below "
+            f"{noise / factor:.3g}, or fewer than {max(1, int(run.noisy_sum.num_parameters / factor**2))} trainable "
+            f"parameters: try {sampling}a weaker promise, or train the last layers only."
         )
 
 

@@ -4,7 +4,7 @@ import lightning.pytorch as pl
 
 from lightning_pac.callbacks.srpp_sgd.figures import figures_of
 from lightning_pac.callbacks.srpp_sgd.run import PrivateRun
-from lightning_pac.cards import Guarantee, PrivacyCard
+from lightning_pac.cards import Guarantee, PrivacyCard, Roc
 from lightning_pac.gradients import ROUNDING
 from lightning_pac.scenarios import TwoWorldScenario
 
@@ -36,7 +36,9 @@ def make_card(run: PrivateRun) -> PrivacyCard:
         conditions.append(
             "The run was stopped early, and when is not covered if private records or their loss decided."
         )
+    exact = not accountant.is_mean_square
     return PrivacyCard(
+        roc=Roc.of(running.true_positive_rate) if exact else None,
         title="A model trained with SRPP-SGD",
         secret=_secret(accountant.scenario),
         guarantees=tuple(guarantees),

@@ -1,0 +1,99 @@
+"""The picture of `lightning-pac calibrate`: noise over the promise, the batch size and the epochs."""
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = ["draw"]
+
+# Okabe and Ito's colours, which remain apart for colour-blind readers.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
+_BOUNDS = (0.52, 0.55, 0.6, 0.65, 0.7, 0.8)
+
+
+def draw(args: argparse.Namespace) -> None:
+    """Draw, for every sampling that applies, the noise of the run and its signal to noise into `args.plot`.
+
+    Raises:
+        ValueError: If the noise is given, so that there is none to choose.
+    """
+    from matplotlib.figure import Figure
+
+    if args.noise_multiplier is not None:
+        raise ValueError("--plot draws the noise that promises need, but --noise-multiplier gives it: leave one out.")
+    bounds: dict[str, Any] = {"world_success_bound": None, "epsilon": None, "delta": None, "prior": 0.5}
+    promises = [({**bounds, "world_success_bound": bound}, 100 * bound) for bound in _BOUNDS]
+    batches = [({"batch_size": round(factor * args.batch_size), "rate": None}, None) for factor in _FACTORS]
+    if args.rate is not None:
+        batches = [
+            ({"batch_size": round(factor * args.batch_size), "rate": min(1.0, factor * args.rate)}, None)
+            for factor in _FACTORS
+        ]
+    batches = [({**change, **_same_epochs(args, change)}, change["batch_size"]) for change, _ in batches]
+    length = "epochs" if args.epochs is not None else "steps"
+    lengths = [({length: max(1, round(factor * getattr(args, length)))}, 0) for factor in _FACTORS]
+    lengths = [(change, change[length]) for change, _ in lengths]
+
+    figure = Figure(figsize=(12.6, 7.0), layout="constrained")
+    rows: Any = figure.subplots(2, 3, sharex="col", sharey="row")
+    for column, (points, label) in enumerate(
+        [(promises, "bound on guessing, %"), (batches, "batch size"), (lengths, length)]
+    ):
+        _fill(rows[0][column], rows[1][column], _curves(args, points), label)
+        rows[1][column].set_xscale("linear" if column == 0 else "log")
+        if column:
+            rows[1][column].set_xticks([place for _, place in points], [f"{place:g}" for _, place in points])
+            rows[1][column].minorticks_off()
+    rows[0][0].set_ylabel("noise multiplier")
+    whole = "" if args.parameters is None else f", {args.parameters:,} parameters"
+    rows[1][0].set_ylabel(f"signal to noise, all steps{whole or ', one parameter'}")
+    handles, labels = rows[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper left", ncols=3, frameon=False)
+    figure.savefig(args.plot, dpi=120)
+
+
+def _same_epochs(args: argparse.Namespace, change: dict[str, Any]) -> dict[str, Any]:
+    """As many passes with another batch size."""
+    if args.epochs is not None:
+        return {}
+    return {"steps": max(1, round(args.steps * args.batch_size / change["batch_size"]))}
+
+
+def _curves(
+    args: argparse.Namespace, points: Sequence[tuple[dict[str, Any], float]]
+) -> dict[str, list[tuple[float, float, float]]]:
+    """Place, noise and signal of each point, by sampling."""
+    from lightning_pac.cli.calibrate import compare
+
+    curves: dict[str, list[tuple[float, float, float]]] = {}
+    for change, place in points:
+        changed = argparse.Namespace(**{**vars(args), **change, "parameters": args.parameters or 1})
+        if "world_success_bound" in change:
+            changed.renyi_order = None
+        try:
+            rows = compare(changed, notions=("rpp",))
+        except ValueError:  # a batch larger than the data, for instance
+            continue
+        for row in rows:
+            if row["refused"] is None:
+                figures = (place, row["noise_multiplier"], row["signal_of_run"])
+                curves.setdefault(row["title"], []).append(figures)
+    return curves
+
+
+def _fill(noise: Any, signal: Any, curves: dict[str, list[tuple[float, float, float]]], label: str) -> None:
+    from lightning_pac.accountants import HOPELESS_SIGNAL
+
+    for index, (name, points) in enumerate(curves.items()):
+        places, multipliers, signals = zip(*points, strict=True)
+        style = {"color": _COLOURS[index % len(_COLOURS)], "marker": "o", "markersize": 3.5}
+        style["linestyle"] = ("-", "-", "-", "-", (0, (5, 5)))[index % 5]  # a public order lies on shuffled epochs
+        noise.plot(places, multipliers, label=name, **style)
+        signal.plot(places, signals, **style)
+    for axes in (noise, signal):
+        axes.set_yscale("log")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(color="#e6e6e6")
+    signal.axhline(HOPELESS_SIGNAL, color="#999999", ls=":", lw=1.2)
+    signal.set_xlabel(label)

@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     if args.plot is not None:
         from lightning_pac.cli.calibration_plot import draw
 
-        draw(args)
+        draw(args, compare)
     if args.json:
         print_json({"renyi_order": args.renyi_order, "adjacency": args.adjacency, "rows": rows})
         return 0

@@ -1,10 +1,12 @@
 """The picture of `lightning-pac calibrate`: noise over the promise, the batch size and the epochs."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
 __all__ = ["draw"]
+
+_Points = list[tuple[dict[str, Any], float]]  # changed options, and the place on the axis
 
 # Okabe and Ito's colours, which remain apart for colour-blind readers.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -12,8 +14,12 @@ _FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 _BOUNDS = (0.52, 0.55, 0.6, 0.65, 0.7, 0.8)
 
 
-def draw(args: argparse.Namespace) -> None:
+def draw(args: argparse.Namespace, compare: Callable[..., list[dict[str, Any]]]) -> None:
     """Draw, for every sampling that applies, the noise of the run and its signal to noise into `args.plot`.
+
+    Args:
+        args: The options of the command.
+        compare: Makes the rows of other options.
 
     Raises:
         ValueError: If the noise is given, so that there is none to choose.
@@ -23,24 +29,23 @@ def draw(args: argparse.Namespace) -> None:
     if args.noise_multiplier is not None:
         raise ValueError("--plot draws the noise that promises need, but --noise-multiplier gives it: leave one out.")
     bounds: dict[str, Any] = {"world_success_bound": None, "epsilon": None, "delta": None, "prior": 0.5}
-    promises = [({**bounds, "world_success_bound": bound}, 100 * bound) for bound in _BOUNDS]
-    batches = [({"batch_size": round(factor * args.batch_size), "rate": None}, None) for factor in _FACTORS]
-    if args.rate is not None:
-        batches = [
-            ({"batch_size": round(factor * args.batch_size), "rate": min(1.0, factor * args.rate)}, None)
-            for factor in _FACTORS
-        ]
-    batches = [({**change, **_same_epochs(args, change)}, change["batch_size"]) for change, _ in batches]
+    promises: _Points = [({**bounds, "world_success_bound": bound}, 100 * bound) for bound in _BOUNDS]
+    batches: _Points = []
+    for factor in _FACTORS:
+        size = round(factor * args.batch_size)
+        change = {"batch_size": size, "rate": None if args.rate is None else min(1.0, factor * args.rate)}
+        if args.epochs is None:  # as many passes
+            change["steps"] = max(1, round(args.steps / factor))
+        batches.append((change, size))
     length = "epochs" if args.epochs is not None else "steps"
-    lengths = [({length: max(1, round(factor * getattr(args, length)))}, 0) for factor in _FACTORS]
-    lengths = [(change, change[length]) for change, _ in lengths]
+    numbers = [max(1, round(factor * getattr(args, length))) for factor in _FACTORS]
+    lengths: _Points = [({length: number}, number) for number in numbers]
 
     figure = Figure(figsize=(12.6, 7.0), layout="constrained")
     rows: Any = figure.subplots(2, 3, sharex="col", sharey="row")
-    for column, (points, label) in enumerate(
-        [(promises, "bound on guessing, %"), (batches, "batch size"), (lengths, length)]
-    ):
-        _fill(rows[0][column], rows[1][column], _curves(args, points), label)
+    panels = [(promises, "bound on guessing, %"), (batches, "batch size"), (lengths, length)]
+    for column, (points, label) in enumerate(panels):
+        _fill(rows[0][column], rows[1][column], _curves(args, compare, points), label, args.parameters is not None)
         rows[1][column].set_xscale("linear" if column == 0 else "log")
         if column:
             rows[1][column].set_xticks([place for _, place in points], [f"{place:g}" for _, place in points])
@@ -53,19 +58,10 @@ def draw(args: argparse.Namespace) -> None:
     figure.savefig(args.plot, dpi=120)
 
 
-def _same_epochs(args: argparse.Namespace, change: dict[str, Any]) -> dict[str, Any]:
-    """As many passes with another batch size."""
-    if args.epochs is not None:
-        return {}
-    return {"steps": max(1, round(args.steps * args.batch_size / change["batch_size"]))}
-
-
 def _curves(
-    args: argparse.Namespace, points: Sequence[tuple[dict[str, Any], float]]
+    args: argparse.Namespace, compare: Callable[..., list[dict[str, Any]]], points: _Points
 ) -> dict[str, list[tuple[float, float, float]]]:
     """Place, noise and signal of each point, by sampling."""
-    from lightning_pac.cli.calibrate import compare
-
     curves: dict[str, list[tuple[float, float, float]]] = {}
     for change, place in points:
         changed = argparse.Namespace(**{**vars(args), **change, "parameters": args.parameters or 1})
@@ -82,7 +78,9 @@ def _curves(
     return curves
 
 
-def _fill(noise: Any, signal: Any, curves: dict[str, list[tuple[float, float, float]]], label: str) -> None:
+def _fill(
+    noise: Any, signal: Any, curves: dict[str, list[tuple[float, float, float]]], label: str, with_limit: bool
+) -> None:
     from lightning_pac.accountants import HOPELESS_SIGNAL
 
     for index, (name, points) in enumerate(curves.items()):
@@ -95,5 +93,6 @@ def _fill(noise: Any, signal: Any, curves: dict[str, list[tuple[float, float, fl
         axes.set_yscale("log")
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(color="#e6e6e6")
-    signal.axhline(HOPELESS_SIGNAL, color="#999999", ls=":", lw=1.2)
+    if with_limit:
+        signal.axhline(HOPELESS_SIGNAL, color="#999999", ls=":", lw=1.2)
     signal.set_xlabel(label)

@@ -51,7 +51,7 @@ def write_report(directory: str | Path, output: str | Path | None = None, runs: 
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=jinja2.StrictUndefined
     )
-    environment.filters["at_most"] = at_most
+    environment.filters["at_most"] = lambda value: at_most(value).replace(" ", "\N{NO-BREAK SPACE}")
     environment.filters["percent"] = lambda value: f"{100 * value:.1f}\N{NO-BREAK SPACE}%"
     page = environment.get_template("page.html.j2").render(
         title=Path(directory).resolve().name,

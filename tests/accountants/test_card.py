@@ -2,10 +2,12 @@ import json
 import math
 from dataclasses import FrozenInstanceError
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
+from scipy import stats
 
-from lightning_pac.cards import Estimate, Guarantee, PrivacyCard, at_most
+from lightning_pac.cards import ROC_RATES, Estimate, Guarantee, PrivacyCard, Roc, at_most
 
 CARD = PrivacyCard(
     title="A model of digits",
@@ -92,3 +94,31 @@ def test_a_promise_in_percent_is_never_below_the_bound(excess: float) -> None:
     shown = float(at_most(bound).removesuffix(" %"))
     assert 100 * bound <= shown * (1 + 1e-12)
     assert shown <= 100 * bound + 0.0100001
+
+
+def test_the_best_attacker_is_on_the_card_and_in_a_picture_beside_it(tmp_path: Path) -> None:
+    """N(0, 1) against N(1, 1), whose curve is Phi(Phi^-1(FPR) + 1)."""
+    exact = {rate: float(stats.norm.cdf(stats.norm.ppf(rate) + 1)) for rate in ROC_RATES}
+    card = PrivacyCard("A model", "A fact.", (), (), roc=Roc.of(exact.__getitem__))
+    assert PrivacyCard.from_json(card.to_json()) == card
+    assert card.roc is not None and card.roc.at(0.01) == exact[0.01]
+    assert card.roc.at(0.0105) >= stats.norm.cdf(stats.norm.ppf(0.0105) + 1), "the next point, which is no less"
+    _, page = card.save(tmp_path)
+    text = page.read_text()
+    assert "0.1 % false alarms finds the one world out at most 1.83 % of the time" in text
+    assert "with 1 % false alarms at most 9.24 %" in text
+    assert "![True positives over false alarms, at most](privacy_card.svg)" in text
+    picture = ElementTree.parse(tmp_path / "privacy_card.svg").getroot()
+    words = [element.text for element in picture.iter() if element.tag.endswith("text")]
+    assert {"1.9 %", "9.3 %", "a coin", "false alarms"} <= set(words), "rounded up"
+
+
+def test_a_card_without_a_curve_has_no_picture(tmp_path: Path) -> None:
+    card = PrivacyCard("A model", "A fact.", (), ())
+    card.save(tmp_path)
+    assert [path.suffix for path in sorted(tmp_path.iterdir())] == [".json", ".md"]
+    assert "roc" not in card.to_dict(), "what earlier versions wrote stays as it was"
+    with pytest.raises(ValueError, match="not a privacy card"):
+        PrivacyCard.from_json(
+            card.to_json()[:-2] + ', "roc": {"false_positive_rates": [2], "true_positive_rates": []}}'
+        )

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from lightning_pac import cli
-from lightning_pac.cards import Estimate, Guarantee, PrivacyCard
+from lightning_pac.cards import Estimate, Guarantee, PrivacyCard, Roc
 from lightning_pac.report import find_runs, summarize, write_report
 from lightning_pac.report.plots import attack_plot, course_plot
 from lightning_pac.report.runs import Run, Series
@@ -107,7 +107,7 @@ def test_private_answers_are_told_by_their_guarantees(tmp_path):
     assert meaning in page
     assert "promises nothing" not in page
     assert "worlds differ in a few records" not in page
-    assert "57.0\N{NO-BREAK SPACE}%" in page
+    assert "57\N{NO-BREAK SPACE}%" in page
     assert page.count("<figure>") == 2
 
 
@@ -135,7 +135,7 @@ def test_the_page_says_what_the_numbers_mean_and_needs_no_other_file(runs):
     assert page == (runs / "report.html").read_text()
     assert "private.</strong>\n\nIt ended at epsilon 5.9 at order 4 (srpp_joint_epsilon)" in page
     assert "The secret.</strong> How many sevens there are." in page
-    assert "guesses the secret right at most\n79.0\N{NO-BREAK SPACE}% of the time" in page
+    assert "guesses the secret right at most\n79\N{NO-BREAK SPACE}% of the time" in page
     assert "this run promises nothing about the secret" in page
     assert "53.0 % (50.0 % to 56.0 %)".replace(" %", "\N{NO-BREAK SPACE}%") in page
     assert "87.5\N{NO-BREAK SPACE}%" in page
@@ -183,3 +183,19 @@ def test_the_command_prints_json_for_programs_and_a_table_for_people(runs, capsy
 def test_folders_without_runs_are_refused(tmp_path, capsys, folder, sentence):
     assert cli.main(["report", str(tmp_path / folder)]) == 1
     assert sentence in capsys.readouterr().err
+
+
+def test_the_promise_comes_first_and_the_best_attacker_has_a_picture(tmp_path):
+    roc = Roc.of(lambda rate: min(1.0, 3 * rate))
+    guarantees = (
+        Guarantee("epsilon_at_delta", 3.0, "nats", "Three, at delta."),
+        Guarantee("world_success_bound", 0.6341, "probability", "Nobody guesses much."),
+        Guarantee("rpp_epsilon", 7.0, "nats", "In the worst case."),
+    )
+    write_csv(tmp_path / "one")
+    PrivacyCard("A model", "A fact.", guarantees, (), roc=roc).save(tmp_path / "one")
+    page = write_report(tmp_path).read_text()
+    assert "<strong>one.</strong>\nThree, at delta. Nobody guesses much.\nIt ended at epsilon 7 (rpp_epsilon)" in page
+    assert "64\N{NO-BREAK SPACE}%" not in page and "63.41\N{NO-BREAK SPACE}%" in page, "rounded up, to a hundredth"
+    assert "The best possible attacker: how often" in page
+    assert summarize(find_runs(tmp_path)[0])["epsilon_at_delta"] == 3.0

@@ -101,7 +101,8 @@ def test_the_best_attacker_is_on_the_card_and_in_a_picture_beside_it(tmp_path: P
     exact = {rate: float(stats.norm.cdf(stats.norm.ppf(rate) + 1)) for rate in ROC_RATES}
     card = PrivacyCard("A model", "A fact.", (), (), roc=Roc.of(exact.__getitem__))
     assert PrivacyCard.from_json(card.to_json()) == card
-    assert card.roc is not None and card.roc.at(0.01) == exact[0.01]
+    assert card.roc is not None
+    assert card.roc.at(0.01) == exact[0.01]
     assert card.roc.at(0.0105) >= stats.norm.cdf(stats.norm.ppf(0.0105) + 1), "the next point, which is no less"
     _, page = card.save(tmp_path)
     text = page.read_text()

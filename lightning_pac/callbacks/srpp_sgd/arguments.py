@@ -12,7 +12,7 @@ from lightning_pac.exceptions import LedgerMismatchError
 from lightning_pac.ledger import LedgerArgument
 from lightning_pac.scenarios import Sampling, TwoWorldScenario
 
-__all__ = ["RunArguments"]
+__all__ = ["RunArguments", "as_floats"]
 
 
 @dataclass(frozen=True)
@@ -139,3 +139,8 @@ class RunArguments:
                 "absence moves the others: give sampling=Poisson(rate, batch_size), or use the adjacency zero_out."
             )
         self.sampling.expected_batch_size(None)  # refuses to compute it from the secret number of records
+
+
+def as_floats(norms: float | Mapping[str, float]) -> float | dict[str, float]:
+    """Norms as plain numbers, which a checkpoint and a ledger hold."""
+    return {name: float(norm) for name, norm in norms.items()} if isinstance(norms, Mapping) else float(norms)

@@ -24,7 +24,7 @@ from lightning_pac.callbacks.srpp_sgd.announcements import (
     announce_start,
     warn_of_early_end,
 )
-from lightning_pac.callbacks.srpp_sgd.arguments import RunArguments
+from lightning_pac.callbacks.srpp_sgd.arguments import RunArguments, as_floats
 from lightning_pac.callbacks.srpp_sgd.card import make_card, save_card
 from lightning_pac.callbacks.srpp_sgd.first_check import check_loss_first
 from lightning_pac.callbacks.srpp_sgd.hidden_randomness import HiddenRandomness
@@ -141,11 +141,7 @@ class SRPPSGD(TrainerCallback):
             renyi_order=None if renyi_order is None else float(renyi_order),
             notion=notion,
             sampling=sampling,
-            max_grad_norm=(
-                {name: float(norm) for name, norm in max_grad_norm.items()}
-                if isinstance(max_grad_norm, dict)
-                else float(max_grad_norm)
-            ),
+            max_grad_norm=as_floats(max_grad_norm),
             block_noise=block_noise,
             ledger=ledger,
             delta=delta,
@@ -197,9 +193,8 @@ class SRPPSGD(TrainerCallback):
         ranks.agree(lambda: run_declaration(trainer, pl_module, accountant, self._restored))
         blocks = ClippingBlocks.of(pl_module, self.arguments.max_grad_norm, self.arguments.block_noise)
         draws = draws_per_step(blocks, self._restored)
-        noise_multiplier = ranks.from_first(
-            lambda: choose_noise(self.arguments, accountant, planned_steps, draws, self._restored)
-        )
+        choice = (self.arguments, accountant, planned_steps, draws, self._restored)
+        noise_multiplier = ranks.from_first(lambda: choose_noise(*choice))
         started = time.monotonic()
         found = ranks.together(lambda: check_loss_first(trainer, pl_module, loader))
         cost = time.monotonic() - started

@@ -71,9 +71,9 @@ def test_an_infinite_bound_is_valid_json_and_comes_back() -> None:
 
 def test_a_guarantee_is_no_estimate() -> None:
     guarantee, estimate = CARD.guarantees[0], CARD.estimates[0]
-    with pytest.raises(TypeError, match="guarantees must hold Guarantee objects, got Estimate"):
+    with pytest.raises(TypeError, match="is an object of type Estimate, but must be a Guarantee"):
         PrivacyCard("t", "s", (estimate,), ())  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="estimates must hold Estimate objects, got Guarantee"):
+    with pytest.raises(TypeError, match="is an object of type Guarantee, but must be an Estimate"):
         PrivacyCard("t", "s", (), (), (guarantee,))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="details must be JSON"):
         PrivacyCard("t", "s", (), (), details={"model": object()})

@@ -1,6 +1,7 @@
 """How a server ends, and the command that starts one."""
 
 import http.client
+import json
 import os
 import re
 import signal
@@ -72,11 +73,11 @@ def make_checkpoint(folder: Path) -> list[str]:
     return ["--ensemble", "ensemble.ckpt", "--network", "my_project.make_network", "--records", "20", "--subsets", "8"]
 
 
-def start_command(folder: Path, port: int) -> subprocess.Popen[str]:
+def start_command(folder: Path, port: int, *options: str) -> subprocess.Popen[str]:
     """`lightning-pac serve` in a process group of its own, as a terminal starts it."""
     command = [sys.executable, "-m", "lightning_pac", "serve", "responses.db", *make_checkpoint(folder)]
     return subprocess.Popen(
-        [*command, "--port", str(port)],
+        [*command, "--port", str(port), *options],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -87,18 +88,28 @@ def start_command(folder: Path, port: int) -> subprocess.Popen[str]:
 
 
 @posix
-def test_a_server_says_that_it_serves_when_it_does(tmp_path: Path) -> None:
-    port = free_port()
-    with start_command(tmp_path, port) as process:
-        try:
-            assert f"Serving responses.db at http://127.0.0.1:{port}" in process.stdout.readline()
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-            assert exchange(connection, "GET", "/health", None, {})[:2] == (200, "ok")
-        finally:
-            os.killpg(process.pid, signal.SIGINT)
-        output, errors = process.communicate(timeout=30)
-        assert process.returncode == 0
-    assert output + errors == ""
+def test_a_server_says_that_it_serves_when_it_does_and_when_it_charged_last(tmp_path: Path) -> None:
+    said = "No charge is known to it."
+    for _ in range(2):
+        port = free_port()
+        with start_command(tmp_path, port, "--witness", "elsewhere.mark") as process:
+            try:
+                assert f"Serving responses.db at http://127.0.0.1:{port}" in process.stdout.readline()
+                assert said in process.stdout.readline()
+                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+                assert exchange(connection, "GET", "/health", None, {})[:2] == (200, "ok")
+                body = json.dumps({"input": [0.5, 1.0]})
+                headers = {"Content-Type": "application/json"}
+                assert exchange(connection, "POST", "/predict", body, headers)[0] == 200
+            finally:
+                os.killpg(process.pid, signal.SIGINT)
+            output, errors = process.communicate(timeout=30)
+            assert process.returncode == 0
+        assert output + errors == ""
+        with PrivacyLedger.read_only(tmp_path / "responses.db") as ledger:
+            last = ledger.last_charge
+        said = f"Its last charge was made on {last[0]} (UTC) to account 'responses'."
+    assert b"responses" in (tmp_path / "elsewhere.mark").read_bytes()
 
 
 @posix

@@ -13,6 +13,7 @@ from lightning_pac.accountants.bounds import (
     subset_recovery_prior,
     world_success_bound,
 )
+from lightning_pac.accountants.composed_ledger import LedgerPlan, LedgerTotal, ledger_events, ledger_total
 from lightning_pac.accountants.noised_counts import (
     HybridRDP,
     ShiftComposition,
@@ -74,6 +75,8 @@ __all__ = [
     "GaussianRelease",
     "GroupDPAccountant",
     "HybridRDP",
+    "LedgerPlan",
+    "LedgerTotal",
     "LogisticReference",
     "Notion",
     "PoissonSteps",
@@ -103,6 +106,8 @@ __all__ = [
     "hybrid_rdp_epsilon",
     "independent_bits_prior",
     "least_noise",
+    "ledger_events",
+    "ledger_total",
     "membership_prior",
     "membership_success_bound",
     "most_steps",

@@ -322,7 +322,7 @@ class PrivateMetrics(TrainerCallback):
     def _charge(self) -> bool:
         assert self._account is not None
         try:
-            self._account.charge(self._cost, event={"release": "metric"})
+            self._account.charge(self._cost, event={"release": "metric", "mu_squared": 2 * self._cost / self._order})
         except BudgetExceededError as error:
             rank_zero_warn(f"PrivateMetrics: the last value is shown again, since a new one was refused: {error}")
             return False

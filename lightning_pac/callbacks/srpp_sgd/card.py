@@ -32,6 +32,11 @@ def make_card(run: PrivateRun) -> PrivacyCard:
         "is larger by as much, so that every figure above includes it.",
         "Metrics that the model logs without noise, and choices made by them, are not covered.",
     ]
+    if journal.shares_ledger:
+        conditions.append(
+            "The figures are of this run alone. What it tells together with the other runs and metrics of its ledger, "
+            "and whether a plan, a budget or nothing bounds that, is what `ledger_total` says."
+        )
     if run.stopped_by_others:
         conditions.append(
             "The run was stopped early, and when is not covered if private records or their loss decided."

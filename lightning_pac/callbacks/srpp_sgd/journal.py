@@ -28,6 +28,7 @@ class RunJournal:
         promise: What must be kept beside the budgets.
         promised: Name of the figure that is spoken of first.
         draws_per_step: Noise values of a step.
+        shares_ledger: Whether other runs may be charged to the same ledger.
     """
 
     def __init__(
@@ -40,10 +41,12 @@ class RunJournal:
         promise: Promise | None = None,
         promised: str = "world_success_bound",
         draws_per_step: int = 0,
+        shares_ledger: bool = False,
     ) -> None:
         attempts = account.attempts()
         self.account = account
         self.promised = promised
+        self.shares_ledger = shares_ledger
         journalled = sum(attempt.num_steps for attempt in attempts)
         known = resumed["num_steps"] if resumed else 0
         if journalled < known:

@@ -180,6 +180,7 @@ def open_journal(
         "noise_multiplier": noise_multiplier,
         "max_grad_norm": arguments.max_grad_norm,
         "block_noise": arguments.block_noise,
+        **({"draws_per_step": draws} if draws else {}),
     }
     # Another promise is held by the running account, and no sum of costs.
     budget = arguments.epsilon if arguments.promise is None else None
@@ -195,7 +196,17 @@ def open_journal(
     try:
         planned = int(planned_steps) if math.isfinite(planned_steps) else 0
         promised = arguments.promised(accountant.epsilon_name)
-        return RunJournal(accountant, noise_multiplier, account, pointer, planned, arguments.promise, promised, draws)
+        return RunJournal(
+            accountant,
+            noise_multiplier,
+            account,
+            pointer,
+            planned,
+            arguments.promise,
+            promised,
+            draws,
+            shares_ledger=arguments.ledger is not None,
+        )
     except BaseException:
         account.close()
         raise

@@ -1,0 +1,81 @@
+"""What the accounts of a ledger released, as events that compose."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from lightning_pac.accountants.privacy_loss import GaussianRelease, PrivacyEvent
+from lightning_pac.accountants.srpp import SRPPAccountant
+from lightning_pac.ledger import LedgerAccount, PrivacyLedger
+from lightning_pac.randomness import finite_precision, missing_tail
+from lightning_pac.scenarios import TwoWorldScenario, sampling_from_dict
+
+__all__ = ["arithmetic_of", "events_of", "ledger_events", "worlds_of"]
+
+_TRAINING = ("rpp", "srpp_joint", "srpp_ave", "ms_srpp_joint", "ms_srpp_ave")
+
+
+def ledger_events(ledger: PrivacyLedger) -> tuple[PrivacyEvent, ...]:
+    """Everything that training runs and noised metrics of a ledger released, from what it keeps of them.
+
+    A run's declaration and the steps that its attempts started make its events, each attempt a pass of its own; a
+    noised metric is a Gaussian with `mu^2 = 2 eps / a`. Ledgers of earlier versions keep as much.
+
+    Args:
+        ledger: The ledger.
+
+    Raises:
+        ValueError: if an account averages over batches, or accounts speak of different worlds.
+    """
+    return tuple(event for account in worlds_of(ledger) for event in events_of(account))
+
+
+def worlds_of(ledger: PrivacyLedger) -> tuple[LedgerAccount, ...]:
+    """The accounts that have charged something about the two worlds.
+
+    Raises:
+        ValueError: if they speak of different worlds.
+    """
+    accounts = tuple(account for account in ledger.accounts() if account.currency in _TRAINING and account.num_charges)
+    declared = [account.declaration.get("coupling", {}).get("scenario") for account in accounts]
+    for account, scenario in zip(accounts, declared, strict=True):
+        if scenario is None or scenario != declared[0]:
+            raise ValueError(
+                f"Accounts {accounts[0].name!r} and {account.name!r} speak of different worlds, so what they released "
+                "does not compose: keep one ledger for each pair of worlds."
+            )
+    return accounts
+
+
+def events_of(account: LedgerAccount) -> tuple[PrivacyEvent, ...]:
+    """What one account released.
+
+    Raises:
+        ValueError: if it averages over batches, or does not say what it released.
+    """
+    terms = account.declaration
+    order = float(terms["coupling"]["renyi_order"])
+    if "noise_multiplier" in terms:
+        scenario = TwoWorldScenario.from_dict(terms["scenario"])
+        accountant = SRPPAccountant(scenario, sampling_from_dict(terms["sampling"]), order, terms["notion"])
+        return accountant.events(terms["noise_multiplier"], [attempt.num_steps for attempt in account.attempts()])
+    if "epsilon_of_each" in terms:
+        return (
+            GaussianRelease(math.fsum(_mu_squared(charge.event, charge.cost, order) for charge in account.events())),
+        )
+    raise ValueError(
+        f"Account {account.name!r} does not say what it released, only what that cost: its Rényi price adds, and "
+        "nothing else."
+    )
+
+
+def arithmetic_of(account: LedgerAccount) -> tuple[float, float]:
+    """What noise from finite bits adds to the figures of one run: nats, and to every delta."""
+    draws = account.declaration.get("draws_per_step", 0) * sum(attempt.num_steps for attempt in account.attempts())
+    return finite_precision(draws), missing_tail(draws)
+
+
+def _mu_squared(event: Mapping[str, Any] | None, cost: float, order: float) -> float:
+    return float((event or {}).get("mu_squared", 2 * cost / order))

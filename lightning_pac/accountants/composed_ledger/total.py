@@ -1,0 +1,124 @@
+"""What all releases of a ledger tell together, and why."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from lightning_pac.accountants import bounds, orders
+from lightning_pac.accountants.composed_ledger.events import arithmetic_of, events_of, worlds_of
+from lightning_pac.accountants.composed_ledger.plan import LedgerPlan
+from lightning_pac.accountants.privacy_loss import PrivacyEvent, privacy_curve
+from lightning_pac.ledger import LedgerAccount, PrivacyLedger, first_charge
+
+__all__ = ["LedgerTotal", "ledger_total"]
+
+
+@dataclass(frozen=True)
+class LedgerTotal:
+    """The figures that are in force for everything a ledger holds about two worlds.
+
+    Attributes:
+        basis: `run`: there is one run, whose figures are its own. `plan`: everything stayed under a plan that was
+            declared before the first charge. `cap`: a budget that was set before the first charge holds, and nothing
+            below it, since later runs may have been chosen by what earlier ones showed. `none`: not even that.
+        world_success_bound: how often a guess of the world is right at most.
+        epsilon_at_delta: epsilon between the worlds at `delta`, in nats; infinite where none is known.
+        delta: the failure probability that goes with it.
+        renyi_epsilon: what was charged at the Rényi order, in nats; the budget where that is what holds.
+        renyi_order: the order, None where nothing was charged.
+        reason: why these figures and no lower ones, in a sentence.
+    """
+
+    basis: Literal["run", "plan", "cap", "none"]
+    world_success_bound: float
+    epsilon_at_delta: float
+    delta: float
+    renyi_epsilon: float
+    renyi_order: float | None
+    reason: str
+
+
+def ledger_total(ledger: PrivacyLedger, delta: float = 1e-5, prior: float = 0.5) -> LedgerTotal:
+    """What the training runs and noised metrics of a ledger tell together, in all three promises.
+
+    Args:
+        ledger: The ledger, which may be open for reading only.
+        delta: failure probability that epsilon goes with.
+        prior: probability of one of the worlds before anything is released.
+
+    Raises:
+        ValueError: if accounts speak of different worlds, or a number is out of range.
+    """
+    accounts = worlds_of(ledger)
+    spent = math.fsum(account.spent for account in accounts)
+    order = float(accounts[0].declaration["coupling"]["renyi_order"]) if accounts else None
+    plan = LedgerPlan.of(ledger)
+    try:
+        events: list[PrivacyEvent] = [event for account in accounts for event in events_of(account)]
+    except ValueError as error:
+        return _capped(ledger, accounts, order, delta, prior, str(error))
+    extra = [arithmetic_of(account) for account in accounts]
+    nats, tail = math.fsum(part for part, _ in extra), math.fsum(part for _, part in extra)
+    if plan is not None and plan.covers(events):
+        curve, basis = plan.curve, "plan"
+        reason = "everything charged stays under the plan that was declared before the first charge"
+    elif len(accounts) <= 1 and plan is None:
+        curve, basis = privacy_curve(events), "run"
+        reason = "there is one account, whose noise was fixed before its first charge"
+    else:
+        why = "more was charged than its plan holds" if plan is not None else "no plan was declared before its charges"
+        return _capped(ledger, accounts, order, delta, prior, why)
+    return LedgerTotal(
+        basis,  # type: ignore[arg-type]
+        min(1.0, curve.success_bound(prior) + nats + tail),
+        curve.epsilon(max(delta - tail, math.nextafter(0.0, 1.0))) + nats,
+        delta,
+        spent,
+        order,
+        f"These figures hold since {reason}.",
+    )
+
+
+def _capped(
+    ledger: PrivacyLedger,
+    accounts: tuple[LedgerAccount, ...],
+    order: float | None,
+    delta: float,
+    prior: float,
+    why: str,
+) -> LedgerTotal:
+    """The largest Rényi budget that ever held, in each currency that was charged."""
+    began = first_charge(ledger) or ""
+    caps = []
+    worst_case = all(not account.currency.startswith("ms_") for account in accounts)
+    for currency in dict.fromkeys(account.currency for account in accounts):
+        changes = [
+            change for change in ledger.budget_changes() if (change.account, change.currency) == (None, currency)
+        ]
+        before = any(change.time <= began for change in changes)
+        caps.append(max((change.amount for change in changes), default=math.inf) if before else math.inf)
+    cap = math.fsum(caps)
+    spent = math.fsum(account.spent for account in accounts)
+    if order is None or not worst_case or not math.isfinite(cap):
+        return LedgerTotal(
+            "none",
+            1.0,
+            math.inf,
+            delta,
+            spent,
+            order,
+            f"Nothing bounds what these releases tell together ({why}): a later run may have been chosen by what an "
+            "earlier one showed, so declare a plan or a budget before the first charge.",
+        )
+    return LedgerTotal(
+        "cap",
+        bounds.world_success_bound([order], [cap], prior),
+        orders.epsilon_at_delta([order], [cap], delta)[0],
+        delta,
+        cap,
+        order,
+        f"The budget of {cap:g} at order {order:g}, set before the first charge, is what holds, and no lower figure "
+        f"({why}): a later run may have been chosen by what an earlier one showed.",
+    )

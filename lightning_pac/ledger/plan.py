@@ -59,4 +59,4 @@ def first_charge(ledger: PrivacyLedger) -> str | None:
     """
     tables = ("charges", "attempts")
     rows = ledger.storage.read(f"SELECT MIN(time) FROM ({' UNION ALL '.join(f'SELECT time FROM {t}' for t in tables)})")
-    return rows[0][0]
+    return None if rows[0][0] is None else str(rows[0][0])

@@ -156,6 +156,19 @@ def test_a_step_is_covered_by_a_dearer_one_only(steps: dict[str, Any], covered: 
     assert plan.covers([PoissonSteps(**{**terms, **steps})]) == covered
 
 
+def test_costs_of_another_kind_are_named_and_not_composed(tmp_path: Path) -> None:
+    with PrivacyLedger(tmp_path / "study.db") as ledger:
+        charge_run(ledger, "run", poisson(), 30.0, 2)
+        ledger.account("table", "static_pufferfish", {}).charge(1.0)
+        total = ledger_total(ledger)
+        assert total.world_success_bound == pytest.approx(poisson().world_success_bound(30.0, 2), rel=1e-9)
+        assert "of another kind: table." in total.reason
+    with PrivacyLedger(tmp_path / "bare.db") as ledger:
+        ledger.account("own", "rpp", {}).charge(1.0)
+        with pytest.raises(ValueError, match="'own' does not declare which two worlds"):
+            ledger_total(ledger)
+
+
 def test_a_plan_that_breaks_its_promise_is_refused() -> None:
     with pytest.raises(ValueError, match="does not keep SuccessBound"):
         LedgerPlan([GaussianRelease(1.0)], SuccessBound(0.6))

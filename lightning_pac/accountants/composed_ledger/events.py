@@ -36,12 +36,17 @@ def worlds_of(ledger: PrivacyLedger) -> tuple[LedgerAccount, ...]:
     """The accounts that have charged something about the two worlds.
 
     Raises:
-        ValueError: if they speak of different worlds.
+        ValueError: if they speak of different worlds, or one does not say of which.
     """
     accounts = tuple(account for account in ledger.accounts() if account.currency in _TRAINING and account.num_charges)
     declared = [account.declaration.get("coupling", {}).get("scenario") for account in accounts]
     for account, scenario in zip(accounts, declared, strict=True):
-        if scenario is None or scenario != declared[0]:
+        if scenario is None:
+            raise ValueError(
+                f"Account {account.name!r} does not declare which two worlds it speaks of, so it composes with "
+                "nothing: keep it in a ledger of its own."
+            )
+        if scenario != declared[0]:
             raise ValueError(
                 f"Accounts {accounts[0].name!r} and {account.name!r} speak of different worlds, so what they released "
                 "does not compose: keep one ledger for each pair of worlds."

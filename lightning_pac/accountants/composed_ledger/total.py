@@ -77,8 +77,15 @@ def ledger_total(ledger: PrivacyLedger, delta: float = 1e-5, prior: float = 0.5)
         delta,
         spent,
         order,
-        f"These figures hold since {reason}.",
+        f"These figures hold since {reason}.{_left_out(ledger, accounts)}",
     )
+
+
+def _left_out(ledger: PrivacyLedger, accounts: tuple[LedgerAccount, ...]) -> str:
+    """A sentence on the accounts that are about something else."""
+    known = {account.name for account in accounts}
+    others = [account.name for account in ledger.accounts() if account.num_charges and account.name not in known]
+    return f" Not in them, since their costs are of another kind: {', '.join(others)}." if others else ""
 
 
 def _capped(
@@ -110,7 +117,7 @@ def _capped(
             spent,
             order,
             f"Nothing bounds what these releases tell together ({why}): a later run may have been chosen by what an "
-            "earlier one showed, so declare a plan or a budget before the first charge.",
+            f"earlier one showed, so declare a plan or a budget before the first charge.{_left_out(ledger, accounts)}",
         )
     return LedgerTotal(
         "cap",
@@ -120,5 +127,5 @@ def _capped(
         cap,
         order,
         f"The budget of {cap:g} at order {order:g}, set before the first charge, is what holds, and no lower figure "
-        f"({why}): a later run may have been chosen by what an earlier one showed.",
+        f"({why}): a later run may have been chosen by what an earlier one showed.{_left_out(ledger, accounts)}",
     )

@@ -25,8 +25,9 @@ import numpy.typing as npt
 from typing_extensions import get_protocol_members, is_protocol
 
 __all__ = [
-    "Confidence", "Count", "Device", "Draws", "Exponent", "Finite", "Matrix", "MatrixLike", "Natural", "NonNegative",
-    "Numbers", "OpenProbability", "Positive", "Probability", "Seed", "Vector", "VectorLike", "validated",
+    "Confidence", "Count", "Device", "Draws", "Exponent", "Finite", "Matrix", "MatrixLike", "Natural", "Noise",
+    "NonNegative", "Numbers", "OpenProbability", "Order", "Positive", "Probability", "Seed", "Vector",
+    "VectorLike", "validated",
 ]  # fmt: skip
 
 
@@ -49,6 +50,8 @@ Device = Annotated[
 Confidence = Annotated[float, _Range(lambda number: 0 < 1 - number < 1, "must lie strictly between 0 and 1")]
 Positive = Annotated[float, _Range(lambda number: 0 < number < math.inf, "must be positive and finite")]
 Exponent = Annotated[float, _Range(lambda number: 0 < number <= 700, "must be positive and at most 700")]
+Order = Annotated[float, _Range(lambda number: 1 < number < math.inf, "must be finite and above 1")]
+Noise = Annotated[float, _Range(lambda number: 0 < number <= 1e100, "must be positive and at most 1e100")]
 Probability = Annotated[float, _Range(lambda number: 0 <= number <= 1, "must lie in [0, 1]")]
 OpenProbability = Annotated[float, _Range(lambda number: 0 < number < 1, "must lie strictly between 0 and 1")]
 

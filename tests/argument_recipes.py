@@ -271,6 +271,55 @@ def of_mechanisms(folder: Path) -> Recipes:
     }  # fmt: skip
 
 
+def of_audits(folder: Path) -> Recipes:
+    halves = sce.BalancedSubsets(8, num_subsets=4)
+    beliefs, secrets, rng = np.full((3, 4), 0.25), [0, 1, 2], np.random.default_rng(0)
+    points, scores = np.array([[0.0, 0.0], [1.0, 2.0]]), np.arange(4.0)
+    return {
+        "cluster_confidence": {"centers": points, "records": points},
+        "compare_private_means": {
+            "records": rng.random((8, 2)), "space": halves, "mutual_information": 0.5, "rule": "logdet",
+            "num_trials": 4, "rng": 0,
+        },
+        "decoder_leakage": {
+            "log_posteriors": np.log(beliefs[0, :3]), "secrets": secrets, "prior": np.full(4, 0.25), "confidence": 0.9,
+            "smoothing": 0.01,
+        },
+        "empirical_likelihood_attack": {
+            "scores": rng.random((6, 5)), "memberships": np.arange(30).reshape(6, 5) % 2, "confidence": 0.9,
+        },
+        "gaussian_map_attack": {
+            "answers": np.zeros((3, 1)), "secrets": [0, 1, 1], "means": {0: [0.0], 1: [1.0]}, "prior": {0: 0.5, 1: 0.5},
+            "noise_covariance": np.eye(1), "law_covariances": {0: np.eye(1), 1: np.eye(1)}, "confidence": 0.9,
+        },
+        "gaussian_mixture_divergence": {
+            "first": np.zeros(2), "second": np.ones(2), "deviation": 1.0, "renyi_order": 2.0,
+        },
+        "informed_membership_prior": {"space": halves, "num_known": 1, "num_trials": 4, "rng": 0},
+        "likelihood_ratio_attack": {
+            "scenario": WORLDS, "sampling": POISSON, "noise_multiplier": 2.0, "num_steps": 2, "num_runs": 40,
+            "confidence": 0.9, "rng": 0,
+        },
+        "loss_threshold_attack": {"member_losses": scores, "nonmember_losses": scores, "confidence": 0.9, "rng": 0},
+        "margin_confidence": {"hyperplanes": [[1.0, 0.0, 0.5]], "records": points},
+        "membership_attack": {"beliefs": beliefs, "secrets": secrets, "space": halves, "confidence": 0.9},
+        "membership_posterior": {"beliefs": beliefs, "memberships": halves.membership_table()},
+        "proportion_interval": {"successes": 3, "trials": 9, "confidence": 0.9},
+        "recovery_attack": {
+            "beliefs": beliefs, "secrets": secrets, "space": halves, "records": [0, 1], "num_correct": 1,
+            "confidence": 0.9,
+        },
+        "simulate_beliefs": {
+            "votes": [[0, 1, 1, 1]], "budget": 0.1, "num_trials": 2, "checkpoints": [1], "rule": "logdet",
+            "generator": SecureGenerator(),
+        },
+        "sliced_divergence": {
+            "first": points, "second": points + 1, "covariance": np.eye(2), "profile": sce.SliceProfile.coordinate(2),
+            "renyi_order": 2.0,
+        },
+    }  # fmt: skip
+
+
 def of_randomness(folder: Path) -> Recipes:
     return {
         "SecureGenerator": {"seed": 1},

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from scipy import stats
 
+from lightning_pac._validation import Confidence, validated
 from lightning_pac.cards import Estimate
 
 __all__ = ["AttackResult", "proportion_interval"]
@@ -52,7 +53,8 @@ class AttackResult:
         )
 
 
-def proportion_interval(successes: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
+@validated
+def proportion_interval(successes: int, trials: int, confidence: Confidence = 0.95) -> tuple[float, float]:
     """The exact two-sided interval of Clopper and Pearson (1934) for a probability.
 
     Args:
@@ -72,9 +74,7 @@ def proportion_interval(successes: int, trials: int, confidence: float = 0.95) -
         (0.0, 0.0362)
     """
     if trials < 1 or not 0 <= successes <= trials:
-        raise ValueError(f"{successes} successes in {trials} trials are not possible: count at least one trial.")
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence is {confidence}, but it is a probability strictly between 0 and 1.")
+        raise ValueError(f"successes is {successes} and trials {trials}, which is not possible: count a trial.")
     tail = (1 - confidence) / 2
     lower = stats.beta.ppf(tail, successes, trials - successes + 1) if successes else 0.0
     upper = stats.beta.ppf(1 - tail, successes + 1, trials - successes) if successes < trials else 1.0

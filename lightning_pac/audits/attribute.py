@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from lightning_pac._validation import Confidence, Matrix, validated
 from lightning_pac.audits.attack_result import proportion_interval
 from lightning_pac.information import Array
 
@@ -37,14 +38,15 @@ class AttributeAttackResult:
         return self.accuracy - self.baseline
 
 
+@validated
 def gaussian_map_attack(
-    answers: Array,
-    secrets: npt.ArrayLike,
+    answers: Matrix,
+    secrets: Sequence[Hashable],
     means: Mapping[Any, npt.ArrayLike],
     prior: Mapping[Any, float],
-    noise_covariance: Array,
+    noise_covariance: Matrix,
     law_covariances: Mapping[Any, Array] | None = None,
-    confidence: float = 0.95,
+    confidence: Confidence = 0.95,
 ) -> AttributeAttackResult:
     """Guess `argmax_s ln P(s) + ln N(answer; mean_s, Sigma + C_s)` (SRPP paper, appendix O).
 
@@ -75,9 +77,11 @@ def gaussian_map_attack(
     values = list(prior)
     missing = {*truth, *values} - set(means)
     if missing:
-        raise ValueError(f"There is no mean for the value(s) {', '.join(map(repr, missing))}: the attack needs all.")
+        raise ValueError(f"means has none for the value(s) {', '.join(map(repr, missing))}: the attack needs all.")
+    if not values or not {*values} <= {*(values if law_covariances is None else law_covariances)}:
+        raise ValueError("prior and law_covariances must be given for the same values of the secret.")
     if len(truth) != len(answers) or not truth:
-        raise ValueError(f"There are {len(answers)} answers and {len(truth)} secrets, but each answer has one secret.")
+        raise ValueError(f"secrets has {len(truth)} values and answers {len(answers)}, but each answer has one secret.")
     scores = np.full((len(answers), len(values)), -np.inf)
     for column, value in enumerate(values):
         if prior[value] > 0:

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from lightning_pac._validation import Confidence, OpenProbability, VectorLike, validated
 from lightning_pac.cards import Estimate
 from lightning_pac.information import entropy
 from lightning_pac.mechanisms.certified import empirical_bernstein_margin
@@ -43,12 +44,13 @@ class DecoderLeakage:
         )
 
 
+@validated
 def decoder_leakage(
     log_posteriors: npt.ArrayLike,
-    secrets: npt.ArrayLike,
-    prior: npt.ArrayLike,
-    confidence: float = 0.99,
-    smoothing: float = 0.01,
+    secrets: VectorLike,
+    prior: VectorLike,
+    confidence: Confidence = 0.99,
+    smoothing: OpenProbability = 0.01,
 ) -> DecoderLeakage:
     r"""Lower bound $H(X) - E[-\ln \pi(X | Y)]$ on the mutual information, on fresh releases of a finite secret.
 
@@ -75,14 +77,12 @@ def decoder_leakage(
     """
     scores, drawn = np.asarray(log_posteriors, np.float64), np.asarray(secrets, np.int64)
     if scores.ndim != 1 or scores.shape != drawn.shape or len(scores) < 2:
-        raise ValueError(f"Scores and secrets must be rows of one length above 1, got {scores.shape}, {drawn.shape}.")
+        raise ValueError(f"log_posteriors {scores.shape} and secrets {drawn.shape} must be rows of one length above 1.")
     law = np.asarray(prior, np.float64)
     if np.isnan(scores).any() or (scores > 1e-6).any():
         raise ValueError(
-            "A decoder's probability of the secret is above 1 or undefined: normalize it over the possible secrets."
+            "log_posteriors has a probability above 1, or an undefined one: normalize it over the possible secrets."
         )
-    if not 0 < smoothing < 1:
-        raise ValueError(f"smoothing must be between 0 and 1, got {smoothing!r}.")
     mixed = np.logaddexp(math.log1p(-smoothing) + scores, math.log(smoothing) + np.log(law[drawn]))
     value_range = -math.log(smoothing * float(law[law > 0].min()))
     margin = empirical_bernstein_margin(float(mixed.var(ddof=1)), len(mixed), value_range, 1 - confidence)

@@ -5,14 +5,16 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from lightning_pac._validation import Confidence, MatrixLike, Numbers, validated
 from lightning_pac.audits.attack_result import AttackResult
 from lightning_pac.information import Array
 
 __all__ = ["cluster_confidence", "empirical_likelihood_attack", "margin_confidence"]
 
 
+@validated
 def empirical_likelihood_attack(
-    scores: npt.ArrayLike, memberships: npt.ArrayLike, confidence: float = 0.95
+    scores: npt.ArrayLike, memberships: MatrixLike, confidence: Confidence = 0.95
 ) -> AttackResult:
     """Guess each record's membership from how the releases of many runs score it.
 
@@ -38,9 +40,9 @@ def empirical_likelihood_attack(
     """
     values, inside = np.asarray(scores, dtype=np.float64), np.asarray(memberships, dtype=np.bool_)
     if values.shape != inside.shape or values.ndim != 2 or len(values) < 4:
-        raise ValueError(f"Scores {values.shape} and memberships {inside.shape} must hold at least four runs each.")
+        raise ValueError(f"scores {values.shape} and memberships {inside.shape} must hold at least four runs each.")
     if not np.isfinite(values).all():
-        raise ValueError("A score is not finite: map failures to a finite score.")
+        raise ValueError("scores has one that is not finite: map failures to a finite score.")
     half = len(values) // 2
     right = np.empty((len(values) - half, values.shape[1]), dtype=np.bool_)
     for record in range(values.shape[1]):
@@ -59,7 +61,8 @@ def empirical_likelihood_attack(
     )
 
 
-def cluster_confidence(centers: npt.ArrayLike, records: npt.ArrayLike) -> Array:
+@validated
+def cluster_confidence(centers: Numbers, records: MatrixLike) -> Array:
     """The confidence of cluster centres in a record: 1 minus its share of the distances that is to the nearest centre.
 
     Args:
@@ -71,12 +74,15 @@ def cluster_confidence(centers: npt.ArrayLike, records: npt.ArrayLike) -> Array:
 
     Source: *PAC-Private Algorithms*, Appendix D.
     """
+    if np.ndim(centers) < 2 or np.shape(centers)[-1] != np.shape(records)[1]:
+        raise ValueError(f"centers has shape {np.shape(centers)}, but records {np.shape(records)} need (k, d).")
     places, rows = np.asarray(centers, dtype=np.float64), np.asarray(records, dtype=np.float64)
     distances = np.linalg.norm(rows[:, None, :] - places[..., None, :, :], axis=-1)  # (..., N, k)
     return np.asarray(1 - distances.min(axis=-1) / np.maximum(distances.sum(axis=-1), 1e-300))
 
 
-def margin_confidence(hyperplanes: npt.ArrayLike, records: npt.ArrayLike) -> Array:
+@validated
+def margin_confidence(hyperplanes: Numbers, records: MatrixLike) -> Array:
     """The confidence of hyperplanes in a record: the logistic function of the largest signed distance.
 
     Args:
@@ -88,6 +94,10 @@ def margin_confidence(hyperplanes: npt.ArrayLike, records: npt.ArrayLike) -> Arr
 
     Source: *PAC-Private Algorithms*, Appendix D.
     """
+    if np.ndim(hyperplanes) < 2 or np.shape(hyperplanes)[-1] != np.shape(records)[1] + 1:
+        raise ValueError(
+            f"hyperplanes has shape {np.shape(hyperplanes)}, but records {np.shape(records)} need (k, d + 1)."
+        )
     planes, rows = np.asarray(hyperplanes, dtype=np.float64), np.asarray(records, dtype=np.float64)
     weights, intercepts = planes[..., :-1], planes[..., -1]
     lengths = np.maximum(np.linalg.norm(weights, axis=-1), 1e-300)

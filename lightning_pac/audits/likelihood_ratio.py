@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special, stats
 
+from lightning_pac._validation import Confidence, Count, Noise, Seed, validated
 from lightning_pac.audits.attack_result import AttackResult, proportion_interval
 from lightning_pac.scenarios import Sampling, TwoWorldScenario
 
@@ -14,14 +15,15 @@ __all__ = ["likelihood_ratio_attack"]
 _RUNS_PER_CHUNK = 2000
 
 
+@validated
 def likelihood_ratio_attack(
     scenario: TwoWorldScenario,
     sampling: Sampling,
-    noise_multiplier: float,
-    num_steps: int,
-    num_runs: int = 10_000,
-    confidence: float = 0.95,
-    rng: np.random.Generator | int | None = None,
+    noise_multiplier: Noise,
+    num_steps: Count,
+    num_runs: Count = 10_000,
+    confidence: Confidence = 0.95,
+    rng: np.random.Generator | Seed | None = None,
 ) -> AttackResult:
     """Simulate training runs in both worlds and attack each with the likelihood-ratio test.
 
@@ -52,10 +54,6 @@ def likelihood_ratio_attack(
         >>> result.success > 0.7
         True
     """
-    if not noise_multiplier > 0:
-        raise ValueError(f"noise_multiplier is {noise_multiplier}, but the attack needs noise: state a positive one.")
-    if min(num_steps, num_runs) < 1:
-        raise ValueError(f"num_steps is {num_steps} and num_runs is {num_runs}, but both must be at least 1.")
     generator = np.random.default_rng(rng)
     groups = _groups(scenario)
     hidden_rate = sampling.amplified_rate

@@ -5,16 +5,18 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from lightning_pac._validation import Confidence, Seed, validated
 from lightning_pac.audits.attack_result import AttackResult, proportion_interval
 
 __all__ = ["loss_threshold_attack"]
 
 
+@validated
 def loss_threshold_attack(
     member_losses: npt.ArrayLike,
     nonmember_losses: npt.ArrayLike,
-    confidence: float = 0.95,
-    rng: np.random.Generator | int | None = None,
+    confidence: Confidence = 0.95,
+    rng: np.random.Generator | Seed | None = None,
 ) -> AttackResult:
     """Guess that a record was trained on when the model's loss on it is low (Yeom et al. 2018).
 
@@ -43,7 +45,10 @@ def loss_threshold_attack(
     """
     generator = np.random.default_rng(rng)
     chosen, counted = zip(
-        *(_split(losses, name, generator) for losses, name in ((member_losses, "member"), (nonmember_losses, "other"))),
+        *(
+            _split(losses, name, generator)
+            for losses, name in ((member_losses, "member_losses"), (nonmember_losses, "nonmember_losses"))
+        ),
         strict=True,
     )
     threshold = _best_threshold(*chosen)
@@ -68,9 +73,9 @@ def _split(
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     values = np.asarray(losses, dtype=np.float64).ravel()
     if len(values) < 2:
-        raise ValueError(f"There are {len(values)} {name} losses: the attack needs at least two on each side.")
+        raise ValueError(f"{name} has {len(values)} values, but the attack needs at least two on each side.")
     if np.isnan(values).any():
-        raise ValueError(f"{np.isnan(values).sum()} {name} losses are not numbers: leave those records out.")
+        raise ValueError(f"{name} has {np.isnan(values).sum()} that are not numbers: leave those records out.")
     shuffled = generator.permutation(values)
     return shuffled[: len(values) // 2], shuffled[len(values) // 2 :]
 

@@ -3,11 +3,11 @@
 import dataclasses
 
 import numpy as np
-import numpy.typing as npt
 from scipy import stats
 
+from lightning_pac._validation import Count, MatrixLike, Seed, validated
 from lightning_pac.accountants.bounds import dp_epsilon_for_success, membership_success_bound
-from lightning_pac.information import Array
+from lightning_pac.information import Array, check_budget, entropy
 from lightning_pac.mechanisms.pac_noise import GaussianNoise, NoiseRule, calibrate_gaussian, individual_noise
 from lightning_pac.scenarios.secret_space import SecretSpace
 
@@ -41,13 +41,14 @@ class MeanComparison:
     gaussian: tuple[float, float]
 
 
+@validated
 def compare_private_means(
-    records: npt.ArrayLike,
+    records: MatrixLike,
     space: SecretSpace,
     mutual_information: float,
     rule: NoiseRule = "logdet",
-    num_trials: int = 1000,
-    rng: np.random.Generator | int | None = None,
+    num_trials: Count = 1000,
+    rng: np.random.Generator | Seed | None = None,
 ) -> MeanComparison:
     r"""Compare PAC and differentially private means where an attacker with prior 1/2 has the same bound on success.
 
@@ -82,8 +83,11 @@ def compare_private_means(
         (0.838, 1.64)
     """
     rows = np.asarray(records, dtype=np.float64)
-    if rows.ndim != 2 or len(rows) != space.num_records:
-        raise ValueError(f"{len(rows)} records do not fit a space of {space.num_records}: make the space for them.")
+    if len(rows) != space.num_records:
+        raise ValueError(f"records has {len(rows)} rows and the space {space.num_records}: make the space for them.")
+    check_budget(mutual_information, "mutual_information")
+    if mutual_information >= (most := float(entropy(space.prior))):
+        raise ValueError(f"mutual_information is {mutual_information:g}, but the secret has an entropy of {most:g}.")
     generator = np.random.default_rng(rng)
     success = membership_success_bound(mutual_information, space.individual_prior)
     epsilon = dp_epsilon_for_success(success, delta=0.0)

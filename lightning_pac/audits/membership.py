@@ -2,12 +2,14 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from lightning_pac._validation import Confidence, Count, MatrixLike, Natural, Numbers, validated
 from lightning_pac.accountants.bounds import membership_success_bound
 from lightning_pac.audits.attack_result import AttackResult
 from lightning_pac.information import Array
@@ -19,7 +21,8 @@ from lightning_pac.scenarios.secret_space import SecretSpace
 __all__ = ["MembershipAudit", "membership_attack", "membership_posterior", "simulate_beliefs"]
 
 
-def membership_posterior(beliefs: npt.ArrayLike, memberships: npt.ArrayLike) -> Array:
+@validated
+def membership_posterior(beliefs: Numbers, memberships: MatrixLike) -> Array:
     r"""Posterior probability of each record's membership, $\sum_j P(j) \, 1[u \in S_j]$.
 
     Args:
@@ -29,11 +32,15 @@ def membership_posterior(beliefs: npt.ArrayLike, memberships: npt.ArrayLike) -> 
     Returns:
         Probabilities, shape (..., N).
     """
-    return np.asarray(np.asarray(beliefs, np.float64) @ np.asarray(memberships, np.float64).T)
+    table = np.asarray(memberships, np.float64)
+    if np.shape(beliefs)[-1:] != table.shape[1:]:
+        raise ValueError(f"beliefs has shape {np.shape(beliefs)} and memberships {table.shape}: one column a subset.")
+    return np.asarray(np.asarray(beliefs, np.float64) @ table.T)
 
 
+@validated
 def membership_attack(
-    beliefs: npt.ArrayLike, secrets: npt.ArrayLike, space: SecretSpace, confidence: float = 0.95
+    beliefs: Numbers, secrets: Numbers, space: SecretSpace, confidence: Confidence = 0.95
 ) -> AttackResult:
     """Success of the best possible membership attack, which decides by the posterior of each record.
 
@@ -64,7 +71,7 @@ def membership_attack(
     truth = np.atleast_1d(np.asarray(secrets))
     if len(posteriors) != len(truth) or posteriors.shape[1] != space.num_secrets or len(truth) == 0:
         raise ValueError(
-            f"Beliefs of shape {posteriors.shape} do not fit {len(truth)} trials over {space.num_secrets} secrets."
+            f"beliefs has shape {posteriors.shape}, but must be ({len(truth)}, {space.num_secrets}): trials by secrets."
         )
     table = space.membership_table()
     correct = (membership_posterior(posteriors, table) > 0.5) == table.T[truth]
@@ -134,11 +141,12 @@ class MembershipAudit:
         figure.savefig(path)
 
 
+@validated
 def simulate_beliefs(
-    votes: npt.ArrayLike,
+    votes: MatrixLike,
     budget: float,
-    num_trials: int,
-    checkpoints: npt.ArrayLike | None = None,
+    num_trials: Count,
+    checkpoints: Sequence[Natural] | int | None = None,
     rule: CompositionRule = "logdet",
     generator: SecureGenerator | None = None,
 ) -> MembershipAudit:
@@ -167,8 +175,8 @@ def simulate_beliefs(
     table = VoteTable.of(np.asarray(votes))
     num_secrets = table.inverse.shape[1]
     moments = np.atleast_1d(np.asarray(len(table) if checkpoints is None else checkpoints, dtype=np.int64))
-    if num_trials < 1 or not (np.diff(moments) > 0).all() or not 0 <= moments[0] <= moments[-1] <= len(table):
-        raise ValueError(f"Need a trial and ascending checkpoints within 0 ... {len(table)}, got {moments.tolist()}.")
+    if not moments.size or not (np.diff(moments) > 0).all() or not 0 <= moments[0] <= moments[-1] <= len(table):
+        raise ValueError(f"checkpoints is {moments.tolist()}, but must ascend within 0 ... {len(table)}.")
     source = secure_generator() if generator is None else generator
     secrets = source.integers(num_secrets, num_trials)
     log_beliefs = np.full((num_trials, num_secrets), -math.log(num_secrets))

@@ -4,8 +4,8 @@ import dataclasses
 import math
 
 import numpy as np
-import numpy.typing as npt
 
+from lightning_pac._validation import Confidence, Count, Numbers, Seed, validated
 from lightning_pac.accountants.bounds import membership_success_bound, subset_recovery_prior
 from lightning_pac.audits.attack_result import proportion_interval
 from lightning_pac.scenarios.secret_space import SecretSpace
@@ -50,13 +50,14 @@ class RecoveryAudit:
         return self.interval[0] > self.bound(mutual_information)
 
 
+@validated
 def recovery_attack(
-    beliefs: npt.ArrayLike,
-    secrets: npt.ArrayLike,
+    beliefs: Numbers,
+    secrets: Numbers,
     space: SecretSpace,
-    records: npt.ArrayLike,
+    records: Numbers,
     num_correct: int,
-    confidence: float = 0.95,
+    confidence: Confidence = 0.95,
 ) -> RecoveryAudit:
     """Play the game "at least k of these n memberships" with the best guess for each belief.
 
@@ -89,10 +90,12 @@ def recovery_attack(
     count = len(table)
     if not 1 <= count <= _MAX_RECORDS or not 0 <= num_correct <= count:
         raise ValueError(
-            f"{num_correct} of {count} records: choose k of at most {_MAX_RECORDS}, all guesses are tried."
+            f"num_correct is {num_correct} of {count} records: choose k of at most {_MAX_RECORDS} to try all."
         )
     if posteriors.shape != (len(truth), space.num_secrets):
-        raise ValueError(f"Beliefs {posteriors.shape} do not fit {len(truth)} trials over {space.num_secrets} secrets.")
+        raise ValueError(
+            f"beliefs has shape {posteriors.shape}, but there are {len(truth)} trials, {space.num_secrets} secrets."
+        )
     guesses = (np.arange(2**count)[:, None] >> np.arange(count)) & 1  # (2^n, n)
     agreements = guesses @ table.astype(np.int64) + (1 - guesses) @ (~table).astype(np.int64)  # (2^n, m)
     wins = agreements >= num_correct
@@ -107,8 +110,9 @@ def recovery_attack(
     )
 
 
+@validated
 def informed_membership_prior(
-    space: SecretSpace, num_known: int, num_trials: int = 1000, rng: np.random.Generator | int | None = None
+    space: SecretSpace, num_known: int, num_trials: Count = 1000, rng: np.random.Generator | Seed | None = None
 ) -> float:
     """Success of guessing one record's membership by someone who knows those of some others, before any release.
 
@@ -133,7 +137,7 @@ def informed_membership_prior(
         >>> [round(informed_membership_prior(space, known, rng=0), 2) for known in (0, 7, 14)]
         [0.5, 0.84, 1.0]
     """
-    if not 0 <= num_known < space.num_records or num_trials < 1:
+    if not 0 <= num_known < space.num_records:
         raise ValueError(f"num_known is {num_known}, but must leave one of the {space.num_records} records.")
     generator = np.random.default_rng(rng)
     success = 0.0

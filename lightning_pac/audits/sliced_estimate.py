@@ -5,18 +5,21 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import logsumexp
 
+from lightning_pac._validation import Matrix, Noise, Order, Vector, validated
 from lightning_pac.information import Array
 from lightning_pac.scenarios.slice_profile import SliceProfile
 
 __all__ = ["gaussian_mixture_divergence", "sliced_divergence"]
 
+_MAX_POINTS = 2**24
 _REACH = 12.0
 _POINTS_PER_DEVIATION = 24
 _CHUNK_ELEMENTS = 4_000_000
 
 
+@validated
 def sliced_divergence(
-    first: Array, second: Array, covariance: Array, profile: SliceProfile, renyi_order: float
+    first: Matrix, second: Matrix, covariance: Matrix, profile: SliceProfile, renyi_order: Order
 ) -> dict[str, float]:
     """Ave and Joint sliced Rényi divergence of two noised empirical laws, in nats.
 
@@ -40,6 +43,8 @@ def sliced_divergence(
         1.0
     """
     assert profile.weights is not None
+    if not first.shape[1] == second.shape[1] == len(covariance) == covariance.shape[1] == profile.dimension:
+        raise ValueError("first, second, covariance and profile must have the same dimension.")
     divergences = np.array(
         [
             gaussian_mixture_divergence(
@@ -52,7 +57,8 @@ def sliced_divergence(
     return {"ave": float(profile.weights @ divergences), "joint": float(joint)}
 
 
-def gaussian_mixture_divergence(first: Array, second: Array, deviation: float, renyi_order: float) -> float:
+@validated
+def gaussian_mixture_divergence(first: Vector, second: Vector, deviation: Noise, renyi_order: Order) -> float:
     """`D_a(P || Q)` of two equal-weight Gaussian mixtures on the line with a common deviation, in nats.
 
     The trapezoidal rule in log space; for integrands that are analytic and vanish at both ends it converges
@@ -72,7 +78,10 @@ def gaussian_mixture_divergence(first: Array, second: Array, deviation: float, r
     low, high = min(first.min(), second.min()), max(first.max(), second.max())
     # p^a q^(1-a) of single components peaks at a x - (a-1) y.
     reach = (renyi_order - 1) * (high - low) + _REACH * deviation
-    count = int(np.ceil((high - low + 2 * reach) / deviation * _POINTS_PER_DEVIATION)) + 1
+    points = (high - low + 2 * reach) / deviation * _POINTS_PER_DEVIATION
+    if not points <= _MAX_POINTS:
+        raise ValueError(f"renyi_order is {renyi_order} and deviation {deviation}: too far apart for any grid.")
+    count = int(np.ceil(points)) + 1
     grid = np.linspace(low - reach, high + reach, count)
     log_p, log_q = (_log_mixture(grid, centres, deviation) for centres in (first, second))
     step = grid[1] - grid[0]

@@ -47,5 +47,5 @@ def test_no_budget_leaves_the_prior_and_joint_is_below_ave() -> None:
 
 
 def test_a_value_without_a_mean_is_named() -> None:
-    with pytest.raises(ValueError, match=r"no mean for the value.*'b'"):
+    with pytest.raises(ValueError, match=r"means has none for the value.*'b'"):
         gaussian_map_attack(np.zeros((1, 1)), ["b"], {"a": [0.0]}, {"a": 1.0}, np.eye(1))

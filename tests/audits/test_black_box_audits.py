@@ -114,7 +114,7 @@ def test_recovery_by_brute_force():
 def test_recovery_refuses_what_it_cannot_enumerate():
     with pytest.raises(ValueError, match="17 records"):
         recovery_attack(np.full((1, 4), 0.25), [0], BalancedSubsets(20, 4), range(17), 3)
-    with pytest.raises(ValueError, match="do not fit"):
+    with pytest.raises(ValueError, match="beliefs has shape"):
         recovery_attack(np.full((1, 3), 1 / 3), [0], BalancedSubsets(20, 4), range(3), 3)
 
 
@@ -144,5 +144,5 @@ def test_private_means_at_one_success_bound():
     assert result.laplace[1] < np.linalg.norm(draws, axis=1).mean() * 1.05
     sigma = np.linalg.norm(records, axis=1).max() / (200 * 2 * stats.norm.ppf(result.success))
     assert result.gaussian[1] < sigma * 2 * 1.05
-    with pytest.raises(ValueError, match="do not fit a space"):
+    with pytest.raises(ValueError, match="make the space for them"):
         compare_private_means(records, ComplementaryHalves(100, 4), 0.1)

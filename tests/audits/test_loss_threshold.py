@@ -64,9 +64,9 @@ def test_the_result_goes_on_a_card_as_an_estimate():
 @pytest.mark.parametrize(
     ("members", "others", "sentence"),
     [
-        ([0.1], [0.1, 0.2], "1 member losses"),
-        ([0.1, 0.2], [], "0 other losses"),
-        ([0.1, np.nan], [0.1, 0.2], "1 member"),
+        ([0.1], [0.1, 0.2], "^member_losses has 1 values"),
+        ([0.1, 0.2], [], "^nonmember_losses has 0 values"),
+        ([0.1, np.nan], [0.1, 0.2], "^member_losses has 1 that"),
     ],
 )
 def test_bad_losses_are_refused(members, others, sentence):

@@ -143,7 +143,7 @@ def test_the_attack_is_the_best_decision_for_its_belief():
     result = membership_attack(beliefs, secrets, POOL)
     assert abs(result.success - expected) < 6 * 0.5 / math.sqrt(500)
     assert result.interval[0] < expected < result.interval[1]
-    with pytest.raises(ValueError, match="do not fit"):
+    with pytest.raises(ValueError, match="beliefs has shape"):
         membership_attack(beliefs, secrets[:3], POOL)
 
 
@@ -152,5 +152,5 @@ def test_the_audit_plots_success_against_the_bound(tmp_path):
     audit = simulate_beliefs([[0] * 16 + [1] * 16] * 20, 0.01, 50, checkpoints=[1, 5, 20])
     audit.plot(POOL, tmp_path / "audit.png")
     assert (tmp_path / "audit.png").stat().st_size > 1000
-    with pytest.raises(ValueError, match="ascending"):
+    with pytest.raises(ValueError, match="must ascend"):
         simulate_beliefs([[0, 1]], 0.1, 5, checkpoints=[3])

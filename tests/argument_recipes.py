@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from lightning_pac import accountants as acc, mechanisms as mec, scenarios as sce
-from lightning_pac.cards import Estimate, Guarantee
+from lightning_pac.cards import Estimate, Guarantee, Roc
 from lightning_pac.randomness import SecureGenerator
 
 Recipes = dict[str, dict[str, Any]]
@@ -17,7 +17,7 @@ Recipes = dict[str, dict[str, Any]]
 # Types, bases that users do not call, results that the library makes, and what is read back from files.
 NOT_CALLED = {
     "accountants": "Notion PrivacyCurve PrivacyEvent Promise ProvenInformation ReferenceDistribution StepFigures "
-    "event_from_dict",
+    "event_from_dict one_promise",
     "audits": "AttackResult AttributeAttackResult DecoderLeakage MeanComparison MembershipAudit RecoveryAudit",
     "information": "Array check_budget check_total_budget",
     "mechanisms": "Baseline BatchRelease CanonicalForm Composed FilteredLabels FittedEstimator "
@@ -75,6 +75,7 @@ def of_scenarios(folder: Path) -> Recipes:
         "SubsetTable": {"table": np.eye(2), "weights": [0.5, 0.5]},
         "TwoWorldScenario": {
             "num_differing": 1, "num_records": 10, "adjacency": "replace", "nested": True, "secret": "a label",
+            "share_differing": None,
         },
         "TwoWorldScenario.differential_privacy": {},
         "TwoWorldScenario.from_labels": {"labels_a": [0, 1], "labels_b": [0, 0], "secret": "a label"},
@@ -82,6 +83,7 @@ def of_scenarios(folder: Path) -> Recipes:
             "labels": [0, 1] * 5, "secret_class": 1, "p0": 0.5, "p1": 0.6, "rng": 0, "world": 1,
         },
         "WithReplacement": {"batch_size": 4},
+        "registered_samplings": {},
         "as_stretches": {"num_steps": (5,)},
     }  # fmt: skip
 
@@ -119,6 +121,7 @@ def of_accountants(folder: Path) -> Recipes:
         "ResidualPrivacy": {"entropy": 2.0, "offset": 2.0, "proof": proof},
         "RunningAccount": {
             "accountant": account, "noise_multiplier": 1.0, "stretches": (3,), "planned_steps": 5, "promise": promise,
+            "draws_per_step": 2,
         },
         "SRPPAccountant": {
             "scenario": WORLDS, "sampling": POISSON, "renyi_order": 4.0, "notion": "ave",
@@ -155,6 +158,8 @@ def of_accountants(folder: Path) -> Recipes:
         "reference_offset": {"values": [[0.1], [0.2]], "reference": acc.LogisticReference()},
         "responses_until": {"epsilon": 1.0, "budget_per_response": 1e-3, "delta": 1e-5},
         "shift_hockey_stick": {"probabilities": counts, "epsilon": [0.5], "shift": 1},
+        "signal_of_run": {"ratio": 0.1, "num_steps": 9.0},
+        "signal_to_noise": {"batch_size": 8.0, "noise_multiplier": 1.0, "num_parameters": 16},
         "subset_recovery_prior": {"memberships": np.eye(3, 2), "num_correct": 1, "weights": [0.5, 0.5]},
         "world_success_bound": {"orders": [2.0], "epsilons": [0.1], "prior": 0.5, "order_index": 0},
     }  # fmt: skip
@@ -332,6 +337,7 @@ def of_randomness(folder: Path) -> Recipes:
 
 
 def of_cards(folder: Path) -> Recipes:
+    roc = Roc((0.0, 1.0), (0.0, 1.0))
     return {
         "Estimate": {
             "name": "epsilon", "value": 1.0, "unit": "nats", "meaning": "a guess", "method": "by hand",
@@ -341,6 +347,10 @@ def of_cards(folder: Path) -> Recipes:
         "PrivacyCard": {
             "title": "Title", "secret": "a label", "guarantees": (Guarantee("epsilon", 1.0, "nats", "a bound"),),
             "conditions": ("none",), "estimates": (Estimate("epsilon", 1.0, "nats", "a guess"),), "details": {"a": 1},
+            "roc": roc,
         },
+        "Roc": {"false_positive_rates": (0.0, 1.0), "true_positive_rates": (0.0, 1.0)},
+        "Roc.of": {"true_positive_rate": lambda rate: rate},
         "at_most": {"probability": 0.5},
+        "draw_rocs": {"curves": {"run": roc}},
     }  # fmt: skip

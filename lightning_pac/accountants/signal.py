@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 
+from lightning_pac._validation import Count, Noise, NonNegative, validated
+
 __all__ = ["HOPELESS_SIGNAL", "signal_of_run", "signal_to_noise"]
 
 HOPELESS_SIGNAL = 1.0
 """Below this `signal_of_run`, 2 in 5 of the runs that were tried ended no better than the majority class."""
 
 
-def signal_to_noise(batch_size: float, noise_multiplier: float, num_parameters: int) -> float:
+@validated
+def signal_to_noise(batch_size: NonNegative, noise_multiplier: Noise, num_parameters: Count) -> float:
     """The largest ratio a step can have: `B / (sigma sqrt(P))`, all records clipped and aligned, over the noise's norm.
 
     Args:
@@ -25,7 +28,8 @@ def signal_to_noise(batch_size: float, noise_multiplier: float, num_parameters: 
     return batch_size / (noise_multiplier * math.sqrt(num_parameters))
 
 
-def signal_of_run(ratio: float, num_steps: float) -> float:
+@validated
+def signal_of_run(ratio: NonNegative, num_steps: NonNegative) -> float:
     """The ratio of all steps together: signal adds up, and noise only as the root of their number.
 
     Args:

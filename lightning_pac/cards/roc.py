@@ -8,6 +8,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from lightning_pac._validation import validated
+
 __all__ = ["ROC_RATES", "Roc", "draw_rocs"]
 
 _DECADES = 4
@@ -19,6 +21,7 @@ _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#
 _LEFT, _TOP, _SIZE = 62, 14, 300
 
 
+@validated
 @dataclass(frozen=True)
 class Roc:
     """The most true positives of any attack, for each share of false positives.
@@ -44,7 +47,7 @@ class Roc:
         ordered = sorted(self.false_positive_rates) == list(self.false_positive_rates)
         same = len(self.false_positive_rates) == len(self.true_positive_rates) > 0
         if not (same and ordered and all(0 <= rate <= 1 for rate in rates)):
-            raise ValueError("A ROC has one probability of being right for each of being wrong, which increase.")
+            raise ValueError("true_positive_rates must have one for each of false_positive_rates, which increase.")
 
     @classmethod
     def of(cls, true_positive_rate: Callable[[float], float]) -> Roc:
@@ -57,6 +60,7 @@ class Roc:
         return self.true_positive_rates[place] if place < len(self.true_positive_rates) else 1.0
 
 
+@validated
 def draw_rocs(curves: Mapping[str, Roc]) -> str:
     """Curves by name as SVG text: both axes logarithmic from 0.01 %, and a coin's line below them.
 

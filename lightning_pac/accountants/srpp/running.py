@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Generic, Protocol, TypeVar
 
 from lightning_pac._mutex import Mutex
-from lightning_pac._validation import validated
+from lightning_pac._validation import Natural, validated
 from lightning_pac.accountants.privacy_loss import (
     EpsilonDelta,
     PrivacyCurve,
@@ -85,7 +85,7 @@ class RunningAccount(Generic[_TermsT]):
         stretches: Sequence[int] = (),
         planned_steps: int = 0,
         promise: Promise | None = None,
-        draws_per_step: int = 0,
+        draws_per_step: Natural = 0,
     ) -> None:
         self.accountant = accountant
         self.noise_multiplier = float(noise_multiplier)

@@ -56,6 +56,8 @@ def add_predict_route(server: litserve.LitServer, health: Health, timeout: float
             raise HTTPException(
                 504, f"There was no answer within {timeout:g} s: ask again under the same Idempotency-Key."
             ) from None
+        except (OSError, EOFError):  # the process of the queue has ended, and the others follow it
+            raise HTTPException(503, "The server is ending: ask again under the same Idempotency-Key.") from None
         finally:
             del server.response_buffer[number]
         if isinstance(result, Refusal):

@@ -10,6 +10,7 @@ import numpy as np
 
 from lightning_pac import accountants as acc, mechanisms as mec, scenarios as sce
 from lightning_pac.cards import Estimate, Guarantee, Roc
+from lightning_pac.ledger import PrivacyLedger
 from lightning_pac.randomness import SecureGenerator
 
 Recipes = dict[str, dict[str, Any]]
@@ -17,7 +18,7 @@ Recipes = dict[str, dict[str, Any]]
 # Types, bases that users do not call, results that the library makes, and what is read back from files.
 NOT_CALLED = {
     "accountants": "Notion PrivacyCurve PrivacyEvent Promise ProvenInformation ReferenceDistribution StepFigures "
-    "event_from_dict one_promise",
+    "LedgerTotal event_from_dict one_promise",
     "audits": "AttackResult AttributeAttackResult DecoderLeakage MeanComparison MembershipAudit RecoveryAudit",
     "information": "Array check_budget check_total_budget",
     "mechanisms": "Baseline BatchRelease CanonicalForm Composed FilteredLabels FittedEstimator "
@@ -101,7 +102,8 @@ def of_information(folder: Path) -> Recipes:
 def of_accountants(folder: Path) -> Recipes:
     account = acc.SRPPAccountant(WORLDS, POISSON)
     run, event = acc.SRPPRun(account, 1.0, 5), acc.GaussianRelease(0.5)
-    promise, proof, counts = acc.EpsilonDelta(1.0, 1e-5), mec.Certificate(0.5, 1.0, "by hand"), [0.25, 0.5, 0.25]
+    ledger = PrivacyLedger(folder / "accounts.db")
+    promise, proof, counts = acc.EpsilonDelta(3.0, 1e-5), mec.Certificate(0.5, 1.0, "by hand"), [0.25, 0.5, 0.25]
     return {
         "ComposedRuns": {"runs": (run,)},
         "EpsilonDelta": {"epsilon": 1.0, "delta": 1e-5},
@@ -112,6 +114,8 @@ def of_accountants(folder: Path) -> Recipes:
         "HybridRDP": {
             "order": 2.0, "divergence_up": 0.1, "tail_up": 0.01, "divergence_down": 0.1, "tail_down": 0.01,
         },
+        "LedgerPlan": {"events": [event], "promise": promise},
+        "LedgerPlan.of": {"ledger": ledger},
         "LogisticReference": {"scale": 1.0},
         "PoissonSteps": {
             "noise_multiplier": 1.0, "rate": 0.1, "num_steps": 5, "num_differing": 1, "adjacency": "add_remove",
@@ -145,6 +149,8 @@ def of_accountants(folder: Path) -> Recipes:
         "hybrid_rdp": {"probabilities": counts, "order": 2.0},
         "hybrid_rdp_epsilon": {"probabilities": counts, "delta": 0.3, "compositions": 1, "order": 2.0},
         "independent_bits_prior": {"num_correct": 3, "num_bits": 4},
+        "ledger_events": {"ledger": ledger},
+        "ledger_total": {"ledger": ledger, "delta": 1e-5, "prior": 0.5},
         "least_noise": {"promise": promise, "events": lambda noise: [acc.GaussianRelease(noise**-2)]},
         "membership_prior": {"rate": 0.4},
         "membership_success_bound": {"mutual_information": 0.1, "prior": 0.5},

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from lightning_pac._validation import validated
 from lightning_pac.accountants.privacy_loss import GaussianRelease, PrivacyEvent
 from lightning_pac.accountants.srpp import SRPPAccountant
 from lightning_pac.ledger import LedgerAccount, PrivacyLedger
@@ -17,6 +18,7 @@ __all__ = ["arithmetic_of", "events_of", "ledger_events", "worlds_of"]
 _TRAINING = ("rpp", "srpp_joint", "srpp_ave", "ms_srpp_joint", "ms_srpp_ave")
 
 
+@validated
 def ledger_events(ledger: PrivacyLedger) -> tuple[PrivacyEvent, ...]:
     """Everything that training runs and noised metrics of a ledger released, from what it keeps of them.
 

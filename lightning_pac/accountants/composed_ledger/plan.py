@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lightning_pac._validation import validated
 from lightning_pac.accountants.privacy_loss import (
     EpsilonDelta,
     GaussianRelease,
@@ -23,6 +24,7 @@ from lightning_pac.ledger import PrivacyLedger, declare_plan, declared_plan
 __all__ = ["LedgerPlan"]
 
 
+@validated
 @dataclass(frozen=True)
 class LedgerPlan:
     """A multiset of steps and a total of `mu^2` that a ledger's releases are to stay under, and what they promise.
@@ -52,11 +54,11 @@ class LedgerPlan:
     def __post_init__(self) -> None:
         object.__setattr__(self, "events", tuple(self.events))
         if not self.events:
-            raise ValueError("The plan holds no event, so that nothing might be released: name the runs to come.")
+            raise ValueError("events is empty, so that nothing might be released: name the runs to come.")
         if self.promise is not None and not self.promise.is_kept_by(self.curve):
             raise ValueError(
-                f"The plan does not keep {self.promise}: together it comes to {self.promise.figure(self.curve):.6g}, "
-                "so plan less, or promise more."
+                f"promise {self.promise} is not kept by the plan: it comes to {self.promise.figure(self.curve):.6g}, so "
+                "plan less, or promise more."
             )
 
     @property

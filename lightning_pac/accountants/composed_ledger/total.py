@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from lightning_pac._validation import OpenProbability, validated
 from lightning_pac.accountants import bounds, orders
 from lightning_pac.accountants.composed_ledger.events import arithmetic_of, events_of, worlds_of
 from lightning_pac.accountants.composed_ledger.plan import LedgerPlan
@@ -40,7 +41,8 @@ class LedgerTotal:
     reason: str
 
 
-def ledger_total(ledger: PrivacyLedger, delta: float = 1e-5, prior: float = 0.5) -> LedgerTotal:
+@validated
+def ledger_total(ledger: PrivacyLedger, delta: OpenProbability = 1e-5, prior: OpenProbability = 0.5) -> LedgerTotal:
     """What the training runs and noised metrics of a ledger tell together, in all three promises.
 
     Args:

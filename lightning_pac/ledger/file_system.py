@@ -155,18 +155,22 @@ def create_private(path: Path) -> None:
 
 
 def make_private(path: Path) -> None:
-    """Take the right to read a ledger from other users, and say so; warn where that cannot be done."""
-    mode = stat.S_IMODE(path.stat().st_mode)
-    if os.name != "posix" or not mode & 0o077:
+    """Take the right to read the files of a ledger from other users, and say so; warn where that cannot be done."""
+    if os.name != "posix":
         return
-    try:
-        for file in (path, *(path.with_name(path.name + suffix) for suffix in ("-wal", "-shm"))):
-            if file.exists():
+    for file in (path, *(path.with_name(path.name + suffix) for suffix in ("-wal", "-shm", "-mark"))):
+        try:
+            mode = stat.S_IMODE(file.stat().st_mode)
+        except FileNotFoundError:
+            continue
+        if mode & 0o077:
+            try:
                 file.chmod(0o600)
-    except OSError:
-        warnings.warn(f"{path} may be read by other users (mode {mode:o}): run `chmod 600 {path}`.", stacklevel=2)
-    else:
-        warnings.warn(f"{path} could be read by other users (mode {mode:o}) and is private now.", stacklevel=2)
+            except OSError:
+                text = f"{file} may be read by other users (mode {mode:o}): run `chmod 600 {file}`."
+            else:
+                text = f"{file} could be read by other users (mode {mode:o}) and is private now."
+            warnings.warn(text, stacklevel=2)
 
 
 def write_home(path: Path) -> str:

@@ -358,12 +358,15 @@ def test_four_hundred_flipped_bits(path: Path) -> None:
     print(outcomes)
 
 
-def test_a_ledger_that_others_could_read_is_made_private(path: Path) -> None:
-    charge(path)
-    path.chmod(0o644)
-    with pytest.warns(UserWarning, match=r"could be read by other users \(mode 644\) and is private now"):
-        charge(path)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+@pytest.mark.parametrize("suffix", ["", "-wal", "-mark"])
+def test_what_others_could_read_of_a_ledger_is_made_private(path: Path, suffix: str) -> None:
+    crash(path, 3)
+    part(path, suffix).chmod(0o644)
+    with (
+        pytest.warns(UserWarning, match=rf"db{suffix} could be read by other users \(mode 644\) and is private now"),
+        PrivacyLedger(path),
+    ):
+        assert stat.S_IMODE(part(path, suffix).stat().st_mode) == 0o600
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs flock")

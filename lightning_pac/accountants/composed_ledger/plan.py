@@ -57,8 +57,8 @@ class LedgerPlan:
             raise ValueError("events is empty, so that nothing might be released: name the runs to come.")
         if self.promise is not None and not self.promise.is_kept_by(self.curve):
             raise ValueError(
-                f"promise {self.promise} is not kept by the plan: it comes to {self.promise.figure(self.curve):.6g}, so "
-                "plan less, or promise more."
+                f"promise {self.promise} is not kept by the plan: it comes to {self.promise.figure(self.curve):.6g}, "
+                "so plan less, or promise more."
             )
 
     @property

@@ -61,10 +61,11 @@ class Roc:
 
 
 @validated
-def draw_rocs(curves: Mapping[str, Roc]) -> str:
+def draw_rocs(curves: Mapping[str, Roc | None]) -> str:
     """Curves by name as SVG text: both axes logarithmic from 0.01 %, and a coin's line below them.
 
-    The rates at 0.1 % and 1 % false positives are marked, and written out where there is one curve.
+    The rates at 0.1 % and 1 % false positives are marked, and written out where there is one curve. A name without a
+    curve keeps its colour, and is not drawn.
     """
     width = _LEFT + _SIZE + 20 + (0 if len(curves) == 1 else 150)
     parts = [
@@ -87,11 +88,15 @@ def draw_rocs(curves: Mapping[str, Roc]) -> str:
         f'<path d="M{_x(0):.1f} {_y(0):.1f}L{_x(1):.1f} {_y(1):.1f}" stroke="#999" stroke-dasharray="4 3"/>',
         f'<text x="{_x(0.03):.1f}" y="{_y(0.03) + 22:.1f}" fill="#777">a coin</text>',
     ]
+    place = 0
     for index, (name, curve) in enumerate(curves.items()):
+        if curve is None:
+            continue
         colour = _COLOURS[index % len(_COLOURS)]
+        dashes = ' stroke-dasharray="7 5"' if place % 2 else ""  # curves may lie on each other
         points = zip(curve.false_positive_rates, curve.true_positive_rates, strict=True)
         path = "L".join(f"{_x(wrong):.1f} {_y(right):.1f}" for wrong, right in points)
-        parts.append(f'<path d="M{path}" fill="none" stroke="{colour}" stroke-width="1.8"/>')
+        parts.append(f'<path d="M{path}" fill="none" stroke="{colour}" stroke-width="1.8"{dashes}/>')
         for rate in (1e-3, 1e-2):
             x, y = _x(rate), _y(curve.at(rate))
             parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.4" fill="{colour}"/>')
@@ -100,11 +105,12 @@ def draw_rocs(curves: Mapping[str, Roc]) -> str:
                     f'<text x="{x - 6:.1f}" y="{y - 7:.1f}" text-anchor="end">{_percent(curve.at(rate))}</text>'
                 )
         if len(curves) > 1:
-            y = _TOP + 12 + 18 * index
+            y = _TOP + 12 + 18 * place
             parts += [
-                f'<path d="M{_LEFT + _SIZE + 14} {y}h18" stroke="{colour}" stroke-width="1.8"/>',
+                f'<path d="M{_LEFT + _SIZE + 14} {y}h18" stroke="{colour}" stroke-width="1.8"{dashes}/>',
                 f'<text x="{_LEFT + _SIZE + 38}" y="{y + 4}">{html.escape(name)}</text>',
             ]
+        place += 1
     return "\n".join([*parts, "</svg>"])
 
 

@@ -111,7 +111,8 @@ def _promise(run: Run) -> str | None:
     entries = run.card.guarantees if run.card else ()
     names = [entry.name for entry in entries]
     last = min((names.index(name) for name in _BOUNDS if name in names), default=-1)
-    return " ".join(entry.meaning for entry in entries[: last + 1]) or None
+    told = [entry.meaning for entry in entries[: last + 1] if not EPSILON.fullmatch(f"privacy/{entry.name}")]
+    return " ".join(told).replace(" %", "\N{NO-BREAK SPACE}%") or None
 
 
 def _epsilon_at_delta(run: Run) -> float | None:
@@ -139,16 +140,8 @@ def _plots(runs: Sequence[Run]) -> list[tuple[str, str | None]]:
         courses = [name for name in run.metrics if name.startswith("val") and "acc" in name.lower()]
         return run.metrics[courses[0]] if courses else (run.accuracy[1] if run.accuracy else None)
 
-    rocs = {run.name: run.card.roc for run in runs[:20] if run.card is not None and run.card.roc is not None}
+    rocs = {run.name: run.card.roc if run.card else None for run in runs[:20]}
     return [
-        (
-            "Epsilon spent. It grows with every step, whether or not the step helped, and never shrinks.",
-            course_plot(runs, epsilon, "epsilon"),
-        ),
-        (
-            "Mutual information spent by private answers. It adds up over all answers, whoever asked for them.",
-            course_plot(runs, lambda run: run.metric("privacy/mutual_information"), "mutual information, nats"),
-        ),
         (
             "The most that any attacker can achieve who guesses the secret from everything released so far. "
             "50 % is a coin.",
@@ -156,7 +149,15 @@ def _plots(runs: Sequence[Run]) -> list[tuple[str, str | None]]:
         ),
         (
             "The best possible attacker: how often the one world is found at most, for how often it is named wrongly.",
-            draw_rocs(rocs) if rocs else None,
+            draw_rocs(rocs) if any(rocs.values()) else None,
+        ),
+        (
+            "Epsilon spent. It grows with every step, whether or not the step helped, and never shrinks.",
+            course_plot(runs, epsilon, "epsilon"),
+        ),
+        (
+            "Mutual information spent by private answers. It adds up over all answers, whoever asked for them.",
+            course_plot(runs, lambda run: run.metric("privacy/mutual_information"), "mutual information, nats"),
         ),
         (
             "Share of drawn records whose gradient was longer than the clipping norm. It is released with noise (two "

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 from scipy import stats
 
-from lightning_pac.cards import ROC_RATES, Estimate, Guarantee, PrivacyCard, Roc, at_most
+from lightning_pac.cards import ROC_RATES, Estimate, Guarantee, PrivacyCard, Roc, at_most, draw_rocs
 
 CARD = PrivacyCard(
     title="A model of digits",
@@ -123,3 +123,13 @@ def test_a_card_without_a_curve_has_no_picture(tmp_path: Path) -> None:
         PrivacyCard.from_json(
             card.to_json()[:-2] + ', "roc": {"false_positive_rates": [2], "true_positive_rates": []}}'
         )
+
+
+def test_curves_beside_each_other_keep_the_colours_of_their_names() -> None:
+    coin = Roc.of(lambda rate: rate)
+    picture = draw_rocs({"none": None, "<one>": coin, "other": coin})
+    ElementTree.fromstring(picture)
+    words = [element.text for element in ElementTree.fromstring(picture).iter() if element.tag.endswith("text")]
+    assert {"<one>", "other"} <= set(words)
+    assert "none" not in words
+    assert "#0072B2" not in picture, "the colour of the name without a curve"

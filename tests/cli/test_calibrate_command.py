@@ -131,6 +131,19 @@ def test_a_registered_scheme_has_a_row_where_it_can_be_made(capsys, tmp_path, mo
             REGISTERED.pop(name, None)
 
 
+def test_the_plot_shows_noise_and_signal(capsys, tmp_path):
+    picture = tmp_path / "noise.png"
+    words = ["--num-records", "500", "--num-differing", "1", "--batch-size", "50", "--epochs", "2"]
+    words += ["--world-success-bound", "0.52", "--parameters", "1000000"]
+    assert cli.main(["calibrate", *words, "--plot", str(picture)]) == 0
+    assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    said = capsys.readouterr().out
+    assert "signal to noise, all steps" in said
+    assert "Below 1 a run may well end where it began (Poisson, secret draws; shuffled epochs" in said
+    assert cli.main(["calibrate", *words[:8], "--noise-multiplier", "3", "--plot", str(picture)]) == 1
+    assert "--plot draws the noise that promises need" in capsys.readouterr().err
+
+
 SCHEMES = """
 from dataclasses import dataclass
 from lightning_pac.scenarios import EpochShuffle, Sampling, register_sampling

@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -20,6 +21,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from lightning_pac import EpochShuffle, Poisson, PrivacyLedger, SRPPAccountant, TwoWorldScenario
 from lightning_pac.exceptions import BudgetExceededError, LedgerMismatchError
+from lightning_pac.ledger import restore_ledger
 
 
 class Numbered(Dataset[Any]):
@@ -142,6 +144,30 @@ def test_replaying_stops_where_the_budget_ends(tmp_path: Path) -> None:
     assert resumed.account.epsilon <= 3.0 * (1 + 1e-9)
     with pytest.raises(BudgetExceededError, match="18 steps have cost 3 and the next one would break the promise"):
         fit(tmp_path, make_private(**arguments), Noting(), ckpt_path=tmp_path / "early.ckpt")
+
+
+def test_a_checkpoint_of_before_promises_goes_on_at_its_order(tmp_path: Path) -> None:
+    """Then epsilon needed no second word, and neither the order nor the finite bits were in the state."""
+    ledger = tmp_path / "run.db"
+    first = make_private(epsilon=3.0, renyi_order=8, sampling=Poisson(1 / 6), ledger=ledger)
+    fit(tmp_path, first, Noting(), StopAfter(4, tmp_path / "stop.ckpt"))
+    state = torch.load(tmp_path / "stop.ckpt", weights_only=True)
+    kept = state["callbacks"]["lightning_pac.SRPPSGD"]
+    del kept["renyi_order"], kept["draws_per_step"]
+    for name in ("delta", "world_success_bound", "prior"):
+        del kept["arguments"][name]
+    torch.save(state, tmp_path / "old.ckpt")
+    with sqlite3.connect(ledger) as connection:  # as it was declared then
+        connection.execute("UPDATE accounts SET declaration = json_remove(declaration, '$.draws_per_step')")
+    restore_ledger(ledger, {}, otherwise=0.0)
+    resumed = make_private(epsilon=3.0, renyi_order=8, sampling=Poisson(1 / 6), ledger=ledger)
+    trainer = fit(tmp_path, resumed, Noting(), ckpt_path=tmp_path / "old.ckpt")
+    assert trainer.global_step == resumed.account.num_steps
+    assert (resumed.account.accountant.renyi_order, resumed.account.draws_per_step) == (8.0, 0)
+    unstated = make_private(noise_multiplier=first.account.noise_multiplier, renyi_order=None, sampling=Poisson(1 / 6))
+    given = unstated.arguments.to_dict()
+    assert given["renyi_order"] is None
+    unstated.arguments.compare({**given, "renyi_order": 8.0})
 
 
 @pytest.mark.parametrize(

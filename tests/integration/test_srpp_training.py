@@ -12,7 +12,7 @@ from typing import Any
 import lightning.pytorch as pl
 import pytest
 import torch
-from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, TQDMProgressBar
 from lightning.pytorch.loggers import CSVLogger
 from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 from scipy import stats
@@ -427,6 +427,25 @@ def test_a_promise_is_kept_to_the_last_step_and_spoken_of_first(
     assert not account.next_keeps_promise()
     second = "Anyone who sees this model" if metric == "world_success_bound" else "Epsilon is at most 2 at delta 1e-05"
     assert f"SRPPSGD: 12 noised steps. {second}" in caplog.text
+
+
+def test_the_promise_fits_into_a_progress_bar_of_80_columns(tmp_path: Path, capsys: Any) -> None:
+    trainer = pl.Trainer(
+        max_epochs=1,
+        accelerator="cpu",
+        logger=CSVLogger(tmp_path),
+        default_root_dir=tmp_path,
+        callbacks=[SRPPSGD(TwoWorldScenario(2), world_success_bound=0.6), TQDMProgressBar()],
+        enable_checkpointing=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(Classifier(), make_loader())
+    printed = capsys.readouterr()
+    lines = (printed.out + printed.err).replace("\r", "\n").splitlines()
+    shown = [line.replace(" " * 10, "") for line in lines if "privacy/guess=" in line]
+    assert shown
+    # Without the bar itself, which takes what is left.
+    assert max(len(re.sub(r"\|[^|]*\|", "||", line)) for line in shown) <= 80, shown[-1]
 
 
 def test_dpsgd_is_srpp_sgd_for_one_record(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from lightning_pac.accountants import HOPELESS_SIGNAL, signal_of_run
-from lightning_pac.callbacks.srpp_sgd.figures import figures_of, verdict
+from lightning_pac.callbacks.srpp_sgd.figures import average_of, figures_of, verdict
 from lightning_pac.callbacks.srpp_sgd.run import PrivateRun
 
 __all__ = ["announce_end", "announce_start", "warn_of_early_end", "warn_of_raw_values"]
@@ -21,7 +21,7 @@ def announce_start(run: PrivateRun) -> None:
     if math.isfinite(run.planned_steps):
         steps = max(int(run.planned_steps), run.journal.num_steps)
         bound = accountant.world_success_bound(noise, steps, running.prior) + sum(running.arithmetic_of(steps))
-        words = verdict(bound, running.prior)
+        words = verdict(bound, running.prior, average_of(accountant))
         guarantee = f" After {steps} steps, {words[:1].lower()}{words[1:]}."
     rank_zero_info(
         f"SRPPSGD: noise multiplier {noise:.4g} for the notion {accountant.notion!r}, ratio of clipped signal to "

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
+from lightning_pac.accountants import SRPPAccountant
 from lightning_pac.callbacks.srpp_sgd.journal import RunJournal
 from lightning_pac.cards import at_most
 
-__all__ = ["RunFigure", "figures_of", "verdict"]
+__all__ = ["RunFigure", "average_of", "figures_of", "verdict"]
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class RunFigure:
 def figures_of(journal: RunJournal) -> tuple[RunFigure, ...]:
     """The figures of the steps started so far, the promised one first, then the bound on guessing."""
     running, accountant = journal.running, journal.running.accountant
-    average = ", on average over the draw of the batches," if accountant.is_mean_square else ""
+    average = average_of(accountant)
     bound = running.exact_success_bound()
     guess = verdict(bound, running.prior, average)
     figures = [
@@ -59,10 +60,16 @@ def figures_of(journal: RunJournal) -> tuple[RunFigure, ...]:
                 epsilon,
                 "nats",
                 f"epsilon is at most {epsilon:.4g} at delta {running.delta:g}",
-                f"(epsilon, delta) between the two worlds at delta = {running.delta:g}.",
+                f"The two worlds are (epsilon, delta)-indistinguishable with epsilon at most {epsilon:.6g} at delta = "
+                f"{running.delta:g}.",
             )
         )
     return tuple(sorted(figures, key=lambda figure: figure.name != journal.promised))
+
+
+def average_of(accountant: SRPPAccountant) -> str:
+    """What a figure is an average over, as a part of a sentence; empty for the worst case."""
+    return ", on average over the draw of the batches," if accountant.is_mean_square else ""
 
 
 def verdict(bound: float, prior: float = 0.5, average: str = "") -> str:

@@ -154,7 +154,7 @@ def _guarantee(callback: "SRPPSGD", trainer: "pl.Trainer") -> dict[str, Any]:
         "noise_multiplier": noise,
         "steps": int(steps) if finite else None,
         "world_success_bound": (
-            accountant.world_success_bound(noise, int(steps), account.prior) + nats + tail if finite else None
+            min(1.0, accountant.world_success_bound(noise, int(steps), account.prior) + nats + tail) if finite else None
         ),
         "epsilon_at_delta": (
             accountant.epsilon_at_delta(noise, int(steps), account.delta - tail)[0] + nats if exact else None

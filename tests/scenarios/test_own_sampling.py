@@ -192,7 +192,7 @@ def test_draws_of_a_users_own_are_neither_amplified_nor_trusted_with_the_number_
     assert not any("declared by the user" in text for text in ours.conditions())
     for make in (
         lambda: SRPPAccountant(TwoWorldScenario(2, adjacency="add_remove"), Lean(0.01, 10)),
-        lambda: SRPPSGD(TwoWorldScenario(2, adjacency="add_remove"), 1.0, sampling=Lean(0.01, 10)),
+        lambda: SRPPSGD(TwoWorldScenario(2, adjacency="add_remove"), None, 1.0, sampling=Lean(0.01, 10)),
     ):
         with pytest.raises((ValueError, TypeError), match=r"use Poisson sampling|is not registered"):
             make()

@@ -21,7 +21,7 @@ def announce_start(run: PrivateRun) -> None:
     if math.isfinite(run.planned_steps):
         steps = max(int(run.planned_steps), run.journal.num_steps)
         bound = accountant.world_success_bound(noise, steps, running.prior) + sum(running.arithmetic_of(steps))
-        words = verdict(bound, running.prior, average_of(accountant))
+        words = verdict(min(1.0, bound), running.prior, average_of(accountant))
         guarantee = f" After {steps} steps, {words[:1].lower()}{words[1:]}."
     rank_zero_info(
         f"SRPPSGD: noise multiplier {noise:.4g} for the notion {accountant.notion!r}, ratio of clipped signal to "

@@ -163,6 +163,14 @@ REFUSED: dict[str, Case] = {
         lambda rank: {"model": Validated(), "validation": make_data(30), "metrics": {"max_contribution": 1.0 + rank}},
         "PrivateMetrics(max_contribution=) differs between rank 0 and rank 1 (1.0 and 2.0)",
     ),
+    "metrics on one": (
+        lambda rank: {"model": Validated(), "validation": make_data(30), "measured": rank == 0},
+        "list of private, checkpointing and early-stopping callbacks differs",
+    ),
+    "clipping of the Trainer on one": (
+        lambda rank: {"trainer": {"gradient_clip_val": 1.0} if rank else {}},
+        "gradient_clip_val=1.0 would rescale the noised gradient",
+    ),
     "another price of metrics": (
         lambda rank: {"model": Validated(), "validation": make_data(30), "metrics": {"epsilon": 1.0 + rank}},
         "PrivateMetrics(epsilon=) differs",
@@ -186,7 +194,8 @@ def fit(rank: int, size: int, folder: Path, given: dict[str, Any]) -> None:
     if "validation" in given:
         validation = DataLoader(given["validation"], given.get("sizes", 5))
         arguments = {"epsilon": 1.0, "ledger": folder / "run.db", **given.get("metrics", {})}
-        callbacks.append(PrivateMetrics(["accuracy"], SCENARIO, renyi_order=4, **arguments))
+        if given.get("measured", True):
+            callbacks.append(PrivateMetrics(["accuracy"], SCENARIO, renyi_order=4, **arguments))
     options = {"max_epochs": 1, "max_steps": 3, **given.get("trainer", {})}
     trainer = make_trainer(folder, *callbacks, devices=size, strategy="ddp_private", **options)
     loader = DataLoader(given.get("data", make_data()), **{"batch_size": 5, "shuffle": True, **given.get("loader", {})})

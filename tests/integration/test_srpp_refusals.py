@@ -561,3 +561,24 @@ class MixUpCallback(pl.Callback):
 def test_callbacks_that_mix_records_are_refused(tmp_path: Path) -> None:
     with pytest.raises(MisconfigurationException, match="MixUpCallback mixes records of a batch"):
         make_trainer(tmp_path, make_private(), MixUpCallback()).fit(Classifier(), make_loader())
+
+
+def spectral(kind: Any, evaluated: bool) -> Classifier:
+    layer = kind(nn.Linear(6, 8))
+    if evaluated:
+        (layer.parametrizations.weight[0] if hasattr(layer, "parametrizations") else layer).eval()
+    return Classifier(network=nn.Sequential(layer, nn.Tanh(), nn.Linear(8, 3)))
+
+
+@pytest.mark.parametrize("kind", [nn.utils.parametrizations.spectral_norm, nn.utils.spectral_norm])
+def test_power_iterations_are_refused_by_their_cause(kind: Any, tmp_path: Path) -> None:
+    with pytest.raises(MisconfigurationException, match=r"'network.0' is divided by its spectral norm, for which"):
+        make_trainer(tmp_path, make_private()).fit(spectral(kind, evaluated=False), make_loader())
+    make_trainer(tmp_path, make_private()).fit(spectral(kind, evaluated=True), make_loader())
+
+
+def test_a_compiled_part_is_a_conflict_of_the_trainer(tmp_path: Path) -> None:
+    model = Classifier()
+    model.network.compile()
+    with pytest.raises(MisconfigurationException, match=r"'network' is compiled by torch\.compile"):
+        make_trainer(tmp_path, make_private()).fit(model, make_loader())

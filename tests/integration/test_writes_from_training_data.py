@@ -25,6 +25,7 @@ class Momentum(Classifier):
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         loss = super().training_step(batch, batch_idx)
         self.log("train_loss", loss)
+        self.last = float(loss.detach())
         return loss
 
     def configure_optimizers(self) -> Any:
@@ -75,6 +76,30 @@ class WritesMomentum(pl.Callback):
         trainer.optimizers[0].state[pl_module.network[0].weight]["momentum_buffer"] += batch[0].mean(0)
 
 
+class DecayByAKeptValue(pl.Callback):
+    """Once, when the second epoch begins."""
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        if trainer.current_epoch == 1:
+            trainer.optimizers[0].param_groups[0]["weight_decay"] = pl_module.last
+
+
+class RateByAClassAttribute(pl.Callback):
+    seen = None
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        type(self).seen = float(outputs["loss"])
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        if self.seen is not None:
+            set_rate(trainer, self.seen)
+
+
+class ReplacesTheOptimizer(pl.Callback):
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        trainer.optimizers = [torch.optim.SGD(pl_module.parameters(), float(outputs["loss"]))]
+
+
 class CannotBeRepeated(RateByTheLoss):
     """Holds something that cannot be copied."""
 
@@ -96,6 +121,9 @@ CALLBACKS = [
     lambda _: RateAtTheEpochsEnd(),
     lambda _: WeightsBehindTheVersion(),
     lambda _: WritesMomentum(),
+    lambda _: DecayByAKeptValue(),
+    lambda _: RateByAClassAttribute(),
+    lambda _: ReplacesTheOptimizer(),
     CannotBeRepeated,
     rate_by_lambda,
 ]
@@ -108,7 +136,7 @@ def test_a_callback_does_not_write_what_records_decide(number: int, tmp_path: Pa
     saved = [OnExceptionCheckpoint(tmp_path), ModelCheckpoint(tmp_path, every_n_train_steps=1, save_last=True)]
     trainer = make_trainer(tmp_path, make_private(), callback, *saved, max_epochs=2, enable_checkpointing=True)
     model = Momentum()
-    with pytest.raises(PrivacyViolationError, match=r"takes up records|was written to outside the optimizer"):
+    with pytest.raises(PrivacyViolationError, match=r"takes up records|was written to outside|was replaced"):
         trainer.fit(model, make_loader())
     assert trainer.global_step <= 7
     assert set(vars(callback)) - {"log", "log_dict"} == set(own), "the callback is as it was, but for Lightning's log"
@@ -228,7 +256,12 @@ class StepsByEpoch(OneCycle):
         scheduler.step(epoch=self.current_epoch)
 
 
-@pytest.mark.parametrize("kind", [OneCycle, StepsByEpoch])
+class Unscheduled(OneCycle):
+    def configure_optimizers(self) -> Any:
+        return Momentum.configure_optimizers(self)
+
+
+@pytest.mark.parametrize("kind", [OneCycle, StepsByEpoch, Unscheduled])
 @pytest.mark.parametrize(
     "callbacks",
     [

@@ -20,7 +20,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from torch.utils.data import DataLoader, Dataset
 
-from lightning_pac.gradients.refusals import refuse_mixing_layers
+from lightning_pac.gradients.refusals import refuse_compiled_modules, refuse_mixing_layers
 from lightning_pac.strategies import PrivateDDPStrategy
 
 __all__ = [
@@ -112,7 +112,15 @@ def check_model(pl_module: pl.LightningModule, dataloader: Any = None, datamodul
             f"The tensor {name!r} requires a gradient and is no parameter, so that it would be handed the raw gradient "
             "of every batch: make it an nn.Parameter, or detach it."
         )
+    for name in _power_iterations(pl_module):
+        raise MisconfigurationException(
+            f"The weight of {name!r} is divided by its spectral norm, for which a buffer is written to in every "
+            "forward pass, so that no gradient of a single record can be computed anew: put its parametrization into "
+            "evaluation mode (layer.parametrizations.weight[0].eval(), which keeps the vectors of now), or use "
+            "weight_norm or orthogonal."
+        )
     try:
+        refuse_compiled_modules(pl_module)
         refuse_mixing_layers(pl_module)
     except ValueError as error:
         raise MisconfigurationException(str(error)) from None
@@ -245,6 +253,18 @@ def _mixing_transforms(*roots: Any) -> Iterator[tuple[str, Any]]:
         for candidate in candidates:
             if {kind.__name__ for kind in type(candidate).__mro__} & MIXING_TRANSFORMS:
                 yield type(root).__name__, candidate
+
+
+def _power_iterations(pl_module: pl.LightningModule) -> Iterator[str]:
+    """Names of layers with a trainable weight under either `spectral_norm` whose vectors are still updated."""
+    for name, module in pl_module.named_modules():
+        if not any(parameter.requires_grad for parameter in module.parameters()):
+            continue
+        parts = [part for parts in getattr(module, "parametrizations", {}).values() for part in parts]
+        updated = [part for part in parts if type(part).__name__ == "_SpectralNorm" and part.training]
+        hooks = [hook for hook in module._forward_pre_hooks.values() if type(hook).__name__ == "SpectralNorm"]
+        if updated or (hooks and module.training):
+            yield name
 
 
 def _other_leaves(pl_module: pl.LightningModule) -> Iterator[str]:

@@ -174,7 +174,7 @@ class SRPPSGD(TrainerCallback):
             return
         self._run = None  # what an earlier fit has cost is in `_restored`
         self._violation = None
-        check_trainer(trainer, pl_module, self)
+        Ranks.of(trainer).together(lambda: check_trainer(trainer, pl_module, self))
         callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
         callbacks.remove(self)
         callbacks.insert(0, self)  # whoever comes later sees the released gradient only

@@ -80,12 +80,12 @@ class PrivateRun:
         self._steps_this_epoch = 0
         self._engine = make_engine()
         self._engine.attach(pl_module, blocks.names)
-        optimizer: Optimizer = pl_module.trainer.optimizers[0]
+        self._optimizer: Optimizer = pl_module.trainer.optimizers[0]
         self.before_update: Callable[[], None] | None = None
         self.after_update: Callable[[], None] | None = None
         self._hooks = [
-            optimizer.register_step_pre_hook(self._around_closure),
-            optimizer.register_step_post_hook(self._end_update),
+            self._optimizer.register_step_pre_hook(self._around_closure),
+            self._optimizer.register_step_post_hook(self._end_update),
         ]
         self._show_loss = hide_loss(pl_module)
 
@@ -284,7 +284,12 @@ class PrivateRun:
             )
 
     def _check_optimizer(self) -> None:
-        for group in self._pl_module.trainer.optimizers[0].param_groups:
+        if [*map(id, self._pl_module.trainer.optimizers)] != [id(self._optimizer)]:
+            raise PrivacyViolationError(
+                "The optimizer was replaced or joined by another one after training had started, and what set it up "
+                "may be raw: return one from configure_optimizers, and change it by a scheduler."
+            )
+        for group in self._optimizer.param_groups:
             if any(parameter.grad is not None and id(parameter) not in self._trained for parameter in group["params"]):
                 raise MisconfigurationException(
                     "The optimizer was given a parameter after training had started, and its gradient is raw: give it "

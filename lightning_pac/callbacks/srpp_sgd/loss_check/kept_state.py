@@ -27,11 +27,11 @@ def taking_up_records(probe: Probe, records: list[Any]) -> tuple[tuple[str, ...]
     """Names of the saved state that ends up different after different records, and of all that a step writes to."""
     outcomes = []
     written: set[str] = set()
-    before = _saved_state(probe)
     for part in (records[: 2 * GROUP], records[: 2 * GROUP], records[2 * GROUP :]):
         with probe.copied() as replica:
-            watch = StateWatch(replica.model, replica.optimizer)
-            probe.round(part)
+            _move_settings(replica.optimizer)
+            before, watch = _saved_state(probe), StateWatch(replica.model, replica.optimizer)
+            probe.round(part, after_hook=watch.changed)
             written |= watch.changed()
             outcomes.append(_saved_state(probe))
             written |= {name for name, value in outcomes[-1].items() if not _is_equal(before.get(name), value)}
@@ -39,6 +39,13 @@ def taking_up_records(probe: Probe, records: list[Any]) -> tuple[tuple[str, ...]
     names = same.keys() | again.keys() | other.keys()
     equal = [name for name in names if _is_equal(same.get(name), again.get(name))]  # not so is the time of day
     return tuple(sorted(name for name in equal if not _is_equal(same.get(name), other.get(name)))), frozenset(written)
+
+
+def _move_settings(optimizer: torch.optim.Optimizer) -> None:
+    """Away from what a hook may have set them to, and would set them to again without a trace."""
+    for group in optimizer.param_groups:
+        moved = {name: 1.001 * value + 1e-6 for name, value in group.items() if type(value) is float}
+        group.update(moved)
 
 
 def remembers(probe: Probe, records: list[Any]) -> bool:

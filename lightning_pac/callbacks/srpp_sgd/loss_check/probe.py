@@ -23,13 +23,14 @@ __all__ = ["SEEDS", "Probe"]
 # A step that mixes records with some probability does so under one of them, be it by torch, NumPy or Python.
 SEEDS = (1, 2, 3)
 
-# Of a validation, without its batches, and of the end of an epoch.
+# Of a validation, without its batches, of the end of an epoch and the beginning of the next.
 AFTER_A_BATCH = (
     "on_validation_start",
     "on_validation_epoch_start",
     "on_validation_epoch_end",
     "on_validation_end",
     "on_train_epoch_end",
+    "on_train_epoch_start",
 )
 
 
@@ -100,7 +101,7 @@ class Probe:
         with self.copied(), _seeded(SEEDS[0]):
             return self.model.on_train_batch_start(self.batch(records), number) == -1
 
-    def round(self, records: list[Any]) -> None:
+    def round(self, records: list[Any], after_hook: Callable[[], object]) -> None:
         """A step with the hooks around it, as far as they run here, and the end of an epoch; weights stay."""
         optimizer, view = self.replica.optimizer, self.replica.view
         if view is not None:
@@ -121,9 +122,14 @@ class Probe:
                 if not config.reduce_on_plateau:  # what those monitor is named in a warning
                     with suppress(Exception):
                         type(self.model).lr_scheduler_step(self.model, config.scheduler, None)
+            after_hook()
             self._run_hook("on_train_batch_end", output, batch, 0)
+            after_hook()
             for hook in AFTER_A_BATCH:
                 self._run_hook(hook)
+                after_hook()
+            # What was kept of this batch may be used when the next one begins.
+            self._run_hook("on_train_batch_start", batch, 1)
 
     def _run_hook(self, hook: str, *arguments: Any) -> None:
         for callback in self.replica.callbacks:

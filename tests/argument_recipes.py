@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from lightning_pac import accountants as acc, mechanisms as mec, scenarios as sce
 from lightning_pac.cards import Estimate, Guarantee, Roc
 from lightning_pac.ledger import PrivacyLedger
+from lightning_pac.modules import FullGaussian, SoftmaxDecoder
 from lightning_pac.randomness import SecureGenerator
 
 Recipes = dict[str, dict[str, Any]]
@@ -359,4 +361,44 @@ def of_cards(folder: Path) -> Recipes:
         "Roc.of": {"true_positive_rate": lambda rate: rate},
         "at_most": {"probability": 0.5},
         "draw_rocs": {"curves": {"run": roc}},
+    }  # fmt: skip
+
+
+def of_callbacks(folder: Path) -> Recipes:
+    secret = sce.BalancedSubsets(8, num_subsets=4).draw_secret(folder / "secret.key")
+    responder = mec.PACResponder(np.asarray, secret, 0.01, folder / "answers.db")
+    responder.close()
+    noise = mec.MixtureNoise.gaussian(np.eye(1))
+    released = mec.certify_mechanism(noise, mec.FiniteOutputs(np.eye(4)[:, :1]), 0.5, secret="a row")
+    promise = {
+        "scenario": WORLDS, "epsilon": 1.0, "renyi_order": 4.0, "ledger": folder / "study.db", "delta": None,
+        "world_success_bound": None, "prior": 0.5,
+    }  # fmt: skip
+    delays = mec.PositiveNoise.for_dp(1.0, 1e-3)
+    return {
+        "DPSGD": {
+            "epsilon": 1.0, "delta": 1e-5, "sampling": sce.Poisson(0.1, 4), "max_grad_norm": 1.0,
+            "block_noise": "optimal", "ledger": folder / "study.db",
+        },
+        "DummyPadding": {"noise": delays, "ledger": folder / "padding.db"},
+        "PACResponses": {
+            "responder": None, "secret": folder / "secret.key", "budget_per_response": 0.01,
+            "ledger": folder / "answers.db", "budget": 1.0,
+        },
+        "PositiveDelay": {
+            "noise": delays, "unit": 0.001, "max_duration": 1.0, "on_overrun": "raise", "ledger": folder / "delays.db",
+        },
+        "PrivateMetrics": {"names": ["val/accuracy"], **promise, "max_contribution": 1.0, "budget": 2.0},
+        "PrivateOutput": {
+            "released": released.save(folder / "released"), "ledger": folder / "outputs.db", "budget": 1.0,
+            "account": "predictions",
+        },
+        "SRPACDecoder": {
+            "decoder": SoftmaxDecoder(1, 4), "perturbation": FullGaussian(1), "budget": 1.0, "utility": torch.sum,
+            "penalty": "one_sided", "decoder_period": 5, "warmup_steps": 50, "decoder_lr": 1e-3, "noise_lr": 1e-2,
+        },
+        "SRPPSGD": {
+            **promise, "noise_multiplier": None, "notion": "rpp", "sampling": POISSON, "max_grad_norm": 1.0,
+            "block_noise": "optimal",
+        },
     }  # fmt: skip

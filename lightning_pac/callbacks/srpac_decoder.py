@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from typing_extensions import override
 
+from lightning_pac._validation import validated
 from lightning_pac.callbacks.shared import TrainerCallback
 from lightning_pac.callbacks.srpp_sgd import SRPPSGD
 from lightning_pac.mechanisms import OutputLaw, ReleasedMechanism
@@ -18,6 +19,7 @@ from lightning_pac.modules.srpac import Decoder, Penalty, Perturbation, SecretTa
 __all__ = ["SRPACDecoder"]
 
 
+@validated
 class SRPACDecoder(TrainerCallback):
     """Train noise for a model's outputs, and a decoder that attacks it, as auxiliary modules beside the model.
 

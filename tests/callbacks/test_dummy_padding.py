@@ -156,7 +156,7 @@ def test_what_cannot_be_padded_soundly_is_refused(tmp_path):
     scenario = TwoWorldScenario(num_differing=4, adjacency="add_remove")
     with pytest.raises(MisconfigurationException, match="differ by up to 4, and the noise was designed for 1"):
         _fit(tmp_path / "second", _constant(1), scenario=scenario, sampling=Poisson(rate=0.2, batch_size=12))
-    with pytest.raises(TypeError, match=r"noise must be made by PositiveNoise\.for_dp"):
+    with pytest.raises(TypeError, match=r"noise is an object of type DiscreteNoise, but must be a DPNoise"):
         DummyPadding(DiscreteNoise([1.0]))
 
 

@@ -156,8 +156,8 @@ def test_a_responder_is_refused_on_several_ranks(tmp_path: Path, ensemble: Subse
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "either a responder or the path of a secret file"),
-        ({"secret": "secret.key"}, "give PACResponses a ledger"),
+        ({}, "responder or secret, the path of a secret file, must be given"),
+        ({"secret": "secret.key"}, "ledger is None, but private answers"),
     ],
 )
 def test_incomplete_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:

@@ -384,8 +384,12 @@ def test_the_wait_ends_at_the_deadline():
     [
         ({"unit": 0.0}, ValueError, "unit must be a positive number of seconds"),
         ({"max_duration": -1.0}, ValueError, "max_duration must be a positive number"),
-        ({"on_overrun": "ignore"}, ValueError, 'on_overrun must be "raise" or "count"'),
-        ({"noise": DiscreteNoise([0.5, 0.5])}, TypeError, "noise must be made by PositiveNoise"),
+        ({"on_overrun": "ignore"}, ValueError, "on_overrun is 'ignore', but must be raise or count"),
+        (
+            {"noise": DiscreteNoise([0.5, 0.5])},
+            TypeError,
+            "noise is an object of type DiscreteNoise, but must be a DPNoise",
+        ),
     ],
 )
 def test_bad_arguments(arguments, error, message):

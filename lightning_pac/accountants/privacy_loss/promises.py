@@ -251,7 +251,7 @@ def one_promise(arguments: _Promising, noise_multiplier: float | None = None) ->
     stated = [name for name, value in given.items() if value is not None]
     if len(stated) != 1:
         raise ValueError(
-            f"{' and '.join(stated) or 'Nothing'} {'are' if stated else 'is'} given, but exactly one promise is kept, "
+            f"{' and '.join(stated) + ' are given' if stated else 'epsilon is None'}, but exactly one promise is kept, "
             "from which the noise follows: give one of epsilon (with delta or renyi_order), world_success_bound and "
             "noise_multiplier."
         )

@@ -203,6 +203,8 @@ class SRPPAccountant(ExactFigures):
         if not squares:
             raise ValueError(f"num_steps is {num_steps}, but noise is calibrated for at least one step.")
         high = self.scenario.sensitivity_factor * math.sqrt(self.renyi_order * squares / (2 * epsilon))
+        if not 0 < high < math.inf:
+            raise ValueError(f"epsilon is {epsilon} at order {self.renyi_order}, for which no noise can be computed.")
         if self.is_amplified or self.slices is not None:
             high = self._search_noise(epsilon, num_steps, high)
         while self.epsilon(high, num_steps) > epsilon:

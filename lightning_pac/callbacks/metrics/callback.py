@@ -10,6 +10,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torchmetrics import Metric, MetricCollection
 from typing_extensions import override
 
+from lightning_pac._validation import validated
 from lightning_pac.accountants import SRPPAccountant, one_promise
 from lightning_pac.callbacks.metrics.delivered_records import DeliveredRecords, divide_evaluation
 from lightning_pac.callbacks.metrics.noised_metric import PrivateMetric, unsuited_states
@@ -22,6 +23,7 @@ from lightning_pac.strategies import Ranks
 __all__ = ["PrivateMetrics"]
 
 
+@validated
 class PrivateMetrics(TrainerCallback):
     r"""Replaces logged metrics of private data by noised ones.
 
@@ -85,15 +87,14 @@ class PrivateMetrics(TrainerCallback):
         self.epsilon, self.delta, self.renyi_order = epsilon, delta, renyi_order
         self.world_success_bound, self.prior = world_success_bound, prior
         promise = one_promise(self)
-        if isinstance(names, str) or not names:
+        if not names:
             raise ValueError(f'names is {names!r}, but must list the metrics to make private, as ["val/accuracy"].')
         if ledger is None:
             raise ValueError(
-                "Values are charged before they are shown: give ledger=, the one of training if there is one."
+                "ledger is None, but values are charged before they are shown: give one, that of training if there is."
             )
-        for name, value in (("epsilon", epsilon), ("max_contribution", max_contribution)):
-            if value is not None and not 0 < value < math.inf:
-                raise ValueError(f"{name} is {value}, but must be positive and finite.")
+        if not 0 < max_contribution < math.inf:
+            raise ValueError(f"max_contribution is {max_contribution}, but must be positive and finite.")
         # One value is one step of a sampler that draws every record.
         everything = Poisson(rate=1.0, batch_size=1, secret_draws=False)
         accountant = SRPPAccountant(scenario, everything, 16.0 if renyi_order is None else renyi_order, "rpp")

@@ -6,6 +6,7 @@ import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from typing_extensions import override
 
+from lightning_pac._validation import validated
 from lightning_pac.callbacks.padding.noise_account import NoiseAccount
 from lightning_pac.callbacks.padding.padding_callback import PaddingCallback
 from lightning_pac.callbacks.predictions import PACResponses
@@ -19,6 +20,7 @@ from lightning_pac.strategies import Ranks
 __all__ = ["DummyPadding"]
 
 
+@validated
 class DummyPadding(PaddingCallback):
     """Pad every batch with dummies, so that its size no longer tells how many records or queries it holds.
 
@@ -59,8 +61,6 @@ class DummyPadding(PaddingCallback):
     """
 
     def __init__(self, noise: DPNoise, ledger: LedgerArgument | None = None) -> None:
-        if not isinstance(noise, DPNoise):
-            raise TypeError(f"noise must be made by PositiveNoise.for_dp, got {type(noise).__name__}.")
         self.noise = noise
         super().__init__(NoiseAccount(noise, "batch_size", ledger, "dummy_padding"))
         self._padded: list[PrivateDataLoader | PACResponses] = []

@@ -10,6 +10,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities import rank_zero_warn
 from typing_extensions import override
 
+from lightning_pac._validation import validated
 from lightning_pac.callbacks.padding.clocks import refuse_clocks
 from lightning_pac.callbacks.padding.noise_account import Noise, NoiseAccount
 from lightning_pac.callbacks.padding.padding_callback import PaddingCallback
@@ -23,6 +24,7 @@ from lightning_pac.strategies import Ranks
 __all__ = ["PositiveDelay"]
 
 
+@validated
 class PositiveDelay(PaddingCallback):
     """Pad the duration of every training or prediction step with one-sided noise.
 
@@ -81,8 +83,6 @@ class PositiveDelay(PaddingCallback):
             raise ValueError(f"unit must be a positive number of seconds, got {unit!r}.")
         if max_duration is not None and not (math.isfinite(max_duration) and max_duration > 0.0):
             raise ValueError(f"max_duration must be a positive number of seconds, got {max_duration!r}.")
-        if on_overrun not in ("raise", "count"):
-            raise ValueError(f'on_overrun must be "raise" or "count", got {on_overrun!r}.')
         self.noise, self.unit, self.max_duration, self.on_overrun = noise, unit, max_duration, on_overrun
         self.num_overruns = 0
         super().__init__(NoiseAccount(noise, "time", ledger, "positive_delay"))

@@ -13,6 +13,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 from typing_extensions import override
 
+from lightning_pac._validation import validated
 from lightning_pac.callbacks.predictions.dummy_queries import append_dummies, check_paddable
 from lightning_pac.callbacks.predictions.private_predictions import PrivatePredictions
 from lightning_pac.callbacks.predictions.ranks_answers import RanksAnswers
@@ -24,6 +25,7 @@ from lightning_pac.mechanisms.responses import as_batch, query
 from lightning_pac.strategies import Ranks
 
 
+@validated
 class PACResponses(PrivatePredictions):
     """Make `Trainer.predict` return private labels instead of the members' votes.
 
@@ -71,11 +73,11 @@ class PACResponses(PrivatePredictions):
         budget: float | None = None,
     ) -> None:
         if (responder is None) == (secret is None):
-            raise ValueError("Give PACResponses either a responder or the path of a secret file.")
+            raise ValueError("responder or secret, the path of a secret file, must be given, and not both.")
         if secret is not None and ledger is None:
-            raise ValueError("Private answers are recorded before they are shown: give PACResponses a ledger.")
+            raise ValueError("ledger is None, but private answers are recorded before they are shown: give one.")
         if responder is not None and (ledger is not None or budget is not None):
-            raise ValueError("A responder has its own ledger and budget: give those to PACResponder instead.")
+            raise ValueError("ledger and budget are those of the given responder: give them to PACResponder instead.")
         super().__init__()
         self.responder = responder
         self.draw_dummies: Callable[[], int | None] | None = None

@@ -12,6 +12,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 from typing_extensions import override
 
+from lightning_pac._validation import validated
 from lightning_pac.callbacks.predictions.private_predictions import PrivatePredictions
 from lightning_pac.exceptions import BudgetExceededError, PrivacyViolationError
 from lightning_pac.ledger import LedgerAccount, LedgerArgument, LedgerHandle
@@ -20,6 +21,7 @@ from lightning_pac.mechanisms import ReleasedMechanism
 __all__ = ["PrivateOutput"]
 
 
+@validated
 class PrivateOutput(PrivatePredictions):
     """Make `Trainer.predict` return noised outputs, each charged before it is shown.
 
@@ -56,7 +58,7 @@ class PrivateOutput(PrivatePredictions):
         account: str = "predictions",
     ) -> None:
         if ledger is None:
-            raise ValueError("Private predictions are recorded before they are shown: give PrivateOutput a ledger.")
+            raise ValueError("ledger is None, but private predictions are recorded before they are shown: give one.")
         mechanism = ReleasedMechanism.load(released) if isinstance(released, str | Path) else released
         if not isinstance(mechanism, ReleasedMechanism):
             raise PrivacyViolationError(

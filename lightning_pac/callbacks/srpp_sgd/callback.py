@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 from typing_extensions import override
 
+from lightning_pac._validation import validated
 from lightning_pac.accountants import RunningAccount, SRPPAccountant
 from lightning_pac.callbacks.shared import (
     SharedAccount,
@@ -53,6 +54,7 @@ from lightning_pac.strategies import Ranks
 __all__ = ["SRPPSGD"]
 
 
+@validated
 class SRPPSGD(TrainerCallback):
     r"""Trains with clipped and noised gradients, and keeps one promise of how well two worlds can be told apart.
 

@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from lightning_pac._validation import validated
 from lightning_pac.callbacks.srpp_sgd.callback import SRPPSGD
 from lightning_pac.ledger import LedgerArgument
 from lightning_pac.scenarios import Sampling, TwoWorldScenario
@@ -9,6 +10,7 @@ from lightning_pac.scenarios import Sampling, TwoWorldScenario
 __all__ = ["DPSGD"]
 
 
+@validated
 class DPSGD(SRPPSGD):
     """Trains with (epsilon, delta)-differential privacy for every record: `SRPPSGD` with that scenario, nothing else.
 

@@ -95,11 +95,11 @@ class StackelbergGame(pl.LightningModule):
         secret: str = "Which record of the pool a release was computed from.",
     ) -> None:
         super().__init__()
-        if decoder_period < 1 or warmup_steps < 0 or batch_size < 1:
-            raise ValueError(
-                f"Need decoder_period >= 1, warmup_steps >= 0 and batch_size >= 1, got {decoder_period}, "
-                f"{warmup_steps} and {batch_size}."
-            )
+        for name, value, least in (("decoder_period", decoder_period, 1), ("warmup_steps", warmup_steps, 0)):
+            if value < least:
+                raise ValueError(f"{name} is {value}, but must be at least {least}.")
+        if batch_size < 1:
+            raise ValueError(f"batch_size is {batch_size}, but must be at least 1.")
         self.automatic_optimization = False
         self.play = StackelbergPlay(decoder, perturbation, budget, utility, penalty, penalty_weight, margin)
         self.table = mechanism if isinstance(mechanism, SecretTable) else None

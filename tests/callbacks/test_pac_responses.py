@@ -166,5 +166,5 @@ def test_incomplete_arguments_are_refused(arguments: dict[str, Any], message: st
 
 
 def test_a_responders_own_settings_are_not_given_twice(tmp_path: Path, ensemble: SubsetEnsemble) -> None:
-    with responder(tmp_path, ensemble) as asked, pytest.raises(ValueError, match="give those to PACResponder"):
+    with responder(tmp_path, ensemble) as asked, pytest.raises(ValueError, match="give them to PACResponder"):
         PACResponses(asked, ledger=tmp_path / "responses.db")

@@ -17,7 +17,8 @@ def table(capsys, *arguments):
 
 def test_all_samplings_and_notions_stand_side_by_side(capsys):
     rows = table(capsys, *RUN)
-    assert len(rows) == 25
+    ours = {name for name, scheme in REGISTERED.items() if scheme.__module__.startswith("lightning_pac.")}
+    assert sum(sampling in ours for sampling, _ in rows) == 25  # other tests may have registered their own
     steps, order, epsilon = 98 * 40, 16, 8.0
     squares = {
         ("EpochShuffle", "joint"): 40 * 10**2,

@@ -24,7 +24,7 @@ def test_the_three_notions_print_what_the_library_designs(capsys, tmp_path):
     ("arguments", "message"),
     [
         (["dp", "--epsilon", "1", "--delta", "0"], "delta = 0 is impossible"),
-        (["dp", "--epsilon", "1", "--delta", "1e-6", "--max-value", "3"], "the least max_value that works is 27"),
+        (["dp", "--epsilon", "1", "--delta", "1e-6", "--max-value", "3"], "the least that works is 27"),
         (["pac", "--max-value", "3"], "noise pac needs --output-variance"),
         (["leakage"], "noise leakage needs --states and --leakage"),
     ],

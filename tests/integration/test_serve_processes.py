@@ -154,7 +154,7 @@ def test_the_example_serves_a_checkpoint_from_the_command_line(tmp_path: Path) -
         (["--ensemble", "missing.ckpt"], "missing.ckpt"),
         (["--host", "0.0.0.0"], "give API keys"),
         (["--keys", "none.json"], "none.json has no API keys"),
-        (["--budget", "-1"], "budget must be positive and finite, got -1"),
+        (["--budget", "-1"], "budget is -1.0, but a mutual information budget must be positive and finite"),
         (["--timeout", "0"], "timeout must be a positive number of seconds, got 0"),
         (["--network", "my_project.make_other"], "cannot be loaded as an ensemble of this network"),
         (["--ensemble", "my_project.py"], "cannot be loaded as an ensemble of this network"),

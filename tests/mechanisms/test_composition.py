@@ -1,6 +1,5 @@
 import math
 import operator
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,12 +9,13 @@ from scipy.special import logsumexp
 from lightning_pac.exceptions import BudgetExceededError
 from lightning_pac.mechanisms import AdaptiveComposition, belief as belief_module
 from lightning_pac.mechanisms.certified.certificate import two_point_information
+from lightning_pac.randomness import SecureGenerator
 from lightning_pac.scenarios import BalancedSubsets
 
 RULES = ["logdet", "linear"]
 
 
-class Tape:
+class Tape(SecureGenerator):
     """Noise from one fixed stream, however many values are asked for at a time."""
 
     def __init__(self, seed=0):
@@ -23,6 +23,16 @@ class Tape:
 
     def normal(self, size):
         return self._rng.standard_normal(size)
+
+
+class Constant(SecureGenerator):
+    """Noise that is always the same."""
+
+    def __init__(self, value):
+        self._value = value
+
+    def normal(self, size):
+        return np.full(size, self._value)
 
 
 def uniform(m):
@@ -345,7 +355,7 @@ def test_values_that_floats_round_would_spoil_the_belief(monkeypatch):
     told = {}
     for secret in (0, 1):
         for draw in draws.tolist():
-            generator = SimpleNamespace(normal=lambda size, draw=draw: np.full(size, draw))
+            generator = Constant(draw)
             composition = AdaptiveComposition(uniform(2), secret, generator=generator)
             value = float(composition.release(outputs, 0.35).value[0])
             told.setdefault((value, float(composition.belief[1])), [0.0, 0.0])[secret] += stats.norm.pdf(draw) / 64

@@ -291,7 +291,7 @@ def test_probabilities_are_exact_multiples_of_what_is_drawn():
 @pytest.mark.parametrize("accounting", ["exact", "hybrid_rdp"])
 def test_an_infeasible_range_names_the_least_that_works(accounting):
     for compositions, sensitivity, too_small in ((1, 1, 10), (20, 1, 30), (1, 3, 20)):
-        with pytest.raises(ValueError, match="the least max_value that works is") as error:
+        with pytest.raises(ValueError, match=r"max_value is .*the least that works is") as error:
             PositiveNoise.for_dp(1.0, 1e-4, compositions, too_small, sensitivity=sensitivity, accounting=accounting)
         least = int(str(error.value).rsplit(" ", 1)[1].rstrip("."))
         assert (

@@ -389,7 +389,7 @@ def test_references_are_public_by_construction():
     with pytest.raises(ValueError, match="un-noised output of a private subset"):
         run(clusters, canonicalize=AlignClusters(public=leaked[::-1]))
     run(clusters, canonicalize=AlignClusters(public=[[-1.0, -1.0], [1.0, 1.0]]))
-    with pytest.raises(TypeError, match="state their public reference"):
+    with pytest.raises(TypeError, match=r"canonicalize is .*, but must be a CanonicalForm"):
         run(clusters, canonicalize=lambda output: output)
     with pytest.raises(TypeError, match="public"):
         AlignBasis()

@@ -322,7 +322,7 @@ def test_outputs_of_any_law_are_certified_on_a_ball():
         ({"budget": math.nan}, "positive and finite"),
         ({"penalty": "none"}, "one_sided"),
         ({"penalty_weight": 0.0}, "penalty_weight > 0"),
-        ({"decoder_period": 0}, "decoder_period >= 1"),
+        ({"decoder_period": 0}, "decoder_period is 0"),
     ],
 )
 def test_bad_arguments_are_refused(arguments, message):

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from lightning_pac._validation import validated
 from lightning_pac.callbacks.predictions.private_predictions import PrivatePredictions
-from lightning_pac.exceptions import BudgetExceededError, PrivacyViolationError
+from lightning_pac.exceptions import BudgetExceededError
 from lightning_pac.ledger import LedgerAccount, LedgerArgument, LedgerHandle
 from lightning_pac.mechanisms import ReleasedMechanism
 
@@ -43,7 +43,7 @@ class PrivateOutput(PrivatePredictions):
         account: Name of the account in the ledger.
 
     Raises:
-        PrivacyViolationError: If the mechanism is not certified.
+        TypeError: If the mechanism is not certified.
         ValueError: If no ledger is given.
 
     Example:
@@ -60,11 +60,6 @@ class PrivateOutput(PrivatePredictions):
         if ledger is None:
             raise ValueError("ledger is None, but private predictions are recorded before they are shown: give one.")
         mechanism = ReleasedMechanism.load(released) if isinstance(released, str | Path) else released
-        if not isinstance(mechanism, ReleasedMechanism):
-            raise PrivacyViolationError(
-                f"Predictions are released through a certified mechanism, not a {type(mechanism).__name__}: give what "
-                "certify() returned."
-            )
         super().__init__()
         self.released = mechanism
         self._budget, self._account_name = budget, account

@@ -49,7 +49,7 @@ from lightning_pac.data import ResumableDataLoader, count_records
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.ledger import LedgerArgument
 from lightning_pac.scenarios import Sampling, TwoWorldScenario
-from lightning_pac.strategies import Ranks
+from lightning_pac.strategies import PrivateDDPStrategy, Ranks
 
 __all__ = ["SRPPSGD"]
 
@@ -176,7 +176,9 @@ class SRPPSGD(TrainerCallback):
             return
         self._run = None  # what an earlier fit has cost is in `_restored`
         self._violation = None
-        Ranks.of(trainer).together(lambda: check_trainer(trainer, pl_module, self))
+        # Every rank refuses another strategy by itself: it may not have connected them yet.
+        ranks = Ranks.of(trainer) if isinstance(trainer.strategy, PrivateDDPStrategy) else Ranks()
+        ranks.together(lambda: check_trainer(trainer, pl_module, self))
         callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
         callbacks.remove(self)
         callbacks.insert(0, self)  # whoever comes later sees the released gradient only

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from scipy.optimize import brentq, minimize
 from scipy.special import logsumexp
 
-from lightning_pac._validation import Matrix, OpenProbability, Positive, validated
+from lightning_pac._validation import Matrix, Positive, Probability, validated
 from lightning_pac.information import SMALLEST_BUDGET, Array
 from lightning_pac.scenarios.slice_profile import SliceProfile
 
@@ -134,7 +134,7 @@ def optimized_covariance(
     renyi_order: float,
     notion: SlicedNotion,
     joint: Literal["logsumexp", "max"] = "logsumexp",
-    floor: OpenProbability = 0.05,
+    floor: Probability = 0.05,
 ) -> Array:
     """The covariance of least trace whose sliced cost is `epsilon` (ours).
 

@@ -1,4 +1,4 @@
-"""Every module and name that version 0.1.0 showed is still found where it was.
+"""Every module and name that version 0.1.0 showed is still found where it was, but for what has no meaning any more.
 
 `public_names_0.1.0.txt` lists them, a module a line. An old path is imported first, in a process of its own, as user
 code would: a module that somebody else has imported already proves nothing.
@@ -12,9 +12,31 @@ import sys
 import lightning_pac
 from lightning_pac import _moved
 
-LISTED = dict(
-    line.split(": ", 1) for line in (pathlib.Path(__file__).parent / "public_names_0.1.0.txt").read_text().splitlines()
-)
+# Parts of the gradient engine that went by classes of layers, never shown by `lightning_pac.gradients`: nothing is left
+# that they could name.
+GONE = {
+    "contributions": {"Contributions"},
+    "rules.attention": {"TappedProjection", "attention_forward", "supports_attention"},
+    "rules.convolution": {"convolution_layer", "transposed_convolution_layer"},
+    "rules.embedding": {"embedding_bag_layer", "embedding_layer"},
+    "rules.linear": {"linear_layer"},
+    "rules.normalization": {"group_norm_layer", "instance_norm_layer", "layer_norm_layer", "rms_norm_layer"},
+    "rules.table": {"rule_for"},
+    "tap": None,
+    "taps": None,
+    "vmapped": None,
+    "watching": {"KeptInputs", "watch_output"},
+}
+
+
+def names_to_find(line: str) -> tuple[str, str] | None:
+    path, names = line.split(": ", 1)
+    gone = GONE.get(path.removeprefix("lightning_pac.gradients."), set())
+    return None if gone is None else (path, " ".join(name for name in names.split() if name not in gone))
+
+
+LINES = (pathlib.Path(__file__).parent / "public_names_0.1.0.txt").read_text().splitlines()
+LISTED = dict(found for found in map(names_to_find, LINES) if found is not None)
 
 IMPORT_ALL = """
 import importlib, sys

@@ -48,13 +48,15 @@ def ieee_float32() -> Iterator[None]:
 
     TensorFloat-32 and bfloat16 products have 11 and 8 bits, and a record would be clipped to as many only.
     """
-    chosen = [operation.fp32_precision for operation in _FLOAT32_OPERATIONS]
+    changed = [
+        (operation, precision) for operation in _FLOAT32_OPERATIONS if (precision := operation.fp32_precision) != "ieee"
+    ]
     try:
-        for operation in _FLOAT32_OPERATIONS:
+        for operation, _ in changed:
             operation.fp32_precision = "ieee"
         yield
     finally:
-        for operation, precision in zip(_FLOAT32_OPERATIONS, chosen, strict=True):
+        for operation, precision in changed:
             operation.fp32_precision = precision
 
 

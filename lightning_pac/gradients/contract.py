@@ -49,8 +49,8 @@ class GradientEngine(ABC):
         With $g_i$ the gradient of record i's share of the loss, the record's gradient is `n * scale` times it, and the
         sum is $\sum_i g_i \min(1, C / \lVert g_i \rVert)$. A record with a gradient that is not finite counts as zero.
         One record more, less or changed moves the sums as they are returned by at most the share `ROUNDING` above what
-        it does in real arithmetic, if the gradients that reach the layers are the same for all others and their places
-        but for one, too.
+        it does in real arithmetic, if the gradients that reach the functions are the same for all others and their
+        places but for one, too.
 
         Args:
             max_grad_norm: C, one for all blocks or one for each.

@@ -1,7 +1,8 @@
-"""One layer call's contribution to the per-example gradients of one parameter, in the cheapest exact form."""
+"""One call's contribution to the per-example gradients of one parameter, in the cheapest exact form."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -11,9 +12,10 @@ from lightning_pac.gradients.arithmetic import accumulate, squared_norm_of_sum, 
 
 __all__ = [
     "Contribution",
-    "Contributions",
     "Dense",
+    "Found",
     "OuterProduct",
+    "OwnRows",
     "PositionOuterProducts",
     "Rows",
     "squares_of_grams",
@@ -46,10 +48,6 @@ class Contribution(ABC):
         """Set the gradients of the examples where `excluded`, shape (n,), is true to zero, even if not finite."""
 
 
-# What a rule returns: how to build the contribution to each parameter it may be asked for, by the parameter's name.
-Contributions = dict[str, Callable[[], Contribution]]
-
-
 class Dense(Contribution):
     """Instantiated gradients, shape (n, *parameter)."""
 
@@ -58,16 +56,19 @@ class Dense(Contribution):
 
     @override
     def squares(self) -> Tensor:
-        return squared_norms(self._gradients.flatten(1))
+        return squared_norms(self._rows())
 
     @override
     def weighted_sum(self, weights: Tensor, out: Tensor) -> None:
-        flat = self._gradients.flatten(1)
+        flat = self._rows()
         accumulate(out.view(-1), len(flat), 1, lambda rows, part: torch.mv(flat[rows].t(), weights[rows], out=part))
 
     @override
     def dense(self) -> Tensor:
         return self._gradients
+
+    def _rows(self) -> Tensor:
+        return self._gradients.flatten(1) if self._gradients.dim() > 1 else self._gradients[:, None]
 
     @override
     def drop(self, excluded: Tensor) -> None:
@@ -142,6 +143,19 @@ class PositionOuterProducts(Contribution):
         self._output_gradients = self._output_gradients.masked_fill(excluded[:, None, None], 0.0)
 
 
+@dataclass(frozen=True)
+class OwnRows:
+    """Gradients of a free tensor that has rows for every record: each record's, of its own rows.
+
+    Attributes:
+        gradients: Shape (n, rows of a record, *what is left without the dimension of rows).
+        axis: That dimension.
+    """
+
+    gradients: Tensor
+    axis: int
+
+
 class Rows(Contribution):
     """Gradients of a table of which each example touches a few rows, possibly one row several times.
 
@@ -184,6 +198,10 @@ class Rows(Contribution):
     @override
     def drop(self, excluded: Tensor) -> None:
         self._gradients = self._gradients.masked_fill(excluded[self._examples, None], 0.0)
+
+
+# What a rule returns: free arguments, and how to build the contribution to each.
+Found = Sequence[tuple[Tensor, Callable[[], Contribution | OwnRows]]]
 
 
 def squares_of_grams(inputs: Tensor, output_gradients: Tensor, width: int) -> Tensor:

@@ -17,7 +17,7 @@ _PRICE_OF_MEMORY = 1.5
 
 
 def build_fastest(
-    layer: str,
+    layer: object,
     key: tuple[Hashable, ...],
     num_examples: int,
     candidates: Mapping[str, Callable[[], Contribution]],
@@ -32,7 +32,7 @@ def build_fastest(
     winner at once. Poisson batches differ in size at every step, so a choice for each size would be one for each step.
 
     Args:
-        layer: Name for the log.
+        layer: Name for the log, or what gives it.
         key: Everything else the time depends on: kind, shapes of an example, device, number of threads.
         num_examples: Size of the batch, at least 1; sizes up to the same power of two count as alike.
         candidates: Methods by name.
@@ -46,7 +46,12 @@ def build_fastest(
         name = _choose(times, kept_bytes)
         _chosen[key] = name
         listing = ", ".join(f"{method} {1e3 * seconds:.2f} ms" for method, seconds in times.items() if seconds)
-        _logger.info("Per-example gradients of %s by %s%s.", layer, name, listing and f" ({listing})")
+        _logger.info(
+            "Per-example gradients of %s by %s%s.",
+            layer() if callable(layer) else layer,
+            name,
+            listing and f" ({listing})",
+        )
     return candidates[name]()
 
 

@@ -1,6 +1,7 @@
 """The fast engine: one backward pass, without ordinary weight gradients, and a clipped sum from what it leaves."""
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -10,10 +11,13 @@ from typing_extensions import override
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.gradients.arithmetic import ieee_float32, widest_type
 from lightning_pac.gradients.contract import GradientEngine, block_index, clip_factors, trainable_parameters
-from lightning_pac.gradients.contributions import Contribution, Dense
+from lightning_pac.gradients.contributions import Contribution, Dense, OwnRows
+from lightning_pac.gradients.entering import Entrance
+from lightning_pac.gradients.following import Following
+from lightning_pac.gradients.meeting import Receiver
+from lightning_pac.gradients.pulling_back import ToParameters
 from lightning_pac.gradients.refusals import refuse_compiled_modules, refuse_mixing_layers
-from lightning_pac.gradients.tap import DeferredCall, Receiver, Tap
-from lightning_pac.gradients.taps import plan_taps
+from lightning_pac.gradients.tags import Free, set_tag, tag_of
 
 __all__ = ["OneBackwardEngine"]
 
@@ -24,29 +28,29 @@ Slot = tuple[int, int, int]
 class OneBackwardEngine(GradientEngine, Receiver):
     """Per-example clipping near the cost of an ordinary step.
 
-    While a layer with a rule computes, its parameters are replaced by detached ones, so autograd never forms their
-    ordinary gradient. A hook on the layer's output receives the output gradient, from which, with the layer's input,
-    the norms follow in the cheapest exact form for the shape; the clipped sum is one contraction for each layer. The
-    parameters themselves keep `requires_grad`: whatever else uses one gives it a gradient, and that is refused by
-    name. Modules without a rule are differentiated example by example with `torch.func.vmap`, those modules alone.
+    Tensors that depend on parameters but not on the batch are followed to the functions where they meet it. There they
+    are replaced by detached ones, so autograd never forms their ordinary gradient; a hook on the function's output
+    receives the output gradient, from which, with the other arguments, the norms follow in the cheapest exact form for
+    the function and the shape. The clipped sum is one contraction for each. The parameters themselves keep
+    `requires_grad`: whatever is not seen gives one a gradient, and that is refused by name.
 
     Args:
-        batch_first: Dimension 0 of every layer's input counts the examples. False means dimension 1. A module with a
-            `batch_first` attribute decides for itself and for what is below it.
+        batch_first: Dimension 0 of the tensors in a batch counts the examples. False means dimension 1. A module with a
+            `batch_first` attribute decides for itself.
     """
 
     def __init__(self, batch_first: bool = True) -> None:
-        self._batch_first = batch_first
-        self._taps: list[Tap] = []
+        self._entrance = Entrance(Following(self), batch_first)
         self._handles: list[RemovableHandle] = []
-        self._suspended = False
+        self._attached = False
+        self._counted_by: Callable[[], str] = str
         self._task: int | None = None
         self._count: int | None = None
         self._forget()
 
     @override
     def attach(self, module: nn.Module, blocks: Mapping[str, Sequence[str]] | None = None) -> None:
-        if self._taps:
+        if self._attached:
             raise RuntimeError("This engine is attached already; detach it first.")
         named = trainable_parameters(module)
         self._module = module
@@ -56,11 +60,12 @@ class OneBackwardEngine(GradientEngine, Receiver):
         refuse_compiled_modules(module)
         refuse_mixing_layers(module)
         self._index = {id(parameter): index for index, parameter in enumerate(self._parameters)}
-        self._taps = plan_taps(module, self, self._batch_first)
-        through_autograd = {id(parameter) for tap in self._taps for parameter in tap.autograd_parameters()}
         for index, parameter in enumerate(self._parameters):
-            hook = self._raw_gradient_hook(index, expected=id(parameter) in through_autograd)
+            set_tag(parameter, Free((index, 0, -1)))
+            hook = self._raw_gradient_hook(index)
             self._handles.append(parameter.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]
+        self._entrance.open(module)
+        self._attached = True
         self._forget()
 
     @override
@@ -69,10 +74,11 @@ class OneBackwardEngine(GradientEngine, Receiver):
     ) -> tuple[list[Tensor], Tensor]:
         try:
             self._check_frozen()
-            self._finish_deferred_calls()
             if self._count is None:
                 raise RuntimeError("No per-example gradient was captured; run forward and backward after attach.")
             with ieee_float32():
+                for index, gradients in self._derived.per_record(self._parameters):
+                    self._add((index, 0, -1), Dense(gradients))
                 return self._clip(max_grad_norm, self._count * scale, self._count, num_records)
         finally:
             self._forget()
@@ -81,15 +87,19 @@ class OneBackwardEngine(GradientEngine, Receiver):
     def detach(self) -> None:
         for handle in self._handles:
             handle.remove()
-        for tap in self._taps:
-            tap.remove()
-        self._handles, self._taps = [], []
+        self._handles = []
+        if self._attached:
+            for parameter in self._parameters:
+                set_tag(parameter, None)
+            self._entrance.close()
+        self._attached = False
         self._forget()
 
     def _clip(
         self, max_grad_norm: float | Sequence[float], multiplier: float, count: int, num_records: int | None
     ) -> tuple[list[Tensor], Tensor]:
         device = self._device
+        self._join_parts()
         squares = torch.zeros(self._num_blocks, count, dtype=widest_type(device), device=device)
         for slot, contribution in self._contributions.items():
             square = self._squares.get(slot)
@@ -128,24 +138,31 @@ class OneBackwardEngine(GradientEngine, Receiver):
                 total.zero_()
         return sums
 
-    # What the taps call.
+    def _join_parts(self) -> None:
+        """Parameters that were used in parts that overlap, or in parts and as a whole, get one contribution."""
+        parts: dict[int, list[Slot]] = {}
+        for slot in self._contributions:
+            parts.setdefault(slot[0], []).append(slot)
+        for index, slots in parts.items():
+            slots.sort(key=lambda slot: slot[1])
+            apart = all(first[2] <= second[1] for first, second in pairwise(slots))
+            if len(slots) == 1 or (apart and all(slot[2] >= 0 for slot in slots)):
+                continue
+            count = self._count or 0
+            total = torch.zeros(count, *self._parameters[index].shape, device=self._device)
+            for slot in slots:
+                gradients = self._contributions.pop(slot).dense()
+                self._squares.pop(slot, None)
+                (total if slot[2] < 0 else total[:, slot[1] : slot[2]]).add_(gradients)
+            self._contributions[(index, 0, -1)] = Dense(total)
 
-    @property
-    @override
-    def watching(self) -> bool:
-        if self._suspended or not torch.is_grad_enabled():
-            return False
-        if torch.compiler.is_compiling():
-            raise RuntimeError(
-                "Per-example gradients cannot be taken inside torch.compile; train the uncompiled module."
-            )
-        return True
+    # What the meetings call.
 
     @override
-    def check_backward(self, layer: str, outer_pass: int, gradient: Tensor) -> None:
+    def check_backward(self, what: Callable[[], str], outer_pass: int, gradient: Tensor) -> None:
         self.saw_short_floats |= gradient.dtype in (torch.bfloat16, torch.float16)
         if gradient.requires_grad:
-            raise RuntimeError(f"create_graph=True reached the layer {layer!r}: second derivatives are not supported.")
+            raise RuntimeError(f"create_graph=True reached {what()}: second derivatives are not supported.")
         # Reentrant checkpointing runs a backward pass of its own inside the one in which it repeats the call.
         task = outer_pass if outer_pass >= 0 else torch._C._current_graph_task_id()
         if self._task is None:
@@ -154,27 +171,42 @@ class OneBackwardEngine(GradientEngine, Receiver):
             raise RuntimeError("Two backward passes ran since the last clipped_sum; call it after each backward pass.")
 
     @override
-    def check_count(self, layer: str, count: int) -> None:
+    def check_count(self, what: Callable[[], str], count: int) -> None:
         if self._count is None:
-            self._count, self._counted_by = count, layer
+            self._count, self._counted_by = count, what
         if count != self._count:
             raise RuntimeError(
-                f"The layer {layer!r} saw {count} rows where {self._counted_by!r} saw {self._count}: give each layer "
-                "the examples in its first dimension; expand position indices to the batch, flatten no time into it."
+                f"{what()} saw {count} records where {self._counted_by()} saw {self._count}: give both the records in "
+                "the first dimension."
             )
 
     @override
-    def receive(self, parameter: Tensor, contribution: Contribution, rows: slice = slice(None)) -> None:
+    def receive(self, free: Tensor, contribution: Contribution | OwnRows) -> None:
+        self._device = free.device
+        tag: Free = tag_of(free)
+        if tag.slot is not None and isinstance(contribution, Contribution):
+            self._add(tag.slot, contribution)
+        else:
+            self._derived.add(free, contribution)
+
+    @override
+    def receive_public(self, free: Tensor, gradient: Tensor) -> None:
+        raise NotImplementedError
+
+    @override
+    def describe(self, free: Sequence[Tensor]) -> str:
+        names: list[str] = []
+        for tensor in free:
+            tag: Free = tag_of(tensor)
+            names += [self._names[tag.slot[0]]] if tag.slot is not None else self._derived.names_behind(tensor, self)
+        return ", ".join(repr(name) for name in dict.fromkeys(names)) or "parameters"
+
+    def name_of(self, parameter: Tensor) -> str | None:
+        """The name of a trainable parameter."""
         index = self._index.get(id(parameter))
-        if index is None:
-            return
-        slot = (index, rows.start, rows.stop) if rows.start is not None else (index, 0, -1)
-        self._device = parameter.device
-        if self._is_whole.setdefault(index, slot[2] < 0) != (slot[2] < 0):
-            raise RuntimeError(
-                f"The parameter {self._names[index]!r} is used by attention in parts and elsewhere as a whole, so that "
-                "its gradients cannot be added up: do not tie it."
-            )
+        return None if index is None else self._names[index]
+
+    def _add(self, slot: Slot, contribution: Contribution) -> None:
         earlier = self._contributions.get(slot)
         if earlier is None:
             self._contributions[slot] = contribution
@@ -186,59 +218,22 @@ class OneBackwardEngine(GradientEngine, Receiver):
         self._contributions[slot] = Dense(earlier.dense() + contribution.dense())
         self._squares.pop(slot, None)
 
-    @override
-    def defer(self, call: DeferredCall) -> None:
-        if call not in self._deferred_calls:
-            self._deferred_calls.append(call)
-
-    def _finish_deferred_calls(self) -> None:
-        expected: dict[int, Tensor] = {}
-        tolerated: dict[int, float] = {}
-        self._suspended = True
-        try:
-            for call in self._deferred_calls:
-                self.check_count(call.layer, call.count)
-                for parameter, gradients in call.per_example_gradients():
-                    index = self._index[id(parameter)]
-                    total = gradients.sum(0)
-                    expected[index] = expected[index] + total if index in expected else total
-                    size = float(torch.linalg.vector_norm(gradients.flatten(1), dim=1).sum())
-                    tolerated[index] = tolerated.get(index, 0.0) + call.tolerance * size
-                    self.receive(parameter, Dense(gradients))
-        finally:
-            self._suspended = False
-        for index, raw in self._raw.items():
-            found = expected.get(index)
-            distance = torch.linalg.vector_norm(raw if found is None else raw - found)
-            if found is None or bool(distance > tolerated[index] + 1e-12):
-                raise PrivacyViolationError(
-                    f"The per-example gradients of {self._names[index]!r} do not add up to its gradient, because its "
-                    "module draws random numbers (dropout) or mixes examples, or it is used elsewhere: move it into a "
-                    "small module of its own that does neither, or set that module's dropout to 0."
-                )
-
-    def _raw_gradient_hook(self, index: int, expected: bool) -> Callable[[Tensor], None]:
-        def receive_raw_gradient(parameter: Tensor) -> None:
+    def _raw_gradient_hook(self, index: int) -> Callable[[Tensor], None]:
+        def refuse_raw_gradient(parameter: Tensor) -> None:
             gradient, parameter.grad = parameter.grad, None
-            if gradient is None:
-                return
-            if not expected:
+            if gradient is not None:
                 raise PrivacyViolationError(
-                    f"The parameter {self._names[index]!r} received a gradient that did not come through a call of its "
-                    "layer, so it has no per-example form: call the layer itself, and move penalties on weights to the "
-                    "optimizer's weight_decay."
+                    f"The parameter {self._names[index]!r} received a gradient that did not come through a function "
+                    "of torch where it meets the batch, so it has no per-example form: use it inside the module's "
+                    "forward or training_step, and move penalties on weights to the optimizer's weight_decay."
                 )
-            earlier = self._raw.get(index)
-            self._raw[index] = gradient.float() if earlier is None else earlier + gradient.float()
 
-        return receive_raw_gradient
+        return refuse_raw_gradient
 
     def _forget(self) -> None:
         self._task = self._count = None
-        self._counted_by = ""
+        self._counted_by = str
         self._device = torch.device("cpu")
         self._contributions: dict[Slot, Contribution] = {}
         self._squares: dict[Slot, Tensor] = {}
-        self._is_whole: dict[int, bool] = {}
-        self._deferred_calls: list[DeferredCall] = []
-        self._raw: dict[int, Tensor] = {}
+        self._derived = ToParameters()

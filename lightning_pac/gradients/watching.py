@@ -1,21 +1,26 @@
-"""The engine's view of a layer: its input and the gradient of its output, and nothing else of autograd."""
+"""The engine's view of one call: its arguments and the gradients of its outputs, and nothing else of autograd."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["KeptInputs", "enclosing_backward", "watch_output"]
+__all__ = ["KeptTensors", "anchored", "enclosing_backward", "joined"]
 
 
-def watch_output(output: Tensor, on_gradient: Callable[[Tensor], None]) -> Tensor:
-    """Call `on_gradient` with the output's gradient during backward; use the returned tensor in the output's place."""
-    if not output.requires_grad:
-        # Nothing before this layer is differentiated and its parameters are detached: the graph starts here.
-        output = _Anchor.apply(output, torch.zeros((), device=output.device, requires_grad=True))
-    output.register_hook(on_gradient)  # type: ignore[no-untyped-call]
-    return output
+def anchored(output: Tensor) -> Tensor:
+    """The output as the start of a graph: nothing before it is differentiated."""
+    return _Anchor.apply(output, torch.zeros((), device=output.device, requires_grad=True))  # type: ignore[no-any-return]
+
+
+def joined(outputs: Any, on_gradients: Callable[..., None]) -> Any:
+    """The outputs, so that `on_gradients` is called once, with the gradients of all of them."""
+    tensors = [part for part in outputs if isinstance(part, Tensor)]
+    anchor = torch.zeros((), requires_grad=True)
+    found = iter(_Join.apply(on_gradients, anchor, *tensors))
+    parts = [next(found) if isinstance(part, Tensor) else part for part in outputs]
+    return type(outputs)(parts)
 
 
 def enclosing_backward() -> int:
@@ -23,14 +28,14 @@ def enclosing_backward() -> int:
     return torch._C._current_graph_task_id()
 
 
-class KeptInputs:
-    """Inputs of one call, kept for its backward pass.
+class KeptTensors:
+    """Tensors of one call, kept for its backward pass.
 
     Under activation checkpointing they are saved as autograd saves its own, so they are recomputed, not held.
     """
 
-    def __init__(self, layer: str, tensors: tuple[Tensor, ...]) -> None:
-        self._layer = layer
+    def __init__(self, name: Callable[[], str], tensors: Sequence[Tensor]) -> None:
+        self._name = name
         self._tensors: tuple[Tensor, ...] = ()
         self._node: Any = None
         if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
@@ -41,7 +46,7 @@ class KeptInputs:
             self._versions = [tensor._version for tensor in tensors]
 
     def take(self) -> tuple[Tensor, ...]:
-        """Return the inputs and let go of them."""
+        """Return the tensors and let go of them."""
         if self._node is not None:
             tensors = tuple(tensor.detach() for tensor in self._node.saved_tensors)
             self._node = None
@@ -49,8 +54,8 @@ class KeptInputs:
         tensors, self._tensors = self._tensors, ()
         if any(tensor._version != version for tensor, version in zip(tensors, self._versions, strict=True)):
             raise RuntimeError(
-                f"An input of the layer {self._layer!r} was changed in place after its call, so its gradient is lost; "
-                "use the out-of-place operation."
+                f"An input of {self._name()} was changed in place after its call, so its gradient is lost; use the "
+                "out-of-place operation."
             )
         return tensors
 
@@ -65,6 +70,23 @@ class _Anchor(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None]:
         return None, None
+
+
+class _Join(torch.autograd.Function):
+    """Several outputs of one call, whose gradients come together."""
+
+    @staticmethod
+    def forward(ctx: Any, on_gradients: Callable[..., None], anchor: Tensor, *outputs: Tensor) -> tuple[Tensor, ...]:
+        ctx.on_gradients = on_gradients
+        ctx.set_materialize_grads(False)
+        found = tuple(output.view_as(output) for output in outputs)
+        ctx.mark_non_differentiable(*[output for output in found if not output.is_floating_point()])
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
+        ctx.on_gradients(*gradients)
+        return (None, None, *gradients)
 
 
 class _Saved(torch.autograd.Function):

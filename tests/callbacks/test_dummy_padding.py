@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 from lightning_pac import SRPPSGD, EpochShuffle, Poisson, PrivacyLedger, TwoWorldScenario
 from lightning_pac.callbacks import DummyPadding
@@ -169,13 +169,11 @@ def test_designed_noise_pads_by_what_it_draws(tmp_path):
 def test_batches_that_are_sorted_are_refused(tmp_path):
     """Dummies, copies of one record, would count in place of the records that are sorted behind them."""
 
-    class Sorting(_Model):
-        def training_step(self, batch, batch_idx):
-            order = batch[0][:, 0].argsort()
-            return super().training_step([part[order] for part in batch], batch_idx)
+    def collate(records):
+        return default_collate(sorted(records, key=lambda record: float(record[0][0])))
 
-    model = Sorting()
-    model.train_dataloader = lambda: DataLoader(_data(), batch_size=12)
+    model = _Model()
+    model.train_dataloader = lambda: DataLoader(_data(), batch_size=12, collate_fn=collate)
     private = SRPPSGD(TwoWorldScenario(num_differing=1), sampling=Poisson(rate=0.2), noise_multiplier=1.0)
     trainer = pl.Trainer(
         max_steps=2,

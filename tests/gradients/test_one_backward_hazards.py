@@ -213,7 +213,7 @@ def test_transformer_encoder(batch_first: bool) -> None:
     compare(layer, [torch.randn(shape)], loss, batch_dim=batch_dim)
 
 
-def test_attention_with_key_biases_goes_through_vmap() -> None:
+def test_attention_with_key_biases() -> None:
     torch.manual_seed(4)
     layer = nn.MultiheadAttention(8, 2, batch_first=True, add_bias_kv=True)
     compare(layer, [torch.randn(3, 4, 8)], lambda m, b: torch.sin(m(b[0], b[0], b[0])[0]).sum((1, 2)).mean())
@@ -406,14 +406,41 @@ def penalized(module: nn.Module, batch: Sequence[Tensor]) -> Tensor:
 
 
 @pytest.mark.parametrize(
+    ("module", "batch"), [(FunctionalUse(), torch.randn(4, 3)), (PositionTable(), torch.randn(4, 5, 3))]
+)
+def test_what_depends_on_no_record_is_followed(module: nn.Module, batch: Tensor) -> None:
+    compare(module, [batch])
+
+
+def test_positions_that_are_as_many_as_records_are_no_records() -> None:
+    compare(PositionTable(), [torch.randn(5, 5, 3)])
+
+
+class WeightsInNumPy(nn.Module):
+    """Uses a weight outside of torch's functions and inside of them, on a batch that was made elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.table = nn.Linear(3, 3), nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = torch.from_numpy(x.detach().numpy())
+        return self.linear(x) + 0.0 * x, self.table(hidden)
+
+
+@pytest.mark.parametrize(
     ("module", "batch", "loss", "sentence"),
     [
-        (FunctionalUse(), torch.randn(4, 3), curved, "'linear.weight' received a gradient that did not come through"),
         (nn.Linear(3, 3), torch.randn(4, 3), penalized, "weight_decay"),
-        (BatchMixing(), torch.randn(4, 3), curved, "'scale' do not add up to its gradient"),
-        (ChangesItsInput(), torch.randn(4, 3), curved, "'linear' was changed in place"),
-        (PositionTable(), torch.randn(4, 5, 3), curved, "'positions' saw 5 rows where 'linear' saw 4"),
+        (BatchMixing(), torch.randn(4, 3), lambda m, b: curved(m, b) * m.scale.sum(), "'scale' received a gradient"),
+        (ChangesItsInput(), torch.randn(4, 3), curved, "'linear.weight'.* was changed in place"),
         (nn.Conv2d(3, 2, 2), torch.randn(3, 5, 5), curved, "without a batch dimension"),
+        (
+            WeightsInNumPy(),
+            torch.randn(4, 3),
+            lambda m, b: sum(output.square().sum(1).mean() for output in m(b[0])),
+            "'table.(weight|bias)' received a gradient that did not come through",
+        ),
     ],
 )
 def test_what_has_no_per_example_gradient_is_refused_by_name(
@@ -567,13 +594,14 @@ def test_checkpointing_still_saves_memory() -> None:
     engine.detach()
 
 
-def test_attention_weights_that_are_tied_to_a_layer_are_refused() -> None:
+def test_attention_weights_that_are_tied_to_a_layer() -> None:
     """Their parts were counted one by one and the layer's gradient as a whole, and one overwrote the other."""
     attention, layer = nn.MultiheadAttention(4, 1, batch_first=True), nn.Linear(4, 12, bias=False)
     layer.weight = attention.in_proj_weight
-    module, inputs = nn.ModuleList([attention, layer]), torch.randn(2, 3, 4)
-    engine = OneBackwardEngine()
-    engine.attach(module)
-    with pytest.raises(RuntimeError, match="is used by attention in parts and elsewhere as a whole"):
-        (attention(inputs, inputs, inputs)[0] + layer(inputs)[..., :4]).square().mean().backward()
-    engine.detach()
+
+    def loss(module: nn.Module, batch: Sequence[Tensor]) -> Tensor:
+        (inputs,) = batch
+        attended = module[0](inputs, inputs + 1.0, inputs)[0]
+        return (attended + module[1](inputs)[..., :4]).square().flatten(1).sum(1).mean()
+
+    compare(nn.ModuleList([attention, layer]), [torch.randn(2, 3, 4)], loss)

@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks import BatchSizeFinder, GradientAccumulationSch
 from lightning.pytorch.callbacks.spike import SpikeDetection
 from tiny_fits import RECORDS, Classifier, make_data, make_loader, make_private, make_trainer
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, Sampler, WeightedRandomSampler
+from torch.utils.data import DataLoader, IterableDataset, Sampler, WeightedRandomSampler, default_collate
 from torch.utils.data.distributed import DistributedSampler
 
 from lightning_pac import SRPPSGD, EpochShuffle, FixedSize, Poisson, TwoWorldScenario
@@ -401,11 +401,11 @@ def test_accumulating_draws_that_overlap_is_refused(tmp_path: Path) -> None:
 class Flattening(Classifier):
     """Rows are windows of a record once training has begun; on records of one window the model is sound."""
 
-    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         inputs, labels = batch
         if len(inputs) == 10:
             inputs, labels = inputs.repeat_interleave(3, 0), labels.repeat_interleave(3)
-        return nn.functional.cross_entropy(self.network(inputs), labels)
+        return inputs, labels
 
 
 @pytest.mark.parametrize("sampling", [None, FixedSize(10)])
@@ -420,19 +420,26 @@ def test_rows_that_are_no_records_are_refused_in_every_step(sampling: Any, tmp_p
     assert private.account.num_steps == 0
 
 
-class Windows(Classifier):
+def windows_as_rows(records: Any) -> Any:
     """Every window is a row: with 16 windows a record, the clipped sum moved by up to 16 norms."""
+    inputs, labels = default_collate(records)
+    return inputs.flatten(0, 1), labels.repeat_interleave(16)
+
+
+class Windows(Classifier):
+    """The same inside the model, where windows are followed to their records."""
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-        inputs, labels = batch
-        return nn.functional.cross_entropy(self.network(inputs.flatten(0, 1)), labels.repeat_interleave(16))
+        return super().training_step(windows_as_rows(list(zip(*batch, strict=True))), batch_idx)
 
 
 def test_records_of_several_rows_are_refused_at_the_start(tmp_path: Path) -> None:
     inputs, labels = make_data().tensors
     windows = torch.utils.data.TensorDataset(inputs[:, None].expand(-1, 16, -1), labels)
+    loader = DataLoader(windows, batch_size=10, collate_fn=windows_as_rows)
     with pytest.raises(MisconfigurationException, match="reaches the layers in 128 rows for 8 records"):
-        make_trainer(tmp_path, make_private()).fit(Windows(), DataLoader(windows, batch_size=10))
+        make_trainer(tmp_path, make_private()).fit(Classifier(), loader)
+    make_trainer(tmp_path, make_private()).fit(Windows(), DataLoader(windows, batch_size=10))
 
 
 class Thawing(Classifier):

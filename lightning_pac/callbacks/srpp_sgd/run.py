@@ -279,8 +279,8 @@ class PrivateRun:
         if expected is not None and found != expected:
             raise PrivacyViolationError(
                 f"The layers of {type(self._pl_module).__name__} saw more or fewer rows than the batch has records, so "
-                "that rows would be clipped and not records: keep the records in the first dimension of every layer's "
-                "input, and let the collate function return each of them once."
+                "that rows would be clipped and not records: keep the records in the first dimension of the batch's "
+                "tensors, and let the collate function return each of them once."
             )
 
     def _check_optimizer(self) -> None:

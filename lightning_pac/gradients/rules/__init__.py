@@ -1,1 +1,1 @@
-"""One file for each family of layers: how a call of the layer contributes to per-example gradients."""
+"""One file for each family of functions: how a call contributes to per-example gradients."""

@@ -10,10 +10,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from lightning_pac.gradients.arithmetic import accumulate
-from lightning_pac.gradients.contributions import Contribution, Contributions, Dense, squares_of_grams
+from lightning_pac.gradients.call import Call
+from lightning_pac.gradients.contributions import Contribution, Dense, Found, squares_of_grams
 from lightning_pac.gradients.measured_choice import build_fastest
+from lightning_pac.gradients.tags import tag_of
 
-__all__ = ["convolution_layer", "transposed_convolution_layer"]
+__all__ = ["convolution", "transposed_convolution"]
 
 # Instantiated gradients that dwarf the activations they come from are not tried.
 _LARGE_BYTES = 1 << 25
@@ -52,43 +54,82 @@ class _Geometry:
         return result
 
 
-def convolution_layer(name: str, layer: Any, inputs: Tensor, gradient: Tensor) -> Contributions:
-    """Contributions of `nn.Conv1d`, `Conv2d` and `Conv3d`; inputs (n, in, ...), output gradient (n, out, ...)."""
-    inputs, padding = inputs.detach().float(), layer.padding
-    dims = layer.weight.dim() - 2
-    if layer.padding_mode != "zeros" or padding == "same":
-        mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
-        inputs, padding = functional.pad(inputs, layer._reversed_padding_repeated_twice, mode=mode), (0,) * dims
-    elif padding == "valid":
-        padding = (0,) * dims
-    geometry = _Geometry(layer.weight.shape, layer.stride, padding, layer.dilation, layer.groups)
-    return _contributions(name, geometry, inputs, gradient.detach().float(), bias_gradient=gradient)
+def convolution(call: Call) -> Found | None:
+    """Contributions of `F.conv1d`, `conv2d` and `conv3d`; inputs (n, in, ...), output gradient (n, out, ...)."""
+    inputs, weight, bias = call.args[0], call.argument(1, "weight"), call.argument(2, "bias")
+    if not _is_batch(call, inputs, weight, bias):
+        return None
+    dims = weight.dim() - 2
+    stride, dilation = (
+        _per_dim(call.argument(place, name, 1), dims) for place, name in ((3, "stride"), (5, "dilation"))
+    )
+    given = call.argument(4, "padding", 0)
+    inputs = inputs.detach().float()
+    padding = (0,) * dims if isinstance(given, str) else _per_dim(given, dims)
+    if given == "same":
+        widths: list[int] = []
+        for d in reversed(range(dims)):
+            total = dilation[d] * (weight.shape[2 + d] - 1)
+            widths += [total // 2, total - total // 2]
+        inputs = functional.pad(inputs, widths)
+    geometry = _Geometry(weight.shape, stride, padding, dilation, call.argument(6, "groups", 1))
+    return _contributions(call, geometry, inputs, call.gradient.detach().float(), weight, bias)
 
 
-def transposed_convolution_layer(name: str, layer: Any, inputs: Tensor, gradient: Tensor) -> Contributions:
+def transposed_convolution(call: Call) -> Found | None:
     """Contributions of the transposed convolutions: inputs and output gradient change places."""
-    padding, reach = layer.padding, gradient.detach().float()
-    if any(layer.output_padding):
+    inputs, weight, bias = call.args[0], call.argument(1, "weight"), call.argument(2, "bias")
+    if not _is_batch(call, inputs, weight, bias):
+        return None
+    dims = weight.dim() - 2
+    places = ((3, "stride", 1), (4, "padding", 0), (5, "output_padding", 0), (7, "dilation", 1))
+    stride, padding, further, dilation = (_per_dim(call.argument(*place), dims) for place in places)
+    gradient = reach = call.gradient.detach().float()
+    if any(further):
         # The size of the output is then not the one that the convolution's own arithmetic would go back from.
         widths: list[int] = []
-        for d in reversed(range(len(padding))):
-            span = (inputs.shape[2 + d] - 1) * layer.stride[d] + (layer.kernel_size[d] - 1) * layer.dilation[d] + 1
+        for d in reversed(range(dims)):
+            span = (inputs.shape[2 + d] - 1) * stride[d] + (weight.shape[2 + d] - 1) * dilation[d] + 1
             widths += [padding[d], span - padding[d] - gradient.shape[2 + d]]
-        padding, reach = (0,) * len(padding), functional.pad(reach, widths)
-    geometry = _Geometry(layer.weight.shape, layer.stride, padding, layer.dilation, layer.groups)
-    return _contributions(name, geometry, reach, inputs.detach().float(), bias_gradient=gradient)
+        padding, reach = (0,) * dims, functional.pad(reach, widths)
+    geometry = _Geometry(weight.shape, stride, padding, dilation, call.argument(6, "groups", 1))
+    return _contributions(call, geometry, reach, inputs.detach().float(), weight, bias)
+
+
+def _is_batch(call: Call, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    """Whether a rule applies; an input that is one record by itself is refused."""
+    if not call.is_batched(inputs) or call.is_batched(weight) or call.is_batched(bias):
+        return False
+    if inputs.dim() != weight.dim():
+        raise RuntimeError(
+            f"{call.describe()} was given an input of shape {tuple(inputs.shape)} without a batch dimension; add one."
+        )
+    return call.output_axis == 0 and tag_of(inputs).rows is None
+
+
+def _per_dim(value: Any, dims: int) -> tuple[int, ...]:
+    return (value,) * dims if isinstance(value, int) else tuple(value) * (dims if len(value) == 1 else 1)
 
 
 def _contributions(
-    name: str, geometry: _Geometry, inputs: Tensor, gradient: Tensor, bias_gradient: Tensor
-) -> Contributions:
-    return {
-        "weight": lambda: _weight(name, geometry, inputs, gradient),
-        "bias": lambda: Dense(bias_gradient.detach().float().flatten(2).sum(2)),
-    }
+    call: Call, geometry: _Geometry, inputs: Tensor, gradient: Tensor, weight: Tensor, bias: Tensor | None
+) -> Found:
+    rows = call.gradient.shape[0]
+
+    def merged(contribution: Contribution) -> Contribution:
+        """The contributions of a record's rows are added before anything else."""
+        if rows == call.count:
+            return contribution
+        dense = contribution.dense()
+        return Dense(dense.view(call.count, rows // max(1, call.count), *dense.shape[1:]).sum(1))
+
+    found = [(weight, lambda: merged(_weight(call.describe, geometry, inputs, gradient)))]
+    if bias is not None:
+        found.append((bias, lambda: merged(Dense(call.gradient.detach().float().flatten(2).sum(2)))))
+    return found
 
 
-def _weight(name: str, geometry: _Geometry, inputs: Tensor, gradient: Tensor) -> Contribution:
+def _weight(name: object, geometry: _Geometry, inputs: Tensor, gradient: Tensor) -> Contribution:
     n = inputs.shape[0]
     if not n:
         return Dense(inputs.new_zeros(0, *geometry.weight_shape))

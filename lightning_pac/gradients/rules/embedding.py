@@ -1,63 +1,103 @@
 """Tables looked up by index."""
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from lightning_pac.gradients.contributions import Contribution, Contributions, Rows
+from lightning_pac.gradients.call import Call
+from lightning_pac.gradients.contributions import Contribution, Found, Rows
+from lightning_pac.gradients.tags import Batched, Pass, set_tag, tag_of
 
-__all__ = ["embedding_bag_layer", "embedding_layer"]
-
-
-def embedding_layer(name: str, layer: nn.Embedding, indices: Tensor, gradient: Tensor) -> Contributions:
-    """Contributions of `nn.Embedding`; indices (n, ...), output gradient (n, ..., width)."""
-    per_example = indices[0].numel() if indices.shape[0] else 0
-    examples = torch.arange(indices.shape[0], device=indices.device).repeat_interleave(per_example)
-    gradient = gradient.detach().reshape(-1, layer.embedding_dim)
-    return {"weight": lambda: _rows(layer, indices.shape[0], examples, indices.reshape(-1), gradient)}
+__all__ = ["count_bags", "embedding", "embedding_bag", "embedding_of_table", "picked"]
 
 
-def embedding_bag_layer(
-    name: str,
-    layer: nn.EmbeddingBag,
-    gradient: Tensor,
-    indices: Tensor,
-    offsets: Tensor | None = None,
-    per_sample_weights: Tensor | None = None,
-) -> Contributions:
-    """Contributions of `nn.EmbeddingBag`, one bag an example; output gradient (n, width)."""
-    gradient = gradient.detach().float()
+def embedding(call: Call) -> Found | None:
+    """Contributions of `F.embedding(indices, weight, padding_idx)`; output (n, ..., width)."""
+    indices, weight, padding = call.args[0], call.argument(1, "weight"), call.argument(2, "padding_idx")
+    if not call.is_batched(indices):
+        return None
+    if call.argument(3, "max_norm") is not None or call.argument(5, "scale_grad_by_freq", False):
+        raise RuntimeError(f"{call.describe()} changes with the other records; leave max_norm and frequencies out.")
+    if padding is not None and padding < 0:
+        padding += weight.shape[0]
+    return [(weight, lambda: _looked_up(call, weight, indices, padding))]
+
+
+def embedding_of_table(call: Call) -> Found | None:
+    """Contributions of `torch.embedding(weight, indices, padding_idx)`."""
+    weight, indices = call.args[:2]
+    if not call.is_batched(indices):
+        return None
+    return [(weight, lambda: _looked_up(call, weight, indices, call.argument(2, "padding_idx")))]
+
+
+def picked(call: Call) -> Found | None:
+    """Contributions of `weight[indices]` for a tensor of indices."""
+    weight, indices = call.args
+    if not call.is_batched(indices) or indices.dtype not in (torch.long, torch.int) or not call.is_free(weight):
+        return None
+    if weight.dim() != 2:
+        return None
+    return [(weight, lambda: _looked_up(call, weight, indices, None))]
+
+
+def _looked_up(call: Call, weight: Tensor, indices: Tensor, padding: int | None) -> Contribution:
+    by_record = call.by_record(indices) % len(weight)  # negative ones count from the end
+    per_record = by_record[0].numel() if by_record.shape[0] else 0
+    records = torch.arange(call.count, device=indices.device).repeat_interleave(per_record)
+    gradient = call.gradient_by_record().reshape(-1, weight.shape[1])
+    return _rows(weight, padding, call.count, records, by_record.reshape(-1), gradient)
+
+
+def count_bags(current: Pass, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """The records of a batch of bags that offsets begin are the bags."""
+    offsets = args[2] if len(args) > 2 else kwargs.get("offsets")
+    if offsets is not None and type(tag_of(offsets)) is Batched:
+        set_tag(offsets, current.first)
+        current.count = len(offsets) - bool(args[9] if len(args) > 9 else kwargs.get("include_last_offset", False))
+
+
+def embedding_bag(call: Call) -> Found | None:
+    """Contributions of `F.embedding_bag`, one bag a record; output gradient (n, width)."""
+    indices, weight, offsets = call.args[0], call.argument(1, "weight"), call.argument(2, "offsets")
+    mode, weights = call.argument(6, "mode", "mean"), call.argument(8, "per_sample_weights")
+    padding = call.argument(10, "padding_idx")
+    if not call.is_batched(indices) or call.is_free(weights):
+        return None
+    gradient = call.gradient.detach().float()
     n = gradient.shape[0]
     if indices.dim() == 2:
         bags = torch.arange(n, device=indices.device).repeat_interleave(indices.shape[1])
     else:
-        assert offsets is not None
         ends = torch.cat([offsets[1:], offsets.new_tensor([indices.numel()])])[:n]
         bags = torch.arange(n, device=indices.device).repeat_interleave(ends - offsets[:n])
     rows = indices.reshape(-1)[: bags.numel()]
-    counted = torch.ones_like(rows, dtype=torch.bool) if layer.padding_idx is None else rows != layer.padding_idx
+    counted = torch.ones_like(rows, dtype=torch.bool) if padding is None else rows != padding
     spread = gradient[bags]
-    if layer.mode == "mean":
+    if mode == "mean":
         sizes = torch.zeros(n, device=rows.device).index_add_(0, bags, counted.float()).clamp_(min=1.0)
         spread = spread / sizes[bags, None]
-    elif layer.mode == "max":
-        spread = spread * _is_maximum(layer, bags, rows, counted, n)
-    if per_sample_weights is not None:
-        spread = spread * per_sample_weights.detach().reshape(-1, 1)
-    return {"weight": lambda: _rows(layer, n, bags, rows, spread)}
+    elif mode == "max":
+        spread = spread * _is_maximum(weight, bags, rows, counted, n)
+    if weights is not None:
+        spread = spread * weights.detach().reshape(-1, 1)
+    if n != call.count:
+        bags = bags // max(1, n // max(1, call.count))
+    return [(weight, lambda: _rows(weight, padding, call.count, bags, rows, spread))]
 
 
-def _rows(
-    layer: nn.Embedding | nn.EmbeddingBag, n: int, examples: Tensor, rows: Tensor, gradient: Tensor
-) -> Contribution:
+def _rows(weight: Tensor, padding: int | None, n: int, records: Tensor, rows: Tensor, gradient: Tensor) -> Contribution:
     rows = rows.long()
-    if layer.padding_idx is not None:
-        gradient = gradient.masked_fill((rows == layer.padding_idx)[:, None], 0.0)
-    return Rows(n, layer.num_embeddings, examples, rows, gradient)
+    if padding is not None:
+        gradient = gradient.masked_fill((rows == padding)[:, None], 0.0)
+    return Rows(n, weight.shape[0], records, rows, gradient)
 
 
-def _is_maximum(layer: nn.EmbeddingBag, bags: Tensor, rows: Tensor, counted: Tensor, n: int) -> Tensor:
+def _is_maximum(weight: Tensor, bags: Tensor, rows: Tensor, counted: Tensor, n: int) -> Tensor:
     """One for the first entry of each bag that reached the bag's maximum, for each coordinate; else zero."""
-    values = layer.weight.detach()[rows].masked_fill(~counted[:, None], -torch.inf)
+    values = weight.detach()[rows].masked_fill(~counted[:, None], -torch.inf)
     place = bags[:, None].expand_as(values)
     top = values.new_full((n, values.shape[1]), -torch.inf).scatter_reduce_(0, place, values, "amax")
     order = torch.arange(rows.numel(), device=rows.device)[:, None].expand_as(values)

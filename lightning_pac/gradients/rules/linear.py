@@ -1,26 +1,62 @@
 """Linear maps, with any number of leading dimensions."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from lightning_pac.gradients.contributions import (
-    Contribution,
-    Contributions,
-    Dense,
-    OuterProduct,
-    PositionOuterProducts,
-)
+from lightning_pac.gradients.call import Call
+from lightning_pac.gradients.contributions import Contribution, Dense, Found, OuterProduct, PositionOuterProducts
 from lightning_pac.gradients.measured_choice import build_fastest
+from lightning_pac.gradients.rules.elementwise import reduced_to
 
-__all__ = ["linear_bias", "linear_layer", "linear_weight"]
-
-
-def linear_layer(name: str, layer: nn.Linear, inputs: Tensor, gradient: Tensor) -> Contributions:
-    """Contributions of `nn.Linear`; inputs (n, ..., in), gradient of the output (n, ..., out)."""
-    return {"weight": lambda: linear_weight(name, inputs, gradient), "bias": lambda: linear_bias(gradient)}
+__all__ = ["addmm", "linear", "linear_bias", "linear_weight", "matmul"]
 
 
-def linear_weight(name: str, inputs: Tensor, gradient: Tensor) -> Contribution:
+def linear(call: Call) -> Found | None:
+    """Contributions of `F.linear(x, weight, bias)`; x (..., in) holds records, the weight does not."""
+    inputs, weight, bias = call.args[0], call.argument(1, "weight"), call.argument(2, "bias")
+    if not call.is_batched(inputs) or call.is_batched(weight) or call.is_batched(bias) or weight.dim() != 2:
+        return None
+    if inputs.dim() < 2:
+        raise RuntimeError(
+            f"{call.describe()} was given an input of shape {tuple(inputs.shape)} without a batch dimension; add one."
+        )
+    gradient = call.gradient_by_record()
+    found: Found = [
+        (weight, lambda: linear_weight(call.describe, call.by_record(inputs), gradient)),
+        (bias, lambda: linear_bias(gradient)),
+    ]
+    return found
+
+
+def matmul(call: Call) -> Found | None:
+    """Contributions of x @ w and w @ x for a free matrix w; x holds records."""
+    if call.kwargs or len(call.args) != 2:
+        return None
+    left, right = call.args
+    if call.is_batched(left) and call.is_free(right) and right.dim() == 2 and left.dim() >= 2:
+        gradient = call.gradient_by_record()
+        return [(right, lambda: linear_weight(call.describe, gradient, call.by_record(left)))]
+    if call.is_free(left) and call.is_batched(right) and left.dim() == 2 and right.dim() >= 3:
+        gradient = call.gradient_by_record()
+        return [(left, lambda: linear_weight(call.describe, call.by_record(right).mT, gradient.mT))]
+    return None
+
+
+def addmm(call: Call) -> Found | None:
+    """Contributions of `addmm(b, x, w)`; x (rows, in) holds records."""
+    if call.kwargs or len(call.args) != 3:
+        return None
+    bias, inputs, weight = call.args
+    if not call.is_batched(inputs) or call.is_batched(weight) or call.is_batched(bias):
+        return None
+    gradient = call.gradient_by_record()
+    return [
+        (weight, lambda: linear_weight(call.describe, gradient, call.by_record(inputs))),
+        (bias, lambda: reduced_to(call.gradient.float(), call, bias)),
+    ]
+
+
+def linear_weight(name: object, inputs: Tensor, gradient: Tensor) -> Contribution:
     """Contribution to a weight of shape (out, in)."""
     inputs, gradient = inputs.detach(), gradient.detach()
     if inputs.dim() > 2:

@@ -1,55 +1,93 @@
-"""Normalization layers with a scale and a shift: their gradients are small enough to be instantiated."""
+"""Normalizations with a scale and a shift: their gradients are small enough to be instantiated."""
 
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
-from lightning_pac.gradients.contributions import Contributions, Dense
+from lightning_pac.gradients.call import Call
+from lightning_pac.gradients.contributions import Dense, Found
 
-__all__ = ["group_norm_layer", "instance_norm_layer", "layer_norm_layer", "rms_norm_layer"]
-
-
-def layer_norm_layer(name: str, layer: nn.LayerNorm, inputs: Tensor, gradient: Tensor) -> Contributions:
-    """Contributions of `nn.LayerNorm`; inputs (n, ..., *normalized_shape)."""
-    shape = layer.normalized_shape
-    return _trailing(layer, lambda: functional.layer_norm(inputs.float(), shape, eps=layer.eps), gradient)
+__all__ = ["group_norm", "instance_norm", "layer_norm", "rms_norm"]
 
 
-def rms_norm_layer(name: str, layer: nn.RMSNorm, inputs: Tensor, gradient: Tensor) -> Contributions:
-    """Contributions of `nn.RMSNorm`; inputs (n, ..., *normalized_shape)."""
-    eps = layer.eps if layer.eps is not None else torch.finfo(inputs.dtype).eps
-    shape = list(layer.normalized_shape)
-    return _trailing(layer, lambda: functional.rms_norm(inputs.float(), shape, eps=eps), gradient)
+def layer_norm(call: Call) -> Found | None:
+    """Contributions of `F.layer_norm`; inputs (n, ..., *normalized_shape)."""
+    inputs, shape, eps = call.args[0], call.argument(1, "normalized_shape"), call.argument(4, "eps", 1e-5)
+    parameters = call.argument(2, "weight"), call.argument(3, "bias")
+    return _trailing(call, parameters, len(shape), lambda x: functional.layer_norm(x, shape, eps=eps), inputs)
 
 
-def group_norm_layer(name: str, layer: nn.GroupNorm, inputs: Tensor, gradient: Tensor) -> Contributions:
-    """Contributions of `nn.GroupNorm`; inputs (n, channels, ...)."""
-    return _channels(lambda: functional.group_norm(inputs.float(), layer.num_groups, eps=layer.eps), gradient)
+def rms_norm(call: Call) -> Found | None:
+    """Contributions of `F.rms_norm`; inputs (n, ..., *normalized_shape)."""
+    inputs, shape, eps = call.args[0], call.argument(1, "normalized_shape"), call.argument(3, "eps")
+    if isinstance(inputs, Tensor) and eps is None:
+        eps = torch.finfo(inputs.dtype).eps
+    parameters = call.argument(2, "weight"), None
+    return _trailing(call, parameters, len(shape), lambda x: functional.rms_norm(x, shape, eps=eps), inputs)
 
 
-def instance_norm_layer(name: str, layer: nn.InstanceNorm1d, inputs: Tensor, gradient: Tensor) -> Contributions:
-    """Contributions of the instance normalizations; inputs (n, channels, ...)."""
-    return _channels(lambda: functional.instance_norm(inputs.float(), eps=layer.eps), gradient)
+def group_norm(call: Call) -> Found | None:
+    """Contributions of `F.group_norm`; inputs (n, channels, ...)."""
+    inputs, groups, eps = call.args[0], call.argument(1, "num_groups"), call.argument(4, "eps", 1e-5)
+    parameters = call.argument(2, "weight"), call.argument(3, "bias")
+    return _channels(call, parameters, lambda x: functional.group_norm(x, groups, eps=eps), inputs)
 
 
-def _trailing(layer: nn.LayerNorm | nn.RMSNorm, normalize: Callable[[], Tensor], gradient: Tensor) -> Contributions:
+def instance_norm(call: Call) -> Found | None:
+    """Contributions of `F.instance_norm`; inputs (n, channels, ...)."""
+    inputs, eps = call.args[0], call.argument(7, "eps", 1e-5)
+    if call.argument(1, "running_mean") is not None or not call.argument(5, "use_input_stats", True):
+        return None
+    parameters = call.argument(3, "weight"), call.argument(4, "bias")
+    return _channels(call, parameters, lambda x: functional.instance_norm(x, eps=eps), inputs)
+
+
+def _trailing(
+    call: Call,
+    parameters: tuple[Tensor | None, Tensor | None],
+    depth: int,
+    normalize: Callable[[Tensor], Tensor],
+    inputs: Tensor,
+) -> Found | None:
     """Scale and shift lie along the last dimensions; those between the first and them are summed over."""
-    gradient = gradient.float()
-    between = list(range(1, gradient.dim() - len(layer.normalized_shape)))
+    if not call.is_batched(inputs):
+        return None
+    gradient = call.gradient_by_record().float()
+    between = list(range(1, gradient.dim() - depth))
 
-    def total(values: Tensor) -> Tensor:
-        return values.sum(between) if between else values
+    def total(values: Tensor) -> Dense:
+        return Dense(values.sum(between) if between else values)
 
-    return {"weight": lambda: Dense(total(normalize().mul_(gradient))), "bias": lambda: Dense(total(gradient))}
+    weight, bias = parameters
+    found = [
+        (weight, lambda: total(normalize(call.by_record(inputs).float()).mul_(gradient))),
+        (bias, lambda: total(gradient)),
+    ]
+    return [(parameter, build) for parameter, build in found if parameter is not None]
 
 
-def _channels(normalize: Callable[[], Tensor], gradient: Tensor) -> Contributions:
-    """Scale and shift lie along dimension 1; those after it are summed over."""
-    gradient = gradient.float()
+def _channels(
+    call: Call,
+    parameters: tuple[Tensor | None, Tensor | None],
+    normalize: Callable[[Tensor], Tensor],
+    inputs: Tensor,
+) -> Found | None:
+    """Scale and shift lie along dimension 1; those after it are summed over, and so are a record's rows."""
+    if not call.is_batched(inputs) or call.output_axis != 0:
+        return None
+    gradient = call.gradient.float()
 
-    def total(values: Tensor) -> Tensor:
-        return values.flatten(2).sum(2) if values.dim() > 2 else values
+    def total(values: Tensor) -> Dense:
+        values = values.flatten(2).sum(2) if values.dim() > 2 else values
+        if len(values) != call.count:
+            values = values.view(call.count, -1, values.shape[1]).sum(1)
+        return Dense(values)
 
-    return {"weight": lambda: Dense(total(normalize().mul_(gradient))), "bias": lambda: Dense(total(gradient))}
+    weight, bias = parameters
+    found = [
+        (weight, lambda: total(normalize(inputs.float()).mul_(gradient))),
+        (bias, lambda: total(gradient)),
+    ]
+    return [(parameter, build) for parameter, build in found if parameter is not None]

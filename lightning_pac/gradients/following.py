@@ -1,0 +1,169 @@
+"""Follows whatever is computed from parameters alone to the functions where it meets the batch."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from typing_extensions import override
+
+from lightning_pac.gradients.layouts import CONSTANTS, functions_named, layout_of_result
+from lightning_pac.gradients.meeting import Meeting, Receiver
+from lightning_pac.gradients.rules.table import OPENED
+from lightning_pac.gradients.tags import Batched, Free, Pass, set_tag, tag_of
+
+__all__ = ["Following"]
+
+_EXPANSIONS = set(functions_named("expand", "expand_as", "broadcast_to"))
+_SPLITS = set(functions_named("chunk", "split", "unbind", "tensor_split", "split_with_sizes"))
+# What only asks for a shape or a type, and is most of what is called.
+_QUERIES = set(functions_named("dim", "size", "numel", "is_floating_point", "__len__", "is_contiguous", "stride"))
+_QUERIES |= {
+    getattr(Tensor, name).__get__
+    for name in ("shape", "dtype", "device", "ndim", "requires_grad", "is_nested", "is_cuda", "layout", "is_leaf")
+}
+
+
+class Following(TorchFunctionMode):
+    """Sees every torch function of a forward pass and keeps three kinds of tensors apart.
+
+    *Batched* tensors descend from the batch. *Free* ones are parameters, or computed from them without batched ones;
+    autograd runs there as usual. All others are constants. Where a function meets a free and a batched argument, it is
+    given the free one's detached value, so that the ordinary gradient is never formed, and the gradient of its output
+    gives that one call's per-record gradients.
+
+    Taking a batched tensor that was not seen to descend from the batch for a constant is safe: per-record gradients are
+    split where the result meets others, and whether records are coupled is asked elsewhere, by perturbation. Taking a
+    constant for batched is not, so a length that happens to be that of the batch makes nothing batched.
+
+    Args:
+        receiver: Takes the contributions.
+    """
+
+    def __init__(self, receiver: Receiver) -> None:
+        super().__init__()
+        self.receiver = receiver
+        self.current = Pass(0)
+
+    @override
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func in _QUERIES:
+            return func(*args, **(kwargs or {}))
+        return self.call(func, args, kwargs or {})
+
+    def call(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Call a function, and tag what it returns; this mode must be off."""
+        reference, free = self._scan(args, kwargs)
+        if reference is None:
+            result = func(*args, **kwargs)
+            if free is not None:
+                _tag_free(func, args, free, result)
+            return result
+        opened = OPENED.get(func)
+        if opened is not None:
+            with self:
+                return opened(*args, **kwargs)
+        if free is not None and torch.is_grad_enabled():
+            return self._meet(func, args, kwargs, reference)
+        result = func(*args, **kwargs)
+        if func not in CONSTANTS:
+            self._tag_batched(func, args, kwargs, result, reference)
+        return result
+
+    def _scan(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Tensor | None, Tensor | None]:
+        """The batched argument of most dimensions, and a free one."""
+        reference: Tensor | None = None
+        free: Tensor | None = None
+        most = -1
+        owner = self.current
+        values = (*args, *kwargs.values()) if kwargs else args
+        for value in values:
+            if isinstance(value, Tensor):
+                candidates: Sequence[Any] = (value,)
+            elif type(value) is list or type(value) is tuple:
+                candidates = value
+            else:
+                continue
+            for tensor in candidates:
+                if not isinstance(tensor, Tensor):
+                    continue
+                tag = tag_of(tensor)
+                if tag is None:
+                    continue
+                if type(tag) is Free:
+                    free = tensor if tensor.requires_grad else free
+                elif tag.owner is owner and (dims := tensor.dim()) > most:
+                    reference, most = tensor, dims
+        return reference, free
+
+    def _tag_batched(
+        self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any, reference: Tensor
+    ) -> None:
+        if isinstance(result, Tensor):
+            set_tag(result, layout_of_result(func, args, kwargs, result, reference, self.current))
+        elif isinstance(result, list | tuple):
+            for place, part in enumerate(result):
+                if isinstance(part, Tensor):
+                    set_tag(part, layout_of_result(func, args, kwargs, part, reference, self.current, place))
+        elif result is None and args and isinstance(args[0], Tensor) and args[0] is not reference:
+            # A write such as x[index] = value.
+            target = args[0]
+            if type(tag_of(target)) is not Batched or tag_of(target).owner is not self.current:
+                tag: Batched = tag_of(reference)
+                same = target.dim() == reference.dim() and target.shape[:1] == reference.shape[:1]
+                tag = tag if same else Batched(self.current, None)
+                set_tag(target, tag)
+                if target._base is not None:
+                    set_tag(target._base, Batched(self.current, None) if target._base.shape != target.shape else tag)
+
+    def _meet(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], reference: Tensor) -> Any:
+        meeting = Meeting(self.receiver, self.current, func, args, kwargs)
+        return meeting.run(lambda output: self._tag_batched(func, args, kwargs, output, reference))
+
+
+def _tag_free(func: Any, args: Sequence[Any], free: Tensor, result: Any) -> None:
+    if isinstance(result, Tensor):
+        if result.requires_grad:
+            _tag_one(func, args, free, result)
+    elif isinstance(result, list | tuple):
+        start = 0
+        for part in result:
+            if isinstance(part, Tensor) and part.requires_grad:
+                slot = _rows_of(func, args, free, part, start)
+                set_tag(part, Free(slot))
+                start += part.shape[0] if slot is not None else 0
+    elif result is None and args and isinstance(args[0], Tensor) and args[0].requires_grad and tag_of(args[0]) is None:
+        set_tag(args[0], Free())
+
+
+def _tag_one(func: Any, args: Sequence[Any], free: Tensor, result: Tensor) -> None:
+    tag: Free | None = tag_of(result)
+    if tag is not None and result is free and tag.slot is not None:
+        return  # an attribute of the parameter, or the parameter itself
+    if func in _EXPANSIONS:
+        source = tag_of(free).source
+        set_tag(result, Free(source=free if source is None else source))
+        return
+    if (
+        func is Tensor.__getitem__
+        and result.dim() == free.dim()
+        and type(args[1]) is slice
+        and args[1].step in (None, 1)
+    ):
+        slot = tag_of(free).slot
+        if slot is not None and slot[2] < 0:
+            start, stop, _ = args[1].indices(free.shape[0])
+            set_tag(result, Free((slot[0], start, max(start, stop))))
+            return
+    set_tag(result, Free())
+
+
+def _rows_of(func: Any, args: Sequence[Any], free: Tensor, part: Tensor, start: int) -> tuple[int, int, int] | None:
+    """The slot of a part that a parameter's first dimension is split into."""
+    slot = tag_of(free).slot
+    if func not in _SPLITS or slot is None or slot[2] >= 0 or part.shape[1:] != free.shape[1:]:
+        return None
+    return (slot[0], start, start + part.shape[0]) if part.dim() == free.dim() and len(args) == 2 else None

@@ -1,0 +1,243 @@
+"""The recurrences between the steps of LSTM, GRU and RNN, and the gradients of what their weights multiply."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+__all__ = ["RECURRENCES", "Recurrence"]
+
+Report = Callable[[Tensor, Tensor], None]
+
+
+class Recurrence(ABC):
+    """A network's step, from gates that hold the part of the inputs."""
+
+    @abstractmethod
+    def run(
+        self,
+        gates: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        steps: range,
+        mask: Tensor | None,
+        states: list[Tensor],
+    ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+        """Run over the steps.
+
+        Args:
+            gates: Shape (T, n, G).
+            weight: Acts on the state, shape (G, h).
+            bias: Added to that, shape (G,).
+            steps: Their numbers, in order.
+            mask: Which steps a sequence has, shape (T, n, 1), if not all.
+            states: Shape (n, h); those at the end are left there.
+
+        Returns:
+            Outputs (T, n, h), the states that the weight multiplied (T, n, h), and what the backward pass needs.
+        """
+
+    @abstractmethod
+    def back(
+        self,
+        saved: tuple[Tensor, ...],
+        weight: Tensor,
+        steps: Sequence[int],
+        mask: Tensor | None,
+        output: Tensor,
+        states: list[Tensor],
+    ) -> tuple[Tensor, Tensor]:
+        """Gradients of the gates and of the products with the weight, (T, n, G); those of states are left there."""
+
+    def __call__(
+        self,
+        gates: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        mask: Tensor | None,
+        backwards: bool,
+        report: Report | None,
+        *states: Tensor,
+    ) -> tuple[Tensor, ...]:
+        """Outputs, and the states at the end; `report` is given states and gradients of products in backward."""
+        return _Run.apply(self, gates, weight, bias, mask, backwards, report, *states)  # type: ignore[no-any-return]
+
+
+class _Run(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, kind: Recurrence, *args: Any) -> tuple[Tensor, ...]:
+        gates, weight, bias, mask, backwards, report, *states = args
+        weight = weight.to(gates.dtype)
+        bias = None if bias is None else bias.to(gates.dtype)
+        ctx.steps = range(len(gates) - 1, -1, -1) if backwards else range(len(gates))
+        ctx.kind, ctx.mask, ctx.report, ctx.types = kind, mask, report, [state.dtype for state in states]
+        current = [state.to(gates.dtype) for state in states]
+        outputs, previous, saved = kind.run(gates, weight, bias, ctx.steps, mask, current)
+        ctx.save_for_backward(weight, previous, *saved)
+        return (outputs, *[state.clone() for state in current])
+
+    @staticmethod
+    def backward(ctx: Any, output: Tensor, *final: Tensor) -> tuple[Any, ...]:
+        weight, previous, *saved = ctx.saved_tensors
+        states = list(final)
+        with torch.no_grad():
+            found, products = ctx.kind.back(tuple(saved), weight, ctx.steps[::-1], ctx.mask, output, states)
+            if ctx.report is not None:
+                with torch.autocast(output.device.type, enabled=False):
+                    ctx.report(previous, products)
+        states = [state.to(dtype) for state, dtype in zip(states, ctx.types, strict=True)]
+        return (None, found, None, None, None, None, None, *states)
+
+
+def _keep(mask: Tensor | None, t: int, new: Tensor, old: Tensor) -> Tensor:
+    return new if mask is None else torch.where(mask[t], new, old)
+
+
+class LSTM(Recurrence):
+    """Long short-term memory; gates are input, forget, cell and output."""
+
+    @override
+    def run(self, gates: Any, weight: Any, bias: Any, steps: Any, mask: Any, states: Any) -> Any:
+        width = weight.shape[1]
+        active = gates + bias if bias is not None else gates.clone()
+        shape = (*gates.shape[:2], width)
+        outputs, before, cells, tanhs = (gates.new_empty(shape) for _ in range(4))
+        h, c = states
+        across = weight.t()
+        for t in steps:
+            before[t], cells[t] = h, c
+            step = active[t].addmm_(h, across)
+            step[:, : 2 * width].sigmoid_()
+            g = step[:, 2 * width : 3 * width].tanh_()
+            o = step[:, 3 * width :].sigmoid_()
+            new = torch.addcmul(step[:, width : 2 * width] * c, step[:, :width], g)
+            tanh = torch.tanh(new, out=tanhs[t])
+            if mask is None:
+                h, c = torch.mul(o, tanh, out=outputs[t]), new
+            else:
+                outputs[t] = o * tanh
+                h, c = torch.where(mask[t], outputs[t], h), torch.where(mask[t], new, c)
+        states[:] = [h, c]
+        return outputs, before, (active, cells, tanhs)
+
+    @override
+    def back(self, saved: Any, weight: Any, steps: Any, mask: Any, output: Any, states: Any) -> Any:
+        active, cells, tanhs = saved
+        length, n, width = tanhs.shape
+        i, f, g, o = active.view(length, n, 4, width).unbind(2)
+        through = o * (1 - tanhs * tanhs)
+        slopes = torch.stack([g * i * (1 - i), cells * f * (1 - f), i * (1 - g * g)], dim=2)
+        slope = tanhs * o * (1 - o)
+        found = torch.empty_like(active)
+        parts = found.view(length, n, 4, width)
+        dh, dc = states
+        for t in steps:
+            total = dh + output[t]
+            inner = torch.addcmul(dc, total, through[t])
+            if mask is None:
+                torch.mul(inner[:, None], slopes[t], out=parts[t, :, :3])
+                torch.mul(total, slope[t], out=parts[t, :, 3])
+                dh, dc = found[t] @ weight, inner * f[t]
+            else:
+                parts[t, :, :3] = torch.where(mask[t][:, None], inner[:, None] * slopes[t], 0.0)
+                parts[t, :, 3] = torch.where(mask[t], total * slope[t], 0.0)
+                dh = torch.where(mask[t], found[t] @ weight, dh)
+                dc = torch.where(mask[t], inner * f[t], dc)
+        states[:] = [dh, dc]
+        return found, found
+
+
+class GRU(Recurrence):
+    """Gated recurrent unit; gates are reset, update and new."""
+
+    @override
+    def run(self, gates: Any, weight: Any, bias: Any, steps: Any, mask: Any, states: Any) -> Any:
+        width = weight.shape[1]
+        shape = (*gates.shape[:2], width)
+        active = torch.empty_like(gates)
+        outputs, before, inner = (gates.new_empty(shape) for _ in range(3))
+        (h,) = states
+        across = weight.t()
+        for t in steps:
+            before[t] = h
+            product = h @ across if bias is None else torch.addmm(bias, h, across)
+            gated = torch.add(
+                gates[t, :, : 2 * width], product[:, : 2 * width], out=active[t, :, : 2 * width]
+            ).sigmoid_()
+            inner[t] = product[:, 2 * width :]
+            new = torch.addcmul(gates[t, :, 2 * width :], gated[:, :width], inner[t]).tanh_()
+            active[t, :, 2 * width :] = new
+            outputs[t] = torch.lerp(new, h, gated[:, width:])
+            h = _keep(mask, t, outputs[t], h)
+        states[:] = [h]
+        return outputs, before, (active, inner, before)
+
+    @override
+    def back(self, saved: Any, weight: Any, steps: Any, mask: Any, output: Any, states: Any) -> Any:
+        active, inner, before = saved
+        length, n, width = inner.shape
+        r, z, new = active.view(length, n, 3, width).unbind(2)
+        to_new = (1 - z) * (1 - new * new)
+        to_z = (before - new) * z * (1 - z)
+        to_r = to_new * inner * r * (1 - r)
+        slopes = torch.stack([to_r, to_z, to_new], dim=2)
+        products = torch.stack([to_r, to_z, to_new * r], dim=2)
+        (dh,) = states
+        for t in steps:
+            total = dh + output[t]
+            slopes[t] *= total[:, None]
+            products[t] *= total[:, None]
+            if mask is not None:
+                slopes[t] *= mask[t][:, None]
+                products[t] *= mask[t][:, None]
+            new_dh = torch.addmm(total * z[t], products[t].view(n, -1), weight)
+            dh = _keep(mask, t, new_dh, dh)
+        states[:] = [dh]
+        return slopes.view(length, n, -1), products.view(length, n, -1)
+
+
+class RNN(Recurrence):
+    """Elman's network.
+
+    Args:
+        activate: In place.
+        slope: Its derivative, from its values.
+    """
+
+    def __init__(self, activate: Callable[[Tensor], Tensor], slope: Callable[[Tensor], Tensor]) -> None:
+        self._activate, self._slope = activate, slope
+
+    @override
+    def run(self, gates: Any, weight: Any, bias: Any, steps: Any, mask: Any, states: Any) -> Any:
+        active = gates + bias if bias is not None else gates.clone()
+        before = torch.empty_like(active)
+        (h,) = states
+        across = weight.t()
+        for t in steps:
+            before[t] = h
+            h = _keep(mask, t, self._activate(active[t].addmm_(h, across)), h)
+        states[:] = [h]
+        return active.clone(), before, (active,)
+
+    @override
+    def back(self, saved: Any, weight: Any, steps: Any, mask: Any, output: Any, states: Any) -> Any:
+        slopes = self._slope(saved[0])
+        (dh,) = states
+        for t in steps:
+            slopes[t] *= dh + output[t]
+            if mask is not None:
+                slopes[t] *= mask[t]
+            dh = _keep(mask, t, slopes[t] @ weight, dh)
+        states[:] = [dh]
+        return slopes, slopes
+
+
+RECURRENCES: dict[str, Recurrence] = {
+    "lstm": LSTM(),
+    "gru": GRU(),
+    "tanh": RNN(torch.tanh_, lambda values: 1 - values * values),
+    "relu": RNN(torch.relu_, lambda values: (values > 0).to(values.dtype)),
+}

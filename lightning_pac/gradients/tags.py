@@ -1,0 +1,158 @@
+"""What the engine knows of a tensor: whether it holds records, and where, or is computed from parameters alone."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "Batched",
+    "Free",
+    "Pass",
+    "by_record",
+    "free_of",
+    "nested_tensors",
+    "record_axis",
+    "set_tag",
+    "settle",
+    "tag_of",
+]
+
+_NAME = "_lightning_pac_tag"
+
+
+class Pass:
+    """One forward pass as the engine follows it, or a part that checkpointing repeats.
+
+    Attributes:
+        count: Records of the batch.
+        receiver: The engine.
+        first: The tag of tensors whose rows are records, in order.
+    """
+
+    def __init__(self, count: int, receiver: Any = None) -> None:
+        self.count, self.receiver = count, receiver
+        self.first = Batched(self, 1)
+
+
+class Batched:
+    """The tag of a tensor that descends from the batch.
+
+    Attributes:
+        owner: The pass that it is from.
+        outer: Product of the sizes of the dimensions before the one that counts the records; it is the same for every
+            shape that the tensor is viewed through. None if no dimension does.
+        rows: Record of each entry along that dimension, where these are not in the order of the records.
+    """
+
+    __slots__ = ("outer", "owner", "rows")
+
+    def __init__(self, owner: Pass, outer: int | None, rows: Tensor | None = None) -> None:
+        self.owner, self.outer, self.rows = owner, outer, rows
+
+    def __deepcopy__(self, memo: Any) -> "Batched":
+        return self
+
+    def __reduce__(self) -> Any:
+        return (type(None), ())
+
+
+class Free:
+    """The tag of a parameter, or of a tensor that is computed from parameters and not from the batch.
+
+    Attributes:
+        slot: Number of the parameter and the rows of it that the tensor is; None for anything else.
+        source: The free tensor whose rows are repeated, where that is all there is to it.
+    """
+
+    __slots__ = ("slot", "source")
+
+    def __init__(self, slot: tuple[int, int, int] | None = None, source: Tensor | None = None) -> None:
+        self.slot, self.source = slot, source
+
+    def __deepcopy__(self, memo: Any) -> "Free":
+        return self
+
+    def __reduce__(self) -> Any:
+        return (type(None), ())
+
+
+def tag_of(tensor: Tensor) -> Any:
+    """The tag, or None: a constant."""
+    return getattr(tensor, _NAME, None)
+
+
+def set_tag(tensor: Tensor, tag: "Batched | Free | None") -> None:
+    """Put a tag on a tensor, or take it off."""
+    if tag is None:
+        tensor.__dict__.pop(_NAME, None)
+    else:
+        setattr(tensor, _NAME, tag)
+
+
+def free_of(tensor: Any) -> Free | None:
+    """The tag of a free tensor."""
+    tag = getattr(tensor, _NAME, None)
+    return tag if type(tag) is Free else None
+
+
+def nested_tensors(value: Any, depth: int = 4) -> Iterator[Tensor]:
+    """Tensors in containers and in the attributes of other objects, as batches are made of them."""
+    if isinstance(value, Tensor):
+        yield value
+    elif depth and isinstance(value, dict):
+        for part in value.values():
+            yield from nested_tensors(part, depth - 1)
+    elif depth and isinstance(value, list | tuple | set):
+        for part in value:
+            yield from nested_tensors(part, depth - 1)
+    elif depth and hasattr(value, "__dict__") and not isinstance(value, type | torch.nn.Module) and not callable(value):
+        yield from nested_tensors(vars(value), depth - 1)
+
+
+def record_axis(shape: torch.Size, tag: Batched, count: int) -> int | None:
+    """The dimension that counts the records, or a multiple of them in their order."""
+    before = 1
+    for axis, size in enumerate(shape):
+        fits = size % max(count, 1) == 0 and (size or not count) if tag.rows is None else size == len(tag.rows)
+        if before == tag.outer and fits:
+            return axis
+        before *= size
+    return None
+
+
+def settle(tensor: Tensor, place: int) -> None:
+    """Put the records where a function says that they are, in a tensor of the batch that does not say so itself."""
+    tag = tag_of(tensor)
+    if type(tag) is not Batched or tag.rows is not None or tensor.shape[place] != tag.owner.count:
+        return
+    if tag.outer is None or record_axis(tensor.shape, tag, tag.owner.count) != place:
+        set_tag(tensor, Batched(tag.owner, math.prod(tensor.shape[:place])))
+
+
+def by_record(tensor: Tensor, tag: Batched, count: int) -> Tensor | None:
+    """The tensor with its records in dimension 0 and, in dimension 1, their rows if they have several; None if none."""
+    axis = record_axis(tensor.shape, tag, count)
+    if tag.rows is not None:
+        return None if axis is None else _padded(tensor.movedim(axis, 0), tag.rows, count)
+    if axis is None:
+        return None
+    moved = tensor.movedim(axis, 0) if axis else tensor
+    if moved.shape[0] == count:
+        return moved
+    return moved.reshape(count, moved.shape[0] // count, *moved.shape[1:])
+
+
+def _padded(tensor: Tensor, rows: Tensor, count: int) -> Tensor:
+    """Rows sorted by record, and zeros where a record has fewer than others."""
+    order = torch.argsort(rows, stable=True)
+    sizes = torch.bincount(rows, minlength=count)
+    starts = sizes.cumsum(0) - sizes
+    sorted_rows = rows[order]
+    place = torch.arange(len(rows), device=rows.device) - starts[sorted_rows]
+    most = int(sizes.max()) if count else 0
+    padded = tensor.new_zeros(count, most, *tensor.shape[1:])
+    padded[sorted_rows, place] = tensor[order]
+    return padded

@@ -18,13 +18,7 @@ class GradientEngine(ABC):
     The order of calls is `attach` once, then for every microbatch an ordinary forward and backward pass of a loss that
     is the *mean* over its n records and one `clipped_sum`, and `detach` at the end. While an engine is attached, the
     `grad` of a trainable parameter is empty after every backward pass.
-
-    Attributes:
-        saw_short_floats: Whether a gradient came in fewer bits than float32 since `attach`: then it was rounded by
-            shares that depend on whatever the loss was divided by, the number of records included.
     """
-
-    saw_short_floats = False
 
     @abstractmethod
     def attach(self, module: nn.Module, blocks: Mapping[str, Sequence[str]] | None = None) -> None:

@@ -37,10 +37,6 @@ class Receiver(ABC):
         """Add a call's contribution to a free tensor."""
 
     @abstractmethod
-    def receive_public(self, free: Tensor, gradient: Tensor) -> None:
-        """Add the gradient of a term of the loss that depends on no record."""
-
-    @abstractmethod
     def describe(self, free: Sequence[Tensor]) -> str:
         """Names of the parameters behind free tensors, for messages."""
 

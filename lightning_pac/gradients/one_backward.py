@@ -160,7 +160,6 @@ class OneBackwardEngine(GradientEngine, Receiver):
 
     @override
     def check_backward(self, what: Callable[[], str], outer_pass: int, gradient: Tensor) -> None:
-        self.saw_short_floats |= gradient.dtype in (torch.bfloat16, torch.float16)
         if gradient.requires_grad:
             raise RuntimeError(f"create_graph=True reached {what()}: second derivatives are not supported.")
         # Reentrant checkpointing runs a backward pass of its own inside the one in which it repeats the call.
@@ -188,10 +187,6 @@ class OneBackwardEngine(GradientEngine, Receiver):
             self._add(tag.slot, contribution)
         else:
             self._derived.add(free, contribution)
-
-    @override
-    def receive_public(self, free: Tensor, gradient: Tensor) -> None:
-        raise NotImplementedError
 
     @override
     def describe(self, free: Sequence[Tensor]) -> str:

@@ -3,9 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from scipy import stats
 from tiny_fits import Classifier, make_loader, make_private, make_trainer
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
@@ -174,3 +176,8 @@ def test_no_record_chooses_the_shape_of_a_batch(rare: bool, error: type[Exceptio
     make_trainer(tmp_path, make_private()).fit(
         OfAnyLength(), DataLoader(data, batch_size=7, collate_fn=pad_to(30), shuffle=True)
     )
+
+
+def test_a_poisson_batch_fits_into_the_public_number_of_rows() -> None:
+    expected = np.geomspace(1e-4, 1e6, 2_000)
+    assert max(stats.poisson.sf(most_records(size), size) for size in expected) <= 4e-11

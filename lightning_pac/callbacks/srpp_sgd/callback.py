@@ -176,9 +176,8 @@ class SRPPSGD(TrainerCallback):
             return
         self._run = None  # what an earlier fit has cost is in `_restored`
         self._violation = None
-        # Every rank refuses another strategy by itself: it may not have connected them yet.
-        ranks = Ranks.of(trainer) if isinstance(trainer.strategy, PrivateDDPStrategy) else Ranks()
-        ranks.together(lambda: check_trainer(trainer, pl_module, self))
+        connected = isinstance(trainer.strategy, PrivateDDPStrategy)  # any other is refused, on each rank alone
+        (Ranks.of(trainer) if connected else Ranks()).together(lambda: check_trainer(trainer, pl_module, self))
         callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
         callbacks.remove(self)
         callbacks.insert(0, self)  # whoever comes later sees the released gradient only
@@ -379,10 +378,8 @@ class SRPPSGD(TrainerCallback):
         run.exhausted = True
         trainer.should_stop = True
         if trainer.global_step < run.planned_steps:
-            rank_zero_info(
-                f"SRPPSGD: stopping after {run.journal.num_steps} steps, since the next one would break the "
-                "promise or pass a budget."
-            )
+            steps = run.journal.num_steps
+            rank_zero_info(f"SRPPSGD: stopping after {steps} steps, as the next would break the promise or a budget.")
 
     def _release_resources(self) -> None:
         """Leave Trainer and model as they were, and let others write the ledger."""

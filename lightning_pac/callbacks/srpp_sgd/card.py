@@ -32,6 +32,11 @@ def make_card(run: PrivateRun) -> PrivacyCard:
         "is larger by as much, so that every figure above includes it.",
         "Metrics that the model logs without noise, and choices made by them, are not covered.",
     ]
+    if accountant.scenario.adjacency == "add_remove":
+        conditions.append(
+            "Every batch fits into the public number of rows that it is filled up to, or ends the run: no figure "
+            "includes that; its chance is at most 4e-11 a batch where the stated batch size is what the rate gives."
+        )
     if journal.shares_ledger:
         conditions.append(
             "The figures are of this run alone. What it tells together with the other runs and metrics of its ledger, "

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from lightning_pac.exceptions import LedgerError
-from lightning_pac.ledger.file_system import find_move, write_home
-from lightning_pac.ledger.marks import AccountMarks, Facts, Mark, digest_budgets
+from lightning_pac.ledger.files import AccountMarks, Facts, Mark, digest_budgets, find_move, write_home
 
 __all__ = [
     "AccountRow",

@@ -31,8 +31,8 @@ from typing_extensions import Self
 
 from lightning_pac.exceptions import LedgerMismatchError
 from lightning_pac.ledger.account import AccountKind, LedgerAccount, check_amount, check_text, encode_json
+from lightning_pac.ledger.files import Facts
 from lightning_pac.ledger.integrity import check_totals
-from lightning_pac.ledger.marks import Facts
 from lightning_pac.ledger.storage import LedgerStorage
 
 __all__ = ["BudgetChange", "PrivacyLedger"]

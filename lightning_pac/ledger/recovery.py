@@ -13,8 +13,8 @@ from lightning_pac._durable_files import flush_folder
 from lightning_pac.exceptions import LedgerError, LedgerMismatchError
 from lightning_pac.ledger.account import LedgerAccount, check_amount
 from lightning_pac.ledger.currencies import KEY_CURRENCY
+from lightning_pac.ledger.files import AccountMarks
 from lightning_pac.ledger.ledger import PrivacyLedger
-from lightning_pac.ledger.marks import AccountMarks
 
 __all__ = ["adopt_ledger", "backup_ledger", "restore_ledger"]
 

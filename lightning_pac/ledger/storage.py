@@ -11,22 +11,25 @@ from pathlib import Path
 from typing import Any
 
 from lightning_pac.exceptions import LedgerError
-from lightning_pac.ledger.file_system import (
+from lightning_pac.ledger.files import (
+    AccountMarks,
+    Facts,
     FileSet,
+    WriterLock,
     check_kind,
     check_place,
     create_private,
+    digest_budgets,
     find_move,
     is_full,
     is_on_network,
     make_private,
+    mark_path,
     prepare_place,
     write_home,
 )
 from lightning_pac.ledger.integrity import AccountRow, budget_state, compare, marks_of, migrate, read_state
-from lightning_pac.ledger.marks import AccountMarks, Facts, digest_budgets, mark_path
 from lightning_pac.ledger.schema import APPLICATION_ID, OLDEST_VERSION, SCHEMA_VERSION, create_schema, is_empty
-from lightning_pac.ledger.writer_lock import WriterLock
 
 __all__ = ["LedgerStorage"]
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from lightning_pac.exceptions import LedgerError, LedgerMismatchError
 from lightning_pac.ledger.account import LedgerAccount
-from lightning_pac.ledger.file_system import write_home
-from lightning_pac.ledger.high_water_mark import HighWaterMark
+from lightning_pac.ledger.files import HighWaterMark, write_home
 from lightning_pac.ledger.ledger import PrivacyLedger
 from lightning_pac.ledger.recovery import adopt_ledger as adopt_ledger  # its place in version 0.1.0
 

@@ -15,7 +15,7 @@ import pytest
 from lightning_pac.accountants import storage as storage_module
 from lightning_pac.exceptions import BudgetExceededError, LedgerError, LedgerMismatchError
 from lightning_pac.ledger import PrivacyLedger
-from lightning_pac.ledger.file_system import is_on_network
+from lightning_pac.ledger.files import is_on_network
 
 
 @pytest.fixture

@@ -129,7 +129,7 @@ def test_an_account_whose_mark_found_no_room_goes_on_when_there_is_some(
     with PrivacyLedger(path) as ledger:
         account = ledger.account("fit", "rpp")
         with monkeypatch.context() as full:
-            full.setattr("lightning_pac.ledger.marks._write_at", lambda *_: 0)
+            full.setattr("lightning_pac.ledger.files.marks._write_at", lambda *_: 0)
             for action in (lambda: ledger.account("late", "rpp"), lambda: account.charge(1.0)):
                 with pytest.raises(LedgerError, match=r"mark in .* could not be written \(No space left"):
                     action()

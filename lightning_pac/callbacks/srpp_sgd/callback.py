@@ -20,18 +20,19 @@ from lightning_pac.callbacks.shared import (
     check_optimizer,
     check_trainer,
 )
-from lightning_pac.callbacks.srpp_sgd.announcements import (
-    announce_end,
-    announce_start,
-    warn_of_early_end,
-)
 from lightning_pac.callbacks.srpp_sgd.arguments import RunArguments, as_floats
-from lightning_pac.callbacks.srpp_sgd.card import make_card, save_card
 from lightning_pac.callbacks.srpp_sgd.first_check import check_loss_first
 from lightning_pac.callbacks.srpp_sgd.hidden_randomness import HiddenRandomness
-from lightning_pac.callbacks.srpp_sgd.logged_metrics import log_metrics
 from lightning_pac.callbacks.srpp_sgd.loss_check import LossCheck, StateWatch, check_loss, leaves_out_batch
 from lightning_pac.callbacks.srpp_sgd.repeated_check import RepeatedCheck
+from lightning_pac.callbacks.srpp_sgd.reporting import (
+    announce_end,
+    announce_start,
+    log_metrics,
+    make_card,
+    save_card,
+    warn_of_early_end,
+)
 from lightning_pac.callbacks.srpp_sgd.run import PrivateRun
 from lightning_pac.callbacks.srpp_sgd.start import (
     begin_attempt,

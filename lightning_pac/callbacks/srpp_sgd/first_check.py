@@ -8,9 +8,9 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch.utils.data import DataLoader
 
 from lightning_pac.callbacks.shared import monitored_names
-from lightning_pac.callbacks.srpp_sgd.announcements import warn_of_raw_values
 from lightning_pac.callbacks.srpp_sgd.batch_shape import PAD
 from lightning_pac.callbacks.srpp_sgd.loss_check import LossCheck, check_loss
+from lightning_pac.callbacks.srpp_sgd.reporting import warn_of_raw_values
 from lightning_pac.callbacks.srpp_sgd.writing_callbacks import keeps_something
 
 __all__ = ["check_loss_first"]

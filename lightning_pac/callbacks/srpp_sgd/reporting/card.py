@@ -2,7 +2,7 @@
 
 import lightning.pytorch as pl
 
-from lightning_pac.callbacks.srpp_sgd.figures import figures_of
+from lightning_pac.callbacks.srpp_sgd.reporting.figures import figures_of
 from lightning_pac.callbacks.srpp_sgd.run import PrivateRun
 from lightning_pac.cards import Guarantee, PrivacyCard, Roc
 from lightning_pac.gradients import ROUNDING

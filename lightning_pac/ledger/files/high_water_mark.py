@@ -7,7 +7,7 @@ from typing import Any
 
 from lightning_pac._durable_files import replace_file
 from lightning_pac.exceptions import LedgerError, LedgerMismatchError
-from lightning_pac.ledger.writer_lock import WriterLock
+from lightning_pac.ledger.files.writer_lock import WriterLock
 
 __all__ = ["HighWaterMark"]
 

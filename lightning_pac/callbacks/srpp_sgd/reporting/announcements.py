@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from lightning_pac.accountants import HOPELESS_SIGNAL, signal_of_run
-from lightning_pac.callbacks.srpp_sgd.figures import average_of, figures_of, verdict
+from lightning_pac.callbacks.srpp_sgd.reporting.figures import average_of, figures_of, verdict
 from lightning_pac.callbacks.srpp_sgd.run import PrivateRun
 
 __all__ = ["announce_end", "announce_start", "warn_of_early_end", "warn_of_raw_values"]

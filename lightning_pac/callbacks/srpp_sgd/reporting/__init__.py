@@ -1,0 +1,20 @@
+"""What a private run tells: messages, its card, its figures and logged metrics."""
+
+from lightning_pac.callbacks.srpp_sgd.reporting.announcements import (
+    announce_end,
+    announce_start,
+    warn_of_early_end,
+    warn_of_raw_values,
+)
+from lightning_pac.callbacks.srpp_sgd.reporting.card import make_card, save_card
+from lightning_pac.callbacks.srpp_sgd.reporting.logged_metrics import log_metrics
+
+__all__ = [
+    "announce_end",
+    "announce_start",
+    "log_metrics",
+    "make_card",
+    "save_card",
+    "warn_of_early_end",
+    "warn_of_raw_values",
+]

@@ -16,7 +16,8 @@ import pytest
 
 from lightning_pac.cli import main
 from lightning_pac.exceptions import LedgerError, LedgerMismatchError
-from lightning_pac.ledger import PrivacyLedger, adopt_ledger, backup_ledger, restore_ledger, writer_lock
+from lightning_pac.ledger import PrivacyLedger, adopt_ledger, backup_ledger, restore_ledger
+from lightning_pac.ledger.files import writer_lock
 
 FORMAT_1 = Path(__file__).parent / "format_1.sql"
 PARTS = ("", "-wal", "-shm", "-mark")

@@ -17,6 +17,9 @@ __all__ = ["Accounting", "ComposedRelease"]
 
 Accounting = Literal["exact", "hybrid_rdp"]
 
+_OVERSTATED = 0.3  # what hybrid RDP adds to the logarithm of epsilon, or a little less
+_SHORTFALL = 1.5e-4  # by which the logarithm of the exact epsilon may stay below the budget's
+
 
 @dataclass(frozen=True)
 class ComposedRelease:
@@ -116,38 +119,42 @@ class ComposedRelease:
         if start is None:
             return None
         found: dict[float, Array] = {}
-        known: dict[float, float] = {}
+        reached: dict[float, float] = {}  # the exact epsilon of each: to find it takes as long as to find the noise
+
+        def solve(log_target: float) -> bool:
+            if log_target not in found:
+                nearest = found[min(found, key=lambda other: abs(other - log_target))] if found else start
+                p = self._program(math.exp(log_target), order).minimize_moment(nearest, relative_gap=1e-4)
+                if p is None:
+                    return False
+                found[log_target], reached[log_target] = p, self.epsilon(p)
+            return True
 
         def excess(log_target: float) -> float:
-            if log_target not in known:
-                known[log_target] = solve(log_target)
-            return known[log_target]
+            return math.log(max(reached[log_target], 1e-9) / epsilon) if solve(log_target) else -1.0
 
-        def solve(log_target: float) -> float:
-            nearest = found[min(found, key=lambda other: abs(other - log_target))] if found else start
-            p = self._program(math.exp(log_target), order).minimize_moment(nearest, relative_gap=1e-4)
-            if p is None:
-                return -1.0
-            found[log_target] = p
-            return math.log(max(self.epsilon(p), 1e-9) / epsilon)
-
-        # Bracket the target at which the exact epsilon meets the budget: hybrid RDP overstates it.
+        # Bracket the target at which the exact epsilon meets the budget: hybrid RDP overstates it, mostly by a third.
         low = math.log(epsilon)
         while excess(low) > 0.0:
             low -= 0.1
         if low not in found:
+            low += _OVERSTATED
+        if not solve(low) or excess(low) > 0.0:
             narrow = self._narrow(order)
-            if narrow is None or self.epsilon(narrow) > epsilon:
+            if narrow is None or (least := self.epsilon(narrow)) > epsilon:
                 return None
             low = math.log(hybrid_rdp_epsilon(narrow, self.delta, self.compositions, order)) + 1e-4
-            found[low], known[low] = narrow, -1.0
+            found[low], reached[low] = narrow, least
         # Exact epsilon and target are almost proportional.
         high = low - excess(low) + 0.02
         while excess(high) < 0.0:
             low, high = high, high - excess(high) + 0.02
-        brentq(excess, low, high, xtol=2e-4, rtol=1e-6)
+        # Chords that aim at the private side of the root.
+        while excess(low) < -2.0 * _SHORTFALL and high - low > 1e-5:
+            middle = low - (excess(low) + _SHORTFALL) * (high - low) / (excess(high) - excess(low))
+            low, high = (middle, high) if excess(middle) <= 0.0 else (low, middle)
         # The root is inexact; of all noises met on the way take the best one that is private.
-        private = [p for p in found.values() if self.epsilon(p) <= epsilon]
+        private = [p for log_target, p in found.items() if reached[log_target] <= epsilon]
         return min(private, key=lambda p: float(self._moments @ p)) if private else None
 
     def _staircase(self, epsilon: float) -> Array | None:

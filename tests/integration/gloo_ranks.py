@@ -1,6 +1,5 @@
 """Run a function on several gloo ranks, forked from one process that has torch and Lightning imported."""
 
-import multiprocessing
 import os
 import pickle
 import socket
@@ -9,7 +8,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
-PRELOAD = ["tiny_fits", "lightning_pac.callbacks", "lightning.pytorch.callbacks"]
+from prepared import prepared_context
 
 
 class RankProcesses:
@@ -22,8 +21,7 @@ class RankProcesses:
     """
 
     def __init__(self, function: Callable[..., Any], size: int, *args: Any) -> None:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(PRELOAD)
+        context = prepared_context()
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]

@@ -1,31 +1,27 @@
 """Kill -9 a training journal at random moments: every step that was started is counted, and none twice."""
 
+import os
 import random
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+from prepared import Child
 
 from lightning_pac.ledger import PrivacyLedger
 
 COST = 2**-10
 
-RUN = """
-import os, sys
-from lightning_pac.accountants import PrivacyLedger
 
-first_step, cost = int(sys.argv[2]), float(sys.argv[3])
-with PrivacyLedger(sys.argv[1]) as ledger:
-    attempt = ledger.account("fit", "rpp").start_attempt(first_step)
-    os.write(1, b"ready\\n")
-    step = first_step
-    while True:
-        attempt.start_step(cost, step)
-        os.write(1, b"%d\\n" % step)  # here the noise would be drawn
-        step += 1
-"""
+def run_until_killed(path: Path, first_step: int) -> None:
+    with PrivacyLedger(path) as ledger:
+        attempt = ledger.account("fit", "rpp").start_attempt(first_step)
+        os.write(1, b"ready\n")
+        step = first_step
+        while True:
+            attempt.start_step(COST, step)
+            os.write(1, b"%d\n" % step)  # here the noise would be drawn
+            step += 1
 
 
 def check_kills(path: Path, num_kills: int) -> int:
@@ -34,13 +30,11 @@ def check_kills(path: Path, num_kills: int) -> int:
     for _ in range(num_kills):
         # A checkpoint is somewhere in what was run so far.
         first_step = random.randint(0, max([first + count for first, count in expected], default=0))
-        arguments = [sys.executable, "-c", RUN, str(path), str(first_step), str(COST)]
-        process = subprocess.Popen(arguments, stdout=subprocess.PIPE)
-        assert process.stdout is not None
+        process = Child(run_until_killed, path, first_step)
         assert process.stdout.readline() == b"ready\n"
         time.sleep(random.uniform(0.0, 0.05))
         process.kill()
-        seen = [int(line) for line in process.communicate()[0].split(b"\n")[:-1]]
+        seen = [int(line) for line in process.finish().split(b"\n")[:-1]]
         assert seen == list(range(first_step, first_step + len(seen)))
         with PrivacyLedger.read_only(path) as ledger:
             account = ledger.account("fit", "rpp")

@@ -1,55 +1,49 @@
 """Kill -9 the responder at random moments: no answer outside the ledger, and the belief that it had."""
 
+import os
 import random
-import subprocess
-import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from prepared import Child
 
-from lightning_pac.mechanisms import PACResponder
+from lightning_pac.ledger import ResponseTranscript
+from lightning_pac.mechanisms import PACResponder, responder
 from lightning_pac.scenarios import BalancedSubsets
 
 NUM_SECRETS = 16
 POOL = BalancedSubsets(num_records=20, num_subsets=NUM_SECRETS)
 BUDGET = 2**-14
 
-# A snapshot every few answers, so that kills fall on those too.
-RESPONDER = """
-import os, sys
-import numpy as np
-from lightning_pac.mechanisms import PACResponder, responder
-from lightning_pac.scenarios import BalancedSubsets
 
-assert not {"torch", "lightning"} & set(sys.modules)
-responder._ANSWERS_BETWEEN_SNAPSHOTS = 20
-folder, num_secrets, budget = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
-secret = BalancedSubsets(num_records=20, num_subsets=num_secrets).load_secret(folder + "/secret.key")
-os.write(1, b"ready\\n")
-with PACResponder(np.asarray, secret, budget, folder + "/responses.db", rule="linear") as answer:
-    generator = np.random.default_rng(answer.num_responses)
-    while True:
-        votes = generator.integers(0, 3, (int(generator.integers(1, 4)), num_secrets))
-        labels = answer(votes)
-        os.write(1, " ".join(str(label) for label in labels).encode() + b"\\n")
-"""
+def answer_until_killed(folder: Path) -> None:
+    responder._ANSWERS_BETWEEN_SNAPSHOTS = 20  # a snapshot every few answers, so that kills fall on those too
+    secret = POOL.load_secret(folder / "secret.key")
+    os.write(1, b"ready\n")
+    with PACResponder(np.asarray, secret, BUDGET, folder / "responses.db", rule="linear") as answer:
+        generator = np.random.default_rng(answer.num_responses)
+        while True:
+            votes = generator.integers(0, 3, (int(generator.integers(1, 4)), NUM_SECRETS))
+            labels = answer(votes)
+            os.write(1, " ".join(str(label) for label in labels).encode() + b"\n")
 
 
-def kill_at_a_random_moment(folder: Path) -> list[list[int]]:
+def answer_before_the_commit(folder: Path) -> None:
+    ResponseTranscript.append = lambda *arguments: None
+    answer_until_killed(folder)
+
+
+def kill_at_a_random_moment(folder: Path, run: Callable[[Path], None]) -> list[list[int]]:
     """Runs the responder, kills it, and returns what it had answered."""
-    arguments = [sys.executable, "-c", RESPONDER, str(folder), str(NUM_SECRETS), str(BUDGET)]
-    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert process.stdout is not None
-    ready = process.stdout.readline()
-    assert ready == b"ready\n", process.communicate()[1].decode()
+    process = Child(run, folder)
+    assert process.stdout.readline() == b"ready\n", process.finish().decode()
     time.sleep(random.uniform(0.0, 0.15))
     process.kill()
-    output, errors = process.communicate()
-    assert errors == b"", errors.decode()
     # A line without its end was cut off by the kill; its label had not reached anybody who reads lines.
-    return [[int(label) for label in line.split()] for line in output.split(b"\n")[:-1]]
+    return [[int(label) for label in line.split()] for line in process.finish().split(b"\n")[:-1]]
 
 
 def plain_update(belief: np.ndarray, votes: np.ndarray, value: np.ndarray) -> np.ndarray:
@@ -67,16 +61,16 @@ def plain_update(belief: np.ndarray, votes: np.ndarray, value: np.ndarray) -> np
     return updated / updated.sum()
 
 
-def check_kills(folder: Path, num_kills: int) -> tuple[int, int]:
+def check_kills(folder: Path, num_kills: int, run: Callable[[Path], None] = answer_until_killed) -> tuple[int, int]:
     secret = POOL.draw_secret(folder / "secret.key")
     PACResponder(np.asarray, secret, BUDGET, folder / "responses.db", rule="linear").close()
     num_recorded = num_unseen = num_answers = num_charged = 0
     belief = np.full(NUM_SECRETS, 1 / NUM_SECRETS)
     for _ in range(num_kills):
-        seen = kill_at_a_random_moment(folder)
+        seen = kill_at_a_random_moment(folder, run)
         secret = POOL.load_secret(folder / "secret.key")
-        with PACResponder(np.asarray, secret, BUDGET, folder / "responses.db", rule="linear") as responder:
-            entries = list(responder.recorded_answers())[num_recorded:]
+        with PACResponder(np.asarray, secret, BUDGET, folder / "responses.db", rule="linear") as opened:
+            entries = list(opened.recorded_answers())[num_recorded:]
             recorded = [entry.labels.tolist() for entry in entries]
             assert recorded[: len(seen)] == seen, "an answer is outside the ledger"
             assert len(recorded) - len(seen) <= 1  # the one that was on its way
@@ -85,9 +79,9 @@ def check_kills(folder: Path, num_kills: int) -> tuple[int, int]:
                     belief = plain_update(belief, votes, value)
                     num_charged += len(np.unique(votes)) > 1
             num_answers += sum(map(len, recorded))
-            assert responder.num_responses == num_answers
-            assert responder.spent == pytest.approx(num_charged * BUDGET, rel=1e-12)
-            assert responder.belief == pytest.approx(belief, rel=1e-6)
+            assert opened.num_responses == num_answers
+            assert opened.spent == pytest.approx(num_charged * BUDGET, rel=1e-12)
+            assert opened.belief == pytest.approx(belief, rel=1e-6)
         num_unseen += len(recorded) - len(seen)
         num_recorded += len(recorded)
     return num_recorded, num_unseen
@@ -105,16 +99,6 @@ def test_two_hundred_kills(tmp_path: Path) -> None:
     print(f"{num_recorded} transactions, {num_unseen} of them charged and not seen")
 
 
-def test_the_check_notices_answers_that_leave_before_the_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    early = RESPONDER.replace(
-        "with PACResponder(",
-        "from lightning_pac.accountants import ResponseTranscript\n"
-        "ResponseTranscript.append = lambda *arguments: None\n"
-        "with PACResponder(",
-    )
-    assert early != RESPONDER
-    monkeypatch.setattr(sys.modules[__name__], "RESPONDER", early)
+def test_the_check_notices_answers_that_leave_before_the_commit(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="an answer is outside the ledger"):
-        check_kills(tmp_path, 5)
+        check_kills(tmp_path, 5, answer_before_the_commit)

@@ -1,11 +1,7 @@
 """Runs that are stopped, killed and resumed: the account is the journal's, never the checkpoint's."""
 
-import os
 import random
-import signal
 import sqlite3
-import subprocess
-import sys
 import time
 from itertools import chain
 from pathlib import Path
@@ -16,12 +12,14 @@ import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
+from prepared import Child
 from tiny_fits import RECORDS, Classifier, make_data, make_private, make_trainer
 from torch.utils.data import DataLoader, Dataset
 
 from lightning_pac import EpochShuffle, Poisson, PrivacyLedger, SRPPAccountant, TwoWorldScenario
 from lightning_pac.exceptions import BudgetExceededError, LedgerMismatchError
 from lightning_pac.ledger import restore_ledger
+from lightning_pac.scenarios import Sampling
 
 
 class Numbered(Dataset[Any]):
@@ -283,42 +281,46 @@ def test_a_checkpoint_between_two_microbatches_can_be_resumed(sampling: Any, at:
     assert resumed.account.num_steps == 9
 
 
-CHILD = """
-import pathlib, random, sys
-sys.path.insert(0, sys.argv[3])
-from test_srpp_restarts import *
-folder, sampling = pathlib.Path(sys.argv[1]), eval(sys.argv[2])
 class Counting(pl.Callback):
-    def on_before_optimizer_step(self, trainer, pl_module, optimizer):
-        with open(folder / "noised", "a") as file:
+    """Notes each noised step in a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def on_before_optimizer_step(self, *arguments: Any) -> None:
+        with self._path.open("a") as file:
             file.write(".")
-checkpoint = ModelCheckpoint(folder, filename="last", every_n_train_steps=3, save_top_k=1, monitor=None,
-                             enable_version_counter=False, save_on_train_epoch_end=False)
-path = folder / "last.ckpt"
-private = make_private(ledger=folder / "run.db", sampling=sampling)
-fit(folder, private, Noting(), checkpoint, Counting(), max_epochs=100000, ckpt_path=path if path.exists() else None)
-"""
 
 
-def kill_and_resume(folder: Path, sampling: str, times: int, seed: int) -> None:
+def train_until_killed(folder: Path, sampling: Sampling) -> None:
+    checkpoint = ModelCheckpoint(
+        folder,
+        filename="last",
+        every_n_train_steps=3,
+        save_top_k=1,
+        monitor=None,
+        enable_version_counter=False,
+        save_on_train_epoch_end=False,
+    )
+    path = folder / "last.ckpt"
+    private = make_private(ledger=folder / "run.db", sampling=sampling)
+    ckpt_path = path if path.exists() else None
+    fit(folder, private, Noting(), checkpoint, Counting(folder / "noised"), max_epochs=100000, ckpt_path=ckpt_path)
+
+
+def kill_and_resume(folder: Path, sampling: Sampling, times: int, seed: int) -> None:
     generator = random.Random(seed)
     noised, noted = folder / "noised", 0
     for kill in range(1, times + 1):
-        child = subprocess.Popen(
-            [sys.executable, "-c", CHILD, str(folder), sampling, str(Path(__file__).parent)],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-        assert child.stderr is not None
+        child = Child(train_until_killed, folder, sampling)
         deadline, target = time.monotonic() + 120, noted + generator.randint(4, 15)
         while not noised.exists() or noised.stat().st_size < target:
-            assert child.poll() is None, child.stderr.read().decode()[-3000:]
+            assert child.poll() is None, child.finish().decode()[-3000:]
             assert time.monotonic() < deadline
             time.sleep(0.001)
         time.sleep(generator.uniform(0.0, 0.02))
-        child.send_signal(signal.SIGKILL)
-        child.communicate()
+        child.kill()
+        child.finish()
         noted = noised.stat().st_size
         with PrivacyLedger.read_only(folder / "run.db") as ledger:
             (account,) = ledger.accounts()
@@ -328,20 +330,20 @@ def kill_and_resume(folder: Path, sampling: str, times: int, seed: int) -> None:
     state = torch.load(folder / "last.ckpt", weights_only=True)["callbacks"]["lightning_pac.SRPPSGD"]
     assert state["journal"]["num_steps"] <= sum(lengths)
     scenario = TwoWorldScenario(2, num_records=RECORDS)
-    accountant = SRPPAccountant(scenario, eval(sampling), 4.0, "rpp")
-    if sampling.startswith("Poisson"):
+    accountant = SRPPAccountant(scenario, sampling, 4.0, "rpp")
+    if isinstance(sampling, Poisson):
         assert spent == pytest.approx(accountant.epsilon(1.0, sum(lengths)))
     else:
         assert accountant.epsilon(1.0, sum(lengths)) <= spent * (1 + 1e-9) <= accountant.epsilon(1.0, lengths) * 1.001
 
 
 def test_the_account_of_a_killed_run_is_its_journal(tmp_path: Path) -> None:
-    kill_and_resume(tmp_path, "EpochShuffle(10)", times=2, seed=1)
+    kill_and_resume(tmp_path, EpochShuffle(10), times=2, seed=1)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sampling", ["EpochShuffle(10)", "Poisson(1/6)"])
-def test_the_account_of_a_run_killed_fifty_times_is_its_journal(sampling: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("sampling", [EpochShuffle(10), Poisson(1 / 6)])
+def test_the_account_of_a_run_killed_fifty_times_is_its_journal(sampling: Sampling, tmp_path: Path) -> None:
     kill_and_resume(tmp_path, sampling, times=50, seed=2)
 
 

@@ -57,6 +57,13 @@ class Child:
         return printed
 
 
+def forget_package() -> None:
+    """Leave a child as if nothing had imported the package yet."""
+    for name in [name for name in sys.modules if name.split(".")[0] == "lightning_pac"]:
+        del sys.modules[name]
+    sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__module__ != "lightning_pac._moved"]
+
+
 def _run(output: Connection, function: Callable[..., int | None], *args: Any) -> None:
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)

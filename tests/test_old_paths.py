@@ -4,10 +4,11 @@
 code would: a module that somebody else has imported already proves nothing.
 """
 
+import importlib
 import pathlib
 import pickle
-import subprocess
-import sys
+
+from prepared import Child, forget_package
 
 import lightning_pac
 from lightning_pac import _moved
@@ -38,25 +39,19 @@ def names_to_find(line: str) -> tuple[str, str] | None:
 LINES = (pathlib.Path(__file__).parent / "public_names_0.1.0.txt").read_text().splitlines()
 LISTED = dict(found for found in map(names_to_find, LINES) if found is not None)
 
-IMPORT_ALL = """
-import importlib, sys
-for line in open(sys.argv[1]):
-    path, names = line.rstrip("\\n").split(":", 1)
-    module = importlib.import_module(path)
-    for name in names.split():
-        assert hasattr(module, name), f"{path} has lost {name}"
-print("complete")
-"""
 
-
-def test_every_old_path_is_imported_first(tmp_path):
-    listing = tmp_path / "names.txt"
+def import_all():
+    forget_package()
     # Deep paths before the faces of their packages, so that none is there already when it is asked for.
-    listing.write_text(
-        "".join(f"{path}: {LISTED[path]}\n" for path in sorted(LISTED, key=lambda path: -path.count(".")))
-    )
-    done = subprocess.run([sys.executable, "-c", IMPORT_ALL, str(listing)], capture_output=True, text=True)
-    assert done.stdout == "complete\n", done.stderr[-2000:]
+    for path in sorted(LISTED, key=lambda path: -path.count(".")):
+        module = importlib.import_module(path)
+        for name in LISTED[path].split():
+            assert hasattr(module, name), f"{path} has lost {name}"
+    print("complete")
+
+
+def test_every_old_path_is_imported_first():
+    assert Child(import_all).finish().decode() == "complete\n"
 
 
 def test_an_old_path_is_the_same_module():

@@ -7,14 +7,13 @@ import copy
 import math
 import os
 import pickle
-import subprocess
-import sys
 import threading
 import time
 
 import numpy as np
 import pytest
 import torch
+from prepared import Child, forget_package
 from scipy import stats
 
 from lightning_pac.randomness import (
@@ -212,29 +211,30 @@ def test_missing_tail_covers_the_pairs_beyond_the_largest_radius() -> None:
     assert 2 * 2 * stats.norm.sf(reach) < math.exp(-(reach**2) / 2) <= missing_tail(2)
 
 
-INTERPRETED = """
-import torch
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
-from lightning_pac.randomness.chacha20 import ChaCha20Keystream
+def run_kernel_interpreted() -> None:
+    forget_package()
+    os.environ["TRITON_INTERPRET"] = "1"
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
-words = torch.zeros(16, dtype=torch.int32)
-nonce = bytes.fromhex("000000090000004a00000000")
-ChaCha20Keystream("cpu", bytes(range(32)), nonce, counter=1).fill_(words)
-assert words.numpy().tobytes().hex() == (
-    "10f1e7e4d13b5915500fdd1fa32071c4c7d1f4c733c068030422aa9ac3d46c4e"
-    "d2826446079faa0914c2d705d98b02a2b5129cd1de164eb9cbd083e8a2503c4e"
-)
-key, start = bytes(range(1, 33)), 2**31 - 5
-keystream = ChaCha20Keystream("cpu", key, nonce, start)
-first, second = torch.zeros(16 * 300 + 7, dtype=torch.int32), torch.zeros(32, dtype=torch.int32)
-keystream.fill_(first)
-keystream.fill_(second)
-cipher = Cipher(algorithms.ChaCha20(key, start.to_bytes(4, "little") + nonce), None).encryptor()
-expected = cipher.update(bytes(64 * 303))
-assert first.numpy().tobytes() == expected[: 4 * 4807]
-assert second.numpy().tobytes() == expected[64 * 301 :]
-print("equal")
-"""
+    from lightning_pac.randomness.chacha20 import ChaCha20Keystream
+
+    words = torch.zeros(16, dtype=torch.int32)
+    nonce = bytes.fromhex("000000090000004a00000000")
+    ChaCha20Keystream("cpu", bytes(range(32)), nonce, counter=1).fill_(words)
+    assert words.numpy().tobytes().hex() == (
+        "10f1e7e4d13b5915500fdd1fa32071c4c7d1f4c733c068030422aa9ac3d46c4e"
+        "d2826446079faa0914c2d705d98b02a2b5129cd1de164eb9cbd083e8a2503c4e"
+    )
+    key, start = bytes(range(1, 33)), 2**31 - 5
+    keystream = ChaCha20Keystream("cpu", key, nonce, start)
+    first, second = torch.zeros(16 * 300 + 7, dtype=torch.int32), torch.zeros(32, dtype=torch.int32)
+    keystream.fill_(first)
+    keystream.fill_(second)
+    cipher = Cipher(algorithms.ChaCha20(key, start.to_bytes(4, "little") + nonce), None).encryptor()
+    expected = cipher.update(bytes(64 * 303))
+    assert first.numpy().tobytes() == expected[: 4 * 4807]
+    assert second.numpy().tobytes() == expected[64 * 301 :]
+    print("equal")
 
 
 def test_device_keystream_is_chacha20_of_the_standard() -> None:
@@ -243,14 +243,7 @@ def test_device_keystream_is_chacha20_of_the_standard() -> None:
         with pytest.raises(RuntimeError, match="needs Triton"):
             chacha20.ChaCha20Keystream("cpu")
         return
-    done = subprocess.run(
-        [sys.executable, "-c", INTERPRETED],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stdout.strip() == "equal", done.stderr
+    assert Child(run_kernel_interpreted).finish().decode() == "equal\n"
 
 
 @pytest.mark.gpu

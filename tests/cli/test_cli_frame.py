@@ -102,10 +102,10 @@ def test_an_interrupted_fit_is_interrupted(install):
 @pytest.mark.parametrize(
     ("words", "end", "code", "message"),
     [
-        ("bounds", "| (exec <&-; sleep 3)", 141, ""),
+        ("completion bash", "| (exec <&-; sleep 1)", 141, ""),
         ("bounds --json", "| (exec <&-; sleep 3)", 141, ""),
-        ("bounds", "> /dev/full", 1, "lightning-pac bounds: error: [Errno 28] No space left on device\n"),
-        ("bounds", ">&-", 0, ""),
+        ("completion bash", "> /dev/full", 1, "lightning-pac completion: error: [Errno 28] No space left on device\n"),
+        ("completion bash", ">&-", 0, ""),
     ],
 )
 def test_nobody_listens(words, end, code, message):

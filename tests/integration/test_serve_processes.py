@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from prepared import Child
+from scripts import run_script
 from serving import ask_all, exchange, free_port, is_alive, recorded, serving, spawned
 from torch import nn
 from toy_server import SLOW
@@ -88,59 +90,82 @@ def start_command(folder: Path, port: int, *options: str) -> subprocess.Popen[st
 
 
 @posix
-def test_a_server_says_that_it_serves_when_it_does_and_when_it_charged_last(tmp_path: Path) -> None:
-    said = "No charge is known to it."
-    for _ in range(2):
-        port = free_port()
-        with start_command(tmp_path, port, "--witness", "elsewhere.mark") as process:
-            try:
-                assert f"Serving responses.db at http://127.0.0.1:{port}" in process.stdout.readline()
-                assert said in process.stdout.readline()
-                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-                assert exchange(connection, "GET", "/health", None, {})[:2] == (200, "ok")
-                body = json.dumps({"input": [0.5, 1.0]})
-                headers = {"Content-Type": "application/json"}
-                assert exchange(connection, "POST", "/predict", body, headers)[0] == 200
-            finally:
-                os.killpg(process.pid, signal.SIGINT)
-            output, errors = process.communicate(timeout=30)
-            assert process.returncode == 0
-        assert output + errors == ""
-        with PrivacyLedger.read_only(tmp_path / "responses.db") as ledger:
-            last = ledger.last_charge
-        said = f"Its last charge was made on {last[0]} (UTC) to account 'responses'."
+def test_the_command_says_that_it_serves_when_it_does(tmp_path: Path) -> None:
+    port = free_port()
+    with start_command(tmp_path, port, "--witness", "elsewhere.mark") as process:
+        try:
+            assert f"Serving responses.db at http://127.0.0.1:{port}" in process.stdout.readline()
+            assert process.stdout.readline() == "No charge is known to it.\n"
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+            assert exchange(connection, "GET", "/health", None, {})[:2] == (200, "ok")
+            body = json.dumps({"input": [0.5, 1.0]})
+            headers = {"Content-Type": "application/json"}
+            assert exchange(connection, "POST", "/predict", body, headers)[0] == 200
+        finally:
+            os.killpg(process.pid, signal.SIGINT)
+        output, errors = process.communicate(timeout=30)
+        assert process.returncode == 0
+    assert output + errors == ""
+    with PrivacyLedger.read_only(tmp_path / "responses.db") as ledger:
+        assert ledger.last_charge is not None
     assert b"responses" in (tmp_path / "elsewhere.mark").read_bytes()
+
+
+def test_the_command_says_when_the_last_charge_was(
+    project: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with PrivacyLedger("responses.db") as ledger:
+        ledger.account("responses", "mutual_information").charge(2**-32)
+        last = ledger.last_charge
+    monkeypatch.setattr("lightning_pac.serve.serve", lambda *_, announce, **__: announce())
+    assert cli.main(["serve", "responses.db", *project]) == 0
+    assert f"Its last charge was made on {last[0]} (UTC) to account 'responses'." in capsys.readouterr().out
+
+
+def run_command(folder: Path, arguments: list[str]) -> int:
+    os.chdir(folder)
+    sys.path.insert(0, str(folder))
+    return cli.main(["serve", "responses.db", *arguments])
 
 
 @posix
 @pytest.mark.parametrize("moment", ["the worker starts", "the worker loads"])
 def test_an_interrupt_before_the_server_serves_ends_it_without_a_word(tmp_path: Path, moment: str) -> None:
-    with start_command(tmp_path, free_port()) as process:
-        while process.poll() is None and not (workers := spawned(process.pid)):
-            time.sleep(0.005)
-        loaded = "_multiarray" if moment == "the worker loads" else "python"  # NumPy's library, among the first
-        while process.poll() is None and loaded not in Path(f"/proc/{workers[0]}/maps").read_text():
-            time.sleep(0.005)
-        os.killpg(process.pid, signal.SIGINT)
-        output, errors = process.communicate(timeout=30)
-    assert process.returncode == 0
-    assert (output, errors) == ("", "")
+    process = Child(run_command, tmp_path, [*make_checkpoint(tmp_path), "--port", str(free_port())])
+    while process.poll() is None and not (workers := spawned(process.pid)):
+        time.sleep(0.005)
+    loaded = "_multiarray" if moment == "the worker loads" else "python"  # NumPy's library, among the first
+    while process.poll() is None and loaded not in Path(f"/proc/{workers[0]}/maps").read_text():
+        time.sleep(0.005)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.finish(30) == b""
+    assert process.poll() == 0
     assert not any(is_alive(worker) for worker in workers)
 
 
 @posix
+@pytest.mark.slow
 def test_the_example_serves_a_checkpoint_from_the_command_line(tmp_path: Path) -> None:
     script = Path(__file__).parents[2] / "examples" / "serving" / "demo.py"
-    command = [sys.executable, str(script), "--members", "8", "--epochs", "5", "--questions", "100"]
-    done = subprocess.run([*command, "--output", "out"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert float(re.search(r"private answers +([0-9.]+) correct of 100", done.stdout)[1]) > 0.5
-    assert re.search(r"a retry costs +0 nats", done.stdout)
-    assert 20 <= int(re.search(r"bob was answered +([0-9]+) times", done.stdout)[1]) < 200
+    printed = run_script(
+        script, "--members", "8", "--epochs", "5", "--questions", "100", "--output", "out", folder=tmp_path
+    )
+    assert float(re.search(r"private answers +([0-9.]+) correct of 100", printed)[1]) > 0.5
+    assert re.search(r"a retry costs +0 nats", printed)
+    assert 20 <= int(re.search(r"bob was answered +([0-9]+) times", printed)[1]) < 200
     with PrivacyLedger.read_only(tmp_path / "out" / "responses.db") as ledger:
         spent = {account.name: account.spent for account in ledger.accounts()}
     assert spent["key bob"] == 20 * 2**-32
     assert spent["responses"] == pytest.approx(spent["key alice"] + spent["key bob"], rel=1e-12)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A project with a checkpoint, in the current folder, and the command's arguments for it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.delitem(sys.modules, "my_project", raising=False)
+    return make_checkpoint(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -161,17 +186,12 @@ def test_the_example_serves_a_checkpoint_from_the_command_line(tmp_path: Path) -
     ],
 )
 def test_what_is_wrong_is_said_before_the_server_starts(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    project: list[str],
     capsys: pytest.CaptureFixture[str],
     options: list[str],
     message: str,
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    monkeypatch.delitem(sys.modules, "my_project", raising=False)
-    arguments = make_checkpoint(tmp_path)
-    assert cli.main(["serve", "responses.db", *arguments, *options]) == 1
+    assert cli.main(["serve", "responses.db", *project, *options]) == 1
     output, errors = capsys.readouterr()
     assert message in errors
     assert "Traceback" not in errors
@@ -179,34 +199,29 @@ def test_what_is_wrong_is_said_before_the_server_starts(
     assert len(errors.splitlines()) == 1
 
 
-def test_a_port_that_is_taken_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    monkeypatch.delitem(sys.modules, "my_project", raising=False)
+def test_a_port_that_is_taken_is_refused(project: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        assert cli.main(["serve", "responses.db", *make_checkpoint(tmp_path), "--port", port]) == 1
+        assert cli.main(["serve", "responses.db", *project, "--port", port]) == 1
     output, errors = capsys.readouterr()
     assert f"Port {port} of 127.0.0.1 cannot be had" in errors
     assert "Serving" not in output
 
 
+def hold_ledger(path: Path) -> None:
+    ledger = PrivacyLedger(path)
+    print(f"{ledger.path} is open", flush=True)
+    time.sleep(60)
+
+
 def test_a_ledger_that_another_process_writes_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    project: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    monkeypatch.delitem(sys.modules, "my_project", raising=False)
-    hold = (
-        "from lightning_pac.accountants import PrivacyLedger; ledger = PrivacyLedger('responses.db');"
-        "print(flush=True); input()"
-    )
-    with subprocess.Popen([sys.executable, "-c", hold], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        process.stdout.readline()
-        assert cli.main(["serve", "responses.db", *make_checkpoint(tmp_path)]) == 1
-        process.communicate(b"\n")
+    other = Child(hold_ledger, Path("responses.db").resolve())
+    other.stdout.readline()
+    assert cli.main(["serve", "responses.db", *project]) == 1
+    other.kill()
+    other.finish()
     assert "responses.db has another writer" in capsys.readouterr().err

@@ -16,7 +16,8 @@ DEMO = Path(lightning_pac.__file__).parent.parent / "examples" / "two_devices" /
 pytestmark = pytest.mark.skipif(not DEMO.exists(), reason="the examples are in a checkout")
 
 
-@pytest.mark.parametrize("strategy", ["ddp_private", pytest.param("ddp_private_spawn", marks=pytest.mark.slow)])
+@pytest.mark.slow  # what ranks do is shown by test_ddp_private; here Lightning starts them, too
+@pytest.mark.parametrize("strategy", ["ddp_private", "ddp_private_spawn"])
 def test_two_devices_train_one_model_under_one_account(strategy: str, tmp_path: Path) -> None:
     command = [sys.executable, str(DEMO), "--output", str(tmp_path / "run"), "--strategy", strategy]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}

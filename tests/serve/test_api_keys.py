@@ -1,12 +1,12 @@
 import json
+import multiprocessing
 import os
 import stat
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import pytest
+from prepared import Child, prepared_context
 
 from lightning_pac import cli
 from lightning_pac.ledger import KEY_CURRENCY, PrivacyLedger, backup_ledger, restore_ledger
@@ -172,39 +172,24 @@ def test_servers_that_are_refused(options: dict, message: str) -> None:
         build_server(print, "responses.db", **options)
 
 
-CHANGE = """
-import sys
-from lightning_pac.serve import APIKeys
-path, me, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
-old = APIKeys(path)  # read before the others start
-print(flush=True); input()
-for number in range(count):
-    keys = old if number % 2 else APIKeys(path)
-    keys.add(f"{me}-{number}")
-    keys.add(f"{me}-gone-{number}")
-    keys.set_budget(f"{me}-{number}", number)
-    keys.remove(f"{me}-gone-{number}")
-"""
+def change_keys(path: Path, me: str, all_have_read: "multiprocessing.synchronize.Barrier") -> None:
+    old = APIKeys(path)
+    all_have_read.wait(60)
+    for number in range(10):
+        keys = old if number % 2 else APIKeys(path)
+        keys.add(f"{me}-{number}")
+        keys.add(f"{me}-gone-{number}")
+        keys.set_budget(f"{me}-{number}", number)
+        keys.remove(f"{me}-gone-{number}")
 
 
 def test_changes_by_several_processes_at_once_are_all_kept(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     APIKeys(path).add("first")
-    writers = [
-        subprocess.Popen(
-            [sys.executable, "-c", CHANGE, str(path), f"w{number}", "10"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        for number in range(4)
-    ]
-    for writer in writers:
-        writer.stdout.readline()
-    for writer in writers:
-        writer.stdin.write(b"\n")
-        writer.stdin.flush()
-    assert [writer.wait(60) for writer in writers] == [0] * 4
-    for writer in writers:
-        writer.stdin.close()
-        writer.stdout.close()
+    all_have_read = prepared_context().Barrier(4)
+    writers = [Child(change_keys, path, f"w{number}", all_have_read) for number in range(4)]
+    assert [writer.finish() for writer in writers] == [b""] * 4
+    assert [writer.poll() for writer in writers] == [0] * 4
     kept = {key.name: key.budget for key in APIKeys(path)}
     assert kept == {"first": None} | {f"w{writer}-{number}": number for writer in range(4) for number in range(10)}
     assert not list(tmp_path.glob("*.partial"))

@@ -40,6 +40,23 @@ def steps(page: pathlib.Path) -> list[str]:
     return shown
 
 
+def promises(page: pathlib.Path) -> list[str]:
+    """What the page shows that a private run says of itself, or the beginnings of it."""
+    blocks = [block["text"] for block in FENCE.finditer(page.read_text()) if block["language"] == "text"]
+    return [line for block in blocks for line in block.splitlines() if line.startswith("SRPPSGD: ")]
+
+
+class Messages(logging.Handler):
+    """Keeps what is said."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
+
+
 def write_files(page: pathlib.Path, folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Write the page's files; one that belongs into the command line's package is found there, as if it were."""
     # The README speaks of the reader's own project; the first page of the documentation has one.
@@ -68,8 +85,16 @@ def test_the_page_runs(page, tmp_path, monkeypatch):
             shutil.copy(path, tmp_path)
     write_files(page, tmp_path, monkeypatch)
     names = {"__name__": "page", "main": cli.main}
-    for step in steps(page):
-        exec(compile(step, page.name, "exec"), names)
+    said = Messages()
+    logger = logging.getLogger("lightning.pytorch.utilities.rank_zero")
+    logger.addHandler(said)
+    try:
+        for step in steps(page):
+            exec(compile(step, page.name, "exec"), names)
+    finally:
+        logger.removeHandler(said)
+    for line in promises(page):
+        assert any(text.startswith(line) for text in said.texts), line
 
 
 @pytest.mark.parametrize("block", ["```python\nundefined\n```\n", "```bash\nlightning-pac report nowhere\n```\n"])
@@ -78,6 +103,10 @@ def test_a_page_that_does_not_run_is_noticed(block, tmp_path, monkeypatch):
     page.write_text(block)
     with pytest.raises((NameError, AssertionError)):
         test_the_page_runs(page, tmp_path, monkeypatch)
+
+
+def test_the_first_pages_show_what_a_run_says():
+    assert [len(promises(ROOT / page)) for page in ("README.md", "docs/get-started.md")] == [2, 2]
 
 
 def test_every_command_of_the_table_exists():
@@ -132,28 +161,6 @@ def test_every_command_names_what_exists(page, tmp_path, monkeypatch):
 )
 def test_a_command_that_names_nothing_is_noticed(command):
     assert complaint(command, ROOT) is not None
-
-
-def test_the_quick_start_says_what_readme_shows(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    page = (ROOT / "README.md").read_text()
-    shown = next(block["text"] for block in FENCE.finditer(page) if block["language"] == "text").splitlines()
-    said: list[str] = []
-
-    class Listener(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            said.append(record.getMessage())
-
-    listener = Listener()
-    logger = logging.getLogger("lightning.pytorch.utilities.rank_zero")
-    logger.addHandler(listener)
-    try:
-        exec(compile(steps(ROOT / "README.md")[0], "README.md", "exec"), {"__name__": "page"})
-    finally:
-        logger.removeHandler(listener)
-    for line in shown:
-        assert any(message.startswith(line) for message in said), line
-    assert len(shown) == 2
 
 
 # What needs data that are not in the repository, or runs until it is stopped (the suite starts a server elsewhere).

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from scipy import stats
@@ -9,7 +10,7 @@ from scipy import stats
 from lightning_pac._validation import Confidence, validated
 from lightning_pac.cards import Estimate
 
-__all__ = ["AttackResult", "proportion_interval"]
+__all__ = ["AttackResult", "hoeffding_interval", "proportion_interval"]
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,23 @@ class AttackResult:
             interval=self.interval,
             confidence=self.confidence,
         )
+
+
+def hoeffding_interval(share: float, trials: int, confidence: float) -> tuple[float, float]:
+    """Hoeffding's two-sided interval for the mean of independent numbers in [0, 1] (1963, Theorem 1).
+
+    Args:
+        share: Their mean in the trials.
+        trials: How many were drawn.
+        confidence: Probability that the interval covers, in (0, 1).
+
+    Example:
+        >>> lower, upper = hoeffding_interval(0.9, trials=100, confidence=0.95)
+        >>> round(lower, 4), upper
+        (0.7642, 1.0)
+    """
+    margin = math.sqrt(math.log(2 / (1 - confidence)) / (2 * trials))
+    return max(0.0, share - margin), min(1.0, share + margin)
 
 
 @validated

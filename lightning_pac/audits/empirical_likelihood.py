@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lightning_pac._validation import Confidence, MatrixLike, Numbers, validated
-from lightning_pac.audits.attack_result import AttackResult
+from lightning_pac.audits.attack_result import AttackResult, hoeffding_interval
 from lightning_pac.information import Array
 
 __all__ = ["cluster_confidence", "empirical_likelihood_attack", "margin_confidence"]
@@ -49,11 +49,10 @@ def empirical_likelihood_attack(
         threshold, above = _best_threshold(values[:half, record], inside[:half, record])
         right[:, record] = ((values[half:, record] >= threshold) == above) == inside[half:, record]
     success = float(right.mean())
-    margin = math.sqrt(math.log(2 / (1 - confidence)) / (2 * len(right)))
     return AttackResult(
         name="empirical_likelihood",
         success=success,
-        interval=(max(0.0, success - margin), min(1.0, success + margin)),
+        interval=hoeffding_interval(success, len(right), confidence),
         confidence=confidence,
         num_trials=len(right),
         method="a threshold for each record on the score that a release gives it, chosen on "

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from lightning_pac._validation import Confidence, Count, MatrixLike, Natural, Numbers, validated
 from lightning_pac.accountants.bounds import membership_success_bound
-from lightning_pac.audits.attack_result import AttackResult
+from lightning_pac.audits.attack_result import AttackResult, hoeffding_interval
 from lightning_pac.information import Array
 from lightning_pac.mechanisms.responses import VoteTable, vote_channel
 from lightning_pac.mechanisms.variances import CompositionRule
@@ -76,12 +76,11 @@ def membership_attack(
     table = space.membership_table()
     correct = (membership_posterior(posteriors, table) > 0.5) == table.T[truth]
     success = float(correct.mean())
-    # Hoeffding over trials: the records of one trial stand and fall together.
-    margin = math.sqrt(math.log(2 / (1 - confidence)) / (2 * len(truth)))
     return AttackResult(
         name="bayes_optimal_membership",
         success=success,
-        interval=(max(0.0, success - margin), min(1.0, success + margin)),
+        # Over trials: the records of one trial stand and fall together.
+        interval=hoeffding_interval(success, len(truth), confidence),
         confidence=confidence,
         num_trials=len(truth),
         method="posterior of the secret given all responses; each record is a member iff its posterior exceeds 1/2",

@@ -159,9 +159,36 @@ class SecretSpace(ABC):
         return selected.astype(np.int64)
 
 
+@dataclasses.dataclass(frozen=True)
+class _HalfOfSubsets(SecretSpace):
+    """Equally likely subsets, half of which hold a record, by a public table."""
+
+    num_records: int
+    num_subsets: int = 128
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _check_sizes(self.num_records, self.num_subsets, self.seed)
+
+    @property
+    @override
+    def num_secrets(self) -> int:
+        return self.num_subsets
+
+    @property
+    @override
+    def prior(self) -> npt.NDArray[np.float64]:
+        return np.full(self.num_subsets, 1 / self.num_subsets)
+
+    @property
+    @override
+    def individual_prior(self) -> float:
+        return 0.5
+
+
 @validated
 @dataclasses.dataclass(frozen=True)
-class BalancedSubsets(SecretSpace):
+class BalancedSubsets(_HalfOfSubsets):
     """Subsets such that every record is in exactly half of them.
 
     For each record independently, one of the `C(m, m/2)` ways to choose m/2 of the m subsets is drawn uniformly. A
@@ -188,23 +215,6 @@ class BalancedSubsets(SecretSpace):
         (0.5, 0.125)
     """
 
-    num_records: int
-    num_subsets: int = 128
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        _check_sizes(self.num_records, self.num_subsets, self.seed)
-
-    @property
-    @override
-    def num_secrets(self) -> int:
-        return self.num_subsets
-
-    @property
-    @override
-    def prior(self) -> npt.NDArray[np.float64]:
-        return np.full(self.num_subsets, 1 / self.num_subsets)
-
     @override
     def membership_table(self, records: npt.ArrayLike | None = None) -> npt.NDArray[np.bool_]:
         selected = self._check_records(records)
@@ -213,11 +223,6 @@ class BalancedSubsets(SecretSpace):
             return bits.view(np.bool_)
         rows = [self._draw(start, stop) for start, stop in _runs(selected)]
         return np.concatenate(rows) if rows else np.zeros((0, self.num_subsets), dtype=np.bool_)
-
-    @property
-    @override
-    def individual_prior(self) -> float:
-        return 0.5
 
     @functools.cached_property
     def _packed(self) -> npt.NDArray[np.uint8]:
@@ -238,7 +243,7 @@ class BalancedSubsets(SecretSpace):
 
 @validated
 @dataclasses.dataclass(frozen=True)
-class ComplementaryHalves(SecretSpace):
+class ComplementaryHalves(_HalfOfSubsets):
     """Uniformly random halves of the pool together with their complements.
 
     Subset 2i is a uniformly random half (`N // 2` records) and subset 2i + 1 the rest, so every record is in
@@ -260,24 +265,10 @@ class ComplementaryHalves(SecretSpace):
         (True, 5)
     """
 
-    num_records: int
-    num_subsets: int = 128
-    seed: int = 0
-
     def __post_init__(self) -> None:
-        _check_sizes(self.num_records, self.num_subsets, self.seed)
+        super().__post_init__()
         if self.num_records < 2:
             raise ValueError(f"num_records = {self.num_records} cannot be halved: give at least two records.")
-
-    @property
-    @override
-    def num_secrets(self) -> int:
-        return self.num_subsets
-
-    @property
-    @override
-    def prior(self) -> npt.NDArray[np.float64]:
-        return np.full(self.num_subsets, 1 / self.num_subsets)
 
     @override
     def membership_table(self, records: npt.ArrayLike | None = None) -> npt.NDArray[np.bool_]:
@@ -293,11 +284,6 @@ class ComplementaryHalves(SecretSpace):
         self._check_index(index)
         half = self._half(index // 2)
         return ~half if index % 2 else half
-
-    @property
-    @override
-    def individual_prior(self) -> float:
-        return 0.5
 
     def _half(self, pair: int) -> npt.NDArray[np.bool_]:
         if self.num_records * self.num_subsets > 16 * CACHE_BYTES:

@@ -51,6 +51,8 @@ WORDS = {
     ),
     "srpp_sgd": ("SRPPSGD", [SECRET]),
 }
+# Observations that the noise of a padding recipe is designed for.
+COMPOSITIONS = {"positive_delay": 500, "dummy_padding": 4000}
 
 
 def test_no_recipe_is_without_a_line_here():
@@ -66,4 +68,8 @@ def test_the_command_line_builds_the_callback_of_every_recipe(name, tmp_path, mo
     base = ["--trainer.logger=false", "--trainer.accelerator=cpu"]
     arguments = with_recipes([*base, *words], [name])
     trainer = LightningCLI(BoringModel, run=False, args=arguments, save_config_callback=None).trainer
-    assert callback in {type(entry).__name__ for entry in trainer.callbacks}
+    built = {type(entry).__name__: entry for entry in trainer.callbacks}
+    assert callback in built
+    if name in COMPOSITIONS:
+        guarantee = built[callback].noise.guarantee
+        assert (guarantee.epsilon, guarantee.compositions) == (1.0, COMPOSITIONS[name])

@@ -10,7 +10,8 @@ from lightning_pac.report import find_runs, summarize
 
 DEMO = pathlib.Path(lightning_pac.__file__).parent.parent / "examples" / "digits" / "demo.py"
 
-pytestmark = pytest.mark.skipif(not DEMO.exists(), reason="the examples are in a checkout")
+# Budgets are held by test_srpp_training, attacks by test_likelihood_ratio and the page by test_report, on smaller runs.
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not DEMO.exists(), reason="the examples are in a checkout")]
 
 
 @pytest.fixture(scope="module")

@@ -61,8 +61,15 @@ class Silent(Classifier):
         return super().training_step(batch, batch_idx) * 0.0
 
 
-@pytest.mark.parametrize(("accumulate", "precision"), [(1, "32-true"), (4, "32-true"), (1, "bf16-mixed")])
-@pytest.mark.parametrize("sampling", [None, Poisson(rate=0.1)])
+@pytest.mark.parametrize(
+    ("accumulate", "precision", "sampling"),
+    [
+        (1, "bf16-mixed", None),
+        (4, "32-true", None),
+        (1, "32-true", Poisson(rate=0.1)),
+        (4, "32-true", Poisson(rate=0.1)),
+    ],
+)
 def test_the_noise_in_the_gradient_has_the_stated_deviation(
     accumulate: int, precision: str, sampling: Any, tmp_path: Path
 ) -> None:
@@ -244,8 +251,10 @@ def test_the_account_is_for_steps_and_not_for_microbatches(
     assert deviation == pytest.approx(math.sqrt(1.01), rel=0.2)  # 300 draws or more: 5 deviations
 
 
-@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "64-true"])
-@pytest.mark.parametrize("adjacency", ["replace", "zero_out", "add_remove"])
+@pytest.mark.parametrize(
+    ("adjacency", "precision"),
+    [("replace", "32-true"), ("zero_out", "64-true"), ("add_remove", "32-true"), ("add_remove", "bf16-mixed")],
+)
 def test_every_adjacency_and_precision_trains(adjacency: Any, precision: Any, tmp_path: Path) -> None:
     scenario = TwoWorldScenario(num_differing=2, adjacency=adjacency)
     private = make_private(scenario=scenario, epsilon=4.0, sampling=Poisson(rate=0.25, batch_size=15))
@@ -397,13 +406,12 @@ def test_metrics_cards_and_the_summary_agree(notion: str, tmp_path: Path, caplog
     assert told in caplog.text
 
 
-@pytest.mark.parametrize("adjacency", ["replace", "zero_out"])
 @pytest.mark.parametrize(
-    ("promise", "metric", "limit"),
+    ("promise", "metric", "limit", "adjacency"),
     [
-        ({"epsilon": 2.0, "delta": 1e-5}, "epsilon_at_delta", 2.0),
-        ({"world_success_bound": 0.6}, "world_success_bound", 0.6),
-        ({"world_success_bound": 0.8, "prior": 0.3}, "world_success_bound", 0.8),
+        ({"epsilon": 2.0, "delta": 1e-5}, "epsilon_at_delta", 2.0, "zero_out"),
+        ({"world_success_bound": 0.6}, "world_success_bound", 0.6, "replace"),
+        ({"world_success_bound": 0.8, "prior": 0.3}, "world_success_bound", 0.8, "zero_out"),
     ],
 )
 def test_a_promise_is_kept_to_the_last_step_and_spoken_of_first(

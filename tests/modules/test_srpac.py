@@ -168,8 +168,8 @@ def test_utilities_count_what_they_say():
         WeightedNorm(torch.tensor([-1.0]))
 
 
-@pytest.mark.parametrize("budget", [0.25, 1.0])
-def test_the_game_needs_less_noise_than_logdet_for_outputs_that_are_not_gaussian(budget):
+def test_the_game_needs_less_noise_than_logdet_for_outputs_that_are_not_gaussian():
+    budget = 1.0
     outputs = clusters(64)
     perturbation = FullGaussian(3)
     rows = torch.tensor(outputs)

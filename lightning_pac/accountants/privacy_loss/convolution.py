@@ -28,7 +28,6 @@ from functools import cached_property
 
 import numpy as np
 from scipy import fft, signal
-from scipy.special import logsumexp
 
 from lightning_pac.accountants.privacy_loss.curves import LatticeCurve
 from lightning_pac.accountants.privacy_loss.discretization import LatticeLoss, LossAtoms, on_lattice
@@ -105,6 +104,15 @@ class LossSum:
             variance += count * float(masses @ (losses - own) ** 2) / total
         return log_moment, mean, variance or 1e-300
 
+    def _log_moments(self, tilts: Array) -> Array:
+        """`K` at many tilts, of losses gathered into groups."""
+        total = np.zeros(len(tilts))
+        for (losses, log_masses), count in zip(self._grouped, self.counts, strict=True):
+            exponents = log_masses + tilts[:, None] * losses
+            peaks = exponents.max(axis=1)
+            total += count * (peaks + np.log(np.exp(exponents - peaks[:, None]).sum(axis=1)))
+        return total
+
     def curve(self, tilt: float) -> LatticeCurve:
         """Delta at every epsilon from the tilted window on, rounded upwards; loose far from the tilted mean."""
         low, high = self._window(tilt)
@@ -157,8 +165,11 @@ class LossSum:
             index = lattice.start + np.arange(len(lattice.masses))
             with np.errstate(divide="ignore"):
                 exponents = np.log(lattice.masses) + tilt * step * index
-            scale = float(logsumexp(exponents))
-            masses = np.exp(exponents - scale)
+            peak = float(exponents.max())
+            masses = np.exp(exponents - peak)
+            total = float(masses.sum())
+            masses /= total
+            scale = peak + math.log(total)
             center = round(float(masses @ index))
             transforms.append(fft.rfft(np.bincount((index - center) % length, masses, minlength=length)))
             raised += count * np.log(np.abs(transforms[-1]) + gamma)
@@ -196,18 +207,20 @@ class LossSum:
         """Losses outside which the tilted sum lies with a probability of about e^-28 on either side."""
         here, mean, variance = self.tilted(tilt)
         angles = _ANGLES / math.sqrt(variance)
-        high = min((self.tilted(tilt + angle)[0] - here + _LOG_OUTSIDE) / angle for angle in angles)
-        low = max((here - self.tilted(tilt - angle)[0] - _LOG_OUTSIDE) / angle for angle in angles)
+        high = ((self._log_moments(tilt + angles) - here + _LOG_OUTSIDE) / angles).min()
+        low = ((here - self._log_moments(tilt - angles) - _LOG_OUTSIDE) / angles).max()
         return float(min(low, mean)), float(max(high, mean))
 
     def _beyond(self, lattices: Sequence[LatticeLoss], step: float, loss: float, tilt: float) -> float:
         """Chernoff's bound on the probability that the sum on the lattice is above a loss."""
         candidates = tilt + _ANGLES / math.sqrt(self.tilted(tilt)[2])
-        best = min(candidates, key=lambda angle: self.tilted(angle)[0] - angle * loss)
+        best = float(candidates[np.argmin(self._log_moments(candidates) - candidates * loss)])
         exponent = -best * loss
         for lattice, count in zip(lattices, self.counts, strict=True):
-            losses = lattice.offset + step * (lattice.start + np.arange(len(lattice.masses)))
-            exponent += count * float(logsumexp(best * losses, b=lattice.masses))
+            met = np.flatnonzero(lattice.masses)
+            exponents = best * (lattice.offset + step * (lattice.start + met))
+            peak = float(exponents.max())
+            exponent += count * (peak + math.log(float(lattice.masses[met] @ np.exp(exponents - peak))))
         return math.exp(min(0.0, exponent + 1e-9 * (1 + abs(exponent))))
 
 

@@ -24,7 +24,7 @@ types: install
 	$(BIN)/mypy
 
 test: install
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --durations=25
 
 test-slow: install
 	$(BIN)/python -m pytest -m slow

@@ -13,13 +13,7 @@ from typing_extensions import override
 
 from lightning_pac._validation import validated
 from lightning_pac.accountants import RunningAccount, SRPPAccountant
-from lightning_pac.callbacks.shared import (
-    SharedAccount,
-    TrainerCallback,
-    check_model,
-    check_optimizer,
-    check_trainer,
-)
+from lightning_pac.callbacks.shared import SharedAccount, TrainerCallback, check_model, check_optimizer, check_trainer
 from lightning_pac.callbacks.srpp_sgd.arguments import RunArguments, as_floats
 from lightning_pac.callbacks.srpp_sgd.first_check import check_loss_first
 from lightning_pac.callbacks.srpp_sgd.hidden_randomness import HiddenRandomness

@@ -1,4 +1,4 @@
-"""What is asked of the loss, the state and the hooks of a model before its first private step."""
+"""The check of a model's loss, state and hooks before its first private step."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What an optimizer is given in place of the loss, which is raw."""
+"""The stand-in that an optimizer is given for the loss, which is raw."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which callbacks write to what is trained, and which of them are trusted to."""
+"""Callbacks that write to what is trained, and those of them that are trusted to."""
 
 import functools
 from collections.abc import Callable

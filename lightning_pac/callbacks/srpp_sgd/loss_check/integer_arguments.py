@@ -1,4 +1,4 @@
-"""What a model does with integers: whether targets may be ignored, and whether those of CTC exist."""
+"""The uses that a model makes of integers: whether targets may be ignored, and whether those of CTC exist."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

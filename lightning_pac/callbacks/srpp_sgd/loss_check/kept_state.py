@@ -1,4 +1,4 @@
-"""What a model, and its checkpoints, keep of the records of a batch."""
+"""State of a model and of its checkpoints that keeps records of a batch."""
 
 import copy
 from collections.abc import Iterator, Mapping
@@ -64,7 +64,7 @@ def remembers(probe: Probe, records: list[Any]) -> bool:
 
 
 def _saved_state(probe: Probe) -> dict[str, Any]:
-    """What a checkpoint would hold, buffers that it would not, the optimizer and whether to stop, by name."""
+    """The contents of a checkpoint, buffers that it would not hold, the optimizer and whether to stop, by name."""
     replica, model = probe.replica, probe.model
     found: dict[str, Any] = {}
     checkpoint: dict[str, Any] = {"state_dict": {}, "hyper_parameters": dict(model.hparams)}

@@ -65,7 +65,7 @@ class Replica:
 
     @property
     def view(self) -> Any:
-        """What stands for the Trainer; None where the model has none."""
+        """The stand-in for the Trainer; None where the model has none."""
         return self.model._trainer
 
     def _let_log(self) -> None:
@@ -90,7 +90,7 @@ class Replica:
 
 
 class _TrainerView:
-    """What of a Trainer a replica may read: plain values such as `current_epoch`, and the rest of the replica.
+    """The part of a Trainer that a replica may read: plain values such as `current_epoch`, and the rest of the replica.
 
     Attributes:
         should_stop: Whether the replica asked for the end.

@@ -1,4 +1,4 @@
-"""What a private run tells: messages, its card, its figures and logged metrics."""
+"""Messages, card, figures and logged metrics of a private run."""
 
 from lightning_pac.callbacks.srpp_sgd.reporting.announcements import (
     announce_end,

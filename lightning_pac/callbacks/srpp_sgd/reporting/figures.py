@@ -1,4 +1,4 @@
-"""What a run has cost, in the order in which its user asked: the promise first."""
+"""Figures of a run's cost, in the order in which its user asked: the promise first."""
 
 from dataclasses import dataclass
 
@@ -68,7 +68,7 @@ def figures_of(journal: RunJournal) -> tuple[RunFigure, ...]:
 
 
 def average_of(accountant: SRPPAccountant) -> str:
-    """What a figure is an average over, as a part of a sentence; empty for the worst case."""
+    """The average that a figure is, as a part of a sentence; empty for the worst case."""
     return ", on average over the draw of the batches," if accountant.is_mean_square else ""
 
 

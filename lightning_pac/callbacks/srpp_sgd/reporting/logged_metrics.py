@@ -1,4 +1,4 @@
-"""What a private run logs at every step."""
+"""Metrics that a private run logs at every step."""
 
 from typing import Any
 

@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: install lint types test test-slow test-gpu demo docs docs-test clean
+.PHONY: install lint types test test-slow test-gpu test-models demo docs docs-test clean
 
 install: $(STAMP)
 
@@ -31,6 +31,11 @@ test-slow: install
 
 test-gpu: install
 	$(BIN)/python -m pytest -m gpu
+
+# Networks of other libraries, and the table of them in the documentation.
+test-models: install
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[test-models]"
+	$(BIN)/python -m pytest tests/models -m "models or not models" --table docs/models.md
 
 demo: install
 	$(BIN)/python examples/digits/demo.py --output runs/demo

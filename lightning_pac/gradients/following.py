@@ -65,7 +65,9 @@ class Following(TorchFunctionMode):
         opened = OPENED.get(func)
         if opened is not None:
             with self:
-                return opened(*args, **kwargs)
+                result = opened(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
         if free is not None and torch.is_grad_enabled():
             return self._meet(func, args, kwargs, reference)
         result = func(*args, **kwargs)

@@ -60,6 +60,7 @@ _REDUCTIONS = set(
 _PACK = torch._C._VariableFunctions._pack_padded_sequence
 _PAD_PACKED = torch._C._VariableFunctions._pad_packed_sequence
 _EINSUM = set(functions_named("einsum"))
+_LOOKUPS = set(functions_named("index_select"))
 _MOVES = _AXES | _COPIES | _PICKS | set(_ALONG) | {_PACK}
 
 
@@ -115,6 +116,8 @@ def _moved(
         return tag
     if tag.outer is None:
         return tag
+    if function in _LOOKUPS and reference is args[2]:  # something without records, by their indices
+        return Batched(current, math.prod(result.shape[: args[1] % result.dim()]), tag.rows)
     axis = record_axis(reference.shape, tag, current.count)
     moved = _new_axis(function, args, kwargs, axis, reference.dim()) if axis is not None else None
     if moved is not None:

@@ -41,5 +41,11 @@ def refuse_compiled_modules(module: nn.Module) -> None:
         if type(layer).__name__ == "OptimizedModule" or layer._compiled_call_impl is not None:
             raise ValueError(
                 f"The module {name or '(root)'!r} is compiled by torch.compile, whose graphs hide the layers that "
-                "per-example gradients need; train the uncompiled module."
+                f"per-example gradients need; train the uncompiled module{_twin(layer)}."
             )
+
+
+def _twin(layer: nn.Module) -> str:
+    if layer._compiled_call_impl is not None:
+        return ", without its call of compile()"
+    return ", which it holds as `_orig_mod`, with the same parameters"

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 __all__ = ["fix_batch_norm"]
 
@@ -16,7 +16,8 @@ def fix_batch_norm(model: nn.Module) -> nn.Module:
     """Replace the layers under which no record has a gradient of its own, or that keep statistics of private inputs.
 
     - Batch normalization of any dimension becomes `GroupNorm` with as many groups, up to 32, as divide its channels and
-      leave eight or more in each; fewer channels are one group. A trained scale and shift are kept.
+      leave eight or more in each; fewer channels are one group. A trained scale and shift are kept, and so are modules
+      that a layer holds to be applied after them, as those of timm hold their activation.
     - Instance normalization stops to keep running statistics, which no noise would protect.
 
     The model is changed in place; a normalization layer that is the whole model is replaced in what is returned.
@@ -29,7 +30,7 @@ def fix_batch_norm(model: nn.Module) -> nn.Module:
         that is normalized alone is always zero.
 
     Raises:
-        ValueError: If a lazy layer does not know its number of channels.
+        ValueError: If a lazy layer does not know its number of channels, or a layer does more than is known.
 
     Example:
         >>> fix_batch_norm(nn.Sequential(nn.Conv2d(3, 48, 3), nn.BatchNorm2d(48)))[1].num_groups
@@ -58,7 +59,10 @@ def _replacement(layer: nn.Module) -> nn.Module | None:
             )
         channels = layer.num_features
         groups = max(count for count in range(1, MAX_GROUPS + 1) if channels % count == 0 and _suffice(channels, count))
-        fixed = nn.GroupNorm(groups, channels, eps=layer.eps, affine=layer.affine)
+        kind = _GroupNormThen if _does_more(layer) else nn.GroupNorm
+        fixed = kind(groups, channels, eps=layer.eps, affine=layer.affine)
+        for name, child in layer.named_children():
+            fixed.add_module(name, child)
         if channels == 1:
             fixed.register_forward_pre_hook(_refuse_single_value)
         if layer.affine:
@@ -68,6 +72,28 @@ def _replacement(layer: nn.Module) -> nn.Module | None:
         layer.track_running_stats = False
         layer.running_mean = layer.running_var = layer.num_batches_tracked = None
     return None
+
+
+class _GroupNormThen(nn.GroupNorm):
+    """Group normalization, and the modules below it."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Shape (n, channels, ...), as it is returned."""
+        outputs = super().forward(inputs)
+        for child in self.children():
+            outputs = child(outputs)
+        return outputs
+
+
+def _does_more(layer: nn.Module) -> bool:
+    """Whether a layer applies modules of its own after batch normalization."""
+    own = type(layer).forward.__module__.split(".")[0] != "torch"
+    if own and not len(list(layer.children())):
+        raise ValueError(
+            f"{type(layer).__name__} computes more than batch normalization, and fix_batch_norm would drop what it is: "
+            "replace it by GroupNorm and that."
+        )
+    return own
 
 
 def _suffice(channels: int, groups: int) -> bool:

@@ -1,11 +1,12 @@
-"""Strategies for several devices; importing this package registers their names with Lightning."""
+"""Strategies for several devices, and a precision; importing this package registers their names with Lightning."""
 
 from lightning.pytorch.strategies import StrategyRegistry
 
 from lightning_pac.strategies.ddp_private import PrivateDDPStrategy
+from lightning_pac.strategies.fixed_scale import FixedScalePrecision
 from lightning_pac.strategies.ranks import Ranks
 from lightning_pac.strategies.shards import RowShards
 
-__all__ = ["PrivateDDPStrategy", "Ranks", "RowShards"]
+__all__ = ["FixedScalePrecision", "PrivateDDPStrategy", "Ranks", "RowShards"]
 
 PrivateDDPStrategy.register_strategies(StrategyRegistry)

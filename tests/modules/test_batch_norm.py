@@ -96,3 +96,23 @@ def test_the_replaced_network_learns_as_well(make: Any, load: Any) -> None:
 def test_a_layer_without_channels_is_refused() -> None:
     with pytest.raises(ValueError, match="run the model once on a batch of zeros"):
         fix_batch_norm(nn.Sequential(nn.LazyBatchNorm1d()))
+
+
+def test_an_activation_that_a_layer_holds_is_kept() -> None:
+    """As of timm's layers: without it, a network would be linear, and nothing would say so."""
+    from timm.layers import BatchNormAct2d
+
+    layer = BatchNormAct2d(16)
+    inputs = torch.randn(4, 16, 3, 3)
+    fixed = fix_batch_norm(nn.Sequential(layer))[0]
+    assert torch.equal(fixed(inputs), torch.relu(nn.functional.group_norm(inputs, 2)))
+    assert fixed.state_dict().keys() == {"weight", "bias"}
+
+
+def test_a_layer_that_computes_more_is_refused() -> None:
+    class Squared(nn.BatchNorm1d):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return super().forward(inputs) ** 2
+
+    with pytest.raises(ValueError, match="Squared computes more than batch normalization"):
+        fix_batch_norm(nn.Sequential(Squared(8)))

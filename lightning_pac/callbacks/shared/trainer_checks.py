@@ -21,7 +21,7 @@ from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signatu
 from torch.utils.data import DataLoader, Dataset
 
 from lightning_pac.gradients.refusals import refuse_compiled_modules, refuse_mixing_layers
-from lightning_pac.strategies import PrivateDDPStrategy
+from lightning_pac.strategies import FixedScalePrecision, PrivateDDPStrategy
 
 __all__ = [
     "check_model",
@@ -210,10 +210,12 @@ def _trainer_problems(trainer: pl.Trainer, pl_module: pl.LightningModule, callba
             "detect_anomaly=True ends the run where a record's gradient is not finite, a choice that no noise "
             "protects: leave it out, such a gradient counts as zero"
         )
-    if trainer.precision == "16-mixed":
+    if isinstance(trainer.precision_plugin, FixedScalePrecision):
+        pass
+    elif trainer.precision == "16-mixed":
         yield (
             "precision='16-mixed' scales the loss and skips steps by what it finds in the data: use 'bf16-mixed', "
-            "which needs no loss scaling"
+            "which needs no loss scaling, or plugins=FixedScalePrecision(), whose scale is public"
         )
     elif trainer.precision not in PRECISIONS:
         yield f"precision={trainer.precision!r} is not supported: use one of {', '.join(PRECISIONS)}"

@@ -25,7 +25,7 @@ from lightning_pac.data import PrivateDataLoader, ResumableDataLoader, batch_siz
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.gradients import make_engine
 from lightning_pac.gradients.refusals import may_mix_in_training, mixing_reason
-from lightning_pac.strategies import Ranks
+from lightning_pac.strategies import FixedScalePrecision, Ranks
 
 __all__ = ["PrivateRun"]
 
@@ -65,6 +65,8 @@ class PrivateRun:
         self.exhausted = False
         self.stopped_by_others = False
         self._num_microbatches = num_microbatches
+        precision = pl_module.trainer.precision_plugin
+        self._loss_scale = precision.scale if isinstance(precision, FixedScalePrecision) else 1.0
         self._pl_module = pl_module
         self._trained = {id(parameter) for parameter in trainable.values()}
         self._gradient = ReleasedGradient(trainable)
@@ -145,7 +147,7 @@ class PrivateRun:
                 "cannot be told apart: leave out what sorts a batch, in the collate function or the model."
             )
         sums, norms = self._engine.clipped_sum(
-            self.noisy_sum.blocks.norms, self._num_microbatches, self._num_drawn if padded else None
+            self.noisy_sum.blocks.norms, self._num_microbatches / self._loss_scale, self._num_drawn if padded else None
         )
         self._check_rows(len(norms))
         if self._num_drawn != 0:
@@ -209,6 +211,7 @@ class PrivateRun:
         try:
             yield
         finally:
+            self._check_model()
             self._engine.attach(self._pl_module, self.noisy_sum.blocks.names)
 
     def close(self) -> None:

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lightning_pac.gradients.tags import settle
+from lightning_pac.gradients.tags import free_of, settle
 
-__all__ = ["multi_head_attention"]
+__all__ = ["multi_head_attention", "scaled_dot_product"]
 
 
 def multi_head_attention(
@@ -99,6 +99,30 @@ def multi_head_attention(
         attention = None
     mixed = mixed.transpose(1, 2).reshape(n, length, width)
     return functional.linear(mixed, out_proj_weight, out_proj_bias).transpose(0, 1), attention
+
+
+def scaled_dot_product(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """The same as `F.scaled_dot_product_attention`, where its mask or its tokens are computed from parameters alone."""
+    if all(free_of(tensor) is None for tensor in (query, key, value, attn_mask)):
+        return NotImplemented
+    if enable_gqa:
+        key, value = (x.repeat_interleave(query.shape[-3] // x.shape[-3], -3) for x in (key, value))
+    scores = query @ key.transpose(-2, -1) * (query.shape[-1] ** -0.5 if scale is None else scale)
+    mask = _additive(None if attn_mask is None else ~attn_mask if attn_mask.dtype == torch.bool else attn_mask, query)
+    if is_causal:
+        mask = torch.full(scores.shape[-2:], -torch.inf, dtype=scores.dtype, device=scores.device).triu(1)
+    scores = scores if mask is None else scores + mask
+    attention = scores.softmax(-1)
+    return (functional.dropout(attention, dropout_p) if dropout_p else attention) @ value
 
 
 def _additive(mask: Tensor | None, like: Tensor) -> Tensor | None:

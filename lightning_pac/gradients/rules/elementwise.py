@@ -2,14 +2,16 @@
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from lightning_pac.gradients.call import Call
 from lightning_pac.gradients.contributions import Contribution, Dense, Found, OwnRows
+from lightning_pac.gradients.tags import Batched, free_of, record_axis, set_tag, tag_of
 
-__all__ = ["addition", "concatenation", "product", "reduced_to", "subtraction"]
+__all__ = ["addition", "concatenation", "masked_write", "product", "reduced_to", "subtraction"]
 
 
 def addition(call: Call) -> Found | None:
@@ -52,6 +54,21 @@ def concatenation(call: Call) -> Found | None:
             found.append((part, _own_rows(call, piece, part)))
         start = stop
     return found
+
+
+def masked_write(target: Tensor, index: Any, value: Any) -> Any:
+    """The same as `target[index] = value` for a mask of its first dimensions and a value of the last ones."""
+    tag = tag_of(target)
+    if free_of(value) is None or type(tag) is not Batched or not isinstance(index, Tensor):
+        return NotImplemented
+    rest = target.dim() - index.dim()
+    axis = record_axis(target.shape, tag, tag.owner.count) if tag.outer is not None else None
+    if index.dtype != torch.bool or value.dim() > rest or axis is None or axis >= index.dim():
+        return NotImplemented
+    places = index.view(*index.shape, *[1] * rest).to(target.dtype)
+    set_tag(places, tag)  # its rows are those of the target, whatever it was made of
+    target.mul_(1 - places).add_(places * value)
+    return None
 
 
 def _own_rows(call: Call, gradient: Tensor, part: Tensor) -> Callable[[], Contribution | OwnRows]:

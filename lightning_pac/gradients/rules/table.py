@@ -67,6 +67,8 @@ RULES: dict[Any, Rule] = {
 }
 OPENED: dict[Any, Callable[..., Any]] = {
     F.multi_head_attention_forward: attention.multi_head_attention,
+    F.scaled_dot_product_attention: attention.scaled_dot_product,
+    torch.Tensor.__setitem__: elementwise.masked_write,
     torch.lstm: recurrent.lstm,
     torch.gru: recurrent.gru,
     torch.rnn_tanh: recurrent.rnn("tanh"),

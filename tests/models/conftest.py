@@ -1,0 +1,27 @@
+"""Writes what was found about the networks into the page of the documentation."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FOUND: dict[str, float] = {}
+"""Largest error by network, as far as it was run."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--table", type=Path, help="page whose table of networks is written anew")
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    page: Any = session.config.getoption("--table", default=None)
+    if page is None or exitstatus:
+        return
+    from page import with_table
+
+    page.write_text(with_table(page.read_text(), FOUND))
+
+
+@pytest.fixture
+def found() -> dict[str, float]:
+    return FOUND

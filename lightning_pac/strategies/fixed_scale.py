@@ -39,5 +39,5 @@ class FixedScalePrecision(MixedPrecision):
         self.scale = scale
 
     @override
-    def pre_backward(self, tensor: Tensor, module: pl.LightningModule) -> Tensor:
+    def pre_backward(self, tensor: Tensor, module: pl.LightningModule) -> Tensor:  # type: ignore[override]
         return super().pre_backward(tensor * self.scale, module)

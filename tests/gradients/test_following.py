@@ -95,3 +95,66 @@ def test_random_layers_are_differentiated_under_the_masks_that_were_drawn() -> N
         ends.append(under_the_masks().detach())
     engine.detach()
     assert torch.allclose((ends[0] - ends[1]) / 2e-6, torch.tensor(slopes).double(), rtol=1e-4)
+
+
+class Biased(nn.Module):
+    """Attention under a learned bias, or with learned keys."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.keys = nn.Parameter(torch.randn(1, 2, 5, 3)) if options.pop("keys", False) else None
+        self.bias = nn.Parameter(torch.randn(1, 4, 5, 5)) if self.keys is None else None
+        self.options = options
+
+    def forward(self, x: Tensor) -> Tensor:
+        queries = x.unflatten(-1, (4, 3)).transpose(1, 2)
+        keys = queries[:, :2] if self.keys is None else self.keys.expand(len(x), -1, -1, -1)
+        mask = None if self.bias is None else self.bias.tanh()
+        return F.scaled_dot_product_attention(queries, keys, keys.sin(), mask, enable_gqa=True, **self.options)
+
+
+@pytest.mark.parametrize("options", [{}, {"scale": 0.3}, {"keys": True}, {"keys": True, "is_causal": True}])
+def test_attention_that_is_opened_is_the_same(options: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    module, batch, engine = Biased(**options), [torch.randn(4, 5, 12)], make_engine()
+    expected = clipped_sum_by_loop(module, batch, mean_loss, 1.0)
+    plain = mean_loss(module, batch)
+    engine.attach(module)
+    loss = mean_loss(module, batch)
+    loss.backward()
+    assert torch.allclose(loss, plain, rtol=1e-6)
+    assert_same(*engine.clipped_sum(1.0), expected, 2e-5)
+    engine.detach()
+
+
+class Masked(nn.Module):
+    """A learned vector in the places of a mask that does not come from the batch, as of SpecAugment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.vector = nn.Linear(3, 4), nn.Parameter(torch.randn(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.linear(x)
+        mask = torch.tensor([[True, False, False, True, False], [False] * 5, [True] * 5, [False, True] * 2 + [True]])
+        x[mask[: len(x)] if len(x) > 1 else mask[self.place][None]] = self.vector
+        return x.sin()
+
+    place = 0
+
+
+def test_a_vector_written_to_the_places_of_a_mask_is_followed() -> None:
+    torch.manual_seed(0)
+    module, inputs, engine = Masked(), torch.randn(4, 5, 3), make_engine()
+    truth = []
+    for i in range(4):
+        Masked.place = i
+        truth.append(torch.autograd.grad(mean_loss(module, [inputs[i : i + 1]]), list(module.parameters())))
+    engine.attach(module)
+    mean_loss(module, [inputs]).backward()
+    sums, norms = engine.clipped_sum(1e6)
+    engine.detach()
+    for total, parts in zip(sums, zip(*truth, strict=True), strict=True):
+        assert torch.allclose(total, torch.stack(parts).sum(0), rtol=1e-4, atol=1e-5)
+    expected = torch.stack([torch.cat([part.flatten() for part in parts]).norm() for parts in truth])
+    assert torch.allclose(norms[:, 0], expected, rtol=1e-4)

@@ -152,6 +152,7 @@ def of_accountants(folder: Path) -> Recipes:
         "hybrid_rdp_epsilon": {"probabilities": counts, "delta": 0.3, "compositions": 1, "order": 2.0},
         "independent_bits_prior": {"num_correct": 3, "num_bits": 4},
         "ledger_events": {"ledger": ledger},
+        "ledger_order": {"ledger": ledger},
         "ledger_total": {"ledger": ledger, "delta": 1e-5, "prior": 0.5},
         "least_noise": {"promise": promise, "events": lambda noise: [acc.GaussianRelease(noise**-2)]},
         "membership_prior": {"rate": 0.4},

@@ -13,7 +13,13 @@ from lightning_pac.accountants.bounds import (
     subset_recovery_prior,
     world_success_bound,
 )
-from lightning_pac.accountants.composed_ledger import LedgerPlan, LedgerTotal, ledger_events, ledger_total
+from lightning_pac.accountants.composed_ledger import (
+    LedgerPlan,
+    LedgerTotal,
+    ledger_events,
+    ledger_order,
+    ledger_total,
+)
 from lightning_pac.accountants.noised_counts import (
     HybridRDP,
     ShiftComposition,
@@ -107,6 +113,7 @@ __all__ = [
     "independent_bits_prior",
     "least_noise",
     "ledger_events",
+    "ledger_order",
     "ledger_total",
     "membership_prior",
     "membership_success_bound",

@@ -15,6 +15,7 @@ from scipy import stats
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, TensorDataset, WeightedRandomSampler
 
+from lightning_pac.accountants import GaussianCurve, ledger_order, ledger_total
 from lightning_pac.callbacks import SRPPSGD, PrivateMetrics
 from lightning_pac.callbacks.metrics.noised_metric import PrivateMetric
 from lightning_pac.data import ShuffledBatchSampler
@@ -97,7 +98,7 @@ def test_noise_changes_the_named_values_only_and_is_charged(tmp_path: Path) -> N
     with PrivacyLedger(tmp_path / "study.db") as ledger:
         private = PrivateMetrics(["val/accuracy", "val/recall"], SCENARIO, epsilon=0.25, renyi_order=4, ledger=ledger)
         # a kappa^2 d^2 / (2 eps) at a = 4, kappa = 2, d = 3.
-        assert private.noise_multiplier**2 == pytest.approx(4 * 4 * 9 / (2 * 0.25))
+        assert private.noise_multiplier**2 == pytest.approx(4 * 4 * 9 / (2 * 0.25), rel=1e-5)
         fitted = trainer(tmp_path, private, max_epochs=2)
         fitted.fit(model, loader(), loader())
         # Two values in each of two epochs; Lightning's check before training shows none.
@@ -214,6 +215,7 @@ def test_a_name_that_is_never_logged_is_warned_of(tmp_path: Path) -> None:
         ({"world_success_bound": 0.6}, "one promise and epsilon with delta another"),
         ({"delta": 0.0}, "delta is 0.0, but must lie strictly between"),
         ({"epsilon": None}, "exactly one promise is kept"),
+        ({"epsilon": 1e-7}, "must be above the 1.4e-06 that finite random bits take"),
     ],
 )
 def test_bad_arguments_are_one_sentence(tmp_path: Path, changes: dict[str, Any], sentence: str) -> None:
@@ -233,7 +235,7 @@ def test_one_value_keeps_either_promise(promise: dict[str, float], mu: float, tm
     delta = stats.norm.cdf(0.268051 / 2 - 1 / 0.268051) - math.e * stats.norm.cdf(-0.268051 / 2 - 1 / 0.268051)
     assert delta == pytest.approx(1e-5, rel=1e-4)
     private = PrivateMetrics(["val/accuracy"], SCENARIO, ledger=tmp_path / "study.db", **promise)
-    assert private.noise_multiplier == pytest.approx(SCENARIO.sensitivity_factor * 3 / mu, rel=1e-5)
+    assert private.noise_multiplier == pytest.approx(SCENARIO.sensitivity_factor * 3 / mu, rel=1e-4)
     trainer(tmp_path, private).validate(Validated(), loader(), verbose=False)
     with PrivacyLedger.read_only(tmp_path / "study.db") as ledger:
         assert ledger.spent("rpp") == pytest.approx(16 * mu**2 / 2, rel=1e-4)
@@ -429,3 +431,39 @@ def test_training_and_metrics_share_one_ledger_by_its_path(tmp_path: Path) -> No
         assert ledger.spent("rpp") == pytest.approx(sum(spent.values()))
     # Four steps of one pass over three differing records: a kappa^2 d^2 / (2 sigma^2).
     assert spent == {"srpp": pytest.approx(4 * 4 * 9 / (2 * 50.0**2), abs=2e-6), "metrics": 0.25}
+
+
+def test_values_pay_for_their_finite_bits(tmp_path: Path) -> None:
+    """A million draws: at most 2^-31 sqrt(n) + 2^-20 nats, and 2^-64 n of delta."""
+    nats, tail = 2.0**-21 + 2.0**-20, 2.0**-44
+    private = PrivateMetrics(["val/accuracy"], SCENARIO, epsilon=1.0, delta=1e-5, ledger=tmp_path / "study.db")
+    mu = SCENARIO.sensitivity_factor * 3 / private.noise_multiplier
+    kept = GaussianCurve(mu).epsilon(1e-5 - tail) + nats
+    assert 1 - 1e-6 < kept <= 1.0
+    trainer(tmp_path, private).validate(Validated(), loader(), verbose=False)
+    with PrivacyLedger.read_only(tmp_path / "study.db") as ledger:
+        (total, (account,)) = ledger_total(ledger), ledger.accounts()
+        (value,) = account.events()
+    assert value.event == {"release": "metric", "mu_squared": pytest.approx(mu**2), "draws": 2**20}
+    assert total.epsilon_at_delta == pytest.approx(kept, rel=1e-9)
+    assert total.world_success_bound == pytest.approx(stats.norm.cdf(mu / 2) + nats + tail, rel=1e-12)
+    assert account.spent == pytest.approx(16 * mu**2 / 2 + nats, rel=1e-12)
+
+
+def test_a_promise_without_an_order_is_charged_at_that_of_the_ledger(tmp_path: Path) -> None:
+    path = tmp_path / "study.db"
+    first = PrivateMetrics(["val/f1"], SCENARIO, epsilon=0.25, renyi_order=4, ledger=path)
+    trainer(tmp_path, first).validate(Validated(), loader(), verbose=False)
+    training = SRPPSGD(SCENARIO, epsilon=3.0, delta=1e-5, ledger=path)
+    metrics = PrivateMetrics(["val/accuracy"], SCENARIO, world_success_bound=0.6, ledger=path)
+    train = DataLoader(data(), 30, shuffle=True)
+    trainer(tmp_path, metrics, training, max_epochs=1).fit(Validated(), train, loader())
+    assert training.account is not None
+    assert training.account.accountant.renyi_order == 4
+    assert ledger_order(path) == 4
+    assert ledger_order(tmp_path / "none.db") is None
+    with PrivacyLedger.read_only(path) as ledger:
+        orders = {account.declaration["coupling"]["renyi_order"] for account in ledger.accounts()}
+        (noised,) = (account for account in ledger.accounts() if account.name == "metrics val/accuracy")
+    assert orders == {4.0}
+    assert noised.spent == pytest.approx(4 * 0.506694**2 / 2, rel=1e-4)

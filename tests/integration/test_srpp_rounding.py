@@ -3,11 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from scipy import stats
 from tiny_fits import Classifier, make_loader, make_private, make_trainer
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
@@ -15,14 +13,14 @@ from torch.utils.data import DataLoader
 from lightning_pac import Poisson, TwoWorldScenario
 from lightning_pac.callbacks.srpp_sgd import callback, first_check
 from lightning_pac.callbacks.srpp_sgd.loss_check.check import LossCheck
-from lightning_pac.callbacks.srpp_sgd.step import most_records
+from lightning_pac.callbacks.srpp_sgd.step import largest_mean, most_records
 from lightning_pac.data import private_loader
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.gradients import ROUNDING, make_engine
 
 ADD_REMOVE = TwoWorldScenario.differential_privacy()
 SAMPLING = Poisson(rate=0.1, batch_size=6)
-FILLED = most_records(6)
+FILLED = most_records(largest_mean(6))
 
 
 class Rows(Classifier):
@@ -178,6 +176,23 @@ def test_no_record_chooses_the_shape_of_a_batch(rare: bool, error: type[Exceptio
     )
 
 
-def test_a_poisson_batch_fits_into_the_public_number_of_rows() -> None:
-    expected = np.geomspace(1e-4, 1e6, 2_000)
-    assert max(stats.poisson.sf(most_records(size), size) for size in expected) <= 4e-11
+def test_a_stated_batch_size_that_the_data_pass_is_refused(tmp_path: Path) -> None:
+    few = make_private(scenario=ADD_REMOVE, sampling=Poisson(rate=0.5, batch_size=20), ledger=tmp_path / "run.db")
+    with pytest.raises(MisconfigurationException, match="more than the 49 records for which a rate") as error:
+        make_trainer(tmp_path, few).fit(Classifier(), make_loader())
+    assert "60" not in str(error.value), "how many records there are is the secret"
+    assert few.account is None
+    # A round number that is a little too small will do.
+    private = make_private(scenario=ADD_REMOVE, sampling=Poisson(rate=0.5, batch_size=25))
+    make_trainer(tmp_path, private, max_steps=2).fit(Classifier(), make_loader())
+
+
+def test_batches_that_may_not_fit_are_charged_to_delta(tmp_path: Path) -> None:
+    private = make_private(scenario=ADD_REMOVE, sampling=SAMPLING)
+    trainer = make_trainer(tmp_path, private, max_steps=2, accumulate_grad_batches=3)
+    trainer.fit(model := Classifier(), make_loader())
+    values = sum(parameter.numel() for parameter in model.parameters()) + 1
+    assert private.account.draws_per_step == values + 3
+    others = make_private(scenario=TwoWorldScenario(1, adjacency="zero_out"), sampling=SAMPLING)
+    make_trainer(tmp_path, others, max_steps=2).fit(Classifier(), make_loader())
+    assert others.account.draws_per_step == values

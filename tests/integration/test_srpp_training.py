@@ -563,7 +563,7 @@ def test_the_model_is_left_as_it_was(tmp_path: Path) -> None:
 
 def test_under_add_remove_nothing_tells_the_number_of_records(tmp_path: Path) -> None:
     scenario = TwoWorldScenario(num_differing=1, adjacency="add_remove")
-    private = make_private(scenario=scenario, epsilon=4.0, sampling=Poisson(rate=0.125, batch_size=40))
+    private = make_private(scenario=scenario, epsilon=4.0, sampling=Poisson(rate=0.125, batch_size=50))
     trainer = make_trainer(tmp_path, private)
     trainer.fit(Classifier(), make_loader(records=397))
     assert trainer.num_training_batches == 8

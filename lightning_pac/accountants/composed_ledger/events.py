@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from lightning_pac._validation import validated
 from lightning_pac.accountants.privacy_loss import GaussianRelease, PrivacyEvent
 from lightning_pac.accountants.srpp import SRPPAccountant
-from lightning_pac.ledger import LedgerAccount, PrivacyLedger
+from lightning_pac.ledger import LedgerAccount, LedgerArgument, LedgerHandle, PrivacyLedger
 from lightning_pac.randomness import finite_precision, missing_tail
 from lightning_pac.scenarios import TwoWorldScenario, sampling_from_dict
 
-__all__ = ["arithmetic_of", "events_of", "ledger_events", "worlds_of"]
+__all__ = ["arithmetic_of", "events_of", "ledger_events", "ledger_order", "worlds_of"]
 
 _TRAINING = ("rpp", "srpp_joint", "srpp_ave", "ms_srpp_joint", "ms_srpp_ave")
 
@@ -32,6 +33,36 @@ def ledger_events(ledger: PrivacyLedger) -> tuple[PrivacyEvent, ...]:
         ValueError: if an account averages over batches, or accounts speak of different worlds.
     """
     return tuple(event for account in worlds_of(ledger) for event in events_of(account))
+
+
+@validated
+def ledger_order(ledger: LedgerArgument) -> float | None:
+    """The Rényi order at which a ledger counts what is about two worlds; None where nothing has decided it.
+
+    A run or a metric that promises something else than a Rényi divergence is charged at this order, so that it may
+    share the ledger.
+
+    Args:
+        ledger: A ledger, or the path of one, which need not exist.
+
+    Example:
+        >>> import tempfile
+        >>> with PrivacyLedger(tempfile.mkdtemp() + "/study.db") as ledger:
+        ...     _ = ledger.account("fit", "rpp", {"coupling": {"renyi_order": 8.0}})
+        ...     ledger_order(ledger)
+        8.0
+    """
+    given = LedgerHandle(ledger).given
+    if not isinstance(given, PrivacyLedger):
+        if not Path(given).expanduser().is_file():
+            return None
+        with PrivacyLedger.read_only(given) as opened:
+            return ledger_order(opened)
+    for account in given.accounts():
+        order = account.declaration.get("coupling", {}).get("renyi_order")
+        if account.currency in _TRAINING and order is not None:
+            return float(order)
+    return None
 
 
 def worlds_of(ledger: PrivacyLedger) -> tuple[LedgerAccount, ...]:
@@ -80,8 +111,15 @@ def events_of(account: LedgerAccount) -> tuple[PrivacyEvent, ...]:
 
 def arithmetic_of(account: LedgerAccount) -> tuple[float, float]:
     """What noise from finite bits adds to the figures of one run: nats, and to every delta."""
-    draws = account.declaration.get("draws_per_step", 0) * sum(attempt.num_steps for attempt in account.attempts())
+    draws = draws_of(account)
     return finite_precision(draws), missing_tail(draws)
+
+
+def draws_of(account: LedgerAccount) -> int:
+    """Values of noise from finite bits that one account has drawn, as far as it says."""
+    steps = sum(attempt.num_steps for attempt in account.attempts())
+    values = sum(int((charge.event or {}).get("draws", 0)) for charge in account.events())
+    return int(account.declaration.get("draws_per_step", 0)) * steps + values
 
 
 def _mu_squared(event: Mapping[str, Any] | None, cost: float, order: float) -> float:

@@ -11,12 +11,13 @@ from torchmetrics import Metric, MetricCollection
 from typing_extensions import override
 
 from lightning_pac._validation import validated
-from lightning_pac.accountants import SRPPAccountant, one_promise
+from lightning_pac.accountants import SRPPAccountant, ledger_order, one_promise
 from lightning_pac.callbacks.metrics.delivered_records import DeliveredRecords, divide_evaluation
-from lightning_pac.callbacks.metrics.noised_metric import PrivateMetric, unsuited_states
+from lightning_pac.callbacks.metrics.noised_metric import LARGEST_VALUE, PrivateMetric, unsuited_states
 from lightning_pac.callbacks.shared import TrainerCallback, check_path, refuse_searches
 from lightning_pac.exceptions import BudgetExceededError
 from lightning_pac.ledger import LedgerAccount, LedgerArgument, LedgerHandle
+from lightning_pac.randomness import finite_precision, missing_tail
 from lightning_pac.scenarios import Poisson, TwoWorldScenario
 from lightning_pac.strategies import Ranks
 
@@ -55,8 +56,8 @@ class PrivateMetrics(TrainerCallback):
         names: Names under which ``validation_step`` and ``test_step`` log torchmetrics.
         scenario: The two worlds, as in training; d counts all records that differ.
         epsilon: Cost of one value of one metric, in nats, with `delta` or with `renyi_order`.
-        renyi_order: Order at which epsilon is promised, above 1. With another promise it only says at which order the
-            ledger counts, which is 16 if left out.
+        renyi_order: Order at which epsilon is promised, above 1. With a bound on guessing it only says at which order
+            the ledger counts; left out, that is the order it counts at already, or 16.
         max_contribution: Largest norm of what a record adds to a metric's sums; a count of hits adds 1.
         budget: What all values of this callback may cost together; None for the ledger's own budget.
         ledger: Where values are charged before they are computed, a ledger or its path.
@@ -95,22 +96,23 @@ class PrivateMetrics(TrainerCallback):
             )
         if not 0 < max_contribution < math.inf:
             raise ValueError(f"max_contribution is {max_contribution}, but must be positive and finite.")
-        # One value is one step of a sampler that draws every record.
-        everything = Poisson(rate=1.0, batch_size=1, secret_draws=False)
-        accountant = SRPPAccountant(scenario, everything, 16.0 if renyi_order is None else renyi_order, "rpp")
         self.names = tuple(names)
         self.scenario = scenario
         self.max_contribution = max_contribution
+        accountant = self._accountant(renyi_order)
+        nats, tail = finite_precision(LARGEST_VALUE), missing_tail(LARGEST_VALUE)
         if promise is not None:
-            self.noise_multiplier = accountant.noise_for(promise, 1)
-            self._cost = accountant.epsilon(self.noise_multiplier, 1)
+            self.noise_multiplier = accountant.noise_for(promise.less(nats, tail), 1)
         else:
             assert epsilon is not None
-            self.noise_multiplier = accountant.noise_multiplier(epsilon, 1)
-            self._cost = epsilon
-        self._order = accountant.renyi_order
+            if not epsilon > nats:
+                raise ValueError(
+                    f"epsilon is {epsilon}, but must be above the {nats:.2g} that finite random bits take."
+                )
+            self.noise_multiplier = accountant.noise_multiplier(epsilon - nats, 1)
         self._budget = budget
         self._ledger = LedgerHandle(ledger)
+        self._cost = math.nan  # which it has once the ledger says at which order it counts
         self._account: LedgerAccount | None = None
         self._private: dict[str, PrivateMetric] = {}
         self._last: dict[str, Any] = {}
@@ -286,9 +288,19 @@ class PrivateMetrics(TrainerCallback):
         assert self._delivered is not None
         return self._delivered
 
+    def _accountant(self, order: float | None) -> SRPPAccountant:
+        # One value is one step of a sampler that draws every record.
+        everything = Poisson(rate=1.0, batch_size=1, secret_draws=False)
+        return SRPPAccountant(self.scenario, everything, order or 16.0, "rpp")
+
     def _open_account(self) -> None:
+        accountant = self._accountant(self.renyi_order or ledger_order(self._ledger))
+        (self._release,) = accountant.events(self.noise_multiplier, 1)
+        asked = self.epsilon if self.delta is None else None
+        nats = finite_precision(LARGEST_VALUE)
+        self._cost = asked or accountant.epsilon(self.noise_multiplier, 1) + nats
         declaration = {
-            "coupling": {"scenario": self.scenario.coupling(), "renyi_order": self._order},
+            "coupling": {"scenario": self.scenario.coupling(), "renyi_order": accountant.renyi_order},
             "epsilon_of_each": self._cost,
             "max_contribution": self.max_contribution,
         }
@@ -322,8 +334,9 @@ class PrivateMetrics(TrainerCallback):
 
     def _charge(self) -> bool:
         assert self._account is not None
+        values = {"mu_squared": self._release.mu_squared, "draws": LARGEST_VALUE}
         try:
-            self._account.charge(self._cost, event={"release": "metric", "mu_squared": 2 * self._cost / self._order})
+            self._account.charge(self._cost, event={"release": "metric", **values})
         except BudgetExceededError as error:
             rank_zero_warn(f"PrivateMetrics: the last value is shown again, since a new one was refused: {error}")
             return False

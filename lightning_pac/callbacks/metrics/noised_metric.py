@@ -18,7 +18,10 @@ from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.randomness import secure_generator
 from lightning_pac.strategies import Ranks
 
-__all__ = ["PrivateMetric", "unsuited_states"]
+__all__ = ["LARGEST_VALUE", "PrivateMetric", "unsuited_states"]
+
+LARGEST_VALUE = 2**20
+"""Sums that a metric may keep: its noise, which comes from finite random bits, is paid for as so many values of it."""
 
 _PROBES = 8
 
@@ -108,6 +111,11 @@ class PrivateMetric:
             MisconfigurationException: If updates do not fall into records, or the metric keeps some of what it saw
                 where no noise is added; several ranks raise it together, later.
         """
+        if len(self._total) > LARGEST_VALUE:
+            raise MisconfigurationException(
+                f"{type(self.metric).__name__} keeps {len(self._total):,} sums, but noise is paid for up to "
+                f"{LARGEST_VALUE:,}: log a smaller metric, such as a mean over classes."
+            )
         if not self.is_private and self._remembered(self.metric) != self._exact_memory:
             self._problem = self._problem or KEEPS
         self.is_private = True

@@ -34,6 +34,7 @@ from lightning_pac.callbacks.srpp_sgd.start import (
     draws_per_step,
     make_accountant,
     open_journal,
+    order_of,
     read_loader,
     run_declaration,
 )
@@ -89,8 +90,8 @@ class SRPPSGD(TrainerCallback):
         scenario: The two worlds that must not be told apart. Its number of records defaults to the dataset's.
         epsilon: What the run may cost, in nats, with `delta` or with `renyi_order`.
         noise_multiplier: Noise deviation on the sum in clipping norms, in place of a promise.
-        renyi_order: Order at which epsilon is promised, above 1. With another promise it only says at which order the
-            ledger counts, which is 16 if left out.
+        renyi_order: Order at which epsilon is promised, above 1. With a bound on guessing, or with `noise_multiplier`,
+            it only says at which order the ledger counts; left out, that is the order it counts at already, or 16.
         notion: ``"rpp"`` is unsliced and worst-case, and amplified where our own Poisson sampling draws in secret;
             ``"ave"``, ``"joint"``, ``"ms-ave"`` and ``"ms-joint"`` are the paper's.
         sampling: How the batch of an optimizer step is drawn, over all its accumulated microbatches: the train loader
@@ -186,11 +187,12 @@ class SRPPSGD(TrainerCallback):
                 "the fit was set up: give it to the Trainer, before callbacks that change that list."
             )
         ranks = Ranks.of(trainer)
-        loader, accountant = ranks.together(lambda: self._read_terms(trainer, pl_module))
+        order = ranks.from_first(lambda: order_of(self.arguments, self._restored))
+        loader, accountant = ranks.together(lambda: self._read_terms(trainer, pl_module, order))
         planned_steps = trainer.estimated_stepping_batches
         ranks.agree(lambda: run_declaration(trainer, pl_module, accountant, self._restored))
         blocks = ClippingBlocks.of(pl_module, self.arguments.max_grad_norm, self.arguments.block_noise)
-        draws = draws_per_step(blocks, self._restored)
+        draws = draws_per_step(blocks, accountant.scenario, trainer.accumulate_grad_batches, self._restored)
         choice = (self.arguments, accountant, planned_steps, draws, self._restored)
         noise_multiplier = ranks.from_first(lambda: choose_noise(*choice))
         started = time.monotonic()
@@ -360,14 +362,16 @@ class SRPPSGD(TrainerCallback):
         with run.engine_detached():
             return check_loss(pl_module, run.loader, datamodule, repeated, callbacks)
 
-    def _read_terms(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> tuple[DataLoader[Any], SRPPAccountant]:
+    def _read_terms(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, order: float
+    ) -> tuple[DataLoader[Any], SRPPAccountant]:
         """The loader and the terms of the account, once everything has been checked."""
         self._check_resumed_account(trainer)
         loader = read_loader(trainer)
         datamodule: pl.LightningDataModule | None = trainer.datamodule  # type: ignore[attr-defined]
         check_model(pl_module, loader, datamodule)
         check_optimizer(trainer, pl_module)
-        return loader, make_accountant(self.arguments, trainer, loader, self._restored)
+        return loader, make_accountant(self.arguments, trainer, loader, order)
 
     def _stop(self, trainer: pl.Trainer, run: PrivateRun) -> None:
         run.exhausted = True

@@ -19,6 +19,7 @@ from lightning_pac.callbacks.srpp_sgd.step import (
     ClippingBlocks,
     NoisySum,
     ReleasedGradient,
+    largest_mean,
     most_records,
 )
 from lightning_pac.data import PrivateDataLoader, ResumableDataLoader, batch_sizes
@@ -267,9 +268,12 @@ class PrivateRun:
 
     def _fill_batches(self) -> None:
         """Where the number of records is secret, give every batch a public size."""
-        if self.journal.running.accountant.scenario.adjacency == "add_remove":
+        accountant = self.journal.running.accountant
+        if accountant.scenario.adjacency == "add_remove":
             assert isinstance(self.loader, PrivateDataLoader)  # nothing else draws Poisson batches in secret
-            most = most_records(self.batch_size / self._num_microbatches)
+            differing = accountant.scenario.total_differing
+            share = accountant.sampling.inclusion_rate() / self._num_microbatches
+            most = most_records(largest_mean(self.batch_size) / self._num_microbatches, differing, differing * share)
             self.loader.fill_to = math.ceil(most / self._ranks.size)
 
     def _expected_rows(self) -> int | None:

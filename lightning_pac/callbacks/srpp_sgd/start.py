@@ -10,16 +10,17 @@ import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch.utils.data import DataLoader
 
-from lightning_pac.accountants import SRPPAccountant
+from lightning_pac.accountants import SRPPAccountant, ledger_order
 from lightning_pac.callbacks.shared import SharedAccount, check_path
 from lightning_pac.callbacks.srpp_sgd.arguments import RunArguments
 from lightning_pac.callbacks.srpp_sgd.journal import RunJournal, open_account
-from lightning_pac.callbacks.srpp_sgd.step import ClippingBlocks
+from lightning_pac.callbacks.srpp_sgd.step import ClippingBlocks, largest_mean
 from lightning_pac.callbacks.srpp_sgd.step_sampling import declared_sampling
 from lightning_pac.data import PrivateDataLoader, ResumableDataLoader, count_records, describe_loader
 from lightning_pac.exceptions import BudgetExceededError, LedgerMismatchError
 from lightning_pac.ledger import LedgerArgument, LedgerHandle
 from lightning_pac.randomness import finite_precision, missing_tail
+from lightning_pac.scenarios import Sampling, TwoWorldScenario
 from lightning_pac.strategies import Ranks
 from lightning_pac.strategies.agreement import model_declaration
 
@@ -29,6 +30,7 @@ __all__ = [
     "draws_per_step",
     "make_accountant",
     "open_journal",
+    "order_of",
     "read_loader",
     "run_declaration",
 ]
@@ -54,27 +56,55 @@ def read_loader(trainer: pl.Trainer) -> DataLoader[Any]:
     return loader
 
 
+def order_of(arguments: RunArguments, resumed: Mapping[str, Any] | None) -> float:
+    """The Rényi order that the ledger counts at: that of the promise, of the run that is resumed, or the ledger's."""
+    order = arguments.renyi_order
+    if order is None and resumed is not None:  # an order that was not stated was 16, or is in the arguments of old
+        return resumed.get("renyi_order", resumed["arguments"].get("renyi_order")) or _RENYI_ORDER
+    if order is None and arguments.ledger is not None:
+        order = ledger_order(arguments.ledger)
+    return order or _RENYI_ORDER
+
+
 def make_accountant(
-    arguments: RunArguments, trainer: pl.Trainer, loader: DataLoader[Any], resumed: Mapping[str, Any] | None
+    arguments: RunArguments, trainer: pl.Trainer, loader: DataLoader[Any], order: float
 ) -> SRPPAccountant:
     """The terms of the account: the scenario bound to the data, and the sampling as it takes place."""
     scenario = arguments.scenario
     if scenario.adjacency != "add_remove":  # where the number of records is the secret, it is not even counted
         scenario = scenario.resolve(count_records(loader))
     sampling = declared_sampling(trainer, loader, needs_hidden_order=arguments.notion.startswith("ms-"))
-    order = arguments.renyi_order
-    if order is None and resumed is not None:  # an order that was not stated was 16, or is in the arguments of old
-        order = resumed.get("renyi_order", resumed["arguments"].get("renyi_order"))
-    return SRPPAccountant(scenario, sampling, order or _RENYI_ORDER, arguments.notion)
+    if scenario.adjacency == "add_remove":
+        _check_stated_size(scenario, sampling, count_records(loader))
+    return SRPPAccountant(scenario, sampling, order, arguments.notion)
 
 
-def draws_per_step(blocks: ClippingBlocks, resumed: Mapping[str, Any] | None) -> int:
+def _check_stated_size(scenario: TwoWorldScenario, sampling: Sampling, num_records: int) -> None:
+    """Hold the stated batch size against the data, and say nothing of how many they are.
+
+    The guarantee is for worlds of which neither passes what this allows: whether a run is refused here is no
+    difference between two of those.
+    """
+    rate, stated = sampling.inclusion_rate(), sampling.expected_batch_size()
+    if rate * (num_records - scenario.total_differing) > largest_mean(stated):
+        raise MisconfigurationException(
+            f"The data have more than the {largest_mean(stated) / rate:,.0f} records for which a rate of {rate:g} gives "
+            f"batches of about {stated:g}, so that batches may not fit into the rows that are set aside for them: state "
+            "a batch_size of rate times the most records that either world may have, which is not read off the data."
+        )
+
+
+def draws_per_step(
+    blocks: ClippingBlocks, scenario: TwoWorldScenario, num_microbatches: int, resumed: Mapping[str, Any] | None
+) -> int:
     """Noise values of a step, from finite random bits, which the account pays for.
 
-    A run that was begun before the account paid for them goes on as it was calibrated, and its budget pays for all of
-    its steps.
+    A batch that may not fit into its public number of rows counts as one of them (`most_records`). A run that was
+    begun before the account paid for them goes on as it was calibrated, and its budget pays for all of its steps.
     """
-    return sum(blocks.sizes) + 1 if resumed is None else int(resumed.get("draws_per_step", 0))
+    if resumed is not None:
+        return int(resumed.get("draws_per_step", 0))
+    return sum(blocks.sizes) + 1 + (num_microbatches if scenario.adjacency == "add_remove" else 0)
 
 
 def run_declaration(

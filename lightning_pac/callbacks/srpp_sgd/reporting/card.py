@@ -4,6 +4,7 @@ import lightning.pytorch as pl
 
 from lightning_pac.callbacks.srpp_sgd.reporting.figures import figures_of
 from lightning_pac.callbacks.srpp_sgd.run import PrivateRun
+from lightning_pac.callbacks.srpp_sgd.step import largest_mean
 from lightning_pac.cards import Guarantee, PrivacyCard, Roc
 from lightning_pac.gradients import ROUNDING
 from lightning_pac.scenarios import TwoWorldScenario
@@ -33,9 +34,11 @@ def make_card(run: PrivateRun) -> PrivacyCard:
         "Metrics that the model logs without noise, and choices made by them, are not covered.",
     ]
     if accountant.scenario.adjacency == "add_remove":
+        rate = accountant.sampling.inclusion_rate()
         conditions.append(
-            "Every batch fits into the public number of rows that it is filled up to, or ends the run: no figure "
-            "includes that; its chance is at most 4e-11 a batch where the stated batch size is what the rate gives."
+            f"Both worlds share at most {largest_mean(run.batch_size) / rate:,.0f} records, of which the rate gives "
+            "batches of about the stated size. A batch that does not fit into its public number of rows ends the run: every delta above "
+            "includes the chance of that, and a Rényi divergence holds but for it."
         )
     if journal.shares_ledger:
         conditions.append(

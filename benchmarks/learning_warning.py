@@ -1,6 +1,6 @@
 """Runs over a wide range of noise, and whether they beat the majority class: the data behind the learning warning.
 
-    python benchmarks/learning_warning.py --data-root FOLDER --output runs.jsonl
+    python benchmarks/learning_warning.py --data-root FOLDER --output runs.jsonl [--seed 1] [--data digits]
 
 FOLDER holds `adult/adult.data.gz` and MNIST as `mnist/train-images-idx3-ubyte.gz` and so on; the other data come with
 scikit-learn or are drawn. For each of five data sets and two models, six runs draw steps, batch size and noise.
@@ -30,6 +30,7 @@ from lightning_pac import SRPPSGD, Poisson, TwoWorldScenario
 from lightning_pac.exceptions import PrivacyViolationError
 
 REPEATS = 6
+DATA = ("digits", "adult", "breast cancer", "mnist", "synthetic")
 
 
 class Model(pl.LightningModule):
@@ -112,6 +113,9 @@ def run(name: str, hidden: bool, features: np.ndarray, labels: np.ndarray, choic
     return {
         "data": name,
         "model": "hidden" if hidden else "linear",
+        "records": len(train),
+        "width": width,
+        "classes": classes,
         "parameters": parameters,
         "steps": steps,
         "batch": batch,
@@ -127,12 +131,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data-root", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--seed", type=int, default=0, help="another seed draws fresh runs")
+    parser.add_argument("--data", nargs="+", choices=DATA, default=DATA)
     args = parser.parse_args()
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.simplefilter("ignore")
-    choice = random.Random(0)
     with args.output.open("w") as output:
-        for name in ("digits", "adult", "breast cancer", "mnist", "synthetic"):
+        for name in args.data:
+            choice = random.Random(f"{args.seed} {name}")
             features, labels = load(name, args.data_root)
             for hidden in (False, True):
                 done = 0

@@ -167,7 +167,7 @@ def of_accountants(folder: Path) -> Recipes:
         "reference_offset": {"values": [[0.1], [0.2]], "reference": acc.LogisticReference()},
         "responses_until": {"epsilon": 1.0, "budget_per_response": 1e-3, "delta": 1e-5},
         "shift_hockey_stick": {"probabilities": counts, "epsilon": [0.5], "shift": 1},
-        "signal_of_run": {"ratio": 0.1, "num_steps": 9.0},
+        "signal_of_run": {"ratio": 0.1, "num_steps": 9.0, "num_parameters": 16},
         "signal_to_noise": {"batch_size": 8.0, "noise_multiplier": 1.0, "num_parameters": 16},
         "subset_recovery_prior": {"memberships": np.eye(3, 2), "num_correct": 1, "weights": [0.5, 0.5]},
         "world_success_bound": {"orders": [2.0], "epsilons": [0.1], "prior": 0.5, "order_index": 0},

@@ -8,8 +8,8 @@ from lightning_pac._validation import Count, Noise, NonNegative, validated
 
 __all__ = ["HOPELESS_SIGNAL", "signal_of_run", "signal_to_noise"]
 
-HOPELESS_SIGNAL = 1.0
-"""Below this `signal_of_run`, 2 in 5 of the runs that were tried ended no better than the majority class."""
+HOPELESS_SIGNAL = 3.0
+"""Below this `signal_of_run`, 3 in 4 of the runs that were tried ended no better than the majority class."""
 
 
 @validated
@@ -29,15 +29,21 @@ def signal_to_noise(batch_size: NonNegative, noise_multiplier: Noise, num_parame
 
 
 @validated
-def signal_of_run(ratio: NonNegative, num_steps: NonNegative) -> float:
-    """The ratio of all steps together: signal adds up, and noise only as the root of their number.
+def signal_of_run(ratio: NonNegative, num_steps: NonNegative, num_parameters: Count) -> float:
+    r"""How loud the steps of a run are together, $B \sqrt T / (\sigma P^{1/4})$.
+
+    Signal adds up over steps, and noise only as the root of their number. Of the noise in P parameters, what turns a
+    record's prediction is the part along that record's own gradient, which a linear model shows at any P alike, while
+    a deep one has more such directions than one: between the power 0 and the 1/2 of `signal_to_noise`, 1/4 told the
+    runs apart that learned (`benchmarks/learning_warning.py`).
 
     Args:
         ratio: that of a step, see `signal_to_noise`.
         num_steps: optimizer steps.
+        num_parameters: trainable parameters.
 
     Example:
-        >>> signal_of_run(0.1, 100)
-        1.0
+        >>> signal_of_run(0.1, 100, 16)
+        2.0
     """
-    return ratio * math.sqrt(num_steps)
+    return ratio * math.sqrt(num_steps * math.sqrt(num_parameters))

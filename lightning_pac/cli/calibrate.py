@@ -92,12 +92,12 @@ def run(args: argparse.Namespace) -> int:
     title = f"{shown.replace('_', ' ').capitalize()} for {_aim(args)}, {rows[0]['steps']} steps"
     delta = rows[0]["delta"]
     columns = ["batches", *notions, "bound on guessing (rpp)", f"epsilon at delta {delta:g} (rpp)"]
-    print_table(title, columns + ([] if args.parameters is None else ["signal to noise, all steps"]), table)
+    print_table(title, columns + ([] if args.parameters is None else ["signal of the run"]), table)
     signals = {row["title"]: row["signal_of_run"] for row in rows if row["notion"] == "rpp"}
     drowned = [title for title, signal in signals.items() if signal is not None and signal < HOPELESS_SIGNAL]
     if drowned:
         print(
-            f"Below {HOPELESS_SIGNAL:g} a run may well end where it began ({'; '.join(drowned)}): larger batches, "
+            f"Below {HOPELESS_SIGNAL:g} most runs end where they began ({'; '.join(drowned)}): larger batches, "
             "fewer parameters or a weaker promise raise it."
         )
     for reason in dict.fromkeys(row["refused"] for row in rows if row["refused"] and row["notion"] in notions):
@@ -212,7 +212,8 @@ def _row(
             "world_success_bound": accountant.world_success_bound(noise, steps, args.prior),
         }
         if args.parameters is not None:
-            row["signal_of_run"] = signal_of_run(signal_to_noise(args.batch_size, noise, args.parameters), steps)
+            ratio = signal_to_noise(args.batch_size, noise, args.parameters)
+            row["signal_of_run"] = signal_of_run(ratio, steps, args.parameters)
         if not accountant.is_mean_square:
             row["epsilon_at_delta"] = accountant.epsilon_at_delta(noise, steps, delta)[0]
     except ValueError as error:

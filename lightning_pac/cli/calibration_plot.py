@@ -15,7 +15,7 @@ _BOUNDS = (0.52, 0.55, 0.6, 0.65, 0.7, 0.8)
 
 
 def draw(args: argparse.Namespace, compare: Callable[..., list[dict[str, Any]]]) -> None:
-    """Draw, for every sampling that applies, the noise of the run and its signal to noise into `args.plot`.
+    """Draw, for every sampling that applies, the noise and the signal of the run into `args.plot`.
 
     Args:
         args: The options of the command.
@@ -51,8 +51,8 @@ def draw(args: argparse.Namespace, compare: Callable[..., list[dict[str, Any]]])
             rows[1][column].set_xticks([place for _, place in points], [f"{place:g}" for _, place in points])
             rows[1][column].minorticks_off()
     rows[0][0].set_ylabel("noise multiplier")
-    whole = "" if args.parameters is None else f", {args.parameters:,} parameters"
-    rows[1][0].set_ylabel(f"signal to noise, all steps{whole or ', one parameter'}")
+    whole = "" if args.parameters is None else f"{args.parameters:,} parameters"
+    rows[1][0].set_ylabel(f"signal of the run\n{whole or 'one parameter'}")
     handles, labels = rows[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper left", ncols=3, frameon=False)
     figure.savefig(args.plot, dpi=120)

@@ -139,8 +139,8 @@ def test_the_plot_shows_noise_and_signal(capsys, tmp_path):
     assert cli.main(["calibrate", *words, "--plot", str(picture)]) == 0
     assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     said = capsys.readouterr().out
-    assert "signal to noise, all steps" in said
-    assert "Below 1 a run may well end where it began (Poisson, secret draws; shuffled epochs" in said
+    assert "signal of the run" in said
+    assert "Below 3 most runs end where they began (Poisson, secret draws; shuffled epochs" in said
     assert cli.main(["calibrate", *words[:8], "--noise-multiplier", "3", "--plot", str(picture)]) == 1
     assert "--plot draws the noise that promises need" in capsys.readouterr().err
 

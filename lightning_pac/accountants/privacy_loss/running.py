@@ -1,10 +1,10 @@
-"""Figures of a run while it is going on, from curves that were computed before it began."""
+"""Figures of a run while it is going on, from curves that few of its steps compute."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from lightning_pac.accountants.privacy_loss.composition import privacy_curve
@@ -17,15 +17,16 @@ __all__ = ["StepFigures"]
 class StepFigures:
     """Epsilon and the bound on guessing after any number of steps: those of the next of a few numbers, an upper bound.
 
+    A figure is computed when a step first needs it, a few dozen times in a run, and looked up by all others.
+
     Args:
-        steps: numbers of steps at which the figures were computed, increasing.
-        epsilons: epsilon at delta after so many steps, in nats.
-        success_bounds: bound on guessing after so many steps.
+        steps: numbers of steps for which there are figures, increasing.
+        figures_of: epsilon at delta, in nats, and the bound on guessing after so many steps.
     """
 
     steps: tuple[int, ...]
-    epsilons: tuple[float, ...]
-    success_bounds: tuple[float, ...]
+    figures_of: Callable[[int], tuple[float, float]]
+    _known: dict[int, tuple[float, float]] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(
@@ -36,7 +37,7 @@ class StepFigures:
         prior: float = 0.5,
         points: int = 32,
     ) -> StepFigures:
-        """Compute the figures of a run of up to `num_steps` steps.
+        """The figures of a run of up to `num_steps` steps.
 
         The numbers of steps are squares of an even grid: figures grow about like the root of the steps.
 
@@ -59,25 +60,23 @@ class StepFigures:
         if num_steps < 1:
             raise ValueError(f"num_steps is {num_steps}, but there must be at least one.")
         steps = sorted({0, *(-(-num_steps * i * i // points**2) for i in range(1, points + 1))})
-        figures = [_figures(tuple(events(number)), delta, prior) for number in steps]
-        return cls(
-            tuple(steps),
-            tuple(epsilon for epsilon, _ in figures),
-            tuple(bound for _, bound in figures),
-        )
+        return cls(tuple(steps), lambda number: _figures(tuple(events(number)), delta, prior))
 
     def epsilon(self, num_steps: int) -> float:
         """Epsilon after so many steps, or a little more."""
-        return self.epsilons[self._place(num_steps)]
+        return self._find(num_steps)[0]
 
     def success_bound(self, num_steps: int) -> float:
         """The bound on guessing after so many steps, or a little more."""
-        return self.success_bounds[self._place(num_steps)]
+        return self._find(num_steps)[1]
 
-    def _place(self, num_steps: int) -> int:
+    def _find(self, num_steps: int) -> tuple[float, float]:
         if num_steps > self.steps[-1]:
             raise ValueError(f"There are figures for up to {self.steps[-1]} steps, not for {num_steps}.")
-        return bisect_left(self.steps, num_steps)
+        place = bisect_left(self.steps, num_steps)
+        if place not in self._known:
+            self._known[place] = self.figures_of(self.steps[place])
+        return self._known[place]
 
 
 @lru_cache(maxsize=4096)

@@ -51,14 +51,14 @@ class RunningAccount(Generic[_TermsT]):
 
     The price of a unit is computed once; a step only counts. The account equals `SRPPAccountant.epsilon` of the same
     stretches exactly, and what noise from finite random bits adds. The bound on guessing and epsilon at delta are those
-    of the next of a few runs that were computed ahead: upper bounds, and exact after the planned steps.
+    of the next of a few numbers of steps: upper bounds, and exact after the planned steps.
 
     Args:
         accountant: the account's terms, an `SRPPAccountant`.
         noise_multiplier: noise deviation on the sum, in clipping norms.
         stretches: steps started before, by stretch (see `lightning_pac.scenarios.Sampling`). The next step continues
             the last stretch unless `begin_stretch` is called first.
-        planned_steps: steps, earlier ones included, up to which exact figures are computed ahead.
+        planned_steps: steps, earlier ones included, that the figures are spread over.
         promise: what must be kept; it also says for which delta and which prior the figures are.
         draws_per_step: noise values of a step, which come from finite random bits (`finite_precision`); 0 for noise in
             exact arithmetic.
@@ -136,6 +136,23 @@ class RunningAccount(Generic[_TermsT]):
     def next_epsilon(self) -> float:
         """Cost after the next step, to be compared with the budget before the step is started."""
         return self._epsilon_of(self._closed_units + self._next_units, self.num_steps + 1)
+
+    def use_after(self, more_steps: int) -> tuple[float, float]:
+        """Units and values of noise after so many steps more, which continue the last stretch.
+
+        Args:
+            more_steps: steps to come.
+        """
+        units = self._next_units if more_steps == 1 else self.accountant.units(self._open + more_steps)
+        return self._closed_units + units, float(self.draws_per_step * (self.num_steps + more_steps))
+
+    def cost_of(self, more_steps: int) -> float:
+        """What so many steps more would add, in nats, if they continue the last stretch.
+
+        Args:
+            more_steps: steps to come.
+        """
+        return self._epsilon_of(self.use_after(more_steps)[0], self.num_steps + more_steps) - self.epsilon
 
     @property
     def arithmetic(self) -> tuple[float, float]:
@@ -262,8 +279,7 @@ class RunningAccount(Generic[_TermsT]):
                 lambda part: accountant.events_of_units(noise, units(part)), _PARTS, self._left[1], self.prior
             )
         parts = tuple(i * i for i in range(math.isqrt(_PARTS) + 1))
-        bounds = tuple(accountant.success_of_units(noise, units(part), self.prior) for part in parts)
-        return StepFigures(parts, (math.inf,) * len(parts), bounds)
+        return StepFigures(parts, lambda part: (math.inf, accountant.success_of_units(noise, units(part), self.prior)))
 
     def _most_units(self, promise: Promise) -> float:
         """The most of the planned units that keep a promise."""

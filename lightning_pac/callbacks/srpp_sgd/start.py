@@ -88,9 +88,10 @@ def _check_stated_size(scenario: TwoWorldScenario, sampling: Sampling, num_recor
     rate, stated = sampling.inclusion_rate(), sampling.expected_batch_size()
     if rate * (num_records - scenario.total_differing) > largest_mean(stated):
         raise MisconfigurationException(
-            f"The data have more than the {largest_mean(stated) / rate:,.0f} records for which a rate of {rate:g} gives "
-            f"batches of about {stated:g}, so that batches may not fit into the rows that are set aside for them: state "
-            "a batch_size of rate times the most records that either world may have, which is not read off the data."
+            f"The data have more than the {largest_mean(stated) / rate:,.0f} records for which a rate of {rate:g} "
+            f"gives batches of about {stated:g}, so that batches may not fit into the rows set aside for them: "
+            "state a batch_size of rate times the most records that either world may have, which is not read off the "
+            "data."
         )
 
 

@@ -2,7 +2,6 @@ import math
 import time
 import warnings
 
-import numpy as np
 import pytest
 
 from lightning_pac.accountants.privacy_loss import (
@@ -99,7 +98,7 @@ def test_figures_of_a_run_are_bounds_at_every_step_and_exact_at_the_end() -> Non
 
 
 def test_figures_of_a_step_take_less_than_fifty_microseconds() -> None:
-    figures = StepFigures(tuple(range(0, 4000, 40)), tuple(np.zeros(100)), tuple(np.zeros(100)))
+    figures = StepFigures(tuple(range(0, 4000, 40)), lambda steps: (0.0, 0.5))
     start = time.process_time()
     for step in range(3900):
         figures.epsilon(step)

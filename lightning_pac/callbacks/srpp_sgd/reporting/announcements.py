@@ -32,15 +32,17 @@ def announce_start(run: PrivateRun) -> None:
             f"The journal holds {run.journal.replayed} steps that the checkpoint does not know: they stay charged, and "
             "the steps that replay them are charged again, as a new pass over the data."
         )
-    signal = signal_of_run(ratio, run.planned_steps)
+    # A run without end may learn at any noise.
+    parameters = run.noisy_sum.num_parameters
+    signal = signal_of_run(ratio, run.planned_steps, parameters) if math.isfinite(run.planned_steps) else math.inf
     if signal < HOPELESS_SIGNAL:
         factor = HOPELESS_SIGNAL / signal
         sampling = "" if accountant.is_amplified else "sampling=Poisson(...) with the notion 'rpp', "
         rank_zero_warn(
-            f"The clipped signal of all steps together is at most {signal:.2g} of their noise, so this run may well "
-            f"end where it began. It would take batches {factor:.1f} times larger, a noise multiplier below "
-            f"{noise / factor:.3g}, or fewer than {max(1, int(run.noisy_sum.num_parameters / factor**2))} trainable "
-            f"parameters: try {sampling}a weaker promise, or train the last layers only."
+            f"The signal of all steps together is {signal:.2g}, and of runs below {HOPELESS_SIGNAL:g} most end where "
+            f"they began. It would take batches {factor:.1f} times larger, a noise multiplier below "
+            f"{noise / factor:.3g}, or fewer than {max(1, int(parameters / factor**4))} trainable parameters: try "
+            f"{sampling}a weaker promise, or train the last layers only."
         )
 
 

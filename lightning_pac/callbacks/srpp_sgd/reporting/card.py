@@ -37,8 +37,8 @@ def make_card(run: PrivateRun) -> PrivacyCard:
         rate = accountant.sampling.inclusion_rate()
         conditions.append(
             f"Both worlds share at most {largest_mean(run.batch_size) / rate:,.0f} records, of which the rate gives "
-            "batches of about the stated size. A batch that does not fit into its public number of rows ends the run: every delta above "
-            "includes the chance of that, and a Rényi divergence holds but for it."
+            "batches of about the stated size. A batch that does not fit into its public number of rows ends the run: "
+            "every delta above includes the chance of that, and a Rényi divergence holds but for it."
         )
     if journal.shares_ledger:
         conditions.append(

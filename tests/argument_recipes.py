@@ -3,6 +3,7 @@
 A value also says what may stand in its place (`is_of_the_type` in `test_bad_arguments.py`).
 """
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,10 @@ def of_information(folder: Path) -> Recipes:
 def of_accountants(folder: Path) -> Recipes:
     account = acc.SRPPAccountant(WORLDS, POISSON)
     run, event = acc.SRPPRun(account, 1.0, 5), acc.GaussianRelease(0.5)
-    ledger = PrivacyLedger(folder / "accounts.db")
+    ledger, plan = PrivacyLedger(folder / "accounts.db"), acc.LedgerPlan([event])
+    planned = PrivacyLedger(folder / "with a plan.db")
+    plan.declare(planned)
+    (folder / "plan.json").write_text(json.dumps(plan.to_dict()))
     promise, proof, counts = acc.EpsilonDelta(3.0, 1e-5), mec.Certificate(0.5, 1.0, "by hand"), [0.25, 0.5, 0.25]
     return {
         "ComposedRuns": {"runs": (run,)},
@@ -116,9 +120,20 @@ def of_accountants(folder: Path) -> Recipes:
         "HybridRDP": {
             "order": 2.0, "divergence_up": 0.1, "tail_up": 0.01, "divergence_down": 0.1, "tail_down": 0.01,
         },
-        "LedgerPlan": {"events": [event], "promise": promise},
+        "Allowance": {"ledger": ledger, "account": ledger.account("fit", "rpp"), "unit": [event]},
+        "LedgerBudget": {
+            "epsilon": 3.0, "delta": 1e-5, "world_success_bound": None, "prior": 0.5, "renyi_order": 16.0,
+            "num_draws": 1e9,
+        },
+        "LedgerBudget.of": {"ledger": ledger},
+        "LedgerPlan": {"shares": [event], "promise": promise, "num_draws": 1e9},
         "LedgerPlan.of": {"ledger": ledger},
         "LogisticReference": {"scale": 1.0},
+        "PlannedLedger": {
+            "given": folder / "planned.db", "witness": folder / "planned.mark", "share": "fit",
+            "plan": folder / "plan.json", "epsilon": None,
+            "delta": None, "world_success_bound": None, "prior": 0.5, "renyi_order": None,
+        },
         "PoissonSteps": {
             "noise_multiplier": 1.0, "rate": 0.1, "num_steps": 5, "num_differing": 1, "adjacency": "add_remove",
             "nested": True, "holder": "first",
@@ -166,10 +181,12 @@ def of_accountants(folder: Path) -> Recipes:
         "promise_of": {"epsilon": 1.0, "delta": 1e-5, "world_success_bound": None, "prior": 0.5},
         "reference_offset": {"values": [[0.1], [0.2]], "reference": acc.LogisticReference()},
         "responses_until": {"epsilon": 1.0, "budget_per_response": 1e-3, "delta": 1e-5},
+        "share_terms": {"ledger": planned, "unit": [event], "share": "1"},
         "shift_hockey_stick": {"probabilities": counts, "epsilon": [0.5], "shift": 1},
         "signal_of_run": {"ratio": 0.1, "num_steps": 9.0, "num_parameters": 16},
         "signal_to_noise": {"batch_size": 8.0, "noise_multiplier": 1.0, "num_parameters": 16},
         "subset_recovery_prior": {"memberships": np.eye(3, 2), "num_correct": 1, "weights": [0.5, 0.5]},
+        "taken_of_shares": {"ledger": ledger, "plan": plan, "without": None},
         "world_success_bound": {"orders": [2.0], "epsilons": [0.1], "prior": 0.5, "order_index": 0},
     }  # fmt: skip
 

@@ -14,11 +14,16 @@ from lightning_pac.accountants.bounds import (
     world_success_bound,
 )
 from lightning_pac.accountants.composed_ledger import (
+    Allowance,
+    LedgerBudget,
     LedgerPlan,
     LedgerTotal,
+    PlannedLedger,
     ledger_events,
     ledger_order,
     ledger_total,
+    share_terms,
+    taken_of_shares,
 )
 from lightning_pac.accountants.noised_counts import (
     HybridRDP,
@@ -74,6 +79,7 @@ from lightning_pac.accountants.srpp import (
 __all__ = [
     "DEFAULT_ORDERS",
     "HOPELESS_SIGNAL",
+    "Allowance",
     "ComposedRuns",
     "EpsilonDelta",
     "GaussianCurve",
@@ -81,10 +87,12 @@ __all__ = [
     "GaussianRelease",
     "GroupDPAccountant",
     "HybridRDP",
+    "LedgerBudget",
     "LedgerPlan",
     "LedgerTotal",
     "LogisticReference",
     "Notion",
+    "PlannedLedger",
     "PoissonSteps",
     "PrivacyCurve",
     "PrivacyEvent",
@@ -125,10 +133,12 @@ __all__ = [
     "promise_of",
     "reference_offset",
     "responses_until",
+    "share_terms",
     "shift_hockey_stick",
     "signal_of_run",
     "signal_to_noise",
     "subset_recovery_prior",
+    "taken_of_shares",
     "world_success_bound",
 ]
 

@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from lightning_pac.cli.account_promises import PROMISES, declare_plan, declare_promise, show_total
 from lightning_pac.cli.bounds import parse_budget
 from lightning_pac.cli.common import add_command, describe_last_charge, print_json, print_table
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["add_parser", "run"]
 
 # Actions and how many words they take.
-_ACTIONS = {"adopt": 1, "backup": 2, "budget": 2, "restore": 2}
+_ACTIONS = {"adopt": 1, "backup": 2, "budget": 2, "plan": 2, "restore": 2, "total": 1}
 
 
 def add_parser(subparsers: Any) -> None:
@@ -30,22 +31,28 @@ def add_parser(subparsers: Any) -> None:
         ledger that was copied or moved with all its files, and keeps its high-water marks at `--witness` from then on
         if that is given. `restore` goes on with a ledger of which a part was lost, or puts a backup in its place, and
         books what each account may have spent since, which is for you to say. `budget` raises or lowers the budget of
-        an account, or the total of a currency, as a dated entry of the ledger; what was spent stays spent. Nobody else
-        may have the ledger open while it is changed.
+        an account, or the total of a currency, as a dated entry of the ledger; what was spent stays spent. With a
+        promise in place of an amount it states what everything about two worlds may tell together, before the first
+        charge, and raises that later. `plan` declares a plan (JSON, as LedgerPlan.to_dict() gives it) that runs draw on
+        by shares; `total` tells what everything comes to in all three promises, and why. Nobody else may have the
+        ledger open while it is changed.
         """,
         examples="""
         lightning-pac account responses.db
         lightning-pac account responses.db --json
         lightning-pac account budget responses.db 2e-4 --account responses
         lightning-pac account budget study.db 16 --currency rpp
+        lightning-pac account budget study.db --epsilon 3 --delta 1e-5
+        lightning-pac account plan study.db plan.json
+        lightning-pac account total study.db --delta 1e-6
         lightning-pac account adopt responses.db
         lightning-pac account adopt study.db --witness /mnt/elsewhere/study.mark
         lightning-pac account backup study.db backups/study-monday.db
         lightning-pac account restore study.db backups/study-monday.db --amount fit=1.5 --amount 0
         """,
     )
-    parser.usage = "lightning-pac account [options] [adopt | backup | budget | restore] LEDGER [AMOUNT | COPY]"
-    parser.add_argument("words", nargs="+", metavar="[ACTION] LEDGER [AMOUNT | COPY]", help="the ledger file")
+    parser.usage = f"lightning-pac account [options] [{' | '.join(_ACTIONS)}] LEDGER [AMOUNT | COPY | PLAN]"
+    parser.add_argument("words", nargs="+", metavar="[ACTION] LEDGER [AMOUNT | COPY | PLAN]", help="the ledger file")
     owner = parser.add_mutually_exclusive_group()
     owner.add_argument("--account", metavar="NAME", help="budget: the account whose budget changes")
     owner.add_argument("--currency", metavar="NAME", help="budget: the currency whose total changes")
@@ -55,6 +62,12 @@ def add_parser(subparsers: Any) -> None:
         metavar="ACCOUNT=AMOUNT",
         help="restore: what the account may have spent that the ledger does not know; without ACCOUNT=, each other one",
     )
+    parser.add_argument("--epsilon", type=float, help="budget: promise of all runs, with --delta or --renyi-order")
+    parser.add_argument("--delta", type=float, help="budget: goes with --epsilon; total: for epsilon (default 1e-5)")
+    parser.add_argument("--renyi-order", type=float, metavar="A", help="budget: order at which the ledger counts")
+    parser.add_argument("--world-success-bound", type=float, metavar="P", help="budget: most that a guess is right")
+    parser.add_argument("--prior", type=float, help="budget, total: prior of one of the worlds (default 0.5)")
+    parser.add_argument("--num-draws", type=float, metavar="N", help="budget: most values of noise that are drawn")
     parser.add_argument("--witness", metavar="PATH", help="adopt: where to keep the ledger's high-water marks")
 
 
@@ -71,6 +84,19 @@ def run(args: argparse.Namespace) -> int:
         args.parser.error("--amount says what was lost: write `account restore LEDGER --amount ACCOUNT=AMOUNT`.")
     if args.witness and action != "adopt":
         args.parser.error("--witness says where marks are kept: write `account adopt LEDGER --witness PATH`.")
+    promised = {f"--{name.replace('_', '-')}" for name in PROMISES if getattr(args, name) is not None}
+    if promised - ({"--delta", "--prior"} if action == "total" else set()) and action != "budget":
+        args.parser.error(f"{', '.join(sorted(promised))}: a promise is stated by `account budget LEDGER`.")
+    if action == "total":
+        return show_total(args)
+    if action == "plan":
+        if len(args.words) < 2:
+            args.parser.error("`account plan` needs a ledger and a JSON file with the plan.")
+        return declare_plan(args)
+    if action == "budget" and promised:
+        if len(args.words) > 1 or args.account or args.currency:
+            args.parser.error("A promise is in place of an amount, and about the whole ledger: leave the others out.")
+        return declare_promise(args)
     if action == "adopt":
         return _adopt(args.words[0], args.witness, args.json)
     if action == "backup":

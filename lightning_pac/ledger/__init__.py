@@ -6,7 +6,7 @@ from lightning_pac.ledger.attempts import Attempt, TrainingAttempt
 from lightning_pac.ledger.currencies import KEY_CURRENCY, describe_currency
 from lightning_pac.ledger.handle import LedgerArgument, LedgerHandle
 from lightning_pac.ledger.ledger import BudgetChange, PrivacyLedger
-from lightning_pac.ledger.plan import declare_plan, declared_plan, first_charge
+from lightning_pac.ledger.plan import declare_budget, declare_plan, declared_budgets, declared_plan, first_charge
 from lightning_pac.ledger.recovery import adopt_ledger, backup_ledger, restore_ledger
 from lightning_pac.ledger.transcript import (
     Payment,
@@ -33,7 +33,9 @@ __all__ = [
     "answers_for",
     "backup_ledger",
     "check_amount",
+    "declare_budget",
     "declare_plan",
+    "declared_budgets",
     "declared_plan",
     "describe_currency",
     "first_charge",

@@ -1,5 +1,6 @@
 """A ledger as users give it: open already, or a path to be opened when it is needed."""
 
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
@@ -18,10 +19,13 @@ class LedgerHandle:
     Attributes:
         given: What it was made from.
         witness: Where its marks are kept, None where nothing was said.
+        share: The share of the ledger's plan that its user draws on, None for the only one that fits.
+        renyi_order: The order at which the ledger will count once it is declared, None where that is open.
 
     Args:
         given: An open ledger, the path of one, or a handle, whose ledger and witness this one takes.
         witness: A file elsewhere that keeps the marks of the ledger at this path (see `PrivacyLedger`).
+        share: Name of a share of the plan that the ledger was declared with (see `LedgerPlan`).
 
     Raises:
         ValueError: If a witness is given for a ledger that is open already.
@@ -38,10 +42,15 @@ class LedgerHandle:
 
     given: PrivacyLedger | str | Path
     witness: str | Path | None
+    share: str | None
+    renyi_order: float | None = None
 
-    def __init__(self, given: "LedgerArgument", witness: str | Path | None = None) -> None:
+    def __init__(self, given: "LedgerArgument", witness: str | Path | None = None, share: str | None = None) -> None:
+        self._prepare: Callable[[PrivacyLedger], None] | None = None
         if isinstance(given, LedgerHandle):
             witness = witness or given.witness
+            share = share or given.share
+            self._prepare, self.renyi_order = given._prepare, given.renyi_order
             given = given.given
         if witness is not None and isinstance(given, PrivacyLedger):
             raise ValueError(
@@ -49,6 +58,7 @@ class LedgerHandle:
             )
         self.given = given
         self.witness = witness
+        self.share = share
         self._opened: PrivacyLedger | None = None
 
     @property
@@ -80,6 +90,12 @@ class LedgerHandle:
         """
         if self._opened is None:
             self._opened = PrivacyLedger.ensure(self.given, self.witness)
+            if self._prepare is not None:
+                try:
+                    self._prepare(self._opened)
+                except BaseException:
+                    self.close()
+                    raise
         return self._opened
 
     def close(self) -> None:

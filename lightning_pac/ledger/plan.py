@@ -1,4 +1,4 @@
-"""What a ledger was meant to hold, declared before its first charge."""
+"""What a ledger was meant to hold, a plan or a promise, declared before its first charge."""
 
 import json
 from collections.abc import Mapping
@@ -8,9 +8,10 @@ from lightning_pac.exceptions import LedgerError, LedgerMismatchError
 from lightning_pac.ledger.integrity import decode_declaration
 from lightning_pac.ledger.ledger import PrivacyLedger
 
-__all__ = ["declare_plan", "declared_plan", "first_charge"]
+__all__ = ["declare_budget", "declare_plan", "declared_budgets", "declared_plan", "first_charge"]
 
 _KEY = "plan"
+_BUDGETS = "promised budgets"
 
 
 def declare_plan(ledger: PrivacyLedger, plan: Mapping[str, Any]) -> None:
@@ -33,11 +34,7 @@ def declare_plan(ledger: PrivacyLedger, plan: Mapping[str, Any]) -> None:
             )
         return
     with ledger.storage.transaction() as connection:
-        if first_charge(ledger) is not None:
-            raise LedgerError(
-                f"{ledger.path} holds charges already, and a plan bounds only what it was declared before: declare it "
-                "in a new ledger, before the first run."
-            )
+        _check_nothing_stands(ledger, "plan")
         connection.execute("INSERT INTO meta VALUES (?, ?)", (_KEY, text))
 
 
@@ -47,8 +44,39 @@ def declared_plan(ledger: PrivacyLedger) -> dict[str, Any] | None:
     Args:
         ledger: The ledger.
     """
-    rows = ledger.storage.read("SELECT value FROM meta WHERE key = ?", (_KEY,))
-    return decode_declaration(rows[0][0], ledger.path) if rows else None
+    return _read(ledger, _KEY)
+
+
+def declare_budget(ledger: PrivacyLedger, stated: Mapping[str, Any], amounts: Mapping[str, float]) -> None:
+    """Set budgets, and keep the promise that they were made from; the first is stated before the first charge.
+
+    Args:
+        ledger: The ledger, open for writing.
+        stated: JSON-like.
+        amounts: The most that all accounts of a currency may spend.
+
+    Raises:
+        LedgerError: If something was charged already and no promise stands, or a plan does.
+    """
+    known = declared_budgets(ledger)
+    text = json.dumps({"stated": [*known, dict(stated)]}, sort_keys=True, allow_nan=False)
+    with ledger.storage.transaction() as connection:
+        if not known:
+            _check_nothing_stands(ledger, "promise")
+        for currency, amount in amounts.items():
+            connection.execute("INSERT INTO budgets (currency, amount) VALUES (?, ?)", (currency, amount))
+        ledger.storage.note_budgets(connection)
+        connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (_BUDGETS, text))
+
+
+def declared_budgets(ledger: PrivacyLedger) -> list[dict[str, Any]]:
+    """The promises that were stated, the one that stands last.
+
+    Args:
+        ledger: The ledger.
+    """
+    found = _read(ledger, _BUDGETS)
+    return [] if found is None else list(found["stated"])
 
 
 def first_charge(ledger: PrivacyLedger) -> str | None:
@@ -60,3 +88,18 @@ def first_charge(ledger: PrivacyLedger) -> str | None:
     tables = ("charges", "attempts")
     rows = ledger.storage.read(f"SELECT MIN(time) FROM ({' UNION ALL '.join(f'SELECT time FROM {t}' for t in tables)})")
     return None if rows[0][0] is None else str(rows[0][0])
+
+
+def _read(ledger: PrivacyLedger, key: str) -> dict[str, Any] | None:
+    rows = ledger.storage.read("SELECT value FROM meta WHERE key = ?", (key,))
+    return decode_declaration(rows[0][0], ledger.path) if rows else None
+
+
+def _check_nothing_stands(ledger: PrivacyLedger, what: str) -> None:
+    if first_charge(ledger) is not None:
+        raise LedgerError(
+            f"{ledger.path} holds charges already, and a {what} bounds only what it was declared before: declare it "
+            "in a new ledger, before the first run."
+        )
+    if declared_plan(ledger) is not None or declared_budgets(ledger):
+        raise LedgerError(f"{ledger.path} has a plan or a promise already: a ledger keeps one of them.")

@@ -1,7 +1,21 @@
-"""Everything that one ledger holds about two worlds, composed into one curve."""
+"""Everything that one ledger holds about two worlds, composed into one curve and held to a plan or a promise."""
 
+from lightning_pac.accountants.composed_ledger.allowance import Allowance, share_terms
+from lightning_pac.accountants.composed_ledger.budget import LedgerBudget
 from lightning_pac.accountants.composed_ledger.events import ledger_events, ledger_order
 from lightning_pac.accountants.composed_ledger.plan import LedgerPlan
-from lightning_pac.accountants.composed_ledger.total import LedgerTotal, ledger_total
+from lightning_pac.accountants.composed_ledger.planned_ledger import PlannedLedger
+from lightning_pac.accountants.composed_ledger.total import LedgerTotal, ledger_total, taken_of_shares
 
-__all__ = ["LedgerPlan", "LedgerTotal", "ledger_events", "ledger_order", "ledger_total"]
+__all__ = [
+    "Allowance",
+    "LedgerBudget",
+    "LedgerPlan",
+    "LedgerTotal",
+    "PlannedLedger",
+    "ledger_events",
+    "ledger_order",
+    "ledger_total",
+    "share_terms",
+    "taken_of_shares",
+]

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from lightning_pac._validation import validated
+from lightning_pac.accountants.composed_ledger.budget import LedgerBudget
 from lightning_pac.accountants.privacy_loss import GaussianRelease, PrivacyEvent
 from lightning_pac.accountants.srpp import SRPPAccountant
-from lightning_pac.ledger import LedgerAccount, LedgerArgument, LedgerHandle, PrivacyLedger
+from lightning_pac.ledger import LedgerAccount, PrivacyLedger
 from lightning_pac.randomness import finite_precision, missing_tail
 from lightning_pac.scenarios import TwoWorldScenario, sampling_from_dict
 
-__all__ = ["arithmetic_of", "events_of", "ledger_events", "ledger_order", "worlds_of"]
+__all__ = ["arithmetic_of", "draws_of", "events_of", "ledger_events", "ledger_order", "worlds_of"]
 
 _TRAINING = ("rpp", "srpp_joint", "srpp_ave", "ms_srpp_joint", "ms_srpp_ave")
 
@@ -36,14 +36,14 @@ def ledger_events(ledger: PrivacyLedger) -> tuple[PrivacyEvent, ...]:
 
 
 @validated
-def ledger_order(ledger: LedgerArgument) -> float | None:
+def ledger_order(ledger: PrivacyLedger) -> float | None:
     """The Rényi order at which a ledger counts what is about two worlds; None where nothing has decided it.
 
     A run or a metric that promises something else than a Rényi divergence is charged at this order, so that it may
     share the ledger.
 
     Args:
-        ledger: A ledger, or the path of one, which need not exist.
+        ledger: The ledger.
 
     Example:
         >>> import tempfile
@@ -52,13 +52,10 @@ def ledger_order(ledger: LedgerArgument) -> float | None:
         ...     ledger_order(ledger)
         8.0
     """
-    given = LedgerHandle(ledger).given
-    if not isinstance(given, PrivacyLedger):
-        if not Path(given).expanduser().is_file():
-            return None
-        with PrivacyLedger.read_only(given) as opened:
-            return ledger_order(opened)
-    for account in given.accounts():
+    promised = LedgerBudget.of(ledger)
+    if promised is not None:
+        return promised.renyi_order
+    for account in ledger.accounts():
         order = account.declaration.get("coupling", {}).get("renyi_order")
         if account.currency in _TRAINING and order is not None:
             return float(order)
@@ -109,9 +106,9 @@ def events_of(account: LedgerAccount) -> tuple[PrivacyEvent, ...]:
     )
 
 
-def arithmetic_of(account: LedgerAccount) -> tuple[float, float]:
-    """What noise from finite bits adds to the figures of one run: nats, and to every delta."""
-    draws = draws_of(account)
+def arithmetic_of(*accounts: LedgerAccount) -> tuple[float, float]:
+    """What noise from finite random bits adds to the figures of accounts: nats, and to every delta."""
+    draws = sum(map(draws_of, accounts))
     return finite_precision(draws), missing_tail(draws)
 
 

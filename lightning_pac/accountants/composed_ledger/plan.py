@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +10,6 @@ from typing import Any
 
 from lightning_pac._validation import validated
 from lightning_pac.accountants.privacy_loss import (
-    EpsilonDelta,
     GaussianRelease,
     PoissonSteps,
     PrivacyCurve,
@@ -20,51 +20,137 @@ from lightning_pac.accountants.privacy_loss import (
     promise_of,
 )
 from lightning_pac.ledger import PrivacyLedger, declare_plan, declared_plan
+from lightning_pac.randomness import finite_precision, missing_tail
 
-__all__ = ["LedgerPlan"]
+__all__ = ["NUM_DRAWS", "LedgerPlan", "check_draws", "promise_terms"]
+
+NUM_DRAWS = 2.0**32
+"""Values of noise for whose finite bits a plan or a budget pays, unless it says otherwise."""
+
+# Of a share of mu^2, which runs use up exactly but for the rounding of a sum; the curve includes it.
+_ROUNDING = 1 + 1e-9
 
 
 @validated
 @dataclass(frozen=True)
 class LedgerPlan:
-    """A multiset of steps and a total of `mu^2` that a ledger's releases are to stay under, and what they promise.
+    r"""Shares that the releases of a ledger draw on, and what all of them together promise.
 
-    Order, stopping, how `mu^2` is divided, and replacing a step by a cheaper one may then depend on what was released;
-    the curve of the plan holds whatever was chosen. Each run's events count with the most steps it may take, replayed
-    ones included.
+    A share is a number of equal steps, or a total of $\mu^2$. An account draws on one share, which it names before its
+    first charge (`LedgerHandle(path, share="fit")`); a step draws on a step of its share that has no more noise, no
+    lower rate and no fewer records, or as a Gaussian on a share of $\mu^2$. In which order shares are used, how far,
+    by how many runs and with how much more noise may then depend on what was released: whatever is chosen tells no
+    more than all shares together, since every step stands in the place of one that was counted. (That the place is
+    fixed beforehand matters: were it found afterwards, a step could be chosen by an outcome and set against either of
+    two that differ in kind.) No charge passes its share; replayed steps count.
 
     Args:
-        events: the most that will be released, as `SRPPAccountant.events` gives it for each run; a noised metric is
-            `GaussianRelease(mu_squared=2 * epsilon / renyi_order)` a value.
+        shares: the most that will be released, by name: what `SRPPAccountant.events` gives for a run, and
+            `GaussianRelease(mu_squared=2 * epsilon / renyi_order)` for each noised value. A list is merged by kind and
+            numbered from "1".
         promise: what all of it together keeps, an `EpsilonDelta` or a `SuccessBound`.
+        num_draws: the most values of noise that everything draws, whose finite bits count in every figure.
 
     Raises:
-        ValueError: if there is no event, or together they break the promise.
+        ValueError: if there is no share, or together they break the promise.
 
     Example:
         >>> from lightning_pac.accountants import SuccessBound
-        >>> plan = LedgerPlan([GaussianRelease(0.1), GaussianRelease(0.1)], SuccessBound(0.6))
+        >>> plan = LedgerPlan({"fit": GaussianRelease(0.1), "metrics": GaussianRelease(0.1)}, SuccessBound(0.6))
         >>> print(f"{plan.curve.success_bound():.4f}")
         0.5885
     """
 
-    events: Sequence[PrivacyEvent]
+    shares: Mapping[str, PrivacyEvent] | Sequence[PrivacyEvent]
     promise: Promise | None = None
+    num_draws: float = NUM_DRAWS
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "events", tuple(self.events))
-        if not self.events:
-            raise ValueError("events is empty, so that nothing might be released: name the runs to come.")
-        if self.promise is not None and not self.promise.is_kept_by(self.curve):
+        check_draws(self.num_draws)
+        if not isinstance(self.shares, Mapping):
+            object.__setattr__(self, "shares", _merged(self.shares))
+        if not self.shares:
+            raise ValueError("shares is empty, so that nothing might be released: name the runs to come.")
+        nats, tail = self.arithmetic
+        if self.promise is not None and not self.promise.less(nats, tail).is_kept_by(self.curve):
             raise ValueError(
-                f"promise {self.promise} is not kept by the plan: it comes to {self.promise.figure(self.curve):.6g}, "
+                f"promise {self.promise} is not kept by the plan: its shares come to "
+                f"{self.promise.figure(self.curve):.6g}, and finite random bits to {nats:.2g} and {tail:.2g} of delta, "
                 "so plan less, or promise more."
             )
 
     @property
+    def by_name(self) -> Mapping[str, PrivacyEvent]:
+        """The shares by their names."""
+        assert isinstance(self.shares, Mapping)
+        return self.shares
+
+    @property
     def curve(self) -> PrivacyCurve:
-        """What everything planned tells apart."""
-        return privacy_curve(self.events)
+        """What everything planned tells apart, but for finite random bits."""
+        return privacy_curve(
+            [
+                GaussianRelease(event.mu_squared * _ROUNDING) if isinstance(event, GaussianRelease) else event
+                for event in self.by_name.values()
+            ]
+        )
+
+    @property
+    def arithmetic(self) -> tuple[float, float]:
+        """What finite random bits add to every figure, in nats, and to every delta."""
+        return finite_precision(self.num_draws), missing_tail(self.num_draws)
+
+    def share_for(self, kind: PrivacyEvent, name: str | None = None) -> str:
+        """The share that releases of one kind draw on: the named one, or the only one that they can.
+
+        Args:
+            kind: one release, whose number does not matter.
+            name: as the account names it.
+
+        Raises:
+            ValueError: if there is no such share, the releases cannot draw on it, or several would do.
+        """
+        fitting = [share for share, planned in self.by_name.items() if _is_dearer(planned, kind)]
+        # A Gaussian pays for anything, and for what is amplified far too much.
+        fitting = [share for share in fitting if isinstance(self.by_name[share], type(kind))] or fitting
+        if name is not None and name not in self.by_name:
+            raise ValueError(f"share is {name!r}, but the plan has {', '.join(map(repr, self.by_name))}.")
+        if name is not None and not _is_dearer(self.by_name[name], kind):
+            raise ValueError(
+                f"share {name!r} is {self.by_name[name]}, which does not cover {kind}: take more noise, a lower rate "
+                "or fewer records, or another share."
+            )
+        if name is None and len(fitting) != 1:
+            raise ValueError(
+                f"{len(fitting) or 'None'} of the shares {', '.join(map(repr, self.by_name))} could pay for {kind}: "
+                "name one, as in ledger=LedgerHandle(path, share=...)."
+            )
+        return fitting[0] if name is None else name
+
+    def amount(self, share: str, events: Sequence[PrivacyEvent]) -> float:
+        """How much of a share events take: steps of it, or `mu^2`.
+
+        Args:
+            share: name of the share.
+            events: what draws on it.
+        """
+        if isinstance(self.by_name[share], PoissonSteps):
+            return math.fsum(event.num_steps for event in events if isinstance(event, PoissonSteps))
+        return math.fsum(event.mu_squared for event in events)
+
+    def holds(self, share: str, amount: float) -> bool:
+        """Whether a share has so much, up to the rounding that the curve includes.
+
+        Args:
+            share: name of the share.
+            amount: steps, or `mu^2`.
+        """
+        return amount <= self.size(share) * _ROUNDING
+
+    def size(self, share: str) -> float:
+        """All of a share: steps, or `mu^2`."""
+        planned = self.by_name[share]
+        return planned.num_steps if isinstance(planned, PoissonSteps) else planned.mu_squared
 
     def declare(self, ledger: PrivacyLedger) -> None:
         """Keep the plan with a ledger that holds no charge yet.
@@ -86,48 +172,79 @@ class LedgerPlan:
             ledger: The ledger.
         """
         values = declared_plan(ledger)
-        if values is None:
-            return None
-        return cls([event_from_dict(event) for event in values["events"]], promise_of(**values["promise"]))
-
-    def covers(self, events: Sequence[PrivacyEvent]) -> bool:
-        """Whether what was released stays under the plan; where that cannot be shown, the answer is no.
-
-        Every step is set against a planned one with no more noise, no lower rate and no fewer records, dear ones first;
-        steps that find none count as Gaussians.
-
-        Args:
-            events: what was released.
-        """
-        planned = [event for event in self.events if isinstance(event, PoissonSteps)]
-        left = {index: event.num_steps for index, event in enumerate(planned)}
-        allowed = math.fsum(event.mu_squared for event in self.events if isinstance(event, GaussianRelease))
-        used = math.fsum(event.mu_squared for event in events if isinstance(event, GaussianRelease))
-        steps = [event for event in events if isinstance(event, PoissonSteps)]
-        by_noise = sorted(range(len(planned)), key=lambda index: -planned[index].noise_multiplier)
-        for event in sorted(steps, key=lambda event: event.noise_multiplier):
-            open_steps = event.num_steps
-            for index in by_noise:  # the cheapest that is dear enough
-                if open_steps and _is_dearer(planned[index], event):
-                    taken = min(open_steps, left[index])
-                    left[index] -= taken
-                    open_steps -= taken
-            if open_steps:
-                used += event.mu_squared * open_steps / event.num_steps
-        return used <= allowed * (1 + 1e-9)
+        return None if values is None else cls.from_dict(values)
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan as plain values, as a ledger keeps it."""
-        promise: Mapping[str, Any] = {}
-        if isinstance(self.promise, EpsilonDelta):
-            promise = {"epsilon": self.promise.epsilon, "delta": self.promise.delta}
-        elif self.promise is not None:
-            promise = {"world_success_bound": self.promise.limit, "prior": getattr(self.promise, "prior", 0.5)}
-        return {"events": [event.to_dict() for event in self.events], "promise": dict(promise)}
+        """The plan as plain values, as a ledger and a file keep it."""
+        return {
+            "shares": {name: event.to_dict() for name, event in self.by_name.items()},
+            "promise": promise_terms(self.promise),
+            "num_draws": self.num_draws,
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> LedgerPlan:
+        """The plan that `to_dict` wrote.
+
+        Args:
+            values: plain values.
+
+        Raises:
+            ValueError: if they are no plan, or one that breaks its promise.
+        """
+        shares = values.get("shares")
+        if set(values) - {"shares", "promise", "num_draws"} or not isinstance(shares, Mapping):
+            raise ValueError(
+                f"values is no plan, which has shares, and may have a promise and num_draws: it has "
+                f"{', '.join(map(str, values)) or 'nothing'}."
+            )
+        events = {name: event_from_dict(event) for name, event in shares.items()}
+        return cls(events, promise_of(**values.get("promise", {})), values.get("num_draws", NUM_DRAWS))
 
 
-def _is_dearer(planned: PoissonSteps, taken: PoissonSteps) -> bool:
-    """Whether a planned step tells at least as much as one that was taken, about the same worlds."""
+def check_draws(num_draws: float) -> None:
+    """Refuse a number of values of noise that no promise leaves room for.
+
+    Raises:
+        ValueError: if it is negative, or above 2^48.
+    """
+    if not 0 <= num_draws <= 2.0**48:
+        raise ValueError(f"num_draws is {num_draws}, but must lie between 0 and 2^48.")
+
+
+def promise_terms(promise: Promise | None) -> dict[str, float]:
+    """A promise as plain values, for `promise_of`."""
+    if promise is None:
+        return {}
+    values: dict[str, float] = dataclasses.asdict(promise)  # type: ignore[call-overload]
+    return {{"bound": "world_success_bound"}.get(name, name): value for name, value in values.items()}
+
+
+def _merged(events: Sequence[PrivacyEvent]) -> dict[str, PrivacyEvent]:
+    """Equal kinds as one share each, numbered."""
+    merged: dict[PrivacyEvent, float] = {}
+    for event in events:
+        if isinstance(event, PoissonSteps):
+            kind: PrivacyEvent = dataclasses.replace(event, num_steps=0)
+            merged[kind] = merged.get(kind, 0) + event.num_steps
+        else:
+            merged[GaussianRelease(0.0)] = merged.get(GaussianRelease(0.0), 0.0) + event.mu_squared
+    return {
+        str(number): (
+            dataclasses.replace(kind, num_steps=int(amount))
+            if isinstance(kind, PoissonSteps)
+            else GaussianRelease(amount)
+        )
+        for number, (kind, amount) in enumerate(merged.items(), 1)
+    }
+
+
+def _is_dearer(planned: PrivacyEvent, taken: PrivacyEvent) -> bool:
+    """Whether one planned release tells at least as much as one that is taken, about the same worlds."""
+    if isinstance(planned, GaussianRelease):
+        return True
+    if isinstance(taken, GaussianRelease):
+        return False
     kind = (taken.adjacency, taken.nested, taken.holder, type(taken.num_differing))
     if kind != (planned.adjacency, planned.nested, planned.holder, type(planned.num_differing)):
         return False

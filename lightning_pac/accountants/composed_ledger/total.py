@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from lightning_pac._validation import OpenProbability, validated
 from lightning_pac.accountants import bounds, orders
-from lightning_pac.accountants.composed_ledger.events import arithmetic_of, events_of, worlds_of
+from lightning_pac.accountants.composed_ledger.events import (
+    arithmetic_of,
+    draws_of,
+    events_of,
+    worlds_of,
+)
 from lightning_pac.accountants.composed_ledger.plan import LedgerPlan
 from lightning_pac.accountants.privacy_loss import PrivacyEvent, privacy_curve
 from lightning_pac.ledger import LedgerAccount, PrivacyLedger, first_charge
 
-__all__ = ["LedgerTotal", "ledger_total"]
+__all__ = ["LedgerTotal", "ledger_total", "taken_of_shares"]
 
 
 @dataclass(frozen=True)
@@ -58,20 +64,21 @@ def ledger_total(ledger: PrivacyLedger, delta: OpenProbability = 1e-5, prior: Op
     order = float(accounts[0].declaration["coupling"]["renyi_order"]) if accounts else None
     plan = LedgerPlan.of(ledger)
     try:
-        events: list[PrivacyEvent] = [event for account in accounts for event in events_of(account)]
+        events = [events_of(account) for account in accounts]
+        if plan is not None:
+            _check_shares(plan, accounts, events)
     except ValueError as error:
-        return _capped(ledger, accounts, order, delta, prior, str(error))
-    extra = [arithmetic_of(account) for account in accounts]
-    nats, tail = math.fsum(part for part, _ in extra), math.fsum(part for _, part in extra)
-    if plan is not None and plan.covers(events):
-        curve, basis = plan.curve, "plan"
+        return _capped(ledger, accounts, order, delta, prior, str(error).rstrip("."))
+    if plan is not None:
+        curve, basis, (nats, tail) = plan.curve, "plan", plan.arithmetic
         reason = "everything charged stays under the plan that was declared before the first charge"
-    elif len(accounts) <= 1 and plan is None:
-        curve, basis = privacy_curve(events), "run"
-        reason = "there is one account, whose noise was fixed before its first charge"
+    elif len(accounts) <= 1:
+        curve, basis = privacy_curve([event for one in events for event in one]), "run"
+        nats, tail = arithmetic_of(*accounts)
+        fixed = "there is one account, whose noise was fixed before its first charge"
+        reason = fixed if accounts else "nothing was charged"
     else:
-        why = "more was charged than its plan holds" if plan is not None else "no plan was declared before its charges"
-        return _capped(ledger, accounts, order, delta, prior, why)
+        return _capped(ledger, accounts, order, delta, prior, "no plan was declared before its charges")
     return LedgerTotal(
         basis,  # type: ignore[arg-type]
         min(1.0, curve.success_bound(prior) + nats + tail),
@@ -81,6 +88,47 @@ def ledger_total(ledger: PrivacyLedger, delta: OpenProbability = 1e-5, prior: Op
         order,
         f"These figures hold since {reason}.{_left_out(ledger, accounts)}",
     )
+
+
+def _check_shares(
+    plan: LedgerPlan, accounts: Sequence[LedgerAccount], events: Sequence[Sequence[PrivacyEvent]]
+) -> None:
+    """Refuse what passes a share, or draws on none.
+
+    Raises:
+        ValueError: Says what.
+    """
+    for share, amount in _taken(plan, accounts, events).items():
+        if not plan.holds(share, amount):
+            raise ValueError(f"more was charged than share {share!r} of its plan holds")
+    if sum(map(draws_of, accounts)) > plan.num_draws:
+        raise ValueError("more values of noise were drawn than its plan pays for")
+
+
+@validated
+def taken_of_shares(ledger: PrivacyLedger, plan: LedgerPlan, without: LedgerAccount | None = None) -> dict[str, float]:
+    """How much of each share of a plan was taken: steps, or `mu^2`.
+
+    Args:
+        ledger: The ledger.
+        plan: Its plan.
+        without: An account that is left out.
+
+    Raises:
+        ValueError: if something draws on no share.
+    """
+    accounts = [account for account in worlds_of(ledger) if without is None or account.id != without.id]
+    return _taken(plan, accounts, [events_of(account) for account in accounts])
+
+
+def _taken(
+    plan: LedgerPlan, accounts: Sequence[LedgerAccount], events: Sequence[Sequence[PrivacyEvent]]
+) -> dict[str, float]:
+    drawn: dict[str, list[PrivacyEvent]] = {name: [] for name in plan.by_name}
+    for account, released in zip(accounts, events, strict=True):
+        for event in released:
+            drawn[plan.share_for(event, account.declaration.get("share"))].append(event)
+    return {share: plan.amount(share, released) for share, released in drawn.items()}
 
 
 def _left_out(ledger: PrivacyLedger, accounts: tuple[LedgerAccount, ...]) -> str:
@@ -110,6 +158,7 @@ def _capped(
         caps.append(max((change.amount for change in changes), default=math.inf) if before else math.inf)
     cap = math.fsum(caps)
     spent = math.fsum(account.spent for account in accounts)
+    _, tail = arithmetic_of(*accounts)
     if order is None or not worst_case or not math.isfinite(cap):
         return LedgerTotal(
             "none",
@@ -123,8 +172,8 @@ def _capped(
         )
     return LedgerTotal(
         "cap",
-        bounds.world_success_bound([order], [cap], prior),
-        orders.epsilon_at_delta([order], [cap], delta)[0],
+        min(1.0, bounds.world_success_bound([order], [cap], prior) + tail),
+        orders.epsilon_at_delta([order], [cap], max(delta - tail, math.nextafter(0.0, 1.0)))[0],
         delta,
         cap,
         order,

@@ -11,10 +11,10 @@ from torchmetrics import Metric, MetricCollection
 from typing_extensions import override
 
 from lightning_pac._validation import validated
-from lightning_pac.accountants import SRPPAccountant, ledger_order, one_promise
+from lightning_pac.accountants import Allowance, SRPPAccountant, one_promise, share_terms
 from lightning_pac.callbacks.metrics.delivered_records import DeliveredRecords, divide_evaluation
 from lightning_pac.callbacks.metrics.noised_metric import LARGEST_VALUE, PrivateMetric, unsuited_states
-from lightning_pac.callbacks.shared import TrainerCallback, check_path, refuse_searches
+from lightning_pac.callbacks.shared import TrainerCallback, check_path, order_in, refuse_searches
 from lightning_pac.exceptions import BudgetExceededError
 from lightning_pac.ledger import LedgerAccount, LedgerArgument, LedgerHandle
 from lightning_pac.randomness import finite_precision, missing_tail
@@ -294,7 +294,7 @@ class PrivateMetrics(TrainerCallback):
         return SRPPAccountant(self.scenario, everything, order or 16.0, "rpp")
 
     def _open_account(self) -> None:
-        accountant = self._accountant(self.renyi_order or ledger_order(self._ledger))
+        accountant = self._accountant(self.renyi_order or order_in(self._ledger))
         (self._release,) = accountant.events(self.noise_multiplier, 1)
         asked = self.epsilon if self.delta is None else None
         nats = finite_precision(LARGEST_VALUE)
@@ -306,7 +306,10 @@ class PrivateMetrics(TrainerCallback):
         }
         name = f"metrics {', '.join(self.names)}"
         try:
-            self._account = self._ledger.open().account(name, "rpp", declaration, self._budget)
+            ledger = self._ledger.open()
+            declaration |= share_terms(ledger, [self._release], self._ledger.share)
+            self._account = ledger.account(name, "rpp", declaration, self._budget)
+            self._allowance = Allowance(ledger, self._account, [self._release])
         except BaseException:
             self._ledger.close()
             raise
@@ -336,6 +339,8 @@ class PrivateMetrics(TrainerCallback):
         assert self._account is not None
         values = {"mu_squared": self._release.mu_squared, "draws": LARGEST_VALUE}
         try:
+            number = self._account.num_charges + 1
+            self._allowance.check(number, number * LARGEST_VALUE)
             self._account.charge(self._cost, event={"release": "metric", **values})
         except BudgetExceededError as error:
             rank_zero_warn(f"PrivateMetrics: the last value is shown again, since a new one was refused: {error}")

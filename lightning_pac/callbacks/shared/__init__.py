@@ -1,6 +1,6 @@
 """The common ground of several callbacks: checks of the Trainer, and one account for all ranks."""
 
-from lightning_pac.callbacks.shared.shared_account import SharedAccount, check_path
+from lightning_pac.callbacks.shared.shared_account import SharedAccount, check_path, order_in
 from lightning_pac.callbacks.shared.trainer_checks import (
     check_model,
     check_optimizer,
@@ -19,6 +19,7 @@ __all__ = [
     "check_path",
     "check_trainer",
     "monitored_names",
+    "order_in",
     "refuse_gradient_hook",
     "refuse_searches",
 ]

@@ -1,11 +1,12 @@
 """The account of a run as all of its processes see it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities import rank_zero_info
 
+from lightning_pac.accountants import Allowance, PrivacyEvent, ledger_order
 from lightning_pac.ledger import (
     Attempt,
     LedgerAccount,
@@ -16,7 +17,10 @@ from lightning_pac.ledger import (
 )
 from lightning_pac.strategies import Ranks
 
-__all__ = ["SharedAccount", "SharedAttempt", "check_path"]
+__all__ = ["SharedAccount", "SharedAttempt", "check_path", "order_in"]
+
+Use = tuple[float, float]
+"""Units of an account and values of noise, those on record included."""
 
 
 def check_path(ledger: LedgerArgument | None, ranks: Ranks) -> None:
@@ -35,6 +39,17 @@ def check_path(ledger: LedgerArgument | None, ranks: Ranks) -> None:
         )
 
 
+def order_in(argument: LedgerArgument) -> float | None:
+    """The Rényi order at which a ledger counts; None where nothing has decided it, or it is still to be made."""
+    handle = LedgerHandle(argument)
+    if isinstance(handle.given, PrivacyLedger):
+        return ledger_order(handle.given) or handle.renyi_order
+    if not handle.path.expanduser().is_file():
+        return handle.renyi_order
+    with PrivacyLedger.read_only(handle.path.expanduser()) as ledger:
+        return ledger_order(ledger) or handle.renyi_order
+
+
 class SharedAccount:
     """An account that rank zero has open: it reads and charges, and the others wait for the result or the error.
 
@@ -44,6 +59,8 @@ class SharedAccount:
         ranks: The processes that share it.
         find_ledger: Names the ledger; called on rank zero only.
         open_account: Opens the account in it; called on rank zero only.
+        unit: What one unit of the account releases, by which a plan or a promise of the ledger is kept; none where it
+            is about no two worlds.
     """
 
     def __init__(
@@ -51,16 +68,19 @@ class SharedAccount:
         ranks: Ranks,
         find_ledger: Callable[[], LedgerHandle],
         open_account: Callable[[PrivacyLedger], LedgerAccount],
+        unit: Sequence[PrivacyEvent] = (),
     ) -> None:
         self._ranks = ranks
         self._handle: LedgerHandle | None = None
         self._account: LedgerAccount | None = None
+        self._allowance: Allowance | None = None
 
         def name_and_path() -> tuple[str, Path, tuple[str, str] | None]:
             self._handle = find_ledger()
             ledger = self._handle.open()
             try:
                 self._account = open_account(ledger)
+                self._allowance = Allowance(ledger, self._account, unit) if unit else None
             except BaseException:
                 self._handle.close()
                 raise
@@ -74,20 +94,39 @@ class SharedAccount:
         """All attempts on record."""
         return self._ranks.from_first(lambda: list(self._on_first.attempts()))
 
-    def check(self, cost: float) -> None:
-        """Raise what charging the cost would raise."""
-        self._ranks.from_first(lambda: self._on_first.check(cost))
+    def check(self, cost: float, use: Use | None = None) -> None:
+        """Raise what charging the cost would raise, or coming to so much in all."""
+
+        def check() -> None:
+            self._on_first.check(cost)
+            self._check_use(use)
+
+        self._ranks.from_first(check)
+
+    def check_planned(self, cost: float, use: Use) -> None:
+        """Raise unless a plan or a promise of the ledger allows all that is planned."""
+
+        def check() -> None:
+            self._check_use(use)
+            if self._allowance is not None:
+                self._allowance.check_planned(cost)
+
+        self._ranks.from_first(check)
 
     def start_attempt(self, first_step: int = 0) -> "SharedAttempt":
         """Open an attempt; nothing is on record before its first step."""
         attempt = self._on_first.start_attempt(first_step) if self._ranks.is_first else None
-        return SharedAttempt(self._ranks, attempt)
+        return SharedAttempt(self._ranks, attempt, self._check_use)
 
     def close(self) -> None:
         """Close the ledger, on rank zero and unless it was given open; the only method that a rank may call alone."""
         if self._handle is not None:
             self._handle.close()
-        self._handle = self._account = None
+        self._handle = self._account = self._allowance = None
+
+    def _check_use(self, use: Use | None) -> None:
+        if self._allowance is not None and use is not None:
+            self._allowance.check(*use)
 
     @property
     def _on_first(self) -> LedgerAccount:
@@ -98,15 +137,17 @@ class SharedAccount:
 class SharedAttempt:
     """An attempt whose steps rank zero puts on record; see `TrainingAttempt`."""
 
-    def __init__(self, ranks: Ranks, attempt: TrainingAttempt | None) -> None:
+    def __init__(self, ranks: Ranks, attempt: TrainingAttempt | None, check_use: Callable[[Use | None], None]) -> None:
         self._ranks = ranks
         self._attempt = attempt
+        self._check_use = check_use
         self.num_steps = 0
 
-    def start_step(self, cost: float, step: int) -> None:
+    def start_step(self, cost: float, step: int, use: Use | None = None) -> None:
         """Charge a step; it is on rank zero's disk when this returns on any rank."""
 
         def charge() -> None:
+            self._check_use(use)
             assert self._attempt is not None
             self._attempt.start_step(cost, step)
 

@@ -65,6 +65,7 @@ class RunJournal:
             else:
                 stretches.append(attempt.num_steps)
         self.running = accountant.track(noise_multiplier, stretches, planned_steps, promise, draws_per_step)
+        self._planned_steps = planned_steps
         self._unsliced = self.running
         if accountant.notion != "rpp":
             unsliced = replace(accountant, notion="rpp", slices=None)
@@ -102,12 +103,24 @@ class RunJournal:
         return (self.running.stretches or (0,))[-1]
 
     def can_afford_step(self) -> bool:
-        """Whether the next step would keep the promise and stay within every budget."""
+        """Whether the next step would keep the promise and stay within every budget and share."""
         try:
-            self.account.check(self.running.next_cost)
+            self.account.check(self.running.next_cost, self.running.use_after(1))
         except BudgetExceededError:
             return False
         return self.running.next_keeps_promise()
+
+    def check_planned(self) -> None:
+        """Refuse a new run whose planned steps pass what a plan or a promise of the ledger allows.
+
+        A run that goes on has been let in, and ends where its replayed steps have used up what it was given.
+
+        Raises:
+            BudgetExceededError: Names the ledger, what is spent, what is needed, and what to do.
+        """
+        if self._planned_steps and not self.num_steps:
+            running = self.running
+            self.account.check_planned(running.cost_of(self._planned_steps), running.use_after(self._planned_steps))
 
     def start_step(self, step: int) -> None:
         """Charge a step; it is on the disk when this returns.
@@ -120,7 +133,7 @@ class RunJournal:
                 f"The next step would break the promise {self.running.promise}: end the run here, as the callback does "
                 "by itself where no step is forced."
             )
-        self._attempt.start_step(self.running.next_cost, step)
+        self._attempt.start_step(self.running.next_cost, step, self.running.use_after(1))
         self.running.start_step()
         if self._unsliced is not self.running:
             self._unsliced.start_step()

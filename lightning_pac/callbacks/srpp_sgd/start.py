@@ -10,15 +10,15 @@ import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch.utils.data import DataLoader
 
-from lightning_pac.accountants import SRPPAccountant, ledger_order
-from lightning_pac.callbacks.shared import SharedAccount, check_path
+from lightning_pac.accountants import SRPPAccountant, share_terms
+from lightning_pac.callbacks.shared import SharedAccount, check_path, order_in
 from lightning_pac.callbacks.srpp_sgd.arguments import RunArguments
 from lightning_pac.callbacks.srpp_sgd.journal import RunJournal, open_account
 from lightning_pac.callbacks.srpp_sgd.step import ClippingBlocks, largest_mean
 from lightning_pac.callbacks.srpp_sgd.step_sampling import declared_sampling
 from lightning_pac.data import PrivateDataLoader, ResumableDataLoader, count_records, describe_loader
 from lightning_pac.exceptions import BudgetExceededError, LedgerMismatchError
-from lightning_pac.ledger import LedgerArgument, LedgerHandle
+from lightning_pac.ledger import LedgerAccount, LedgerArgument, LedgerHandle, PrivacyLedger
 from lightning_pac.randomness import finite_precision, missing_tail
 from lightning_pac.scenarios import Sampling, TwoWorldScenario
 from lightning_pac.strategies import Ranks
@@ -62,7 +62,7 @@ def order_of(arguments: RunArguments, resumed: Mapping[str, Any] | None) -> floa
     if order is None and resumed is not None:  # an order that was not stated was 16, or is in the arguments of old
         return resumed.get("renyi_order", resumed["arguments"].get("renyi_order")) or _RENYI_ORDER
     if order is None and arguments.ledger is not None:
-        order = ledger_order(arguments.ledger)
+        order = order_in(arguments.ledger)
     return order or _RENYI_ORDER
 
 
@@ -218,12 +218,14 @@ def open_journal(
     pointer = resumed["journal"] if resumed is not None else None
     name = pointer["account"] if pointer is not None else None
     check_path(arguments.ledger, ranks)
+    unit = () if accountant.is_mean_square else accountant.events_of_units(noise_multiplier, 1)
+    share = None if arguments.ledger is None else LedgerHandle(arguments.ledger).share
 
-    account = SharedAccount(
-        ranks,
-        lambda: _find_ledger(arguments.ledger, log_dir, resumed),
-        lambda ledger: open_account(ledger, declaration, accountant.currency, budget, name),
-    )
+    def open_it(ledger: PrivacyLedger) -> LedgerAccount:
+        declared = {**declaration, **share_terms(ledger, unit, share)}
+        return open_account(ledger, declared, accountant.currency, budget, name)
+
+    account = SharedAccount(ranks, lambda: _find_ledger(arguments.ledger, log_dir, resumed), open_it, unit)
     try:
         planned = int(planned_steps) if math.isfinite(planned_steps) else 0
         promised = arguments.promised(accountant.epsilon_name)
@@ -263,6 +265,7 @@ def begin_attempt(
         progress: Any = trainer.fit_loop.epoch_loop.batch_progress.current
         loader.skip_microbatches(progress.processed % trainer.accumulate_grad_batches)
     journal.begin_stretch(trainer.global_step, continues_pass)
+    journal.check_planned()
     if not journal.can_afford_step():
         raise BudgetExceededError(
             f"{journal.num_steps} steps have cost {journal.epsilon:.6g} and the next one would break the promise or "

@@ -1,0 +1,139 @@
+"""What a ledger's plan or promise leaves to one account, asked before every charge."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+from lightning_pac._validation import validated
+from lightning_pac.accountants.composed_ledger.budget import LedgerBudget
+from lightning_pac.accountants.composed_ledger.events import draws_of, worlds_of
+from lightning_pac.accountants.composed_ledger.plan import NUM_DRAWS, LedgerPlan
+from lightning_pac.accountants.composed_ledger.total import taken_of_shares
+from lightning_pac.accountants.privacy_loss import PoissonSteps, PrivacyEvent
+from lightning_pac.exceptions import BudgetExceededError, LedgerMismatchError
+from lightning_pac.ledger import LedgerAccount, PrivacyLedger
+
+__all__ = ["Allowance", "share_terms"]
+
+
+@validated
+def share_terms(ledger: PrivacyLedger, unit: Sequence[PrivacyEvent], share: str | None = None) -> dict[str, str]:
+    """What an account declares of the share that it draws on; nothing where the ledger has no plan.
+
+    Args:
+        ledger: The ledger.
+        unit: What one unit of the account releases; nothing for an average over batches, which has no share.
+        share: The share that its user names, None where there is but one for it.
+
+    Raises:
+        LedgerMismatchError: If no share, or more than one, could pay for it.
+    """
+    plan = LedgerPlan.of(ledger)
+    if plan is not None and not unit:
+        raise LedgerMismatchError(f"{ledger.path} has a plan, which averages over batches draw on no share of.")
+    if plan is None:
+        if share is not None:
+            raise LedgerMismatchError(f"{ledger.path} has no plan, so there is no share {share!r}: declare it first.")
+        return {}
+    try:
+        return {"share": plan.share_for(unit[0], share)}
+    except ValueError as error:
+        raise LedgerMismatchError(f"The plan of {ledger.path} does not pay for this: {error}") from None
+
+
+@validated
+class Allowance:
+    """What one account may still release, beside everything else that its ledger holds.
+
+    The ledger is asked again whenever another account has charged something, so that several may draw on one share.
+    What an account has charged is what its journal says: after a kill nothing is forgotten.
+
+    Args:
+        ledger: The ledger.
+        account: The account, whose declaration names its share.
+        unit: What one unit of it releases, an amount that adds.
+    """
+
+    def __init__(self, ledger: PrivacyLedger, account: LedgerAccount, unit: Sequence[PrivacyEvent]) -> None:
+        self._ledger = ledger
+        self._account = account
+        self._event = unit
+        self._seen: list[tuple[int, int]] | None = None
+        self._taken = self._drawn = 0.0
+
+    @cached_property
+    def _plan(self) -> LedgerPlan | None:
+        # Read at the first check: until something is charged, a plan may still be declared.
+        return LedgerPlan.of(self._ledger)
+
+    @cached_property
+    def _budget(self) -> LedgerBudget | None:
+        return LedgerBudget.of(self._ledger)
+
+    @cached_property
+    def _share(self) -> str:
+        share: str | None = self._account.declaration.get("share")
+        return share or share_terms(self._ledger, self._event)["share"]
+
+    def check(self, units: float, draws: float) -> None:
+        """Raise unless the account may come to so many units and values of noise in all.
+
+        Args:
+            units: Units of it, those on record included.
+            draws: Values of noise from finite random bits, likewise.
+
+        Raises:
+            BudgetExceededError: If that would pass its share, or what finite bits are paid for.
+        """
+        if self._plan is None and self._budget is None:
+            return
+        self._look()
+        limit = self._plan.num_draws if self._plan is not None else getattr(self._budget, "num_draws", NUM_DRAWS)
+        name, path = self._account.name, self._ledger.path
+        if self._drawn + draws > limit:
+            raise BudgetExceededError(
+                f"The ledger {path} pays for the finite bits of {limit:.4g} values of noise, others drew "
+                f"{self._drawn:.4g} and account {name!r} needs {draws:.4g}: declare more as num_draws, in a new ledger."
+            )
+        need = 0.0 if self._plan is None else units * self._plan.amount(self._share, self._event)
+        if self._plan is not None and not self._plan.holds(self._share, self._taken + need):
+            words = "steps" if isinstance(self._plan.by_name[self._share], PoissonSteps) else "of mu^2"
+            raise BudgetExceededError(
+                f"Share {self._share!r} of the ledger {path} has {self._plan.size(self._share):.6g} {words}, others "
+                f"took {self._taken:.6g} and account {name!r} needs {need:.6g}: take less, or another "
+                "share; a plan is not raised after looking, and a larger one for other data is declared by "
+                "`lightning-pac account plan NEW_LEDGER PLAN`."
+            )
+
+    def check_planned(self, cost: float) -> None:
+        """Raise unless so much more may be charged, where a promise stands.
+
+        Args:
+            cost: Of everything that is planned and not yet charged, in nats.
+
+        Raises:
+            BudgetExceededError: If that would pass the promise.
+        """
+        if self._budget is None or cost <= self._account.remaining * (1 + 1e-9):
+            return
+        path, budget = self._ledger.path, self._budget
+        raise BudgetExceededError(
+            f"The ledger {path} promises {budget}, a cap of {budget.cap:.6g} at order {budget.renyi_order:g}: "
+            f"{self._ledger.spent('rpp'):.6g} is spent and {cost:.6g} more is planned, so plan fewer steps or more "
+            "noise, or let the keeper of the data promise more, with larger numbers in `lightning-pac account budget "
+            f"{path} {budget.as_options()}`."
+        )
+
+    def _look(self) -> None:
+        others = "SELECT id, num_charges FROM accounts WHERE id != ?"
+        seen = [
+            (int(number), int(charges)) for number, charges in self._ledger.storage.read(others, (self._account.id,))
+        ]
+        if seen == self._seen:
+            return
+        accounts = [account for account in worlds_of(self._ledger) if account.id != self._account.id]
+        self._drawn = float(sum(map(draws_of, accounts)))
+        if self._plan is not None:
+            self._taken = taken_of_shares(self._ledger, self._plan, self._account)[self._share]
+        self._seen = seen

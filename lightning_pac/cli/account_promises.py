@@ -1,0 +1,112 @@
+"""What `lightning-pac account` does with plans and promises of a ledger: declare them, and tell what is in force."""
+
+import argparse
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lightning_pac.cli.common import print_json, print_table
+
+if TYPE_CHECKING:
+    from lightning_pac.accountants import LedgerPlan
+    from lightning_pac.ledger import PrivacyLedger
+
+__all__ = ["PROMISES", "declare_plan", "declare_promise", "show_total"]
+
+PROMISES = ("epsilon", "delta", "renyi_order", "world_success_bound", "prior", "num_draws")
+
+
+def declare_plan(args: argparse.Namespace) -> int:
+    """Declare the plan in a file, in a ledger that holds no charge yet; it is made if there is none."""
+    from lightning_pac.accountants import LedgerPlan
+    from lightning_pac.ledger import PrivacyLedger
+
+    path, source = args.words
+    try:
+        values = json.loads(Path(source).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{source} is no JSON ({error}): write a plan as LedgerPlan.to_dict() gives it.") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"{source} holds no plan: write one as LedgerPlan.to_dict() gives it.")
+    plan = LedgerPlan.from_dict(values)
+    with PrivacyLedger(path) as ledger:
+        plan.declare(ledger)
+        if args.json:
+            print_json({"ledger": str(ledger.path), "plan": plan.to_dict()})
+        else:
+            _print_shares(ledger, plan)
+    return 0
+
+
+def declare_promise(args: argparse.Namespace) -> int:
+    """State what everything in a ledger may tell, or raise what was stated."""
+    from lightning_pac.accountants import LedgerBudget
+    from lightning_pac.ledger import PrivacyLedger
+
+    (path,) = args.words
+    given = {name: getattr(args, name) for name in PROMISES if getattr(args, name) is not None}
+    budget = LedgerBudget(**given)
+    with PrivacyLedger(path) as ledger:
+        before = LedgerBudget.of(ledger)
+        budget.declare(ledger)
+        stands = LedgerBudget.of(ledger)
+        assert stands is not None
+        if args.json:
+            change = {"before": None if before is None else dataclasses.asdict(before)}
+            print_json({"ledger": str(ledger.path), **change, "promise": dataclasses.asdict(stands), "cap": stands.cap})
+            return 0
+        print(
+            f"{ledger.path} promises {stands}{'' if before is None else f' (it was {before})'}, which is a cap of "
+            f"{stands.cap:.6g} at order {stands.renyi_order:g}: {ledger.spent('rpp'):.6g} is spent."
+        )
+    return 0
+
+
+def show_total(args: argparse.Namespace) -> int:
+    """Everything a ledger holds about two worlds, in all three promises, and what a plan has left."""
+    from lightning_pac.accountants import LedgerPlan, ledger_total
+    from lightning_pac.ledger import PrivacyLedger
+
+    with PrivacyLedger.read_only(args.words[0]) as ledger:
+        delta = {} if args.delta is None else {"delta": args.delta}
+        total = ledger_total(ledger, **delta, **({} if args.prior is None else {"prior": args.prior}))
+        plan = LedgerPlan.of(ledger)
+        if args.json:
+            shares = {} if plan is None else {"shares": _shares(ledger, plan)}
+            print_json({"ledger": str(ledger.path), **dataclasses.asdict(total), **shares})
+            return 0
+        order = "" if total.renyi_order is None else f" of order {total.renyi_order:g}"
+        rows: list[tuple[object, ...]] = [
+            ("a guess of the world is right at most", f"{100 * total.world_success_bound:.4g} %"),
+            (f"epsilon at delta {total.delta:g}", total.epsilon_at_delta),
+            (f"Rényi divergence{order}", total.renyi_epsilon),
+        ]
+        print_table(f"What everything in {ledger.path} tells together", ("promise", "figure"), rows, total.reason)
+        if plan is not None:
+            _print_shares(ledger, plan)
+    return 0
+
+
+def _print_shares(ledger: "PrivacyLedger", plan: "LedgerPlan") -> None:
+    rows = [
+        (share["name"], share["release"], share["size"], share["taken"], share["left"])
+        for share in _shares(ledger, plan)
+    ]
+    print_table(f"Plan of {ledger.path}", ("share", "of", "size", "taken", "left"), rows)
+
+
+def _shares(ledger: "PrivacyLedger", plan: "LedgerPlan") -> list[dict[str, Any]]:
+    from lightning_pac.accountants import PoissonSteps, taken_of_shares
+
+    taken = taken_of_shares(ledger, plan)
+    return [
+        {
+            "name": name,
+            "release": "steps" if isinstance(event, PoissonSteps) else "mu^2",
+            "size": plan.size(name),
+            "taken": taken[name],
+            "left": max(0.0, plan.size(name) - taken[name]),
+        }
+        for name, event in plan.by_name.items()
+    ]

@@ -1,0 +1,196 @@
+"""A plan or a promise of a ledger lets no run pass it: at the start, before a step, beside others, after kills."""
+
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torchmetrics
+from prepared import prepared_context
+from tiny_fits import RECORDS, Classifier, make_loader, make_private, make_trainer
+
+from lightning_pac import SRPPSGD, Poisson, PrivateMetrics, TwoWorldScenario
+from lightning_pac.accountants import (
+    GaussianRelease,
+    LedgerPlan,
+    PlannedLedger,
+    PoissonSteps,
+    SRPPAccountant,
+    SuccessBound,
+    ledger_total,
+)
+from lightning_pac.callbacks.shared import SharedAccount
+from lightning_pac.callbacks.srpp_sgd.journal import RunJournal, open_account
+from lightning_pac.exceptions import BudgetExceededError, LedgerMismatchError
+from lightning_pac.ledger import LedgerHandle, PrivacyLedger
+from lightning_pac.strategies import Ranks
+
+SCENARIO = TwoWorldScenario(num_differing=2, num_records=RECORDS)
+SAMPLING = Poisson(1 / 6)
+STEPS = PoissonSteps.of(SCENARIO, 1 / 6, 8.0, 10)
+SHARES = {"fit": STEPS, "metrics": GaussianRelease(0.02)}
+
+
+def planned(path: Path, share: str | None = None, **shares: Any) -> PlannedLedger:
+    return PlannedLedger(path, share=share, plan=LedgerPlan({**SHARES, **shares}, SuccessBound(0.9)))
+
+
+def private_run(ledger: Any, noise: float = 8.0, **arguments: Any) -> SRPPSGD:
+    terms = {"noise_multiplier": noise, "sampling": SAMPLING, "scenario": SCENARIO, "renyi_order": None}
+    return make_private(**{**terms, **arguments}, ledger=ledger)
+
+
+class Validated(Classifier):
+    """Logs the accuracy of an evaluation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.accuracy = torchmetrics.Accuracy("multiclass", num_classes=3)
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.accuracy(self.network(batch[0]), batch[1])
+        self.log("accuracy", self.accuracy)
+
+
+def test_a_run_that_is_planned_past_its_share_is_refused_before_its_first_step(tmp_path: Path) -> None:
+    path = tmp_path / "study.db"
+    make_trainer(tmp_path, private_run(planned(path)), max_steps=6, max_epochs=-1).fit(Classifier(), make_loader())
+    second = private_run(LedgerHandle(path, share="fit"), noise=9.0)
+    trainer = make_trainer(tmp_path, second, max_steps=5, max_epochs=-1)
+    sentence = r"Share 'fit' .* 10 steps, others took 6 and account 'srpp-sgd-\w+' needs 5: .* account plan"
+    with pytest.raises(BudgetExceededError, match=sentence):
+        trainer.fit(Classifier(), make_loader())
+    third = private_run(path, noise=9.0)
+    make_trainer(tmp_path, third, max_steps=4, max_epochs=-1).fit(Classifier(), make_loader())
+    with PrivacyLedger.read_only(path) as ledger:
+        total, plan = ledger_total(ledger), LedgerPlan.of(ledger)
+        assert [account.num_charges for account in ledger.accounts()] == [6, 0, 4]
+    assert plan is not None
+    assert total.basis == "plan"
+    assert total.world_success_bound == pytest.approx(plan.curve.success_bound() + sum(plan.arithmetic))
+
+
+def test_a_run_without_end_ends_before_the_step_that_passes_its_share(tmp_path: Path) -> None:
+    path = tmp_path / "study.db"
+    run = private_run(planned(path))
+    trainer = make_trainer(tmp_path, run, max_epochs=-1, max_time="00:00:05:00")
+    trainer.fit(Classifier(), make_loader())
+    assert trainer.global_step == run.account.num_steps == 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"share": "fit", "noise": 7.9}, r"share 'fit' is .* which does not cover"),
+        ({"share": "other"}, r"share is 'other', but the plan has 'fit', 'metrics'"),
+        ({"share": None, "notion": "ms-joint"}, r"averages over batches draw on no share"),
+    ],
+)
+def test_what_the_plan_does_not_hold_is_refused(arguments: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    given = dict(arguments)
+    run = private_run(planned(tmp_path / "study.db", given.pop("share")), **given)
+    with pytest.raises(LedgerMismatchError, match=sentence):
+        make_trainer(tmp_path, run).fit(Classifier(), make_loader())
+    with PrivacyLedger.read_only(tmp_path / "study.db") as ledger:
+        assert not ledger.accounts()
+
+
+def test_values_and_steps_draw_on_their_own_shares(tmp_path: Path) -> None:
+    path = tmp_path / "study.db"
+    # Three values of mu^2 = 0.008 do not fit into 0.02.
+    metrics = PrivateMetrics(["accuracy"], SCENARIO, epsilon=16 * 0.008 / 2, renyi_order=16, ledger=planned(path))
+    run = private_run(planned(path))
+    trainer = make_trainer(tmp_path, run, metrics, max_epochs=3, num_sanity_val_steps=0, limit_train_batches=3)
+    with pytest.warns(UserWarning, match=r"the last value is shown again.* Share 'metrics' .* has 0.02 of mu"):
+        trainer.fit(Validated(), make_loader(), make_loader(shuffle=False))
+    with PrivacyLedger.read_only(path) as ledger:
+        charges = {account.name.split()[0]: account.num_charges for account in ledger.accounts()}
+        assert ledger_total(ledger).basis == "plan"
+    assert charges == {"metrics": 2, run_name(path): 9}
+
+
+def run_name(path: Path) -> str:
+    with PrivacyLedger.read_only(path) as ledger:
+        return next(account.name for account in ledger.accounts() if account.name.startswith("srpp"))
+
+
+@pytest.mark.parametrize(
+    "promise", [{"epsilon": 2.0, "delta": 1e-5}, {"world_success_bound": 0.7}, {"epsilon": 1.0, "renyi_order": 4.0}]
+)
+def test_a_promise_of_the_ledger_in_any_form_stops_runs(promise: dict[str, float], tmp_path: Path) -> None:
+    path = tmp_path / "study.db"
+    handle = PlannedLedger(path, **promise)
+    first = private_run(handle)
+    make_trainer(tmp_path, first, max_steps=5, max_epochs=-1).fit(Classifier(), make_loader())
+    with PrivacyLedger.read_only(path) as ledger:
+        cost, cap = ledger.spent("rpp") / 5, ledger.budget("rpp")
+    affordable = int(cap / cost) - 5
+    assert affordable > 0
+    second = private_run(path)
+    trainer = make_trainer(tmp_path, second, max_steps=affordable + 2, max_epochs=-1)
+    with pytest.raises(BudgetExceededError, match=r"promises .* is spent and .* is planned.* account budget"):
+        trainer.fit(Classifier(), make_loader())
+    third = private_run(path)
+    make_trainer(tmp_path, third, max_epochs=-1, max_time="00:00:05:00").fit(Classifier(), make_loader())
+    assert third.account.num_steps == affordable
+    with PrivacyLedger.read_only(path) as ledger:
+        total = ledger_total(ledger)
+    assert total.basis == "cap"
+    assert total.renyi_epsilon == pytest.approx(cap)
+    if "delta" in promise:
+        assert total.epsilon_at_delta <= promise["epsilon"]
+    if "world_success_bound" in promise:
+        assert total.world_success_bound <= promise["world_success_bound"]
+
+
+def declared_run() -> dict[str, Any]:
+    terms = SRPPAccountant(SCENARIO, SAMPLING).to_dict()
+    coupling = {"scenario": SCENARIO.coupling(), "renyi_order": terms.pop("renyi_order")}
+    return {**terms, "coupling": coupling, "noise_multiplier": 8.0, "share": "fit"}
+
+
+def _steps_until_killed(end: Connection, path: str) -> None:
+    """A run as the callback makes it, restarted where the journal has it; the parent kills it somewhere."""
+    accountant = SRPPAccountant(SCENARIO, SAMPLING)
+    account = SharedAccount(
+        Ranks(),
+        lambda: LedgerHandle(path),
+        lambda ledger: open_account(ledger, declared_run(), "rpp", None, "fit"),
+        accountant.events_of_units(8.0, 1),
+    )
+    journal = RunJournal(accountant, 8.0, account, planned_steps=1)
+    journal.begin_stretch(0)
+    step = 0
+    while journal.can_afford_step():
+        end.send(step)
+        journal.start_step(step)
+        step += 1
+    account.close()
+
+
+def test_no_kill_lets_a_run_pass_its_share(tmp_path: Path) -> None:
+    context = prepared_context()
+    path = tmp_path / "study.db"
+    with planned(path) as ledger:
+        ledger.account("fit", "rpp", declared_run(), None, "training")
+    for kill in range(6):
+        ours, theirs = context.Pipe(duplex=False)
+        process = context.Process(target=_steps_until_killed, args=(theirs, str(path)))
+        process.start()
+        theirs.close()
+        try:
+            for _ in range(3):
+                ours.recv()
+            if kill < 5:
+                time.sleep(0.002 * kill)
+                process.kill()
+        except EOFError:  # it ended by itself
+            pass
+        process.join(30)
+        with PrivacyLedger.read_only(path) as ledger:
+            (account,) = ledger.accounts()
+            steps = [attempt.num_steps for attempt in account.attempts()]
+        assert sum(steps) <= 10
+    assert sum(steps) == 10
+    assert len(steps) > 1, "it was killed between steps"

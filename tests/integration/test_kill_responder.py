@@ -36,14 +36,15 @@ def answer_before_the_commit(folder: Path) -> None:
     answer_until_killed(folder)
 
 
-def kill_at_a_random_moment(folder: Path, run: Callable[[Path], None]) -> list[list[int]]:
-    """Runs the responder, kills it, and returns what it had answered."""
+def kill_at_a_random_moment(folder: Path, run: Callable[[Path], None], answering: bool) -> list[list[int]]:
+    """Runs the responder, kills it once it answers or while it may still open, and returns what it had answered."""
     process = Child(run, folder)
     assert process.stdout.readline() == b"ready\n", process.finish().decode()
+    first = process.stdout.readline() if answering else b""
     time.sleep(random.uniform(0.0, 0.15))
     process.kill()
     # A line without its end was cut off by the kill; its label had not reached anybody who reads lines.
-    return [[int(label) for label in line.split()] for line in process.finish().split(b"\n")[:-1]]
+    return [[int(label) for label in line.split()] for line in (first + process.finish()).split(b"\n")[:-1]]
 
 
 def plain_update(belief: np.ndarray, votes: np.ndarray, value: np.ndarray) -> np.ndarray:
@@ -66,8 +67,8 @@ def check_kills(folder: Path, num_kills: int, run: Callable[[Path], None] = answ
     PACResponder(np.asarray, secret, BUDGET, folder / "responses.db", rule="linear").close()
     num_recorded = num_unseen = num_answers = num_charged = 0
     belief = np.full(NUM_SECRETS, 1 / NUM_SECRETS)
-    for _ in range(num_kills):
-        seen = kill_at_a_random_moment(folder, run)
+    for kill in range(1, num_kills + 1):
+        seen = kill_at_a_random_moment(folder, run, answering=kill % 3 > 0)
         secret = POOL.load_secret(folder / "secret.key")
         with PACResponder(np.asarray, secret, BUDGET, folder / "responses.db", rule="linear") as opened:
             entries = list(opened.recorded_answers())[num_recorded:]
@@ -89,13 +90,13 @@ def check_kills(folder: Path, num_kills: int, run: Callable[[Path], None] = answ
 
 def test_ten_kills(tmp_path: Path) -> None:
     num_recorded, _ = check_kills(tmp_path, 10)
-    assert num_recorded > 10
+    assert num_recorded > 6
 
 
 @pytest.mark.slow
 def test_two_hundred_kills(tmp_path: Path) -> None:
     num_recorded, num_unseen = check_kills(tmp_path, 200)
-    assert num_recorded > 200
+    assert num_recorded > 133
     print(f"{num_recorded} transactions, {num_unseen} of them charged and not seen")
 
 

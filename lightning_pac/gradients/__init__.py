@@ -27,8 +27,23 @@ Example:
 """
 
 from lightning_pac.gradients.arithmetic import ROUNDING
+from lightning_pac.gradients.call import Call
 from lightning_pac.gradients.contract import GradientEngine, flat_sum
+from lightning_pac.gradients.contributions import Contribution, Dense
 from lightning_pac.gradients.decoupling import coupling_error
 from lightning_pac.gradients.engine import make_engine
+from lightning_pac.gradients.rule_check import check_rule
+from lightning_pac.gradients.rules.table import register_rule
 
-__all__ = ["ROUNDING", "GradientEngine", "coupling_error", "flat_sum", "make_engine"]
+__all__ = [
+    "ROUNDING",
+    "Call",
+    "Contribution",
+    "Dense",
+    "GradientEngine",
+    "check_rule",
+    "coupling_error",
+    "flat_sum",
+    "make_engine",
+    "register_rule",
+]

@@ -12,6 +12,7 @@ from torch.overrides import _get_current_function_mode_stack, _pop_mode_temporar
 from torch.utils.hooks import RemovableHandle
 
 from lightning_pac.gradients.following import Following
+from lightning_pac.gradients.rules.table import applied
 from lightning_pac.gradients.tags import Batched, Free, Pass, nested_tensors, set_tag, tag_of
 from lightning_pac.gradients.watching import enclosing_backward
 
@@ -139,19 +140,8 @@ def _apply(cls: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any
         stack = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
         if stack and isinstance(stack[-1], Following):
             with _pop_mode_temporarily():
-                return stack[-1].call(_named(cls), args, kwargs)
+                return stack[-1].call(applied(cls), args, kwargs)
     return _STOCK.__get__(None, cls)(*args, **kwargs)
-
-
-@functools.cache
-def _named(cls: type[torch.autograd.Function]) -> Any:
-    function = _STOCK.__get__(None, cls)
-
-    def apply(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs)
-
-    apply.__name__ = cls.__name__
-    return apply
 
 
 def _count(batch: list[Tensor], batch_dim: int) -> int:

@@ -114,7 +114,7 @@ def _moved(
 ) -> Batched:
     if tag is current.first and _leaves_first(function, args, kwargs, result, reference):
         return tag
-    if tag.outer is None:
+    if tag.outer is None or (function is Tensor.__getitem__ and reference is args[1] and _is_index(reference)):
         return tag
     if function in _LOOKUPS and reference is args[2]:  # something without records, by their indices
         return Batched(current, math.prod(result.shape[: args[1] % result.dim()]), tag.rows)
@@ -137,7 +137,7 @@ def _moved(
             return value if not value.is_floating_point() else value.new_full(value.shape, -1, dtype=torch.long)
         if value is reference:
             return labels
-        if value.dtype in (torch.bool, torch.long, torch.int) and value is not args[0]:
+        if (value.dtype == torch.bool or _is_index(value)) and value is not args[0]:
             return value
         return _label(value, of, current.count)
 
@@ -150,6 +150,10 @@ def _moved(
     if function is _PACK and place:
         return Batched(current, None)
     return _read(candidate, current) if candidate.shape == result.shape else Batched(current, None)
+
+
+def _is_index(tensor: Tensor) -> bool:
+    return tensor.dtype in (torch.long, torch.int)
 
 
 def _unpacked(args: Sequence[Any], result: Tensor, tag: Batched, current: Pass) -> Batched:

@@ -83,8 +83,8 @@ def embedding_bag(call: Call) -> Found | None:
         spread = spread * _is_maximum(weight, bags, rows, counted, n)
     if weights is not None:
         spread = spread * weights.detach().reshape(-1, 1)
-    if n != call.count:
-        bags = bags // max(1, n // max(1, call.count))
+    order = call.output[0].rows
+    bags = bags // max(1, n // max(1, call.count)) if order is None else order[bags]
     return [(weight, lambda: _rows(weight, padding, call.count, bags, rows, spread))]
 
 

@@ -7,7 +7,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from lightning_pac.gradients.call import Call
-from lightning_pac.gradients.contributions import Dense, Found
+from lightning_pac.gradients.contributions import Contribution, Dense, Found, OwnRows
+from lightning_pac.gradients.rules.elementwise import sum_by_record
 
 __all__ = ["group_norm", "instance_norm", "layer_norm", "rms_norm"]
 
@@ -79,11 +80,9 @@ def _channels(
         return None
     gradient = call.gradient.float()
 
-    def total(values: Tensor) -> Dense:
+    def total(values: Tensor) -> Contribution | OwnRows:
         values = values.flatten(2).sum(2) if values.dim() > 2 else values
-        if len(values) != call.count:
-            values = values.view(call.count, -1, values.shape[1]).sum(1)
-        return Dense(values)
+        return sum_by_record(values, values.shape[1:], 0, call.count, call.output[0].rows)
 
     weight, bias = parameters
     found = [

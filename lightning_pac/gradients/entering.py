@@ -1,7 +1,6 @@
 """Where a forward pass begins and ends: the outermost call of a module, or of `training_step`."""
 
 import functools
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,7 +12,7 @@ from torch.utils.hooks import RemovableHandle
 
 from lightning_pac.gradients.following import Following
 from lightning_pac.gradients.rules.table import applied
-from lightning_pac.gradients.tags import Batched, Free, Pass, nested_tensors, set_tag, tag_of
+from lightning_pac.gradients.tags import Batched, Free, Pass, nested_tensors, record_count, set_tag, tag_of
 from lightning_pac.gradients.watching import enclosing_backward
 
 __all__ = ["Entrance"]
@@ -105,7 +104,7 @@ class Entrance:
     def _begin(self, arguments: Any, batch_dim: int) -> None:
         tensors = list(nested_tensors(arguments))
         batch = [tensor for tensor in tensors if type(tag_of(tensor)) is not Free]
-        self._mode.current = current = Pass(_count(batch, batch_dim), self._mode.receiver)
+        self._mode.current = current = Pass(record_count(batch, batch_dim), self._mode.receiver)
         for tensor in batch:
             set_tag(tensor, _tag_of_input(tensor, current, batch_dim))
         self._outside = False
@@ -142,15 +141,6 @@ def _apply(cls: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any
             with _pop_mode_temporarily():
                 return stack[-1].call(applied(cls), args, kwargs)
     return _STOCK.__get__(None, cls)(*args, **kwargs)
-
-
-def _count(batch: list[Tensor], batch_dim: int) -> int:
-    """Records of a batch: the size that most of its tensors have in that dimension."""
-    sizes = Counter(tensor.shape[batch_dim] for tensor in batch if tensor.dim() > batch_dim)
-    if not sizes:
-        return max((tensor.shape[0] for tensor in batch if tensor.dim()), default=0)
-    most = max(sizes.values())
-    return next(size for size, times in sizes.items() if times == most)
 
 
 def _tag_of_input(tensor: Tensor, current: Pass, batch_dim: int) -> Batched:

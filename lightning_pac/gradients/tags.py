@@ -1,6 +1,7 @@
 """What the engine knows of a tensor: whether it holds records, and where, or is computed from parameters alone."""
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ __all__ = [
     "free_of",
     "nested_tensors",
     "record_axis",
+    "record_count",
     "set_tag",
     "settle",
     "tag_of",
@@ -110,6 +112,15 @@ def nested_tensors(value: Any, depth: int = 4) -> Iterator[Tensor]:
             yield from nested_tensors(part, depth - 1)
     elif depth and hasattr(value, "__dict__") and not isinstance(value, type | torch.nn.Module) and not callable(value):
         yield from nested_tensors(vars(value), depth - 1)
+
+
+def record_count(batch: list[Tensor], batch_dim: int) -> int:
+    """Records of a batch: the size that most of its tensors have in that dimension."""
+    sizes = Counter(tensor.shape[batch_dim] for tensor in batch if tensor.dim() > batch_dim)
+    if not sizes:
+        return max((tensor.shape[0] for tensor in batch if tensor.dim()), default=0)
+    most = max(sizes.values())
+    return next(size for size, times in sizes.items() if times == most)
 
 
 def record_axis(shape: torch.Size, tag: Batched, count: int) -> int | None:

@@ -28,7 +28,10 @@ REMEMBERS = (
     "depends on the records of earlier batches, which the model keeps without noise (a hidden state that is carried "
     "on, a memory bank)"
 )
-MEANS_OF_ALL = "a mean over all tokens or targets that count does so, or padding that is not masked; average in records"
+MEANS_OF_ALL = (
+    "a mean over all tokens or targets that count does so, or padding that is not masked; average in records, as "
+    "per_record_mean(model, batch) does where the model computes its loss"
+)
 
 NOT_THE_MEAN = "is not the mean over the records of a batch (a sum, or a divisor that depends on the batch)"
 

@@ -17,7 +17,11 @@ from .callbacks import (
 )
 from .cards import Estimate as Estimate, Guarantee as Guarantee, PrivacyCard as PrivacyCard
 from .data import WithIndex as WithIndex, describe_loader as describe_loader, private_loader as private_loader
-from .gradients import make_engine as make_engine, per_record_mean as per_record_mean
+from .gradients import (
+    make_engine as make_engine,
+    per_record_mean as per_record_mean,
+    private_gradients as private_gradients,
+)
 from .ledger import PrivacyLedger as PrivacyLedger
 from .mechanisms import (
     AdaptiveComposition as AdaptiveComposition,

@@ -46,7 +46,7 @@ class Entrance:
 
             @functools.wraps(step)
             def training_step(*args: Any, **kwargs: Any) -> Any:
-                with self._inside((args, kwargs), 0 if self._batch_first else 1):
+                with self.inside((args, kwargs), 0 if self._batch_first else 1):
                     return step(*args, **kwargs)
 
             def restore() -> None:
@@ -91,7 +91,8 @@ class Entrance:
                 self._end()
 
     @contextmanager
-    def _inside(self, arguments: Any, batch_dim: int) -> Iterator[None]:
+    def inside(self, arguments: Any, batch_dim: int) -> Iterator[None]:
+        """Follow what is computed inside from these arguments; inside another outermost call, that goes on."""
         if not self._outside or not torch.is_grad_enabled():
             yield
             return

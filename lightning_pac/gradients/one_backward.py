@@ -1,6 +1,7 @@
 """The fast engine: one backward pass, without ordinary weight gradients, and a clipped sum from what it leaves."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from itertools import pairwise
 
 import torch
@@ -67,6 +68,10 @@ class OneBackwardEngine(GradientEngine, Receiver):
         self._entrance.open(module)
         self._attached = True
         self._forget()
+
+    def following(self, batch: object) -> AbstractContextManager[None]:
+        """Inside, what the batch and the parameters meet in is seen, also outside of the module's own calls."""
+        return self._entrance.inside(batch, 0)
 
     @override
     def clipped_sum(

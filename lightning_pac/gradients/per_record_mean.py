@@ -49,7 +49,7 @@ def per_record_mean(model: nn.Module, batch: Any) -> Tensor:
     loss = loss[0] if isinstance(loss, tuple) else loss
     if not isinstance(loss, Tensor) or loss.dim():
         raise ValueError(
-            f"{type(model).__name__} returned no loss for this batch: give it the targets, under the name it has for them."
+            f"{type(model).__name__} returned no loss for this batch: give it the targets, under their name."
         )
     return loss
 

@@ -92,7 +92,8 @@ class _Caller(nn.Module):
         for place, value in zip(self._places, self.values, strict=True):
             values[place] = factor * value if self._derived else value
         # Looked up at each call: an attached engine shows it to the mode that is on.
-        found = (self._function.apply if isinstance(self._function, type) else self._function)(*values)
+        function: Any = getattr(self._function, "apply", self._function)
+        found = function(*values)
         return [part for part in ([found] if isinstance(found, Tensor) else found) if part.is_floating_point()]
 
 
@@ -135,7 +136,7 @@ def _compare(
         size = max(float(norms.max()), 1e-6) if len(norms) else 1.0
         for bound in (1e30, size / 2):
             losses = _losses(caller(*batch))
-            (losses.mean() if len(losses) else losses.sum()).backward()
+            (losses.mean() if len(losses) else losses.sum()).backward()  # type: ignore[no-untyped-call]
             sums, found = engine.clipped_sum(bound)
             expected = (per_record * (bound / norms.clamp(min=1e-30)).clamp(max=1.0)[:, None]).sum(0)
             total = torch.cat([part.flatten() for part in sums]).double()

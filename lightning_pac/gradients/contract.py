@@ -18,7 +18,13 @@ class GradientEngine(ABC):
     The order of calls is `attach` once, then for every microbatch an ordinary forward and backward pass of a loss that
     is the *mean* over its n records and one `clipped_sum`, and `detach` at the end. While an engine is attached, the
     `grad` of a trainable parameter is empty after every backward pass.
+
+    Attributes:
+        public_gradient: That of terms without records in the last microbatch, as a vector of all trainable parameters
+            one after the other, not scaled; None if there was none.
     """
+
+    public_gradient: Tensor | None = None
 
     @abstractmethod
     def attach(self, module: nn.Module, blocks: Mapping[str, Sequence[str]] | None = None) -> None:

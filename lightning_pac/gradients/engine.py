@@ -10,12 +10,13 @@ __all__ = ["GradientEngine", "block_index", "clip_factors", "flat_sum", "make_en
 EngineName = Literal["auto", "one_backward", "opacus"]
 
 
-def make_engine(name: EngineName = "auto") -> GradientEngine:
+def make_engine(name: EngineName = "auto", public_terms: bool = False) -> GradientEngine:
     """Make the engine of that name.
 
     Args:
         name: `one_backward` is ours; `opacus` instantiates every per-example gradient with Opacus' hooks, to compare
             with. `auto` is the first.
+        public_terms: Whether terms without records may be added to the mean of the losses, as `OneBackwardEngine` does.
 
     Raises:
         ValueError: If there is no engine of that name.
@@ -34,7 +35,7 @@ def make_engine(name: EngineName = "auto") -> GradientEngine:
         >>> engine.detach()
     """
     if name in ("auto", "one_backward"):
-        return OneBackwardEngine()
+        return OneBackwardEngine(public_terms=public_terms)
     if name == "opacus":
         from lightning_pac.gradients.opacus_engine import OpacusEngine
 

@@ -8,6 +8,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from typing_extensions import override
 
+from lightning_pac.gradients.after_mean import ADDITIONS, Shares, is_affine
+from lightning_pac.gradients.call import name_of
 from lightning_pac.gradients.layouts import CONSTANTS, functions_named, layout_of_result
 from lightning_pac.gradients.meeting import Meeting, Receiver
 from lightning_pac.gradients.rules.table import OPENED
@@ -45,6 +47,7 @@ class Following(TorchFunctionMode):
         super().__init__()
         self.receiver = receiver
         self.current = Pass(0)
+        self._holds_public = False
 
     @override
     def __torch_function__(
@@ -56,7 +59,9 @@ class Following(TorchFunctionMode):
 
     def call(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Call a function, and tag what it returns; this mode must be off."""
+        self._holds_public = False
         reference, free = self._scan(args, kwargs)
+        holds_public = self._holds_public
         if reference is None:
             result = func(*args, **kwargs)
             if free is not None:
@@ -69,10 +74,12 @@ class Following(TorchFunctionMode):
             if result is not NotImplemented:
                 return result
         if free is not None and torch.is_grad_enabled():
-            return self._meet(func, args, kwargs, reference)
+            return self._meet(func, args, kwargs, reference, holds_public)
         result = func(*args, **kwargs)
         if func not in CONSTANTS:
-            self._tag_batched(func, args, kwargs, result, reference)
+            self._tag_batched(func, args, kwargs, result, reference, holds_public)
+            if holds_public:
+                self._watch_slope(func, args, result)
         return result
 
     def _scan(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Tensor | None, Tensor | None]:
@@ -97,15 +104,25 @@ class Following(TorchFunctionMode):
                     continue
                 if type(tag) is Free:
                     free = tensor if tensor.requires_grad else free
-                elif tag.owner is owner and (dims := tensor.dim()) > most:
-                    reference, most = tensor, dims
+                elif tag.owner is owner:
+                    if tag.shares is not None and tag.shares.public:
+                        self._holds_public = True
+                    if (dims := tensor.dim()) > most:
+                        reference, most = tensor, dims
         return reference, free
 
     def _tag_batched(
-        self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any, reference: Tensor
+        self,
+        func: Any,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        result: Any,
+        reference: Tensor,
+        public: bool = False,
     ) -> None:
         if isinstance(result, Tensor):
-            set_tag(result, layout_of_result(func, args, kwargs, result, reference, self.current))
+            tag = layout_of_result(func, args, kwargs, result, reference, self.current)
+            set_tag(result, Shares.of(func, args, kwargs, result, tag, public) if tag.outer is None else tag)
         elif isinstance(result, list | tuple):
             for place, part in enumerate(result):
                 if isinstance(part, Tensor):
@@ -121,9 +138,24 @@ class Following(TorchFunctionMode):
                 if target._base is not None:
                     set_tag(target._base, Batched(self.current, None) if target._base.shape != target.shape else tag)
 
-    def _meet(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], reference: Tensor) -> Any:
+    def _meet(
+        self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], reference: Tensor, holds_public: bool
+    ) -> Any:
         meeting = Meeting(self.receiver, self.current, func, args, kwargs)
-        return meeting.run(lambda output: self._tag_batched(func, args, kwargs, output, reference))
+        public = holds_public or func in ADDITIONS
+        result = meeting.run(lambda output: self._tag_batched(func, args, kwargs, output, reference, public))
+        if holds_public:
+            self._watch_slope(func, args, result)
+        return result
+
+    def _watch_slope(self, func: Any, args: Sequence[Any], result: Any) -> None:
+        """Whatever comes after a term without records must leave its slope as it is for all records."""
+        parts = [result] if isinstance(result, Tensor) else result if isinstance(result, list | tuple) else []
+        for part in parts:
+            if isinstance(part, Tensor) and part.requires_grad:
+                tag = tag_of(part)
+                if not is_affine(func, args) or type(tag) is not Batched or tag.shares is None:
+                    self.current.bent_by = name_of(func)
 
 
 def _tag_free(func: Any, args: Sequence[Any], free: Tensor, result: Any) -> None:

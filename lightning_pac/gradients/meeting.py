@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from lightning_pac.gradients.after_mean import ADDITIONS
 from lightning_pac.gradients.call import Autocast, Call, name_of, unflattened, without_autocast
 from lightning_pac.gradients.contributions import Contribution, OwnRows
 from lightning_pac.gradients.rules.table import rule_of
@@ -35,6 +36,10 @@ class Receiver(ABC):
     @abstractmethod
     def receive(self, free: Tensor, contribution: Contribution | OwnRows) -> None:
         """Add a call's contribution to a free tensor."""
+
+    @abstractmethod
+    def receive_public(self, free: Tensor, gradient: Tensor, call: Call) -> None:
+        """Add the gradient of a free tensor that was added to the mean over the batch: it has no records."""
 
     @abstractmethod
     def describe(self, free: Sequence[Tensor]) -> str:
@@ -155,7 +160,13 @@ class Meeting:
         originals = {id(leaves[place]): self._frees[place] for place in free}
         count = self._pass.count
         self._receiver.check_count(self._name, count)
-        found = self._rule.contributions(call) if self._rule is not None else None
+        after_mean = outputs[0] is not None and outputs[0][0].outer is None and outputs[0][0].shares is not None
+        if after_mean and self._function in ADDITIONS and not kwargs:
+            for place, tensor in free.items():
+                sign = ADDITIONS[self._function][place]
+                self._receiver.receive_public(self._frees[place], sign * call.gradient.sum_to_size(tensor.shape), call)
+            return
+        found = self._rule.contributions(call) if self._rule is not None and not after_mean else None
         if found is None:
             if self._drew:
                 raise RuntimeError(

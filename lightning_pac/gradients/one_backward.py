@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.gradients.arithmetic import ieee_float32, widest_type
+from lightning_pac.gradients.call import Call
 from lightning_pac.gradients.contract import GradientEngine, block_index, clip_factors, trainable_parameters
 from lightning_pac.gradients.contributions import Contribution, Dense, OwnRows
 from lightning_pac.gradients.entering import Entrance
@@ -38,9 +39,12 @@ class OneBackwardEngine(GradientEngine, Receiver):
     Args:
         batch_first: Dimension 0 of the tensors in a batch counts the examples. False means dimension 1. A module with a
             `batch_first` attribute decides for itself.
+        public_terms: Whether terms without records (penalties on weights) may be added to the mean of the losses, whose
+            gradient whoever calls `clipped_sum` then adds after the noise. Otherwise they are refused.
     """
 
-    def __init__(self, batch_first: bool = True) -> None:
+    def __init__(self, batch_first: bool = True, public_terms: bool = False) -> None:
+        self._public_terms = public_terms
         self._entrance = Entrance(Following(self), batch_first)
         self._handles: list[RemovableHandle] = []
         self._attached = False
@@ -81,6 +85,7 @@ class OneBackwardEngine(GradientEngine, Receiver):
             self._check_frozen()
             if self._count is None:
                 raise RuntimeError("No per-example gradient was captured; run forward and backward after attach.")
+            self.public_gradient = self._gradient_of_public_terms()
             with ieee_float32():
                 for index, gradients in self._derived.per_record(self._parameters):
                     self._add((index, 0, -1), Dense(gradients))
@@ -131,6 +136,14 @@ class OneBackwardEngine(GradientEngine, Receiver):
                     f"The parameter {name!r} was unfrozen after attach, so its gradient is not clipped; detach, "
                     "unfreeze and attach again."
                 )
+
+    def _gradient_of_public_terms(self) -> Tensor | None:
+        if not self._public:
+            return None
+        frees = [free for free, _ in self._public]
+        gradients = [gradient.to(free.dtype) for free, gradient in self._public]
+        found = torch.autograd.grad(frees, self._parameters, gradients, retain_graph=True, materialize_grads=True)
+        return torch.cat([gradient.reshape(-1).float() for gradient in found])
 
     def _empty_sums(self, device: torch.device) -> list[Tensor]:
         """One flat buffer seen through the parameters' shapes, zero where nothing will be written."""
@@ -194,6 +207,17 @@ class OneBackwardEngine(GradientEngine, Receiver):
             self._derived.add(free, contribution)
 
     @override
+    def receive_public(self, free: Tensor, gradient: Tensor, call: Call) -> None:
+        if not self._public_terms:
+            raise call.refusal()
+        if call.current.bent_by is not None:
+            raise RuntimeError(
+                f"{call.describe()} adds a term without records to a mean over the batch, and {call.current.bent_by} "
+                "makes what that does to the loss depend on the records: add it to the loss at last."
+            )
+        self._public.append((free, gradient))
+
+    @override
     def describe(self, free: Sequence[Tensor]) -> str:
         names: list[str] = []
         for tensor in free:
@@ -237,3 +261,4 @@ class OneBackwardEngine(GradientEngine, Receiver):
         self._contributions: dict[Slot, Contribution] = {}
         self._squares: dict[Slot, Tensor] = {}
         self._derived = ToParameters()
+        self._public: list[tuple[Tensor, Tensor]] = []

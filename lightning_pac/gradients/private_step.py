@@ -44,8 +44,8 @@ def private_gradients(
 
     Args:
         module: The module; its `p.grad` are neither read nor written.
-        loss_fn: Called with the module and the batch; returns the mean of the records' losses. Penalties on weights
-            belong to the optimizer.
+        loss_fn: Called with the module and the batch; returns the mean of the records' losses. A penalty on weights
+            that is added to it has no records: its gradient joins after the noise.
         batch: Records in dimension 0 of its tensors.
         max_grad_norm: C, largest norm of a record's gradient.
         noise_multiplier: sigma, deviation of the noise on the sum, in clipping norms.
@@ -82,7 +82,7 @@ def private_gradients(
     if sampling is not None and sampling.amplified_rate is None:
         raise ValueError("sampling has public draws, or a law of its own, so it amplifies nothing: leave it out.")
     named = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
-    engine = OneBackwardEngine()
+    engine = OneBackwardEngine(public_terms=True)
     engine.attach(module)
     try:
         with torch.enable_grad(), engine.following(batch):
@@ -93,7 +93,10 @@ def private_gradients(
         engine.detach()
     total = total.to(widest_type(total.device), copy=True)
     secure_generator().release_(total, (1.0 + ROUNDING) * noise_multiplier * max_grad_norm)
-    parts = (total / batch_size).split([parameter.numel() for parameter in named.values()])
+    total /= batch_size
+    if engine.public_gradient is not None:
+        total += engine.public_gradient
+    parts = total.split([parameter.numel() for parameter in named.values()])
     gradients = {
         name: part.view(parameter.shape).to(parameter.dtype)
         for (name, parameter), part in zip(named.items(), parts, strict=True)

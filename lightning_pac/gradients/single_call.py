@@ -40,7 +40,10 @@ def per_record_gradients(call: Call, leaves: Sequence[Any], structure: Any, free
         gradient, output = call.gradients[place], call.outputs[place]
         assert gradient is not None
         assert output is not None
-        cotangents.append(_stacked(call, gradient, output[0]))
+        if output[0].shares is not None:
+            cotangents.append((gradient / n).expand(n, *gradient.shape))
+        else:
+            cotangents.append(_stacked(call, gradient, output[0]))
 
     def outputs_of(values: Sequence[Any]) -> list[Tensor]:
         values = list(values)
@@ -96,6 +99,9 @@ def per_record_gradients(call: Call, leaves: Sequence[Any], structure: Any, free
 
 def _stacked(call: Call, tensor: Tensor, tag: Any) -> Tensor:
     """Shape (n, *a record's), where a record keeps all dimensions."""
+    shares = tag.shares.values(call.count) if tag.shares is not None else None
+    if shares is not None:
+        return shares
     axis = record_axis(tensor.shape, tag, call.count) if tag.outer is not None else None
     if axis is None:
         raise call.refusal()

@@ -32,10 +32,12 @@ class Pass:
         count: Records of the batch.
         receiver: The engine.
         first: The tag of tensors whose rows are records, in order.
+        bent_by: Name of a function that makes the slope of a term without records depend on them.
     """
 
     def __init__(self, count: int, receiver: Any = None) -> None:
         self.count, self.receiver = count, receiver
+        self.bent_by: str | None = None
         self.first = Batched(self, 1)
 
 
@@ -47,12 +49,13 @@ class Batched:
         outer: Product of the sizes of the dimensions before the one that counts the records; it is the same for every
             shape that the tensor is viewed through. None if no dimension does.
         rows: Record of each entry along that dimension, where these are not in the order of the records.
+        shares: For what is a mean over the records of one value for each: these values, where they are known.
     """
 
-    __slots__ = ("outer", "owner", "rows")
+    __slots__ = ("outer", "owner", "rows", "shares")
 
-    def __init__(self, owner: Pass, outer: int | None, rows: Tensor | None = None) -> None:
-        self.owner, self.outer, self.rows = owner, outer, rows
+    def __init__(self, owner: Pass, outer: int | None, rows: Tensor | None = None, shares: Any = None) -> None:
+        self.owner, self.outer, self.rows, self.shares = owner, outer, rows, shares
 
     def __deepcopy__(self, memo: Any) -> "Batched":
         return self

@@ -8,6 +8,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
@@ -81,7 +82,8 @@ class PrivateRun:
         self._ranks = Ranks.of(pl_module.trainer)
         self._awaiting_gradient = False
         self._steps_this_epoch = 0
-        self._engine = make_engine()
+        self._engine = make_engine(public_terms=True)
+        self._public: Tensor | float = 0.0
         self._engine.attach(pl_module, blocks.names)
         self._optimizer: Optimizer = pl_module.trainer.optimizers[0]
         self.before_update: Callable[[], None] | None = None
@@ -98,6 +100,7 @@ class PrivateRun:
         if self.journal.stretch_steps % accountant.sampling.steps_per_epoch(accountant.scenario.num_records):
             self.journal.begin_stretch(first_step)
         self.noisy_sum.clear()  # an epoch may have ended between two microbatches of a step
+        self._public = 0.0
         self._num_added = 0
         self._batch_sizes = batch_sizes(self.loader)
         self._first_batch = 0
@@ -153,6 +156,8 @@ class PrivateRun:
         self._check_rows(len(norms))
         if self._num_drawn != 0:
             self.noisy_sum.add(sums, norms)
+        if self._engine.public_gradient is not None:
+            self._public = self._public + self._engine.public_gradient
         self._num_added += 1
         self._awaiting_gradient = False
 
@@ -176,7 +181,8 @@ class PrivateRun:
         self.journal.start_step(step)
         release = self.noisy_sum.release(self._ranks)
         self._num_added = 0
-        self._gradient.write(release[:-1] / self.batch_size)
+        self._gradient.write(release[:-1] / self.batch_size + self._public)
+        self._public = 0.0
         self.clipped_fraction = self.noisy_sum.clipped_fraction(release, self.batch_size)
         self._steps_this_epoch += 1
         self.released = True

@@ -17,7 +17,7 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.kept_state import TOLERANCE, re
 from lightning_pac.callbacks.srpp_sgd.loss_check.probe import SEEDS, Probe
 from lightning_pac.callbacks.srpp_sgd.loss_check.replica import Replica
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import EXAMPLES, GROUP, SyntheticRecords
-from lightning_pac.gradients import make_engine
+from lightning_pac.gradients import flat_sum, make_engine
 
 __all__ = ["LossCheck", "check_loss", "leaves_out_batch"]
 
@@ -210,20 +210,23 @@ def _compare_rows(probe: Probe, records: list[Any]) -> tuple[str | None, bool]:
     Returns:
         The problem found, and whether row i is record i.
     """
-    engine = make_engine()
+    engine = make_engine(public_terms=True)
     with probe.without_randomness():
         parts = records[: 2 * GROUP], records[:GROUP], records[GROUP : 2 * GROUP]
-        for part in parts:
-            probe.gradient(part)  # an error without an engine is none of the engine's
+        # An error without an engine is none of the engine's.
+        ordinary = [probe.gradient(part) for part in parts]
         try:
             engine.attach(probe.model)
         except ValueError:  # says so again when the run attaches its own
             return None, True
         try:
-            norms = []
+            norms, means, public = [], [], []
             for part in parts:
                 probe.loss(part).backward()  # type: ignore[no-untyped-call]
-                norms.append(engine.clipped_sum(1.0)[1][:, 0])
+                sums, found = engine.clipped_sum(1e30)
+                norms.append(found[:, 0])
+                public.append(engine.public_gradient if engine.public_gradient is not None else torch.zeros(()))
+                means.append(flat_sum(sums).double() / len(found) + public[-1])
         except Exception as error:
             return f"cannot be taken apart into records: {str(error).rstrip('.')}", True
         finally:
@@ -234,6 +237,10 @@ def _compare_rows(probe: Probe, records: list[Any]) -> tuple[str | None, bool]:
     if probe.is_random:
         return None, True
     size = float(whole.max())
+    if not all(_is_small(gradient - public[0], float(public[0].norm())) for gradient in public):
+        return "adds a term to the mean over the records whose gradient depends on them", True
+    if not all(_is_small(mean - want, 10 * size) for mean, want in zip(means, ordinary, strict=True)):
+        return "has another gradient than the records' gradients together", True
     if not _is_small(whole.sort().values - alone.sort().values, 10 * size):
         return "reaches the layers in rows that are no records", True
     return None, _is_small(whole - alone, 10 * size)

@@ -79,9 +79,9 @@ class Probe:
     def gradient(self, records: list[Any], seed: int = SEEDS[0]) -> Tensor:
         """The gradient of their loss, in one row."""
         parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        gradients = torch.autograd.grad(self.loss(records, seed), parameters, allow_unused=True)
-        parts = [torch.zeros(1) if part is None else part.to_dense().reshape(-1) for part in gradients]
-        return torch.cat([part.double() for part in parts])
+        loss = self.loss(records, seed)
+        gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+        return torch.cat([part.to_dense().reshape(-1).double() for part in gradients])
 
     def accepts(self, records: list[Any]) -> bool:
         """Whether their gradient is finite, in a model that forgets them; raises if there is none."""

@@ -1,0 +1,115 @@
+"""What comes after the mean over the batch: its values for single records, and terms that have no records."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from lightning_pac.gradients.layouts import functions_named
+from lightning_pac.gradients.tags import Batched, record_axis, tag_of
+
+__all__ = ["ADDITIONS", "Shares", "is_affine"]
+
+# A mean over the batch is a number, or one for each task.
+_MOST_VALUES = 64
+_SIGNS = {
+    (1.0, 1.0): "add add_ __add__ __radd__ __iadd__",
+    (1.0, -1.0): "sub sub_ __sub__ __isub__",
+    (-1.0, 1.0): "__rsub__",
+}
+ADDITIONS = {function: signs for signs, names in _SIGNS.items() for function in functions_named(*names.split())}
+"""Signs of the first and the second argument."""
+
+_PRODUCTS = set(functions_named("mul", "__mul__", "__rmul__", "__imul__", "mul_"))
+_QUOTIENTS = set(functions_named("div", "__truediv__", "__itruediv__", "div_", "true_divide"))
+_LINEAR = set(ADDITIONS) | set(
+    functions_named(
+        "neg", "__neg__", "sum", "mean", "stack", "cat", "view", "reshape", "squeeze", "unsqueeze", "float", "double",
+        "to", "clone", "__getitem__", "unbind",
+    )
+)  # fmt: skip
+
+
+class Shares:
+    """The values of which a tensor is the mean over the records, computed when they are asked for.
+
+    Args:
+        function: What computed the tensor.
+        args: Its arguments.
+        kwargs: And these.
+        result: The tensor.
+        public: Whether a term without records was added to it.
+    """
+
+    def __init__(
+        self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Tensor, public: bool
+    ) -> None:
+        self.public = public
+        leaves, self._structure = pytree.tree_flatten((tuple(args), dict(kwargs)))
+        self._function, self._result = function, result.detach()
+        self._leaves = [(leaf.detach(), tag_of(leaf)) if isinstance(leaf, Tensor) else (leaf, None) for leaf in leaves]
+
+    @staticmethod
+    def of(
+        function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Tensor, tag: Batched, public: bool
+    ) -> Batched:
+        """The tag of a result, with its shares where it can be a mean over the records."""
+        if tag.outer is not None or result.numel() > _MOST_VALUES or not result.requires_grad:
+            return tag
+        return Batched(tag.owner, None, None, Shares(function, args, kwargs, result, public))
+
+    def values(self, count: int) -> Tensor | None:
+        """Shape (n, *tensor); None where the tensor is no mean over the records."""
+        batched: list[tuple[int, Tensor]] = []
+        for place, (leaf, tag) in enumerate(self._leaves):
+            if type(tag) is Batched:
+                own = _of_each(leaf, tag, count)
+                if own is None:
+                    return None
+                batched.append((place, own))
+
+        def of_one(*own: Tensor) -> Tensor:
+            leaves = [leaf for leaf, _ in self._leaves]
+            for (place, _), value in zip(batched, own, strict=True):
+                leaves[place] = value
+            args, kwargs = pytree.tree_unflatten(leaves, self._structure)
+            found: Tensor = self._function(*args, **kwargs)
+            return found
+
+        each = [value for _, value in batched]
+        try:
+            found = torch.func.vmap(of_one)(*each)
+        except Exception:
+            try:
+                found = torch.stack([of_one(*one) for one in zip(*each, strict=True)])
+            except Exception:
+                return None
+        for values in (found, found * count):  # a mean, or a sum, which is a mean of multiples
+            size = values.abs().mean(0) + self._result.abs()
+            if values.shape[1:] == self._result.shape and bool(
+                ((values.mean(0) - self._result).abs() <= 1e-4 * size).all()
+            ):
+                return values
+        return None
+
+
+def is_affine(function: Any, args: Sequence[Any]) -> bool:
+    """Whether a result's slope in what holds a term without records is the same whatever the records are."""
+    if function in _LINEAR:
+        return True
+    batched = [type(tag_of(arg)) is Batched for arg in args if isinstance(arg, Tensor)]
+    if function in _PRODUCTS:
+        return sum(batched) == 1
+    return function in _QUOTIENTS and sum(batched) == 1 and type(tag_of(args[0])) is Batched
+
+
+def _of_each(leaf: Tensor, tag: Batched, count: int) -> Tensor | None:
+    if tag.outer is None:
+        return tag.shares.values(count) if tag.shares is not None else None
+    axis = record_axis(leaf.shape, tag, count)
+    if axis is None or tag.rows is not None:
+        return None
+    shape = leaf.shape
+    return leaf.reshape(*shape[:axis], count, shape[axis] // max(count, 1), *shape[axis + 1 :]).movedim(axis, 0)

@@ -19,17 +19,16 @@ _SIGNS = {
     (1.0, -1.0): "sub sub_ __sub__ __isub__",
     (-1.0, 1.0): "__rsub__",
 }
-ADDITIONS = {function: signs for signs, names in _SIGNS.items() for function in functions_named(*names.split())}
+ADDITIONS = {function: signs for signs, names in _SIGNS.items() for function in functions_named(names)}
 """Signs of the first and the second argument."""
 
-_PRODUCTS = set(functions_named("mul", "__mul__", "__rmul__", "__imul__", "mul_"))
-_QUOTIENTS = set(functions_named("div", "__truediv__", "__itruediv__", "div_", "true_divide"))
+_PRODUCTS = set(functions_named("mul __mul__ __rmul__ __imul__ mul_"))
+_QUOTIENTS = set(functions_named("div __truediv__ __itruediv__ div_ true_divide"))
 _LINEAR = set(ADDITIONS) | set(
     functions_named(
-        "neg", "__neg__", "sum", "mean", "stack", "cat", "view", "reshape", "squeeze", "unsqueeze", "float", "double",
-        "to", "clone", "__getitem__", "unbind",
+        "neg __neg__ sum mean stack cat view reshape squeeze unsqueeze float double to clone __getitem__ unbind"
     )
-)  # fmt: skip
+)
 
 
 class Shares:

@@ -17,10 +17,10 @@ from lightning_pac.gradients.tags import Batched, Free, Pass, set_tag, tag_of
 
 __all__ = ["Following"]
 
-_EXPANSIONS = set(functions_named("expand", "expand_as", "broadcast_to"))
-_SPLITS = set(functions_named("chunk", "split", "unbind", "tensor_split", "split_with_sizes"))
+_EXPANSIONS = set(functions_named("expand expand_as broadcast_to"))
+_SPLITS = set(functions_named("chunk split unbind tensor_split split_with_sizes"))
 # What only asks for a shape or a type, and is most of what is called.
-_QUERIES = set(functions_named("dim", "size", "numel", "is_floating_point", "__len__", "is_contiguous", "stride"))
+_QUERIES = set(functions_named("dim size numel is_floating_point __len__ is_contiguous stride"))
 _QUERIES |= {
     getattr(Tensor, name).__get__
     for name in ("shape", "dtype", "device", "ndim", "requires_grad", "is_nested", "is_cuda", "layout", "is_leaf")
@@ -101,7 +101,11 @@ class Following(TorchFunctionMode):
                     continue
                 tag = tag_of(tensor)
                 if tag is None:
-                    continue
+                    if not tensor.requires_grad or tensor.grad_fn is None:
+                        continue
+                    # Made where nothing was seen, of whatever.
+                    tag = Batched(owner, None)
+                    set_tag(tensor, tag)
                 if type(tag) is Free:
                     free = tensor if tensor.requires_grad else free
                 elif tag.owner is owner:
@@ -122,21 +126,17 @@ class Following(TorchFunctionMode):
     ) -> None:
         if isinstance(result, Tensor):
             tag = layout_of_result(func, args, kwargs, result, reference, self.current)
+            earlier, base = tag_of(result), result._base
+            if base is not None and args and result is args[0] and not _same(tag, earlier):
+                # Part of it was written to.
+                set_tag(base, tag if base.shape == result.shape else Batched(self.current, None))
             set_tag(result, Shares.of(func, args, kwargs, result, tag, public) if tag.outer is None else tag)
         elif isinstance(result, list | tuple):
             for place, part in enumerate(result):
                 if isinstance(part, Tensor):
                     set_tag(part, layout_of_result(func, args, kwargs, part, reference, self.current, place))
-        elif result is None and args and isinstance(args[0], Tensor) and args[0] is not reference:
-            # A write such as x[index] = value.
-            target = args[0]
-            if type(tag_of(target)) is not Batched or tag_of(target).owner is not self.current:
-                tag: Batched = tag_of(reference)
-                same = target.dim() == reference.dim() and target.shape[:1] == reference.shape[:1]
-                tag = tag if same else Batched(self.current, None)
-                set_tag(target, tag)
-                if target._base is not None:
-                    set_tag(target._base, Batched(self.current, None) if target._base.shape != target.shape else tag)
+        elif result is None and func is Tensor.__setitem__:
+            self._tag_batched(func, args, kwargs, args[0], reference)
 
     def _meet(
         self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], reference: Tensor, holds_public: bool
@@ -156,6 +156,10 @@ class Following(TorchFunctionMode):
                 tag = tag_of(part)
                 if not is_affine(func, args) or type(tag) is not Batched or tag.shares is None:
                     self.current.bent_by = name_of(func)
+
+
+def _same(tag: Batched, earlier: Any) -> bool:
+    return type(earlier) is Batched and tag.outer == earlier.outer and tag.rows is earlier.rows
 
 
 def _tag_free(func: Any, args: Sequence[Any], free: Tensor, result: Any) -> None:

@@ -13,7 +13,7 @@ from lightning_pac.gradients.call import Autocast, Call, name_of, unflattened, w
 from lightning_pac.gradients.contributions import Contribution, OwnRows
 from lightning_pac.gradients.rules.table import rule_of
 from lightning_pac.gradients.single_call import per_record_gradients
-from lightning_pac.gradients.tags import Batched, Free, Pass, free_of, set_tag, tag_of
+from lightning_pac.gradients.tags import Batched, Free, Pass, free_of, record_axis, set_tag, tag_of
 from lightning_pac.gradients.watching import KeptTensors, anchored, enclosing_backward, joined
 
 __all__ = ["Meeting", "Receiver"]
@@ -157,6 +157,9 @@ class Meeting:
         free = {place: leaves[place] for place, tensor in enumerate(self._frees) if tensor is not None}
         call = Call(self._function, args, kwargs, self._pass, gradients, outputs, self._name, self._autocast)
         call.writes = self._mutates
+        for gradient, of in zip(gradients, outputs, strict=True):
+            if gradient is not None and of is not None and not _is_of_records(gradient, *of, self._pass.count):
+                raise call.refusal()
         originals = {id(leaves[place]): self._frees[place] for place in free}
         count = self._pass.count
         self._receiver.check_count(self._name, count)
@@ -196,6 +199,14 @@ def _flattened(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any
 
 def _holds_tensors(value: Any) -> bool:
     return isinstance(value, Tensor | list | tuple | dict)
+
+
+def _is_of_records(gradient: Tensor, tag: Batched, shape: torch.Size, count: int) -> bool:
+    """Whether the loss depends on no row of a tensor of the batch that holds constants alone."""
+    if tag.rows is None or not bool((tag.rows < 0).any()):
+        return True
+    axis = record_axis(shape, tag, count)
+    return axis is not None and not bool(gradient.movedim(axis, 0)[tag.rows < 0].any())
 
 
 def _valid(tag: Any, current: Pass) -> Any:

@@ -96,7 +96,7 @@ def private_gradients(
     total /= batch_size
     if engine.public_gradient is not None:
         total += engine.public_gradient
-    parts = total.split([parameter.numel() for parameter in named.values()])
+    parts = torch.split(total, [parameter.numel() for parameter in named.values()])
     gradients = {
         name: part.view(parameter.shape).to(parameter.dtype)
         for (name, parameter), part in zip(named.items(), parts, strict=True)

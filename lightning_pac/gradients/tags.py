@@ -48,7 +48,7 @@ class Batched:
         owner: The pass that it is from.
         outer: Product of the sizes of the dimensions before the one that counts the records; it is the same for every
             shape that the tensor is viewed through. None if no dimension does.
-        rows: Record of each entry along that dimension, where these are not in the order of the records.
+        rows: Record of each entry along that dimension, where these are not in the order of the records; -1 for none.
         shares: For what is a mean over the records of one value for each: these values, where they are known.
     """
 
@@ -160,7 +160,10 @@ def by_record(tensor: Tensor, tag: Batched, count: int) -> Tensor | None:
 
 
 def _padded(tensor: Tensor, rows: Tensor, count: int) -> Tensor:
-    """Rows sorted by record, and zeros where a record has fewer than others."""
+    """Rows sorted by record, and zeros where a record has fewer than others; rows of no record are left out."""
+    kept = rows >= 0
+    if not bool(kept.all()):
+        tensor, rows = tensor[kept], rows[kept]
     order = torch.argsort(rows, stable=True)
     sizes = torch.bincount(rows, minlength=count)
     starts = sizes.cumsum(0) - sizes

@@ -64,7 +64,8 @@ def embedding_bag(call: Call) -> Found | None:
     indices, weight, offsets = call.args[0], call.argument(1, "weight"), call.argument(2, "offsets")
     mode, weights = call.argument(6, "mode", "mean"), call.argument(8, "per_sample_weights")
     padding = call.argument(10, "padding_idx")
-    if not call.is_batched(indices) or call.is_free(weights):
+    order = call.output[0].rows
+    if not call.is_batched(indices) or call.is_free(weights) or (order is not None and bool((order < 0).any())):
         return None
     gradient = call.gradient.detach().float()
     n = gradient.shape[0]
@@ -83,7 +84,6 @@ def embedding_bag(call: Call) -> Found | None:
         spread = spread * _is_maximum(weight, bags, rows, counted, n)
     if weights is not None:
         spread = spread * weights.detach().reshape(-1, 1)
-    order = call.output[0].rows
     bags = bags // max(1, n // max(1, call.count)) if order is None else order[bags]
     return [(weight, lambda: _rows(weight, padding, call.count, bags, rows, spread))]
 

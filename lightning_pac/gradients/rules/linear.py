@@ -67,7 +67,7 @@ def linear_weight(name: object, inputs: Tensor, gradient: Tensor) -> Contributio
         return OuterProduct(inputs, gradient)
     inputs, gradient = inputs.float(), gradient.float()
     positions, width_in, width_out = inputs.shape[1], inputs.shape[2], gradient.shape[2]
-    if not inputs.shape[0] or positions * positions > 4 * width_in * width_out:
+    if not inputs.numel() or positions * positions > 4 * width_in * width_out:
         return Dense(gradient.mT @ inputs)
     if width_in * width_out > 4 * positions * (positions + width_in + width_out):
         return PositionOuterProducts(inputs, gradient)

@@ -156,7 +156,7 @@ class _Steps:
             rows = tag.rows
             if rows is None and tag.outer == 1 and len(data) % max(1, count) == 0:
                 rows = torch.arange(len(data), device=data.device) // max(1, len(data) // max(1, count))
-            if rows is None:
+            if rows is None or bool((rows < 0).any()):
                 raise RuntimeError("The records of packed sequences are unknown; pack them inside the model.")
             self.inputs, self.tag = data, tag
             self._records: Tensor | None = rows[: int(sizes[0])]

@@ -136,14 +136,14 @@ for _names, _rule in {
     "instance_norm": normalization.instance_norm,
     "mul mul_ __mul__ __rmul__ __imul__ multiply": elementwise.product,
 }.items():
-    for _function in functions_named(*_names.split()):
+    for _function in functions_named(_names):
         register_rule(_function, _rule)
 for _names, _rule in {
     "add add_ __add__ __radd__ __iadd__": elementwise.addition,
     "sub sub_ __sub__ __isub__ subtract": elementwise.subtraction,
     "cat concat concatenate": elementwise.concatenation,
 }.items():
-    for _function in functions_named(*_names.split()):
+    for _function in functions_named(_names):
         register_rule(_function, _rule, needs_values=False)
 register_rule(F.embedding, embedding.embedding)
 register_rule(torch.embedding, embedding.embedding_of_table)

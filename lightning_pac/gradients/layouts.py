@@ -18,7 +18,7 @@ def functions_named(names: str) -> list[Any]:
     found = []
     for owner in (torch, Tensor, F, torch._C._nn, torch._C._VariableFunctions, torch.linalg, torch.special):
         for name in names.split():
-            function = getattr(owner, name, None)
+            function: Any = getattr(owner, name, None)
             if callable(function) or hasattr(function, "__get__"):
                 found.append(function if callable(function) else function.__get__)
     return found
@@ -119,6 +119,21 @@ def layout_of_result(
     tag: Batched = tag_of(reference)
     if function in _FLAT:
         return tag
+    found = _layout(function, args, kwargs, result, reference, tag, current, place)
+    # All of what a single record makes is its own.
+    return current.first if found.outer is None and current.count == 1 and result.dim() else found
+
+
+def _layout(
+    function: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    result: Tensor,
+    reference: Tensor,
+    tag: Batched,
+    current: Pass,
+    place: int,
+) -> Batched:
     unknown = Batched(current, None)
     if function in _MOVES:
         if function in _ADDS and kwargs.get("accumulate", args[3] if len(args) > 3 else False) is True:

@@ -165,9 +165,10 @@ class Meeting:
         self._receiver.check_count(self._name, count)
         after_mean = outputs[0] is not None and outputs[0][0].outer is None and outputs[0][0].shares is not None
         if after_mean and self._function in ADDITIONS and not kwargs:
-            for place, tensor in free.items():
-                sign = ADDITIONS[self._function][place]
-                self._receiver.receive_public(self._frees[place], sign * call.gradient.sum_to_size(tensor.shape), call)
+            for place, sign in enumerate(ADDITIONS[self._function]):
+                term = self._frees[place]
+                if term is not None:
+                    self._receiver.receive_public(term, sign * call.gradient.sum_to_size(term.shape), call)
             return
         found = self._rule.contributions(call) if self._rule is not None and not after_mean else None
         if found is None:

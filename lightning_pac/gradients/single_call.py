@@ -99,7 +99,7 @@ def per_record_gradients(call: Call, leaves: Sequence[Any], structure: Any, free
 
 def _stacked(call: Call, tensor: Tensor, tag: Any) -> Tensor:
     """Shape (n, *a record's), where a record keeps all dimensions."""
-    shares = tag.shares.values(call.count) if tag.shares is not None else None
+    shares: Tensor | None = tag.shares.values(call.count) if tag.shares is not None else None
     if shares is not None:
         return shares
     axis = record_axis(tensor.shape, tag, call.count) if tag.outer is not None else None

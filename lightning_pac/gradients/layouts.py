@@ -121,7 +121,8 @@ def layout_of_result(
         return tag
     found = _layout(function, args, kwargs, result, reference, tag, current, place)
     # All of what a single record makes is its own.
-    return current.first if found.outer is None and current.count == 1 and result.dim() else found
+    alone = found.outer is None and current.count == 1 and tag.outer is not None and result.dim()
+    return current.first if alone else found
 
 
 def _layout(

@@ -68,6 +68,7 @@ _MOVES = (
 _WRITES = set(
     functions_named("index_copy index_copy_ scatter scatter_ index_put index_put_ masked_scatter masked_scatter_ copy_")
 ) | {Tensor.__setitem__}
+_LOOKUPS = set(functions_named("index_select"))
 _WHERE = set(functions_named("where"))
 _PACK = torch._C._VariableFunctions._pack_padded_sequence
 _PAD_PACKED = torch._C._VariableFunctions._pad_packed_sequence
@@ -143,6 +144,8 @@ def _layout(
             return tag
         if function is Tensor.__getitem__ and reference is not args[0]:
             return tag if reference is args[1] and _is_index(reference) else unknown
+        if function in _LOOKUPS and reference is args[2]:  # something without records, by their indices
+            return Batched(current, math.prod(result.shape[: args[1] % result.dim()]), tag.rows)
         if function in _WRITES and type(tag_of(_source(args, kwargs))) is not Batched:
             return tag_of(args[0]) if type(tag_of(args[0])) is Batched else unknown
         return _moved(function, args, kwargs, result, current, place)

@@ -81,7 +81,7 @@ def squared_norms(rows: Tensor) -> Tensor:
     return total + width * _SMALLEST
 
 
-def squared_norm_of_sum(squares: Tensor, sizes: Tensor, width: int, terms: int) -> Tensor:
+def squared_norm_of_sum(squares: Tensor, sizes: Tensor, width: int, terms: int, added: int | None = None) -> Tensor:
     r"""Squared norms of sums of T outer products, from their Gram matrices: never too small, and never small beside T.
 
     An entry of either Gram matrix errs by at most $3 k u \lVert x_t \rVert \lVert x_s \rVert$ (k its inner width; 1 k u
@@ -99,9 +99,10 @@ def squared_norm_of_sum(squares: Tensor, sizes: Tensor, width: int, terms: int) 
         sizes: Sum of the terms' lengths, shape (n,), float64; each length with the smallest float added to its squares.
         width: k + k', what the two Gram matrices were summed over.
         terms: T.
+        added: Terms of which the weighted sum is made in float32, where these are fewer: they give kappa, the smaller.
     """
     raised = squares.clamp(min=0.0) + CANCELLATION * (1 + width / 8) * sizes.square() + terms**2 * _SMALLEST
-    return torch.maximum(raised, (sizes / block_layout(terms)[1]).square())
+    return torch.maximum(raised, (sizes / block_layout(terms if added is None else added)[1]).square())
 
 
 def accumulate(out: Tensor, num_records: int, terms: int, product: Callable[[slice, Tensor], object]) -> None:

@@ -18,6 +18,7 @@ __all__ = [
     "OwnRows",
     "PositionOuterProducts",
     "Rows",
+    "TableOfProducts",
     "squares_of_grams",
 ]
 
@@ -42,6 +43,10 @@ class Contribution(ABC):
     @abstractmethod
     def dense(self) -> Tensor:
         """Return the gradients themselves, shape (n, *parameter); the caller may not change them."""
+
+    def plus(self, other: "Contribution") -> "Contribution":
+        """The gradients of two calls with one parameter, added: the norm of a sum is not the sum of norms."""
+        return Dense(self.dense() + other.dense())
 
     @abstractmethod
     def drop(self, excluded: Tensor) -> None:
@@ -121,6 +126,15 @@ class PositionOuterProducts(Contribution):
     def __init__(self, inputs: Tensor, output_gradients: Tensor) -> None:
         self._inputs, self._output_gradients = inputs.float(), output_gradients.float()
 
+    @property
+    def factors(self) -> tuple[Tensor, Tensor]:
+        """Inputs a and output gradients g."""
+        return self._inputs, self._output_gradients
+
+    @override
+    def plus(self, other: Contribution) -> Contribution:
+        return other.plus(self) if isinstance(other, Rows) else super().plus(other)
+
     @override
     def squares(self) -> Tensor:
         width = self._inputs.shape[2] + self._output_gradients.shape[2]
@@ -176,6 +190,22 @@ class Rows(Contribution):
         self._gradients.index_add_(0, place, gradients.float())
 
     @override
+    def plus(self, other: Contribution) -> Contribution:
+        if isinstance(other, PositionOuterProducts):
+            return TableOfProducts(self, other)
+        return super().plus(other)
+
+    def padded(self) -> tuple[Tensor, Tensor]:
+        """Rows and their gradients by example, (n, m) and (n, m, width): row 0 with gradient zero behind the last."""
+        sizes = torch.bincount(self._examples, minlength=self._num_examples)
+        most = int(sizes.max()) if len(sizes) else 0
+        place = torch.arange(len(self._examples), device=sizes.device) - (sizes.cumsum(0) - sizes)[self._examples]
+        rows = self._rows.new_zeros(self._num_examples, most)
+        gradients = self._gradients.new_zeros(*rows.shape, self._gradients.shape[1])
+        rows[self._examples, place], gradients[self._examples, place] = self._rows, self._gradients
+        return rows, gradients
+
+    @override
     def squares(self) -> Tensor:
         totals = self._gradients.new_zeros(self._num_examples, dtype=widest_type(self._gradients.device))
         return totals.index_add_(0, self._examples, squared_norms(self._gradients))
@@ -200,24 +230,67 @@ class Rows(Contribution):
         self._gradients = self._gradients.masked_fill(excluded[self._examples, None], 0.0)
 
 
+class TableOfProducts(Contribution):
+    r"""Gradients of a table that is looked up and multiplied with, as tied embeddings are, through Gram matrices.
+
+    A touch of row r with gradient a is the outer product $e_r a^\top$: a record's gradient is a sum of T + m of them.
+
+    Args:
+        rows: The look-ups.
+        products: The products.
+    """
+
+    def __init__(self, rows: Rows, products: PositionOuterProducts) -> None:
+        self._rows, self._products = rows, products
+
+    @override
+    def squares(self) -> Tensor:
+        rows, gradients = self._rows.padded()
+        inputs, outputs = self._products.factors
+        across = outputs.gather(2, rows[:, None, :].expand(-1, outputs.shape[1], -1))
+        same = (rows[:, :, None] == rows[:, None, :]).to(outputs.dtype)
+        gram = torch.cat([torch.cat([outputs @ outputs.mT, across], 2), torch.cat([across.mT, same], 2)], 1)
+        joined = torch.cat([inputs, gradients], 1)
+        # Products are added up T at a time, so that is what their lengths are held against.
+        return squares_of_grams(joined @ joined.mT, gram, inputs.shape[2] + outputs.shape[2], inputs.shape[1])
+
+    @override
+    def weighted_sum(self, weights: Tensor, out: Tensor) -> None:
+        # One more addition to a partial sum, as those of blocks are; look-ups are added up in float64.
+        self._products.weighted_sum(weights, out)
+        looked_up = torch.empty_like(out)
+        self._rows.weighted_sum(weights, looked_up)
+        out += looked_up
+
+    @override
+    def dense(self) -> Tensor:
+        return self._rows.dense() + self._products.dense()
+
+    @override
+    def drop(self, excluded: Tensor) -> None:
+        self._rows.drop(excluded)
+        self._products.drop(excluded)
+
+
 # What a rule returns: free arguments, and how to build the contribution to each.
 Found = Sequence[tuple[Tensor, Callable[[], Contribution | OwnRows]]]
 
 
-def squares_of_grams(inputs: Tensor, output_gradients: Tensor, width: int) -> Tensor:
+def squares_of_grams(inputs: Tensor, output_gradients: Tensor, width: int, added: int | None = None) -> Tensor:
     """Squared norms from the Gram matrices of both factors of T outer products.
 
     Args:
         inputs: Shape (n, T, T).
         output_gradients: Shape (n, T, T); it is overwritten.
         width: What the entries of the two were summed over, in all.
+        added: Of the T terms of a record, those that its weighted sum adds up in float32; None for all.
     """
     smallest = torch.finfo(torch.float32).tiny
     lengths = [(gram.diagonal(dim1=1, dim2=2).clamp(min=0.0) + smallest).sqrt() for gram in (inputs, output_gradients)]
     wide = widest_type(inputs.device)
     sizes = (lengths[0].to(wide) * lengths[1]).sum(1)
     squares = output_gradients.mul_(inputs).sum((1, 2), dtype=wide)
-    return squared_norm_of_sum(squares, sizes, width, inputs.shape[1])
+    return squared_norm_of_sum(squares, sizes, width, inputs.shape[1], added)
 
 
 def _add_up_products(out: Tensor, left: Tensor, right: Tensor, num_records: int, terms: int) -> None:

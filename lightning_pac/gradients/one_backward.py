@@ -238,8 +238,7 @@ class OneBackwardEngine(GradientEngine, Receiver):
             with ieee_float32():
                 self._squares[slot] = contribution.squares()
             return
-        # The norm of a sum is not the sum of norms: calls that share a parameter are added before it is taken.
-        self._contributions[slot] = Dense(earlier.dense() + contribution.dense())
+        self._contributions[slot] = earlier.plus(contribution)
         self._squares.pop(slot, None)
 
     def _raw_gradient_hook(self, index: int) -> Callable[[Tensor], None]:

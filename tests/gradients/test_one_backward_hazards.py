@@ -165,6 +165,37 @@ def test_hazard_equals_the_loop(case: str) -> None:
     compare(make(), batch())
 
 
+@pytest.mark.parametrize("poisoned", [False, True])
+def test_tied_embeddings_make_no_table_for_each_record(poisoned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two look-ups of one row, rows that are looked up and not multiplied with, and a record that counts as zero."""
+    torch.manual_seed(11)
+    module = nn.Module()
+    module.embedding, module.mixer = nn.Embedding(400, 24), nn.Linear(24, 24)
+
+    def loss(module: nn.Module, batch: Sequence[Tensor]) -> Tensor:
+        tokens, scale = batch
+        hidden = torch.tanh(module.mixer(module.embedding(tokens))) * scale[:, None, None]
+        logits = functional.linear(hidden, module.embedding.weight)
+        return functional.cross_entropy(logits.flatten(0, 1), tokens.roll(1, 1).flatten())
+
+    tokens = torch.randint(400, (6, 7))
+    tokens[:, 3] = tokens[:, 5]
+    scale, kept = torch.rand(6) + 0.5, [0, 1, 2, 4, 5] if poisoned else [0, 1, 2, 3, 4, 5]
+    expected = clipped_sum_by_loop(module, [tokens[kept], scale[kept]], loss, 0.3)
+    if poisoned:
+        scale[3] = math.inf
+    monkeypatch.setattr("lightning_pac.gradients.contributions.Rows.dense", None)
+    engine = OneBackwardEngine()
+    engine.attach(module)
+    with engine.following([tokens, scale]):
+        value = loss(module, [tokens, scale])
+    value.backward()
+    sums, norms = engine.clipped_sum(0.3)
+    engine.detach()
+    assert bool((norms[kept].double() >= expected[1] * (1 - 2**-13)).all())
+    assert_same(sums, norms[kept], expected, 1e-4)
+
+
 @pytest.mark.parametrize("batch_first", [True, False])
 @pytest.mark.parametrize("need_weights", [True, False])
 @pytest.mark.parametrize("kind", ["self", "cross", "sizes"])

@@ -55,7 +55,7 @@ class Shares:
         function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Tensor, tag: Batched, public: bool
     ) -> Batched:
         """The tag of a result, with its shares where it can be a mean over the records."""
-        if tag.outer is not None or result.numel() > _MOST_VALUES or not result.requires_grad:
+        if tag.outer is not None or result.dim() > 1 or result.numel() > _MOST_VALUES or not result.requires_grad:
             return tag
         return Batched(tag.owner, None, None, Shares(function, args, kwargs, result, public))
 

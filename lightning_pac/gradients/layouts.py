@@ -182,8 +182,8 @@ def _batched(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[T
 
 
 def _source(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What is written: the last tensor."""
-    return [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)][-1]
+    """What is written, a number possibly: the last argument that is no switch."""
+    return [value for value in (*args, *kwargs.values()) if not isinstance(value, bool)][-1]
 
 
 def _agree(other: Tensor, of: Batched, axis: int, reference: Tensor, tag: Batched, count: int) -> bool:
@@ -254,6 +254,8 @@ def _moved(
 
 def _added(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], current: Pass) -> Batched:
     """By Cauchy and Schwarz, all that was added up in an entry is one record's if the moments of its number say so."""
+    if "alpha" in kwargs:
+        return Batched(current, None)
     with torch.no_grad():
         try:
             *given, named = _labelled(function, args, kwargs, current)

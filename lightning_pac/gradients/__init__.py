@@ -32,7 +32,7 @@ from lightning_pac.gradients.contract import GradientEngine, flat_sum
 from lightning_pac.gradients.contributions import Contribution, Dense
 from lightning_pac.gradients.decoupling import coupling_error
 from lightning_pac.gradients.engine import make_engine
-from lightning_pac.gradients.per_record_mean import per_record_mean
+from lightning_pac.gradients.loss_in_records import per_record_mean
 from lightning_pac.gradients.private_step import private_gradients
 from lightning_pac.gradients.rule_check import check_rule
 from lightning_pac.gradients.rules.table import register_rule

@@ -87,7 +87,7 @@ class Following(TorchFunctionMode):
         reference: Tensor | None = None
         free: Tensor | None = None
         most = -1
-        owner = self.current
+        owner, seen, mixed = self.current, None, False
         values = (*args, *kwargs.values()) if kwargs else args
         for value in values:
             if isinstance(value, Tensor):
@@ -109,10 +109,13 @@ class Following(TorchFunctionMode):
                 if type(tag) is Free:
                     free = tensor if tensor.requires_grad else free
                 elif tag.owner is owner:
+                    mixed = mixed or (seen is not None and seen is not tag)
+                    seen = tag
                     if tag.shares is not None and tag.shares.public:
                         self._holds_public = True
                     if (dims := tensor.dim()) > most:
                         reference, most = tensor, dims
+        owner.mixed = mixed
         return reference, free
 
     def _tag_batched(

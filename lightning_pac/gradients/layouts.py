@@ -136,7 +136,7 @@ def _layout(
     current: Pass,
     place: int,
 ) -> Batched:
-    unknown = Batched(current, None)
+    unknown = current.unknown
     if function in _MOVES:
         if function in _ADDS and kwargs.get("accumulate", args[3] if len(args) > 3 else False) is True:
             return _added(function, args, kwargs, current)
@@ -152,6 +152,8 @@ def _layout(
     if function in _ADDS:
         return _added(function, args, kwargs, current)
     if function in _PRODUCTS:
+        if tag is current.first and not current.mixed and function in _LINEAR and reference is args[0]:
+            return tag if reference.dim() > 1 else unknown
         return _multiplied(function, args, result, current)
     if function is _PAD_PACKED:
         return _unpacked(args, result, tag, current)
@@ -167,7 +169,7 @@ def _layout(
             return unknown
     if result.dim() <= axis or result.shape[: axis + 1] != reference.shape[: axis + 1]:
         return unknown
-    for other, of in _batched(args, kwargs):
+    for other, of in _batched(args, kwargs) if current.mixed else ():
         if of is not tag and not _agree(other, of, axis, reference, tag, current.count):
             return _moved(function, args, kwargs, result, current, place) if function in _WHERE else unknown
     return tag

@@ -32,13 +32,16 @@ class Pass:
         count: Records of the batch.
         receiver: The engine.
         first: The tag of tensors whose rows are records, in order.
+        unknown: The tag of tensors that descend from the batch, with the records nowhere known.
+        mixed: Whether the arguments of the current call have different tags of the batch.
         bent_by: Name of a function that makes the slope of a term without records depend on them.
     """
 
     def __init__(self, count: int, receiver: Any = None) -> None:
         self.count, self.receiver = count, receiver
         self.bent_by: str | None = None
-        self.first = Batched(self, 1)
+        self.mixed = False
+        self.first, self.unknown = Batched(self, 1), Batched(self, None)
 
 
 class Batched:

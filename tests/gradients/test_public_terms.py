@@ -1,5 +1,6 @@
 """Penalties on weights join after the noise; parameters on the mean loss have a gradient for every record."""
 
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
@@ -134,7 +135,7 @@ class Fitted(TwoTasks):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_fit_takes_the_step_of_the_penalty_beside_the_noised_one() -> None:
+def test_a_fit_takes_the_step_of_the_penalty_beside_the_noised_one(tmp_path: Path) -> None:
     module, data = Fitted("penalty"), TensorDataset(*draw(6))
     before = torch.cat([parameter.detach().flatten().clone() for parameter in module.parameters()])
     gradients, _ = private_gradients(
@@ -149,7 +150,12 @@ def test_a_fit_takes_the_step_of_the_penalty_beside_the_noised_one() -> None:
     private = SRPPSGD(
         TwoWorldScenario(num_differing=1), sampling=FixedSize(6), noise_multiplier=1e-7, max_grad_norm=0.5
     )
-    options: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_checkpointing": False}
+    options: dict[str, Any] = {
+        "default_root_dir": tmp_path,
+        "logger": False,
+        "enable_progress_bar": False,
+        "enable_checkpointing": False,
+    }
     trainer = pl.Trainer(max_steps=1, callbacks=[private], accelerator="cpu", **options)
     trainer.fit(module, DataLoader(data, batch_size=6))
     after = torch.cat([parameter.detach().flatten() for parameter in module.parameters()])

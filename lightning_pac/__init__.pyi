@@ -1,6 +1,7 @@
 """The public names of lightning-pac and where each is defined, read by type checkers and by the lazy import."""
 
 from .accountants import (
+    Banded as Banded,
     SRPPAccountant as SRPPAccountant,
     SRPPRun as SRPPRun,
     membership_success_bound as membership_success_bound,
@@ -51,7 +52,9 @@ from .randomness import SecureGenerator as SecureGenerator
 from .scenarios import (
     AttributeScenario as AttributeScenario,
     BalancedSubsets as BalancedSubsets,
+    BlockedPoisson as BlockedPoisson,
     ComplementaryHalves as ComplementaryHalves,
+    CyclicShuffle as CyclicShuffle,
     EpochShuffle as EpochShuffle,
     FixedSize as FixedSize,
     Poisson as Poisson,

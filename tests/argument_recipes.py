@@ -53,6 +53,8 @@ def of_scenarios(folder: Path) -> Recipes:
         },
         "BalancedSubsets": {"num_records": 10, "num_subsets": 8, "seed": 0},
         "ComplementaryHalves": {"num_records": 10, "num_subsets": 8, "seed": 0},
+        "BlockedPoisson": {"rate": 0.1, "blocks": 4, "batch_size": 4},
+        "CyclicShuffle": BATCHES,
         "EpochShuffle": BATCHES,
         "FixedSize": {"batch_size": 4},
         "AttributeScenario.from_gaussians": {
@@ -104,6 +106,7 @@ def of_information(folder: Path) -> Recipes:
 
 def of_accountants(folder: Path) -> Recipes:
     account = acc.SRPPAccountant(WORLDS, POISSON)
+    workload = acc.SGDWorkload(5)
     run, event = acc.SRPPRun(account, 1.0, 5), acc.GaussianRelease(0.5)
     ledger, plan = PrivacyLedger(folder / "accounts.db"), acc.LedgerPlan([event])
     planned = PrivacyLedger(folder / "with a plan.db")
@@ -111,6 +114,9 @@ def of_accountants(folder: Path) -> Recipes:
     (folder / "plan.json").write_text(json.dumps(plan.to_dict()))
     promise, proof, counts = acc.EpsilonDelta(3.0, 1e-5), mec.Certificate(0.5, 1.0, "by hand"), [0.25, 0.5, 0.25]
     return {
+        "Banded": {"bands": 2},
+        "BandedMatrix": {"coefficients": (0.8, 0.6)},
+        "BandedMatrix.normalized": {"coefficients": [1.0, 0.5]},
         "ComposedRuns": {"runs": (run,)},
         "EpsilonDelta": {"epsilon": 1.0, "delta": 1e-5},
         "GaussianCurve": {"mu": 1.0},
@@ -144,9 +150,12 @@ def of_accountants(folder: Path) -> Recipes:
             "accountant": account, "noise_multiplier": 1.0, "stretches": (3,), "planned_steps": 5, "promise": promise,
             "draws_per_step": 2,
         },
+        "SGDWorkload": {
+            "num_steps": 2, "learning_rates": (1.0, 0.5), "momentum": 0.9, "weight_decay": 0.01,
+        },
         "SRPPAccountant": {
             "scenario": WORLDS, "sampling": POISSON, "renyi_order": 4.0, "notion": "ave",
-            "slices": acc.SliceCoefficients((1.0,), (1.0,)), "joint_aggregation": "max",
+            "slices": acc.SliceCoefficients((1.0,), (1.0,)), "joint_aggregation": "max", "correlation": None,
         },
         "SRPPRun": {"accountant": account, "noise_multiplier": 1.0, "num_steps": (5,)},
         "ShiftComposition": {"probabilities": counts, "compositions": 2, "discretization": 0.01},
@@ -173,6 +182,7 @@ def of_accountants(folder: Path) -> Recipes:
         "membership_prior": {"rate": 0.4},
         "membership_success_bound": {"mutual_information": 0.1, "prior": 0.5},
         "most_steps": {"promise": promise, "events": lambda steps: [acc.GaussianRelease(0.01 * steps)]},
+        "optimal_bands": {"workload": workload, "num_bands": 2},
         "opposite_mixtures_divergence": {
             "order": 2.0, "noise_multiplier": 1.0, "rate": 0.1, "num_first": 1, "num_second": 1,
         },
@@ -417,6 +427,6 @@ def of_callbacks(folder: Path) -> Recipes:
         },
         "SRPPSGD": {
             **promise, "noise_multiplier": None, "notion": "rpp", "sampling": POISSON, "max_grad_norm": 1.0,
-            "block_noise": "optimal",
+            "block_noise": "optimal", "noise": None,
         },
     }  # fmt: skip

@@ -25,6 +25,7 @@ from lightning_pac.accountants.composed_ledger import (
     share_terms,
     taken_of_shares,
 )
+from lightning_pac.accountants.correlated_noise import Banded, BandedMatrix, SGDWorkload, optimal_bands
 from lightning_pac.accountants.noised_counts import (
     HybridRDP,
     ShiftComposition,
@@ -80,6 +81,8 @@ __all__ = [
     "DEFAULT_ORDERS",
     "HOPELESS_SIGNAL",
     "Allowance",
+    "Banded",
+    "BandedMatrix",
     "ComposedRuns",
     "EpsilonDelta",
     "GaussianCurve",
@@ -101,6 +104,7 @@ __all__ = [
     "ReferenceDistribution",
     "ResidualPrivacy",
     "RunningAccount",
+    "SGDWorkload",
     "SRPPAccountant",
     "SRPPRun",
     "ShiftComposition",
@@ -128,6 +132,7 @@ __all__ = [
     "most_steps",
     "one_promise",
     "opposite_mixtures_divergence",
+    "optimal_bands",
     "posterior_disadvantage",
     "privacy_curve",
     "promise_of",

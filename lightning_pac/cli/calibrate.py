@@ -171,7 +171,9 @@ def _samplings(args: argparse.Namespace) -> "list[Sampling]":
         if args.num_records is None:
             raise ValueError("The sampling rate is unknown: state --num-records, or --rate where the number is secret.")
         rate = min(1.0, args.batch_size / args.num_records)
-    made = [scheme.of_batches(args.batch_size, rate) for scheme in registered_samplings()]
+    # One order that is kept costs what shuffled epochs do.
+    listed = [scheme for scheme in registered_samplings() if not getattr(scheme, "keeps_order", False)]
+    made = [scheme.of_batches(args.batch_size, rate) for scheme in listed]
     return [sampling for sampling in made if sampling is not None]
 
 

@@ -10,7 +10,15 @@ from torch.utils.data import Sampler
 from typing_extensions import override
 
 from lightning_pac.randomness import SecureGenerator, secure_generator
-from lightning_pac.scenarios import EpochShuffle, FixedSize, Poisson, Sampling, Sequential, WithReplacement
+from lightning_pac.scenarios import (
+    CyclicShuffle,
+    EpochShuffle,
+    FixedSize,
+    Poisson,
+    Sampling,
+    Sequential,
+    WithReplacement,
+)
 
 __all__ = [
     "FixedSizeBatchSampler",
@@ -160,6 +168,7 @@ class ShuffledBatchSampler(SchemeBatchSampler):
         batch_size: Records in each batch.
         drop_last: Whether a smaller last batch is left out.
         shuffle: False keeps the order of the dataset.
+        keeps_order: Whether all passes take the order of the first.
         generator: Source of the seeds, for tests and for processes that draw together.
 
     Raises:
@@ -178,8 +187,10 @@ class ShuffledBatchSampler(SchemeBatchSampler):
         drop_last: bool = False,
         shuffle: bool = True,
         generator: SecureGenerator | None = None,
+        keeps_order: bool = False,
     ) -> None:
-        self._passes = (EpochShuffle if shuffle else Sequential)(batch_size, drop_last)
+        scheme = (CyclicShuffle if keeps_order else EpochShuffle) if shuffle else Sequential
+        self._passes = scheme(batch_size, drop_last)
         if drop_last:
             _check_fits(batch_size, num_records)
         super().__init__(self._passes, num_records, generator=generator)
@@ -194,7 +205,8 @@ class ShuffledBatchSampler(SchemeBatchSampler):
     def __iter__(self) -> Iterator[list[int]]:
         start, self._next_start = self._next_start, None
         if start is None:
-            self._begin_pass((self.generator or secure_generator()).bytes(16).hex())
+            kept = self._seed if self._passes.keeps_order else ""
+            self._begin_pass(kept or (self.generator or secure_generator()).bytes(16).hex())
         for batch in self._passes.cut(self._order)[start or 0 :]:
             yield batch.tolist()
 

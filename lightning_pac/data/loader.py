@@ -221,8 +221,13 @@ def private_loader(
     sampling.check_drawable(records)
     if isinstance(sampling, EpochShuffle | Sequential):
         # The seed of a pass is saved, so only passes whose price holds for any order are resumed within one.
-        shuffle = isinstance(sampling, EpochShuffle)
-        passes = ShuffledBatchSampler(records, sampling.batch_size, sampling.drop_last, shuffle)
+        passes = ShuffledBatchSampler(
+            records,
+            sampling.batch_size,
+            sampling.drop_last,
+            shuffle=isinstance(sampling, EpochShuffle),
+            keeps_order=sampling.keeps_order,
+        )
         return ResumableDataLoader(dataset, sampling, num_microbatches, passes, share, **kwargs)
     batches = SchemeBatchSampler(sampling, records)
     return PrivateDataLoader(dataset, sampling, num_microbatches, batches, share, **kwargs)

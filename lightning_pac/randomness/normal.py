@@ -13,7 +13,7 @@ from lightning_pac.randomness.grid import check_step
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["WordSource", "fill_array", "fill_normal_", "release_"]
+__all__ = ["WordSource", "fill_array", "fill_normal_", "place_of_float64", "release_", "release_with_"]
 
 WordSource = Callable[[int], Callable[[int], Any]]
 """From the most words wanted at a time, a function from a number to so many random int64, in a buffer used again."""
@@ -48,7 +48,7 @@ def fill_normal_(tensor: "torch.Tensor", words_on: Callable[["torch.device"], Wo
     if not tensor.is_floating_point():
         raise TypeError(f"Normal noise needs a floating-point tensor, got one of {tensor.dtype}.")
     with torch.no_grad():
-        place = _place_of_float64(tensor.device)
+        place = place_of_float64(tensor.device)
         in_place = tensor.is_contiguous() and tensor.device == place
         filled = tensor if in_place else torch.empty(tensor.shape, dtype=tensor.dtype, device=place)
         fill_array(filled.view(-1), words_on(place), torch)
@@ -67,7 +67,7 @@ def release_(
     if not 0.0 < deviation < math.inf:
         raise ValueError(f"deviation must be positive and finite, got {deviation!r}.")
     with torch.no_grad():
-        place = _place_of_float64(total.device)
+        place = place_of_float64(total.device)
         flat = total.to(place).view(-1)
         # Counting in steps of the grid is exact. The sum is formed in float64 and rounded after, so that the release is
         # a function of value plus noise however large the value is: a float32 draw would show its own low bits.
@@ -79,7 +79,23 @@ def release_(
         return total if total.device == place else total.copy_(flat.view(total.shape))
 
 
-def _place_of_float64(device: "torch.device") -> "torch.device":
+def release_with_(total: "torch.Tensor", noise: "torch.Tensor", deviation: float, step: float) -> "torch.Tensor":
+    r"""Make a tensor public in place with noise that was drawn already: $h \, \mathrm{round}((x + \sigma Z) / h)$.
+
+    Args:
+        total: x, contiguous, float32 or float64.
+        noise: Z in float64, of the same shape, never shown to anyone.
+        deviation: What the noise is multiplied by.
+        step: h, a power of two.
+    """
+    check_step(step)
+    # As in `release_`: in steps of the grid, formed in float64 and rounded after.
+    noised = total if total.dtype == noise.dtype else total.to(noise.device, noise.dtype)
+    noised.mul_(1.0 / step).add_(noise, alpha=deviation / step).round_().mul_(step)
+    return total if noised is total else total.copy_(noised)
+
+
+def place_of_float64(device: "torch.device") -> "torch.device":
     """The device itself, or the host for one of Apple's, which have no float64."""
     import torch
 

@@ -2,6 +2,8 @@
 
 from lightning_pac.scenarios.attribute import AttributeScenario
 from lightning_pac.scenarios.sampling import (
+    BlockedPoisson,
+    CyclicShuffle,
     EpochShuffle,
     FixedSize,
     Poisson,
@@ -27,7 +29,9 @@ __all__ = [
     "Adjacency",
     "AttributeScenario",
     "BalancedSubsets",
+    "BlockedPoisson",
     "ComplementaryHalves",
+    "CyclicShuffle",
     "EpochShuffle",
     "FixedSize",
     "LabelWorlds",

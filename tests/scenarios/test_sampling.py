@@ -3,7 +3,10 @@ import itertools
 import numpy as np
 import pytest
 
+from lightning_pac.randomness import SecureGenerator
 from lightning_pac.scenarios import (
+    BlockedPoisson,
+    CyclicShuffle,
     EpochShuffle,
     FixedSize,
     Poisson,
@@ -174,3 +177,43 @@ def test_bad_input_is_one_clear_sentence() -> None:
         FixedSize(20).expected_square_sum(1, 10, 1)
     with pytest.raises(ValueError, match="num_steps is -1, but must not be negative"):
         FixedSize(2).worst_case_square_sum(1, 10, -1)
+
+
+def test_one_order_that_is_kept_brings_the_same_counts_in_every_pass() -> None:
+    counts = CyclicShuffle(3).draw_counts([2, 1], 10, (50, 9), np.random.default_rng(0))
+    assert counts.shape == (50, 9, 2)
+    assert (counts[:, :4] == counts[:, 4:8]).all()
+    assert (counts[:, :1] == counts[:, 8:]).all()
+    assert (counts[:, :4].sum(axis=1) == [2, 1]).all()
+    assert len(np.unique(counts[:, :4, 0], axis=0)) > 5
+
+
+def test_blocks_take_turns_and_their_records_are_drawn_at_the_stated_rate() -> None:
+    sampling, records = BlockedPoisson(rate=0.1, blocks=3), 30
+    generator = SecureGenerator.from_key(bytes(48))
+    drawn = np.zeros((sampling.steps_per_epoch(records), records))
+    for _ in range(2000):
+        for step, batch in enumerate(sampling.draw_pass(records, generator)):
+            assert (batch % 3 == step % 3).all()
+            drawn[step, batch] += 1
+    assert drawn.shape == (12, 30)
+    turns = drawn[np.arange(12)[:, None] % 3 == np.arange(30) % 3] / 2000
+    assert np.abs(turns - 0.3).max() < 5 * (0.3 * 0.7 / 2000) ** 0.5  # one false alarm in 10,000
+    assert sampling.separation(records) == 3
+    assert sampling.of_passes(6, records) is sampling
+    assert sampling.of_passes(7, records) is None
+
+
+@pytest.mark.parametrize("stretches", [[7], [1, 1, 1], [3, 5], [12]])
+def test_no_path_of_blocked_batches_surpasses_the_cap(stretches: list[int]) -> None:
+    blocks = 3
+    for differing in itertools.chain.from_iterable(itertools.combinations(range(6), d) for d in (1, 2, 3)):
+        # Every record is drawn whenever its block has its turn; a stretch begins with the first block.
+        counts = [sum(record % blocks == step % blocks for record in differing) for m in stretches for step in range(m)]
+        cap = BlockedPoisson(0.1, blocks).worst_case_square_sum(len(differing), 6, stretches)
+        assert sum(count**2 for count in counts) <= cap
+
+
+def test_too_many_blocks_are_refused() -> None:
+    with pytest.raises(ValueError, match="take fewer blocks, or a lower rate"):
+        BlockedPoisson(rate=0.3, blocks=4)

@@ -8,6 +8,7 @@ from typing import Any
 
 from lightning_pac._validation import validated
 from lightning_pac.accountants.composed_ledger.budget import LedgerBudget
+from lightning_pac.accountants.correlated_noise import BandedMatrix
 from lightning_pac.accountants.privacy_loss import GaussianRelease, PrivacyEvent
 from lightning_pac.accountants.srpp import SRPPAccountant
 from lightning_pac.ledger import LedgerAccount, PrivacyLedger
@@ -94,7 +95,13 @@ def events_of(account: LedgerAccount) -> tuple[PrivacyEvent, ...]:
     order = float(terms["coupling"]["renyi_order"])
     if "noise_multiplier" in terms:
         scenario = TwoWorldScenario.from_dict(terms["scenario"])
-        accountant = SRPPAccountant(scenario, sampling_from_dict(terms["sampling"]), order, terms["notion"])
+        accountant = SRPPAccountant(
+            scenario,
+            sampling_from_dict(terms["sampling"]),
+            order,
+            terms["notion"],
+            correlation=_correlation_of(terms),
+        )
         return accountant.events(terms["noise_multiplier"], [attempt.num_steps for attempt in account.attempts()])
     if "epsilon_of_each" in terms:
         return (
@@ -108,12 +115,23 @@ def events_of(account: LedgerAccount) -> tuple[PrivacyEvent, ...]:
 
 def arithmetic_of(*accounts: LedgerAccount) -> tuple[float, float]:
     """What noise from finite random bits adds to the figures of accounts: nats, and to every delta."""
-    draws = sum(map(draws_of, accounts))
-    return finite_precision(draws), missing_tail(draws)
+    return finite_precision(sum(map(draws_of, accounts))), missing_tail(sum(map(_values_of, accounts)))
 
 
-def draws_of(account: LedgerAccount) -> int:
-    """Values of noise from finite bits that one account has drawn, as far as it says."""
+def draws_of(account: LedgerAccount) -> float:
+    """Values of noise from finite bits that one account has drawn; coarser ones, of correlated noise, count as more."""
+    correlation = _correlation_of(account.declaration)
+    if correlation is None:
+        return _values_of(account)
+    return _values_of(account) * correlation.precision(sum(attempt.num_steps for attempt in account.attempts()))
+
+
+def _correlation_of(declaration: Mapping[str, Any]) -> BandedMatrix | None:
+    coefficients = declaration.get("correlation")
+    return None if coefficients is None else BandedMatrix(tuple(coefficients))
+
+
+def _values_of(account: LedgerAccount) -> int:
     steps = sum(attempt.num_steps for attempt in account.attempts())
     values = sum(int((charge.event or {}).get("draws", 0)) for charge in account.events())
     return int(account.declaration.get("draws_per_step", 0)) * steps + values

@@ -11,13 +11,14 @@ from scipy import optimize
 from typing_extensions import override
 
 from lightning_pac._validation import validated
+from lightning_pac.accountants.correlated_noise import BandedMatrix
 from lightning_pac.accountants.privacy_loss import EpsilonDelta, Promise, most_steps, promise_of
 from lightning_pac.accountants.srpp.amplified import cached_step_cost
 from lightning_pac.accountants.srpp.conditions import conditions_of
 from lightning_pac.accountants.srpp.exact import ExactFigures, check_positive
 from lightning_pac.accountants.srpp.running import RunningAccount
 from lightning_pac.accountants.srpp.slices import SliceCoefficients
-from lightning_pac.scenarios import Sampling, TwoWorldScenario, as_stretches
+from lightning_pac.scenarios import Sampling, TwoWorldScenario
 
 __all__ = ["Notion", "SRPPAccountant"]
 
@@ -62,6 +63,7 @@ class SRPPAccountant(ExactFigures):
         slices: per-slice coefficients of several clipping blocks, for the paper's `ave` and `joint` figures, which
             are then uncertified. The noise multiplier is `effective_noise_multiplier`.
         joint_aggregation: `logsumexp`, or `max` for the paper's largest slice. `ms-joint` always takes the largest.
+        correlation: how the noise of one step returns in later ones; independent noise if left out.
 
     Raises:
         ValueError: if the order is not above 1, the notion unknown, or the sampling does not carry the notion.
@@ -84,12 +86,15 @@ class SRPPAccountant(ExactFigures):
     notion: Notion = "rpp"
     slices: SliceCoefficients | None = None
     joint_aggregation: Literal["logsumexp", "max"] = "logsumexp"
+    correlation: BandedMatrix | None = None
 
     def __post_init__(self) -> None:
         if not 1 < self.renyi_order < math.inf:
             raise ValueError(f"renyi_order is {self.renyi_order}, but must be finite and above 1.")
         if self.slices is not None and self.notion == "rpp":
             raise ValueError('The notion "rpp" is unsliced: leave slices out, or choose "ave" or "joint".')
+        if self.correlation is not None:
+            self._check_correlation(self.correlation)
         independent = self.sampling.is_certified and self.sampling.independent_draws
         if self.scenario.adjacency == "add_remove" and not independent:
             raise ValueError(
@@ -129,13 +134,17 @@ class SRPPAccountant(ExactFigures):
     @override
     def is_amplified(self) -> bool:
         """Whether the secrecy of the draws lowers the cost."""
-        return self.notion == "rpp" and self.sampling.is_certified and self.sampling.amplified_rate is not None
+        amplified = self.sampling.is_certified and self.sampling.amplified_rate is not None
+        several = self.sampling.amplifies_one_record and self.scenario.total_differing > 1
+        return self.notion == "rpp" and amplified and not several
 
     def squares(self, num_steps: int | Sequence[int]) -> float:
         """The units of a run: `sum_t K_t^2`, worst case or expected."""
         differing, records = self.scenario.total_differing, self.scenario.num_records
         if self.is_mean_square:
             return self.sampling.expected_square_sum(differing, records, num_steps)
+        if self.correlation is not None:
+            return self.correlation.square_sum(self.sampling, differing, records, num_steps)
         return self.sampling.worst_case_square_sum(differing, records, num_steps)
 
     def epsilon(self, noise_multiplier: float, num_steps: int | Sequence[int], order: float | None = None) -> float:
@@ -166,7 +175,7 @@ class SRPPAccountant(ExactFigures):
     @override
     def units(self, num_steps: int | Sequence[int]) -> float:
         """The units of a run: its steps where the account is amplified, otherwise their `K_t^2`."""
-        return sum(as_stretches(num_steps)) if self.is_amplified else self.squares(num_steps)
+        return self.sampling.amplified_steps(num_steps) if self.is_amplified else self.squares(num_steps)
 
     @override
     def unit_price(self, noise_multiplier: float, order: float) -> float:
@@ -286,11 +295,28 @@ class SRPPAccountant(ExactFigures):
                 "weights": list(self.slices.weights),
                 "joint_aggregation": self.joint_aggregation,
             }
+        if self.correlation is not None:
+            declaration["correlation"] = list(self.correlation.coefficients)
         return declaration
+
+    def precision(self, num_steps: int) -> float:
+        """How much coarser than independent draws the noise is, as a factor on their number in `finite_precision`.
+
+        Args:
+            num_steps: steps of the run.
+        """
+        return 1.0 if self.correlation is None else self.correlation.precision(num_steps)
 
     def conditions(self) -> tuple[str, ...]:
         """The assumptions of the guarantee, in sentences for the privacy card."""
-        return conditions_of(self.scenario, self.sampling, self.notion, self.is_amplified, self.slices is not None)
+        sentences = conditions_of(self.scenario, self.sampling, self.notion, self.is_amplified, self.slices is not None)
+        if self.correlation is None:
+            return sentences
+        return (
+            *sentences,
+            f"The noise is correlated over {self.correlation.num_bands} steps and never stored, and a record comes "
+            "back after as many steps at the earliest.",
+        )
 
     def aggregate(self, cost: float, order: float | None = None) -> float:
         """The notion's cost where the unsliced one is `cost`: equal to it unless there are slices."""
@@ -301,6 +327,14 @@ class SRPPAccountant(ExactFigures):
             return self.slices.average(cost)
         # An expectation inside the log-sum-exp would err downwards (Jensen), so ms takes the largest slice.
         return self.slices.joint(cost, order, "max" if self.is_mean_square else self.joint_aggregation)
+
+    def _check_correlation(self, correlation: BandedMatrix) -> None:
+        if self.is_mean_square or self.slices is not None:
+            raise ValueError(
+                'Correlated noise has no average over batches and no price by slices: use the notion "rpp", or '
+                "independent noise."
+            )
+        correlation.check_separation(self.sampling, self.scenario.num_records)
 
     def _search_noise(self, epsilon: float, num_steps: int | Sequence[int], high: float) -> float:
         def excess(log_noise: float) -> float:

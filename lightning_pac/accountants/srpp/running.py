@@ -40,6 +40,7 @@ class _Terms(Protocol):
     def events_of_units(self, noise_multiplier: float, units: float) -> tuple[PrivacyEvent, ...]: ...
     def curve_of_units(self, noise_multiplier: float, units: float) -> PrivacyCurve: ...
     def success_of_units(self, noise_multiplier: float, units: float, prior: float = 0.5) -> float: ...
+    def precision(self, num_steps: int) -> float: ...
 
 
 _TermsT = TypeVar("_TermsT", bound=_Terms)
@@ -138,13 +139,14 @@ class RunningAccount(Generic[_TermsT]):
         return self._epsilon_of(self._closed_units + self._next_units, self.num_steps + 1)
 
     def use_after(self, more_steps: int) -> tuple[float, float]:
-        """Units and values of noise after so many steps more, which continue the last stretch.
+        """Units and values of noise (coarse ones count as more) after so many steps more of the last stretch.
 
         Args:
             more_steps: steps to come.
         """
         units = self._next_units if more_steps == 1 else self.accountant.units(self._open + more_steps)
-        return self._closed_units + units, float(self.draws_per_step * (self.num_steps + more_steps))
+        steps = self.num_steps + more_steps
+        return self._closed_units + units, self.draws_per_step * steps * self.accountant.precision(steps)
 
     def cost_of(self, more_steps: int) -> float:
         """What so many steps more would add, in nats, if they continue the last stretch.
@@ -162,7 +164,7 @@ class RunningAccount(Generic[_TermsT]):
     def arithmetic_of(self, num_steps: int) -> tuple[float, float]:
         """What noise from finite random bits adds over so many steps; see `arithmetic`."""
         draws = self.draws_per_step * num_steps
-        return finite_precision(draws), missing_tail(draws)
+        return finite_precision(draws * self.accountant.precision(num_steps)), missing_tail(draws)
 
     def start_step(self) -> float:
         """Count a step and return what it adds."""
@@ -297,4 +299,4 @@ class RunningAccount(Generic[_TermsT]):
 
     def _epsilon_of(self, units: float, num_steps: int) -> float:
         epsilon = self.accountant.aggregate(self._price * units)
-        return epsilon + finite_precision(self.draws_per_step * num_steps) if self.draws_per_step else epsilon
+        return epsilon + self.arithmetic_of(num_steps)[0] if self.draws_per_step else epsilon

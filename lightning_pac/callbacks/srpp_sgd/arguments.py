@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lightning_pac.accountants import Notion, Promise, one_promise, promise_of
+from lightning_pac.accountants import Banded, Notion, Promise, one_promise, promise_of
 from lightning_pac.callbacks.srpp_sgd.step import BlockNoise
 from lightning_pac.exceptions import LedgerMismatchError
 from lightning_pac.ledger import LedgerArgument
@@ -35,6 +35,7 @@ class RunArguments:
     delta: float | None = None
     world_success_bound: float | None = None
     prior: float = 0.5
+    noise: Banded | None = None
 
     def __post_init__(self) -> None:
         norms = self.max_grad_norm if isinstance(self.max_grad_norm, dict) else {"": self.max_grad_norm}
@@ -63,6 +64,8 @@ class RunArguments:
             )
         if self.sampling is not None:
             self.sampling.check_drawable()
+        if self.noise is not None:
+            self._check_noise()
         if self.scenario.adjacency == "add_remove":
             self._check_add_remove()
 
@@ -112,6 +115,7 @@ class RunArguments:
             "notion": self.notion,
             "max_grad_norm": self.max_grad_norm,
             "block_noise": self.block_noise,
+            **({} if self.noise is None else {"noise": str(self.noise)}),
         }
 
     def declaration(self) -> dict[str, Any]:
@@ -120,6 +124,15 @@ class RunArguments:
         if isinstance(self.max_grad_norm, dict):
             given["max_grad_norm"] = list(self.max_grad_norm.items())
         return {f"SRPPSGD({name}=)": value for name, value in given.items()}
+
+    def _check_noise(self) -> None:
+        if self.notion.startswith("ms-"):
+            raise ValueError(f"noise is {self.noise}, which has no average over batches: leave notion out, or noise.")
+        if self.sampling is not None and self.sampling.separation(1 << 40) is None:
+            raise ValueError(
+                f"noise is {self.noise}, which needs every pass in one order, but sampling is {self.sampling}: give "
+                "sampling=CyclicShuffle(batch_size)."
+            )
 
     def _check_add_remove(self) -> None:
         if self.sampling is None or not (self.sampling.is_certified and self.sampling.independent_draws):

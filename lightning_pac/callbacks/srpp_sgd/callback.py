@@ -12,12 +12,13 @@ from torch.utils.data import DataLoader
 from typing_extensions import override
 
 from lightning_pac._validation import validated
-from lightning_pac.accountants import RunningAccount, SRPPAccountant
+from lightning_pac.accountants import Banded, RunningAccount, SRPPAccountant
 from lightning_pac.callbacks.shared import SharedAccount, TrainerCallback, check_model, check_optimizer, check_trainer
 from lightning_pac.callbacks.srpp_sgd.arguments import RunArguments, as_floats
 from lightning_pac.callbacks.srpp_sgd.first_check import check_loss_first
 from lightning_pac.callbacks.srpp_sgd.hidden_randomness import HiddenRandomness
 from lightning_pac.callbacks.srpp_sgd.loss_check import LossCheck, StateWatch, check_loss, leaves_out_batch
+from lightning_pac.callbacks.srpp_sgd.noise_design import correlate_noise
 from lightning_pac.callbacks.srpp_sgd.repeated_check import RepeatedCheck
 from lightning_pac.callbacks.srpp_sgd.reporting import (
     announce_end,
@@ -106,6 +107,9 @@ class SRPPSGD(TrainerCallback):
         delta: Probability, in (0, 1), with which epsilon may fail: well below one in the number of records.
         world_success_bound: How often a guess of the world may be right, above a blind guess and below 1.
         prior: Probability of one of the worlds before anything is released, for `world_success_bound`.
+        noise: ``Banded(bands=16)`` correlates the noise over steps, at the same guarantee, so that most of it cancels
+            in the weights; it needs ``sampling=CyclicShuffle(batch_size)``, or a loader that does not shuffle. Left
+            out, the noise of all steps is independent.
 
     Raises:
         ValueError: If an argument is out of range, or not exactly one promise or `noise_multiplier` is given.
@@ -130,6 +134,7 @@ class SRPPSGD(TrainerCallback):
         delta: float | None = None,
         world_success_bound: float | None = None,
         prior: float = 0.5,
+        noise: Banded | None = None,
     ) -> None:
         super().__init__()
         self.arguments = RunArguments(
@@ -145,6 +150,7 @@ class SRPPSGD(TrainerCallback):
             delta=delta,
             world_success_bound=world_success_bound,
             prior=prior,
+            noise=noise,
         )
         self._run: PrivateRun | None = None
         self._repeated: RepeatedCheck | None = None
@@ -190,6 +196,9 @@ class SRPPSGD(TrainerCallback):
         order = ranks.from_first(lambda: order_of(self.arguments, self._restored))
         loader, accountant = ranks.together(lambda: self._read_terms(trainer, pl_module, order))
         planned_steps = trainer.estimated_stepping_batches
+        accountant = ranks.from_first(
+            lambda: correlate_noise(self.arguments, accountant, trainer, planned_steps, self._restored)
+        )
         ranks.agree(lambda: run_declaration(trainer, pl_module, accountant, self._restored))
         blocks = ClippingBlocks.of(pl_module, self.arguments.max_grad_norm, self.arguments.block_noise)
         draws = draws_per_step(blocks, accountant.scenario, trainer.accumulate_grad_batches, self._restored)
@@ -234,6 +243,11 @@ class SRPPSGD(TrainerCallback):
                     "The train loader was replaced by one that draws otherwise, and the account is for the first: "
                     "return loaders with equal sampling over as many records, or leave "
                     "reload_dataloaders_every_n_epochs out."
+                )
+            if accountant.correlation is not None:
+                raise MisconfigurationException(
+                    "The train loader was replaced, and with it the order that correlated noise rests on: leave "
+                    "reload_dataloaders_every_n_epochs out, or noise."
                 )
         run.begin_epoch(trainer.global_step)
         if not run.journal.can_afford_step():  # a pass that was cut short makes the next step dearer
@@ -334,6 +348,7 @@ class SRPPSGD(TrainerCallback):
             "noise_multiplier": self._run.journal.running.noise_multiplier,
             "renyi_order": self._run.journal.running.accountant.renyi_order,
             "draws_per_step": self._run.journal.running.draws_per_step,
+            "correlation": self._run.journal.running.accountant.to_dict().get("correlation"),
             "journal": self._run.journal.state(),
             "loader": loader.state_dict() if isinstance(loader, ResumableDataLoader) else None,
         }

@@ -62,7 +62,7 @@ class PrivateRun:
         self.planned_steps = planned_steps
         self.keeps_order = keeps_order
         self.batch_size = accountant.sampling.expected_batch_size(accountant.scenario.num_records)
-        self.noisy_sum = NoisySum(trainable, blocks, journal.running.noise_multiplier)
+        self.noisy_sum = NoisySum(trainable, blocks, journal.running.noise_multiplier, accountant.correlation)
         self.released = False
         self.exhausted = False
         self.stopped_by_others = False
@@ -99,6 +99,7 @@ class PrivateRun:
         accountant = self.journal.running.accountant
         if self.journal.stretch_steps % accountant.sampling.steps_per_epoch(accountant.scenario.num_records):
             self.journal.begin_stretch(first_step)
+            self.noisy_sum.begin_stretch()
         self.noisy_sum.clear()  # an epoch may have ended between two microbatches of a step
         self._public = 0.0
         self._num_added = 0
@@ -209,7 +210,7 @@ class PrivateRun:
     @property
     def clipped_fraction_deviation(self) -> float:
         """Standard deviation of the noise in the mean of `clipped_fraction` over the steps of this epoch."""
-        return self.noisy_sum.clipped_fraction_deviation(self.batch_size) / math.sqrt(self._steps_this_epoch)
+        return self.noisy_sum.clipped_fraction_deviation(self.batch_size, self._steps_this_epoch)
 
     @contextmanager
     def engine_detached(self) -> Iterator[None]:

@@ -156,7 +156,9 @@ def choose_noise(
             "What is promised is divided among the steps of the run, but this one has no end: set max_epochs or "
             "max_steps in the Trainer, or give noise_multiplier."
         )
-    nats, tail = finite_precision(draws * planned_steps), missing_tail(draws * planned_steps)
+    num_draws = draws * planned_steps
+    nats = finite_precision(num_draws * accountant.precision(int(planned_steps)))
+    tail = missing_tail(num_draws)
     if arguments.promise is not None:
         return accountant.noise_for(arguments.promise.less(nats, tail), int(planned_steps))
     assert arguments.epsilon is not None

@@ -1,6 +1,8 @@
 """How batches are drawn: frozen, public-only schemes and what each lets the differing records do."""
 
+from lightning_pac.scenarios.sampling.blocked_poisson import BlockedPoisson
 from lightning_pac.scenarios.sampling.counts import as_stretches
+from lightning_pac.scenarios.sampling.cyclic_shuffle import CyclicShuffle
 from lightning_pac.scenarios.sampling.epoch_shuffle import EpochShuffle
 from lightning_pac.scenarios.sampling.fixed_size import FixedSize
 from lightning_pac.scenarios.sampling.poisson import Poisson
@@ -14,6 +16,8 @@ from lightning_pac.scenarios.sampling.sequential import Sequential
 from lightning_pac.scenarios.sampling.with_replacement import WithReplacement
 
 __all__ = [
+    "BlockedPoisson",
+    "CyclicShuffle",
     "EpochShuffle",
     "FixedSize",
     "Poisson",

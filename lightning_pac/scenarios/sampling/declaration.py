@@ -46,7 +46,7 @@ def check_class(scheme: type[Sampling]) -> None:
             raise TypeError(
                 f"{name} derives from {base.__name__}, whose proof does not cover it: derive from Sampling itself."
             )
-    if "amplified_rate" in vars(scheme) or scheme.independent_draws:
+    if {"amplified_rate", "amplified_steps"} & set(vars(scheme)) or scheme.independent_draws:
         raise TypeError(
             f"{name} claims what only the law of the draws can show, amplification or independence of the others: "
             "leave amplified_rate and independent_draws as they are, or sample by Poisson."

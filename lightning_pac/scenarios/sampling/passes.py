@@ -29,6 +29,8 @@ class Passes(Sampling):
     steps_per_pass: int | None = None
 
     each_record_once: ClassVar[bool] = True
+    keeps_order: ClassVar[bool] = False
+    """Whether all passes of a run take the order of the first."""
     needs_num_records: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -102,6 +104,9 @@ class Passes(Sampling):
         records = require_records(self, num_records)
         shares = np.array([*group_sizes, records - sum(group_sizes)])
         per_pass = self.steps_per_epoch(records)
+        if self.keeps_order and num_steps > per_pass:
+            first = self.draw_counts(group_sizes, records, (num_runs, per_pass), rng)
+            return np.tile(first, (1, -(-num_steps // per_pass), 1))[:, :num_steps]
         # Deal the records out batch by batch: what one batch took is missing from the next.
         left = np.broadcast_to(shares, (num_runs, -(-num_steps // per_pass), len(shares))).copy()
         batches = []

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from typing_extensions import Self
 
 from lightning_pac.randomness import SecureGenerator
+from lightning_pac.scenarios.sampling.counts import as_stretches
 
 __all__ = ["REGISTERED", "Sampling"]
 
@@ -40,6 +41,8 @@ class Sampling(ABC):
     """Whether a record enters a batch independently of all others, which the adjacency `add_remove` needs."""
     each_record_once: ClassVar[bool] = False
     """Whether no record comes more than once in a pass."""
+    amplifies_one_record: ClassVar[bool] = False
+    """Whether `amplified_rate` is the price of one differing record, and several are accounted for unamplified."""
     needs_num_records: ClassVar[bool] = False
     """Whether the path-wise cap depends on the number of records."""
     title: ClassVar[str] = ""
@@ -92,6 +95,10 @@ class Sampling(ABC):
         """The scheme where the Trainer makes passes of so many steps; None where it cannot be cut to them."""
         return self if num_steps == self.steps_per_epoch(num_records) else None
 
+    def separation(self, num_records: int | None) -> int | None:
+        """The least number of steps from a batch that holds a record to the next that may hold it; None for any."""
+        return None
+
     def inclusion_rate(self, num_records: int | None = None) -> float:
         """Share of the records that an average batch holds."""
         return min(1.0, 1 / self.steps_per_epoch(num_records))
@@ -100,6 +107,14 @@ class Sampling(ABC):
     def amplified_rate(self) -> float | None:
         """Rate at which our amplified price of secret, independent draws holds; None where it does not."""
         return None
+
+    def amplified_steps(self, num_steps: int | Sequence[int]) -> int:
+        """How many of these steps may hold a given record: what is paid for at `amplified_rate`.
+
+        Args:
+            num_steps: steps, or those of each stretch.
+        """
+        return sum(as_stretches(num_steps))
 
     @property
     def is_certified(self) -> bool:

@@ -48,6 +48,10 @@ class Sequential(Passes):
         return np.arange(num_records)
 
     @override
+    def separation(self, num_records: int | None) -> int:
+        return self.steps_per_epoch(num_records)
+
+    @override
     def expected_square_sum(self, num_differing: int, num_records: int | None, num_steps: int | Sequence[int]) -> float:
         raise ValueError(
             "The order of the records is public, so there is no draw to average over: "

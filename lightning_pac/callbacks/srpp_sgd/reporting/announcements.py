@@ -23,9 +23,13 @@ def announce_start(run: PrivateRun) -> None:
         bound = accountant.world_success_bound(noise, steps, running.prior) + sum(running.arithmetic_of(steps))
         words = verdict(min(1.0, bound), running.prior, average_of(accountant))
         guarantee = f" After {steps} steps, {words[:1].lower()}{words[1:]}."
+    left, bands = 1.0, ""
+    if accountant.correlation is not None:
+        left = accountant.correlation.noise_left(int(run.planned_steps))
+        bands = f", of which {accountant.correlation.num_bands} bands leave {100 * left:.0f} % in sums of steps"
     rank_zero_info(
-        f"SRPPSGD: noise multiplier {noise:.4g} for the notion {accountant.notion!r}, ratio of clipped signal to "
-        f"noise at most {ratio:.3g}.{guarantee}"
+        f"SRPPSGD: noise multiplier {noise:.4g}{bands} for the notion {accountant.notion!r}, ratio of clipped signal "
+        f"to noise at most {ratio:.3g}.{guarantee}"
     )
     if run.journal.replayed:
         rank_zero_warn(
@@ -34,7 +38,9 @@ def announce_start(run: PrivateRun) -> None:
         )
     # A run without end may learn at any noise.
     parameters = run.noisy_sum.num_parameters
-    signal = signal_of_run(ratio, run.planned_steps, parameters) if math.isfinite(run.planned_steps) else math.inf
+    signal = (
+        signal_of_run(ratio / left, run.planned_steps, parameters) if math.isfinite(run.planned_steps) else math.inf
+    )
     if signal < HOPELESS_SIGNAL:
         factor = HOPELESS_SIGNAL / signal
         sampling = "" if accountant.is_amplified else "sampling=Poisson(...) with the notion 'rpp', "

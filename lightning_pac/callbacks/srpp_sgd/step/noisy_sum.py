@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from lightning_pac.accountants import BandedMatrix
 from lightning_pac.callbacks.srpp_sgd.step.clipping_blocks import ClippingBlocks
+from lightning_pac.callbacks.srpp_sgd.step.noise_memory import NoiseMemory
 from lightning_pac.gradients import ROUNDING
 from lightning_pac.randomness import release_grid, secure_generator
+from lightning_pac.randomness.normal import place_of_float64, release_with_
 from lightning_pac.strategies import Ranks
 
 __all__ = ["CLIP_CHANNEL", "NoisySum"]
@@ -31,6 +34,7 @@ class NoisySum:
         parameters: Those whose gradients are summed by name, in the engine's order.
         blocks: Their clipping norms and shares of the noise.
         noise_multiplier: $\sigma$.
+        correlation: How the noise of a step returns in later ones; independent noise if left out.
     """
 
     def __init__(
@@ -38,7 +42,9 @@ class NoisySum:
         parameters: Mapping[str, nn.Parameter],
         blocks: ClippingBlocks,
         noise_multiplier: float,
+        correlation: BandedMatrix | None = None,
     ) -> None:
+        self._memory = None if correlation is None else NoiseMemory(correlation)
         self.blocks = blocks
         self.noise_multiplier = noise_multiplier
         self.num_parameters = sum(blocks.sizes)
@@ -70,6 +76,11 @@ class NoisySum:
         clipped = (norms / self._norms - 0.5).amax(dim=1).clamp(0.0, 1.0).sum()
         self._sum[-1] += CLIP_CHANNEL * self.blocks.total_norm * clipped
 
+    def begin_stretch(self) -> None:
+        """From here on the noise is independent of all before, as the account has it where a pass begins anew."""
+        if self._memory is not None:
+            self._memory.begin()
+
     def clear(self) -> None:
         """Forget what was added."""
         self._sum.zero_()
@@ -92,9 +103,10 @@ class NoisySum:
         """The released fraction of clipped records, with its noise: an estimate that may leave [0, 1]."""
         return released[-1] / (CLIP_CHANNEL * self.blocks.total_norm * batch_size)
 
-    def clipped_fraction_deviation(self, batch_size: float) -> float:
-        """Standard deviation of the noise in `clipped_fraction`."""
-        return self.channel_deviation / (CLIP_CHANNEL * self.blocks.total_norm * batch_size)
+    def clipped_fraction_deviation(self, batch_size: float, num_steps: int = 1) -> float:
+        """Standard deviation of the noise in the mean of `clipped_fraction` over the last `num_steps` releases."""
+        share = 1 / math.sqrt(num_steps) if self._memory is None else self._memory.mean_deviation(num_steps)
+        return share * self.channel_deviation / (CLIP_CHANNEL * self.blocks.total_norm * batch_size)
 
     def signal_to_noise(self, batch_size: float) -> float:
         """The largest ratio a step can have: all records clipped and aligned, over the expected norm of the noise."""
@@ -116,8 +128,14 @@ class NoisySum:
 
     def _make_public(self, total: Tensor, start: int) -> Tensor:
         """Noise and round the coordinates from `start` on, in place."""
+        noise = None if self._memory is None else self._memory.draw(total.numel(), place_of_float64(total.device))
         for segment, deviation in self._segments:
-            part = total[max(0, segment.start - start) : max(0, segment.stop - start)]
-            if part.numel():
+            own = slice(max(0, segment.start - start), max(0, segment.stop - start))
+            part = total[own]
+            if not part.numel():
+                continue
+            if noise is None:
                 secure_generator().release_(part, deviation)
+            else:
+                release_with_(part, noise[own], deviation, release_grid(deviation))
         return total

@@ -9,6 +9,7 @@ from lightning_pac.data.batch_samplers import (
 from lightning_pac.data.describe import batch_sizes, count_records, describe_loader, order_is_public
 from lightning_pac.data.loader import PrivateDataLoader, ResumableDataLoader, private_loader, rebuild_loader
 from lightning_pac.data.rank_share import RankShare
+from lightning_pac.data.records_alone import check_records_alone
 from lightning_pac.data.secret_workers import SecretWorkerSeeds, hide_worker_seeds
 from lightning_pac.data.with_index import IndexedSample, WithIndex
 from lightning_pac.scenarios import EpochShuffle, FixedSize, Poisson, Sampling, Sequential, WithReplacement
@@ -31,6 +32,7 @@ __all__ = [
     "WithReplacement",
     "WithReplacementBatchSampler",
     "batch_sizes",
+    "check_records_alone",
     "count_records",
     "describe_loader",
     "hide_worker_seeds",

@@ -8,7 +8,6 @@ import torch
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
-    IterableDataset,
     RandomSampler,
     Sampler,
     SequentialSampler,
@@ -51,7 +50,7 @@ def describe_loader(dataloader: Any) -> Sampling:
         The scheme, with the loader's own batch size.
 
     Raises:
-        TypeError: If it is no DataLoader, or its dataset is iterable.
+        TypeError: If it is no DataLoader, or its dataset is iterable or has no length.
         ValueError: If nothing bounds how often a record is drawn: a weighted, padding, stratified or unknown sampler,
             a dataset that holds a record twice, no automatic batching.
 
@@ -61,11 +60,6 @@ def describe_loader(dataloader: Any) -> Sampling:
     """
     if not isinstance(dataloader, DataLoader):
         raise TypeError(f"{type(dataloader).__name__} is not a torch DataLoader, so its draws are unknown: {WAY_OUT}.")
-    if isinstance(dataloader.dataset, IterableDataset):
-        raise TypeError(
-            f"{type(dataloader.dataset).__name__} is an iterable dataset, and nothing bounds how often it yields a "
-            "record: use a map-style dataset, with __getitem__ and __len__."
-        )
     check_each_record_once(dataloader.dataset)
     if type(dataloader) in (PrivateDataLoader, ResumableDataLoader):
         return cast(PrivateDataLoader, dataloader).sampling

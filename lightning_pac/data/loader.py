@@ -1,8 +1,8 @@
 """A DataLoader that draws batches as a sampling descriptor says, and knows how many records each of them holds."""
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sized
+from typing import Any, cast
 
 import numpy as np
 from torch.utils.data import (
@@ -19,6 +19,7 @@ from typing_extensions import override
 
 from lightning_pac.data.batch_samplers import PoissonBatchSampler, SchemeBatchSampler, ShuffledBatchSampler
 from lightning_pac.data.rank_share import RankShare
+from lightning_pac.data.repeated_records import check_map_style
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.randomness import SecureGenerator, secure_generator
 from lightning_pac.scenarios import EpochShuffle, Sampling, Sequential
@@ -199,7 +200,7 @@ def private_loader(
         kwargs: Further arguments of `torch.utils.data.DataLoader`, such as `num_workers` or `collate_fn`.
 
     Raises:
-        TypeError: If the dataset has no length or the scheme is not registered.
+        TypeError: If the dataset is iterable or has no length, or the scheme is not registered.
         ValueError: If the sizes do not fit, or Poisson draws are declared public.
 
     Example:
@@ -208,16 +209,12 @@ def private_loader(
         >>> sum(1 for batch in loader), loader.sampling
         (10, Poisson(rate=0.1, batch_size=None, secret_draws=True))
     """
-    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
-        raise TypeError(
-            f"{type(dataset).__name__} has no length, so no batch can be drawn from it: "
-            "use a dataset with __getitem__ and __len__."
-        )
+    check_map_style(dataset)
     if num_microbatches < 1:
         raise ValueError(f"num_microbatches is {num_microbatches}, but it must be at least 1.")
     if not isinstance(sampling, Sampling):
         raise TypeError(f"sampling is {sampling!r}, but must be a descriptor such as Poisson(rate=0.01).")
-    records = len(dataset)
+    records = len(cast(Sized, dataset))
     sampling.check_drawable(records)
     if isinstance(sampling, EpochShuffle | Sequential):
         # The seed of a pass is saved, so only passes whose price holds for any order are resumed within one.
@@ -245,7 +242,7 @@ def rebuild_loader(
         share: What this process takes of every microbatch, where several draw together; None takes all.
 
     Raises:
-        TypeError: If its dataset has no length.
+        TypeError: If its dataset is iterable or has no length.
         ValueError: If it has a sampler of its own, which would be dropped, or no automatic batching. With a share, the
             sampler that Lightning divides records by is no such sampler.
     """

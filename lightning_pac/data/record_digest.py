@@ -11,7 +11,7 @@ import torch
 from lightning_pac.data.repeated_records import load_records, positions_of_records
 from lightning_pac.data.value_digest import digest
 
-__all__ = ["RECORDS_COMPARED", "digest_loaded_records", "digest_positions"]
+__all__ = ["RECORDS_COMPARED", "digest_loaded_records", "digest_positions", "load_alone", "own_generators"]
 
 RECORDS_COMPARED = 64
 
@@ -51,10 +51,10 @@ def digest_loaded_records(dataset: Any, key: bytes) -> bytes | None:
     indices = drawn.permutation(len(dataset))[:RECORDS_COMPARED].tolist()
     seeds = drawn.integers(2**32, size=len(indices)).tolist()
     digests = []
-    with _own_generators():
+    with own_generators():
         for index, seed in zip(indices, seeds, strict=True):
             try:
-                first, second = (digest(_load(dataset, index, seed), key) for _ in range(2))
+                first, second = (digest(load_alone(dataset, index, seed), key) for _ in range(2))
             except Exception:  # if it cannot be loaded at all, the loader will say so
                 return None
             if first != second:
@@ -63,7 +63,8 @@ def digest_loaded_records(dataset: Any, key: bytes) -> bytes | None:
     return digest(digests, key)
 
 
-def _load(dataset: Any, index: int, seed: int) -> Any:
+def load_alone(dataset: Any, index: int, seed: int) -> Any:
+    """A record, loaded under a seed of its own."""
     torch.default_generator.manual_seed(seed)
     np.random.seed(seed)  # noqa: NPY002
     random.seed(seed)
@@ -71,7 +72,8 @@ def _load(dataset: Any, index: int, seed: int) -> Any:
 
 
 @contextmanager
-def _own_generators() -> Iterator[None]:
+def own_generators() -> Iterator[None]:
+    """Put the global generators back afterwards."""
     states = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
     try:
         yield

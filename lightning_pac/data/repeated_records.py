@@ -8,9 +8,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, TensorDataset
 
-__all__ = ["TWICE", "check_each_record_once", "load_records", "positions_of_records"]
+__all__ = [
+    "TWICE",
+    "check_each_record_once",
+    "check_map_style",
+    "datasets_inside",
+    "load_records",
+    "positions_of_records",
+]
 
 TWICE = "holds records twice, so a record counts more than once in a pass: list each once."
 
@@ -20,6 +27,20 @@ LOADED = 8
 
 # Odd, so that products modulo 2^64 of what differs differ; two keys meet by chance once in 2^64 pairs.
 _MULTIPLIERS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0xD6E8FEB86659FD93, 0xA0761D6478BD642F, 0xE7037ED1A0B428DB)
+
+
+def check_map_style(dataset: Any) -> None:
+    """Refuse a dataset whose records have no numbers.
+
+    Raises:
+        TypeError: If it is iterable, or has no length.
+    """
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
+        kind = "is an iterable dataset" if isinstance(dataset, IterableDataset) else "has no length"
+        raise TypeError(
+            f"{type(dataset).__name__} {kind}, and nothing bounds how often it yields a record: use a map-style "
+            "dataset, with __getitem__ and __len__."
+        )
 
 
 def check_each_record_once(dataset: Any) -> None:
@@ -33,6 +54,7 @@ def check_each_record_once(dataset: Any) -> None:
         dataset: A map-style dataset.
 
     Raises:
+        TypeError: If it, or one inside, is iterable or has no length.
         ValueError: Names the dataset that repeats a record.
 
     Example:
@@ -84,11 +106,12 @@ def _is_stock(kind: type[Subset[Any]]) -> bool:
 
 def _keys_of_wrapper(dataset: Any, own_keys: Callable[[Any], _Keys]) -> _Keys:
     """Those of the records that the wrapper asks the datasets inside for, or its own if it asks for none."""
+    check_map_style(dataset)
     inside = {name: value for name, value in getattr(dataset, "__dict__", {}).items() if _datasets(name, value)}
     asked = _asked_for(dataset, inside) if inside else None
     if asked is None:
         return own_keys(dataset)
-    sources = [source for name, value in inside.items() for source in _datasets(name, value)]
+    sources = datasets_inside(dataset)
     keys = np.empty(len(asked), dtype=np.uint64)
     for place in np.unique(asked[:, 0]):
         mine = asked[:, 0] == place
@@ -178,6 +201,11 @@ class _Note(Dataset[Any]):
         if name.startswith("__"):
             raise AttributeError(name)
         return getattr(self._inner, name)
+
+
+def datasets_inside(dataset: Any) -> list[Any]:
+    """The datasets in a wrapper's attributes."""
+    return [inner for name, value in getattr(dataset, "__dict__", {}).items() for inner in _datasets(name, value)]
 
 
 def _datasets(name: str, value: Any) -> Sequence[Any]:

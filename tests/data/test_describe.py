@@ -126,6 +126,11 @@ class Stream(IterableDataset[int]):
         return iter(range(10))
 
 
+class Endless(Dataset[int]):
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
 class Mine(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         return iter([0] * 100)
@@ -153,6 +158,8 @@ class MyBatchSampler(BatchSampler):
     [
         ([1, 2], TypeError, "list is not a torch DataLoader"),
         (DataLoader(Stream(), batch_size=2), TypeError, "Stream is an iterable dataset"),
+        (DataLoader(Subset(Stream(), [0, 1]), batch_size=2), TypeError, "Stream is an iterable dataset"),
+        (DataLoader(Endless(), batch_size=2, sampler=range(4)), TypeError, "Endless has no length"),
         (load(batch_size=None), ValueError, r"no automatic batching \(batch_size=None\)"),
         (load(batch_size=8, sampler=WeightedRandomSampler([1.0] * 100, 100)), ValueError, "draws by weights or labels"),
         (load(batch_size=8, sampler=StratifiedSampler()), ValueError, "StratifiedSampler draws by weights or labels"),

@@ -8,7 +8,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.trainer.states import TrainerFn
 from torch.utils.data import BatchSampler, DataLoader
 
-from lightning_pac.data import PrivateDataLoader, count_records, describe_loader, rebuild_loader
+from lightning_pac.data import PrivateDataLoader, check_records_alone, count_records, describe_loader, rebuild_loader
 from lightning_pac.data.loader import divides_all_records
 from lightning_pac.scenarios import Sequential
 from lightning_pac.strategies import Ranks
@@ -136,6 +136,7 @@ def _num_delivered(loader: DataLoader[Any]) -> int:
 def _check_each_record_once(loader: Any, num_ranks: int) -> None:
     try:
         sampling = describe_loader(loader)
+        check_records_alone(loader.dataset)
     except (TypeError, ValueError) as error:
         problem = str(error).rstrip(".")
     else:

@@ -16,7 +16,13 @@ from lightning_pac.callbacks.srpp_sgd.arguments import RunArguments
 from lightning_pac.callbacks.srpp_sgd.journal import RunJournal, open_account
 from lightning_pac.callbacks.srpp_sgd.step import ClippingBlocks, largest_mean
 from lightning_pac.callbacks.srpp_sgd.step_sampling import declared_sampling
-from lightning_pac.data import PrivateDataLoader, ResumableDataLoader, count_records, describe_loader
+from lightning_pac.data import (
+    PrivateDataLoader,
+    ResumableDataLoader,
+    check_records_alone,
+    count_records,
+    describe_loader,
+)
 from lightning_pac.exceptions import BudgetExceededError, LedgerMismatchError
 from lightning_pac.ledger import LedgerAccount, LedgerArgument, LedgerHandle, PrivacyLedger
 from lightning_pac.randomness import finite_precision, missing_tail
@@ -44,7 +50,7 @@ def read_loader(trainer: pl.Trainer) -> DataLoader[Any]:
 
     Raises:
         MisconfigurationException: If there are several, or something else.
-        ValueError: If nothing bounds its draws.
+        ValueError: If nothing bounds its draws, or a record holds others.
     """
     loader = trainer.train_dataloader
     if not isinstance(loader, DataLoader):
@@ -53,6 +59,7 @@ def read_loader(trainer: pl.Trainer) -> DataLoader[Any]:
             "map-style dataset: pass exactly one."
         )
     describe_loader(loader)
+    check_records_alone(loader.dataset)
     return loader
 
 

@@ -1,0 +1,240 @@
+"""Whether a record of a dataset is made of itself alone, asked by loading a few."""
+
+import copy
+import functools
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence, Sized
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, TensorDataset
+
+from lightning_pac.data.record_digest import load_alone, own_generators
+from lightning_pac.data.repeated_records import TWICE, datasets_inside
+from lightning_pac.data.value_digest import digest
+
+__all__ = ["check_records_alone"]
+
+_LARGE = 2**16  # values of state that is not copied
+_NAMES = 64
+_LARGEST_TABLE = 2**26  # values of a table of which a second one is made
+_SEED = 1
+LET_ONE = "let an index give one record, and compute what all have in common from public data"
+
+
+def check_records_alone(dataset: Any) -> None:
+    """Refuse a dataset that puts other records into one, or lists one twice under the name of its file.
+
+    Three of its records are loaded, under seeded generators. Other rows of tensors and arrays that it keeps, as many as
+    it has records, may not change them (mosaics, triplets), nor may what was loaded before (running statistics), nor
+    may another dataset or index be asked that is not seen from outside (in a closure, a global variable, an attribute
+    of an attribute). Datasets inside are checked in the same way.
+
+    Args:
+        dataset: A map-style dataset; what cannot be copied or loaded here is left out.
+
+    Raises:
+        ValueError: Says what the dataset does.
+
+    Example:
+        >>> check_records_alone([1.0, 2.0, 3.0])
+    """
+    with own_generators():
+        for part in _with_all_inside(dataset):
+            if not isinstance(part, Dataset) or isinstance(part, TensorDataset) or len(cast(Sized, part)) < 3:
+                continue
+            _check_file_names(part)
+            size = len(cast(Sized, part))
+            for check in (_check_asked, _check_rows, _check_memory):
+                check(part, (0, size // 2, size - 1))
+
+
+def _with_all_inside(dataset: Any) -> list[Any]:
+    found = [dataset]
+    for part in found:
+        found += [inner for inner in datasets_inside(part) if not any(inner is other for other in found)]
+    return found[::-1]
+
+
+def _check_file_names(dataset: Any) -> None:
+    values = vars(dataset).values()
+    folders = [Path(), *(Path(value) for value in values if isinstance(value, str | Path))]
+    for value in values:
+        if not isinstance(value, list | tuple) or len(value) != len(dataset):
+            continue
+        first = (entry[0] if isinstance(entry, list | tuple) and entry else entry for entry in value)
+        names = Counter(str(name) for name in first if isinstance(name, str | Path))
+        again = [name for name, times in names.most_common(_NAMES) if times > 1]
+        if any(_is_file(folder / name) for name in again for folder in folders):
+            raise ValueError(f"{type(dataset).__name__} {TWICE}")
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a text that is no name
+        return False
+
+
+def _check_asked(dataset: Any, indices: Sequence[int]) -> None:
+    """Other datasets than those seen from outside, or another index of its own."""
+    hidden: list[Any] = []
+    for index in indices:
+        fresh = _fresh(dataset)
+        with _noting(fresh, index) as asked:
+            _loaded(fresh, index)
+        known = [*map(id, datasets_inside(fresh)), id(fresh)]  # it may have opened one just now
+        if any(other is fresh for other in asked):
+            raise ValueError(
+                f"{type(dataset).__name__} asks itself for another index, so that a record counts for two: let every "
+                "index give a record of its own."
+            )
+        unknown = [other for other in asked if id(other) not in known]
+        for other in unknown:
+            if any(other is earlier for earlier in hidden):  # and none that is made anew for each record
+                raise ValueError(
+                    f"{type(dataset).__name__} loads its records from a {type(other).__name__} that is hidden in a "
+                    "closure, a global variable or an attribute of an attribute, where repetitions are not seen: keep "
+                    "it in an attribute."
+                )
+        hidden += unknown
+
+
+def _check_rows(dataset: Any, indices: Sequence[int]) -> None:
+    """Other rows of its own tables."""
+    for name, value in vars(dataset).items():
+        if not _is_table(value, len(dataset)):
+            continue
+        for index in indices:
+            own = _loaded(_fresh(dataset), index)
+            reproducible = own is not None and own == _loaded(_fresh(dataset), index)
+            if reproducible and not _made_of_one(dataset, name, value, index, own):
+                raise ValueError(
+                    f"{type(dataset).__name__} makes a record of several rows of {name!r}, so each of those counts "
+                    f"more than once in a pass: {LET_ONE}."
+                )
+
+
+def _made_of_one(dataset: Any, name: str, value: Any, index: int, own: bytes | None) -> bool:
+    moved = value.roll(1, 0) if isinstance(value, Tensor) else np.roll(value, 1, 0)
+
+    def same_with(start: int, stop: int) -> bool:
+        """Whether the record stays what it is where these rows stay, and all others move."""
+        kept = copy.deepcopy(moved[start:stop])
+        moved[start:stop] = value[start:stop]
+        changed = _fresh(dataset)
+        changed = copy.copy(dataset) if changed is dataset else changed
+        changed.__dict__[name] = moved
+        found = _loaded(changed, index)
+        moved[start:stop] = kept
+        return found is None or found == own
+
+    if same_with(index, index + 1):
+        return True
+    start, stop = 0, len(value)
+    while stop - start > 1:
+        middle = (start + stop) // 2
+        if same_with(start, middle):
+            stop = middle
+        elif same_with(middle, stop):
+            start = middle
+        else:
+            return False
+    return True
+
+
+def _check_memory(dataset: Any, indices: Sequence[int]) -> None:
+    """What it has loaded before."""
+    last = []
+    for between in indices[1:]:
+        fresh = _fresh(dataset)
+        if fresh is dataset:
+            return
+        for index in (indices[0], between, indices[0]):
+            found = _loaded(fresh, index)
+        last.append(found)
+    if None not in last and last[0] != last[1]:
+        raise ValueError(
+            f"{type(dataset).__name__} gives a record otherwise after another one was loaded, as running statistics "
+            f"do, so each record enters others: {LET_ONE}."
+        )
+
+
+def _fresh(dataset: Any) -> Any:
+    """A copy that shares what is inside and what is large; the dataset itself where it cannot be copied."""
+    try:
+        return copy.deepcopy(dataset, {id(part): part for part in _shared(vars(dataset))})
+    except Exception:  # open files and the like
+        return dataset
+
+
+def _shared(value: Any, depth: int = 4) -> Iterator[Any]:
+    """Datasets and what is large in the parts of a value."""
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    for part in parts or getattr(value, "__dict__", {}).values():
+        if isinstance(part, Dataset) or _size(part) > _LARGE:
+            yield part
+        elif depth:
+            yield from _shared(part, depth - 1)
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, Tensor):
+        return value.numel()
+    return value.size if isinstance(value, np.ndarray) else 64 * len(value) if hasattr(value, "__len__") else 0
+
+
+def _is_table(value: Any, rows: int) -> bool:
+    """Whether it is a tensor or an array with a row of data for every record."""
+    if not isinstance(value, Tensor | np.ndarray) or not value.ndim or len(value) != rows:
+        return False
+    data = value.is_floating_point() if isinstance(value, Tensor) else value.dtype.kind == "f"
+    return _size(value) <= _LARGEST_TABLE and (data or value.dtype in (torch.uint8, np.uint8))
+
+
+def _loaded(dataset: Any, index: int) -> bytes | None:
+    try:
+        return digest(load_alone(dataset, index, _SEED))
+    except Exception:  # if it cannot be loaded at all, the loader will say so
+        return None
+
+
+@contextmanager
+def _noting(dataset: Any, index: int) -> Iterator[list[Any]]:
+    """Note which datasets of torch are asked by this one for a record, itself if for another."""
+    asked: list[Any] = []
+    depth = 0
+
+    def noting(method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def getitem(self: Any, key: Any) -> Any:
+            nonlocal depth
+            if self is dataset and isinstance(key, int) and key == index:
+                return method(self, key)
+            if not depth:
+                asked.append(self)
+            depth += 1
+            try:
+                return method(self, key)
+            finally:
+                depth -= 1
+
+        return getitem
+
+    kinds: list[Any] = [kind for kind in _kinds(Dataset) if "__getitem__" in vars(kind)]
+    originals = [vars(kind)["__getitem__"] for kind in kinds]
+    try:
+        for kind, method in zip(kinds, originals, strict=True):
+            kind.__getitem__ = noting(method)
+        yield asked
+    finally:
+        for kind, method in zip(kinds, originals, strict=True):
+            kind.__getitem__ = method
+
+
+def _kinds(kind: type) -> set[type]:
+    return {kind}.union(*map(_kinds, kind.__subclasses__()))

@@ -1,0 +1,190 @@
+"""Datasets that put other records into one."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
+
+from lightning_pac.data import WithIndex, check_records_alone
+
+ROWS = 12
+
+
+class Rows(Dataset[Any]):
+    def __init__(self, values: Any = None) -> None:
+        self.values = torch.randn(ROWS, 3) if values is None else values
+        self.offsets = torch.arange(ROWS)
+
+    def __len__(self) -> int:
+        return ROWS
+
+    def __getitem__(self, index: int) -> Any:
+        return self.values[index]
+
+
+class Cached(Rows):
+    """Remembers, and draws from a generator of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cache: dict[int, Tensor] = {}
+        self.drawn = np.random.default_rng(0)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.cache.setdefault(index, self.values[index] + self.drawn.uniform() + torch.randn(3))
+
+
+class Permuted(Rows):
+    def __getitem__(self, index: int) -> Any:
+        return self.values[(index + 5) % ROWS]
+
+
+class MadeAnew(Rows):
+    def __getitem__(self, index: int) -> Any:
+        return TensorDataset(self.values)[index]
+
+
+class Centred(Rows):
+    """Subtracts a running mean of what was read so far."""
+
+    mean: Any = 0.0
+    count = 0
+
+    def __getitem__(self, index: int) -> Any:
+        row = super().__getitem__(index)
+        self.count += 1
+        self.mean = self.mean + (row - self.mean) / self.count
+        return row - self.mean
+
+
+class CentredInPlace(Centred):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean = torch.zeros(3)
+
+    def __getitem__(self, index: int) -> Any:
+        self.mean.mul_(0.9).add_(0.1 * self.values[index])
+        return self.values[index] - self.mean
+
+
+class Mixed(Rows):
+    def __getitem__(self, index: int) -> Any:
+        return 0.7 * self.values[index] + 0.3 * self.values[int(torch.randint(ROWS, ()))]
+
+
+class Triplet(Rows):
+    """Partners from a generator of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(np.random.default_rng(0).normal(size=(ROWS, 3)))
+        self.drawn = np.random.default_rng(1)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.values[index], self.values[self.drawn.integers(ROWS)]
+
+
+class Weighted(Rows):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = torch.rand(ROWS)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.values[index], self.weights[index] / self.weights.sum()
+
+
+class Again(Rows):
+    """Takes the next record for one that is broken."""
+
+    def __getitem__(self, index: int) -> Any:
+        return self[index - 1] if index == ROWS // 2 else self.values[index]
+
+
+class Config:
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+
+class Nested(Rows):
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.config = Config(Rows())
+
+    def __getitem__(self, index: int) -> Any:
+        return self.config.dataset[index // 2]
+
+
+def enclosing() -> Dataset[Any]:
+    hidden = Rows()
+
+    class Enclosed(Rows):
+        def __getitem__(self, index: int) -> Any:
+            return hidden[index // 2]
+
+    return Enclosed(0)
+
+
+class Files(Rows):
+    def __init__(self, root: Path, names: list[Any]) -> None:
+        super().__init__()
+        self.root, self.names = root, names
+
+
+@pytest.mark.parametrize(
+    "make", [Rows, Cached, Permuted, MadeAnew, lambda: WithIndex(Rows()), lambda: Subset(Rows(), [3, 1, 2])]
+)
+def test_records_of_their_own_pass(make: Any) -> None:
+    dataset = make()
+    check_records_alone(dataset)
+    assert not getattr(dataset, "cache", None)
+    assert vars(Rows)["__getitem__"].__qualname__ == "Rows.__getitem__"
+    assert not hasattr(vars(Rows)["__getitem__"], "__wrapped__")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (Centred, "otherwise after another one was loaded"),
+        (CentredInPlace, "otherwise after another one was loaded"),
+        (lambda: Subset(Centred(), range(ROWS)), "Centred gives a record otherwise"),
+        (Mixed, "several rows of 'values'"),
+        (Triplet, "several rows of 'values'"),
+        (Weighted, "several rows of 'weights'"),
+        (Again, "asks itself for another index"),
+        (Nested, "hidden in a closure"),
+        (enclosing, "hidden in a closure"),
+    ],
+)
+def test_datasets_that_put_other_records_into_one_are_refused(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_records_alone(make())
+
+
+@pytest.mark.parametrize("labelled", [False, True])
+def test_files_that_are_listed_twice_are_refused(tmp_path: Path, labelled: bool) -> None:
+    names = [f"{number}.png" for number in range(ROWS)]
+    for name in names:
+        (tmp_path / name).touch()
+
+    def listed(names: list[str]) -> list[Any]:
+        return [(name, 0) for name in names] if labelled else list(names)
+
+    check_records_alone(Files(tmp_path, listed(names)))
+    check_records_alone(Files(tmp_path, ["cat", "dog"] * (ROWS // 2)))
+    with pytest.raises(ValueError, match="Files holds records twice"):
+        check_records_alone(Files(tmp_path, listed([*names[:-1], names[0]])))
+
+
+def test_generators_are_put_back_and_odd_datasets_are_left_out() -> None:
+    class Broken(Rows):
+        def __getitem__(self, index: int) -> Any:
+            raise OSError
+
+    datasets = Broken(), TensorDataset(torch.rand(4, 2)), range(5), DataLoader(Rows()).dataset
+    state = torch.get_rng_state()
+    for dataset in datasets:
+        check_records_alone(dataset)
+    assert torch.equal(torch.get_rng_state(), state)

@@ -67,6 +67,11 @@ class Following(TorchFunctionMode):
             if free is not None:
                 _tag_free(func, args, free, result)
             return result
+        if func is Tensor.register_hook:
+            raise RuntimeError(
+                "A tensor of the batch was given a hook on its gradient, which may rescale it by all records: leave "
+                "register_hook out, and scale the loss of each record."
+            )
         opened = OPENED.get(func)
         if opened is not None:
             with self:

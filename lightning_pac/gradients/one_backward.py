@@ -147,7 +147,7 @@ class OneBackwardEngine(GradientEngine, Receiver):
 
     def _empty_sums(self, device: torch.device) -> list[Tensor]:
         """One flat buffer seen through the parameters' shapes, zero where nothing will be written."""
-        flat = torch.empty(sum(parameter.numel() for parameter in self._parameters), device=device)
+        flat = torch.empty(sum(parameter.numel() for parameter in self._parameters), dtype=torch.float32, device=device)
         parts = torch.split(flat, [parameter.numel() for parameter in self._parameters])
         sums = [part.view(parameter.shape) for part, parameter in zip(parts, self._parameters, strict=True)]
         whole = {index for index, _, stop in self._contributions if stop < 0}
@@ -167,7 +167,7 @@ class OneBackwardEngine(GradientEngine, Receiver):
             if len(slots) == 1 or (apart and all(slot[2] >= 0 for slot in slots)):
                 continue
             count = self._count or 0
-            total = torch.zeros(count, *self._parameters[index].shape, device=self._device)
+            total = torch.zeros(count, *self._parameters[index].shape, dtype=torch.float32, device=self._device)
             for slot in slots:
                 gradients = self._contributions.pop(slot).dense()
                 self._squares.pop(slot, None)

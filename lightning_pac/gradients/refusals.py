@@ -1,5 +1,6 @@
 """Modules for which no per-example gradient exists, or none that can be seen."""
 
+import torch
 from torch import nn
 
 __all__ = ["may_mix_in_training", "mixing_reason", "refuse_compiled_modules", "refuse_mixing_layers"]
@@ -36,8 +37,13 @@ def may_mix_in_training(module: nn.Module) -> dict[str, nn.Module]:
 
 
 def refuse_compiled_modules(module: nn.Module) -> None:
-    """Raise a `ValueError` that names a module below `module` that `torch.compile` has compiled."""
+    """Raise a `ValueError` that names a module below `module` that `torch.compile` or `torch.jit` has compiled."""
     for name, layer in module.named_modules():
+        if isinstance(layer, torch.jit.ScriptModule):
+            raise ValueError(
+                f"The module {name or '(root)'!r} is compiled by torch.jit, whose graphs hide the layers that "
+                "per-example gradients need; train the module that it was made of."
+            )
         if type(layer).__name__ == "OptimizedModule" or layer._compiled_call_impl is not None:
             raise ValueError(
                 f"The module {name or '(root)'!r} is compiled by torch.compile, whose graphs hide the layers that "

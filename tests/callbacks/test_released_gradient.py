@@ -42,6 +42,22 @@ def test_ordinary_optimizers_leave_the_gradient_intact(make) -> None:
         gradient.write(values)
 
 
+def test_nesterov_with_foreach_uses_gradients_up() -> None:
+    """Then the gradient is checked before the update, which is made in it, and only its identity after it."""
+    layer, gradient, values = written()
+    optimizer = torch.optim.SGD(layer.parameters(), 0.1, momentum=0.9, nesterov=True, foreach=True)
+    for _ in range(3):
+        gradient.check()
+        optimizer.step()
+        with pytest.raises(PrivacyViolationError, match="changed in place"):
+            gradient.check()
+        gradient.write(values)
+        gradient.check()
+        optimizer.step()
+        gradient.verify(used_up=True)
+        gradient.write(values)
+
+
 def scale(layer: nn.Linear) -> None:
     layer.weight.grad.mul_(0.5)
 

@@ -636,3 +636,32 @@ def test_attention_weights_that_are_tied_to_a_layer() -> None:
         return (attended + module[1](inputs)[..., :4]).square().flatten(1).sum(1).mean()
 
     compare(nn.ModuleList([attention, layer]), [torch.randn(2, 3, 4)], loss)
+
+
+def test_sums_are_float32_whatever_the_default_type_is() -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        engine, model = make_engine(), nn.Linear(3, 2)
+        engine.attach(model)
+        model(torch.randn(4, 3)).square().sum(1).mean().backward()
+        sums, _ = engine.clipped_sum(1.0)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert {total.dtype for total in sums} == {torch.float32}
+
+
+def test_hooks_on_tensors_of_the_batch_are_refused() -> None:
+    class Hooked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 2)
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            hidden = self.layer(inputs)
+            hidden.register_hook(lambda gradient: gradient / gradient.norm())
+            return hidden
+
+    engine, hooked = make_engine(), Hooked()
+    engine.attach(hooked)
+    with pytest.raises(RuntimeError, match="given a hook on its gradient"):
+        hooked(torch.randn(4, 3))

@@ -9,7 +9,12 @@ import lightning.pytorch as pl
 import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import BatchSizeFinder, GradientAccumulationScheduler, LearningRateFinder
+from lightning.pytorch.callbacks import (
+    BatchSizeFinder,
+    GradientAccumulationScheduler,
+    LambdaCallback,
+    LearningRateFinder,
+)
 from lightning.pytorch.callbacks.spike import SpikeDetection
 from tiny_fits import RECORDS, Classifier, make_data, make_loader, make_private, make_trainer
 from torch import nn
@@ -17,6 +22,7 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler, WeightedRando
 from torch.utils.data.distributed import DistributedSampler
 
 from lightning_pac import SRPPSGD, EpochShuffle, FixedSize, Poisson, TwoWorldScenario
+from lightning_pac.callbacks.shared import check_model
 from lightning_pac.exceptions import BudgetExceededError, PrivacyViolationError
 
 REPLACE = TwoWorldScenario(num_differing=2)
@@ -589,3 +595,64 @@ def test_a_compiled_part_is_a_conflict_of_the_trainer(tmp_path: Path) -> None:
     model.network.compile()
     with pytest.raises(MisconfigurationException, match=r"'network' is compiled by torch\.compile"):
         make_trainer(tmp_path, make_private()).fit(model, make_loader())
+
+
+def hooked() -> nn.Module:
+    layer = nn.Linear(6, 3)
+    layer.register_full_backward_hook(lambda *_: None)
+    return layer
+
+
+@pytest.mark.parametrize(
+    ("network", "message"),
+    [
+        (lambda: nn.LazyLinear(3), "'network.weight' has no shape yet"),
+        (lambda: torch.jit.trace(nn.Linear(6, 3), torch.zeros(2, 6)), "'network' is compiled by torch.jit"),
+        (hooked, "'network' has a backward hook"),
+    ],
+)
+def test_networks_whose_gradients_are_not_to_be_had_are_refused_by_their_cause(network: Any, message: str) -> None:
+    with pytest.raises(MisconfigurationException, match=message):
+        check_model(Classifier(network=network()))
+
+
+def test_sparse_gradients_are_refused(tmp_path: Path) -> None:
+    class Sparse(Classifier):
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SparseAdam(self.parameters())
+
+    with pytest.raises(MisconfigurationException, match="SparseAdam takes sparse gradients only"):
+        make_trainer(tmp_path, make_private()).fit(Sparse(), make_loader())
+
+
+class Growing(pl.Callback):
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        pl_module.extra = nn.Linear(6, 3)
+
+
+class Blending(pl.Callback):
+    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, _: int) -> None:
+        batch[0].copy_((batch[0] + batch[0].flip(0)) / 2)
+
+
+def blend(trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, _: int) -> None:
+    batch[0].sub_(batch[0].clamp(max=0).mean(0))
+
+
+@pytest.mark.parametrize("make", [Blending, lambda: LambdaCallback(on_train_batch_start=blend)])
+def test_callbacks_that_mix_records_where_a_batch_starts_are_refused(make: Any, tmp_path: Path) -> None:
+    with pytest.raises(MisconfigurationException, match=r"couples (the )?records"):
+        make_trainer(tmp_path, make_private(), make()).fit(Classifier(), make_loader())
+
+
+def test_nested_tensors_are_refused(tmp_path: Path) -> None:
+    def nest(records: Any) -> Any:
+        return torch.nested.nested_tensor([record[0] for record in records]), torch.zeros(len(records))
+
+    with pytest.raises(TypeError, match="A batch holds a nested tensor"):
+        make_trainer(tmp_path, make_private()).fit(Classifier(), make_loader(collate_fn=nest))
+
+
+def test_parameters_that_come_later_are_refused_by_their_cause(tmp_path: Path) -> None:
+    with pytest.raises(MisconfigurationException, match=r"'extra.weight' was unfrozen after training had started"):
+        make_trainer(tmp_path, make_private(), Growing()).fit(Classifier(), make_loader())

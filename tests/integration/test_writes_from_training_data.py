@@ -136,12 +136,15 @@ def test_a_callback_does_not_write_what_records_decide(number: int, tmp_path: Pa
     saved = [OnExceptionCheckpoint(tmp_path), ModelCheckpoint(tmp_path, every_n_train_steps=1, save_last=True)]
     trainer = make_trainer(tmp_path, make_private(), callback, *saved, max_epochs=2, enable_checkpointing=True)
     model = Momentum()
-    with pytest.raises(PrivacyViolationError, match=r"takes up records|was written to outside|was replaced"):
+    errors = PrivacyViolationError, MisconfigurationException  # at the start, if the callback is given batches
+    with pytest.raises(errors, match=r"takes up (private )?records|was written to outside|was replaced") as refusal:
         trainer.fit(model, make_loader())
     assert trainer.global_step <= 7
     assert set(vars(callback)) - {"log", "log_dict"} == set(own), "the callback is as it was, but for Lightning's log"
     assert "lr_scheduler_step" not in vars(model)
-    assert not list(tmp_path.glob("on_exception*")), "what the model holds now is raw"
+    began = refusal.type is PrivacyViolationError
+    assert not began or not list(tmp_path.glob("on_exception*")), "what the model holds now is raw"
+    assert began or trainer.global_step == 0
 
 
 class KeepsTheLoss(Classifier):

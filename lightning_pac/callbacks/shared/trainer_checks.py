@@ -18,6 +18,7 @@ from lightning.pytorch.callbacks.spike import SpikeDetection
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
+from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader, Dataset
 
 from lightning_pac.gradients.refusals import refuse_compiled_modules, refuse_mixing_layers
@@ -96,6 +97,12 @@ def check_model(pl_module: pl.LightningModule, dataloader: Any = None, datamodul
             f"{type(pl_module).__name__} has no trainable parameters, so there is nothing to protect: unfreeze what is "
             "to be trained."
         )
+    for name, parameter in pl_module.named_parameters():
+        if is_lazy(parameter):
+            raise MisconfigurationException(
+                f"The parameter {name!r} has no shape yet, so its gradient cannot be noised: run the model on one "
+                "made-up batch before fit, or state the sizes of its layers."
+            )
     for holder in (pl_module, datamodule):
         for name, value in (holder.hparams if holder is not None else {}).items():
             if _holds_data(value):
@@ -107,6 +114,12 @@ def check_model(pl_module: pl.LightningModule, dataloader: Any = None, datamodul
         if parameter.requires_grad:
             refuse_gradient_hook(name, parameter._backward_hooks)
             refuse_gradient_hook(name, parameter._post_accumulate_grad_hooks)
+    for name, module in pl_module.named_modules():
+        if module._backward_hooks or module._backward_pre_hooks:
+            raise MisconfigurationException(
+                f"The module {name or '(root)'!r} has a backward hook, which would be handed raw gradients of a batch "
+                "and may rescale them by all of its records: remove it (register_full_backward_hook)."
+            )
     for name in _other_leaves(pl_module):
         raise MisconfigurationException(
             f"The tensor {name!r} requires a gradient and is no parameter, so that it would be handed the raw gradient "
@@ -161,6 +174,10 @@ def check_optimizer(trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         raise MisconfigurationException(
             "LBFGS evaluates the gradient several times a step, and each evaluation is a release: use SGD, Adam or "
             "another optimizer that evaluates it once."
+        )
+    if isinstance(optimizer, torch.optim.SparseAdam):
+        raise MisconfigurationException(
+            "SparseAdam takes sparse gradients only, and noise is on every coordinate: use Adam."
         )
     members = {id(parameter) for parameter in pl_module.parameters()}
     if any(id(parameter) not in members for group in optimizer.param_groups for parameter in group["params"]):

@@ -37,8 +37,14 @@ class BatchShape:
         Args:
             batch: A batch.
             rows: Its records; the length of its first tensor if None.
+
+        Raises:
+            TypeError: If it holds a nested tensor.
         """
-        shapes = [tuple(leaf.shape) for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor)]
+        tensors = [leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor)]
+        if any(tensor.is_nested for tensor in tensors):
+            raise TypeError(f"A batch holds a nested tensor, {PAD}")
+        shapes = [tuple(tensor.shape) for tensor in tensors]
         lengths = [shape[0] for shape in shapes if shape]
         return cls(rows if rows is not None else next(iter(lengths), 0), frozenset(shapes))
 

@@ -375,7 +375,7 @@ class SRPPSGD(TrainerCallback):
     ) -> LossCheck:
         run, datamodule = self._running(), trainer.datamodule  # type: ignore[attr-defined]
         with run.engine_detached():
-            return check_loss(pl_module, run.loader, datamodule, repeated, callbacks)
+            return check_loss(pl_module, run.loader, datamodule, repeated, callbacks, run.batch_idx)
 
     def _read_terms(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, order: float

@@ -11,7 +11,7 @@ from lightning_pac.callbacks.shared import monitored_names
 from lightning_pac.callbacks.srpp_sgd.batch_shape import PAD
 from lightning_pac.callbacks.srpp_sgd.loss_check import LossCheck, check_loss
 from lightning_pac.callbacks.srpp_sgd.reporting import warn_of_raw_values
-from lightning_pac.callbacks.srpp_sgd.writing_callbacks import keeps_something
+from lightning_pac.callbacks.srpp_sgd.writing_callbacks import is_repeated
 
 __all__ = ["check_loss_first"]
 
@@ -23,8 +23,8 @@ def check_loss_first(trainer: pl.Trainer, pl_module: pl.LightningModule, loader:
         MisconfigurationException: Says what the loss or the state does, and what to do instead.
     """
     datamodule: pl.LightningDataModule | None = trainer.datamodule  # type: ignore[attr-defined]
-    keeping = [callback for callback in trainer.callbacks if keeps_something(callback)]  # type: ignore[attr-defined]
-    found = check_loss(pl_module, loader, datamodule, 0, keeping)
+    repeated = [callback for callback in trainer.callbacks if is_repeated(callback)]  # type: ignore[attr-defined]
+    found = check_loss(pl_module, loader, datamodule, 0, repeated)
     if found.problem:
         raise MisconfigurationException(
             f"The loss of {type(pl_module).__name__} {found.problem}, so that no record has a clipped gradient of "

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import lightning.pytorch as pl
+import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 from torch.optim import Optimizer
@@ -215,6 +216,7 @@ class PrivateRun:
     @contextmanager
     def engine_detached(self) -> Iterator[None]:
         """The model without what the engine attaches to it, between the backward passes of two microbatches."""
+        self._check_model()
         self._engine.detach()
         try:
             yield
@@ -237,18 +239,21 @@ class PrivateRun:
         def then_update(closure: Callable[[], Any]) -> Callable[[], Any]:
             def evaluate() -> Any:
                 result = closure()
+                self._gradient.check()
                 if self.before_update is not None:
                     self.before_update()
                 return result
 
             return evaluate
 
+        self._gradient.check()  # where the closure was called before
         # A step that calls that of its superclass comes by twice, and need not hand the closure on.
         arguments = tuple(then_update(value) if callable(value) else value for value in args)
         return arguments, {name: then_update(value) if callable(value) else value for name, value in kwargs.items()}
 
     def _end_update(self, *_: Any) -> None:
-        self._gradient.verify()
+        stock = type(self._optimizer) is torch.optim.SGD  # with foreach, Nesterov's step is made in the gradients
+        self._gradient.verify(used_up=stock and any(group["nesterov"] for group in self._optimizer.param_groups))
         if self.after_update is not None:
             self.after_update()
 

@@ -42,12 +42,12 @@ class WritingCallbacks:
         self._wrap(pl_module, "lr_scheduler_step", self._trusting(pl_module.lr_scheduler_step))
 
     def repeated(self, all_of_them: bool = False) -> list[pl.Callback]:
-        """Those to repeat on synthetic records: who has written, and who puts something into checkpoints.
+        """Those to repeat on synthetic records: who has written, or may change batches or checkpoints.
 
         Args:
             all_of_them: Whether to name every callback of the user's, whatever else its repetition does.
         """
-        return [user for user in self._users if all_of_them or user in self._writing or keeps_something(user)]
+        return [user for user in self._users if all_of_them or user in self._writing or is_repeated(user)]
 
     def restore(self) -> None:
         """Leave callbacks and model as they were."""
@@ -81,11 +81,14 @@ class WritingCallbacks:
         return hidden_behind(trusting, hook)
 
 
-def keeps_something(callback: pl.Callback) -> bool:
-    """Whether it is the user's own and puts something into checkpoints."""
+def is_repeated(callback: pl.Callback) -> bool:
+    """Whether it is the user's own, and may change checkpoints, or batches before they are trained on."""
     kind = type(callback)
     keeps = kind.state_dict is not pl.Callback.state_dict
-    return _is_users(callback) and (keeps or kind.on_save_checkpoint is not pl.Callback.on_save_checkpoint)
+    keeps |= kind.on_save_checkpoint is not pl.Callback.on_save_checkpoint
+    changes = "on_train_batch_start" in vars(callback)
+    changes |= kind.on_train_batch_start is not pl.Callback.on_train_batch_start
+    return _is_users(callback) and (keeps or changes)
 
 
 def _is_users(callback: pl.Callback) -> bool:

@@ -133,4 +133,4 @@ def sum_by_record(
     over = [*([1] if blocks.shape[1] != 1 else []), *broadcast]
     if over:
         blocks = blocks.sum(over)
-    return Dense(blocks.reshape(count, *shape) if math.prod(shape) or not count else torch.zeros(count, *shape))
+    return Dense(blocks.reshape(count, *shape) if math.prod(shape) or not count else values.new_zeros(count, *shape))

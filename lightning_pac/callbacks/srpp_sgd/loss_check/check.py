@@ -13,16 +13,19 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from lightning_pac.callbacks.srpp_sgd.batch_shape import BatchShape
+from lightning_pac.callbacks.srpp_sgd.loss_check.company import coupled_in_company
 from lightning_pac.callbacks.srpp_sgd.loss_check.kept_state import TOLERANCE, remembers, taking_up_records
 from lightning_pac.callbacks.srpp_sgd.loss_check.probe import SEEDS, Probe
 from lightning_pac.callbacks.srpp_sgd.loss_check.replica import Replica
-from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import EXAMPLES, GROUP, SyntheticRecords
+from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import EXAMPLES, GROUP, LAWS, SyntheticRecords
 from lightning_pac.gradients import flat_sum, make_engine
 
 __all__ = ["LossCheck", "check_loss", "leaves_out_batch"]
 
-# Of the records: the one class with another weight may be missing in a draw, of three classes in one draw of ten.
-DRAWS = 6
+# Of the records: the one class with another weight may be missing in a draw, of three classes in one draw of ten. Each
+# but the first is made at a step of its own, since a term may be added in every tenth step, or from the hundredth on.
+LATER = (1, 9, 99, 999, 9999)
+DRAWS = 1 + len(LATER)
 
 REMEMBERS = (
     "depends on the records of earlier batches, which the model keeps without noise (a hidden state that is carried "
@@ -32,6 +35,11 @@ MEANS_OF_ALL = (
     "a mean over all tokens or targets that count does so, or padding that is not masked; average in records, as "
     "per_record_mean(model, batch) does where the model computes its loss"
 )
+
+_NO_CLIPPING = 1e30
+_TOO_LARGE = 1e18
+
+BY_EXTREMES = "a function of the mean, a scale that the batch decides, or a mean over what is not missing does so"
 
 NOT_THE_MEAN = "is not the mean over the records of a batch (a sum, or a divisor that depends on the batch)"
 
@@ -68,6 +76,7 @@ def check_loss(
     datamodule: pl.LightningDataModule | None = None,
     repeated: int = 0,
     callbacks: Sequence[pl.Callback] = (),
+    batch_idx: int = 0,
 ) -> LossCheck:
     """Compare gradients of synthetic batches that a loss of single records relates to each other.
 
@@ -85,7 +94,25 @@ def check_loss(
         repeated: How often the run was checked before. A repetition draws other records, and leaves out what depends on
             the code alone: lengths, ignored targets and rows.
         callbacks: Those whose hooks are run on synthetic records, too.
+        batch_idx: Number of the batch that is to come.
     """
+    found = _check(pl_module, dataloader, datamodule, repeated, callbacks, batch_idx, torch.float32)
+    if found.problem is None and found.unchecked is None:
+        return found
+    # Rounding does not survive in float64, and what is real does, so the tolerance is no larger for it.
+    again = _check(pl_module, dataloader, datamodule, repeated, callbacks, batch_idx, torch.float64)
+    return found if again.unchecked is not None else again
+
+
+def _check(
+    pl_module: pl.LightningModule,
+    dataloader: DataLoader[Any],
+    datamodule: pl.LightningDataModule | None,
+    repeated: int,
+    callbacks: Sequence[pl.Callback],
+    batch_idx: int,
+    dtype: torch.dtype,
+) -> LossCheck:
     logged: list[str] = []
     unread: set[str] = set()
     pads = False
@@ -93,7 +120,8 @@ def check_loss(
     state: tuple[str, ...] = ()
     written: frozenset[str] = frozenset()
     try:
-        probe = _probe(pl_module, dataloader, datamodule, callbacks)
+        probe = _probe(pl_module, dataloader, datamodule, callbacks, dtype)
+        probe.batch_idx = batch_idx
         logged, unread = probe.replica.logged, probe.failed
         examples = _examples(dataloader.dataset)
         pads = not repeated and _pads(probe, examples)
@@ -101,11 +129,16 @@ def check_loss(
         records = synthetic.draw(DRAWS * repeated)
         state, written = taking_up_records(probe, records)
         problem, unchecked = (REMEMBERS, None) if remembers(probe, records) else _compare(probe, records)
-        for draw in range(1, DRAWS):
+        for draw, number in enumerate(LATER, 1):
             if problem is None and unchecked is None and not repeated:
-                problem, unchecked = _coupled(probe, synthetic.draw(draw), SEEDS[0])
-        if problem is None and unchecked is None and not repeated:
+                problem, unchecked = _coupled_later(probe, synthetic.draw(draw), number)
+        comparable = problem is None and unchecked is None and not state
+        if comparable and not repeated:
             problem, unchecked, keeps_order = _compare_varied(probe, records, synthetic)
+        if comparable and problem is None and not probe.is_random:
+            laws = list(LAWS)
+            laws = laws[repeated % len(laws) :][:1] if repeated else laws
+            problem = _compare_company(probe, synthetic, laws, keeps_order and not repeated)
     except Exception as error:  # any model, dataset or collate function may run here
         problem, unchecked = None, _place_of(error)
     names = tuple(dict.fromkeys(logged))
@@ -129,10 +162,11 @@ def _probe(
     dataloader: DataLoader[Any],
     datamodule: pl.LightningDataModule | None,
     callbacks: Sequence[pl.Callback] = (),
+    dtype: torch.dtype = torch.float32,
 ) -> Probe:
-    replica = Replica.of(pl_module, callbacks)
+    replica = Replica.of(pl_module, callbacks, dtype)
     hooks = [source for source in (datamodule, replica.model) if source is not None]
-    return Probe(replica, dataloader.collate_fn, hooks)
+    return Probe(replica, dataloader.collate_fn, hooks, dtype)
 
 
 def _compare(probe: Probe, records: list[Any]) -> tuple[str | None, str | None]:
@@ -173,6 +207,16 @@ def _coupled(probe: Probe, records: list[Any], seed: int) -> tuple[str | None, s
     if not _is_small(whole - corners[0] - corners[1] + corners[2], size):
         return "couples the records of a batch (a class-weighted mean, a contrastive loss or MixUp does so)", None
     return None, None
+
+
+def _coupled_later(probe: Probe, records: list[Any], number: int) -> tuple[str | None, str | None]:
+    """As at that step of the run, if the model can be run out of its time."""
+    try:
+        with probe.at(number):
+            found = _coupled(probe, records, SEEDS[0])
+    except Exception:
+        found = None, "it does not run"
+    return found if found[1] is None else _coupled(probe, records, SEEDS[0])
 
 
 def _compare_varied(
@@ -223,7 +267,7 @@ def _compare_rows(probe: Probe, records: list[Any]) -> tuple[str | None, bool]:
             norms, means, public = [], [], []
             for part in parts:
                 probe.loss(part).backward()  # type: ignore[no-untyped-call]
-                sums, found = engine.clipped_sum(1e30)
+                sums, found = engine.clipped_sum(_NO_CLIPPING)
                 norms.append(found[:, 0])
                 public.append(engine.public_gradient if engine.public_gradient is not None else torch.zeros(()))
                 means.append(flat_sum(sums).double() / len(found) + public[-1])
@@ -236,6 +280,8 @@ def _compare_rows(probe: Probe, records: list[Any]) -> tuple[str | None, bool]:
         return f"reaches the layers in {len(whole)} rows for {2 * GROUP} records", True
     if probe.is_random:
         return None, True
+    if any(float(gradient.norm()) > _TOO_LARGE for gradient in ordinary):
+        return "has gradients whose squares no float32 holds, which count as zero: scale it down", True
     size = float(whole.max())
     if not all(_is_small(gradient - public[0], float(public[0].norm())) for gradient in public):
         return "adds a term to the mean over the records whose gradient depends on them", True
@@ -244,6 +290,20 @@ def _compare_rows(probe: Probe, records: list[Any]) -> tuple[str | None, bool]:
     if not _is_small(whole.sort().values - alone.sort().values, 10 * size):
         return "reaches the layers in rows that are no records", True
     return None, _is_small(whole - alone, 10 * size)
+
+
+def _compare_company(probe: Probe, synthetic: SyntheticRecords, laws: list[str], keeps_order: bool) -> str | None:
+    engine = make_engine(public_terms=True)
+    try:
+        engine.attach(probe.model)
+    except ValueError:  # says so again when the run attaches its own
+        return None
+    try:
+        with probe.without_randomness():
+            found = coupled_in_company(probe, engine, synthetic, laws, keeps_order)
+    finally:
+        engine.detach()
+    return None if found is None else f"couples records {found} ({BY_EXTREMES})"
 
 
 def _is_small(difference: Tensor, size: float) -> bool:

@@ -2,8 +2,8 @@
 
 import random
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
 import lightning.pytorch as pl
@@ -17,6 +17,7 @@ from torch import Tensor
 from lightning_pac.callbacks.srpp_sgd.loss_check.fixed_draws import FixedDraws
 from lightning_pac.callbacks.srpp_sgd.loss_check.integer_arguments import IntegerArguments
 from lightning_pac.callbacks.srpp_sgd.loss_check.replica import Replica
+from lightning_pac.callbacks.srpp_sgd.loss_check.scaled_integers import ScaledIntegers
 
 __all__ = ["SEEDS", "Probe"]
 
@@ -41,6 +42,7 @@ class Probe:
         replica: A copy of the model and of what is around it.
         collate_fn: Makes a batch of records.
         hooks: Objects whose transfer hooks are run, the first that has one.
+        dtype: Type of the floating-point numbers in a batch.
 
     Attributes:
         replica: The copy that is run.
@@ -48,17 +50,26 @@ class Probe:
         is_random: Whether it does so in evaluation mode, and otherwise than by torch's own functions.
         integers: What is done with integers.
         failed: Hooks that add to checkpoints and did not run.
+        batch_idx: The number that batches are given.
     """
 
-    def __init__(self, replica: Replica, collate_fn: Callable[[list[Any]], Any], hooks: list[Any]) -> None:
+    def __init__(
+        self,
+        replica: Replica,
+        collate_fn: Callable[[list[Any]], Any],
+        hooks: list[Any],
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
         self.replica = replica
         self.drew = False
         self.is_random = False
         self.integers = IntegerArguments()
         self.failed: set[str] = set()
+        self.batch_idx = 0
+        self._scaled: AbstractContextManager[Any] = nullcontext()
         self._holds_draws = False
         self._numbers: dict[int, int] = {}
-        self._collate_fn, self._hooks = collate_fn, hooks
+        self._collate_fn, self._hooks, self._dtype = collate_fn, hooks, dtype
         self._explicit = is_param_in_hook_signature(replica.model.training_step, "batch_idx", min_args=2)
 
     @property
@@ -79,9 +90,12 @@ class Probe:
     def gradient(self, records: list[Any], seed: int = SEEDS[0]) -> Tensor:
         """The gradient of their loss, in one row."""
         parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        loss = self.loss(records, seed)
-        gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
-        return torch.cat([part.to_dense().reshape(-1).double() for part in gradients])
+        self.loss(records, seed).backward()  # type: ignore[no-untyped-call]
+        parts = []
+        for parameter in parameters:
+            gradient, parameter.grad = parameter.grad, None
+            parts.append(torch.zeros(parameter.numel()) if gradient is None else gradient.to_dense().reshape(-1))
+        return torch.cat([part.double() for part in parts])
 
     def accepts(self, records: list[Any]) -> bool:
         """Whether their gradient is finite, in a model that forgets them; raises if there is none."""
@@ -94,7 +108,7 @@ class Probe:
 
     def batch(self, records: list[Any]) -> Any:
         """Their batch as `training_step` is given it."""
-        return _collate(records, self._collate_fn, self._hooks)
+        return _collate(records, self._collate_fn, self._hooks, self._dtype)
 
     def leaves_out(self, records: list[Any], number: int) -> bool:
         """Whether the model's hook leaves out their batch, were it the one with that number in a pass."""
@@ -141,18 +155,43 @@ class Probe:
     def _step(self, records: list[Any], seed: int) -> tuple[Tensor, Any, Any]:
         numbers = [self._numbers.setdefault(id(record), len(self._numbers)) for record in records]
         held = FixedDraws(numbers, SEEDS[0]) if self._holds_draws else nullcontext()
-        with _seeded(seed), held, torch.enable_grad(), self.integers:
+        with _seeded(seed), held, torch.enable_grad(), self.integers, self._scaled:
             before = _generator_states()
             batch = self.batch(records)
+            if isinstance(self._scaled, ScaledIntegers):
+                self._scaled.batch = batch
             # This hook may change the batch in place; it may also need a Trainer, and then shows nothing.
-            self._run_hook("on_train_batch_start", batch, 0)
+            self._run_hook("on_train_batch_start", batch, self.batch_idx)
             step = self.model.training_step
-            output = step(batch, 0) if self._explicit else step(batch)
+            output = step(batch, self.batch_idx) if self._explicit else step(batch)
             self.drew |= before != _generator_states()
         loss = output["loss"] if isinstance(output, Mapping) else output
         if not isinstance(loss, Tensor):
             raise TypeError("training_step returned no loss.")
         return loss, output if isinstance(output, Mapping) else {"loss": loss.detach()}, batch
+
+    @contextmanager
+    def scaling(self, factors: Sequence[float]) -> Iterator[None]:
+        """Multiply what the integers of a batch's records are turned into."""
+        self._scaled = ScaledIntegers(factors)
+        try:
+            yield
+        finally:
+            self._scaled = nullcontext()
+
+    @contextmanager
+    def at(self, step: int) -> Iterator[None]:
+        """As if it were the run's step, and the epoch and the batch in it, with that number."""
+        before, self.batch_idx = self.batch_idx, step
+        view = self.replica.view
+        if view is not None:
+            view.global_step = view.current_epoch = step
+        try:
+            yield
+        finally:
+            self.batch_idx = before
+            if view is not None:
+                del view.global_step, view.current_epoch
 
     @contextmanager
     def without_randomness(self) -> Iterator[None]:
@@ -182,8 +221,8 @@ class _Loader:
         yield self.collate_fn(self.dataset)
 
 
-def _collate(records: list[Any], collate_fn: Callable[[list[Any]], Any], hooks: list[Any]) -> Any:
-    batch = apply_to_collection(collate_fn(records), Tensor, lambda t: t.float() if t.is_floating_point() else t)
+def _collate(records: list[Any], collate_fn: Callable[[list[Any]], Any], hooks: list[Any], dtype: torch.dtype) -> Any:
+    batch = apply_to_collection(collate_fn(records), Tensor, lambda t: t.to(dtype) if t.is_floating_point() else t)
     transfer: list[tuple[str, tuple[Any, ...]]] = [
         ("on_before_batch_transfer", ()),
         ("transfer_batch_to_device", (torch.device("cpu"),)),

@@ -19,7 +19,7 @@ class Replica:
     """A model with its optimizer, its schedules and callbacks, which know each other and none of the originals.
 
     Attributes:
-        model: The model, on the CPU and in float32.
+        model: The model, on the CPU.
         optimizer: Takes no step; it has the settings and the state of the model's own.
         schedules: The Trainer's configurations of schedulers of that optimizer.
         callbacks: The user's own.
@@ -33,17 +33,24 @@ class Replica:
     logged: list[str]
 
     @classmethod
-    def of(cls, pl_module: pl.LightningModule, callbacks: Sequence[pl.Callback] = ()) -> "Replica":
+    def of(
+        cls,
+        pl_module: pl.LightningModule,
+        callbacks: Sequence[pl.Callback] = (),
+        dtype: torch.dtype = torch.float32,
+    ) -> "Replica":
         """Copy what is trained; a callback that cannot be copied is left out.
 
         Args:
             pl_module: The model, attached to a Trainer or not.
             callbacks: Those that are copied with it.
+            dtype: Type of the copy's floating-point numbers.
         """
         trainer, logged = pl_module._trainer, list[str]()
         view = None if trainer is None else _TrainerView(trainer)
         memo: dict[int, Any] = {} if trainer is None else {id(trainer): view}
-        model = copy.deepcopy(pl_module, memo).cpu().float()
+        model = copy.deepcopy(pl_module, memo).cpu()
+        model = model.double() if dtype == torch.float64 else model.float()
         memo[id(pl_module)] = model
         model.trainer = view  # type: ignore[assignment]
         optimizer = _optimizer_of(model, trainer, memo)

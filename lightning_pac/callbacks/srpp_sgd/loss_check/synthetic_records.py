@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["EXAMPLES", "GROUP", "SyntheticRecords", "Variation"]
+__all__ = ["EXAMPLES", "GROUP", "LAWS", "SyntheticRecords", "Variation"]
 
 EXAMPLES = 32
 """Real records that are looked at for their structure."""
@@ -23,6 +23,15 @@ INTEGER_ENDS = (1000, 100, 10, 5, 3, 2, None)
 
 # What libraries and people give targets that are to be ignored, and the usual padding last.
 SPECIAL_INTEGERS = (-100, -1, 255, 0)
+
+LAWS = {
+    "wide": "of which some hold large numbers of either sign",
+    "bits": "whose numbers are 0 and 1",
+    "zeros": "of which some hold zeros alone",
+    "marks": "of which some hold the number -1 alone",
+    "missing": "of which one holds numbers that are not finite",
+}
+"""Laws of floating-point numbers beside the uniform one, in words."""
 
 # Eighths of a row that are kept, by record: the groups differ in their longest, and no group is in order of length.
 KEPT_EIGHTHS = (8, 5, 7, 6, 6, 3, 5, 4, 2, 5, 3, 4, 1, 4, 2, 3)
@@ -63,6 +72,19 @@ class SyntheticRecords:
     def draw(self, number: int) -> list[Any]:
         """The records of the draw with that number, the same at every call."""
         return self._draw(number, self._ranges)
+
+    def drawn_by(self, law: str) -> Iterator[list[Any]]:
+        """Two groups of records whose floating-point numbers have another law: all of them, or those of one field.
+
+        Args:
+            law: One of `LAWS`.
+        """
+        plain = self.draw(1)[: 2 * GROUP]
+        places = [place for place, leaf in enumerate(_leaves(plain[0])) if _is_floating(leaf)]
+        for chosen in [places, *([place] for place in places if len(places) > 1)]:
+            if chosen:
+                generator = torch.Generator().manual_seed(1)
+                yield [_map(record, _changed_by(law, index, chosen, generator)) for index, record in enumerate(plain)]
 
     def varied(self, records: list[Any], ignores: bool) -> Iterator["Variation"]:
         """The records in different lengths, and, for each of their integers, with some of them ignored or padding.
@@ -251,6 +273,33 @@ def _random_like(leaf: Tensor, values: Tensor, generator: torch.Generator) -> Te
     if leaf.is_floating_point() or leaf.is_complex():
         return torch.rand(leaf.shape, generator=generator, dtype=torch.float64).to(leaf.dtype)
     return values[torch.randint(len(values), leaf.shape, generator=generator)].to(leaf.dtype)
+
+
+def _is_floating(leaf: Any) -> bool:
+    return not isinstance(leaf, bool | int) and torch.as_tensor(leaf).is_floating_point()
+
+
+def _changed_by(law: str, index: int, places: list[int], generator: torch.Generator) -> Callable[[Any, int], Any]:
+    return lambda leaf, place: _by_law(leaf, law, index, generator) if place in places else leaf
+
+
+def _by_law(leaf: Any, law: str, index: int, generator: torch.Generator) -> Any:
+    """Numbers of another law for the record with that index in two groups."""
+    if not isinstance(leaf, Tensor):
+        changed = _by_law(torch.as_tensor(leaf), law, index, generator)
+        if isinstance(leaf, np.ndarray | np.generic):
+            return changed.numpy() if isinstance(leaf, np.ndarray) else leaf.dtype.type(changed)
+        return changed.tolist()
+    normal = torch.randn(leaf.shape, generator=generator, dtype=torch.float64)
+    group, place = divmod(index, GROUP)
+    values = {
+        "wide": lambda: normal * 100.0**place,
+        "bits": lambda: normal * 0 + ((place == 0) != group) if leaf.numel() == 1 else normal > 0.7 - 1.4 * group,
+        "zeros": lambda: normal * 0 if place % 2 else leaf,
+        "marks": lambda: normal * 0 - 1 if place % 2 else leaf,
+        "missing": lambda: normal + torch.nan if place == 1 else leaf,
+    }
+    return values[law]().to(leaf.dtype)
 
 
 def _size(leaf: Any) -> int:

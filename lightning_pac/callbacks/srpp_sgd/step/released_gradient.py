@@ -36,23 +36,32 @@ class ReleasedGradient:
                 self._copies[name] = parameter.grad.clone()
             start += parameter.numel()
 
-    def verify(self) -> None:
-        """Raise if a gradient is not the one that was written.
+    def verify(self, used_up: bool = False) -> None:
+        """Raise if a gradient is not the one that was written, and forget it.
+
+        Args:
+            used_up: Whether the optimizer overwrites gradients while it uses them; `check` must have come before.
 
         Raises:
             PrivacyViolationError: Names the parameter and says what to look for.
         """
+        self.check(used_up)
+        if self._written:
+            self._copies = None
+        self._written.clear()
+
+    def check(self, used_up: bool = False) -> None:
+        """Raise if a gradient is not the one that was written."""
         for name, (gradient, version) in self._written.items():
             current = self._parameters[name].grad
             if current is not gradient:
                 self._fail(name, "replaced")
+            if used_up:
+                continue
             if gradient._version != version:
                 self._fail(name, "changed in place")
             if self._copies and not torch.equal(gradient, self._copies[name]):
                 self._fail(name, "changed behind torch's back")
-        if self._written:
-            self._copies = None
-        self._written.clear()
 
     def _fail(self, name: str, how: str) -> None:
         self._written.clear()

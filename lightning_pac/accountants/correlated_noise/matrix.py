@@ -36,8 +36,8 @@ class BandedMatrix:
 
     Example:
         >>> matrix = BandedMatrix((0.8, 0.6))
-        >>> matrix.inverse(3).round(3).tolist()
-        [1.25, -0.938, 0.703]
+        >>> matrix.inverse(3).round(2).tolist()
+        [1.25, -0.94, 0.7]
     """
 
     coefficients: tuple[float, ...]

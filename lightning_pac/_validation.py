@@ -4,9 +4,10 @@ Of the libraries, pydantic reads `"8"` as 8.0, typeguard takes True for a number
 beartype refuses 1 and NumPy scalars where a float is declared, and none words a refusal as a sentence that begins with
 the argument's name. What the type cannot say, ranges above all, is checked by the functions themselves.
 
-Entry points and constructors are decorated; what a step or a release calls is not.
+Public functions and classes are decorated. An argument costs about a microsecond.
 """
 
+import collections
 import collections.abc
 import functools
 import inspect
@@ -25,9 +26,9 @@ import numpy.typing as npt
 from typing_extensions import get_protocol_members, is_protocol
 
 __all__ = [
-    "Confidence", "Count", "Device", "Draws", "Exponent", "Finite", "Matrix", "MatrixLike", "Natural", "Noise",
+    "Confidence", "Cost", "Count", "Device", "Draws", "Exponent", "Finite", "Matrix", "MatrixLike", "Natural", "Noise",
     "NonNegative", "Numbers", "OpenProbability", "Order", "Positive", "Probability", "Seed", "Vector",
-    "VectorLike", "validated",
+    "VectorLike", "checks_itself", "validated",
 ]  # fmt: skip
 
 
@@ -51,7 +52,8 @@ Confidence = Annotated[float, _Range(lambda number: 0 < 1 - number < 1, "must li
 Positive = Annotated[float, _Range(lambda number: 0 < number < math.inf, "must be positive and finite")]
 Exponent = Annotated[float, _Range(lambda number: 0 < number <= 700, "must be positive and at most 700")]
 Order = Annotated[float, _Range(lambda number: 1 < number < math.inf, "must be finite and above 1")]
-Noise = Annotated[float, _Range(lambda number: 0 < number <= 1e100, "must be positive and at most 1e100")]
+Noise = Annotated[float, _Range(lambda number: 1e-100 <= number <= 1e100, "must lie between 1e-100 and 1e100")]
+Cost = Noise
 Probability = Annotated[float, _Range(lambda number: 0 <= number <= 1, "must lie in [0, 1]")]
 OpenProbability = Annotated[float, _Range(lambda number: 0 < number < 1, "must lie strictly between 0 and 1")]
 
@@ -66,48 +68,86 @@ MatrixLike = Annotated[npt.ArrayLike, _MATRIX]
 Numbers = Annotated[npt.ArrayLike, _NUMBERS]
 
 Target = TypeVar("Target")
+Method = TypeVar("Method", bound=Callable[..., Any])
 _MISMATCH = (TypeError, ValueError, OverflowError, AttributeError, RuntimeError)
+_CHECKS_ITSELF = "_checks_itself"
 
 
 def validated(target: Target) -> Target:
     """Decorate a function or a class so that its arguments are checked, and numbers converted to Python's own.
 
-    A class is checked in its constructor, a dataclass before its `__post_init__`, and in its class and static methods.
-    are checked where they call the constructor that they inherit. Names that are imported for type checkers alone are
-    not checked, nor is what is `Annotated` with something else than one of the ranges below.
+    A class is checked in its constructor (a dataclass before its `__post_init__`) and in its public methods. Left alone
+    are methods that a framework declares and calls (hooks of Lightning, `forward`), and those marked `checks_itself`.
+    A subclass that has a constructor or methods of its own is decorated, too. Names that are imported for type checkers
+    alone are not checked, nor is what is `Annotated` with something else than one of the ranges above.
     """
     if isinstance(target, type):
         for name, member in list(vars(target).items()):
-            if isinstance(member, classmethod | staticmethod) and not name.startswith("_"):
-                setattr(target, name, type(member)(_wrap(member.__func__)))
+            if not name.startswith("_") and not _is_of_a_framework(target, name):
+                setattr(target, name, _checked_member(member))
         if "__init__" in vars(target):
             target.__init__ = _wrap(target.__init__)  # type: ignore[misc]
         return target
     return typing.cast(Target, _wrap(target))
 
 
+def checks_itself(method: Method) -> Method:
+    """Mark a method that steps and responses call so often that it refuses bad arguments in passing, by itself."""
+    setattr(method, _CHECKS_ITSELF, True)
+    return method
+
+
+def _checked_member(member: Any) -> Any:
+    if isinstance(member, classmethod | staticmethod):
+        return type(member)(_wrap(member.__func__))
+    is_left_alone = not inspect.isfunction(member) or hasattr(member, _CHECKS_ITSELF)
+    return member if is_left_alone or not inspect.signature(member).parameters.keys() - {"self"} else _wrap(member)
+
+
+def _is_of_a_framework(target: type, name: str) -> bool:
+    package = __name__.partition(".")[0]
+    return any(name in vars(base) and base.__module__.partition(".")[0] != package for base in target.__mro__[1:])
+
+
 def _wrap(function: Any) -> Any:
     names = inspect.unwrap(function).__globals__
-    positional = [p.name for p in inspect.signature(function).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
-    find = functools.cache(lambda: _rules(function.__annotations__, names))
+    parameters = inspect.signature(function).parameters.values()
+    positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    others = [p.name for p in parameters if p.kind is p.VAR_POSITIONAL]
+    find = functools.cache(lambda: _rules(function.__annotations__, names, positional))
+    tell, refusals = _tell, (_Refused, *_MISMATCH)  # not found among the globals of the function
 
     def checked(*args: Any, **kwargs: Any) -> Any:
-        rules = find()
-        values = [
-            rules[name].check(value, name) if name in rules else value
-            for name, value in zip(positional, args, strict=False)
-        ]
-        named = {name: rules[name].check(value, name) if name in rules else value for name, value in kwargs.items()}
-        return function(*values, *args[len(values) :], **named)
+        accepts, rules = find()
+        try:
+            values = [accept(value) for accept, value in zip(accepts, args, strict=False)]
+            if others:
+                values += [rules[others[0]].accept(value) for value in args[len(values) :]]
+            if kwargs:
+                kwargs = {name: rules[name].accept(value) for name, value in kwargs.items()}
+        except refusals:
+            tell(rules, [*positional, *others * len(args)], args, kwargs)
+            raise
+        return function(*values, *args[len(values) :], **kwargs)
 
     # With the globals of the function itself, or doctest takes the wrapper for one that was imported.
     wrapper = types.FunctionType(checked.__code__, names, function.__name__, closure=checked.__closure__)
     return functools.update_wrapper(wrapper, function)
 
 
-def _rules(annotations: dict[str, Any], names: dict[str, Any]) -> "dict[str, _Rule]":
+def _tell(rules: "dict[str, _Rule]", positional: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise the sentence about the first argument that is refused."""
+    for name, value in (*zip(positional, args, strict=False), *kwargs.items()):
+        rules[name].check(value, name)
+
+
+def _rules(
+    annotations: dict[str, Any], names: dict[str, Any], positional: list[str]
+) -> "tuple[list[Callable[[Any], Any]], dict[str, _Rule]]":
+    """What to do with the arguments that come without a name, and the rules of all."""
     resolved = {name: _rule(_resolve(annotation, names)) for name, annotation in annotations.items()}
-    return {name: rule for name, rule in resolved.items() if rule is not None and name != "return"}
+    rules = collections.defaultdict(lambda: _ANYTHING, {name: rule for name, rule in resolved.items() if rule})
+    return [rules[name].accept for name in positional], rules
 
 
 def _resolve(annotation: Any, names: dict[str, Any]) -> Any:
@@ -211,6 +251,8 @@ def _parts(annotation: Any) -> tuple[Any, ...]:
 
 
 def _real(value: Any) -> float:
+    if type(value) is float and value == value:
+        return value
     value = _scalar(value)
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError
@@ -224,6 +266,8 @@ def _real(value: Any) -> float:
 
 
 def _integer(value: Any) -> int:
+    if type(value) is int and abs(value) <= sys.maxsize:
+        return value
     value = _scalar(value)
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError
@@ -261,7 +305,11 @@ def _union(rules: list[_Rule | None]) -> _Rule | None:
     if len(known) < len(rules):
         return None
 
+    takes_none = _SCALARS[None] in known
+
     def accept(value: Any) -> Any:
+        if value is None and takes_none:
+            return None
         refused = None
         for rule in known:
             try:
@@ -343,6 +391,7 @@ def _is_instance(kind: type, value: Any) -> Any:
     return value
 
 
+_ANYTHING = _Rule(lambda value: value, "anything")
 _SCALARS: dict[Any, _Rule | None] = {
     Any: None,
     float: _Rule(_real, "a real number", "real numbers"),

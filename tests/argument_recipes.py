@@ -3,18 +3,37 @@
 A value also says what may stand in its place (`is_of_the_type` in `test_bad_arguments.py`).
 """
 
+import functools
+import itertools
 import json
+from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import lightning.pytorch as pl
 import numpy as np
 import torch
+from torch.utils.data import DataLoader
 
-from lightning_pac import accountants as acc, mechanisms as mec, scenarios as sce
-from lightning_pac.cards import Estimate, Guarantee, Roc
+from lightning_pac import (
+    accountants as acc,
+    audits as aud,
+    callbacks as cal,
+    data as dat,
+    ledger as led,
+    mechanisms as mec,
+    modules as mod,
+    report as rep,
+    scenarios as sce,
+)
+from lightning_pac.cards import Estimate, Guarantee, PrivacyCard, Roc
+from lightning_pac.gradients import make_engine
 from lightning_pac.ledger import PrivacyLedger
 from lightning_pac.modules import FullGaussian, SoftmaxDecoder
 from lightning_pac.randomness import SecureGenerator
+from lightning_pac.serve import APIKeys, as_tensor
+from lightning_pac.strategies import Ranks, RowShards
 
 Recipes = dict[str, dict[str, Any]]
 
@@ -23,29 +42,92 @@ NOT_CALLED = {
     "accountants": "Notion PrivacyCurve PrivacyEvent Promise ProvenInformation ReferenceDistribution StepFigures "
     "LedgerTotal event_from_dict one_promise",
     "audits": "AttackResult AttributeAttackResult DecoderLeakage MeanComparison MembershipAudit RecoveryAudit",
+    "ledger": "AccountKind Attempt BudgetChange Charge LedgerAccount LedgerArgument Payment ResponseTranscript "
+    "TrainingAttempt check_amount",
+    "data": "IndexedSample PrivateDataLoader ResumableDataLoader",
+    "gradients": "GradientEngine",
     "information": "Array check_budget check_total_budget",
+    "modules": "Decoder Learner Perturbation PrivateLabels",
     "mechanisms": "Baseline BatchRelease CanonicalForm Composed FilteredLabels FittedEstimator "
     "GaussianNoise LatticeNoise NoiseRule OutputLaw PrivatizedOutput Release ReleasedMechanism",
     # Every release calls these.
     "randomness": "release_grid round_to_grid round_up",
+    # Runs until it is stopped: its own arguments are tried in tests/serve.
+    "serve": "serve",
     "scenarios": "Adjacency Sampling SecretIndex SecretSpace register_sampling sampling_from_dict",
 }
 
 # Arguments that may be anything.
-ANYTHING = {"privatize": ["public"]}
+ANYTHING = {
+    "LearnerEnsemble.votes": ["features"], "label_privately": ["dataset"], "Ranks.of": ["trainer"],
+    "RowShards.cut": ["stacked"],
+    "AttributeScenario.prior_of": ["value"], "PACResponder.release": ["inputs"],
+    "PACResponder.release_outputs": ["outputs"], "SlicedWassersteinMechanism.release": ["data"],
+    "SecretTable.indices_of": ["batch"],
+    "StackedNetwork.losses": ["inputs", "targets"], "StackelbergGame.advance": ["batch"],
+    "SubsetEnsemble.votes": ["inputs"], "privatize": ["public"],
+}  # fmt: skip
 
 # Arguments without a default that may be None.
 OPTIONAL = {
     "AdaptiveComposition": ["secret"], "FixedForest": ["step"], "SlicedWassersteinMechanism": ["query"],
+    "PrivateDDPStrategy": ["timeout"], "worst_case_square_sum": ["num_records"], "expected_square_sum": ["num_records"],
     "baselines": ["query"],
 }  # fmt: skip
+
+# What reads back what the library has written, and what Lightning calls at import.
+READ_BACK = ["from_dict", "from_json", "load_state_dict", "register_strategies", "small_cases"]
+
+# Methods that parts of the library call on each other, inside transactions and collectives of their own.
+INTERNAL = [
+    # What a law, a promise, a scheme and an accountant are asked by the mechanisms and accounts that use them.
+    "admit", "along", "check_budget", "reference", "scale", "figure", "is_kept_by", "less", "log_share", "cut",
+    "draw_counts", "largest_count", "of_passes", "of_step", "order", "aggregate", "curve_of_units", "events_of_units",
+    "LedgerBudget.declare", "LedgerPlan.amount", "LedgerPlan.holds", "LedgerPlan.share_for", "LedgerPlan.size",
+    "Allowance.check", "check_planned", "cost_of", "use_after", "squares",
+    "success_of_units", "unit_price", "units", "arithmetic_of", "on_after_setup", "shown", "words_for",
+    "fill_words",
+    # What runs in transactions and collectives of others, and batch by batch.
+    "LedgerAccount.add", "Sequential.expected_square_sum",
+    "PrivateDDPStrategy.divide_members", "PrivateDDPStrategy.divide_records",
+    "RankShare.fingerprint", "RankShare.largest", "RankShare.of", "RowShards.join",
+    # What needs a Trainer, or a law that only a forward pass has.
+    "SRPACDecoder.certify", "StackelbergGame.tabulate", "GaussianDecoder.normal", "MixtureDecoder.normal",
+]  # fmt: skip
+
+
+class Fresh(NamedTuple):
+    """A valid argument that each call needs anew."""
+
+    make: Callable[[], Any]
+
+
+def methods(target: Any, /, **arguments: dict[str, Any]) -> Recipes:
+    """Recipes of an object's methods."""
+    return {f"{type(target).__name__}.{name}": {"self": target, **valid} for name, valid in arguments.items()}
+
 
 WORLDS = sce.TwoWorldScenario(2, num_records=100, adjacency="zero_out")
 POISSON = sce.Poisson(0.1)
 BATCHES = {"batch_size": 4, "drop_last": False, "steps_per_pass": 3}
 
 
+def scheme_methods(scheme: sce.Sampling, *others: str, secret: bool = True) -> Recipes:
+    """Recipes of what a sampling scheme is asked."""
+    squares = {"num_differing": 2, "num_records": 20, "num_steps": (5,)}
+    draws = {"num_records": 20, "generator": SecureGenerator()}
+    sized = ["expected_batch_size", "inclusion_rate", "steps_per_epoch", *["check_drawable"] * secret]
+    squared = ["worst_case_square_sum", *["expected_square_sum"] * secret]
+    return methods(
+        scheme,
+        **dict.fromkeys(("draw_pass", *others), draws),
+        **{name: {"num_records": 20} for name in sized},
+        **dict.fromkeys(squared, squares),
+    )
+
+
 def of_scenarios(folder: Path) -> Recipes:
+    numbers, secret = itertools.count(), sce.BalancedSubsets(10, 8).draw_secret(folder / "secret.key")
     return {
         "AttributeScenario": {
             "laws": {0: [1.0], 1: [2.0]}, "prior": {0: 0.5, 1: 0.5}, "pairs": [(0, 1)], "exact": True,
@@ -89,6 +171,28 @@ def of_scenarios(folder: Path) -> Recipes:
             "labels": [0, 1] * 5, "secret_class": 1, "p0": 0.5, "p1": 0.6, "rng": 0, "world": 1,
         },
         "WithReplacement": {"batch_size": 4},
+        **scheme_methods(sce.EpochShuffle(4)),
+        **scheme_methods(sce.FixedSize(4), "draw_batch"),
+        **scheme_methods(sce.Poisson(0.1), "draw_batch"),
+        **scheme_methods(sce.WithReplacement(4), "draw_batch"),
+        **scheme_methods(sce.Sequential(4), secret=False),
+        **{f"Sampling.{name.partition('.')[2]}": recipe for name, recipe in scheme_methods(sce.FixedSize(4)).items()},
+        **methods(
+            sce.AttributeScenario.from_shifts({"a": [0.0], "b": [1.0]}),
+            outputs={"query": None}, prior_of={"value": "a"},
+        ),
+        **methods(sce.BalancedSubsets(10, 8), membership_table={"records": [0, 1]}),
+        **methods(sce.ComplementaryHalves(10, 8), membership={"index": 1}, membership_table={"records": [0, 1]}),
+        **methods(sce.SubsetTable(np.eye(2)), membership_table={"records": [0, 1]}),
+        "SecretSpace.draw_secret": {
+            "self": sce.BalancedSubsets(10, 8), "path": Fresh(lambda: folder / f"{next(numbers)}.key"),
+        },
+        "SecretSpace.load_secret": {"self": sce.BalancedSubsets(10, 8), "path": secret.path},
+        "SecretSpace.membership": {"self": sce.BalancedSubsets(10, 8), "index": 1},
+        "SecretSpace.membership_table": {"self": sce.BalancedSubsets(10, 8), "records": [0, 1]},
+        "SecretSpace.subset": {"self": sce.BalancedSubsets(10, 8), "index": 1},
+        **methods(sce.SliceProfile.coordinate(2), project={"values": np.ones((1, 2))}),
+        **methods(sce.TwoWorldScenario(2), resolve={"num_records": 10}),
         "registered_samplings": {},
         "as_stretches": {"num_steps": (5,)},
     }  # fmt: skip
@@ -113,6 +217,8 @@ def of_accountants(folder: Path) -> Recipes:
     plan.declare(planned)
     (folder / "plan.json").write_text(json.dumps(plan.to_dict()))
     promise, proof, counts = acc.EpsilonDelta(3.0, 1e-5), mec.Certificate(0.5, 1.0, "by hand"), [0.25, 0.5, 0.25]
+    curve, shifts = acc.GaussianCurve(1.0), acc.ShiftComposition(counts, 2, 0.01)
+    spent, closed = {"noise_multiplier": 2.0, "num_steps": (5,)}, acc.SRPPAccountant(WORLDS, sce.EpochShuffle(4), 4.0)
     return {
         "Banded": {"bands": 2},
         "BandedMatrix": {"coefficients": (0.8, 0.6)},
@@ -165,6 +271,59 @@ def of_accountants(folder: Path) -> Recipes:
         },
         "SuccessBound": {"bound": 0.8, "prior": 0.5},
         "UniformReference": {"low": np.zeros(1), "high": np.ones(1)},
+        **methods(
+            acc.ComposedRuns((acc.SRPPRun(closed, 1.0, 5),)), epsilon_at_delta={"delta": 1e-5},
+            world_success_bound={"prior": 0.5},
+        ),
+        **methods(
+            curve, delta={"epsilon": 1.0}, epsilon={"delta": 1e-5}, error_bounds={"false_positive_rate": 0.1},
+        ),
+        **methods(acc.GaussianReference(np.zeros(1), np.eye(1)), log_density={"values": np.ones((2, 1))}),
+        **methods(
+            acc.GroupDPAccountant(WORLDS, sce.EpochShuffle(4)), epsilon={"noise_multiplier": 2.0, "num_steps": 5},
+            noise_multiplier={"epsilon": 4.0, "num_steps": 5},
+        ),
+        **methods(acc.hybrid_rdp(counts, 2.0), epsilon={"delta": 0.3, "compositions": 1}),
+        **methods(acc.LedgerPlan([event], promise), declare={"ledger": ledger}),
+        **methods(
+            acc.LogisticReference(), log_density={"values": np.ones((2, 1))}, unit_cube={"values": np.ones((2, 1))}
+        ),
+        **{
+            f"PrivacyCurve.{name.partition('.')[2]}": recipe
+            for name, recipe in methods(
+                curve, delta={"epsilon": 1.0}, epsilon={"delta": 1e-5}, error_bounds={"false_positive_rate": 0.1},
+                success_bound={"prior": 0.5}, trade_off={"false_positive_rate": 0.1},
+            ).items()
+        },
+        **methods(account.track(1.0, planned_steps=5), true_positive_rate={"false_positive_rate": 0.1}),
+        **methods(
+            closed,
+            epsilon={**spent, "order": 4.0},
+            epsilon_at_delta={**spent, "delta": 1e-5},
+            events=spent,
+            noise_for={"promise": promise, "num_steps": 5},
+            noise_multiplier={"epsilon": 4.0, "num_steps": 5, "delta": 1e-5},
+            num_steps={
+                "noise_multiplier": 2.0, "epsilon": 4.0, "delta": 1e-5, "world_success_bound": None, "prior": 0.5,
+            },
+            step_cost={"noise_multiplier": 2.0, "step": 0},
+            track={
+                "noise_multiplier": 2.0, "stretches": (3,), "planned_steps": 5, "promise": None, "draws_per_step": 2,
+            },
+            trade_off=spent,
+            unsliced_epsilon={**spent, "order": 4.0},
+            world_success_bound={**spent, "prior": 0.5},
+        ),
+        **methods(shifts, delta={"epsilon": 1.0}, epsilon={"delta": 0.3}),
+        **methods(
+            acc.SliceCoefficients((1.0,), (1.0,)), average={"cost": 0.1},
+            joint={"cost": 0.1, "order": 4.0, "aggregation": "max"},
+        ),
+        **methods(
+            acc.StepFigures.of(lambda steps: [acc.GaussianRelease(0.01 * steps)], 5, 1e-5),
+            epsilon={"num_steps": 2}, success_bound={"num_steps": 2},
+        ),
+        **methods(acc.UniformReference(np.zeros(1), np.ones(1)), log_density={"values": np.ones((2, 1))}),
         "amplified_step_cost": {"scenario": WORLDS, "rate": 0.1, "noise_multiplier": 1.0, "order": 4.0},
         "compose": {"runs": [run]},
         "composed_conditional_entropy": {"conditional_entropies": [1.0, 1.5], "entropy": 2.0},
@@ -210,7 +369,17 @@ def of_mechanisms(folder: Path) -> Recipes:
     mec.privatize(lambda rows: np.zeros(1), other, 0.1, ledger=folder / "released.db", workers=1, progress=False)
     released.save(folder / "released.npz")
     attribute, profile = sce.AttributeScenario.from_shifts({0: [0.0], 1: [1.0]}), sce.SliceProfile.coordinate(1)
+    game = mec.AdaptiveComposition(law, 1)
     answers = mec.AdaptiveComposition(law, 1).release_batch([[0, 1, 1, 1]], 0.1)
+    forest = mec.FixedForest.random(2, 1, 2, 2).fit(np.ones((4, 2)), [0, 1, 0, 1])
+    votes = np.array([[0, 1, 1, 1]])
+    fourth = halves.draw_secret(folder / "d.key")
+    responder = mec.PACResponder(np.asarray, fourth, 0.01, folder / "asked.db")
+    responder.release(votes, requests=["first"])
+    numbers = itertools.count()
+    stream = mec.StreamingCoordinateNoise()
+    stream.update([0.5])
+    stream.update([1.5])
     draws = np.random.default_rng(0).normal(size=(40, 1))
     sampling = {"confidence": 0.9, "num_draws": 64, "generator": generator}
     sliced = {"epsilon": 1.0, "renyi_order": 4.0, "notion": "joint"}
@@ -256,6 +425,49 @@ def of_mechanisms(folder: Path) -> Recipes:
         },
         "SortRows": {"public": np.eye(2)},
         "StreamingCoordinateNoise": {"tolerance": 1e-6, "check_every": 10, "basis": np.eye(2)},
+        "AdaptiveComposition.release": {"self": game, "outputs": [0, 1, 1, 1], "budget": 0.1},
+        "AdaptiveComposition.release_batch": {"self": game, "outputs": [[0, 1, 1, 1]], "budget": [0.1]},
+        "AdaptiveComposition.replay": {
+            "self": game, "outputs": [[0, 1, 1, 1]], "values": answers.values, "budget": [0.1],
+        },
+        **methods(
+            mec.FixedForest.random(2, 1, 2, 2), fit={"features": np.ones((4, 2)), "labels": [0, 1, 0, 1]},
+            predict={"vector": forest, "features": np.ones((4, 2))},
+        ),
+        **methods(
+            mec.calibrate_gaussian(outputs, 0.5), draw={"value": [0.0], "generator": generator},
+            release={"value": [0.0], "generator": generator}, sample={"size": 2, "generator": generator},
+            whiten={"value": np.ones((1, 1))},
+        ),
+        **methods(
+            mec.JointRelease([released]), card={"proven": None, "estimates": ()},
+            certify={**sampling, "device": "cpu"}, stack={"releases": [np.zeros(1)]},
+        ),
+        **methods(
+            mec.calibrate_lattice([0, 1], 0.5), probabilities={"noise": [0, 1]},
+            release={"value": 0, "generator": generator}, sample={"size": 2, "generator": generator},
+        ),
+        **methods(
+            noise, log_density={"values": np.zeros((2, 1))}, log_normalizer={"component": 0},
+            sample={"size": 2, "generator": generator}, scaled={"factor": 2.0},
+            whiten={"values": np.ones((2, 1)), "component": 0},
+        ),
+        **methods(
+            responder, place_of={"request": "first"}, recorded_answer={"request": "first"},
+            release={"inputs": votes, "budget": 0.01, "requests": [None], "payers": [None], "num_dummies": 0},
+            release_outputs={"outputs": votes, "budget": 0.01},
+        ),
+        **methods(
+            released, card={"num_releases": 1}, check={"values": [0.0]},
+            open_account={"ledger": responder.ledger, "name": Fresh(lambda: f"release {next(numbers)}"), "budget": 1.0},
+            release={"values": [0.0], "generator": generator}, sample={"size": 2, "generator": generator},
+            save={"path": folder / "saved.npz"},
+        ),
+        **methods(
+            mec.SlicedWassersteinMechanism(attribute, None, profile, ledger=folder / "query.db", **sliced),
+            release={"data": [0.0]},
+        ),
+        **methods(stream, noise={"budget": 0.5}, update={"output": [0.5]}),
         "baselines": {"scenario": attribute, "query": np.asarray, "epsilon": 1.0, "renyi_order": 4.0},
         "bayes_filter": {"answers": answers, "alpha": 0.05},
         "bounded_output_information": {"radius": 1.0, "noise": noise},
@@ -315,8 +527,17 @@ def of_mechanisms(folder: Path) -> Recipes:
 def of_audits(folder: Path) -> Recipes:
     halves = sce.BalancedSubsets(8, num_subsets=4)
     beliefs, secrets, rng = np.full((3, 4), 0.25), [0, 1, 2], np.random.default_rng(0)
+    attack = aud.membership_attack(beliefs, secrets, halves)
+    audit = aud.simulate_beliefs([[0, 1, 1, 1]], 0.1, 2, [1])
+    recovery = aud.recovery_attack(beliefs, secrets, halves, [0, 1], 1)
     points, scores = np.array([[0.0, 0.0], [1.0, 2.0]]), np.arange(4.0)
     return {
+        **methods(attack, refutes={"bound": 0.5}),
+        **methods(
+            audit, bound={"space": halves}, plot={"space": halves, "path": folder / "audit.png"},
+            success={"space": halves},
+        ),
+        **methods(recovery, bound={"mutual_information": 0.5}, refutes={"mutual_information": 0.5}),
         "cluster_confidence": {"centers": points, "records": points},
         "compare_private_means": {
             "records": rng.random((8, 2)), "space": halves, "mutual_information": 0.5, "rule": "logdet",
@@ -365,6 +586,17 @@ def of_randomness(folder: Path) -> Recipes:
     return {
         "SecureGenerator": {"seed": 1},
         "SecureGenerator.from_key": {"key": bytes(32)},
+        **methods(
+            SecureGenerator(),
+            bernoulli={"rate": 0.5, "size": (2,)},
+            bytes={"count": 2},
+            choice={"weights": [0.5, 0.5]},
+            fill_normal_={"tensor": torch.zeros(2)},
+            integers={"high": 2**40, "size": (2,)},
+            normal={"size": (2,)},
+            release_={"total": torch.zeros(2), "deviation": 1.0, "step": 0.5},
+            uniform={"size": (2,)},
+        ),
         "finite_precision": {"num_draws": 4.0},
         "missing_tail": {"num_draws": 4.0},
         "secure_generator": {},
@@ -374,6 +606,7 @@ def of_randomness(folder: Path) -> Recipes:
 
 def of_cards(folder: Path) -> Recipes:
     roc = Roc((0.0, 1.0), (0.0, 1.0))
+    card = PrivacyCard("Title", "a label", (Guarantee("epsilon", 1.0, "nats", "a bound"),), ("none",))
     return {
         "Estimate": {
             "name": "epsilon", "value": 1.0, "unit": "nats", "meaning": "a guess", "method": "by hand",
@@ -385,6 +618,8 @@ def of_cards(folder: Path) -> Recipes:
             "conditions": ("none",), "estimates": (Estimate("epsilon", 1.0, "nats", "a guess"),), "details": {"a": 1},
             "roc": roc,
         },
+        **methods(card, save={"directory": folder / "cards", "stem": "card"}, to_markdown={"picture": "roc.png"}),
+        **methods(roc, at={"false_positive_rate": 0.5}),
         "Roc": {"false_positive_rates": (0.0, 1.0), "true_positive_rates": (0.0, 1.0)},
         "Roc.of": {"true_positive_rate": lambda rate: rate},
         "at_most": {"probability": 0.5},
@@ -416,6 +651,7 @@ def of_callbacks(folder: Path) -> Recipes:
         "PositiveDelay": {
             "noise": delays, "unit": 0.001, "max_duration": 1.0, "on_overrun": "raise", "ledger": folder / "delays.db",
         },
+        **methods(cal.PositiveDelay(delays, max_duration=1.0), padded_duration={"duration": 0.5}),
         "PrivateMetrics": {"names": ["val/accuracy"], **promise, "max_contribution": 1.0, "budget": 2.0},
         "PrivateOutput": {
             "released": released.save(folder / "released"), "ledger": folder / "outputs.db", "budget": 1.0,
@@ -430,3 +666,337 @@ def of_callbacks(folder: Path) -> Recipes:
             "block_noise": "optimal", "noise": None,
         },
     }  # fmt: skip
+
+
+def of_ledger(folder: Path) -> Recipes:
+    ledger = led.PrivacyLedger(folder / "study.db")
+    account, plain = ledger.account("fit", "rpp", kind="training"), ledger.account("plain")
+    secret = sce.BalancedSubsets(8, num_subsets=4).draw_secret(folder / "secret.key")
+    transcript = led.ResponseTranscript(ledger, ledger.account("answers"), secret.key, secret.path, 1)
+    transcript.append(b"answer", 1, 0.1, requests=["first"])
+    new, old = led.PrivacyLedger(folder / "planned.db"), led.PrivacyLedger(folder / "old.db")
+    old.close()
+    led.backup_ledger(folder / "old.db", folder / "old.backup")
+    card = PrivacyCard("Title", "a label", (Guarantee("epsilon", 1.0, "nats", "a bound"),), ("none",))
+    attempt, numbers = account.start_attempt(), itertools.count()
+    name = Fresh(lambda: folder / f"{next(numbers)}.db")
+    return {
+        "LedgerHandle": {"given": folder / "study.db", "witness": folder / "study.witness", "share": "a"},
+        "PrivacyLedger": {"path": name, "budget": {"rpp": 1.0}, "witness": folder / "witness"},
+        "PrivacyLedger.ensure": {"ledger": folder / "study.db", "witness": folder / "study.witness"},
+        "PrivacyLedger.read_only": {"path": folder / "study.db"},
+        **methods(
+            ledger,
+            account={
+                "name": Fresh(lambda: f"account {next(numbers)}"), "currency": "carbon", "declaration": {},
+                "budget": 1.0, "kind": "training", "table_hash": Fresh(lambda: f"table {next(numbers)}"),
+            },
+            budget={"currency": "rpp"},
+            remaining={"currency": "rpp"},
+            set_budget={"currency": "rpp", "amount": 1e9},
+            spent={"currency": "rpp"},
+        ),
+        **methods(
+            plain,
+            attach_card={"card": card},
+            book={"cost": 0.1, "event": {"release": 1}},
+            charge={"cost": 0.1, "event": {"release": 1}},
+            charge_many={"costs": [0.1], "events": [{"release": 1}]},
+            check={"cost": 0.1},
+            is_in={"storage": ledger.storage},
+            set_budget={"amount": 1e9},
+            start_attempt={"first_step": 2},
+        ),
+        **methods(
+            transcript,
+            append={
+                "payload": b"answer", "num_answers": 1, "cost": 0.1, "state": b"state", "requests": (None,),
+                "payments": (),
+            },
+            entries={"after": 0},
+            find={"request": "first"},
+        ),
+        "TrainingAttempt.start_step": {
+            "self": attempt, "cost": 0.1, "step": Fresh(lambda: attempt.num_steps),
+        },
+        "adopt_ledger": {"ledger": ledger},
+        "answers_for": {"ledger": ledger, "account": account, "key": secret.key, "index": 1},
+        "backup_ledger": {"path": folder / "study.db", "target": name},
+        "declare_plan": {"ledger": new, "plan": {"events": []}},
+        "declare_budget": {
+            "ledger": led.PrivacyLedger(folder / "promised.db"), "stated": {"epsilon": 1.0}, "amounts": {"rpp": 1.0},
+        },
+        "declared_budgets": {"ledger": new},
+        "declared_plan": {"ledger": new},
+        "describe_currency": {"currency": "rpp"},
+        "first_charge": {"ledger": ledger},
+        "pack_arrays": {"arrays": [np.ones(2)]},
+        "read_entries": {"ledger": ledger, "account": account},
+        "read_state": {"ledger": ledger, "account": account},
+        "restore_ledger": {"path": folder / "old.db", "amounts": {}, "backup": folder / "old.backup", "otherwise": 0.0},
+        "smallest_integers": {"labels": np.arange(3)},
+        "unpack_arrays": {"payload": led.pack_arrays([np.ones(2)])},
+    }  # fmt: skip
+
+
+def of_serve(folder: Path) -> Recipes:
+    keys = APIKeys(folder / "keys.json")
+    keys.add("alice")
+    numbers = itertools.count()
+    options = {
+        "open_responder": lambda: None, "ledger": folder / "answers.db", "keys": folder / "keys.json",
+        "host": "127.0.0.1",
+    }  # fmt: skip
+    return {
+        "APIKey": {"name": "alice", "sha256": "0" * 64, "budget": 1.0},
+        "APIKeys": {"path": folder / "keys.json"},
+        **methods(
+            keys,
+            add={"name": Fresh(lambda: f"key-{next(numbers)}"), "budget": 1.0},
+            find={"text": "a key"},
+            remove={"name": Fresh(lambda: keys.add(name := f"gone-{next(numbers)}") and name)},
+            set_budget={"name": "alice", "budget": 1.0},
+        ),
+        "as_tensor": {"inputs": [[1.0]], "shape": (1,)},
+        "build_server": {
+            **options, "collate": as_tensor, "max_batch_size": 2, "batch_timeout": 0.1, "max_request_bytes": 100,
+            "rate_limit": "10/second", "timeout": 1.0, "shutdown_timeout": 1,
+        },
+    }  # fmt: skip
+
+
+def of_data(folder: Path) -> Recipes:
+    records = [0.0] * 20
+    loader = dat.private_loader(records, sce.EpochShuffle(4))
+    batches = {"num_records": 20, "batch_size": 4, "num_batches": 2, "generator": SecureGenerator()}
+    passes = {"drop_last": False, "shuffle": True, "generator": SecureGenerator()}
+    ours = {"sampling": POISSON, "num_microbatches": 2, "share": dat.RankShare(0, 2, bytes(32))}
+    stock = DataLoader(records, batch_size=4)
+    return {
+        "FixedSizeBatchSampler": batches,
+        "PoissonBatchSampler": {"num_records": 20, "rate": 0.1, "num_batches": 2, "generator": SecureGenerator()},
+        **methods(loader, skip_microbatches={"count": 1}),
+        "PrivateDataLoader.skip_microbatches": {"self": dat.private_loader(records, POISSON), "count": 1},
+        "RankShare": {"rank": 0, "num_ranks": 2, "key": bytes(32)},
+        **methods(dat.RankShare(0, 2, bytes(32)), generator={"num_passes": 1}),
+        "SecretWorkerSeeds": {"then": lambda worker: None},
+        "ShuffledBatchSampler": {"num_records": 20, "batch_size": 4, **passes},
+        **methods(dat.ShuffledBatchSampler(20, 4), state_dict={"num_batches": 1}),
+        "WithIndex": {"dataset": records},
+        "WithReplacementBatchSampler": batches,
+        "batch_sizes": {"dataloader": stock},
+        "count_records": {"dataloader": stock},
+        "describe_loader": {"dataloader": stock},
+        "hide_worker_seeds": {"dataloader": stock},
+        "order_is_public": {"dataloader": stock},
+        "private_loader": {"dataset": records, **ours},
+        "rebuild_loader": {"dataloader": stock, **ours},
+    }
+
+
+class Stepping:
+    """An engine that attaches for each call."""
+
+    def __init__(self) -> None:
+        self.engine, self.linear = make_engine(), torch.nn.Linear(2, 1)
+
+    def attach(self, module: torch.nn.Module, blocks: Any = None) -> None:
+        self.engine.attach(module, blocks)
+        self.engine.detach()
+
+    def clipped_sum(self, max_grad_norm: float, scale: float = 1.0, num_records: int | None = None) -> Any:
+        self.engine.attach(self.linear)
+        try:
+            self.linear(torch.ones(3, 2)).mean().backward()
+            return self.engine.clipped_sum(max_grad_norm, scale, num_records)
+        finally:
+            self.engine.detach()
+
+
+def of_gradients(folder: Path) -> Recipes:
+    stepping = Stepping()
+    engine, linear, other = make_engine(), torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
+    engine.attach(linear)
+    return {
+        "GradientEngine.attach": {"self": stepping, "module": other, "blocks": {"all": ["weight", "bias"]}},
+        "GradientEngine.clipped_sum": {"self": stepping, "max_grad_norm": 1.0, "scale": 1.0, "num_records": 2},
+        "coupling_error": {
+            "engine": engine, "loss": lambda rows: linear(torch.ones(4, 2)[rows]).mean(), "num_records": 4,
+        },
+        "flat_sum": {"sums": [torch.zeros(2)]},
+        "make_engine": {"name": "auto", "public_terms": False},
+    }  # fmt: skip
+
+
+def of_strategies(folder: Path) -> Recipes:
+    ranks = Ranks()
+    shards, trainer = RowShards(ranks, 3), pl.Trainer(logger=False, enable_checkpointing=False, accelerator="cpu")
+    return {
+        "FixedScalePrecision": {"scale": 2.0, "device": "cuda"},
+        "PrivateDDPStrategy": {
+            "accelerator": None, "parallel_devices": [torch.device("cpu")], "cluster_environment": None,
+            "checkpoint_io": None, "precision_plugin": None, "process_group_backend": "gloo",
+            "timeout": timedelta(seconds=1), "start_method": "spawn",
+        },
+        "Ranks": {"rank": 0, "size": 1, "device": torch.device("cpu")},
+        "Ranks.of": {"trainer": trainer},
+        **methods(
+            ranks,
+            agree={"declare": dict},
+            check_equal={"number": 1, "what": "the number"},
+            exchange={"bring": int, "answer": sum},
+            from_first={"action": int},
+            release={"total": torch.zeros(2), "make_public": lambda total, start: total},
+            together={"action": int},
+        ),
+        "RowShards": {"ranks": ranks, "num_rows": 3},
+        **methods(shards, cut={"stacked": torch.zeros(3)}),
+    }  # fmt: skip
+
+
+def of_report(folder: Path) -> Recipes:
+    run = rep.Run("run")
+    (folder / "log").mkdir()
+    (folder / "log" / "metrics.csv").write_text("step,loss\n1,2\n")
+    return {
+        "Run": {"name": "run", "metrics": {"loss": rep.Series((1,), (2.0,))}, "card": None},
+        "Series": {"steps": (1,), "values": (2.0,)},
+        "find_runs": {"directory": folder / "log"},
+        "summarize": {"run": run},
+        "write_report": {"directory": folder / "log", "output": folder / "report.html", "runs": [run]},
+    }
+
+
+class Constant:
+    """A learner that predicts one class."""
+
+    def fit(self, features: Any, labels: Any) -> None: ...
+
+    def predict(self, features: Any) -> Any:
+        return np.zeros(len(features), dtype=np.int64)
+
+
+def of_modules(folder: Path) -> Recipes:
+    pool, outputs, features = sce.BalancedSubsets(8, num_subsets=4), torch.eye(4)[:, :1], torch.ones(4, 2)
+    table, noise = mod.SecretTable(outputs), mod.FullGaussian(1)
+    law = mec.FiniteOutputs(outputs.double().numpy())
+    released = mec.certify_mechanism(mec.MixtureNoise.gaussian(np.eye(1)), law, 0.5, secret="a row")
+    game = mod.StackelbergGame(table, mod.SoftmaxDecoder(1, 4), noise, 0.5)
+    game.adopt(table)
+    leader, follower = (torch.optim.SGD(part.parameters(), lr=1e-9) for part in (noise, game.play.decoder))
+    joint = mod.JointDecoding(mec.JointRelease([released]))
+    network = functools.partial(torch.nn.Linear, 2, 2)
+    ensemble, learners = mod.SubsetEnsemble(network, pool), mod.LearnerEnsemble(Constant, pool)
+    learners.fit(np.ones((8, 2)), np.zeros(8, int), progress=False).save(folder / "learners")
+    torch.save(_checkpoint(ensemble), folder / "shard")
+    stack = mod.StackedNetwork(torch.nn.Linear(2, 2), 3)
+    secret = pool.draw_secret(folder / "secret.key")
+    responder = mec.PACResponder(ensemble, secret, 0.01, folder / "answers.db")
+    loader = DataLoader(features, batch_size=2)
+    sizes = {"release_size": 1, "hidden_size": 4}
+    chosen = {"members": [0, 1], "seed": 0}
+    draws = {"num_draws": 64, "confidence": 0.9}
+    decoder = mod.GaussianDecoder(1, 2)
+    standard = {"outputs": outputs, "secrets": features, "noise_deviation": torch.ones(1)}
+    return {
+        "DiagonalGaussian": {"dimension": 2},
+        "DistilledDataModule": {
+            "responder": responder, "public_dataset": [0.0, 1.0], "alpha": 0.1, "filter": "bayes", "balance": False,
+            "mix": "mixup", "num_classes": 3, "transform": np.asarray, "batch_size": 2, "num_workers": 1,
+            "val_dataset": [0.0],
+        },
+        "FixedNoise": {"noise": released.noise},
+        "FullGaussian": {"dimension": 2},
+        "GaussianDecoder": {**sizes, "secret_size": 2},
+        "GaussianMixture": {"dimension": 2, "num_components": 2},
+        "IsotropicGaussian": {"dimension": 2},
+        "JointDecoding": {
+            "joint": mec.JointRelease([released]), "decoder": mod.SoftmaxDecoder(1, 4), "features": features,
+            "lr": 0.1, "batch_size": 2,
+        },
+        **methods(joint, leakage=draws),
+        "LearnerEnsemble": {"learner": Constant, "pool": pool, **chosen},
+        "LearnerEnsemble.gather": {
+            "checkpoints": [folder / "learners"], "learner": Constant, "pool": pool, "seed": 0,
+        },
+        **methods(
+            learners,
+            fit={"features": np.ones((8, 2)), "labels": np.zeros(8, int), "progress": False},
+            member={"index": 1},
+            save={"path": folder / "saved"},
+            votes={"features": np.ones((8, 2))},
+        ),
+        "LowRankGaussian": {"dimension": 2, "rank": 1},
+        "MembershipDecoder": {**sizes, "num_records": 3},
+        **methods(decoder, standardize=standard),
+        **methods(mod.MixtureDecoder(1, 2), standardize=standard),
+        "MixtureDecoder": {**sizes, "secret_size": 2, "num_components": 2},
+        "PosteriorDecoder": {"outputs": outputs, "perturbation": noise, "prior": torch.full((4,), 0.25)},
+        **{
+            name.replace("GaussianDecoder", "Decoder"): recipe
+            for name, recipe in methods(
+                decoder,
+                covers={"candidates": features},
+                log_posterior={"release": outputs, "candidates": features, "log_prior": torch.zeros(4)},
+                log_prob={"secret": features, "release": outputs},
+                standard={"release": outputs},
+                standardize=standard,
+            ).items()
+        },
+        **{
+            name.replace("FullGaussian", "Perturbation"): recipe
+            for name, recipe in methods(
+                mod.FullGaussian(1), log_prob={"noise": outputs}, rsample={"size": 2}, scale_={"factor": 1.0}
+            ).items()
+        },
+        "SavedResponder": {
+            "checkpoints": ["a.ckpt"], "network": network, "pool": pool, "secret": "secret.key", "ledger": "a.db",
+            "budget_per_response": 0.1, "budget": 1.0, "seed": 0, "device": "cpu",
+        },
+        "SecretTable": {"outputs": outputs, "weights": torch.full((4,), 0.25), "features": features, "secret": "a row"},
+        "SecretTable.of_records": {"mechanism": lambda rows: rows, "loader": loader, "secret": "a row"},
+        **methods(table, candidates={"decodes": "index"}, draw={"size": 2}, indices_of={"batch": None}),
+        "SoftmaxDecoder": {**sizes, "num_secrets": 4},
+        "SquaredNorm": {},
+        "StackedNetwork": {"network": torch.nn.Linear(2, 2), "num_copies": 3, "chunk_size": 2},
+        **methods(
+            stack,
+            copy_state={"index": 1},
+            losses={
+                "inputs": features, "targets": torch.zeros(4, dtype=torch.long),
+                "membership": torch.ones(3, 4, dtype=torch.bool), "loss": torch.nn.functional.cross_entropy,
+            },
+        ),
+        "StackelbergGame": {
+            "mechanism": table, "decoder": mod.SoftmaxDecoder(1, 4), "perturbation": noise, "budget": 0.5,
+            "utility": torch.sum, "penalty": "one_sided", "penalty_weight": 1.0, "margin": 0.1, "decoder_period": 2,
+            "warmup_steps": 2, "decoder_lr": 0.1, "noise_lr": 0.1, "batch_size": 4, "secret": "a row",
+        },
+        **methods(
+            game,
+            adopt={"table": table},
+            advance={"batch": None, "optimizers": [leader, follower], "backward": torch.Tensor.backward},
+            certify={**draws, "law": law, "generator": SecureGenerator()},
+            leakage=draws,
+        ),
+        "SubsetEnsemble": {
+            "network": network, "pool": pool, "loss": torch.nn.functional.cross_entropy, "optimizer": torch.optim.SGD,
+            "lr_scheduler": torch.optim.lr_scheduler.StepLR, **chosen, "chunk_size": 2,
+        },
+        "SubsetEnsemble.gather": {"checkpoints": [folder / "shard"], "network": network, "pool": pool},
+        **methods(ensemble, member={"index": 1}, votes={"inputs": features}),
+        "SubspaceNorm": {"task_basis": torch.eye(2)[:, :1], "weight": 2.0},
+        "TaskSubspaceGaussian": {"dimension": 2, "task_basis": torch.eye(2)[:, :1]},
+        "WeightedNorm": {"weights": torch.ones(2)},
+        "fix_batch_norm": {"model": torch.nn.Linear(2, 2)},
+        "label_privately": {
+            "responder": responder, "dataset": [torch.ones(2), torch.zeros(2)], "alpha": 0.9, "filter_name": "bayes",
+            "batch_size": 2,
+        },
+    }  # fmt: skip
+
+
+def _checkpoint(ensemble: mod.SubsetEnsemble) -> dict[str, Any]:
+    checkpoint = {"state_dict": ensemble.state_dict()}
+    ensemble.on_save_checkpoint(checkpoint)
+    return checkpoint

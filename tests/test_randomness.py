@@ -283,11 +283,11 @@ def test_noise_takes_at_most_twice_the_time_of_normal() -> None:
     ("call", "sentence"),
     [
         (lambda g: SecureGenerator("7"), "seed is .7., but must be an integer"),
-        (lambda g: g.bytes(-1), "count must not be negative"),
+        (lambda g: g.bytes(-1), "count is -1, but must lie between 0 and"),
         (lambda g: g.integers(0), "high must be from 1"),
         (lambda g: g.choice([0.5, 0.4]), "sum 1"),
         (lambda g: g.choice([1.5, -0.5]), "non-negative"),
-        (lambda g: g.bernoulli(1.5, 3), "must be a probability"),
+        (lambda g: g.bernoulli(1.5, 3), "rate is 1.5, but must lie in"),
         (lambda g: g.fill_normal_(torch.empty(3, dtype=torch.int64)), "floating-point tensor"),
         (lambda g: g.release_(torch.zeros(3, dtype=torch.bfloat16), 1.0), "float32 or float64"),
         (lambda g: g.release_(torch.zeros(3), 0.0), "positive and finite"),

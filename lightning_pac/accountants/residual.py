@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import expit
 
-from lightning_pac._validation import validated
+from lightning_pac._validation import MatrixLike, validated
 from lightning_pac.information import Array, binary_kl
 
 __all__ = [
@@ -28,7 +28,7 @@ __all__ = [
 class ReferenceDistribution(Protocol):
     """The law of a guess made without any data."""
 
-    def log_density(self, values: npt.ArrayLike) -> Array:
+    def log_density(self, values: MatrixLike) -> Array:
         """Natural logarithm of the density at values of shape (n, d)."""
 
 
@@ -56,7 +56,7 @@ class GaussianReference:
         _, log_determinant = np.linalg.slogdet(2 * math.pi * math.e * np.asarray(self.covariance))
         return 0.5 * float(log_determinant)
 
-    def log_density(self, values: npt.ArrayLike) -> Array:
+    def log_density(self, values: MatrixLike) -> Array:
         """Natural logarithm of the density at values of shape (n, d)."""
         deviations = np.asarray(values, np.float64) - self.mean
         squares = np.einsum("nd,nd->n", deviations @ np.linalg.inv(self.covariance), deviations)
@@ -74,14 +74,14 @@ class LogisticReference:
 
     scale: float = 1.0
 
-    def log_density(self, values: npt.ArrayLike) -> Array:
+    def log_density(self, values: MatrixLike) -> Array:
         """Natural logarithm of the density at values of shape (n, d)."""
         points = np.asarray(values, np.float64) / self.scale
         with np.errstate(divide="ignore"):
             terms = -np.logaddexp(0, points) - np.logaddexp(0, -points) - math.log(self.scale)
         return np.asarray(terms.sum(axis=1))
 
-    def unit_cube(self, values: npt.ArrayLike) -> Array:
+    def unit_cube(self, values: MatrixLike) -> Array:
         """Where the map sends values of shape (n, d)."""
         return np.asarray(expit(np.asarray(values, np.float64) / self.scale))
 
@@ -104,7 +104,7 @@ class UniformReference:
         """Logarithm of the volume."""
         return float(np.log(np.asarray(self.high) - np.asarray(self.low)).sum())
 
-    def log_density(self, values: npt.ArrayLike) -> Array:
+    def log_density(self, values: MatrixLike) -> Array:
         """Natural logarithm of the density, minus infinity outside the box."""
         points = np.asarray(values, np.float64)
         inside = ((points >= self.low) & (points <= self.high)).all(axis=1)

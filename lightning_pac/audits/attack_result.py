@@ -13,6 +13,7 @@ from lightning_pac.cards import Estimate
 __all__ = ["AttackResult", "hoeffding_interval", "proportion_interval"]
 
 
+@validated
 @dataclass(frozen=True)
 class AttackResult:
     """The measured success of an attack: an estimate, which can refute a guarantee and never prove one.

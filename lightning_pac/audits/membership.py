@@ -87,6 +87,7 @@ def membership_attack(
     )
 
 
+@validated
 @dataclasses.dataclass(frozen=True, eq=False)
 class MembershipAudit:
     """The posterior of independent trials of one sequence of queries, at a few moments.

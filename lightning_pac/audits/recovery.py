@@ -15,6 +15,7 @@ __all__ = ["RecoveryAudit", "informed_membership_prior", "recovery_attack"]
 _MAX_RECORDS = 16
 
 
+@validated
 @dataclasses.dataclass(frozen=True)
 class RecoveryAudit:
     """Success of the best attack that must get at least k of n memberships right.

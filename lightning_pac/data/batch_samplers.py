@@ -9,6 +9,7 @@ import numpy as np
 from torch.utils.data import Sampler
 from typing_extensions import override
 
+from lightning_pac._validation import Count, Natural, validated
 from lightning_pac.randomness import SecureGenerator, secure_generator
 from lightning_pac.scenarios import (
     CyclicShuffle,
@@ -29,6 +30,7 @@ __all__ = [
 ]
 
 
+@validated
 class SchemeBatchSampler(Sampler[list[int]]):
     """The batches of any sampling scheme, pass after pass, without a state that could be saved.
 
@@ -49,15 +51,13 @@ class SchemeBatchSampler(Sampler[list[int]]):
     def __init__(
         self,
         sampling: Sampling,
-        num_records: int,
-        num_batches: int | None = None,
+        num_records: Count,
+        num_batches: Count | None = None,
         generator: SecureGenerator | None = None,
     ) -> None:
-        _check_at_least_one("num_records", num_records)
         self.sampling = sampling
         self.num_records = num_records
         self.num_batches = sampling.steps_per_epoch(num_records) if num_batches is None else num_batches
-        _check_at_least_one("num_batches", self.num_batches)
         self.generator = generator
 
     @override
@@ -71,6 +71,7 @@ class SchemeBatchSampler(Sampler[list[int]]):
         return self.num_batches
 
 
+@validated
 class PoissonBatchSampler(SchemeBatchSampler):
     """Every record enters every batch independently with probability `rate`; a batch may be empty.
 
@@ -94,15 +95,16 @@ class PoissonBatchSampler(SchemeBatchSampler):
 
     def __init__(
         self,
-        num_records: int,
+        num_records: Count,
         rate: float,
-        num_batches: int | None = None,
+        num_batches: Count | None = None,
         generator: SecureGenerator | None = None,
     ) -> None:
         super().__init__(Poisson(rate), num_records, num_batches, generator)
         self.rate = rate
 
 
+@validated
 class FixedSizeBatchSampler(SchemeBatchSampler):
     """Batches of `batch_size` distinct records, drawn afresh for every step.
 
@@ -122,9 +124,9 @@ class FixedSizeBatchSampler(SchemeBatchSampler):
 
     def __init__(
         self,
-        num_records: int,
-        batch_size: int,
-        num_batches: int | None = None,
+        num_records: Count,
+        batch_size: Count,
+        num_batches: Count | None = None,
         generator: SecureGenerator | None = None,
     ) -> None:
         super().__init__(FixedSize(batch_size), num_records, num_batches, generator)
@@ -132,6 +134,7 @@ class FixedSizeBatchSampler(SchemeBatchSampler):
         self.batch_size = batch_size
 
 
+@validated
 class WithReplacementBatchSampler(SchemeBatchSampler):
     """Batches of `batch_size` independent draws from all records, the same record possibly several times.
 
@@ -148,15 +151,16 @@ class WithReplacementBatchSampler(SchemeBatchSampler):
 
     def __init__(
         self,
-        num_records: int,
-        batch_size: int,
-        num_batches: int | None = None,
+        num_records: Count,
+        batch_size: Count,
+        num_batches: Count | None = None,
         generator: SecureGenerator | None = None,
     ) -> None:
         super().__init__(WithReplacement(batch_size), num_records, num_batches, generator)
         self.batch_size = batch_size
 
 
+@validated
 class ShuffledBatchSampler(SchemeBatchSampler):
     """Every record once in each pass, in batches of `batch_size`; it can continue a pass that was interrupted.
 
@@ -182,8 +186,8 @@ class ShuffledBatchSampler(SchemeBatchSampler):
 
     def __init__(
         self,
-        num_records: int,
-        batch_size: int,
+        num_records: Count,
+        batch_size: Count,
         drop_last: bool = False,
         shuffle: bool = True,
         generator: SecureGenerator | None = None,
@@ -210,7 +214,7 @@ class ShuffledBatchSampler(SchemeBatchSampler):
         for batch in self._passes.cut(self._order)[start or 0 :]:
             yield batch.tolist()
 
-    def state_dict(self, num_batches: int) -> dict[str, Any]:
+    def state_dict(self, num_batches: Natural) -> dict[str, Any]:
         """The state from which `load_state_dict` continues this pass after `num_batches` batches, as plain values."""
         return {"seed": self._seed, "num_batches": num_batches, "fingerprint": self._fingerprint()}
 
@@ -245,8 +249,3 @@ class ShuffledBatchSampler(SchemeBatchSampler):
 def _check_fits(batch_size: int, num_records: int) -> None:
     if batch_size > num_records:
         raise ValueError(f"batch_size is {batch_size}, but there are only {num_records} records.")
-
-
-def _check_at_least_one(name: str, value: int) -> None:
-    if value < 1:
-        raise ValueError(f"{name} is {value}, but it must be at least 1.")

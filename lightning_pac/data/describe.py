@@ -14,6 +14,7 @@ from torch.utils.data import (
     SubsetRandomSampler,
 )
 
+from lightning_pac._validation import validated
 from lightning_pac.data.batch_samplers import (
     FixedSizeBatchSampler,
     PoissonBatchSampler,
@@ -59,7 +60,10 @@ def describe_loader(dataloader: Any) -> Sampling:
         EpochShuffle(batch_size=8, drop_last=False, steps_per_pass=None)
     """
     if not isinstance(dataloader, DataLoader):
-        raise TypeError(f"{type(dataloader).__name__} is not a torch DataLoader, so its draws are unknown: {WAY_OUT}.")
+        raise TypeError(
+            f"dataloader is of type {type(dataloader).__name__} and no torch DataLoader, so its draws are unknown: "
+            f"{WAY_OUT}."
+        )
     check_each_record_once(dataloader.dataset)
     if type(dataloader) in (PrivateDataLoader, ResumableDataLoader):
         return cast(PrivateDataLoader, dataloader).sampling
@@ -79,6 +83,7 @@ def describe_loader(dataloader: Any) -> Sampling:
     return _describe_batch_sampler(batch_sampler, len(cast(Sized, dataloader.dataset)))
 
 
+@validated
 def count_records(dataloader: DataLoader[Any]) -> int:
     """How many records the loader draws from: its dataset's, or those of a `SubsetRandomSampler`.
 
@@ -95,6 +100,7 @@ def count_records(dataloader: DataLoader[Any]) -> int:
     return len(cast(Sized, dataloader.dataset))
 
 
+@validated
 def batch_sizes(dataloader: DataLoader[Any]) -> tuple[int, ...] | None:
     """How many records each batch of a pass holds, in order; None where that is drawn at random.
 
@@ -116,6 +122,7 @@ def batch_sizes(dataloader: DataLoader[Any]) -> tuple[int, ...] | None:
     return (size,) * full + ((rest,) if rest and not batch_sampler.drop_last else ())
 
 
+@validated
 def order_is_public(dataloader: DataLoader[Any]) -> bool:
     """Whether an adversary may know the order of the batches: no shuffling, or shuffling from a seed that was chosen.
 

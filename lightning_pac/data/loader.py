@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sized
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import numpy as np
 from torch.utils.data import (
@@ -17,9 +17,10 @@ from torch.utils.data import (
 )
 from typing_extensions import override
 
+from lightning_pac._validation import Count, Natural, validated
 from lightning_pac.data.batch_samplers import PoissonBatchSampler, SchemeBatchSampler, ShuffledBatchSampler
 from lightning_pac.data.rank_share import RankShare
-from lightning_pac.data.repeated_records import check_map_style
+from lightning_pac.data.with_index import check_records
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.randomness import SecureGenerator, secure_generator
 from lightning_pac.scenarios import EpochShuffle, Sampling, Sequential
@@ -30,6 +31,7 @@ __all__ = ["PrivateDataLoader", "ResumableDataLoader", "private_loader", "rebuil
 PLACEHOLDER = 0
 
 
+@validated
 class PrivateDataLoader(DataLoader[Any]):
     """A DataLoader whose draws are those of a sampling descriptor; `private_loader` makes it.
 
@@ -60,9 +62,9 @@ class PrivateDataLoader(DataLoader[Any]):
 
     def __init__(
         self,
-        dataset: Dataset[Any],
+        dataset: Annotated[Dataset[Any], "any map-style dataset"],
         sampling: Sampling,
-        num_microbatches: int,
+        num_microbatches: Count,
         batches: SchemeBatchSampler,
         share: RankShare | None = None,
         **kwargs: Any,
@@ -114,7 +116,7 @@ class PrivateDataLoader(DataLoader[Any]):
         dummies = self.draw_dummies() if self.draw_dummies is not None else 0
         return None if dummies is None else max(1, largest, self.fill_to or 0) + dummies
 
-    def skip_microbatches(self, count: int) -> None:
+    def skip_microbatches(self, count: Natural) -> None:
         """Leave out the first microbatches of the first optimizer step that the next iteration draws.
 
         A run that resumes between two microbatches of a step must not fill the step up from the next draw: a record
@@ -123,6 +125,7 @@ class PrivateDataLoader(DataLoader[Any]):
         self._microbatches.skip = count
 
 
+@validated
 class ResumableDataLoader(PrivateDataLoader):
     """A `PrivateDataLoader` over passes, which Lightning saves into checkpoints and restores.
 
@@ -167,7 +170,7 @@ class ResumableDataLoader(PrivateDataLoader):
         self._delivered = self._microbatches.position
 
     @override
-    def skip_microbatches(self, count: int) -> None:
+    def skip_microbatches(self, count: Natural) -> None:
         state = self.state_dict()
         # What was delivered stays delivered, so the pass goes on at the next step if this one is past the place.
         steps = state["num_batches"] + (state["num_microbatches"] > count)
@@ -182,10 +185,11 @@ class ResumableDataLoader(PrivateDataLoader):
         return self._microbatches.batches
 
 
+@validated
 def private_loader(
-    dataset: Dataset[Any],
+    dataset: Annotated[Dataset[Any], "any map-style dataset"],
     sampling: Sampling,
-    num_microbatches: int = 1,
+    num_microbatches: Count = 1,
     share: RankShare | None = None,
     **kwargs: Any,
 ) -> PrivateDataLoader:
@@ -209,12 +213,10 @@ def private_loader(
         >>> sum(1 for batch in loader), loader.sampling
         (10, Poisson(rate=0.1, batch_size=None, secret_draws=True))
     """
-    check_map_style(dataset)
-    if num_microbatches < 1:
-        raise ValueError(f"num_microbatches is {num_microbatches}, but it must be at least 1.")
-    if not isinstance(sampling, Sampling):
-        raise TypeError(f"sampling is {sampling!r}, but must be a descriptor such as Poisson(rate=0.01).")
+    check_records(dataset, "dataset")
     records = len(cast(Sized, dataset))
+    if records < 1:
+        raise ValueError("dataset is empty: give one that has records.")
     sampling.check_drawable(records)
     if isinstance(sampling, EpochShuffle | Sequential):
         # The seed of a pass is saved, so only passes whose price holds for any order are resumed within one.
@@ -230,8 +232,9 @@ def private_loader(
     return PrivateDataLoader(dataset, sampling, num_microbatches, batches, share, **kwargs)
 
 
+@validated
 def rebuild_loader(
-    dataloader: DataLoader[Any], sampling: Sampling, num_microbatches: int = 1, share: RankShare | None = None
+    dataloader: DataLoader[Any], sampling: Sampling, num_microbatches: Count = 1, share: RankShare | None = None
 ) -> PrivateDataLoader:
     """Give a DataLoader our draws, and leave all else as it is: workers, collate function, pinned memory.
 

@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from lightning_pac._validation import Count, Natural, checks_itself, validated
 from lightning_pac.randomness import SecureGenerator
 
 __all__ = ["RankShare"]
 
 
+@validated
 @dataclass(frozen=True)
 class RankShare:
     """Lets several processes draw the same batches and divide them among themselves.
@@ -29,22 +31,29 @@ class RankShare:
         [[7, 9], [8]]
     """
 
-    rank: int
-    num_ranks: int
+    rank: Natural
+    num_ranks: Count
     key: bytes = field(repr=False)
 
-    def generator(self, num_passes: int) -> SecureGenerator:
+    def __post_init__(self) -> None:
+        if self.rank >= self.num_ranks:
+            raise ValueError(f"rank is {self.rank}, but must be below num_ranks ({self.num_ranks}).")
+
+    def generator(self, num_passes: Natural) -> SecureGenerator:
         """The common generator of the pass that begins after `num_passes` others."""
         return SecureGenerator.from_key(hashlib.sha384(self.key + num_passes.to_bytes(8, "big")).digest())
 
+    @checks_itself
     def of(self, records: list[int]) -> list[int]:
         """This rank's part of a batch, which differs in length by at most one from any other's."""
         return records[self.rank :: self.num_ranks]
 
+    @checks_itself
     def largest(self, records: list[int]) -> int:
         """How many records of a batch the rank that takes most of them has."""
         return -(-len(records) // self.num_ranks)
 
+    @checks_itself
     def fingerprint(self, records: list[int]) -> int:
         """A checksum of the whole batch, by which ranks can tell that they draw the same."""
         return zlib.crc32(np.asarray(records, dtype="<i8").tobytes())

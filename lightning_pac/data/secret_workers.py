@@ -5,11 +5,13 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
+from lightning_pac._validation import validated
 from lightning_pac.randomness import seed_globally_in_secret
 
 __all__ = ["SecretWorkerSeeds", "hide_worker_seeds"]
 
 
+@validated
 class SecretWorkerSeeds:
     """Seeds the generators of a worker from the operating system, after what the user does in `worker_init_fn`.
 
@@ -31,6 +33,7 @@ class SecretWorkerSeeds:
         seed_globally_in_secret()
 
 
+@validated
 def hide_worker_seeds(dataloader: DataLoader[Any]) -> Callable[[], None]:
     """Hide the seeds of a loader's workers, and return how to undo that."""
     own = dataloader.worker_init_fn

@@ -1,8 +1,11 @@
 """A dataset whose records carry their own index."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
+
+from lightning_pac._validation import validated
 
 
 class IndexedSample(NamedTuple):
@@ -17,6 +20,7 @@ class IndexedSample(NamedTuple):
     sample: Any
 
 
+@validated
 class WithIndex(Dataset[IndexedSample]):
     """Give every record of a map-style dataset its index, so that a model can tell whose records a batch holds.
 
@@ -37,11 +41,7 @@ class WithIndex(Dataset[IndexedSample]):
     """
 
     def __init__(self, dataset: Any) -> None:
-        if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
-            raise TypeError(
-                f"WithIndex needs a dataset with __getitem__ and __len__, got {type(dataset).__name__}: "
-                "an iterable dataset gives its records no fixed index."
-            )
+        check_records(dataset, "dataset")
         self.dataset = dataset
 
     def __getitem__(self, index: int) -> IndexedSample:
@@ -49,6 +49,20 @@ class WithIndex(Dataset[IndexedSample]):
 
     def __len__(self) -> int:
         return len(self.dataset)
+
+
+def check_records(dataset: Any, name: str) -> None:
+    """Refuse what is no map-style dataset.
+
+    Raises:
+        TypeError: If it has no `__getitem__` or no `__len__`, or is text or a mapping.
+    """
+    is_records = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+    if not is_records or isinstance(dataset, str | bytes | Mapping | IterableDataset):
+        raise TypeError(
+            f"{name} is of type {type(dataset).__name__}, but must be a dataset with __getitem__ and __len__: an "
+            "iterable dataset has no number of records to draw from, and gives them no fixed index."
+        )
 
 
 def batch_inputs(batch: Any) -> Any:

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from lightning_pac._validation import validated
+
 __all__ = ["GradientEngine", "block_index", "clip_factors", "flat_sum", "trainable_parameters"]
 
 # The products that factors enter are rounded as well.
@@ -68,6 +70,7 @@ class GradientEngine(ABC):
         """Remove every hook and leave the module as it was before `attach`."""
 
 
+@validated
 def flat_sum(sums: Sequence[Tensor]) -> Tensor:
     """The sums as one vector: without a copy where they lie side by side in one buffer, as those of an engine do.
 
@@ -79,6 +82,8 @@ def flat_sum(sums: Sequence[Tensor]) -> Tensor:
         >>> flat_sum([buffer[:2], buffer[2:]]).data_ptr() == buffer.data_ptr()
         True
     """
+    if not sums:
+        raise ValueError("sums is empty: give those that clipped_sum returned.")
     first = sums[0]
     storage, size = first.untyped_storage().data_ptr(), 0
     for total in sums:
@@ -107,13 +112,13 @@ def block_index(names: Sequence[str], blocks: Mapping[str, Sequence[str]] | None
     for index, (block, members) in enumerate(blocks.items()):
         for name in members:
             if name in owner:
-                raise ValueError(f"The parameter {name!r} is in more than one block; leave it in one.")
+                raise ValueError(f"blocks name the parameter {name!r} more than once: leave it in one.")
             if name not in names:
-                raise ValueError(f"Block {block!r} names {name!r}, which is no trainable parameter of the module.")
+                raise ValueError(f"blocks[{block!r}] names {name!r}, which is no trainable parameter of the module.")
             owner[name] = index
     missing = [name for name in names if name not in owner]
     if missing:
-        raise ValueError(f"The parameter {missing[0]!r} is trainable but in no block; add it to one or freeze it.")
+        raise ValueError(f"blocks leave out {missing[0]!r}, which is trainable: add it to one or freeze it.")
     return [owner[name] for name in names]
 
 

@@ -5,11 +5,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from lightning_pac._validation import validated
 from lightning_pac.gradients.contract import GradientEngine, flat_sum
 
 __all__ = ["coupling_error"]
 
 
+@validated
 def coupling_error(engine: GradientEngine, loss: Callable[[slice], Tensor], num_records: int) -> float:
     r"""Largest relative change of what records contribute when the other half of the batch is left out.
 

@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from lightning_pac._validation import validated
 from lightning_pac.gradients.contract import GradientEngine, block_index, clip_factors, flat_sum
 from lightning_pac.gradients.one_backward import OneBackwardEngine
 
@@ -10,6 +11,7 @@ __all__ = ["GradientEngine", "block_index", "clip_factors", "flat_sum", "make_en
 EngineName = Literal["auto", "one_backward", "opacus"]
 
 
+@validated
 def make_engine(name: EngineName = "auto", public_terms: bool = False) -> GradientEngine:
     """Make the engine of that name.
 
@@ -34,10 +36,8 @@ def make_engine(name: EngineName = "auto", public_terms: bool = False) -> Gradie
         True
         >>> engine.detach()
     """
-    if name in ("auto", "one_backward"):
-        return OneBackwardEngine(public_terms=public_terms)
     if name == "opacus":
         from lightning_pac.gradients.opacus_engine import OpacusEngine
 
         return OpacusEngine()
-    raise ValueError(f"There is no gradient engine {name!r}: choose auto, one_backward or opacus.")
+    return OneBackwardEngine(public_terms=public_terms)

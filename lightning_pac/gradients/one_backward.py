@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from typing_extensions import override
 
+from lightning_pac._validation import Natural, Positive, validated
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.gradients.arithmetic import ieee_float32, widest_type
 from lightning_pac.gradients.call import Call
@@ -54,6 +55,7 @@ class OneBackwardEngine(GradientEngine, Receiver):
         self._forget()
 
     @override
+    @validated
     def attach(self, module: nn.Module, blocks: Mapping[str, Sequence[str]] | None = None) -> None:
         if self._attached:
             raise RuntimeError("This engine is attached already; detach it first.")
@@ -78,8 +80,9 @@ class OneBackwardEngine(GradientEngine, Receiver):
         return self._entrance.inside(batch, 0)
 
     @override
+    @validated
     def clipped_sum(
-        self, max_grad_norm: float | Sequence[float], scale: float = 1.0, num_records: int | None = None
+        self, max_grad_norm: float | Sequence[float], scale: Positive = 1.0, num_records: Natural | None = None
     ) -> tuple[list[Tensor], Tensor]:
         try:
             self._check_frozen()

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from typing_extensions import override
 
+from lightning_pac._validation import Natural, Positive, validated
 from lightning_pac.gradients.arithmetic import widest_type
 from lightning_pac.gradients.contract import GradientEngine, block_index, clip_factors, trainable_parameters
 from lightning_pac.gradients.contributions import Dense
@@ -27,6 +28,7 @@ class OpacusEngine(GradientEngine):
         self._hooks: Any = None
 
     @override
+    @validated
     def attach(self, module: nn.Module, blocks: Mapping[str, Sequence[str]] | None = None) -> None:
         if self._hooks is not None:
             raise RuntimeError("This engine is attached already; detach it first.")
@@ -44,8 +46,9 @@ class OpacusEngine(GradientEngine):
         ]
 
     @override
+    @validated
     def clipped_sum(
-        self, max_grad_norm: float | Sequence[float], scale: float = 1.0, num_records: int | None = None
+        self, max_grad_norm: float | Sequence[float], scale: Positive = 1.0, num_records: Natural | None = None
     ) -> tuple[list[Tensor], Tensor]:
         samples: list[Tensor | None] = []
         for parameter in self._parameters:

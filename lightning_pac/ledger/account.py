@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from lightning_pac._validation import Natural, NonNegative, checks_itself, validated
 from lightning_pac.cards import PrivacyCard
 from lightning_pac.exceptions import BudgetExceededError, LedgerError
 from lightning_pac.ledger.attempts import Attempt, TrainingAttempt
@@ -27,6 +28,8 @@ _ADD = (
     "WHERE id = :id"
 )
 _ADD_PAYMENT = _ADD.replace("SET", "SET paid = paid + :cost, num_paid = num_paid + :number,")
+# Totals of fewer than 1e200 charges are finite.
+_LARGEST = 1e100
 # Made once, since every charge has an event.
 _ENCODER = json.JSONEncoder(sort_keys=True, allow_nan=False)
 
@@ -46,6 +49,7 @@ class Charge:
     time: str
 
 
+@validated
 class LedgerAccount:
     """An account; `PrivacyLedger.account` makes it.
 
@@ -115,7 +119,7 @@ class LedgerAccount:
         rows = self._storage.read("SELECT amount FROM budgets WHERE account = ? ORDER BY id DESC LIMIT 1", (self._id,))
         return float(rows[0][0]) if rows else None
 
-    def set_budget(self, amount: float) -> None:
+    def set_budget(self, amount: NonNegative) -> None:
         """Changes the account's budget, a decision that stays on record with its date.
 
         Args:
@@ -124,9 +128,8 @@ class LedgerAccount:
         Raises:
             ValueError: If the amount is negative or not finite.
         """
-        value = check_amount(amount, "budget")
         with self._storage.transaction() as connection:
-            connection.execute("INSERT INTO budgets (account, amount) VALUES (?, ?)", (self._id, value))
+            connection.execute("INSERT INTO budgets (account, amount) VALUES (?, ?)", (self._id, amount))
             self._storage.note_budgets(connection)
 
     @property
@@ -135,6 +138,7 @@ class LedgerAccount:
         _, limits = self._read_limits()
         return min([math.inf, *(max(0.0, budget - spent) for budget, spent, _ in limits)])
 
+    @checks_itself
     def check(self, cost: float) -> None:
         """Raises what `charge(cost)` would raise, and changes nothing.
 
@@ -154,6 +158,7 @@ class LedgerAccount:
                 )
         return totals
 
+    @checks_itself
     def charge(self, cost: float, event: Mapping[str, Any] | None = None) -> float:
         """Charges, durably before it returns.
 
@@ -169,9 +174,12 @@ class LedgerAccount:
             LedgerError: If it cannot be written; nothing is charged.
             ValueError: If the cost is negative or not finite.
         """
-        return self.charge_many([cost], [event])
+        text = None if event is None else encode_json(event, "event")
+        return self._charge([check_amount(cost, "cost")], [text])
 
-    def charge_many(self, costs: Sequence[float], events: Sequence[Mapping[str, Any] | None] | None = None) -> float:
+    def charge_many(
+        self, costs: Sequence[NonNegative], events: Sequence[Mapping[str, Any] | None] | None = None
+    ) -> float:
         """Charges several costs in one transaction: all of them, or none.
 
         Args:
@@ -188,9 +196,12 @@ class LedgerAccount:
         """
         events = [None] * len(costs) if events is None else events
         if len(events) != len(costs):
-            raise ValueError(f"{len(costs)} costs and {len(events)} events were given: give one event for each cost.")
+            raise ValueError(f"events are {len(events)} for {len(costs)} costs: give one event for each cost.")
         amounts = [check_amount(cost, "cost") for cost in costs]
         texts = [None if event is None else encode_json(event, "event") for event in events]
+        return self._charge(amounts, texts)
+
+    def _charge(self, amounts: list[float], texts: list[str | None]) -> float:
         with self._storage.transaction() as connection:
             connection.executemany(
                 "INSERT INTO charges (account, cost, event) VALUES (?, ?, ?)",
@@ -198,6 +209,7 @@ class LedgerAccount:
             )
             return self.add(connection, math.fsum(amounts), len(amounts))
 
+    @checks_itself
     def add(self, connection: sqlite3.Connection, cost: float, num_charges: int, is_payment: bool = False) -> float:
         """Adds to the total inside a transaction of the caller, who stores what the cost was for.
 
@@ -227,12 +239,13 @@ class LedgerAccount:
         self._storage.note_charge(self._id, total, spent)
         return spent
 
+    @checks_itself
     def book(self, cost: float, event: Mapping[str, Any]) -> None:
         """Charges what was spent already, whatever the budgets say."""
-        text = encode_json(event, "event")
+        text, amount = encode_json(event, "event"), check_amount(cost, "cost")
         with self._storage.transaction() as connection:
-            connection.execute("INSERT INTO charges (account, cost, event) VALUES (?, ?, ?)", (self._id, cost, text))
-            self._add(connection, self._read_limits()[0], cost, 1)
+            connection.execute("INSERT INTO charges (account, cost, event) VALUES (?, ?, ?)", (self._id, amount, text))
+            self._add(connection, self._read_limits()[0], amount, 1)
 
     def is_in(self, storage: LedgerStorage) -> bool:
         """Whether this is an account of that open ledger."""
@@ -246,7 +259,7 @@ class LedgerAccount:
             Charge(cost, None if event is None else decode_declaration(event, path), time) for cost, event, time in rows
         )
 
-    def start_attempt(self, first_step: int = 0) -> TrainingAttempt:
+    def start_attempt(self, first_step: Natural = 0) -> TrainingAttempt:
         """Opens the journal of one start or restart of a training run.
 
         Args:
@@ -303,13 +316,13 @@ def check_amount(amount: float, name: str) -> float:
         value = math.nan
     if not (math.isfinite(value) and value >= 0.0):
         raise ValueError(f"{name} must be finite and at least 0, got {reprlib.repr(amount)}.")
+    if value > _LARGEST:
+        raise ValueError(f"{name} is {value:g}, and sums of such numbers overflow: give at most {_LARGEST:g}.")
     return value
 
 
 def check_text(text: str, name: str) -> str:
     """The text, refused where SQLite would keep something else under it."""
-    if not isinstance(text, str):
-        raise TypeError(f"{name} must be text, got {text!r}.")
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lightning_pac._validation import validated
+
 __all__ = ["pack_arrays", "unpack_arrays"]
 
 # Only ever appended to: the position is what is on the disk.
@@ -14,6 +16,7 @@ DTYPES = tuple(np.dtype(name) for name in ("<f8", "<f4", "<f2", "<i8", "<i4", "<
 _POSITION = {dtype: position for position, dtype in enumerate(DTYPES)}
 
 
+@validated
 def pack_arrays(arrays: Sequence[npt.NDArray[Any]]) -> bytes:
     """The arrays, one after the other, with their types and shapes.
 
@@ -26,16 +29,27 @@ def pack_arrays(arrays: Sequence[npt.NDArray[Any]]) -> bytes:
     """
     parts = []
     for array in arrays:
-        little = array.dtype.newbyteorder("<")
-        if little not in _POSITION:
-            raise TypeError(f"Outputs must be real numbers, got dtype {array.dtype}.")
+        if not isinstance(array, np.ndarray | np.generic) or (little := array.dtype.newbyteorder("<")) not in _POSITION:
+            raise TypeError(f"arrays must hold real numbers, got {getattr(array, 'dtype', type(array).__name__)}.")
         parts.append(struct.pack(f"<BB{array.ndim}I", _POSITION[little], array.ndim, *array.shape))
         parts.append(array.astype(little, copy=False).tobytes())
     return b"".join(parts)
 
 
+@validated
 def unpack_arrays(payload: bytes) -> list[npt.NDArray[Any]]:
-    """The arrays that `pack_arrays` was given."""
+    """The arrays that `pack_arrays` was given.
+
+    Raises:
+        ValueError: If they are not what it returned.
+    """
+    try:
+        return _unpack(payload)
+    except (IndexError, struct.error, ValueError) as error:
+        raise ValueError(f"payload is not what pack_arrays returned: {error}.") from error
+
+
+def _unpack(payload: bytes) -> list[npt.NDArray[Any]]:
     arrays = []
     position = 0
     while position < len(payload):
@@ -50,8 +64,11 @@ def unpack_arrays(payload: bytes) -> list[npt.NDArray[Any]]:
     return arrays
 
 
+@validated
 def smallest_integers(labels: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Integer labels in the narrowest stored type that holds them all: one byte a vote where that is enough."""
+    if labels.dtype.kind not in "biu":
+        raise TypeError(f"labels must be integers, got {labels.dtype}.")
     for name in ("|u1", "|i1", "<u2", "<i2", "<u4", "<i4"):
         limits = np.iinfo(name)
         if not labels.size or (labels.min() >= limits.min and labels.max() <= limits.max):

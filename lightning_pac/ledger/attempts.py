@@ -4,6 +4,9 @@ import sqlite3
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
+from lightning_pac._validation import Natural, checks_itself, validated
 from lightning_pac.exceptions import LedgerError
 from lightning_pac.ledger.storage import LedgerStorage
 
@@ -44,6 +47,7 @@ class Payer(Protocol):
     def add(self, connection: sqlite3.Connection, cost: float, num_charges: int) -> float: ...
 
 
+@validated
 class TrainingAttempt:
     """One start or restart of a training run; `LedgerAccount.start_attempt` makes it.
 
@@ -56,9 +60,7 @@ class TrainingAttempt:
         first_step: Global optimizer step at which it starts.
     """
 
-    def __init__(self, account: Payer, storage: LedgerStorage, first_step: int) -> None:
-        if first_step < 0:
-            raise ValueError(f"first_step must be at least 0, got {first_step}.")
+    def __init__(self, account: Payer, storage: LedgerStorage, first_step: Natural) -> None:
         self._account = account
         self._storage = storage
         self._first_step = first_step
@@ -75,6 +77,7 @@ class TrainingAttempt:
         """Steps it has started."""
         return self._num_steps
 
+    @checks_itself
     def start_step(self, cost: float, step: int) -> float:
         """Journals and charges an optimizer step, durably before it returns. Draw its noise afterwards.
 
@@ -92,6 +95,8 @@ class TrainingAttempt:
         """
         expected = self._first_step + self._num_steps
         if step != expected:
+            if not isinstance(step, int | np.integer) or isinstance(step, bool):
+                raise TypeError(f"step is {step!r}, but must be an integer.")
             raise LedgerError(
                 f"Step {step} was started where the journal of account {self._account.name!r} expects step {expected}: "
                 "open a new attempt with start_attempt(first_step) after a restart."

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from lightning_pac._validation import validated
+
 __all__ = ["KEY_CURRENCY", "describe_currency"]
 
 KEY_CURRENCY = "mutual_information by key"
@@ -25,6 +27,7 @@ _NOISES = {
 }
 
 
+@validated
 def describe_currency(currency: str) -> str:
     """A sentence on how a currency adds up; one that the package does not know is the user's own.
 

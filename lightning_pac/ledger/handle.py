@@ -4,12 +4,14 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
+from lightning_pac._validation import validated
 from lightning_pac.exceptions import LedgerError
 from lightning_pac.ledger.ledger import PrivacyLedger
 
 __all__ = ["LedgerArgument", "LedgerHandle"]
 
 
+@validated
 class LedgerHandle:
     """Opens, shares and closes the ledger of an argument.
 

@@ -29,8 +29,9 @@ from weakref import WeakValueDictionary
 
 from typing_extensions import Self
 
+from lightning_pac._validation import NonNegative, validated
 from lightning_pac.exceptions import LedgerMismatchError
-from lightning_pac.ledger.account import AccountKind, LedgerAccount, check_amount, check_text, encode_json
+from lightning_pac.ledger.account import AccountKind, LedgerAccount, check_text, encode_json
 from lightning_pac.ledger.files import Facts
 from lightning_pac.ledger.integrity import check_totals
 from lightning_pac.ledger.storage import LedgerStorage
@@ -57,6 +58,7 @@ class BudgetChange:
     time: str
 
 
+@validated
 class PrivacyLedger:
     """Durable accounts of privacy spent, in currencies that do not mix.
 
@@ -92,12 +94,11 @@ class PrivacyLedger:
     """
 
     def __init__(
-        self, path: str | Path, budget: Mapping[str, float] | None = None, witness: str | Path | None = None
+        self, path: str | Path, budget: Mapping[str, NonNegative] | None = None, witness: str | Path | None = None
     ) -> None:
-        amounts = {currency: check_amount(amount, "budget") for currency, amount in (budget or {}).items()}
         self._storage = LedgerStorage(path)
         try:
-            self._declare_budgets(amounts)
+            self._declare_budgets(budget or {})
             if witness is not None:
                 self._keep_marks_at(witness)
         except BaseException:
@@ -169,7 +170,7 @@ class PrivacyLedger:
         name: str,
         currency: str = "mutual_information",
         declaration: Mapping[str, Any] | None = None,
-        budget: float | None = None,
+        budget: NonNegative | None = None,
         kind: AccountKind = "charges",
         table_hash: str | None = None,
     ) -> LedgerAccount:
@@ -194,7 +195,6 @@ class PrivacyLedger:
         """
         check_text(name, "name")
         check_text(currency, "currency")
-        amount = None if budget is None else check_amount(budget, "budget")
         text = None if declaration is None else encode_json(declaration, "declaration")
         self._storage.check()
         if table_hash is not None:
@@ -204,7 +204,7 @@ class PrivacyLedger:
             account = LedgerAccount(self._storage, existing[0][0])
             if self._storage.writable:
                 check_totals(self._storage, account.id, name)
-            self._compare(account, currency, text, amount)
+            self._compare(account, currency, text, budget)
             return account
         text = text or "{}"
         self._compare_coupling(currency, json.loads(text))
@@ -215,8 +215,8 @@ class PrivacyLedger:
             )
             assert cursor.lastrowid is not None
             self._storage.note_account(cursor.lastrowid, Facts(name, currency, text))
-            if amount is not None:
-                connection.execute("INSERT INTO budgets (account, amount) VALUES (?, ?)", (cursor.lastrowid, amount))
+            if budget is not None:
+                connection.execute("INSERT INTO budgets (account, amount) VALUES (?, ?)", (cursor.lastrowid, budget))
                 self._storage.note_budgets(connection)
         return LedgerAccount(self._storage, cursor.lastrowid)
 
@@ -246,7 +246,7 @@ class PrivacyLedger:
         budget = self.budget(currency)
         return float("inf") if budget is None else max(0.0, budget - self.spent(currency))
 
-    def set_budget(self, currency: str, amount: float) -> None:
+    def set_budget(self, currency: str, amount: NonNegative) -> None:
         """Changes a total budget, a decision that stays on record with its date (see `budget_changes`).
 
         Args:
@@ -257,9 +257,8 @@ class PrivacyLedger:
             ValueError: If the amount is negative or not finite.
         """
         check_text(currency, "currency")
-        value = check_amount(amount, "budget")
         with self._storage.transaction() as connection:
-            connection.execute("INSERT INTO budgets (currency, amount) VALUES (?, ?)", (currency, value))
+            connection.execute("INSERT INTO budgets (currency, amount) VALUES (?, ?)", (currency, amount))
             self._storage.note_budgets(connection)
 
     @property

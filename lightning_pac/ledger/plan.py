@@ -4,7 +4,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from lightning_pac._validation import NonNegative, validated
 from lightning_pac.exceptions import LedgerError, LedgerMismatchError
+from lightning_pac.ledger.account import encode_json
 from lightning_pac.ledger.integrity import decode_declaration
 from lightning_pac.ledger.ledger import PrivacyLedger
 
@@ -14,6 +16,7 @@ _KEY = "plan"
 _BUDGETS = "promised budgets"
 
 
+@validated
 def declare_plan(ledger: PrivacyLedger, plan: Mapping[str, Any]) -> None:
     """Keep a plan with a ledger that holds no charge yet; the same plan may be declared again at any time.
 
@@ -25,7 +28,7 @@ def declare_plan(ledger: PrivacyLedger, plan: Mapping[str, Any]) -> None:
         LedgerError: If something was charged already, since a plan that was made after looking bounds nothing.
         LedgerMismatchError: If another plan was declared.
     """
-    text = json.dumps(dict(plan), sort_keys=True, allow_nan=False)
+    text = encode_json(plan, "plan")
     known = declared_plan(ledger)
     if known is not None:
         if json.loads(text) != known:
@@ -38,6 +41,7 @@ def declare_plan(ledger: PrivacyLedger, plan: Mapping[str, Any]) -> None:
         connection.execute("INSERT INTO meta VALUES (?, ?)", (_KEY, text))
 
 
+@validated
 def declared_plan(ledger: PrivacyLedger) -> dict[str, Any] | None:
     """The plan that was declared, None where there is none.
 
@@ -47,7 +51,8 @@ def declared_plan(ledger: PrivacyLedger) -> dict[str, Any] | None:
     return _read(ledger, _KEY)
 
 
-def declare_budget(ledger: PrivacyLedger, stated: Mapping[str, Any], amounts: Mapping[str, float]) -> None:
+@validated
+def declare_budget(ledger: PrivacyLedger, stated: Mapping[str, Any], amounts: Mapping[str, NonNegative]) -> None:
     """Set budgets, and keep the promise that they were made from; the first is stated before the first charge.
 
     Args:
@@ -69,6 +74,7 @@ def declare_budget(ledger: PrivacyLedger, stated: Mapping[str, Any], amounts: Ma
         connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (_BUDGETS, text))
 
 
+@validated
 def declared_budgets(ledger: PrivacyLedger) -> list[dict[str, Any]]:
     """The promises that were stated, the one that stands last.
 
@@ -79,6 +85,7 @@ def declared_budgets(ledger: PrivacyLedger) -> list[dict[str, Any]]:
     return [] if found is None else list(found["stated"])
 
 
+@validated
 def first_charge(ledger: PrivacyLedger) -> str | None:
     """When the first charge or step was made durable (UTC, ISO 8601), None where there is none.
 

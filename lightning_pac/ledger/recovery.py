@@ -10,10 +10,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from lightning_pac._durable_files import flush_folder
+from lightning_pac._validation import NonNegative, validated
 from lightning_pac.exceptions import LedgerError, LedgerMismatchError
-from lightning_pac.ledger.account import LedgerAccount, check_amount
+from lightning_pac.ledger.account import LedgerAccount
 from lightning_pac.ledger.currencies import KEY_CURRENCY
-from lightning_pac.ledger.files import AccountMarks
+from lightning_pac.ledger.files import AccountMarks, check_kind
 from lightning_pac.ledger.ledger import PrivacyLedger
 
 __all__ = ["adopt_ledger", "backup_ledger", "restore_ledger"]
@@ -21,6 +22,7 @@ __all__ = ["adopt_ledger", "backup_ledger", "restore_ledger"]
 _SUFFIXES = ("", "-wal", "-shm")
 
 
+@validated
 def backup_ledger(path: str | Path, target: str | Path) -> Path:
     """Copies a ledger, also while another process writes it, to one file that holds everything up to this moment.
 
@@ -59,6 +61,7 @@ def backup_ledger(path: str | Path, target: str | Path) -> Path:
     return copy
 
 
+@validated
 def adopt_ledger(ledger: PrivacyLedger) -> tuple[str, ...]:
     """Accepts a ledger that was copied or moved in its new place.
 
@@ -92,8 +95,12 @@ def adopt_ledger(ledger: PrivacyLedger) -> tuple[str, ...]:
     return tuple(account.name for account in with_secret)
 
 
+@validated
 def restore_ledger(
-    path: str | Path, amounts: Mapping[str, float], backup: str | Path | None = None, otherwise: float | None = None
+    path: str | Path,
+    amounts: Mapping[str, NonNegative],
+    backup: str | Path | None = None,
+    otherwise: NonNegative | None = None,
 ) -> dict[str, float]:
     """Goes on with a ledger of which a part is lost, and books what it cannot know as unknown.
 
@@ -114,8 +121,6 @@ def restore_ledger(
         ValueError: If an amount is negative or not finite, or of no account.
     """
     place = Path(path).expanduser().resolve()
-    for name, amount in amounts.items():
-        check_amount(amount, f"The amount of {name!r}")
     if backup is not None:
         _put_in_place(place, Path(backup).expanduser().resolve())
     with PrivacyLedger(place) as ledger:
@@ -162,6 +167,7 @@ def _reopen(ledger: PrivacyLedger, name: str, currency: str) -> LedgerAccount:
 def _put_in_place(place: Path, backup: Path) -> None:
     with PrivacyLedger.read_only(backup) as copy:
         ledger_id = copy.ledger_id
+    check_kind(place)
     if backup == place:
         raise LedgerError(f"{backup} cannot be put in its own place: leave the backup out to go on with what is there.")
     known = ""

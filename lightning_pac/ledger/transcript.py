@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lightning_pac._validation import Natural, NonNegative, validated
 from lightning_pac.exceptions import LedgerError, LedgerMismatchError
 from lightning_pac.ledger.account import LedgerAccount
 from lightning_pac.ledger.files import HighWaterMark, write_home
@@ -73,6 +74,7 @@ class Payment:
     num_answers: int
 
 
+@validated
 class ResponseTranscript:
     """The entries of one account that answers for one secret, open for appending.
 
@@ -129,8 +131,8 @@ class ResponseTranscript:
     def append(
         self,
         payload: bytes,
-        num_answers: int,
-        cost: float,
+        num_answers: Natural,
+        cost: NonNegative,
         state: bytes | None = None,
         requests: Sequence[str | None] = (),
         payments: Sequence[Payment] = (),
@@ -196,7 +198,7 @@ class ResponseTranscript:
                 self._in_doubt = False
         self._mark.advance(sequence)
 
-    def entries(self, after: int = 0) -> Iterator[Entry]:
+    def entries(self, after: Natural = 0) -> Iterator[Entry]:
         """Entries `after + 1`, ..., each checked against the chain.
 
         Raises:
@@ -331,17 +333,20 @@ class ResponseTranscript:
         )
 
 
+@validated
 def read_entries(ledger: PrivacyLedger, account: LedgerAccount) -> Iterator[Entry]:
     """All entries as they stand, for a reader without the secret file, who cannot check the chain."""
     return (entry for entry, _ in _read_entries(ledger, account, 0))
 
 
+@validated
 def read_state(ledger: PrivacyLedger, account: LedgerAccount) -> bytes | None:
     """The last state on record as it stands, for a reader who does not check the chain; None where there is none."""
     rows = ledger.storage.read("SELECT state FROM snapshots WHERE account = ?", (account.id,))
     return bytes(rows[0][0]) if rows else None
 
 
+@validated
 def answers_for(ledger: PrivacyLedger, account: LedgerAccount, key: bytes, index: int) -> bool:
     """Whether the entries of an account are about the secret with this key and index."""
     rows = ledger.storage.read("SELECT secret FROM transcripts WHERE account = ?", (account.id,))

@@ -4,6 +4,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from lightning_pac._validation import validated
+
 __all__ = ["fix_batch_norm"]
 
 MAX_GROUPS = 32
@@ -12,6 +14,7 @@ CHANNELS = 8
 """In a group at least: two values are normalized to plus and minus one whatever they were, one value to zero."""
 
 
+@validated
 def fix_batch_norm(model: nn.Module) -> nn.Module:
     """Replace the layers under which no record has a gradient of its own, or that keep statistics of private inputs.
 

@@ -4,16 +4,18 @@ import functools
 import hashlib
 import math
 import os
+import reprlib
+import sys
 import threading
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 
-from lightning_pac._validation import validated
+from lightning_pac._validation import Positive, Probability, checks_itself, validated
 from lightning_pac.randomness.grid import release_grid
 from lightning_pac.randomness.normal import fill_array, fill_normal_, release_
 
@@ -91,6 +93,7 @@ class SecureGenerator:
         """Whether the draws are reproducible, which no release may be."""
         return self._seed is not None
 
+    @checks_itself
     def bytes(self, count: int) -> bytes:
         """Return `count` random bytes.
 
@@ -100,10 +103,10 @@ class SecureGenerator:
         Raises:
             ValueError: If the count is negative.
         """
-        if count < 0:
-            raise ValueError(f"count must not be negative, got {count}.")
+        count = _natural("count", count)
         return self._words(-(-count // 8)).tobytes()[:count]
 
+    @checks_itself
     def uniform(self, size: Size = ()) -> npt.NDArray[np.float64]:
         """Uniform float64 values in the open interval (0, 1), with 64 random bits each and fine near zero."""
         words = self._words(math.prod(_shape(size))).view(np.uint64)
@@ -111,6 +114,7 @@ class SecureGenerator:
         values = np.minimum((words.astype(np.float64) + 0.5) * 2.0**-64, 1.0 - 2.0**-53)
         return values.reshape(_shape(size))
 
+    @checks_itself
     def normal(self, size: Size = ()) -> npt.NDArray[np.float64]:
         """Independent standard normal float64 values, by Box and Muller (1958)."""
         values = np.empty(_shape(size))
@@ -121,6 +125,7 @@ class SecureGenerator:
     def integers(self, high: int, size: None = None) -> int: ...
     @overload
     def integers(self, high: int, size: Size) -> npt.NDArray[np.int64]: ...
+    @checks_itself
     def integers(self, high: int, size: Size | None = None) -> int | npt.NDArray[np.int64]:
         """Unbiased integers from 0 to `high - 1`: one `int` without a size, else an int64 array.
 
@@ -131,6 +136,7 @@ class SecureGenerator:
         Raises:
             ValueError: If `high` is out of range.
         """
+        high = high if type(high) is int else _natural("high", high)
         if not 1 <= high <= 2**63:
             raise ValueError(f"high must be from 1 to 2**63, got {high}.")
         shape = _shape(size if size is not None else ())
@@ -164,7 +170,7 @@ class SecureGenerator:
         index = int(np.searchsorted(cumulative, float(self.uniform()) * cumulative[-1], side="right"))
         return min(index, int(np.flatnonzero(probabilities)[-1]))
 
-    def bernoulli(self, rate: float, size: Size) -> npt.NDArray[np.bool_]:
+    def bernoulli(self, rate: Probability, size: Size) -> npt.NDArray[np.bool_]:
         """Independent coins that are True with probability `rate`.
 
         Args:
@@ -174,8 +180,6 @@ class SecureGenerator:
         Raises:
             ValueError: If the rate is not a probability.
         """
-        if not 0.0 <= rate <= 1.0:
-            raise ValueError(f"rate must be a probability, got {rate!r}.")
         return self.uniform(size) < rate
 
     def fill_normal_(self, tensor: "torch.Tensor") -> "torch.Tensor":
@@ -188,9 +192,10 @@ class SecureGenerator:
         Args:
             tensor: Of a floating-point type, on any device.
         """
+        _check_tensor("tensor", tensor)
         return fill_normal_(tensor, self._words_on)
 
-    def release_(self, total: "torch.Tensor", deviation: float, step: float | None = None) -> "torch.Tensor":
+    def release_(self, total: "torch.Tensor", deviation: Positive, step: Positive | None = None) -> "torch.Tensor":
         r"""Make a tensor public in place: $h \, \mathrm{round}((x + \sigma Z) / h)$, and return it.
 
         Block by block, so that the noise is never held as a whole and every pass over it stays in the cache.
@@ -206,8 +211,10 @@ class SecureGenerator:
             >>> bool((release % 2.0**-10 == 0).all())
             True
         """
+        _check_tensor("total", total)
         return release_(total, self._words_on, deviation, release_grid(deviation) if step is None else step)
 
+    @checks_itself
     def words_for(self, device: "torch.device", most: int) -> Callable[[int], "torch.Tensor"]:
         """Return a source of up to `most` random 64-bit words at a time, in a tensor that is used again.
 
@@ -250,6 +257,7 @@ class SecureGenerator:
         self.fill_words(words)
         return words
 
+    @checks_itself
     def fill_words(self, words: npt.NDArray[np.int64]) -> None:
         """Fill a contiguous array of 64-bit words with keystream, in place."""
         if self._generation != _forks and self._shared is None:
@@ -286,7 +294,28 @@ _shared: SecureGenerator | None = None
 
 
 def _shape(size: Size) -> tuple[int, ...]:
-    return (int(size),) if isinstance(size, int | np.integer) else tuple(size)
+    if isinstance(size, tuple | list):
+        return tuple(_natural("size", length) for length in size)
+    return (_natural("size", size),)
+
+
+def _check_tensor(name: str, value: Any) -> None:
+    # Torch is imported where a tensor was given alone.
+    if not (hasattr(value, "is_floating_point") and value.is_floating_point()):
+        raise TypeError(f"{name} must be a floating-point tensor, got {getattr(value, 'dtype', type(value).__name__)}.")
+
+
+def _natural(name: str, value: Any) -> int:
+    """The number, refused if it is no integer from 0."""
+    if type(value) is not int:
+        value = value.item() if getattr(value, "shape", None) == () else value
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise TypeError(
+                f"{name} is {reprlib.repr(value)}, but must be an integer{', or several' * (name == 'size')}."
+            )
+    if not 0 <= value <= sys.maxsize:
+        raise ValueError(f"{name} is {reprlib.repr(value)}, but must lie between 0 and {sys.maxsize}.")
+    return value
 
 
 def _count_fork() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_pac import __version__
+from lightning_pac._validation import validated
 from lightning_pac.cards import at_most, draw_rocs
 from lightning_pac.report.plots import attack_plot, course_plot
 from lightning_pac.report.runs import EPSILON, Run, Series, find_runs
@@ -27,6 +28,7 @@ _PROMISES = {
 }
 
 
+@validated
 def write_report(directory: str | Path, output: str | Path | None = None, runs: Sequence[Run] | None = None) -> Path:
     """Write the HTML report of a run, or of all runs in a folder.
 
@@ -67,6 +69,7 @@ def write_report(directory: str | Path, output: str | Path | None = None, runs: 
     return path
 
 
+@validated
 def summarize(run: Run) -> dict[str, Any]:
     """The last figures of a run: epsilon and what it holds for, the bound on guessing, noise, accuracy, attacks.
 

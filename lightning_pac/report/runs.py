@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lightning_pac._validation import validated
 from lightning_pac.cards import Estimate, PrivacyCard
 
 __all__ = ["EPSILON", "Run", "Series", "find_runs"]
@@ -15,6 +16,7 @@ __all__ = ["EPSILON", "Run", "Series", "find_runs"]
 EPSILON = re.compile(r"privacy/(rpp|(ms_)?srpp_\w+)_epsilon(_uncertified)?")
 
 
+@validated
 @dataclass(frozen=True)
 class Series:
     """One metric over the run.
@@ -28,6 +30,7 @@ class Series:
     values: tuple[float, ...]
 
 
+@validated
 @dataclass(frozen=True)
 class Run:
     """The files that one run left on disk.
@@ -74,6 +77,7 @@ class Run:
         return tuple(estimate for estimate in estimates if estimate.name.endswith("attack_success"))
 
 
+@validated
 def find_runs(directory: str | Path) -> list[Run]:
     """All runs in a folder, the oldest first: wherever the CSV or TensorBoard logger wrote, or else a privacy card is.
 

@@ -210,6 +210,8 @@ class AttributeScenario:
     def prior_of(self, value: Value) -> float:
         """Probability of a value."""
         assert self.prior is not None
+        if value not in self.prior:
+            raise ValueError(f"value is {value!r}, but must be one of {', '.join(map(repr, self.prior))}.")
         return self.prior[value]
 
     def outputs(self, query: Query | None) -> dict[Value, npt.NDArray[np.float64]]:

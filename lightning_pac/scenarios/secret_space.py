@@ -52,6 +52,7 @@ class SecretIndex:
         raise TypeError("A SecretIndex cannot be pickled: open its file with load_secret where it is needed.")
 
 
+@validated
 class SecretSpace(ABC):
     """A public table of m subsets of N records, of which one, drawn from a public prior, is the secret.
 
@@ -144,9 +145,7 @@ class SecretSpace(ABC):
 
     def _check_index(self, index: int) -> None:
         if not 0 <= index < self.num_secrets:
-            raise ValueError(
-                f"Subset index {index} is outside 0 ... {self.num_secrets - 1}: choose one of the subsets."
-            )
+            raise ValueError(f"index is {index}, but must lie in 0 ... {self.num_secrets - 1}.")
 
     def _check_records(self, records: npt.ArrayLike | None) -> npt.NDArray[np.int64]:
         if records is None:

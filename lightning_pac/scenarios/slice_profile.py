@@ -134,7 +134,7 @@ class SliceProfile:
         """
         array = np.asarray(values, dtype=np.float64)
         if array.shape[-1:] != (self.dimension,):
-            raise ValueError(f"The values have shape {array.shape}, but the slices have dimension {self.dimension}.")
+            raise ValueError(f"values have shape {array.shape}, but the slices have dimension {self.dimension}.")
         projected: npt.NDArray[np.float64] = array @ self.directions.T
         return projected
 

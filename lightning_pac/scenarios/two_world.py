@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from lightning_pac._validation import Seed, validated
+from lightning_pac._validation import Count, Seed, validated
 
 __all__ = ["Adjacency", "LabelWorlds", "TwoWorldScenario"]
 
@@ -201,7 +201,7 @@ class TwoWorldScenario:
         total = self.num_differing
         return ((total, 0),) if self.nested else tuple((total - other, other) for other in range(total // 2 + 1))
 
-    def resolve(self, num_records: int) -> TwoWorldScenario:
+    def resolve(self, num_records: Count) -> TwoWorldScenario:
         """Bind the length of the dataset that is trained on.
 
         Under `add_remove` the length is the secret: it is not looked at, and the scenario is returned as it is.

@@ -14,7 +14,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from lightning_pac._durable_files import replace_file
-from lightning_pac.ledger import check_amount
+from lightning_pac._validation import NonNegative, validated
 
 __all__ = ["APIKey", "APIKeys"]
 
@@ -25,6 +25,7 @@ _SECONDS_FOR_THE_LOCK = 30.0
 _NANOSECONDS_UNTIL_SETTLED = 2_500_000_000
 
 
+@validated
 @dataclass(frozen=True)
 class APIKey:
     """A key as the server keeps it.
@@ -37,15 +38,14 @@ class APIKey:
 
     name: str
     sha256: str
-    budget: float | None = None
+    budget: NonNegative | None = None
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
-            raise ValueError(f"The name of a key is 1 to 64 letters, digits, '_', '.' or '-', got {self.name!r}.")
-        if self.budget is not None:
-            check_amount(self.budget, "the budget of a key")
+            raise ValueError(f"name is {self.name!r}, but must be 1 to 64 letters, digits, '_', '.' or '-'.")
 
 
+@validated
 class APIKeys:
     """The keys of a file, which holds hashes only and is readable by its owner only.
 
@@ -80,7 +80,7 @@ class APIKeys:
     def __len__(self) -> int:
         return len(self._keys)
 
-    def add(self, name: str, budget: float | None = None) -> str:
+    def add(self, name: str, budget: NonNegative | None = None) -> str:
         """Draw a key and keep its hash.
 
         Returns:
@@ -109,7 +109,7 @@ class APIKeys:
             _check_known(self.path, keys, name)
             del keys[name]
 
-    def set_budget(self, name: str, budget: float) -> APIKey:
+    def set_budget(self, name: str, budget: NonNegative) -> APIKey:
         """Let a key's answers cost more, or less, than before; what they have cost counts.
 
         Returns:
@@ -169,7 +169,7 @@ class APIKeys:
 
 def _check_known(path: Path, keys: dict[str, APIKey], name: str) -> None:
     if name not in keys:
-        raise ValueError(f"{path} has no key {name!r}: it has {', '.join(keys) or 'none'}.")
+        raise ValueError(f"name is {name!r}, and {path} has {', '.join(keys) or 'no keys'}.")
 
 
 def _hash(text: str) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lightning_pac._validation import Count, Natural, NonNegative, Positive, validated
 from lightning_pac.ledger import PrivacyLedger
 from lightning_pac.mechanisms import PACResponder
 from lightning_pac.serve.api_keys import APIKeys
@@ -25,6 +26,7 @@ _SECONDS_OF_A_CLIENT = 10.0  # for sending a request, or reading an answer
 _LONGEST_HEADERS = 2**14
 
 
+@validated
 def as_tensor(inputs: list[Any], shape: Sequence[int] | None = None) -> Any:
     """JSON inputs of one shape as a float tensor, shape (n, ...).
 
@@ -38,14 +40,18 @@ def as_tensor(inputs: list[Any], shape: Sequence[int] | None = None) -> Any:
     """
     import torch
 
-    tensor = torch.tensor(inputs, dtype=torch.float32)
+    try:
+        tensor = torch.tensor(inputs, dtype=torch.float32)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise type(error)(f"inputs must be numbers, nested alike in each: {error}.") from error
     if shape is not None and tuple(tensor.shape[1:]) != tuple(shape):
-        raise ValueError(f"An input has shape {tuple(tensor.shape[1:])}, and the model takes {tuple(shape)}.")
+        raise ValueError(f"inputs have shape {tuple(tensor.shape[1:])} each, and the model takes {tuple(shape)}.")
     if not bool(tensor.isfinite().all()):
-        raise ValueError("An input has numbers that are not finite.")
+        raise ValueError("inputs have numbers that are not finite.")
     return tensor
 
 
+@validated
 def build_server(
     open_responder: Callable[[], PACResponder],
     ledger: str | Path,
@@ -53,12 +59,12 @@ def build_server(
     *,
     host: str = LOOPBACK,
     collate: Callable[[list[Any]], Any] = as_tensor,
-    max_batch_size: int = 64,
-    batch_timeout: float = 0.002,
-    max_request_bytes: int = 2**20,
+    max_batch_size: Count = 64,
+    batch_timeout: NonNegative = 0.002,
+    max_request_bytes: Count = 2**20,
     rate_limit: str = "100/second",
-    timeout: float = 30.0,
-    shutdown_timeout: int = 10,
+    timeout: Positive = 30.0,
+    shutdown_timeout: Natural = 10,
 ) -> "litserve.LitServer":
     """A LitServe server whose only worker owns the ledger; `serve` runs it.
 
@@ -81,7 +87,7 @@ def build_server(
         ImportError: If the extra `serve` is not installed.
         ValueError: If an argument is out of range, or others than this machine could ask without a key.
     """
-    rate, keys = _check_options(host, keys, rate_limit, max_batch_size, max_request_bytes, timeout)
+    rate, keys = _check_options(host, keys, rate_limit)
     from starlette.middleware.trustedhost import TrustedHostMiddleware
 
     from lightning_pac.serve.admission import OPEN_PATH, Gate, GateMiddleware
@@ -114,6 +120,7 @@ def build_server(
     return server
 
 
+@validated
 def serve(
     open_responder: Callable[[], PACResponder],
     ledger: str | Path,
@@ -190,14 +197,7 @@ def serve(
         raise RuntimeError(f"{ending.lost}, so the server did too: start it again.")
 
 
-def _check_options(
-    host: str,
-    keys: APIKeys | str | Path | None,
-    rate_limit: str,
-    max_batch_size: int,
-    max_request_bytes: int,
-    timeout: float,
-) -> tuple[Any, APIKeys | None]:
+def _check_options(host: str, keys: APIKeys | str | Path | None, rate_limit: str) -> tuple[Any, APIKeys | None]:
     try:
         import limits
         import litserve  # noqa: F401
@@ -208,14 +208,11 @@ def _check_options(
     if keys is not None and not isinstance(keys, APIKeys):
         keys = APIKeys(keys)
     if keys is not None and not len(keys):
-        raise ValueError(f"{keys.path} has no API keys: add one by `lightning-pac keys add {keys.path} NAME`.")
+        raise ValueError(f"keys is {keys.path}, which has none: add one by `lightning-pac keys add {keys.path} NAME`.")
     if keys is None and host != LOOPBACK:
-        raise ValueError(f"On host {host} everybody who reaches this machine could spend the budget: give API keys.")
-    for name, value in (("max_batch_size", max_batch_size), ("max_request_bytes", max_request_bytes)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}.")
-    if not 0 < timeout < float("inf"):
-        raise ValueError(f"timeout must be a positive number of seconds, got {timeout:g}.")
+        raise ValueError(
+            f"keys must be given on host {host}, or everybody who reaches this machine could spend the budget."
+        )
     try:
         return limits.parse(rate_limit), keys
     except ValueError as error:

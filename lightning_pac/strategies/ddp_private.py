@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 from typing_extensions import override
 
+from lightning_pac._validation import validated
 from lightning_pac.data import RankShare, describe_loader, rebuild_loader
 from lightning_pac.strategies.agreement import model_declaration, share_records, trainer_declaration
 from lightning_pac.strategies.ranks import Ranks
@@ -34,6 +35,7 @@ NAMES: dict[str, Literal["popen", "spawn"]] = {
 }
 
 
+@validated
 class PrivateDDPStrategy(DDPStrategy):
     """Data-parallel training in which no gradient leaves its rank before it is clipped.
 

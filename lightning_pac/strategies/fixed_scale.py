@@ -7,7 +7,7 @@ from lightning.pytorch.plugins.precision import MixedPrecision
 from torch import Tensor
 from typing_extensions import override
 
-from lightning_pac._validation import validated
+from lightning_pac._validation import Device, Positive, validated
 
 __all__ = ["FixedScalePrecision"]
 
@@ -31,7 +31,7 @@ class FixedScalePrecision(MixedPrecision):
         ValueError: If the scale is no power of two, so that gradients would be rounded by it.
     """
 
-    def __init__(self, scale: float = 2.0**10, device: str = "cuda") -> None:
+    def __init__(self, scale: Positive = 2.0**10, device: Device = "cuda") -> None:
         if not 1 <= scale < math.inf or math.frexp(scale)[0] != 0.5:
             raise ValueError(f"scale must be a power of two, at least 1, got {scale!r}.")
         super().__init__("bf16-mixed", device)  # makes no scaler

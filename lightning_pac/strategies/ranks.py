@@ -2,7 +2,7 @@
 
 import pickle
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import lightning.pytorch as pl
 import torch
@@ -10,6 +10,7 @@ import torch.distributed as dist
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 
+from lightning_pac._validation import Count, Natural, validated
 from lightning_pac.exceptions import PrivacyViolationError
 
 __all__ = ["Ranks"]
@@ -18,6 +19,7 @@ Value = TypeVar("Value")
 Share = TypeVar("Share")
 
 
+@validated
 class Ranks:
     """The processes of a run, one for each device; one process alone is the simplest case.
 
@@ -33,13 +35,15 @@ class Ranks:
         'drawn once'
     """
 
-    def __init__(self, rank: int = 0, size: int = 1, device: torch.device | None = None) -> None:
+    def __init__(self, rank: Natural = 0, size: Count = 1, device: torch.device | None = None) -> None:
+        if rank >= size:
+            raise ValueError(f"rank is {rank}, but must be below size ({size}).")
         self.rank = rank
         self.size = size
         self._device = device or torch.device("cpu")
 
     @classmethod
-    def of(cls, trainer: pl.Trainer) -> "Ranks":
+    def of(cls, trainer: Annotated[pl.Trainer, "from a hook of Lightning"]) -> "Ranks":
         """The processes of a Trainer, whose strategy has connected them."""
         return cls(trainer.global_rank, trainer.world_size, trainer.strategy.root_device)
 

@@ -7,11 +7,13 @@ import torch.distributed as dist
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 
+from lightning_pac._validation import Natural, validated
 from lightning_pac.strategies.ranks import Ranks
 
 __all__ = ["RowShards"]
 
 
+@validated
 class RowShards:
     """Divides the rows of stacked tensors among ranks, as evenly as they go.
 
@@ -25,7 +27,7 @@ class RowShards:
         (slice(2, 5, None), [2, 3, 3])
     """
 
-    def __init__(self, ranks: Ranks, num_rows: int) -> None:
+    def __init__(self, ranks: Ranks, num_rows: Natural) -> None:
         bounds = [num_rows * rank // ranks.size for rank in range(ranks.size + 1)]
         self._slices = [slice(start, stop) for start, stop in pairwise(bounds)]
         self._num_rows = num_rows

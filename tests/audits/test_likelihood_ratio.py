@@ -94,7 +94,7 @@ def test_counts_are_those_of_real_batches(sampling):
 
 def test_bad_arguments_are_refused():
     scenario = TwoWorldScenario(3)
-    with pytest.raises(ValueError, match="needs the number of records"):
+    with pytest.raises(ValueError, match="needs it: state num_records"):
         likelihood_ratio_attack(scenario, FixedSize(8), 1.0, 5)
     with pytest.raises(ValueError, match="noise_multiplier is 0"):
         likelihood_ratio_attack(scenario, Poisson(0.1), 0.0, 5)

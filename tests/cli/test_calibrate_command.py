@@ -75,7 +75,7 @@ def test_where_the_number_of_records_is_the_secret_only_poisson_remains(capsys):
     ("arguments", "sentence"),
     [
         (["--num-differing", "3", "--batch-size", "8", "--steps", "5"], "The sampling rate is unknown"),
-        ([*RUN, "--epsilon", "-1", "--renyi-order", "16"], "epsilon is -1.0, but must be positive"),
+        ([*RUN, "--epsilon", "-1", "--renyi-order", "16"], "epsilon is -1.0, but must lie between"),
         ([*RUN, "--epsilon", "3"], "epsilon=3 says nothing by itself"),
         ([*RUN, "--epsilon", "3", "--world-success-bound", "0.6"], "one promise and epsilon with delta another"),
         ([*RUN, "--epsilon", "3", "--delta", "1e-400"], "delta is 0.0, but must lie strictly between"),

@@ -156,7 +156,7 @@ class MyBatchSampler(BatchSampler):
 @pytest.mark.parametrize(
     ("loader", "error", "message"),
     [
-        ([1, 2], TypeError, "list is not a torch DataLoader"),
+        ([1, 2], TypeError, "is of type list and no torch DataLoader"),
         (DataLoader(Stream(), batch_size=2), TypeError, "Stream is an iterable dataset"),
         (DataLoader(Subset(Stream(), [0, 1]), batch_size=2), TypeError, "Stream is an iterable dataset"),
         (DataLoader(Endless(), batch_size=2, sampler=range(4)), TypeError, "Endless has no length"),

@@ -509,12 +509,12 @@ def test_modules_that_cannot_be_attached(module: nn.Module, sentence: str, name:
 def test_bad_arguments() -> None:
     with pytest.raises(ValueError, match="take the engine one_backward"):
         make_engine("opacus").attach(nn.TransformerEncoderLayer(4, 1))
-    with pytest.raises(ValueError, match="choose auto, one_backward or opacus"):
+    with pytest.raises(ValueError, match="must be auto, one_backward or opacus"):
         make_engine("fast")  # type: ignore[arg-type]
     module = nn.Linear(2, 2)
     for blocks, sentence in [
-        ({"a": ["weight"]}, "'bias' is trainable but in no block"),
-        ({"a": ["weight", "bias"], "b": ["bias"]}, "more than one block"),
+        ({"a": ["weight"]}, "blocks leave out 'bias', which is trainable"),
+        ({"a": ["weight", "bias"], "b": ["bias"]}, "name the parameter 'bias' more than once"),
         ({"a": ["weight", "bias", "scale"]}, "'scale', which is no trainable parameter"),
     ]:
         with pytest.raises(ValueError, match=sentence):

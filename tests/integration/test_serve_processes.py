@@ -178,7 +178,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (["--records", "21"], "make the pool with the numbers and the seed of training"),
         (["--ensemble", "missing.ckpt"], "missing.ckpt"),
         (["--host", "0.0.0.0"], "give API keys"),
-        (["--keys", "none.json"], "none.json has no API keys"),
+        (["--keys", "none.json"], "keys is none.json, which has none"),
         (["--budget", "-1"], "budget is -1.0, but a mutual information budget must be positive and finite"),
         (["--timeout", "0"], "timeout must be a positive number of seconds, got 0"),
         (["--network", "my_project.make_other"], "cannot be loaded as an ensemble of this network"),

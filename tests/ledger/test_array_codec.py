@@ -23,7 +23,7 @@ def test_arrays_come_back_bit_for_bit(arrays: list[np.ndarray]) -> None:
 
 @pytest.mark.parametrize("array", [np.array(["a"]), np.array([1j]), np.array([object()])])
 def test_other_types_are_refused(array: np.ndarray) -> None:
-    with pytest.raises(TypeError, match="Outputs must be real numbers"):
+    with pytest.raises(TypeError, match=r"^arrays"):
         pack_arrays([array])
 
 

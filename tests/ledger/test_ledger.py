@@ -108,7 +108,7 @@ def test_a_cost_that_is_none_is_refused(path: Path, cost: float) -> None:
         with pytest.raises(ValueError, match="cost must be finite and at least 0"):
             account.start_attempt().start_step(cost, step=0)
         assert (account.spent, account.num_charges, account.attempts()) == (0.0, 0, ())
-    with pytest.raises(ValueError, match="budget must be finite"):
+    with pytest.raises(ValueError, match=r"^budget\["):
         PrivacyLedger(path, budget={"mutual_information": cost})
 
 

@@ -1,5 +1,6 @@
 """Paths that are no ledger's, names that are no text, and copies that are another's: refused, and left as they were."""
 
+import functools
 import os
 import socket
 import stat
@@ -60,10 +61,10 @@ def test_the_file_of_another_program_keeps_its_mode(tmp_path: Path) -> None:
 def test_what_is_no_text_names_nothing(tmp_path: Path, argument: str, value: Any) -> None:
     """SQLite kept another text under it than the marks did, and the ledger was refused from then on."""
     with PrivacyLedger(tmp_path / "study.db") as ledger:
-        with pytest.raises((TypeError, ValueError), match=f"^{argument} must be"):
+        with pytest.raises((TypeError, ValueError), match=f"^{argument} (is|must be)"):
             ledger.account(**{"name": "fit", "currency": "rpp", argument: value})
         if argument == "currency":
-            with pytest.raises((TypeError, ValueError), match=r"^currency must be"):
+            with pytest.raises((TypeError, ValueError), match=r"^currency (is|must be)"):
                 ledger.set_budget(value, 1.0)
         assert not ledger.accounts()
     charge(tmp_path / "study.db")
@@ -137,3 +138,24 @@ def test_an_account_whose_mark_found_no_room_goes_on_when_there_is_some(
     assert b"late" in (tmp_path / "study.db-mark").read_bytes()
     with PrivacyLedger(path) as ledger:
         assert ledger.spent("rpp") == 1.5
+
+
+def test_totals_stay_finite(tmp_path: Path) -> None:
+    """Two charges of 1e308 made an infinite total, and with it a ledger that was refused as damaged."""
+    with PrivacyLedger(tmp_path / "study.db") as ledger:
+        account = ledger.account("fit", "rpp")
+        step = functools.partial(account.start_attempt().start_step, step=0)
+        for charging in (account.charge, lambda cost: account.charge_many([cost, cost]), step):
+            with pytest.raises(ValueError, match=r"^cost is 1e\+308, and sums of such numbers overflow"):
+                charging(1e308)
+        assert account.spent == 0
+    charge(tmp_path / "study.db")
+
+
+def test_a_folder_is_not_moved_aside_for_a_ledger(tmp_path: Path) -> None:
+    charge(tmp_path / "study.db")
+    backup_ledger(tmp_path / "study.db", tmp_path / "study.backup")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(LedgerError, match="is a folder"):
+        restore_ledger(tmp_path / "folder", {}, tmp_path / "study.backup", otherwise=0.0)
+    assert (tmp_path / "folder").is_dir()

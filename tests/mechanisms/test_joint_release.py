@@ -172,5 +172,5 @@ def test_what_cannot_be_certified_jointly_is_refused():
     many = mixture(np.full(40, 1 / 40), np.zeros(40), np.ones(40))
     with pytest.raises(ValueError, match="a mixture of more than 1024 Gaussians"):
         JointRelease([mechanism(rows, many)] * 2).certify()
-    with pytest.raises(ValueError, match="releases of all 2 mechanisms, got those of 1"):
+    with pytest.raises(ValueError, match="releases must be of all 2 mechanisms, got those of 1"):
         JointRelease([mechanism(rows)] * 2).stack([rows])

@@ -242,15 +242,15 @@ def test_bad_datasets_and_options_are_refused(tmp_path: Path) -> None:
     with open_responder(tmp_path, budget_per_response=2.0**-32) as responder:
         with pytest.raises(ValueError, match="another input for record 0 every time"):
             DistilledDataModule(responder, Moving()).prepare_data()
-        with pytest.raises(ValueError, match="The public dataset is empty"):
+        with pytest.raises(ValueError, match="dataset is empty"):
             DistilledDataModule(responder, TensorDataset(torch.zeros(0, 4))).prepare_data()
         with pytest.raises(RuntimeError, match="call prepare_data"):
             DistilledDataModule(responder, public()).train_dataloader()
         assert responder.num_responses == 0
         for arguments, message in (
-            ({"alpha": 0.0}, "alpha must lie between 0 and 1, got 0.0"),
-            ({"filter": "votes"}, "'bayes', 'test' or 'paper', got 'votes'"),
-            ({"mix": "shake"}, "'cutmix' or 'both', got 'shake'"),
+            ({"alpha": 0.0}, "alpha is 0.0, but must lie strictly between 0 and 1"),
+            ({"filter": "votes"}, "filter is 'votes', but must be bayes, test or paper"),
+            ({"mix": "shake"}, "mix is 'shake', but must be none, mixup, cutmix or both"),
         ):
             with pytest.raises(ValueError, match=message):
                 DistilledDataModule(responder, public(), **arguments)

@@ -117,7 +117,7 @@ def test_what_does_not_fit_together_is_refused():
         JointDecoding(joint, SoftmaxDecoder(3, 8))
     with pytest.raises(ValueError, match="The support of SoftmaxDecoder misses the data"):
         JointDecoding(joint, SoftmaxDecoder(4, 7))
-    with pytest.raises(ValueError, match="give SecretTable their features"):
+    with pytest.raises(ValueError, match="of which SecretTable was given none"):
         JointDecoding(joint, MembershipDecoder(4, 6))
-    with pytest.raises(ValueError, match="lr > 0"):
+    with pytest.raises(ValueError, match=r"lr is 0.0, but must be positive"):
         JointDecoding(joint, lr=0.0)

@@ -49,7 +49,7 @@ def test_shards_are_gathered_and_others_refused(tmp_path: Path) -> None:
         LearnerEnsemble(tree, POOL, members).fit(FEATURES, LABELS, progress=False).save(tmp_path / f"{number}.pkl")
     paths = [tmp_path / "1.pkl", tmp_path / "0.pkl"]
     assert torch.equal(LearnerEnsemble.gather(paths, tree, POOL).votes(FEATURES), whole.votes(FEATURES))
-    with pytest.raises(ValueError, match="Members 0, 1, 2, 3 of 6 are missing"):
+    with pytest.raises(ValueError, match="checkpoints lack members 0, 1, 2, 3 of 6"):
         LearnerEnsemble.gather(paths[:1], tree, POOL)
     with pytest.raises(ValueError, match="not of this pool's table"):
         LearnerEnsemble.gather(paths, tree, BalancedSubsets(len(FEATURES), 6, seed=3))
@@ -69,7 +69,7 @@ def test_bad_records_labels_and_predictions_are_refused() -> None:
         ensemble.votes(FEATURES)
     with pytest.raises(ValueError, match="no trained member"):
         ensemble.member(0)
-    with pytest.raises(ValueError, match="149 records and 149 labels, but the pool was made for 150"):
+    with pytest.raises(ValueError, match="149 records with 149 labels, but the pool was made for 150"):
         ensemble.fit(FEATURES[1:], LABELS[1:])
     with pytest.raises(ValueError, match="use integers from 0"):
         ensemble.fit(FEATURES, np.array(["a"] * 150))

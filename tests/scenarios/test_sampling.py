@@ -167,7 +167,7 @@ def test_bad_input_is_one_clear_sentence() -> None:
         FixedSize(2.5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="num_differing is 11, but there are only 10 records"):
         EpochShuffle(2).worst_case_square_sum(11, 10, 1)
-    with pytest.raises(ValueError, match="needs the number of records: state num_records in the scenario"):
+    with pytest.raises(ValueError, match="needs it: state num_records in the scenario"):
         EpochShuffle(2).worst_case_square_sum(1, TwoWorldScenario(1).num_records, 1)
     with pytest.raises(ValueError, match="drop_last drops the only batch"):
         EpochShuffle(20, drop_last=True).steps_per_epoch(10)

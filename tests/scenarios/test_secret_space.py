@@ -108,7 +108,7 @@ def test_explicit_tables_report_their_true_priors():
         (lambda: BalancedSubsets(0), "at least one record"),
         (lambda: BalancedSubsets(10, seed=-1), "negative"),
         (lambda: ComplementaryHalves(1), "two records"),
-        (lambda: BalancedSubsets(10, 4).membership(4), "outside"),
+        (lambda: BalancedSubsets(10, 4).membership(4), "index is 4, but must lie in"),
         (lambda: BalancedSubsets(10, 4).membership_table([10]), "Record indices"),
     ],
 )

@@ -20,6 +20,7 @@ __all__ = ["CombinedCurve", "GaussianCurve", "LatticeCurve", "PrivacyCurve"]
 _MARGIN = 1e-11
 
 
+@validated
 class PrivacyCurve(ABC):
     """The least delta that goes with every epsilon, in both directions between the two worlds.
 

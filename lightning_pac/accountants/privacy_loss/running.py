@@ -7,12 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from lightning_pac._validation import validated
 from lightning_pac.accountants.privacy_loss.composition import privacy_curve
 from lightning_pac.accountants.privacy_loss.events import PrivacyEvent
 
 __all__ = ["StepFigures"]
 
 
+@validated
 @dataclass(frozen=True)
 class StepFigures:
     """Epsilon and the bound on guessing after any number of steps: those of the next of a few numbers, an upper bound.

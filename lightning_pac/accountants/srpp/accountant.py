@@ -10,7 +10,7 @@ from typing import Any, Literal
 from scipy import optimize
 from typing_extensions import override
 
-from lightning_pac._validation import validated
+from lightning_pac._validation import Cost, Natural, Noise, validated
 from lightning_pac.accountants.correlated_noise import BandedMatrix
 from lightning_pac.accountants.privacy_loss import EpsilonDelta, Promise, most_steps, promise_of
 from lightning_pac.accountants.srpp.amplified import cached_step_cost
@@ -147,7 +147,7 @@ class SRPPAccountant(ExactFigures):
             return self.correlation.square_sum(self.sampling, differing, records, num_steps)
         return self.sampling.worst_case_square_sum(differing, records, num_steps)
 
-    def epsilon(self, noise_multiplier: float, num_steps: int | Sequence[int], order: float | None = None) -> float:
+    def epsilon(self, noise_multiplier: Noise, num_steps: int | Sequence[int], order: float | None = None) -> float:
         """Cost of a run, in nats.
 
         Args:
@@ -162,7 +162,7 @@ class SRPPAccountant(ExactFigures):
         order = self.renyi_order if order is None else order
         return self.aggregate(self.unsliced_epsilon(noise_multiplier, num_steps, order), order)
 
-    def unsliced_epsilon(self, noise_multiplier: float, num_steps: int | Sequence[int], order: float) -> float:
+    def unsliced_epsilon(self, noise_multiplier: Noise, num_steps: int | Sequence[int], order: float) -> float:
         """Cost of a run to an adversary who sees every coordinate of every step; order 1 is Kullback-Leibler.
 
         Args:
@@ -192,7 +192,7 @@ class SRPPAccountant(ExactFigures):
         price = order * (self.scenario.sensitivity_factor / noise_multiplier) ** 2 / 2
         return price * self.scenario.total_differing**2 if self.is_amplified else price
 
-    def noise_multiplier(self, epsilon: float, num_steps: int | Sequence[int], delta: float | None = None) -> float:
+    def noise_multiplier(self, epsilon: Cost, num_steps: int | Sequence[int], delta: float | None = None) -> float:
         """The least noise at which a run costs no more than `epsilon`, rounded up by at most a few parts in a million.
 
         Args:
@@ -222,8 +222,8 @@ class SRPPAccountant(ExactFigures):
 
     def num_steps(
         self,
-        noise_multiplier: float,
-        epsilon: float | None = None,
+        noise_multiplier: Noise,
+        epsilon: Cost | None = None,
         delta: float | None = None,
         *,
         world_success_bound: float | None = None,
@@ -251,7 +251,7 @@ class SRPPAccountant(ExactFigures):
         limit = epsilon
         return _most(lambda steps: self.epsilon(noise_multiplier, steps) <= limit)
 
-    def step_cost(self, noise_multiplier: float, step: int = 0) -> float:
+    def step_cost(self, noise_multiplier: Noise, step: Natural = 0) -> float:
         """Marginal cost of step number `step` (from 0) of a run.
 
         Pass-wise samplers charge what the differing records can do as early as they can do it: the first steps of a
@@ -263,11 +263,11 @@ class SRPPAccountant(ExactFigures):
 
     def track(
         self,
-        noise_multiplier: float,
+        noise_multiplier: Noise,
         stretches: Sequence[int] = (),
         planned_steps: int = 0,
         promise: Promise | None = None,
-        draws_per_step: int = 0,
+        draws_per_step: Natural = 0,
     ) -> RunningAccount[SRPPAccountant]:
         """An account that is charged step by step, from what a journal says was started before.
 

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
+from lightning_pac._validation import Noise, validated
 from lightning_pac.accountants import bounds
 from lightning_pac.accountants.privacy_loss import (
     GaussianRelease,
@@ -23,6 +24,7 @@ from lightning_pac.scenarios import Sampling, TwoWorldScenario
 __all__ = ["ExactFigures", "check_positive"]
 
 
+@validated
 class ExactFigures(ABC):
     """What is read from the events of a run; the base of `SRPPAccountant`.
 
@@ -49,10 +51,10 @@ class ExactFigures(ABC):
         """The units of a run: its steps where the account is amplified, otherwise their `K_t^2`."""
 
     @abstractmethod
-    def unit_price(self, noise_multiplier: float, order: float) -> float:
+    def unit_price(self, noise_multiplier: Noise, order: float) -> float:
         """Unsliced cost of one unit, in nats."""
 
-    def events(self, noise_multiplier: float, num_steps: int | Sequence[int]) -> tuple[PrivacyEvent, ...]:
+    def events(self, noise_multiplier: Noise, num_steps: int | Sequence[int]) -> tuple[PrivacyEvent, ...]:
         """Everything a run releases, for `privacy_curve`: it is no easier to tell apart than these.
 
         Secretly drawn Poisson batches are `PoissonSteps`, all others a `GaussianRelease` with
@@ -74,7 +76,7 @@ class ExactFigures(ABC):
         """
         return self.events_of_units(noise_multiplier, self.units(num_steps))
 
-    def events_of_units(self, noise_multiplier: float, units: float) -> tuple[PrivacyEvent, ...]:
+    def events_of_units(self, noise_multiplier: Noise, units: float) -> tuple[PrivacyEvent, ...]:
         """The `events` of a run that amounts to so many units.
 
         Args:
@@ -92,7 +94,7 @@ class ExactFigures(ABC):
             return (PoissonSteps.of(self.scenario, rate, float(noise_multiplier), int(units)),)
         return (GaussianRelease(units * (self.scenario.sensitivity_factor / noise_multiplier) ** 2),)
 
-    def curve_of_units(self, noise_multiplier: float, units: float) -> PrivacyCurve:
+    def curve_of_units(self, noise_multiplier: Noise, units: float) -> PrivacyCurve:
         """The curve of a run that amounts to so many units; kept, since it is read several times.
 
         Args:
@@ -150,7 +152,7 @@ class ExactFigures(ABC):
             raise ValueError(f"num_steps is {num_steps}, but noise is calibrated for at least one step.")
         return least_noise(promise, lambda noise: self.events_of_units(noise, units))
 
-    def world_success_bound(self, noise_multiplier: float, num_steps: int | Sequence[int], prior: float = 0.5) -> float:
+    def world_success_bound(self, noise_multiplier: Noise, num_steps: int | Sequence[int], prior: float = 0.5) -> float:
         """Largest success of telling the worlds apart from everything released.
 
         Args:
@@ -161,7 +163,7 @@ class ExactFigures(ABC):
         check_positive("noise_multiplier", noise_multiplier)
         return self.success_of_units(noise_multiplier, self.units(num_steps), prior)
 
-    def success_of_units(self, noise_multiplier: float, units: float, prior: float = 0.5) -> float:
+    def success_of_units(self, noise_multiplier: Noise, units: float, prior: float = 0.5) -> float:
         """The `world_success_bound` of a run that amounts to so many units.
 
         Args:
@@ -175,7 +177,7 @@ class ExactFigures(ABC):
         return self.curve_of_units(noise_multiplier, units).success_bound(prior)
 
     def epsilon_at_delta(
-        self, noise_multiplier: float, num_steps: int | Sequence[int], delta: float = 1e-5
+        self, noise_multiplier: Noise, num_steps: int | Sequence[int], delta: float = 1e-5
     ) -> tuple[float, float]:
         """The (epsilon, delta) between the worlds: the least epsilon that goes with delta, and delta.
 
@@ -191,7 +193,7 @@ class ExactFigures(ABC):
         """
         return self.curve_of_units(noise_multiplier, self.units(num_steps)).epsilon(delta), delta
 
-    def trade_off(self, noise_multiplier: float, num_steps: int | Sequence[int]) -> Callable[[float], float]:
+    def trade_off(self, noise_multiplier: Noise, num_steps: int | Sequence[int]) -> Callable[[float], float]:
         """The attacker's trade-off: from a false-positive rate to the least false-negative rate of any test.
 
         Args:

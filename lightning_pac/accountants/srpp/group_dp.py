@@ -6,7 +6,7 @@ import math
 import warnings
 from dataclasses import dataclass
 
-from lightning_pac._validation import validated
+from lightning_pac._validation import Cost, Noise, validated
 from lightning_pac.accountants.srpp.accountant import SRPPAccountant
 from lightning_pac.scenarios import Poisson, Sampling, TwoWorldScenario
 
@@ -54,7 +54,7 @@ class GroupDPAccountant:
         squares = self.sampling.expected_square_sum(self.scenario.total_differing, self.scenario.num_records, 1)
         return max(1.0, math.sqrt(squares))
 
-    def epsilon(self, noise_multiplier: float, num_steps: int) -> float:
+    def epsilon(self, noise_multiplier: Noise, num_steps: int) -> float:
         """Epsilon of the group at `delta`: the group size times DP-SGD's.
 
         Args:
@@ -64,7 +64,7 @@ class GroupDPAccountant:
         epsilon, _ = self._dp_sgd.epsilon_at_delta(noise_multiplier, num_steps, self.delta)
         return self.group_size * epsilon
 
-    def noise_multiplier(self, epsilon: float, num_steps: int) -> float:
+    def noise_multiplier(self, epsilon: Cost, num_steps: int) -> float:
         """The least noise at which the group's epsilon is at most `epsilon`.
 
         Args:

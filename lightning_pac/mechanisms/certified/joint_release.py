@@ -131,7 +131,7 @@ class JointRelease:
         """Releases of each mechanism, shape (n, d_i), side by side as a joint decoder reads them, shape (n, d)."""
         rows = [np.atleast_2d(np.asarray(release, np.float64)) for release in releases]
         if len(rows) != len(self.mechanisms):
-            raise ValueError(f"Give releases of all {len(self.mechanisms)} mechanisms, got those of {len(rows)}.")
+            raise ValueError(f"releases must be of all {len(self.mechanisms)} mechanisms, got those of {len(rows)}.")
         kept = [mechanism.basis for mechanism in self.mechanisms]
         return np.hstack([row if basis is None else row @ basis for row, basis in zip(rows, kept, strict=True)])
 

@@ -4,12 +4,11 @@ import dataclasses
 import math
 
 import numpy as np
-import numpy.typing as npt
 from scipy.linalg import solve_triangular
 from scipy.linalg.lapack import dtrcon
 from scipy.special import logsumexp
 
-from lightning_pac._validation import MatrixLike, validated
+from lightning_pac._validation import Finite, Matrix, MatrixLike, Natural, validated
 from lightning_pac.information import Array
 from lightning_pac.randomness import SecureGenerator, secure_generator
 
@@ -109,11 +108,13 @@ class MixtureNoise:
         components = components + self.means[:, :, None] * self.means[:, None, :]
         return np.asarray(np.tensordot(self.weights, components, axes=1))
 
-    def scaled(self, factor: float) -> "MixtureNoise":
+    def scaled(self, factor: Finite) -> "MixtureNoise":
         """The noise times a positive factor."""
+        if not bool((np.diagonal(self.loadings * factor, axis1=1, axis2=2) > 0).all()):
+            raise ValueError(f"factor is {factor}, but must be positive, and not so small that nothing is left.")
         return MixtureNoise(self.weights, self.means * factor, self.loadings * factor)
 
-    def sample(self, size: int, generator: SecureGenerator | None = None) -> Array:
+    def sample(self, size: Natural, generator: SecureGenerator | None = None) -> Array:
         """Draw noise, shape (size, d)."""
         source = secure_generator() if generator is None else generator
         normals = source.normal((size, self.dimension))
@@ -128,16 +129,16 @@ class MixtureNoise:
             noise[drawn] = mean + normals[drawn] @ loading.T
         return noise
 
-    def whiten(self, values: Array, component: int = 0) -> Array:
+    def whiten(self, values: Matrix, component: Natural = 0) -> Array:
         """Values in units of one component: $L_k^{-1} v$, shape (n, d)."""
         return np.asarray(solve_triangular(self.loadings[component], values.T, lower=True).T)
 
-    def log_normalizer(self, component: int = 0) -> float:
+    def log_normalizer(self, component: Natural = 0) -> float:
         """Logarithm of a component's density at its mean."""
         diagonal = np.diagonal(self.loadings[component])
         return float(-np.log(diagonal).sum() - 0.5 * self.dimension * math.log(2 * math.pi))
 
-    def log_density(self, values: npt.ArrayLike) -> Array:
+    def log_density(self, values: MatrixLike) -> Array:
         """Logarithm of the density at values of shape (n, d)."""
         points = np.asarray(values, dtype=np.float64)
         terms = [

@@ -74,7 +74,7 @@ class ReleasedMechanism:
         """Expected squared length of the noise."""
         return self.noise.power
 
-    def sample(self, size: int, generator: SecureGenerator | None = None) -> Array:
+    def sample(self, size: Natural, generator: SecureGenerator | None = None) -> Array:
         """Draw noise, shape (size, d).
 
         Args:
@@ -117,7 +117,7 @@ class ReleasedMechanism:
         if matrix.ndim != 2 or matrix.shape[1] != self.law.dimension:
             raise ValueError(f"values must have shape (n, {self.law.dimension}), got {np.shape(values)}.")
         if not np.isfinite(matrix).all():
-            raise ValueError("A value is not finite: mend the mechanism before its outputs are noised.")
+            raise ValueError("values are not finite: mend the mechanism before its outputs are noised.")
         return self.law.admit(matrix, self.noise.smallest_deviation)
 
     def open_account(self, ledger: PrivacyLedger, name: str, budget: float | None = None) -> LedgerAccount:
@@ -203,6 +203,8 @@ class ReleasedMechanism:
         Returns:
             The path, with the suffix.
         """
+        if not Path(path).name:
+            raise ValueError(f"path is {str(path)!r}, which names no file.")
         target = Path(path).with_suffix(".npz")
         kind, law = _law_arrays(self.law)
         facts = {

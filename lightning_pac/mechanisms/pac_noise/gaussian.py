@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import brentq
 
-from lightning_pac._validation import validated
+from lightning_pac._validation import Natural, Numbers, validated
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.information import Array, check_budget
 from lightning_pac.mechanisms.certified import Certificate, check_weights, merge_equal, scale_to_budget
@@ -29,6 +29,7 @@ LARGEST_DENSE = 4096
 _RELEASE_STEP = 2.0**-10
 
 
+@validated
 @dataclasses.dataclass(frozen=True, eq=False)
 class GaussianNoise:
     """Gaussian noise in factored form: directions and a variance along each.
@@ -85,7 +86,7 @@ class GaussianNoise:
         root = self.directions.expand(np.diag(np.sqrt(self.variances)))
         return np.asarray(root.T @ root)
 
-    def sample(self, size: int | None = None, generator: SecureGenerator | None = None) -> Array:
+    def sample(self, size: Natural | None = None, generator: SecureGenerator | None = None) -> Array:
         """Draw noise: shape (d,), or (size, d).
 
         Args:
@@ -122,15 +123,15 @@ class GaussianNoise:
         # All rows are compared: stopping at the one that is released would take longer for a later secret.
         alike = [] if self.outputs is None else [np.array_equal(output, row) for row in self.outputs]
         if not any(alike):
-            raise ValueError("The value is not among the outputs that the noise was made for: calibrate it with them.")
+            raise ValueError("value is not among the outputs that the noise was made for: calibrate it with them.")
         source = secure_generator() if generator is None else generator
         whitened = self.whiten(output)
         return np.asarray(round_to_grid(whitened + source.normal(len(whitened)), _RELEASE_STEP))
 
-    def whiten(self, value: Array) -> Array:
+    def whiten(self, value: Numbers) -> Array:
         """Coordinates of a value along the noised directions, in units of their deviations."""
         noised = self.variances > 0
-        return np.asarray(self.directions.coordinates(value)[noised] / np.sqrt(self.variances[noised]))
+        return np.asarray(self.directions.coordinates(np.asarray(value))[noised] / np.sqrt(self.variances[noised]))
 
     def shown(self, drawn: Array) -> Array:
         """The value with these coordinates along the noised directions; along the others it is the mean."""

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from scipy.optimize import brentq
 from scipy.special import logsumexp
 
-from lightning_pac._validation import validated
+from lightning_pac._validation import Natural, validated
 from lightning_pac.information import Array, check_budget
 from lightning_pac.mechanisms.certified import Certificate, check_weights
 from lightning_pac.randomness import SecureGenerator, secure_generator
@@ -19,6 +19,7 @@ __all__ = ["LatticeNoise", "calibrate_lattice"]
 _SMALLEST_BUDGET = 2.0**-46
 
 
+@validated
 @dataclasses.dataclass(frozen=True, eq=False)
 class LatticeNoise:
     """Noise on the integers with probabilities `(1 - q) / (1 + q) q^|n|`.
@@ -47,7 +48,7 @@ class LatticeNoise:
         """Probability of each noise value, for belief updates."""
         return np.asarray((1 - self.ratio) / (1 + self.ratio) * self.ratio ** np.abs(np.asarray(noise, np.float64)))
 
-    def sample(self, size: int | None = None, generator: SecureGenerator | None = None) -> npt.NDArray[np.int64]:
+    def sample(self, size: Natural | None = None, generator: SecureGenerator | None = None) -> npt.NDArray[np.int64]:
         """Draw noise: one integer as an array without dimensions, or `size` of them."""
         source = secure_generator() if generator is None else generator
         shape = () if size is None else (size,)
@@ -64,7 +65,7 @@ class LatticeNoise:
             ValueError: If the value is not one of the outputs, for which alone the bound holds.
         """
         if value not in self.outputs:
-            raise ValueError(f"{value} is not among the outputs that the noise was made for: calibrate it with them.")
+            raise ValueError(f"value is {value}, which is not among the outputs of the noise: calibrate it with them.")
         return int(value) + int(self.sample(generator=generator))
 
 

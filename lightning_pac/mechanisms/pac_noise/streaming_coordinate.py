@@ -70,7 +70,7 @@ class StreamingCoordinateNoise:
         """
         value = np.asarray(output, dtype=np.float64)
         if value.ndim != 1 or value.size == 0 or not np.isfinite(value).all():
-            raise ValueError(f"An output must be a finite vector, got shape {value.shape}.")
+            raise ValueError(f"output must be a finite vector, got shape {value.shape}.")
         with self._mutex:
             return self._add(value if self._basis is None else value @ self._basis)
 

@@ -175,7 +175,7 @@ class AdaptiveComposition:
         rows = np.asarray(outputs)
         released = np.asarray(values, dtype=np.float64)
         if rows.ndim not in (2, 3) or released.ndim != 2 or len(rows) != len(released):
-            raise ValueError(f"Outputs {rows.shape} and values {released.shape} must hold the same number of answers.")
+            raise ValueError(f"outputs {rows.shape} and values {released.shape} must hold the same number of answers.")
         budgets = _check_budgets(budget, (len(rows),))
         with self._mutex:
             self._replay(rows, released, budgets)
@@ -292,7 +292,7 @@ class AdaptiveComposition:
 
     def _check_votes(self, outputs: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
         if not np.issubdtype(outputs.dtype, np.integer):
-            raise ValueError(f"Votes must be integer labels, got {outputs.dtype}: give scores as an m x d array.")
+            raise ValueError(f"outputs are votes of {outputs.dtype}, not integers: give scores as an m x d array.")
         if outputs.shape[1] != self.num_secrets:
             raise ValueError(f"{self.num_secrets} secrets need {self.num_secrets} votes, got {outputs.shape[1]}.")
         if outputs.size and outputs.min() < 0:

@@ -280,6 +280,8 @@ class PACResponder:
         num_dummies: int,
     ) -> tuple[BatchRelease, bool]:
         budgets = self.budget_per_response if budget is None else budget
+        if np.size(budgets) == 0:
+            raise ValueError("budget is empty, but must be a number, or one for each answer.")
         with self._mutex:
             self._account.check(self._cost(float(np.min(budgets))))
             outputs, single = as_batch(ask())

@@ -1,7 +1,7 @@
 """A public dataset with private labels, for an ordinary fit."""
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import lightning.pytorch as pl
 import numpy as np
@@ -10,8 +10,9 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch.utils.data import DataLoader, Dataset, WeightedRandomSampler, default_collate
 from typing_extensions import override
 
+from lightning_pac._validation import Count, Natural, OpenProbability, validated
 from lightning_pac.cards import PrivacyCard
-from lightning_pac.data.with_index import batch_inputs
+from lightning_pac.data.with_index import batch_inputs, check_records
 from lightning_pac.mechanisms import PACResponder
 from lightning_pac.modules.distillation.private_labels import FilterName, PrivateLabels, label_privately
 from lightning_pac.modules.distillation.saved_responder import SavedResponder
@@ -20,6 +21,7 @@ Mix = Literal["none", "mixup", "cutmix", "both"]
 
 
 # The command line finds subclasses of a plain Dataset only, not of Dataset[Any].
+@validated
 class DistilledDataModule(pl.LightningDataModule):
     """Label a public dataset through a responder, and give a student those labels that can be trusted.
 
@@ -59,24 +61,21 @@ class DistilledDataModule(pl.LightningDataModule):
     def __init__(
         self,
         responder: PACResponder | SavedResponder,
-        public_dataset: Dataset,  # type: ignore[type-arg]
-        alpha: float = 0.01,
+        public_dataset: Annotated[Dataset, "any map-style dataset"],  # type: ignore[type-arg]
+        alpha: OpenProbability = 0.01,
         filter: FilterName = "bayes",
         balance: bool = True,
         mix: Mix = "none",
-        num_classes: int | None = None,
+        num_classes: Count | None = None,
         transform: Callable[[Any], Any] | None = None,
-        batch_size: int = 64,
-        num_workers: int = 0,
-        val_dataset: Dataset | None = None,  # type: ignore[type-arg]
+        batch_size: Count = 64,
+        num_workers: Natural = 0,
+        val_dataset: Annotated[Dataset | None, "any map-style dataset"] = None,  # type: ignore[type-arg]
     ) -> None:
         super().__init__()
-        if not 0 < alpha < 1:
-            raise ValueError(f"alpha must lie between 0 and 1, got {alpha}.")
-        if filter not in ("bayes", "test", "paper"):
-            raise ValueError(f"filter must be 'bayes', 'test' or 'paper', got {filter!r}.")
-        if mix not in ("none", "mixup", "cutmix", "both"):
-            raise ValueError(f"mix must be 'none', 'mixup', 'cutmix' or 'both', got {mix!r}.")
+        check_records(public_dataset, "public_dataset")
+        if val_dataset is not None:
+            check_records(val_dataset, "val_dataset")
         if mix != "none" and (num_classes is None or num_classes < 2):
             raise ValueError(f"mix={mix!r} gives probabilities of num_classes: name that number, got {num_classes}.")
         self.responder = responder

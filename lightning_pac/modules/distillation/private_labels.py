@@ -14,8 +14,9 @@ from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 from torch.utils.data import default_collate
 
+from lightning_pac._validation import Count, OpenProbability, validated
 from lightning_pac.cards import PrivacyCard
-from lightning_pac.data.with_index import batch_inputs
+from lightning_pac.data.with_index import batch_inputs, check_records
 from lightning_pac.exceptions import BudgetExceededError
 from lightning_pac.mechanisms import BatchRelease, FilteredLabels, PACResponder, bayes_filter, hypothesis_filter
 
@@ -55,8 +56,9 @@ class PrivateLabels:
     card: PrivacyCard
 
 
+@validated
 def label_privately(
-    responder: PACResponder, dataset: Any, alpha: float, filter_name: FilterName, batch_size: int = 256
+    responder: PACResponder, dataset: Any, alpha: OpenProbability, filter_name: FilterName, batch_size: Count = 256
 ) -> PrivateLabels:
     """Label every record of a public dataset once, and keep the labels that pass the filter.
 
@@ -75,8 +77,9 @@ def label_privately(
         BudgetExceededError: If the budget allows no label at all.
         ValueError: If the dataset is empty, changes between two looks, or no label passes.
     """
+    check_records(dataset, "dataset")
     if len(dataset) == 0:
-        raise ValueError("The public dataset is empty: give at least one record to label.")
+        raise ValueError("dataset is empty: give at least one record to label.")
     _check_fixed(dataset)
     names = _ask(responder, dataset, batch_size)
     places = [responder.place_of(name) for name in names]

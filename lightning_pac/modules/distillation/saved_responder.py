@@ -7,6 +7,7 @@ from pickle import UnpicklingError
 
 from torch import nn
 
+from lightning_pac._validation import Device, NonNegative, Positive, Seed, validated
 from lightning_pac.exceptions import PrivacyError
 from lightning_pac.ledger import LedgerHandle
 from lightning_pac.mechanisms import PACResponder
@@ -14,6 +15,7 @@ from lightning_pac.modules.ensembles import SubsetEnsemble
 from lightning_pac.scenarios import SecretSpace
 
 
+@validated
 @dataclass(frozen=True)
 class SavedResponder:
     """The recipe for opening a `PACResponder` on a trained ensemble, in values that a configuration file can hold.
@@ -36,10 +38,10 @@ class SavedResponder:
     pool: SecretSpace
     secret: str
     ledger: str | LedgerHandle
-    budget_per_response: float = 2.0**-32
-    budget: float | None = None
-    seed: int = 0
-    device: str = "cpu"
+    budget_per_response: Positive = 2.0**-32
+    budget: NonNegative | None = None
+    seed: Seed = 0
+    device: Device = "cpu"
 
     def open(self) -> PACResponder:
         """Load the members and open the ledger; close the responder when done.

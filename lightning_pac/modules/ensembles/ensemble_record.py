@@ -88,10 +88,10 @@ def check_complete(members: Iterable[int], num_subsets: int) -> None:
     found = list(members)
     missing = sorted(set(range(num_subsets)) - set(found))
     if missing:
-        raise ValueError(f"Members {show_members(missing)} of {num_subsets} are missing: train and add them.")
+        raise ValueError(f"checkpoints lack members {show_members(missing)} of {num_subsets}: train and add them.")
     twice = sorted({member for member in found if found.count(member) > 1})
     if twice:
-        raise ValueError(f"Members {show_members(twice)} come more than once: gather each shard once.")
+        raise ValueError(f"checkpoints hold members {show_members(twice)} more than once: gather each shard once.")
 
 
 def member_indices(members: str | Sequence[int] | None, num_subsets: int) -> tuple[int, ...]:
@@ -111,9 +111,9 @@ def member_indices(members: str | Sequence[int] | None, num_subsets: int) -> tup
         raise ValueError("members is empty: name at least one member, or None for all of them.")
     outside = [member for member in chosen if not 0 <= member < num_subsets]
     if outside:
-        raise ValueError(f"Member {outside[0]} is outside the pool: members are 0 to {num_subsets - 1}.")
+        raise ValueError(f"members has {outside[0]}, which is outside the pool: they are 0 to {num_subsets - 1}.")
     if len(set(chosen)) < len(chosen):
-        raise ValueError(f"Members {show_members(chosen)} name a member twice: name each once.")
+        raise ValueError(f"members name one twice ({show_members(chosen)}): name each once.")
     return tuple(chosen)
 
 

@@ -13,6 +13,7 @@ from rich.progress import track
 from torch import Tensor
 from typing_extensions import Self, override
 
+from lightning_pac._validation import Seed, validated
 from lightning_pac.data.with_index import batch_inputs
 from lightning_pac.modules.ensembles.ensemble_record import (
     KEY,
@@ -35,6 +36,7 @@ class Learner(Protocol):
         """One label per record."""
 
 
+@validated
 class LearnerEnsemble(pl.LightningModule):
     """Train one learner on each subset of a pool, one after another, behind the interface of `SubsetEnsemble`.
 
@@ -68,7 +70,7 @@ class LearnerEnsemble(pl.LightningModule):
         learner: Callable[[], Learner],
         pool: SecretSpace,
         members: str | Sequence[int] | None = None,
-        seed: int = 0,
+        seed: Seed = 0,
     ) -> None:
         super().__init__()
         self.pool = pool
@@ -93,14 +95,21 @@ class LearnerEnsemble(pl.LightningModule):
         Raises:
             ValueError: If the number of records is not the pool's, or the labels are not such integers.
         """
-        targets = np.asarray(labels)
+        try:
+            targets = np.asarray(labels)
+        except ValueError as error:
+            raise ValueError(f"labels must be a row of integers, one for each record: {error}.") from error
+        if targets.ndim != 1:
+            raise TypeError("labels must be a row of integers, one for each record.")
+        if not hasattr(features, "shape") and not isinstance(features, Sequence):
+            raise TypeError(f"features are of type {type(features).__name__}, but must be an array, a frame or a list.")
         num_records = features.shape[0] if hasattr(features, "shape") else len(features)
         if len(targets) != self.pool.num_records or num_records != self.pool.num_records:
             raise ValueError(
-                f"There are {num_records} records and {len(targets)} labels, but the pool was made for "
+                f"features are {num_records} records with {len(targets)} labels, but the pool was made for "
                 f"{self.pool.num_records}: make the pool with num_records=len(features)."
             )
-        _check_labels(targets, "the training labels")
+        _check_labels(targets, "labels")
         learners = []
         for index in track(self.members, description="Members", disable=not progress):
             own = self.pool.subset(index)
@@ -138,7 +147,7 @@ class LearnerEnsemble(pl.LightningModule):
         """
         if index not in self.members or not self._learners:
             held = show_members(self.members) if self._learners else "no trained member"
-            raise ValueError(f"Member {index} is not in this ensemble, which holds {held}.")
+            raise ValueError(f"index is {index}, and this ensemble holds {held}.")
         return self._learners[self.members.index(index)]
 
     def save(self, path: str | Path) -> None:
@@ -148,7 +157,7 @@ class LearnerEnsemble(pl.LightningModule):
 
     @classmethod
     def gather(
-        cls, checkpoints: Iterable[str | Path], learner: Callable[[], Learner], pool: SecretSpace, seed: int = 0
+        cls, checkpoints: Iterable[str | Path], learner: Callable[[], Learner], pool: SecretSpace, seed: Seed = 0
     ) -> "LearnerEnsemble":
         """Join saved shards, or load the one file of a whole ensemble.
 

@@ -11,9 +11,12 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from typing_extensions import override
 
+from lightning_pac._validation import Count, Natural, validated
+
 RecordLoss = Callable[..., Tensor]
 
 
+@validated
 class StackedNetwork(nn.Module):
     """`num_copies` copies of a network that share one forward pass.
 
@@ -39,13 +42,11 @@ class StackedNetwork(nn.Module):
         torch.Size([5, 2, 3])
     """
 
-    def __init__(self, network: nn.Module, num_copies: int, chunk_size: int | None = None) -> None:
+    def __init__(self, network: nn.Module, num_copies: Count, chunk_size: Count | None = None) -> None:
         super().__init__()
-        if chunk_size is not None and chunk_size < 1:
-            raise ValueError(f"chunk_size must be a positive number of members or None, got {chunk_size}.")
         for name, parameter in network.named_parameters():
             if nn.parameter.is_lazy(parameter):
-                raise ValueError(f"Parameter {name!r} of the network is lazy: give its layer the input size.")
+                raise ValueError(f"network has a lazy parameter {name!r}: give its layer the input size.")
         self.network = copy.deepcopy(network)
         self.num_copies = num_copies
         self.chunk_size = chunk_size or num_copies
@@ -111,8 +112,10 @@ class StackedNetwork(nn.Module):
             return evaluate_alone()
         return self._try_together(lambda: self._evaluate(together, self._chunks(self.chunk_size)), evaluate_alone)
 
-    def copy_state(self, index: int) -> dict[str, Tensor]:
+    def copy_state(self, index: Natural) -> dict[str, Tensor]:
         """State dict of one copy, for a network of the original shape."""
+        if index >= self.num_copies:
+            raise ValueError(f"index is {index}, but must be below {self.num_copies}, the number of copies.")
         return {name: tensor[index].clone() for name, tensor in self.network.state_dict().items()}
 
     def _chunks(self, size: int) -> list[slice]:

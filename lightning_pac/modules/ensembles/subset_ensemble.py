@@ -13,6 +13,7 @@ from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor, nn
 from typing_extensions import override
 
+from lightning_pac._validation import Count, Seed, validated
 from lightning_pac.data.with_index import IndexedSample, WithIndex, batch_inputs
 from lightning_pac.modules.ensembles.ensemble_record import (
     KEY,
@@ -40,6 +41,7 @@ ELEMENTWISE_OPTIMIZERS: tuple[type[torch.optim.Optimizer], ...] = (
 )
 
 
+@validated
 class SubsetEnsemble(pl.LightningModule):
     """Train one model on each subset of a pool, all of them in one fit.
 
@@ -96,8 +98,8 @@ class SubsetEnsemble(pl.LightningModule):
         optimizer: OptimizerCallable = torch.optim.Adam,
         lr_scheduler: LRSchedulerCallable | None = None,
         members: str | Sequence[int] | None = None,
-        chunk_size: int | None = None,
-        seed: int = 0,
+        chunk_size: Count | None = None,
+        seed: Seed = 0,
     ) -> None:
         super().__init__()
         self.pool = pool
@@ -146,7 +148,7 @@ class SubsetEnsemble(pl.LightningModule):
             ValueError: If this module does not hold that member.
         """
         if index not in self.members:
-            raise ValueError(f"Member {index} is not in this module, which holds {show_members(self.members)}.")
+            raise ValueError(f"index is {index}, and this module holds {show_members(self.members)}.")
         network = self._initial_network()
         network.load_state_dict(self.stack.copy_state(self.members.index(index)))
         return network.train(self.training)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, MixtureSameFamily, Normal
 from typing_extensions import override
 
+from lightning_pac._validation import Count, validated
 from lightning_pac.modules.srpac.perturbations import Perturbation
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
 _CHUNK_VALUES = 2**23
 
 
+@validated
 class Decoder(nn.Module, ABC):
     """A follower: for each release a law of the secret.
 
@@ -36,7 +38,7 @@ class Decoder(nn.Module, ABC):
 
     decodes: Literal["index", "features"] = "features"
 
-    def __init__(self, release_size: int) -> None:
+    def __init__(self, release_size: Count) -> None:
         super().__init__()
         self.register_buffer("centre", torch.zeros(release_size))
         self.register_buffer("spread", torch.ones(release_size))
@@ -94,10 +96,11 @@ class Decoder(nn.Module, ABC):
         return (release - self.get_buffer("centre")) / self.get_buffer("spread")
 
 
+@validated
 class _RecordDecoder(Decoder):
     """A density over records, in the units of the records' own spread."""
 
-    def __init__(self, release_size: int, secret_size: int) -> None:
+    def __init__(self, release_size: Count, secret_size: Count) -> None:
         super().__init__(release_size)
         self.secret_size = secret_size
         self.register_buffer("secret_centre", torch.zeros(secret_size))
@@ -118,6 +121,7 @@ class _RecordDecoder(Decoder):
         return Independent(Normal(location, scale), 1)
 
 
+@validated
 class GaussianDecoder(_RecordDecoder):
     """A Gaussian over records, with mean and deviations from a network.
 
@@ -127,7 +131,7 @@ class GaussianDecoder(_RecordDecoder):
         hidden_size: Width of the network.
     """
 
-    def __init__(self, release_size: int, secret_size: int, hidden_size: int = 64) -> None:
+    def __init__(self, release_size: Count, secret_size: Count, hidden_size: Count = 64) -> None:
         super().__init__(release_size, secret_size)
         self.network = _network(release_size, hidden_size, 2 * secret_size)
 
@@ -137,6 +141,7 @@ class GaussianDecoder(_RecordDecoder):
         return self.normal(means, log_deviations)
 
 
+@validated
 class MixtureDecoder(_RecordDecoder):
     """A mixture density network over records.
 
@@ -149,7 +154,9 @@ class MixtureDecoder(_RecordDecoder):
     Source: Bishop (1994).
     """
 
-    def __init__(self, release_size: int, secret_size: int, num_components: int = 8, hidden_size: int = 64) -> None:
+    def __init__(
+        self, release_size: Count, secret_size: Count, num_components: Count = 8, hidden_size: Count = 64
+    ) -> None:
         super().__init__(release_size, secret_size)
         self.num_components = num_components
         self.network = _network(release_size, hidden_size, num_components * (2 * secret_size + 1))
@@ -162,6 +169,7 @@ class MixtureDecoder(_RecordDecoder):
         return MixtureSameFamily(Categorical(logits=logits), self.normal(means, log_deviations))
 
 
+@validated
 class SoftmaxDecoder(Decoder):
     """A probability for each value of a finite secret, from a network.
 
@@ -173,7 +181,7 @@ class SoftmaxDecoder(Decoder):
 
     decodes = "index"
 
-    def __init__(self, release_size: int, num_secrets: int, hidden_size: int = 64) -> None:
+    def __init__(self, release_size: Count, num_secrets: Count, hidden_size: Count = 64) -> None:
         super().__init__(release_size)
         self.network = _network(release_size, hidden_size, num_secrets)
 
@@ -182,6 +190,7 @@ class SoftmaxDecoder(Decoder):
         return Categorical(logits=self.network(self.standard(release)))
 
 
+@validated
 class MembershipDecoder(Decoder):
     """A probability for each record that it was used, all independent given the release.
 
@@ -193,7 +202,7 @@ class MembershipDecoder(Decoder):
         hidden_size: Width of the network.
     """
 
-    def __init__(self, release_size: int, num_records: int, hidden_size: int = 64) -> None:
+    def __init__(self, release_size: Count, num_records: Count, hidden_size: Count = 64) -> None:
         super().__init__(release_size)
         self.network = _network(release_size, hidden_size, num_records)
 
@@ -202,6 +211,7 @@ class MembershipDecoder(Decoder):
         return Independent(Bernoulli(logits=self.network(self.standard(release))), 1)
 
 
+@validated
 class PosteriorDecoder(Decoder):
     """The best response itself, for a finite secret: the posterior under the noise as it is now. Nothing is trained.
 
@@ -217,6 +227,8 @@ class PosteriorDecoder(Decoder):
 
     def __init__(self, outputs: Tensor, perturbation: Perturbation, prior: Tensor | None = None) -> None:
         table = torch.as_tensor(outputs, dtype=torch.float32)
+        if table.ndim != 2:
+            raise ValueError(f"outputs must have shape (m, d), got {tuple(table.shape)}.")
         super().__init__(table.shape[1])
         self.register_buffer("outputs", table, persistent=False)
         law = torch.full((len(table),), 1 / len(table)) if prior is None else torch.as_tensor(prior).float()

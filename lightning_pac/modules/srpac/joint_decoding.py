@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 from typing_extensions import override
 
+from lightning_pac._validation import Confidence, Count, Draws, Positive, validated
 from lightning_pac.audits import DecoderLeakage
 from lightning_pac.mechanisms import JointRelease
 from lightning_pac.modules.srpac.decoders import Decoder, PosteriorDecoder
@@ -22,6 +23,7 @@ __all__ = ["JointDecoding"]
 _STEPS_PER_EPOCH = 100
 
 
+@validated
 class JointDecoding(pl.LightningModule):
     r"""Train one decoder on all releases of a `JointRelease` side by side, and see what it finds.
 
@@ -60,12 +62,10 @@ class JointDecoding(pl.LightningModule):
         decoder: Decoder | None = None,
         *,
         features: Tensor | None = None,
-        lr: float = 3e-3,
-        batch_size: int = 256,
+        lr: Positive = 3e-3,
+        batch_size: Count = 256,
     ) -> None:
         super().__init__()
-        if not lr > 0 or batch_size < 1:
-            raise ValueError(f"Need lr > 0 and batch_size >= 1, got {lr} and {batch_size}.")
         self.table = SecretTable(
             torch.from_numpy(joint.outputs), torch.from_numpy(joint.weights), features, joint.secret
         )
@@ -78,8 +78,8 @@ class JointDecoding(pl.LightningModule):
         size = len(decoder.get_buffer("centre"))
         if size != joint.dimension:
             raise ValueError(
-                f"The decoder reads releases of {size} numbers, and all releases together have {joint.dimension}: make "
-                "it with release_size=joint.dimension."
+                f"decoder reads releases of {size} numbers, and all releases together have {joint.dimension}: make it "
+                "with release_size=joint.dimension."
             )
         if not decoder.covers(candidates):
             raise ValueError(
@@ -116,7 +116,7 @@ class JointDecoding(pl.LightningModule):
         self.log("srpac/leakage_lower_bound", found.lower_bound)
         self.log("srpac/leakage_estimate", found.estimate)
 
-    def leakage(self, num_draws: int = 2**14, confidence: float = 0.99) -> DecoderLeakage:
+    def leakage(self, num_draws: Draws = 2**14, confidence: Confidence = 0.99) -> DecoderLeakage:
         """A lower bound on what all releases tell together, from fresh releases that the decoder has not seen.
 
         Args:

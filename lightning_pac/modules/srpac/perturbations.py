@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from lightning_pac._validation import Count, Positive, validated
 from lightning_pac.mechanisms import MixtureNoise
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
 ]
 
 
+@validated
 class Perturbation(nn.Module, ABC):
     r"""Noise $\sum_k w_k \mathcal{N}(\mu_k, L_k L_k^T)$ with parameters; a subclass says what `components` are.
 
@@ -35,10 +37,8 @@ class Perturbation(nn.Module, ABC):
         ValueError: If the dimension is not positive.
     """
 
-    def __init__(self, dimension: int) -> None:
+    def __init__(self, dimension: Count) -> None:
         super().__init__()
-        if dimension < 1:
-            raise ValueError(f"Noise needs at least one coordinate, got dimension {dimension}.")
         self.dimension = dimension
         self.log_scale = nn.Parameter(torch.zeros(()))
 
@@ -52,7 +52,7 @@ class Perturbation(nn.Module, ABC):
         scale = self.log_scale.exp()
         return log_weights, means * scale, loadings * scale
 
-    def rsample(self, size: int) -> tuple[Tensor, Tensor]:
+    def rsample(self, size: Count) -> tuple[Tensor, Tensor]:
         """Reparametrized draws, shape (size, d), and factors for whatever is averaged over them, shape (size,).
 
         The factors are 1. They carry the gradient of a mixture's weights, which the draws cannot: which component was
@@ -91,7 +91,7 @@ class Perturbation(nn.Module, ABC):
         return MixtureNoise(weights / weights.sum(), means, np.tril(loadings))
 
     @torch.no_grad()
-    def scale_(self, factor: float) -> None:
+    def scale_(self, factor: Positive) -> None:
         """Multiply the noise by a positive factor."""
         self.log_scale.add_(math.log(factor))
 
@@ -99,6 +99,7 @@ class Perturbation(nn.Module, ABC):
         return loading.new_zeros(1), loading.new_zeros(1, self.dimension), loading[None]
 
 
+@validated
 class FixedNoise(Perturbation):
     """Noise as it was certified, with nothing to train: for a decoder to play against.
 
@@ -122,6 +123,7 @@ class FixedNoise(Perturbation):
         return self.get_buffer("log_weights"), self.get_buffer("means"), self.get_buffer("loadings")
 
 
+@validated
 class IsotropicGaussian(Perturbation):
     """Equal, independent noise on all coordinates.
 
@@ -135,6 +137,7 @@ class IsotropicGaussian(Perturbation):
         return self._single(torch.eye(self.dimension).to(self.log_scale))
 
 
+@validated
 class DiagonalGaussian(Perturbation):
     """Independent noise with a deviation for each coordinate.
 
@@ -142,7 +145,7 @@ class DiagonalGaussian(Perturbation):
         dimension: Coordinates of a release, d.
     """
 
-    def __init__(self, dimension: int) -> None:
+    def __init__(self, dimension: Count) -> None:
         super().__init__(dimension)
         self.log_deviations = nn.Parameter(torch.zeros(dimension))
 
@@ -151,6 +154,7 @@ class DiagonalGaussian(Perturbation):
         return self._single(torch.diag(self.log_deviations.exp()))
 
 
+@validated
 class FullGaussian(Perturbation):
     """Gaussian noise with any covariance, through its Cholesky factor.
 
@@ -158,7 +162,7 @@ class FullGaussian(Perturbation):
         dimension: Coordinates of a release, d.
     """
 
-    def __init__(self, dimension: int) -> None:
+    def __init__(self, dimension: Count) -> None:
         super().__init__(dimension)
         self.log_diagonal = nn.Parameter(torch.zeros(dimension))
         self.lower = nn.Parameter(torch.zeros(dimension, dimension))
@@ -168,6 +172,7 @@ class FullGaussian(Perturbation):
         return self._single(torch.tril(self.lower, -1) + torch.diag(self.log_diagonal.exp()))
 
 
+@validated
 class LowRankGaussian(Perturbation):
     """Gaussian noise with covariance `F F^T` plus a diagonal, F of shape (d, rank).
 
@@ -179,10 +184,10 @@ class LowRankGaussian(Perturbation):
         ValueError: If the rank is not from 1 to the dimension.
     """
 
-    def __init__(self, dimension: int, rank: int) -> None:
+    def __init__(self, dimension: Count, rank: Count) -> None:
         super().__init__(dimension)
-        if not 1 <= rank <= dimension:
-            raise ValueError(f"rank must be from 1 to {dimension}, got {rank}.")
+        if rank > dimension:
+            raise ValueError(f"rank is {rank}, but must be at most {dimension}, the dimension.")
         self.factor = nn.Parameter(torch.randn(dimension, rank) / math.sqrt(dimension))
         self.log_deviations = nn.Parameter(torch.zeros(dimension))
 
@@ -193,6 +198,7 @@ class LowRankGaussian(Perturbation):
         return self._single(torch.linalg.cholesky(covariance))
 
 
+@validated
 class GaussianMixture(Perturbation):
     """A mixture of Gaussians with mean 0, each component with its own mean and covariance.
 
@@ -206,10 +212,8 @@ class GaussianMixture(Perturbation):
         ValueError: If there is no component.
     """
 
-    def __init__(self, dimension: int, num_components: int) -> None:
+    def __init__(self, dimension: Count, num_components: Count) -> None:
         super().__init__(dimension)
-        if num_components < 1:
-            raise ValueError(f"A mixture needs at least one component, got {num_components}.")
         self.logits = nn.Parameter(torch.zeros(num_components))
         self.means = nn.Parameter(torch.randn(num_components, dimension) / 2)
         self.log_diagonal = nn.Parameter(torch.zeros(num_components, dimension))
@@ -223,6 +227,7 @@ class GaussianMixture(Perturbation):
         return log_weights, means, torch.tril(self.lower, -1) + torch.diag_embed(self.log_diagonal.exp())
 
 
+@validated
 class TaskSubspaceGaussian(Perturbation):
     """Gaussian noise with its own deviations inside and outside a subspace that the task depends on.
 
@@ -236,15 +241,18 @@ class TaskSubspaceGaussian(Perturbation):
         ValueError: If the basis does not span a proper subspace.
     """
 
-    def __init__(self, dimension: int, task_basis: Tensor | Sequence[Sequence[float]]) -> None:
+    def __init__(self, dimension: Count, task_basis: Tensor | Sequence[Sequence[float]]) -> None:
         super().__init__(dimension)
-        basis = torch.as_tensor(task_basis, dtype=torch.float32)
+        try:
+            basis = torch.as_tensor(task_basis, dtype=torch.float32)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"task_basis must be rows of numbers, equally long: {error}.") from error
         if basis.ndim != 2 or len(basis) != dimension or not 1 <= basis.shape[1] < dimension:
             raise ValueError(f"task_basis must have shape (d, t) with d = {dimension} > t, got {tuple(basis.shape)}.")
         # The left singular vectors span the subspace first and its complement after.
         left, sizes, _ = torch.linalg.svd(basis, full_matrices=True)
         if not sizes[-1] > 1e-6 * sizes[0]:
-            raise ValueError("The vectors of task_basis must be linearly independent.")
+            raise ValueError("task_basis must hold linearly independent vectors.")
         self.register_buffer("directions", left)
         self.log_deviations = nn.Parameter(torch.zeros(dimension))
 

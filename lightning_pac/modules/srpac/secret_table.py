@@ -1,18 +1,20 @@
 """A finite secret and the output that the mechanism gives for each of its values."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from lightning_pac._validation import Count, validated
 from lightning_pac.data.with_index import IndexedSample, batch_inputs
 from lightning_pac.mechanisms import FiniteOutputs
 
 __all__ = ["SecretTable"]
 
 
+@validated
 class SecretTable(nn.Module):
     """All that can happen: each possible secret, its probability, and its output without noise.
 
@@ -78,7 +80,7 @@ class SecretTable(nn.Module):
                 released = mechanism(inputs)
                 if released.ndim != 2 or len(released) != len(inputs):
                     raise ValueError(
-                        f"The mechanism must give one row of numbers for each record, shape (batch, d), got "
+                        f"mechanism must give one row of numbers for each record, shape (batch, d), got "
                         f"{tuple(released.shape)} for {len(inputs)} records."
                     )
                 outputs.append(released.cpu())
@@ -100,11 +102,11 @@ class SecretTable(nn.Module):
         """Entropy of the secret in nats, that of the outputs where some are equal."""
         return self.law.entropy
 
-    def draw(self, size: int) -> Tensor:
+    def draw(self, size: Count) -> Tensor:
         """Indices drawn from the prior, for training and estimates (not from secure randomness)."""
         return torch.multinomial(self.get_buffer("log_prior").exp(), size, replacement=True)
 
-    def candidates(self, decodes: str) -> Tensor:
+    def candidates(self, decodes: Literal["index", "features"]) -> Tensor:
         """The answers a decoder may give: indices (m,) or features (m, p).
 
         Raises:
@@ -114,7 +116,7 @@ class SecretTable(nn.Module):
             return torch.arange(self.num_secrets, device=self.get_buffer("outputs").device)
         features: Tensor | None = self.features  # type: ignore[assignment]
         if features is None:
-            raise ValueError("This decoder decodes records or membership bits: give SecretTable their features.")
+            raise ValueError("decodes is 'features' (records or membership bits), of which SecretTable was given none.")
         return features
 
     def indices_of(self, batch: Any) -> Tensor | None:

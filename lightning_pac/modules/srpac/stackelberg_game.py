@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 from typing_extensions import override
 
+from lightning_pac._validation import Confidence, Count, Draws, Natural, NonNegative, Positive, validated
 from lightning_pac.audits import DecoderLeakage
 from lightning_pac.data.with_index import batch_inputs
 from lightning_pac.mechanisms import OutputLaw, ReleasedMechanism
@@ -29,6 +30,7 @@ class _StepCount(TensorDataset):
     """Stands for the steps of an epoch where the mechanism is a table."""
 
 
+@validated
 class StackelbergGame(pl.LightningModule):
     r"""Train the shape of noise against a decoder that tries to find the secret in the release, then certify it.
 
@@ -81,25 +83,20 @@ class StackelbergGame(pl.LightningModule):
         mechanism: SecretTable | nn.Module | Callable[[Any], Tensor],
         decoder: Decoder,
         perturbation: Perturbation,
-        budget: float,
+        budget: Positive,
         *,
         utility: Callable[[Tensor], Tensor] | None = None,
         penalty: Penalty = "one_sided",
-        penalty_weight: float = 100.0,
-        margin: float = 0.0,
-        decoder_period: int = 5,
-        warmup_steps: int = 50,
-        decoder_lr: float = 3e-3,
-        noise_lr: float = 2e-2,
-        batch_size: int = 256,
+        penalty_weight: Positive = 100.0,
+        margin: NonNegative = 0.0,
+        decoder_period: Count = 5,
+        warmup_steps: Natural = 50,
+        decoder_lr: Positive = 3e-3,
+        noise_lr: Positive = 2e-2,
+        batch_size: Count = 256,
         secret: str = "Which record of the pool a release was computed from.",
     ) -> None:
         super().__init__()
-        for name, value, least in (("decoder_period", decoder_period, 1), ("warmup_steps", warmup_steps, 0)):
-            if value < least:
-                raise ValueError(f"{name} is {value}, but must be at least {least}.")
-        if batch_size < 1:
-            raise ValueError(f"batch_size is {batch_size}, but must be at least 1.")
         self.automatic_optimization = False
         self.play = StackelbergPlay(decoder, perturbation, budget, utility, penalty, penalty_weight, margin)
         self.table = mechanism if isinstance(mechanism, SecretTable) else None
@@ -155,6 +152,8 @@ class StackelbergGame(pl.LightningModule):
         Raises:
             ValueError: If the follower gives the secret no probability.
         """
+        if not optimizers or not all(hasattr(optimizer, "zero_grad") for optimizer in optimizers):
+            raise TypeError("optimizers must be the leader's, and the follower's if it has one.")
         secrets, outputs = self._draw(batch)
         leader, *followers = optimizers
         warming = bool(followers) and self.num_steps < self.warmup_steps
@@ -181,7 +180,7 @@ class StackelbergGame(pl.LightningModule):
         self.log("srpac/leakage_lower_bound", found.lower_bound)
         self.log("srpac/leakage_estimate", found.estimate)
 
-    def leakage(self, num_draws: int = 2048, confidence: float = 0.99) -> DecoderLeakage:
+    def leakage(self, num_draws: Draws = 2048, confidence: Confidence = 0.99) -> DecoderLeakage:
         """A lower bound on what one release tells, from fresh releases that the decoder has not seen.
 
         Args:
@@ -192,9 +191,9 @@ class StackelbergGame(pl.LightningModule):
 
     def certify(
         self,
-        confidence: float = 0.99,
+        confidence: Confidence = 0.99,
         law: OutputLaw | None = None,
-        num_draws: int = 2**17,
+        num_draws: Draws = 2**17,
         generator: SecureGenerator | None = None,
     ) -> ReleasedMechanism:
         """Scale the noise until a proven upper bound meets the budget.

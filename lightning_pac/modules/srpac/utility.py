@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from lightning_pac._validation import NonNegative, validated
+
 __all__ = ["SquaredNorm", "SubspaceNorm", "WeightedNorm"]
 
 
@@ -14,6 +16,7 @@ class SquaredNorm(nn.Module):
         return (noise**2).sum(dim=-1)
 
 
+@validated
 class WeightedNorm(nn.Module):
     """Squared length with a weight for each coordinate.
 
@@ -36,6 +39,7 @@ class WeightedNorm(nn.Module):
         return noise**2 @ self.get_buffer("weights").to(noise)
 
 
+@validated
 class SubspaceNorm(nn.Module):
     """Squared length, with noise inside a subspace that the task depends on counted more.
 
@@ -51,10 +55,8 @@ class SubspaceNorm(nn.Module):
         14.0
     """
 
-    def __init__(self, task_basis: Tensor, weight: float) -> None:
+    def __init__(self, task_basis: Tensor, weight: NonNegative) -> None:
         super().__init__()
-        if not weight >= 0:
-            raise ValueError(f"weight must not be negative, got {weight}.")
         basis, _ = torch.linalg.qr(torch.as_tensor(task_basis, dtype=torch.float32))
         self.register_buffer("basis", basis)
         self.weight = weight

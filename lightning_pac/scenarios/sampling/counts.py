@@ -57,7 +57,9 @@ def hypergeometric_square(num_differing: int, num_records: int, batch_size: int)
 def require_records(scheme: object, num_records: int | None) -> int:
     """The number of records, for a scheme that cannot do without it."""
     if num_records is None:
-        raise ValueError(f"{type(scheme).__name__} needs the number of records: state num_records in the scenario.")
+        raise ValueError(
+            f"num_records is None, and {type(scheme).__name__} needs it: state num_records in the scenario."
+        )
     check_count("num_records", num_records)
     return num_records
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from lightning_pac._validation import validated
+from lightning_pac._validation import Count, validated
 from lightning_pac.scenarios.sampling.counts import (
     check_differing,
     count_passes,
@@ -55,7 +55,9 @@ class EpochShuffle(Passes):
         return np.random.Generator(np.random.PCG64(int(seed, 16))).permutation(num_records)
 
     @override
-    def expected_square_sum(self, num_differing: int, num_records: int | None, num_steps: int | Sequence[int]) -> float:
+    def expected_square_sum(
+        self, num_differing: int, num_records: Count | None, num_steps: int | Sequence[int]
+    ) -> float:
         records = require_records(self, num_records)
         check_differing(num_differing, records)
         per_pass = self.steps_per_epoch(records)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from lightning_pac._validation import validated
+from lightning_pac._validation import Count, validated
 from lightning_pac.randomness import SecureGenerator
 from lightning_pac.scenarios.sampling.counts import (
     as_stretches,
@@ -50,27 +50,29 @@ class FixedSize(SizedBatches):
         return min(num_differing, self.batch_size)
 
     @override
-    def expected_square_sum(self, num_differing: int, num_records: int | None, num_steps: int | Sequence[int]) -> float:
+    def expected_square_sum(
+        self, num_differing: int, num_records: Count | None, num_steps: int | Sequence[int]
+    ) -> float:
         records = require_records(self, num_records)
         check_differing(num_differing, records)
         self._check_fits(records)
         return sum(as_stretches(num_steps)) * hypergeometric_square(num_differing, records, self.batch_size)
 
     @override
-    def draw_batch(self, num_records: int, generator: SecureGenerator) -> npt.NDArray[np.int64]:
+    def draw_batch(self, num_records: Count, generator: SecureGenerator) -> npt.NDArray[np.int64]:
         self._check_fits(num_records)
         keys = generator.uniform(num_records)
         return np.argpartition(keys, self.batch_size - 1)[: self.batch_size]
 
     @override
-    def check_drawable(self, num_records: int | None = None) -> None:
+    def check_drawable(self, num_records: Count | None = None) -> None:
         super().check_drawable(num_records)
         if num_records is not None:
             self._check_fits(num_records)
 
     @override
     def draw_counts(
-        self, group_sizes: Sequence[int], num_records: int | None, shape: tuple[int, int], rng: np.random.Generator
+        self, group_sizes: Sequence[int], num_records: Count | None, shape: tuple[int, int], rng: np.random.Generator
     ) -> npt.NDArray[np.int64]:
         records = require_records(self, num_records)
         shares = np.array([*group_sizes, records - sum(group_sizes)])

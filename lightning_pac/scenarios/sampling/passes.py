@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Self, override
 
+from lightning_pac._validation import Count, validated
 from lightning_pac.randomness import SecureGenerator
 from lightning_pac.scenarios.sampling.counts import check_count, check_differing, count_passes, require_records
 from lightning_pac.scenarios.sampling.scheme import Sampling
@@ -20,6 +21,7 @@ from lightning_pac.scenarios.sampling.scheme import Sampling
 __all__ = ["Passes"]
 
 
+@validated
 @dataclass(frozen=True)
 class Passes(Sampling):
     """Every record at most once a pass, in batches of `batch_size`, the last one smaller unless it is dropped."""
@@ -48,12 +50,14 @@ class Passes(Sampling):
         return [order[start : start + self.batch_size] for start in range(0, stop, self.batch_size)]
 
     @override
-    def draw_pass(self, num_records: int, generator: SecureGenerator) -> Iterator[npt.NDArray[np.int64]]:
+    def draw_pass(self, num_records: Count, generator: SecureGenerator) -> Iterator[npt.NDArray[np.int64]]:
         steps = self.steps_per_epoch(num_records)
         yield from self.cut(self.order(num_records, generator.bytes(16).hex()))[:steps]
 
     @override
-    def worst_case_square_sum(self, num_differing: int, num_records: int | None, num_steps: int | Sequence[int]) -> int:
+    def worst_case_square_sum(
+        self, num_differing: int, num_records: Count | None, num_steps: int | Sequence[int]
+    ) -> int:
         records = require_records(self, num_records)
         check_differing(num_differing, records)
         full, rest = divmod(num_differing, self.batch_size)
@@ -66,11 +70,11 @@ class Passes(Sampling):
         return complete * square(per_pass) + sum(square(steps) for steps in partial)
 
     @override
-    def expected_batch_size(self, num_records: int | None = None) -> float:
+    def expected_batch_size(self, num_records: Count | None = None) -> float:
         return float(self.batch_size)
 
     @override
-    def steps_per_epoch(self, num_records: int | None = None) -> int:
+    def steps_per_epoch(self, num_records: Count | None = None) -> int:
         records = require_records(self, num_records)
         full, batches = records // self.batch_size, math.ceil(records / self.batch_size)
         if self.steps_per_pass is not None:
@@ -98,7 +102,7 @@ class Passes(Sampling):
 
     @override
     def draw_counts(
-        self, group_sizes: Sequence[int], num_records: int | None, shape: tuple[int, int], rng: np.random.Generator
+        self, group_sizes: Sequence[int], num_records: Count | None, shape: tuple[int, int], rng: np.random.Generator
     ) -> npt.NDArray[np.int64]:
         num_runs, num_steps = shape
         records = require_records(self, num_records)

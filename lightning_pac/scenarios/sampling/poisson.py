@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from lightning_pac._validation import validated
+from lightning_pac._validation import Count, validated
 from lightning_pac.randomness import SecureGenerator
 from lightning_pac.scenarios.sampling.counts import as_stretches, check_count, check_differing
 from lightning_pac.scenarios.sampling.fresh_batches import FreshBatches
@@ -60,7 +60,9 @@ class Poisson(FreshBatches):
         return num_differing
 
     @override
-    def expected_square_sum(self, num_differing: int, num_records: int | None, num_steps: int | Sequence[int]) -> float:
+    def expected_square_sum(
+        self, num_differing: int, num_records: Count | None, num_steps: int | Sequence[int]
+    ) -> float:
         if not self.secret_draws:
             raise ValueError(
                 "These Poisson draws are not secret, so an average over them protects nobody: "
@@ -71,26 +73,25 @@ class Poisson(FreshBatches):
         return sum(as_stretches(num_steps)) * (mean * (1 - self.rate) + mean**2)
 
     @override
-    def expected_batch_size(self, num_records: int | None = None) -> float:
+    def expected_batch_size(self, num_records: Count | None = None) -> float:
         if self.batch_size is not None:
             return float(self.batch_size)
         if num_records is None:
             raise ValueError(
-                "The number of records is not public here, so state the divisor yourself: "
-                f"Poisson(rate={self.rate}, batch_size=...)."
+                f"num_records is None, so state the divisor yourself: Poisson(rate={self.rate}, batch_size=...)."
             )
         return self.rate * num_records
 
     @override
-    def steps_per_epoch(self, num_records: int | None = None) -> int:
+    def steps_per_epoch(self, num_records: Count | None = None) -> int:
         return math.ceil(1 / self.rate)
 
     @override
-    def draw_batch(self, num_records: int, generator: SecureGenerator) -> npt.NDArray[np.int64]:
+    def draw_batch(self, num_records: Count, generator: SecureGenerator) -> npt.NDArray[np.int64]:
         return np.flatnonzero(generator.bernoulli(self.rate, num_records))
 
     @override
-    def inclusion_rate(self, num_records: int | None = None) -> float:
+    def inclusion_rate(self, num_records: Count | None = None) -> float:
         return self.rate
 
     @property
@@ -99,13 +100,13 @@ class Poisson(FreshBatches):
         return self.rate if self.secret_draws and self.is_certified else None
 
     @override
-    def check_drawable(self, num_records: int | None = None) -> None:
+    def check_drawable(self, num_records: Count | None = None) -> None:
         super().check_drawable(num_records)
         if not self.secret_draws:
             raise ValueError("Our Poisson sampler draws in secret: leave secret_draws=False out.")
 
     @override
     def draw_counts(
-        self, group_sizes: Sequence[int], num_records: int | None, shape: tuple[int, int], rng: np.random.Generator
+        self, group_sizes: Sequence[int], num_records: Count | None, shape: tuple[int, int], rng: np.random.Generator
     ) -> npt.NDArray[np.int64]:
         return np.stack([rng.binomial(size, self.rate, shape) for size in group_sizes], axis=-1)

@@ -11,12 +11,14 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Self
 
+from lightning_pac._validation import Count, validated
 from lightning_pac.randomness import SecureGenerator
 from lightning_pac.scenarios.sampling.counts import as_stretches
 
 __all__ = ["REGISTERED", "Sampling"]
 
 
+@validated
 class Sampling(ABC):
     """How the batch of every optimizer step is drawn, and what that costs.
 
@@ -51,7 +53,9 @@ class Sampling(ABC):
     """The assumption of the price about the draws, a sentence for the privacy card."""
 
     @abstractmethod
-    def worst_case_square_sum(self, num_differing: int, num_records: int | None, num_steps: int | Sequence[int]) -> int:
+    def worst_case_square_sum(
+        self, num_differing: int, num_records: Count | None, num_steps: int | Sequence[int]
+    ) -> int:
         """The largest `sum_t K_t^2` over all paths of batches.
 
         Args:
@@ -61,7 +65,9 @@ class Sampling(ABC):
         """
 
     @abstractmethod
-    def expected_square_sum(self, num_differing: int, num_records: int | None, num_steps: int | Sequence[int]) -> float:
+    def expected_square_sum(
+        self, num_differing: int, num_records: Count | None, num_steps: int | Sequence[int]
+    ) -> float:
         """The expectation of `sum_t K_t^2` over the draw of the batches.
 
         Raises:
@@ -69,14 +75,14 @@ class Sampling(ABC):
         """
 
     @abstractmethod
-    def expected_batch_size(self, num_records: int | None = None) -> float:
+    def expected_batch_size(self, num_records: Count | None = None) -> float:
         """The public number `B` by which the noised sum is divided."""
 
     @abstractmethod
-    def steps_per_epoch(self, num_records: int | None = None) -> int:
+    def steps_per_epoch(self, num_records: Count | None = None) -> int:
         """Optimizer steps in one pass over the data (Poisson: in one expected pass)."""
 
-    def draw_pass(self, num_records: int, generator: SecureGenerator) -> Iterator[npt.NDArray[np.int64]]:
+    def draw_pass(self, num_records: Count, generator: SecureGenerator) -> Iterator[npt.NDArray[np.int64]]:
         """The batches of one pass as arrays of indices below `num_records`, `steps_per_epoch` of them.
 
         Every call is a pass of its own: nothing of an earlier one may be remembered.
@@ -95,11 +101,11 @@ class Sampling(ABC):
         """The scheme where the Trainer makes passes of so many steps; None where it cannot be cut to them."""
         return self if num_steps == self.steps_per_epoch(num_records) else None
 
-    def separation(self, num_records: int | None) -> int | None:
+    def separation(self, num_records: Count | None) -> int | None:
         """The least number of steps from a batch that holds a record to the next that may hold it; None for any."""
         return None
 
-    def inclusion_rate(self, num_records: int | None = None) -> float:
+    def inclusion_rate(self, num_records: Count | None = None) -> float:
         """Share of the records that an average batch holds."""
         return min(1.0, 1 / self.steps_per_epoch(num_records))
 
@@ -121,7 +127,7 @@ class Sampling(ABC):
         """Whether the price is proven here; that of every other scheme is declared by the user."""
         return bool(vars(type(self)).get("_certified", False))
 
-    def check_drawable(self, num_records: int | None = None) -> None:
+    def check_drawable(self, num_records: Count | None = None) -> None:
         """Refuse a scheme whose batches we cannot, or must not, draw.
 
         Args:
@@ -139,7 +145,7 @@ class Sampling(ABC):
             )
 
     def draw_counts(
-        self, group_sizes: Sequence[int], num_records: int | None, shape: tuple[int, int], rng: np.random.Generator
+        self, group_sizes: Sequence[int], num_records: Count | None, shape: tuple[int, int], rng: np.random.Generator
     ) -> npt.NDArray[np.int64]:
         """How many records of each group the batches of simulated runs draw, `(*shape, num_groups)`.
 
@@ -153,7 +159,9 @@ class Sampling(ABC):
             ValueError: if the number of records is needed and missing.
         """
         if num_records is None:
-            raise ValueError(f"{type(self).__name__} needs the number of records: state num_records in the scenario.")
+            raise ValueError(
+                f"num_records is None, and {type(self).__name__} needs it: state num_records in the scenario."
+            )
         group = np.repeat(np.arange(len(group_sizes)), group_sizes)
         generator = SecureGenerator.from_key(rng.bytes(48))
         counts = np.zeros((*shape, len(group_sizes)), dtype=np.int64)

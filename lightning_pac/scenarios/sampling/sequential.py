@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from lightning_pac._validation import validated
+from lightning_pac._validation import Count, validated
 from lightning_pac.scenarios.sampling.passes import Passes
 from lightning_pac.scenarios.sampling.registry import register_sampling
 
@@ -48,11 +48,13 @@ class Sequential(Passes):
         return np.arange(num_records)
 
     @override
-    def separation(self, num_records: int | None) -> int:
+    def separation(self, num_records: Count | None) -> int:
         return self.steps_per_epoch(num_records)
 
     @override
-    def expected_square_sum(self, num_differing: int, num_records: int | None, num_steps: int | Sequence[int]) -> float:
+    def expected_square_sum(
+        self, num_differing: int, num_records: Count | None, num_steps: int | Sequence[int]
+    ) -> float:
         raise ValueError(
             "The order of the records is public, so there is no draw to average over: "
             'use the notion "ave", "joint" or "rpp".'

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from lightning_pac._validation import validated
+from lightning_pac._validation import Count, validated
 from lightning_pac.randomness import SecureGenerator
 from lightning_pac.scenarios.sampling.counts import as_stretches, check_differing, require_records
 from lightning_pac.scenarios.sampling.fresh_batches import SizedBatches
@@ -46,7 +46,9 @@ class WithReplacement(SizedBatches):
         return self.batch_size
 
     @override
-    def expected_square_sum(self, num_differing: int, num_records: int | None, num_steps: int | Sequence[int]) -> float:
+    def expected_square_sum(
+        self, num_differing: int, num_records: Count | None, num_steps: int | Sequence[int]
+    ) -> float:
         records = require_records(self, num_records)
         check_differing(num_differing, records)
         share = num_differing / records
@@ -54,7 +56,7 @@ class WithReplacement(SizedBatches):
         return sum(as_stretches(num_steps)) * square
 
     @override
-    def draw_batch(self, num_records: int, generator: SecureGenerator) -> npt.NDArray[np.int64]:
+    def draw_batch(self, num_records: Count, generator: SecureGenerator) -> npt.NDArray[np.int64]:
         return generator.integers(num_records, self.batch_size)
 
     @override
@@ -63,7 +65,7 @@ class WithReplacement(SizedBatches):
 
     @override
     def draw_counts(
-        self, group_sizes: Sequence[int], num_records: int | None, shape: tuple[int, int], rng: np.random.Generator
+        self, group_sizes: Sequence[int], num_records: Count | None, shape: tuple[int, int], rng: np.random.Generator
     ) -> npt.NDArray[np.int64]:
         records = require_records(self, num_records)
         shares = np.array([*group_sizes, records - sum(group_sizes)])

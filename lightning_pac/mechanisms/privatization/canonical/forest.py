@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import xlogy
 
-from lightning_pac._validation import Count, Positive, Probability, Seed, validated
+from lightning_pac._validation import Count, MatrixLike, Positive, Probability, Seed, VectorLike, validated
 from lightning_pac.information import Array
 
 __all__ = ["FixedForest"]
@@ -112,11 +112,16 @@ class FixedForest:
             ValueError: If the labels are outside 0 ... K - 1.
         """
         rows, classes = np.asarray(features, dtype=np.float64), np.asarray(labels)
+        if rows.ndim != 2 or classes.ndim != 1:
+            name, shape = ("features", rows.shape) if rows.ndim != 2 else ("labels", classes.shape)
+            raise ValueError(f"{name} has shape {shape}, but must be (n, d) for features and (n,) for labels.")
+        if len(rows) != len(classes):
+            raise ValueError(f"labels are {len(classes)} for {len(rows)} records: give one for each.")
         if classes.size and not (classes.min() >= 0 and classes.max() < self.num_classes):
             raise ValueError(f"labels must lie in 0 ... {self.num_classes - 1}: number the classes from a public list.")
         return np.concatenate([self._fit_tree(order, rows, classes) for order in self.feature_orders])
 
-    def predict(self, vector: npt.ArrayLike, features: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    def predict(self, vector: VectorLike, features: MatrixLike) -> npt.NDArray[np.int64]:
         """Classes by the majority of the trees, the smallest of equal ones, shape (n,).
 
         Args:
@@ -125,6 +130,8 @@ class FixedForest:
         """
         rows = np.asarray(features, dtype=np.float64)
         votes = np.zeros((len(rows), self.num_classes), dtype=np.int64)
+        if np.size(vector) != self.size:
+            raise ValueError(f"vector has {np.size(vector)} numbers, but must have {self.size}, those of fit.")
         trees = np.asarray(vector, dtype=np.float64).reshape(len(self.feature_orders), -1)
         for order, tree in zip(self.feature_orders, trees, strict=True):
             thresholds, leaves = np.split(tree, [self.num_thresholds])

@@ -92,7 +92,10 @@ def validated(target: Target) -> Target:
 
 
 def checks_itself(method: Method) -> Method:
-    """Mark a method that steps and responses call so often that it refuses bad arguments in passing, by itself."""
+    """Mark a method that steps and responses call so often that it is left alone.
+
+    It refuses bad arguments in passing, by itself, or only the library calls it.
+    """
     setattr(method, _CHECKS_ITSELF, True)
     return method
 

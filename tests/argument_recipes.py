@@ -28,7 +28,7 @@ from lightning_pac import (
     scenarios as sce,
 )
 from lightning_pac.cards import Estimate, Guarantee, PrivacyCard, Roc
-from lightning_pac.gradients import make_engine
+from lightning_pac.gradients import Call, Dense, make_engine
 from lightning_pac.ledger import PrivacyLedger
 from lightning_pac.modules import FullGaussian, SoftmaxDecoder
 from lightning_pac.randomness import SecureGenerator
@@ -43,14 +43,14 @@ NOT_CALLED = {
     "LedgerTotal event_from_dict one_promise",
     "audits": "AttackResult AttributeAttackResult DecoderLeakage MeanComparison MembershipAudit RecoveryAudit",
     "ledger": "AccountKind Attempt BudgetChange Charge LedgerAccount LedgerArgument Payment ResponseTranscript "
-    "TrainingAttempt check_amount",
+    "TrainingAttempt check_amount pack_arrays smallest_integers",
     "data": "IndexedSample PrivateDataLoader ResumableDataLoader",
-    "gradients": "GradientEngine",
+    "gradients": "Call Contribution GradientEngine",
     "information": "Array check_budget check_total_budget",
     "modules": "Decoder Learner Perturbation PrivateLabels",
     "mechanisms": "Baseline BatchRelease CanonicalForm Composed FilteredLabels FittedEstimator "
     "GaussianNoise LatticeNoise NoiseRule OutputLaw PrivatizedOutput Release ReleasedMechanism",
-    # Every release calls these.
+    # Every release calls these, and every answer pack_arrays and smallest_integers.
     "randomness": "release_grid round_to_grid round_up",
     # Runs until it is stopped: its own arguments are tried in tests/serve.
     "serve": "serve",
@@ -65,7 +65,8 @@ ANYTHING = {
     "PACResponder.release_outputs": ["outputs"], "SlicedWassersteinMechanism.release": ["data"],
     "SecretTable.indices_of": ["batch"],
     "StackedNetwork.losses": ["inputs", "targets"], "StackelbergGame.advance": ["batch"],
-    "SubsetEnsemble.votes": ["inputs"], "privatize": ["public"],
+    "SubsetEnsemble.votes": ["inputs"], "per_record_mean": ["batch"], "private_gradients": ["batch"],
+    "privatize": ["public"],
 }  # fmt: skip
 
 # Arguments without a default that may be None.
@@ -86,9 +87,13 @@ INTERNAL = [
     "LedgerBudget.declare", "LedgerPlan.amount", "LedgerPlan.holds", "LedgerPlan.share_for", "LedgerPlan.size",
     "Allowance.check", "check_planned", "cost_of", "use_after", "squares",
     "success_of_units", "unit_price", "units", "arithmetic_of", "on_after_setup", "shown", "words_for",
-    "fill_words",
+    "fill_words", "check_separation", "mean_deviation", "precision", "separation", "square_sum",
+    # What the design of bands asks a workload, and what every layer's call goes through.
+    "SGDWorkload.adjoint", "SGDWorkload.responses", "Call.argument", "Call.by_record", "Call.is_batched",
+    "Call.is_free", "drop", "plus", "weighted_sum",
     # What runs in transactions and collectives of others, and batch by batch.
-    "LedgerAccount.add", "Sequential.expected_square_sum",
+    "LedgerAccount.add", "ResponseTranscript.append", "Sequential.expected_square_sum",
+    "Ranks.check_equal", "Ranks.from_first", "Ranks.release", "StepFigures.epsilon", "StepFigures.success_bound",
     "PrivateDDPStrategy.divide_members", "PrivateDDPStrategy.divide_records",
     "RankShare.fingerprint", "RankShare.largest", "RankShare.of", "RowShards.join",
     # What needs a Trainer, or a law that only a forward pass has.
@@ -120,6 +125,7 @@ def scheme_methods(scheme: sce.Sampling, *others: str, secret: bool = True) -> R
     squared = ["worst_case_square_sum", *["expected_square_sum"] * secret]
     return methods(
         scheme,
+        amplified_steps={"num_steps": (5,)},
         **dict.fromkeys(("draw_pass", *others), draws),
         **{name: {"num_records": 20} for name in sized},
         **dict.fromkeys(squared, squares),
@@ -171,6 +177,8 @@ def of_scenarios(folder: Path) -> Recipes:
             "labels": [0, 1] * 5, "secret_class": 1, "p0": 0.5, "p1": 0.6, "rng": 0, "world": 1,
         },
         "WithReplacement": {"batch_size": 4},
+        **scheme_methods(sce.BlockedPoisson(0.1, 4)),
+        **scheme_methods(sce.CyclicShuffle(4)),
         **scheme_methods(sce.EpochShuffle(4)),
         **scheme_methods(sce.FixedSize(4), "draw_batch"),
         **scheme_methods(sce.Poisson(0.1), "draw_batch"),
@@ -221,6 +229,8 @@ def of_accountants(folder: Path) -> Recipes:
     spent, closed = {"noise_multiplier": 2.0, "num_steps": (5,)}, acc.SRPPAccountant(WORLDS, sce.EpochShuffle(4), 4.0)
     return {
         "Banded": {"bands": 2},
+        **methods(acc.Banded(2), matrix={"workload": workload}),
+        **methods(acc.BandedMatrix((0.8, 0.6)), inverse={"num_steps": 3}, noise_left={"num_steps": 3}),
         "BandedMatrix": {"coefficients": (0.8, 0.6)},
         "BandedMatrix.normalized": {"coefficients": [1.0, 0.5]},
         "ComposedRuns": {"runs": (run,)},
@@ -259,6 +269,7 @@ def of_accountants(folder: Path) -> Recipes:
         "SGDWorkload": {
             "num_steps": 2, "learning_rates": (1.0, 0.5), "momentum": 0.9, "weight_decay": 0.01,
         },
+        **methods(workload, error={"matrix": acc.BandedMatrix((0.8, 0.6))}),
         "SRPPAccountant": {
             "scenario": WORLDS, "sampling": POISSON, "renyi_order": 4.0, "notion": "ave",
             "slices": acc.SliceCoefficients((1.0,), (1.0,)), "joint_aggregation": "max", "correlation": None,
@@ -318,10 +329,6 @@ def of_accountants(folder: Path) -> Recipes:
         **methods(
             acc.SliceCoefficients((1.0,), (1.0,)), average={"cost": 0.1},
             joint={"cost": 0.1, "order": 4.0, "aggregation": "max"},
-        ),
-        **methods(
-            acc.StepFigures.of(lambda steps: [acc.GaussianRelease(0.01 * steps)], 5, 1e-5),
-            epsilon={"num_steps": 2}, success_bound={"num_steps": 2},
         ),
         **methods(acc.UniformReference(np.zeros(1), np.ones(1)), log_density={"values": np.ones((2, 1))}),
         "amplified_step_cost": {"scenario": WORLDS, "rate": 0.1, "noise_multiplier": 1.0, "order": 4.0},
@@ -709,10 +716,6 @@ def of_ledger(folder: Path) -> Recipes:
         ),
         **methods(
             transcript,
-            append={
-                "payload": b"answer", "num_answers": 1, "cost": 0.1, "state": b"state", "requests": (None,),
-                "payments": (),
-            },
             entries={"after": 0},
             find={"request": "first"},
         ),
@@ -730,11 +733,9 @@ def of_ledger(folder: Path) -> Recipes:
         "declared_plan": {"ledger": new},
         "describe_currency": {"currency": "rpp"},
         "first_charge": {"ledger": ledger},
-        "pack_arrays": {"arrays": [np.ones(2)]},
         "read_entries": {"ledger": ledger, "account": account},
         "read_state": {"ledger": ledger, "account": account},
         "restore_ledger": {"path": folder / "old.db", "amounts": {}, "backup": folder / "old.backup", "otherwise": 0.0},
-        "smallest_integers": {"labels": np.arange(3)},
         "unpack_arrays": {"payload": led.pack_arrays([np.ones(2)])},
     }  # fmt: skip
 
@@ -769,7 +770,7 @@ def of_data(folder: Path) -> Recipes:
     records = [0.0] * 20
     loader = dat.private_loader(records, sce.EpochShuffle(4))
     batches = {"num_records": 20, "batch_size": 4, "num_batches": 2, "generator": SecureGenerator()}
-    passes = {"drop_last": False, "shuffle": True, "generator": SecureGenerator()}
+    passes = {"drop_last": False, "shuffle": True, "generator": SecureGenerator(), "keeps_order": False}
     ours = {"sampling": POISSON, "num_microbatches": 2, "share": dat.RankShare(0, 2, bytes(32))}
     stock = DataLoader(records, batch_size=4)
     return {
@@ -813,6 +814,22 @@ class Stepping:
             self.engine.detach()
 
 
+class Mean(torch.nn.Module):
+    """A model that computes its loss."""
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return values.mean()
+
+
+def scaled(call: Call) -> Any:
+    """A rule of products with a row of factors."""
+    values, factors = call.args
+    if not (call.is_batched(values) and call.is_free(factors) and factors.shape == values.shape[-1:]):
+        return None
+    products = call.by_record(values) * call.gradient_by_record()
+    return [(factors, lambda: Dense(products.flatten(1, -2).sum(1) if products.dim() > 2 else products))]
+
+
 def of_gradients(folder: Path) -> Recipes:
     stepping = Stepping()
     engine, linear, other = make_engine(), torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
@@ -822,6 +839,19 @@ def of_gradients(folder: Path) -> Recipes:
         "GradientEngine.clipped_sum": {"self": stepping, "max_grad_norm": 1.0, "scale": 1.0, "num_records": 2},
         "coupling_error": {
             "engine": engine, "loss": lambda rows: linear(torch.ones(4, 2)[rows]).mean(), "num_records": 4,
+        },
+        "Dense": {"gradients": torch.zeros(2, 1)},
+        "check_rule": {
+            "function": torch.mul, "rule": scaled, "cases": [(torch.ones(4, 2), torch.nn.Parameter(torch.ones(2)))],
+        },
+        "per_record_mean": {"model": Mean(), "batch": torch.ones(4, 2)},
+        "private_gradients": {
+            "module": other, "loss_fn": lambda module, batch: module(batch).mean(), "batch": torch.ones(4, 2),
+            "max_grad_norm": 1.0, "noise_multiplier": 1.0, "batch_size": 4.0, "scenario": WORLDS, "sampling": POISSON,
+            "num_records": 3,
+        },
+        "register_rule": {
+            "function": lambda values: values, "rule": scaled, "needs_values": True, "prepare": lambda *call: None,
         },
         "flat_sum": {"sums": [torch.zeros(2)]},
         "make_engine": {"name": "auto", "public_terms": False},
@@ -843,10 +873,7 @@ def of_strategies(folder: Path) -> Recipes:
         **methods(
             ranks,
             agree={"declare": dict},
-            check_equal={"number": 1, "what": "the number"},
             exchange={"bring": int, "answer": sum},
-            from_first={"action": int},
-            release={"total": torch.zeros(2), "make_public": lambda total, start: total},
             together={"action": int},
         ),
         "RowShards": {"ranks": ranks, "num_rows": 3},

@@ -115,7 +115,7 @@ def usual_of(value: Any) -> Any:
     return value.make() if isinstance(value, Fresh) else value
 
 
-def called(function: Callable[..., Any], **arguments: Any) -> Any:
+def called(function: Callable[..., Any], /, **arguments: Any) -> Any:
     """The result, closed where it keeps a file open."""
     result = function(**{name: usual_of(value) for name, value in arguments.items()})
     getattr(result, "close", lambda: None)()

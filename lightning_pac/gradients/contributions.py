@@ -57,6 +57,8 @@ class Dense(Contribution):
     """Instantiated gradients, shape (n, *parameter)."""
 
     def __init__(self, gradients: Tensor) -> None:
+        if not isinstance(gradients, Tensor):
+            raise TypeError(f"gradients must be a Tensor, got an object of type {type(gradients).__name__}.")
         self._gradients = gradients.float()
 
     @override

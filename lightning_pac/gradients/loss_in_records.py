@@ -9,11 +9,13 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from typing_extensions import override
 
+from lightning_pac._validation import validated
 from lightning_pac.gradients.tags import nested_tensors, record_count
 
 __all__ = ["per_record_mean"]
 
 
+@validated
 def per_record_mean(model: nn.Module, batch: Any) -> Tensor:
     r"""The loss that a model computes itself, as a mean over records of means over each one's own targets.
 

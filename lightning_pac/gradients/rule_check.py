@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lightning_pac._validation import validated
 from lightning_pac.gradients.call import Call, name_of
 from lightning_pac.gradients.contributions import Found
 from lightning_pac.gradients.one_backward import OneBackwardEngine
@@ -17,6 +18,7 @@ __all__ = ["check_rule"]
 _TOLERANCE = 1e-4
 
 
+@validated
 def check_rule(
     function: Callable[..., Any], rule: Callable[[Call], Found | None], cases: Iterable[Sequence[Any]]
 ) -> None:
@@ -51,10 +53,13 @@ def check_rule(
             parameters = [place for place, value in enumerate(case) if isinstance(value, nn.Parameter)]
             rows = next((len(v) for v in case if isinstance(v, Tensor) and not isinstance(v, nn.Parameter)), 0)
             if not parameters or rows < 4 or rows % 2:
-                raise ValueError(f"{_shown(case)} needs an nn.Parameter, and an even number of rows, at least four.")
+                raise ValueError(
+                    f"cases hold {_shown(case)}, but each needs an nn.Parameter, and an even number of rows, at least "
+                    "four."
+                )
             _compare(function, case, parameters)
             if not taken[0]:
-                raise ValueError(f"The rule of {name_of(function)} took no call of {_shown(case)}; leave the case out.")
+                raise ValueError(f"rule of {name_of(function)} took no call of {_shown(case)}: leave the case out.")
             for arrangement in ({"rows": 2}, {"rows": rows}, {"shuffled": True}, {"derived": True}, {"poisoned": True}):
                 _compare(function, case, parameters, **arrangement)
             _compare(function, [value[:0] if _is_rows(value) else value for value in case], parameters)
@@ -148,7 +153,7 @@ def _compare(
                 how += [name for name, on in (("shuffled", shuffled), ("derived and used twice", derived)) if on]
                 how += ["with a record that is not finite"] if poisoned else []
                 raise ValueError(
-                    f"The rule of {name_of(function)} is off by a share of {wrong:.1e} for {_shown(case)} "
+                    f"rule of {name_of(function)} is off by a share of {wrong:.1e} for {_shown(case)} "
                     f"({', '.join(how) or 'one row a record'}; trained: argument {', '.join(map(str, trained))}); "
                     "return the gradient of each record's share of the output."
                 )

@@ -16,7 +16,6 @@ DTYPES = tuple(np.dtype(name) for name in ("<f8", "<f4", "<f2", "<i8", "<i4", "<
 _POSITION = {dtype: position for position, dtype in enumerate(DTYPES)}
 
 
-@validated
 def pack_arrays(arrays: Sequence[npt.NDArray[Any]]) -> bytes:
     """The arrays, one after the other, with their types and shapes.
 
@@ -64,7 +63,6 @@ def _unpack(payload: bytes) -> list[npt.NDArray[Any]]:
     return arrays
 
 
-@validated
 def smallest_integers(labels: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Integer labels in the narrowest stored type that holds them all: one byte a vote where that is enough."""
     if labels.dtype.kind not in "biu":

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lightning_pac._validation import Natural, NonNegative, validated
+from lightning_pac._validation import Natural, NonNegative, checks_itself, validated
 from lightning_pac.exceptions import LedgerError, LedgerMismatchError
 from lightning_pac.ledger.account import LedgerAccount
 from lightning_pac.ledger.files import HighWaterMark, write_home
@@ -128,6 +128,7 @@ class ResponseTranscript:
         """Number of entries."""
         return self._sequence
 
+    @checks_itself
     def append(
         self,
         payload: bytes,

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 
-from lightning_pac._validation import Count, Natural, validated
+from lightning_pac._validation import Count, Natural, checks_itself, validated
 from lightning_pac.exceptions import PrivacyViolationError
 
 __all__ = ["Ranks"]
@@ -52,6 +52,7 @@ class Ranks:
         """Whether this is rank zero, which owns the ledger."""
         return self.rank == 0
 
+    @checks_itself
     def from_first(self, action: Callable[[], Value]) -> Value:
         """Run an action on rank zero; every rank returns its value or raises its error, so that none is left waiting.
 
@@ -133,6 +134,7 @@ class Ranks:
         """
         self.exchange(declare, _compare)
 
+    @checks_itself
     def check_equal(self, number: int, what: str) -> None:
         """Raise on every rank unless all of them hold the same integer below 2**63.
 
@@ -153,6 +155,7 @@ class Ranks:
                 "dataset, loader and Trainer, and remove what depends on the rank."
             )
 
+    @checks_itself
     def release(self, total: Tensor, make_public: Callable[[Tensor, int], Tensor]) -> Tensor:
         """Sum a tensor over all ranks and make the sum public, each coordinate on exactly one rank.
 

@@ -10,7 +10,7 @@ from prepared import Child, prepared_context
 
 from lightning_pac import cli
 from lightning_pac.ledger import KEY_CURRENCY, PrivacyLedger, backup_ledger, restore_ledger
-from lightning_pac.serve import APIKeys, build_server
+from lightning_pac.serve import APIKeys, build_server, serve
 
 
 def test_the_file_holds_hashes_and_is_private(tmp_path: Path) -> None:
@@ -170,6 +170,23 @@ def test_the_command_changes_a_budget_and_lists_what_was_spent(
 def test_servers_that_are_refused(options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build_server(print, "responses.db", **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ledger": 3}, "ledger is 3, but must be a string or a Path"),
+        ({"port": "8000"}, "port is '8000', but must be an integer"),
+        ({"port": 80}, "port must lie in 1024"),
+        ({"log_level": 3}, "log_level is 3, but must be a string"),
+        ({"announce": None}, "announce is None, but must be a function"),
+        ({"max_batch_size": 0}, "max_batch_size is 0, but must be at least 1"),
+    ],
+)
+def test_a_server_that_is_refused_does_not_start(tmp_path: Path, options: dict, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=f"^{message}"):
+        serve(print, **{"ledger": tmp_path / "responses.db", **options})
+    assert not list(tmp_path.iterdir())
 
 
 def change_keys(path: Path, me: str, all_have_read: "multiprocessing.synchronize.Barrier") -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
-from lightning_pac._validation import validated
+from lightning_pac._validation import checks_itself, validated
 from lightning_pac.accountants.composed_ledger.budget import LedgerBudget
 from lightning_pac.accountants.composed_ledger.events import draws_of, worlds_of
 from lightning_pac.accountants.composed_ledger.plan import NUM_DRAWS, LedgerPlan
@@ -76,6 +76,7 @@ class Allowance:
         share: str | None = self._account.declaration.get("share")
         return share or share_terms(self._ledger, self._event)["share"]
 
+    @checks_itself
     def check(self, units: float, draws: float) -> None:
         """Raise unless the account may come to so many units and values of noise in all.
 

@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 from scipy import signal
 
-from lightning_pac._validation import Count, validated
+from lightning_pac._validation import Count, checks_itself, validated
 from lightning_pac.information import Array
 from lightning_pac.scenarios import Sampling, as_stretches
 
@@ -83,6 +83,7 @@ class BandedMatrix:
         column: Array = signal.lfilter([1.0], self.coefficients, impulse)
         return column
 
+    @checks_itself
     def square_sum(
         self, sampling: Sampling, num_differing: int, num_records: int | None, num_steps: int | Sequence[int]
     ) -> float:
@@ -113,6 +114,7 @@ class BandedMatrix:
         by_steps = self.overlap * sampling.worst_case_square_sum(num_differing, num_records, num_steps)
         return float(min(num_differing**2 * participations, by_steps))
 
+    @checks_itself
     def check_separation(self, sampling: Sampling, num_records: int | None) -> int:
         """The number of steps between two batches that may hold the same record.
 
@@ -136,6 +138,7 @@ class BandedMatrix:
             )
         return apart
 
+    @checks_itself
     def mean_deviation(self, last: int, count: int) -> float:
         """Deviation of the mean of the noise of `count` steps, in that of a draw; `1 / sqrt(count)` if independent.
 
@@ -149,7 +152,7 @@ class BandedMatrix:
         shares[:first] -= sums[:first][::-1]
         return float(np.linalg.norm(shares)) / count
 
-    def noise_left(self, num_steps: int) -> float:
+    def noise_left(self, num_steps: Count) -> float:
         r"""Noise that is left in the sums of the first 1, 2, ..., T steps, as a share of that of independent noise.
 
         .. math:: \Big( \sum_k (T - k) s_k^2 \Big/ \sum_k (T - k) \Big)^{1/2}
@@ -163,6 +166,7 @@ class BandedMatrix:
         sums = _prefix_sums(self, _power_of_two(num_steps))[:num_steps]
         return math.sqrt(float(counts @ sums**2) / float(counts.sum()))
 
+    @checks_itself
     def precision(self, num_steps: int) -> float:
         r"""How much coarser than independent draws the noise is in float64, as a factor on their number.
 

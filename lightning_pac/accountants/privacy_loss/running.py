@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from lightning_pac._validation import validated
+from lightning_pac._validation import checks_itself, validated
 from lightning_pac.accountants.privacy_loss.composition import privacy_curve
 from lightning_pac.accountants.privacy_loss.events import PrivacyEvent
 
@@ -64,10 +64,12 @@ class StepFigures:
         steps = sorted({0, *(-(-num_steps * i * i // points**2) for i in range(1, points + 1))})
         return cls(tuple(steps), lambda number: _figures(tuple(events(number)), delta, prior))
 
+    @checks_itself
     def epsilon(self, num_steps: int) -> float:
         """Epsilon after so many steps, or a little more."""
         return self._find(num_steps)[0]
 
+    @checks_itself
     def success_bound(self, num_steps: int) -> float:
         """The bound on guessing after so many steps, or a little more."""
         return self._find(num_steps)[1]

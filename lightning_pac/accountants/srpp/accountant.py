@@ -10,7 +10,7 @@ from typing import Any, Literal
 from scipy import optimize
 from typing_extensions import override
 
-from lightning_pac._validation import Cost, Natural, Noise, validated
+from lightning_pac._validation import Cost, Natural, Noise, checks_itself, validated
 from lightning_pac.accountants.correlated_noise import BandedMatrix
 from lightning_pac.accountants.privacy_loss import EpsilonDelta, Promise, most_steps, promise_of
 from lightning_pac.accountants.srpp.amplified import cached_step_cost
@@ -138,6 +138,7 @@ class SRPPAccountant(ExactFigures):
         several = self.sampling.amplifies_one_record and self.scenario.total_differing > 1
         return self.notion == "rpp" and amplified and not several
 
+    @checks_itself
     def squares(self, num_steps: int | Sequence[int]) -> float:
         """The units of a run: `sum_t K_t^2`, worst case or expected."""
         differing, records = self.scenario.total_differing, self.scenario.num_records
@@ -173,11 +174,13 @@ class SRPPAccountant(ExactFigures):
         return self.unit_price(noise_multiplier, order) * self.units(num_steps)
 
     @override
+    @checks_itself
     def units(self, num_steps: int | Sequence[int]) -> float:
         """The units of a run: its steps where the account is amplified, otherwise their `K_t^2`."""
         return self.sampling.amplified_steps(num_steps) if self.is_amplified else self.squares(num_steps)
 
     @override
+    @checks_itself
     def unit_price(self, noise_multiplier: float, order: float) -> float:
         """Unsliced cost of one unit, in nats; constant over a run.
 
@@ -299,6 +302,7 @@ class SRPPAccountant(ExactFigures):
             declaration["correlation"] = list(self.correlation.coefficients)
         return declaration
 
+    @checks_itself
     def precision(self, num_steps: int) -> float:
         """How much coarser than independent draws the noise is, as a factor on their number in `finite_precision`.
 
@@ -318,6 +322,7 @@ class SRPPAccountant(ExactFigures):
             "back after as many steps at the earliest.",
         )
 
+    @checks_itself
     def aggregate(self, cost: float, order: float | None = None) -> float:
         """The notion's cost where the unsliced one is `cost`: equal to it unless there are slices."""
         if self.slices is None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Generic, Protocol, TypeVar
 
 from lightning_pac._mutex import Mutex
-from lightning_pac._validation import Natural, validated
+from lightning_pac._validation import Natural, checks_itself, validated
 from lightning_pac.accountants.privacy_loss import (
     EpsilonDelta,
     PrivacyCurve,
@@ -138,6 +139,7 @@ class RunningAccount(Generic[_TermsT]):
         """Cost after the next step, to be compared with the budget before the step is started."""
         return self._epsilon_of(self._closed_units + self._next_units, self.num_steps + 1)
 
+    @checks_itself
     def use_after(self, more_steps: int) -> tuple[float, float]:
         """Units and values of noise (coarse ones count as more) after so many steps more of the last stretch.
 
@@ -161,10 +163,11 @@ class RunningAccount(Generic[_TermsT]):
         """What noise from finite random bits has added so far: nats to every epsilon and chance, and to every delta."""
         return self.arithmetic_of(self.num_steps)
 
+    @checks_itself
     def arithmetic_of(self, num_steps: int) -> tuple[float, float]:
         """What noise from finite random bits adds over so many steps; see `arithmetic`."""
         draws = self.draws_per_step * num_steps
-        return finite_precision(draws * self.accountant.precision(num_steps)), missing_tail(draws)
+        return _arithmetic(draws, draws * self.accountant.precision(num_steps))
 
     def start_step(self) -> float:
         """Count a step and return what it adds."""
@@ -300,3 +303,9 @@ class RunningAccount(Generic[_TermsT]):
     def _epsilon_of(self, units: float, num_steps: int) -> float:
         epsilon = self.accountant.aggregate(self._price * units)
         return epsilon + self.arithmetic_of(num_steps)[0] if self.draws_per_step else epsilon
+
+
+@lru_cache(maxsize=16)
+def _arithmetic(num_draws: float, num_coarse: float) -> tuple[float, float]:
+    """Kept, since a step asks for that of the same draws again and again."""
+    return finite_precision(num_coarse), missing_tail(num_draws)

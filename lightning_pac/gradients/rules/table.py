@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
+from lightning_pac._validation import validated
 from lightning_pac.gradients.call import Call
 from lightning_pac.gradients.contributions import Found
 from lightning_pac.gradients.layouts import functions_named
@@ -46,6 +47,7 @@ class Rule:
 _rules: dict[Any, Rule] = {}
 
 
+@validated
 def register_rule(
     function: Callable[..., Any],
     rule: Callable[[Call], Found | None],
@@ -80,9 +82,6 @@ def register_rule(
         ...     return [(scale, lambda: Dense(products.flatten(1, -2).sum(1) if products.dim() > 2 else products))]
         >>> check_rule(torch.mul, scaled, [(torch.randn(6, 4), torch.nn.Parameter(torch.randn(4)))])
     """
-    for value, what in ((function, "function"), (rule, "rule")):
-        if not callable(value):
-            raise TypeError(f"{what} must be something to call, got {value!r}.")
     _rules[_key(function)] = Rule(rule, needs_values, prepare)
 
 

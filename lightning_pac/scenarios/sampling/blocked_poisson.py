@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from lightning_pac._validation import validated
+from lightning_pac._validation import Count, checks_itself, validated
 from lightning_pac.randomness import SecureGenerator
 from lightning_pac.scenarios.sampling.counts import as_stretches, check_count, check_differing, require_records
 from lightning_pac.scenarios.sampling.registry import register_sampling
@@ -72,32 +72,38 @@ class BlockedPoisson(Sampling):
         return self.rate * self.blocks if self.is_certified else None
 
     @override
+    @checks_itself
     def amplified_steps(self, num_steps: int | Sequence[int]) -> int:
         return sum(-(-steps // self.blocks) for steps in as_stretches(num_steps))
 
     @override
-    def separation(self, num_records: int | None) -> int:
+    @checks_itself
+    def separation(self, num_records: Count | None) -> int:
         return self.blocks
 
     @override
-    def worst_case_square_sum(self, num_differing: int, num_records: int | None, num_steps: int | Sequence[int]) -> int:
+    def worst_case_square_sum(
+        self, num_differing: int, num_records: Count | None, num_steps: int | Sequence[int]
+    ) -> int:
         check_differing(num_differing, num_records)
         return self.amplified_steps(num_steps) * num_differing**2
 
     @override
-    def expected_square_sum(self, num_differing: int, num_records: int | None, num_steps: int | Sequence[int]) -> float:
+    def expected_square_sum(
+        self, num_differing: int, num_records: Count | None, num_steps: int | Sequence[int]
+    ) -> float:
         check_differing(num_differing, num_records)
         mean = num_differing * self.rate * self.blocks  # all of them in one block is the worst
         return self.amplified_steps(num_steps) * (mean * (1 - self.rate * self.blocks) + mean**2)
 
     @override
-    def expected_batch_size(self, num_records: int | None = None) -> float:
+    def expected_batch_size(self, num_records: Count | None = None) -> float:
         if self.batch_size is not None:
             return float(self.batch_size)
         return self.rate * require_records(self, num_records)
 
     @override
-    def steps_per_epoch(self, num_records: int | None = None) -> int:
+    def steps_per_epoch(self, num_records: Count | None = None) -> int:
         return math.ceil(1 / (self.rate * self.blocks)) * self.blocks
 
     @override
@@ -105,11 +111,11 @@ class BlockedPoisson(Sampling):
         return self if num_steps % self.blocks == 0 else None  # the next pass begins with the first block again
 
     @override
-    def inclusion_rate(self, num_records: int | None = None) -> float:
+    def inclusion_rate(self, num_records: Count | None = None) -> float:
         return self.rate
 
     @override
-    def draw_pass(self, num_records: int, generator: SecureGenerator) -> Iterator[npt.NDArray[np.int64]]:
+    def draw_pass(self, num_records: Count, generator: SecureGenerator) -> Iterator[npt.NDArray[np.int64]]:
         for step in range(self.steps_per_epoch(num_records)):
             block = np.arange(step % self.blocks, num_records, self.blocks)
             yield block[generator.bernoulli(self.rate * self.blocks, len(block))]

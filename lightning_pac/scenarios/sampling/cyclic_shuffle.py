@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from typing_extensions import override
 
-from lightning_pac._validation import validated
+from lightning_pac._validation import Count, checks_itself, validated
 from lightning_pac.scenarios.sampling.epoch_shuffle import EpochShuffle
 from lightning_pac.scenarios.sampling.registry import register_sampling
 
@@ -42,5 +42,6 @@ class CyclicShuffle(EpochShuffle):
     )
 
     @override
-    def separation(self, num_records: int | None) -> int:
+    @checks_itself
+    def separation(self, num_records: Count | None) -> int:
         return self.steps_per_epoch(num_records)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Self
 
-from lightning_pac._validation import Count, validated
+from lightning_pac._validation import Count, checks_itself, validated
 from lightning_pac.randomness import SecureGenerator
 from lightning_pac.scenarios.sampling.counts import as_stretches
 
@@ -101,6 +101,7 @@ class Sampling(ABC):
         """The scheme where the Trainer makes passes of so many steps; None where it cannot be cut to them."""
         return self if num_steps == self.steps_per_epoch(num_records) else None
 
+    @checks_itself
     def separation(self, num_records: Count | None) -> int | None:
         """The least number of steps from a batch that holds a record to the next that may hold it; None for any."""
         return None
@@ -114,6 +115,7 @@ class Sampling(ABC):
         """Rate at which our amplified price of secret, independent draws holds; None where it does not."""
         return None
 
+    @checks_itself
     def amplified_steps(self, num_steps: int | Sequence[int]) -> int:
         """How many of these steps may hold a given record: what is paid for at `amplified_rate`.
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from lightning_pac._validation import Count, validated
+from lightning_pac._validation import Count, checks_itself, validated
 from lightning_pac.scenarios.sampling.passes import Passes
 from lightning_pac.scenarios.sampling.registry import register_sampling
 
@@ -48,6 +48,7 @@ class Sequential(Passes):
         return np.arange(num_records)
 
     @override
+    @checks_itself
     def separation(self, num_records: Count | None) -> int:
         return self.steps_per_epoch(num_records)
 

@@ -786,6 +786,7 @@ def of_data(folder: Path) -> Recipes:
         "WithIndex": {"dataset": records},
         "WithReplacementBatchSampler": batches,
         "batch_sizes": {"dataloader": stock},
+        "check_records_alone": {"dataset": records},
         "count_records": {"dataloader": stock},
         "describe_loader": {"dataloader": stock},
         "hide_worker_seeds": {"dataloader": stock},

@@ -16,6 +16,7 @@ from torch.utils.data import Dataset, TensorDataset
 from lightning_pac.data.record_digest import load_alone, own_generators
 from lightning_pac.data.repeated_records import TWICE, datasets_inside
 from lightning_pac.data.value_digest import digest
+from lightning_pac.data.with_index import check_records
 
 __all__ = ["check_records_alone"]
 
@@ -38,11 +39,13 @@ def check_records_alone(dataset: Any) -> None:
         dataset: A map-style dataset; what cannot be copied or loaded here is left out.
 
     Raises:
+        TypeError: If it is no map-style dataset.
         ValueError: Says what the dataset does.
 
     Example:
         >>> check_records_alone([1.0, 2.0, 3.0])
     """
+    check_records(dataset, "dataset")
     with own_generators():
         for part in _with_all_inside(dataset):
             if not isinstance(part, Dataset) or isinstance(part, TensorDataset) or len(cast(Sized, part)) < 3:

@@ -145,7 +145,7 @@ def test_a_loader_with_our_poisson_sampler_can_be_rebuilt() -> None:
 @pytest.mark.parametrize(
     ("loader", "error", "message"),
     [
-        (DataLoader(Stream(), batch_size=2), TypeError, "Stream is an iterable dataset"),
+        (DataLoader(Stream(), batch_size=2), TypeError, "dataset is of type Stream"),
         (
             DataLoader(Indices(), batch_size=4, sampler=WeightedRandomSampler([1.0] * 40, 40)),
             ValueError,

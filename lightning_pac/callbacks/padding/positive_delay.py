@@ -10,7 +10,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities import rank_zero_warn
 from typing_extensions import override
 
-from lightning_pac._validation import NonNegative, validated
+from lightning_pac._validation import Finite, validated
 from lightning_pac.callbacks.padding.clocks import refuse_clocks
 from lightning_pac.callbacks.padding.noise_account import Noise, NoiseAccount
 from lightning_pac.callbacks.padding.padding_callback import PaddingCallback
@@ -193,7 +193,7 @@ class PositiveDelay(PaddingCallback):
         super().load_state_dict(state_dict)
         self.num_overruns = state_dict["num_overruns"]
 
-    def padded_duration(self, duration: NonNegative) -> float:
+    def padded_duration(self, duration: Finite) -> float:
         """Seconds that a step of that true duration is shown to take; draws noise.
 
         Raises:

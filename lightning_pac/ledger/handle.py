@@ -63,6 +63,12 @@ class LedgerHandle:
         self.share = share
         self._opened: PrivacyLedger | None = None
 
+    def __repr__(self) -> str:
+        # Ranks compare it, so nothing in it may differ between processes.
+        said = {"witness": self.witness, "share": self.share}
+        further = "".join(f", {name}={str(value)!r}" for name, value in said.items() if value is not None)
+        return f"{type(self).__name__}({str(self.path)!r}{further})"
+
     @property
     def is_open(self) -> bool:
         """Whether `open` was called, and `close` not yet."""

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from lightning_pac.accountants import PlannedLedger
 from lightning_pac.exceptions import LedgerError
 from lightning_pac.ledger import LedgerHandle, PrivacyLedger
 
@@ -34,3 +35,12 @@ def test_a_handle_that_is_not_open_says_so(tmp_path: Path) -> None:
         _ = handle.ledger
     handle.close()
     assert not (tmp_path / "study.db").exists()
+
+
+def test_handles_of_equal_arguments_are_written_alike_on_every_rank(tmp_path: Path) -> None:
+    arguments = {"witness": tmp_path / "marks", "share": "fit"}
+    first, second = (LedgerHandle(tmp_path / "study.db", **arguments) for _ in range(2))
+    assert repr(first) == repr(second) != repr(LedgerHandle(tmp_path / "study.db"))
+    assert "share='fit'" in repr(first)
+    planned = [PlannedLedger(tmp_path / "study.db", epsilon=epsilon, delta=1e-5) for epsilon in (3.0, 3.0, 4.0)]
+    assert repr(planned[0]) == repr(planned[1]) != repr(planned[2])

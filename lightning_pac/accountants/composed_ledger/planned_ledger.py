@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from typing_extensions import override
+
 from lightning_pac._validation import validated
 from lightning_pac.accountants.composed_ledger.budget import LedgerBudget
 from lightning_pac.accountants.composed_ledger.plan import LedgerPlan
@@ -63,5 +65,10 @@ class PlannedLedger(LedgerHandle):
             declared = plan
         else:
             declared = LedgerPlan.from_dict(json.loads(Path(plan).read_text()))
+        self._declared = declared
         self._prepare = declared.declare
         self.renyi_order = declared.renyi_order if isinstance(declared, LedgerBudget) else None
+
+    @override
+    def __repr__(self) -> str:
+        return f"{super().__repr__()[:-1]}, {self._declared!r})"

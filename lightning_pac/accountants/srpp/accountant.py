@@ -319,7 +319,8 @@ class SRPPAccountant(ExactFigures):
         return (
             *sentences,
             f"The noise is correlated over {self.correlation.num_bands} steps and never stored, and a record comes "
-            "back after as many steps at the earliest.",
+            "back after as many steps at the earliest. That float64 costs it no more than is charged for finite bits "
+            "is argued from the error of a step, and not proven for all steps together.",
         )
 
     @checks_itself

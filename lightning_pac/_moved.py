@@ -42,6 +42,8 @@ MODULES = {
     "callbacks.positive_delay": "callbacks.padding.positive_delay",
     "callbacks.private_metrics": "callbacks.metrics.callback",
     "callbacks.private_output": "callbacks.predictions.private_output",
+    "gradients.measured_choice": "gradients.rules.measured_choice",
+    "gradients.watching": "gradients.calls.watching",
     "mechanisms.auto_pac": "mechanisms.pac_noise.auto_pac",
     "mechanisms.belief": "mechanisms.responses.belief",
     "mechanisms.box_runs": "mechanisms.privatization.box_runs",

@@ -27,7 +27,7 @@ Example:
 """
 
 from lightning_pac.gradients.arithmetic import ROUNDING
-from lightning_pac.gradients.call import Call
+from lightning_pac.gradients.calls import Call
 from lightning_pac.gradients.contract import GradientEngine, flat_sum
 from lightning_pac.gradients.contributions import Contribution, Dense
 from lightning_pac.gradients.decoupling import coupling_error

@@ -10,7 +10,7 @@ from torch.overrides import TorchFunctionMode
 from typing_extensions import override
 
 from lightning_pac._validation import validated
-from lightning_pac.gradients.tags import nested_tensors, record_count
+from lightning_pac.gradients.calls import nested_tensors, record_count
 
 __all__ = ["per_record_mean"]
 

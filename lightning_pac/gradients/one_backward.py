@@ -12,15 +12,11 @@ from typing_extensions import override
 from lightning_pac._validation import Natural, Positive, validated
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.gradients.arithmetic import ieee_float32, widest_type
-from lightning_pac.gradients.call import Call
+from lightning_pac.gradients.calls import Call, Free, set_tag, tag_of
 from lightning_pac.gradients.contract import GradientEngine, block_index, clip_factors, trainable_parameters
 from lightning_pac.gradients.contributions import Contribution, Dense, OwnRows
-from lightning_pac.gradients.entering import Entrance
-from lightning_pac.gradients.following import Following
-from lightning_pac.gradients.meeting import Receiver
-from lightning_pac.gradients.pulling_back import ToParameters
+from lightning_pac.gradients.following import Entrance, Following, Receiver, ToParameters
 from lightning_pac.gradients.refusals import refuse_compiled_modules, refuse_mixing_layers
-from lightning_pac.gradients.tags import Free, set_tag, tag_of
 
 __all__ = ["OneBackwardEngine"]
 

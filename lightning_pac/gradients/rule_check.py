@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_pac._validation import validated
-from lightning_pac.gradients.call import Call, name_of
+from lightning_pac.gradients.calls import Call, name_of
 from lightning_pac.gradients.contributions import Found
 from lightning_pac.gradients.one_backward import OneBackwardEngine
 from lightning_pac.gradients.rules.table import rule_on_trial

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lightning_pac.gradients.tags import free_of, settle
+from lightning_pac.gradients.calls import free_of, settle
 
 __all__ = ["multi_head_attention", "scaled_dot_product"]
 

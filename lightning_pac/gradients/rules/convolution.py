@@ -10,10 +10,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from lightning_pac.gradients.arithmetic import accumulate
-from lightning_pac.gradients.call import Call
+from lightning_pac.gradients.calls import Call, tag_of
 from lightning_pac.gradients.contributions import Contribution, Dense, Found, squares_of_grams
-from lightning_pac.gradients.measured_choice import build_fastest
-from lightning_pac.gradients.tags import tag_of
+from lightning_pac.gradients.rules.measured_choice import build_fastest
 
 __all__ = ["convolution", "transposed_convolution"]
 

@@ -7,9 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_pac.gradients.call import Call
+from lightning_pac.gradients.calls import Batched, Call, Pass, by_record, free_of, record_axis, set_tag, tag_of
 from lightning_pac.gradients.contributions import Contribution, Dense, Found, OwnRows
-from lightning_pac.gradients.tags import Batched, free_of, record_axis, set_tag, tag_of
 
 __all__ = ["addition", "concatenation", "masked_write", "product", "reduced_to", "subtraction"]
 
@@ -110,8 +109,6 @@ def sum_by_record(
         count: Number of records n.
         rows: The record of each row, if they are in another order.
     """
-    from lightning_pac.gradients.tags import Batched, Pass, by_record
-
     dims = values.dim()
     padded = [1] * (dims - len(shape)) + list(shape)
     own = padded[axis] == values.shape[axis] and padded[axis] != 1

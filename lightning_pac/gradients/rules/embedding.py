@@ -6,9 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_pac.gradients.call import Call
+from lightning_pac.gradients.calls import Batched, Call, Pass, set_tag, tag_of
 from lightning_pac.gradients.contributions import Contribution, Found, Rows
-from lightning_pac.gradients.tags import Batched, Pass, set_tag, tag_of
 
 __all__ = ["count_bags", "embedding", "embedding_bag", "embedding_of_table", "picked"]
 

@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
-from lightning_pac.gradients.call import Call
+from lightning_pac.gradients.calls import Call
 from lightning_pac.gradients.contributions import Contribution, Dense, Found, OuterProduct, PositionOuterProducts
-from lightning_pac.gradients.measured_choice import build_fastest
 from lightning_pac.gradients.rules.elementwise import reduced_to
+from lightning_pac.gradients.rules.measured_choice import build_fastest
 
 __all__ = ["addmm", "linear", "linear_bias", "linear_weight", "matmul"]
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lightning_pac.gradients.call import Call
+from lightning_pac.gradients.calls import Call
 from lightning_pac.gradients.contributions import Contribution, Dense, Found, OwnRows
 from lightning_pac.gradients.rules.elementwise import sum_by_record
 

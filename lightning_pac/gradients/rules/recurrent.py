@@ -8,10 +8,18 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import _pop_mode_temporarily
 
+from lightning_pac.gradients.calls import (
+    Batched,
+    anchored,
+    enclosing_backward,
+    free_of,
+    record_axis,
+    set_tag,
+    settle,
+    tag_of,
+)
 from lightning_pac.gradients.rules.linear import linear_bias, linear_weight
 from lightning_pac.gradients.rules.recurrences import RECURRENCES, Recurrence
-from lightning_pac.gradients.tags import Batched, free_of, record_axis, set_tag, settle, tag_of
-from lightning_pac.gradients.watching import anchored, enclosing_backward
 
 __all__ = ["gru", "gru_cell", "lstm", "lstm_cell", "rnn", "rnn_cell"]
 

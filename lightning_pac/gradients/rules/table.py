@@ -11,9 +11,8 @@ import torch
 from torch.nn import functional as F
 
 from lightning_pac._validation import validated
-from lightning_pac.gradients.call import Call
+from lightning_pac.gradients.calls import Call, functions_named
 from lightning_pac.gradients.contributions import Found
-from lightning_pac.gradients.layouts import functions_named
 from lightning_pac.gradients.rules import (
     attention,
     convolution,

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from lightning_pac.gradients.layouts import functions_named
-from lightning_pac.gradients.tags import Batched, record_axis, tag_of
+from lightning_pac.gradients.calls import Batched, functions_named, record_axis, tag_of
 
 __all__ = ["ADDITIONS", "Shares", "is_affine"]
 

@@ -8,12 +8,20 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from typing_extensions import override
 
-from lightning_pac.gradients.after_mean import ADDITIONS, Shares, is_affine
-from lightning_pac.gradients.call import name_of
-from lightning_pac.gradients.layouts import CONSTANTS, functions_named, layout_of_result
-from lightning_pac.gradients.meeting import Meeting, Receiver
+from lightning_pac.gradients.calls import (
+    CONSTANTS,
+    Batched,
+    Free,
+    Pass,
+    functions_named,
+    layout_of_result,
+    name_of,
+    set_tag,
+    tag_of,
+)
+from lightning_pac.gradients.following.after_mean import ADDITIONS, Shares, is_affine
+from lightning_pac.gradients.following.meeting import Meeting, Receiver
 from lightning_pac.gradients.rules.table import OPENED
-from lightning_pac.gradients.tags import Batched, Free, Pass, set_tag, tag_of
 
 __all__ = ["Following"]
 

@@ -8,13 +8,28 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from lightning_pac.gradients.after_mean import ADDITIONS
-from lightning_pac.gradients.call import Autocast, Call, name_of, unflattened, without_autocast
+from lightning_pac.gradients.calls import (
+    Autocast,
+    Batched,
+    Call,
+    Free,
+    KeptTensors,
+    Pass,
+    anchored,
+    enclosing_backward,
+    free_of,
+    joined,
+    name_of,
+    record_axis,
+    set_tag,
+    tag_of,
+    unflattened,
+    without_autocast,
+)
 from lightning_pac.gradients.contributions import Contribution, OwnRows
+from lightning_pac.gradients.following.after_mean import ADDITIONS
+from lightning_pac.gradients.following.single_call import per_record_gradients
 from lightning_pac.gradients.rules.table import rule_of
-from lightning_pac.gradients.single_call import per_record_gradients
-from lightning_pac.gradients.tags import Batched, Free, Pass, free_of, record_axis, set_tag, tag_of
-from lightning_pac.gradients.watching import KeptTensors, anchored, enclosing_backward, joined
 
 __all__ = ["Meeting", "Receiver"]
 

@@ -7,9 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_pac.gradients.call import Call, name_of, unflattened
+from lightning_pac.gradients.calls import Call, name_of, record_axis, tag_of, unflattened
 from lightning_pac.gradients.contributions import Dense, Found, OwnRows
-from lightning_pac.gradients.tags import record_axis, tag_of
 
 __all__ = ["per_record_gradients"]
 

@@ -10,10 +10,18 @@ from torch import Tensor, nn
 from torch.overrides import _get_current_function_mode_stack, _pop_mode_temporarily
 from torch.utils.hooks import RemovableHandle
 
-from lightning_pac.gradients.following import Following
+from lightning_pac.gradients.calls import (
+    Batched,
+    Free,
+    Pass,
+    enclosing_backward,
+    nested_tensors,
+    record_count,
+    set_tag,
+    tag_of,
+)
+from lightning_pac.gradients.following.mode import Following
 from lightning_pac.gradients.rules.table import applied
-from lightning_pac.gradients.tags import Batched, Free, Pass, nested_tensors, record_count, set_tag, tag_of
-from lightning_pac.gradients.watching import enclosing_backward
 
 __all__ = ["Entrance"]
 

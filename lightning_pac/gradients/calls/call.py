@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from lightning_pac.gradients.tags import Batched, Free, Pass, by_record, record_axis, tag_of
+from lightning_pac.gradients.calls.tags import Batched, Free, Pass, by_record, record_axis, tag_of
 
 __all__ = ["Autocast", "Call", "name_of", "unflattened", "without_autocast"]
 

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lightning_pac.gradients.calls import Free, tag_of
 from lightning_pac.gradients.contributions import Contribution, OwnRows
 from lightning_pac.gradients.rules.elementwise import sum_by_record
-from lightning_pac.gradients.tags import Free, tag_of
 
 __all__ = ["ToParameters"]
 

@@ -8,20 +8,20 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lightning_pac.gradients.tags import Batched, Pass, record_axis, tag_of
+from lightning_pac.gradients.calls.moved_rows import (
+    ADDS,
+    WHERE,
+    WRITES,
+    added,
+    functions_named,
+    is_index,
+    moved,
+    source_of,
+    unpacked,
+)
+from lightning_pac.gradients.calls.tags import Batched, Pass, record_axis, tag_of
 
-__all__ = ["CONSTANTS", "functions_named", "layout_of_result"]
-
-
-def functions_named(names: str) -> list[Any]:
-    """All functions, methods and attributes of torch of these names, in one string."""
-    found = []
-    for owner in (torch, Tensor, F, torch._C._nn, torch._C._VariableFunctions, torch.linalg, torch.special):
-        for name in names.split():
-            function: Any = getattr(owner, name, None)
-            if callable(function) or hasattr(function, "__get__"):
-                found.append(function if callable(function) else function.__get__)
-    return found
+__all__ = ["CONSTANTS", "layout_of_result"]
 
 
 # Shapes change, the order of entries does not.
@@ -65,14 +65,8 @@ _MOVES = (
         )
     )
 )
-_WRITES = set(
-    functions_named("index_copy index_copy_ scatter scatter_ index_put index_put_ masked_scatter masked_scatter_ copy_")
-) | {Tensor.__setitem__}
 _LOOKUPS = set(functions_named("index_select"))
-_WHERE = set(functions_named("where"))
-_PACK = torch._C._VariableFunctions._pack_padded_sequence
 _PAD_PACKED = torch._C._VariableFunctions._pad_packed_sequence
-_ADDS = set(functions_named("index_add index_add_ scatter_add scatter_add_ index_put index_put_"))
 # Functions whose results along one dimension are made of each other.
 _ACROSS = {
     function: position
@@ -138,25 +132,25 @@ def _layout(
 ) -> Batched:
     unknown = current.unknown
     if function in _MOVES:
-        if function in _ADDS and kwargs.get("accumulate", args[3] if len(args) > 3 else False) is True:
-            return _added(function, args, kwargs, current)
+        if function in ADDS and kwargs.get("accumulate", args[3] if len(args) > 3 else False) is True:
+            return added(function, args, kwargs, current)
         if tag is current.first and _leaves_first(function, args, kwargs, result, reference):
             return tag
         if function is Tensor.__getitem__ and reference is not args[0]:
-            return tag if reference is args[1] and _is_index(reference) else unknown
+            return tag if reference is args[1] and is_index(reference) else unknown
         if function in _LOOKUPS and reference is args[2]:  # something without records, by their indices
             return Batched(current, math.prod(result.shape[: args[1] % result.dim()]), tag.rows)
-        if function in _WRITES and type(tag_of(_source(args, kwargs))) is not Batched:
+        if function in WRITES and type(tag_of(source_of(args, kwargs))) is not Batched:
             return tag_of(args[0]) if type(tag_of(args[0])) is Batched else unknown
-        return _moved(function, args, kwargs, result, current, place)
-    if function in _ADDS:
-        return _added(function, args, kwargs, current)
+        return moved(function, args, kwargs, result, current, place)
+    if function in ADDS:
+        return added(function, args, kwargs, current)
     if function in _PRODUCTS:
         if tag is current.first and not current.mixed and function in _LINEAR and reference is args[0]:
             return tag if reference.dim() > 1 else unknown
         return _multiplied(function, args, result, current)
     if function is _PAD_PACKED:
-        return _unpacked(args, result, tag, current)
+        return unpacked(args, result, tag, current)
     axis = 0 if tag is current.first else record_axis(reference.shape, tag, current.count)
     if axis is None:
         return unknown
@@ -171,7 +165,7 @@ def _layout(
         return unknown
     for other, of in _batched(args, kwargs) if current.mixed else ():
         if of is not tag and not _agree(other, of, axis, reference, tag, current.count):
-            return _moved(function, args, kwargs, result, current, place) if function in _WHERE else unknown
+            return moved(function, args, kwargs, result, current, place) if function in WHERE else unknown
     return tag
 
 
@@ -183,11 +177,6 @@ def _batched(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[T
                 yield tensor, tag
 
 
-def _source(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What is written, a number possibly: the last argument that is no switch."""
-    return [value for value in (*args, *kwargs.values()) if not isinstance(value, bool)][-1]
-
-
 def _agree(other: Tensor, of: Batched, axis: int, reference: Tensor, tag: Batched, count: int) -> bool:
     """Whether another argument has its records where the reference has them, from the left or from the right."""
     own = record_axis(other.shape, of, count)
@@ -196,119 +185,6 @@ def _agree(other: Tensor, of: Batched, axis: int, reference: Tensor, tag: Batche
     if own != axis and other.dim() - own != reference.dim() - axis:
         return False
     return of.rows is tag.rows or (of.rows is not None and tag.rows is not None and torch.equal(of.rows, tag.rows))
-
-
-def _chooses(tensor: Tensor) -> bool:
-    return tensor.dtype == torch.bool or _is_index(tensor)
-
-
-def _is_index(tensor: Tensor) -> bool:
-    return tensor.dtype in (torch.long, torch.int)
-
-
-def _labels(value: Any, values: Sequence[Any], current: Pass) -> Any:
-    """Numbers of records in place of values, -1 for what has none; other indices and masks stay as they are."""
-    if isinstance(value, list | tuple):
-        return type(value)([_labels(part, values, current) for part in value])
-    if not isinstance(value, Tensor) or (_chooses(value) and not any(value is one for one in values)):
-        return value
-    tag = tag_of(value)
-    if type(tag) is not Batched:
-        return value.new_full(value.shape, -1, dtype=torch.long)
-    axis = record_axis(value.shape, tag, current.count)
-    if axis is None:
-        raise ValueError("The records of an argument are nowhere known.")
-    rows, size = tag.rows, value.shape[axis]
-    if rows is None:
-        rows = torch.arange(size, device=value.device) // max(1, size // max(current.count, 1))
-    return rows.view(-1, *[1] * (value.dim() - axis - 1)).expand(value.shape)
-
-
-def _labelled(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], current: Pass) -> list[Any]:
-    """The arguments with numbers of records in place of values, the names last."""
-    values = args[1:] if function in _WHERE else args[:1]
-    if isinstance(args[0], list | tuple):
-        values = args[0]
-    if function in _WRITES or function in _ADDS:
-        values = (args[0], _source(args, kwargs))
-    found = [_labels(value, values, current) for value in args]
-    if function in _WRITES or function in _ADDS:
-        found[0] = found[0].clone()
-    return [*found, {name: _labels(value, values, current) for name, value in kwargs.items()}]
-
-
-def _moved(
-    function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Tensor, current: Pass, place: int
-) -> Batched:
-    unknown = Batched(current, None)
-    with torch.no_grad():
-        try:
-            *given, named = _labelled(function, args, kwargs, current)
-            found = function(*given, **named)
-            found = given[0] if found is None else found
-        except Exception:
-            return unknown
-    candidate = found[place] if isinstance(found, list | tuple) else found
-    if (function is _PACK and place) or candidate.shape != result.shape:
-        return unknown
-    return _read(candidate, current)
-
-
-def _added(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], current: Pass) -> Batched:
-    """By Cauchy and Schwarz, all that was added up in an entry is one record's if the moments of its number say so."""
-    if "alpha" in kwargs:
-        return Batched(current, None)
-    with torch.no_grad():
-        try:
-            *given, named = _labelled(function, args, kwargs, current)
-            values = (args[0], _source(args, kwargs))
-
-            def moment(power: int) -> Tensor:
-                powers = [
-                    torch.where(label >= 0, (label + 1) ** power, 0) if any(arg is value for value in values) else label
-                    for arg, label in zip((*args, *kwargs.values()), (*given, *named.values()), strict=True)
-                ]
-                found: Tensor = function(*powers[: len(args)], **dict(zip(kwargs, powers[len(args) :], strict=True)))
-                return found
-
-            number, total, squares = map(moment, range(3))
-        except Exception:
-            return Batched(current, None)
-    mixed = bool((number * squares != total * total).any())
-    return Batched(current, None) if mixed else _read(total // number.clamp(min=1) - 1, current)
-
-
-def _unpacked(args: Sequence[Any], result: Tensor, tag: Batched, current: Pass) -> Batched:
-    """The tag of sequences that were packed: shape (n, T, ...) or (T, n, ...), or of their lengths."""
-    data, sizes, batch_first = args[:3]
-    if result.dim() < 2 or tag.outer is None:
-        return Batched(current, None)
-    rows = tag.rows if tag.rows is not None else torch.arange(len(data)) // max(1, len(data) // max(1, current.count))
-    return Batched(current, 1 if batch_first else result.shape[0], rows[: int(sizes[0])])
-
-
-def _read(labels: Tensor, current: Pass) -> Batched:
-    """The tag that says where the labels are."""
-    if not labels.numel():
-        return Batched(current, 1, labels.new_zeros(0)) if labels.shape[:1] == (0,) else Batched(current, None)
-    before, count = 1, max(current.count, 1)
-    moving = [axis for axis, step in enumerate(labels.stride()) if step]
-    for axis, size in enumerate(labels.shape):
-        if len(moving) == 1 and axis != moving[0] and count > 1:
-            before *= size
-            continue
-        along = labels.movedim(axis, 0)
-        along = along[(slice(None), *[slice(0, 1)] * (along.dim() - 1))] if len(moving) == 1 else along
-        along = along.flatten(1) if along.dim() > 1 else along[:, None]
-        rows = along.amax(1)
-        # A constant may stand in any record's row; a row of constants alone has the number -1.
-        if bool(((along == rows[:, None]) | (along < 0)).all()):
-            if size % count == 0 and torch.equal(rows, torch.arange(size, device=rows.device) // (size // count)):
-                return current.first if before == 1 else Batched(current, before)
-            if axis == 0 or bool((rows != rows[0]).any()):
-                return Batched(current, before, rows)
-        before *= size
-    return Batched(current, None)
 
 
 def _leaves_first(
@@ -332,7 +208,7 @@ def _leaves_first(
             order = given[0] if given and isinstance(given[0], list | tuple) else given
             return bool(order[0] % dims == 0)
         return name == "__get__" and dims > 2 and result.shape[0] == reference.shape[0] and function not in _FLIPPED
-    if function not in _ALONG or function in _WRITES:
+    if function not in _ALONG or function in WRITES:
         return False
     position = _ALONG[function]
     place = kwargs.get("dim", kwargs.get("dims", args[position] if len(args) > position else 0))

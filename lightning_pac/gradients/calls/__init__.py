@@ -1,0 +1,45 @@
+"""Calls of torch's functions: where the records are in arguments and results, and a call as its rule sees it."""
+
+from lightning_pac.gradients.calls.call import Autocast, Call, name_of, unflattened, without_autocast
+from lightning_pac.gradients.calls.layouts import CONSTANTS, layout_of_result
+from lightning_pac.gradients.calls.moved_rows import functions_named
+from lightning_pac.gradients.calls.tags import (
+    Batched,
+    Free,
+    Pass,
+    by_record,
+    free_of,
+    nested_tensors,
+    record_axis,
+    record_count,
+    set_tag,
+    settle,
+    tag_of,
+)
+from lightning_pac.gradients.calls.watching import KeptTensors, anchored, enclosing_backward, joined
+
+__all__ = [
+    "CONSTANTS",
+    "Autocast",
+    "Batched",
+    "Call",
+    "Free",
+    "KeptTensors",
+    "Pass",
+    "anchored",
+    "by_record",
+    "enclosing_backward",
+    "free_of",
+    "functions_named",
+    "joined",
+    "layout_of_result",
+    "name_of",
+    "nested_tensors",
+    "record_axis",
+    "record_count",
+    "set_tag",
+    "settle",
+    "tag_of",
+    "unflattened",
+    "without_autocast",
+]

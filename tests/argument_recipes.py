@@ -29,6 +29,7 @@ from lightning_pac import (
 )
 from lightning_pac.cards import Estimate, Guarantee, PrivacyCard, Roc
 from lightning_pac.gradients import Call, Dense, make_engine
+from lightning_pac.gradients.clipping import clip
 from lightning_pac.ledger import PrivacyLedger
 from lightning_pac.modules import FullGaussian, SoftmaxDecoder
 from lightning_pac.randomness import SecureGenerator
@@ -806,11 +807,13 @@ class Stepping:
         self.engine.attach(module, blocks)
         self.engine.detach()
 
-    def clipped_sum(self, max_grad_norm: float, scale: float = 1.0, num_records: int | None = None) -> Any:
+    def clipped_sum(
+        self, max_grad_norm: float, scale: float = 1.0, num_records: int | None = None, rule: Any = clip
+    ) -> Any:
         self.engine.attach(self.linear)
         try:
             self.linear(torch.ones(3, 2)).mean().backward()
-            return self.engine.clipped_sum(max_grad_norm, scale, num_records)
+            return self.engine.clipped_sum(max_grad_norm, scale, num_records, rule)
         finally:
             self.engine.detach()
 
@@ -837,7 +840,9 @@ def of_gradients(folder: Path) -> Recipes:
     engine.attach(linear)
     return {
         "GradientEngine.attach": {"self": stepping, "module": other, "blocks": {"all": ["weight", "bias"]}},
-        "GradientEngine.clipped_sum": {"self": stepping, "max_grad_norm": 1.0, "scale": 1.0, "num_records": 2},
+        "GradientEngine.clipped_sum": {
+            "self": stepping, "max_grad_norm": 1.0, "scale": 1.0, "num_records": 2, "rule": clip,
+        },
         "coupling_error": {
             "engine": engine, "loss": lambda rows: linear(torch.ones(4, 2)[rows]).mean(), "num_records": 4,
         },

@@ -7,11 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from lightning_pac._validation import validated
+from lightning_pac.gradients.clipping import ClippingRule, clip
 
-__all__ = ["GradientEngine", "block_index", "clip_factors", "flat_sum", "trainable_parameters"]
-
-# The products that factors enter are rounded as well.
-_CLIP_SLACK = 1.0 - 2e-6
+__all__ = ["GradientEngine", "block_index", "flat_sum", "trainable_parameters"]
 
 
 class GradientEngine(ABC):
@@ -44,21 +42,26 @@ class GradientEngine(ABC):
 
     @abstractmethod
     def clipped_sum(
-        self, max_grad_norm: float | Sequence[float], scale: float = 1.0, num_records: int | None = None
+        self,
+        max_grad_norm: float | Sequence[float],
+        scale: float = 1.0,
+        num_records: int | None = None,
+        rule: ClippingRule = clip,
     ) -> tuple[list[Tensor], Tensor]:
         r"""Clip the gradients of the last microbatch and forget them.
 
         With $g_i$ the gradient of record i's share of the loss, the record's gradient is `n * scale` times it, and the
-        sum is $\sum_i g_i \min(1, C / \lVert g_i \rVert)$. A record with a gradient that is not finite counts as zero.
-        One record more, less or changed moves the sums as they are returned by at most the share `ROUNDING` above what
-        it does in real arithmetic, if the gradients that reach the functions are the same for all others and their
-        places but for one, too.
+        sum is $\sum_i g_i \min(1, C / \lVert g_i \rVert)$, or has the factors of another rule. A record with a gradient
+        that is not finite counts as zero. One record more, less or changed moves the sums as they are returned by at
+        most the share `ROUNDING` above what it does in real arithmetic, if the gradients that reach the functions are
+        the same for all others and their places but for one, too.
 
         Args:
             max_grad_norm: C, one for all blocks or one for each.
             scale: Undoes a division of the loss, by the number of accumulated microbatches for example.
             num_records: Only the first rows of the microbatch are records, the others dummies, whose gradients count as
                 exactly zero; None for no dummies.
+            rule: How norms become factors.
 
         Returns:
             The sums in float32, in the order of the parameters that were trainable at `attach`, and the norms before
@@ -120,24 +123,3 @@ def block_index(names: Sequence[str], blocks: Mapping[str, Sequence[str]] | None
     if missing:
         raise ValueError(f"blocks leave out {missing[0]!r}, which is trainable: add it to one or freeze it.")
     return [owner[name] for name in names]
-
-
-def clip_factors(norms: Tensor, max_grad_norm: float | Sequence[float]) -> tuple[Tensor, Tensor]:
-    """Factors that clip each record in each block, and the norms with those of non-finite records set to zero.
-
-    Args:
-        norms: Per-example norms, shape (n, K), float32.
-        max_grad_norm: One bound for all blocks or K of them.
-
-    Returns:
-        Two tensors of shape (n, K). A record that is not finite in any block has factor zero in all.
-    """
-    bounds = [max_grad_norm] * norms.shape[1] if isinstance(max_grad_norm, int | float) else list(max_grad_norm)
-    if len(bounds) != norms.shape[1]:
-        raise ValueError(f"max_grad_norm has {len(bounds)} values for {norms.shape[1]} blocks; give one or as many.")
-    if not all(bound > 0 for bound in bounds):
-        raise ValueError(f"max_grad_norm must be positive, got {max_grad_norm!r}.")
-    finite = norms.isfinite().all(dim=1, keepdim=True)
-    limit = torch.tensor(bounds, dtype=norms.dtype, device=norms.device)
-    factors = torch.where(finite, (limit * _CLIP_SLACK / norms).clamp(max=1.0), 0.0)
-    return factors, torch.where(finite, norms, 0.0)

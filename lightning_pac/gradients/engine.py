@@ -3,7 +3,8 @@
 from typing import Literal
 
 from lightning_pac._validation import validated
-from lightning_pac.gradients.contract import GradientEngine, block_index, clip_factors, flat_sum
+from lightning_pac.gradients.clipping import clip_factors
+from lightning_pac.gradients.contract import GradientEngine, block_index, flat_sum
 from lightning_pac.gradients.one_backward import OneBackwardEngine
 
 __all__ = ["GradientEngine", "block_index", "clip_factors", "flat_sum", "make_engine"]

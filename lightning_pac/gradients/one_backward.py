@@ -13,7 +13,8 @@ from lightning_pac._validation import Natural, Positive, validated
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.gradients.arithmetic import ieee_float32, widest_type
 from lightning_pac.gradients.calls import Call, Free, set_tag, tag_of
-from lightning_pac.gradients.contract import GradientEngine, block_index, clip_factors, trainable_parameters
+from lightning_pac.gradients.clipping import ClippingRule, clip, clip_factors
+from lightning_pac.gradients.contract import GradientEngine, block_index, trainable_parameters
 from lightning_pac.gradients.contributions import Contribution, Dense, OwnRows
 from lightning_pac.gradients.following import Entrance, Following, Receiver, ToParameters
 from lightning_pac.gradients.refusals import refuse_compiled_modules, refuse_mixing_layers
@@ -78,7 +79,11 @@ class OneBackwardEngine(GradientEngine, Receiver):
     @override
     @validated
     def clipped_sum(
-        self, max_grad_norm: float | Sequence[float], scale: Positive = 1.0, num_records: Natural | None = None
+        self,
+        max_grad_norm: float | Sequence[float],
+        scale: Positive = 1.0,
+        num_records: Natural | None = None,
+        rule: ClippingRule = clip,
     ) -> tuple[list[Tensor], Tensor]:
         try:
             self._check_frozen()
@@ -88,7 +93,7 @@ class OneBackwardEngine(GradientEngine, Receiver):
             with ieee_float32():
                 for index, gradients in self._derived.per_record(self._parameters):
                     self._add((index, 0, -1), Dense(gradients))
-                return self._clip(max_grad_norm, self._count * scale, self._count, num_records)
+                return self._clip(max_grad_norm, self._count * scale, self._count, num_records, rule)
         finally:
             self._forget()
 
@@ -105,7 +110,12 @@ class OneBackwardEngine(GradientEngine, Receiver):
         self._forget()
 
     def _clip(
-        self, max_grad_norm: float | Sequence[float], multiplier: float, count: int, num_records: int | None
+        self,
+        max_grad_norm: float | Sequence[float],
+        multiplier: float,
+        count: int,
+        num_records: int | None,
+        rule: ClippingRule,
     ) -> tuple[list[Tensor], Tensor]:
         device = self._device
         self._join_parts()
@@ -115,7 +125,7 @@ class OneBackwardEngine(GradientEngine, Receiver):
             squares[self._block_of[slot[0]]] += contribution.squares() if square is None else square
         norms = squares.sqrt_().mul_(multiplier).t().float()
         norms[num_records if num_records is not None else count :] = torch.inf
-        factors, reported = clip_factors(norms, max_grad_norm)
+        factors, reported = clip_factors(norms, max_grad_norm, rule)
         excluded = ~norms.isfinite().all(dim=1)
         if bool(excluded.any()):
             for contribution in self._contributions.values():

@@ -11,7 +11,8 @@ from typing_extensions import override
 
 from lightning_pac._validation import Natural, Positive, validated
 from lightning_pac.gradients.arithmetic import widest_type
-from lightning_pac.gradients.contract import GradientEngine, block_index, clip_factors, trainable_parameters
+from lightning_pac.gradients.clipping import ClippingRule, clip, clip_factors
+from lightning_pac.gradients.contract import GradientEngine, block_index, trainable_parameters
 from lightning_pac.gradients.contributions import Dense
 from lightning_pac.gradients.refusals import refuse_mixing_layers
 
@@ -48,7 +49,11 @@ class OpacusEngine(GradientEngine):
     @override
     @validated
     def clipped_sum(
-        self, max_grad_norm: float | Sequence[float], scale: Positive = 1.0, num_records: Natural | None = None
+        self,
+        max_grad_norm: float | Sequence[float],
+        scale: Positive = 1.0,
+        num_records: Natural | None = None,
+        rule: ClippingRule = clip,
     ) -> tuple[list[Tensor], Tensor]:
         samples: list[Tensor | None] = []
         for parameter in self._parameters:
@@ -66,7 +71,7 @@ class OpacusEngine(GradientEngine):
             if sample is not None:
                 squares[:, block] += Dense(sample).squares()
         squares[num_records if num_records is not None else count :] = torch.inf
-        factors, norms = clip_factors(squares.sqrt().mul(scale).float(), max_grad_norm)
+        factors, norms = clip_factors(squares.sqrt().mul(scale).float(), max_grad_norm, rule)
         excluded = ~squares.isfinite().all(dim=1)
         sums = []
         for parameter, sample, block in zip(self._parameters, samples, self._block_of, strict=True):

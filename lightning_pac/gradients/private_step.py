@@ -1,7 +1,7 @@
 """A private step for whoever has no Trainer."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from lightning_pac._validation import Natural, Noise, Positive, validated
 from lightning_pac.accountants import GaussianRelease, PoissonSteps, PrivacyEvent
 from lightning_pac.gradients.arithmetic import ROUNDING, widest_type
+from lightning_pac.gradients.clipping import NORMLESS_RULES, clip
 from lightning_pac.gradients.contract import flat_sum
 from lightning_pac.gradients.one_backward import OneBackwardEngine
 from lightning_pac.randomness import secure_generator
@@ -23,7 +24,7 @@ def private_gradients(
     loss_fn: Callable[[nn.Module, Any], Tensor],
     batch: object,
     *,
-    max_grad_norm: Positive,
+    max_grad_norm: Positive | Literal["auto"],
     noise_multiplier: Noise,
     batch_size: Positive,
     scenario: TwoWorldScenario,
@@ -47,7 +48,7 @@ def private_gradients(
         loss_fn: Called with the module and the batch; returns the mean of the records' losses. A penalty on weights
             that is added to it has no records: its gradient joins after the noise.
         batch: Records in dimension 0 of its tensors.
-        max_grad_norm: C, largest norm of a record's gradient.
+        max_grad_norm: C, largest norm of a record's gradient; ``"auto"`` gives nearly all of them the norm C = 1.
         noise_multiplier: sigma, deviation of the noise on the sum, in clipping norms.
         batch_size: B, what the sum is divided by: public, such as the expected number of records, never the drawn one.
         scenario: The two worlds that are not to be told apart.
@@ -82,17 +83,18 @@ def private_gradients(
     if sampling is not None and sampling.amplified_rate is None:
         raise ValueError("sampling has public draws, or a law of its own, so it amplifies nothing: leave it out.")
     named = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+    bound, rule = (1.0, NORMLESS_RULES[max_grad_norm]) if isinstance(max_grad_norm, str) else (max_grad_norm, clip)
     engine = OneBackwardEngine(public_terms=True)
     engine.attach(module)
     try:
         with torch.enable_grad(), engine.following(batch):
             loss = loss_fn(module, batch)
         loss.backward()  # type: ignore[no-untyped-call]
-        total = flat_sum(engine.clipped_sum(max_grad_norm, num_records=num_records)[0])
+        total = flat_sum(engine.clipped_sum(bound, num_records=num_records, rule=rule)[0])
     finally:
         engine.detach()
     total = total.to(widest_type(total.device), copy=True)
-    secure_generator().release_(total, (1.0 + ROUNDING) * noise_multiplier * max_grad_norm)
+    secure_generator().release_(total, (1.0 + ROUNDING) * noise_multiplier * bound)
     total /= batch_size
     if engine.public_gradient is not None:
         total += engine.public_gradient

@@ -27,12 +27,12 @@ class Doubling(Ranks):
         return make_public(total * 2, 0)
 
 
-def make_sum(max_grad_norm: float = 1.5, noise_multiplier: float = 2.0, size: int = 4000) -> NoisySum:
+def make_sum(max_grad_norm: float | str = 1.5, noise_multiplier: float = 2.0, size: int = 4000) -> NoisySum:
     return NoisySum(*make_blocks(nn.ParameterList([torch.zeros(size)]), max_grad_norm), noise_multiplier)
 
 
 def make_blocks(
-    module: nn.Module, max_grad_norm: float | dict[str, float], noise: BlockNoise = "optimal"
+    module: nn.Module, max_grad_norm: float | str | dict[str, float], noise: BlockNoise = "optimal"
 ) -> tuple[dict[str, nn.Parameter], ClippingBlocks]:
     return dict(module.named_parameters()), ClippingBlocks.of(module, max_grad_norm, noise)
 
@@ -199,3 +199,13 @@ def test_no_other_share_of_the_noise_has_less_power(norms: list[float], sizes: l
 def test_blocks_that_are_no_partition_are_refused(norms: dict[str, float], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         ClippingBlocks.of(TwoBlocks(), norms)
+
+
+def test_normalised_gradients_have_no_coordinate_for_clipped_records_and_pay_none() -> None:
+    noisy = make_sum("auto")
+    deviation = 2.0 * (1 + ROUNDING)
+    assert noisy.deviations == pytest.approx((deviation,))
+    release = torch.cat([noisy.release() for _ in range(5)])
+    assert len(release) == 5 * 4000
+    assert stats.kstest(release.numpy(), stats.norm(scale=deviation).cdf).pvalue > THRESHOLD
+    assert noisy.clipped_fraction(release, 8.0) is None

@@ -236,3 +236,17 @@ def test_a_projected_run_reveals_more_than_the_papers_sum_and_less_than_the_acco
     # The deviation of the estimate is below 0.004.
     assert true == pytest.approx([0.75, 0.75], abs=0.02)
     assert max(claimed.values()) < min(true) < max(true) < account == pytest.approx(1.0)
+
+
+def test_normalised_gradients_train_resume_and_show_no_clipped_fraction(tmp_path: Path) -> None:
+    private = make_private(max_grad_norm="auto")
+    trainer = make_trainer(tmp_path, private, enable_checkpointing=True)
+    trainer.fit(TwoParts(), make_loader())
+    assert "privacy/clipped_fraction" not in trainer.callback_metrics
+    (checkpoint,) = tmp_path.rglob("*.ckpt")
+    details = torch.load(checkpoint, weights_only=False)["privacy_card"]["details"]
+    assert (details["clipping"], details["max_grad_norm"]) == ("normalise", {"all": 1.0})
+    with pytest.raises(LedgerMismatchError, match="max_grad_norm"):
+        make_trainer(tmp_path, make_private(), max_epochs=2).fit(TwoParts(), make_loader(), ckpt_path=checkpoint)
+    with pytest.raises(ValueError, match=r"^max_grad_norm is 'auto' for the block 'head', but"):
+        make_private(max_grad_norm={"backbone": 1.0, "head": "auto"})

@@ -29,7 +29,7 @@ class RunArguments:
     renyi_order: float | None
     notion: Notion
     sampling: Sampling | None
-    max_grad_norm: float | dict[str, float]
+    max_grad_norm: float | str | dict[str, float]
     block_noise: BlockNoise
     ledger: LedgerArgument | None
     delta: float | None = None
@@ -39,6 +39,12 @@ class RunArguments:
 
     def __post_init__(self) -> None:
         norms = self.max_grad_norm if isinstance(self.max_grad_norm, dict) else {"": self.max_grad_norm}
+        named = [block for block, norm in norms.items() if isinstance(norm, str)]
+        if isinstance(self.max_grad_norm, dict) and named:
+            raise ValueError(
+                f"max_grad_norm is {norms[named[0]]!r} for the block {named[0]!r}, but such a rule has no norm to set "
+                "beside those of other blocks: give each block a number, or 'auto' for all parameters."
+            )
         if not norms:
             raise ValueError("max_grad_norm names no block: give one norm, or a norm for each block of parameters.")
         positive: dict[str, Any] = {
@@ -48,7 +54,7 @@ class RunArguments:
             "delta": self.delta,
             "world_success_bound": self.world_success_bound,
             "prior": self.prior,
-            **{f"max_grad_norm {block}".rstrip(): norm for block, norm in norms.items()},
+            **{f"max_grad_norm {block}".rstrip(): norm for block, norm in norms.items() if block not in named},
         }
         for name, value in positive.items():
             if value is not None and not 0 < value < math.inf and name not in ("delta", "prior"):
@@ -143,6 +149,8 @@ class RunArguments:
         self.sampling.expected_batch_size(None)  # refuses to compute it from the secret number of records
 
 
-def as_floats(norms: float | Mapping[str, float]) -> float | dict[str, float]:
-    """Norms as plain numbers, which a checkpoint and a ledger hold."""
-    return {name: float(norm) for name, norm in norms.items()} if isinstance(norms, Mapping) else float(norms)
+def as_floats(norms: float | str | Mapping[str, float | str]) -> Any:
+    """Norms as plain numbers, which a checkpoint and a ledger hold, and names of rules as they are."""
+    if isinstance(norms, Mapping):
+        return {name: as_floats(norm) for name, norm in norms.items()}
+    return norms if isinstance(norms, str) else float(norms)

@@ -99,7 +99,8 @@ class SRPPSGD(TrainerCallback):
             is then rebuilt with our own sampler (workers and collate function stay). Left out, what the loader does is
             read and accounted for.
         max_grad_norm: Clipping norm :math:`C` of a record's gradient; or norms by the names of submodules, each of
-            which is then clipped on its own, ``{"backbone": 0.5, "head": 1.0}``.
+            which is then clipped on its own, ``{"backbone": 0.5, "head": 1.0}``; or ``"auto"``, which gives nearly all
+            gradients the norm 1, so that only the learning rate is left to choose.
         block_noise: How several blocks share the noise: ``"optimal"`` for the least noise power at the same guarantee,
             ``"isotropic"`` for the same noise on every coordinate.
         ledger: A ledger, or the path of one, that several runs on the same data may share. Left out, the run is
@@ -128,7 +129,7 @@ class SRPPSGD(TrainerCallback):
         renyi_order: float | None = None,
         notion: Literal["ave", "joint", "ms-ave", "ms-joint", "rpp"] = "rpp",
         sampling: Sampling | None = None,
-        max_grad_norm: float | dict[str, float] = 1.0,
+        max_grad_norm: float | Literal["auto"] | dict[str, float | Literal["auto"]] = 1.0,
         block_noise: Literal["optimal", "isotropic"] = "optimal",
         ledger: LedgerArgument | None = None,
         delta: float | None = None,

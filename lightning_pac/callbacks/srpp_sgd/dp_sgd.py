@@ -27,7 +27,7 @@ class DPSGD(SRPPSGD):
         epsilon: Privacy loss in nats.
         delta: Probability with which it may fail, well below one in the number of records.
         sampling: How batches are drawn, a `Poisson` with a stated batch size.
-        max_grad_norm: Clipping norm of a record's gradient, or norms by the names of submodules.
+        max_grad_norm: Clipping norm of a record's gradient, norms by the names of submodules, or ``"auto"``.
         block_noise: How several blocks share the noise, see `SRPPSGD`.
         ledger: A ledger, or the path of one, that several runs on the same data may share.
 
@@ -40,7 +40,7 @@ class DPSGD(SRPPSGD):
         epsilon: float,
         delta: float,
         sampling: Sampling,
-        max_grad_norm: float | dict[str, float] = 1.0,
+        max_grad_norm: float | Literal["auto"] | dict[str, float | Literal["auto"]] = 1.0,
         block_noise: Literal["optimal", "isotropic"] = "optimal",
         ledger: LedgerArgument | None = None,
     ) -> None:

@@ -152,9 +152,9 @@ class PrivateRun:
                 "Dummies come after the records of a batch, but what the layers see is in another order, so that they "
                 "cannot be told apart: leave out what sorts a batch, in the collate function or the model."
             )
-        sums, norms = self._engine.clipped_sum(
-            self.noisy_sum.blocks.norms, self._num_microbatches / self._loss_scale, self._num_drawn if padded else None
-        )
+        blocks, scale = self.noisy_sum.blocks, self._num_microbatches / self._loss_scale
+        records = self._num_drawn if padded else None
+        sums, norms = self._engine.clipped_sum(blocks.norms, scale, records, blocks.rule)
         self._check_rows(len(norms))
         if self._num_drawn != 0:
             self.noisy_sum.add(sums, norms)
@@ -183,7 +183,7 @@ class PrivateRun:
         self.journal.start_step(step)
         release = self.noisy_sum.release(self._ranks)
         self._num_added = 0
-        self._gradient.write(release[:-1] / self.batch_size + self._public)
+        self._gradient.write(release[: self.noisy_sum.num_parameters] / self.batch_size + self._public)
         self._public = 0.0
         self.clipped_fraction = self.noisy_sum.clipped_fraction(release, self.batch_size)
         self._steps_this_epoch += 1

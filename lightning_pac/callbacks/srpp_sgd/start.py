@@ -112,7 +112,7 @@ def draws_per_step(
     """
     if resumed is not None:
         return int(resumed.get("draws_per_step", 0))
-    return sum(blocks.sizes) + 1 + (num_microbatches if scenario.adjacency == "add_remove" else 0)
+    return sum(blocks.sizes) + blocks.counts_clipped + (num_microbatches if scenario.adjacency == "add_remove" else 0)
 
 
 def run_declaration(

@@ -60,6 +60,7 @@ def make_card(run: PrivateRun) -> PrivacyCard:
             **accountant.to_dict(),
             "noise_multiplier": running.noise_multiplier,
             "max_grad_norm": dict(zip(blocks.names, blocks.norms, strict=True)),
+            "clipping": blocks.rule.__name__,
             "block_noise": blocks.noise,
             "batch_size": run.batch_size,
             "num_steps": journal.num_steps,

@@ -7,6 +7,8 @@ from typing import Literal
 
 from torch import nn
 
+from lightning_pac.gradients.clipping import NORMLESS_RULES, ClippingRule, clip
+
 __all__ = ["BlockNoise", "ClippingBlocks"]
 
 BlockNoise = Literal["optimal", "isotropic"]
@@ -27,6 +29,7 @@ class ClippingBlocks:
         sizes: Numbers of parameters $n_b$.
         norms: Clipping norms $c_b$.
         noise: How noise is shared among blocks.
+        rule: How gradients are brought below the norms.
 
     Example:
         >>> module = nn.ModuleDict({"backbone": nn.Linear(9, 9), "head": nn.Linear(9, 1)})
@@ -42,17 +45,18 @@ class ClippingBlocks:
     sizes: tuple[int, ...]
     norms: tuple[float, ...]
     noise: BlockNoise
+    rule: ClippingRule = clip
 
     @classmethod
     def of(
-        cls, module: nn.Module, max_grad_norm: float | Mapping[str, float], noise: BlockNoise = "optimal"
+        cls, module: nn.Module, max_grad_norm: float | str | Mapping[str, float], noise: BlockNoise = "optimal"
     ) -> "ClippingBlocks":
         """Sort the trainable parameters of a module into blocks.
 
         Args:
             module: The module.
-            max_grad_norm: One norm for all, or norms by the name of a submodule or parameter: a block is everything
-                trainable below it.
+            max_grad_norm: One norm for all, the name of a rule that needs none, or norms by the name of a submodule or
+                parameter: a block is everything trainable below it.
             noise: How noise is shared among blocks.
 
         Raises:
@@ -60,7 +64,10 @@ class ClippingBlocks:
         """
         sizes = {name: parameter.numel() for name, parameter in module.named_parameters() if parameter.requires_grad}
         if not isinstance(max_grad_norm, Mapping):
-            return cls({"all": tuple(sizes)}, (sum(sizes.values()),), (float(max_grad_norm),), noise)
+            norm, rule = (
+                (1.0, NORMLESS_RULES[max_grad_norm]) if isinstance(max_grad_norm, str) else (float(max_grad_norm), clip)
+            )
+            return cls({"all": tuple(sizes)}, (sum(sizes.values()),), (norm,), noise, rule)
         names: dict[str, list[str]] = {prefix: [] for prefix in max_grad_norm}
         for name in sizes:
             homes = [prefix for prefix in names if name == prefix or name.startswith(f"{prefix}.")]
@@ -88,6 +95,11 @@ class ClippingBlocks:
     def total_norm(self) -> float:
         """Largest norm of a record's whole clipped gradient."""
         return math.hypot(*self.norms)
+
+    @property
+    def counts_clipped(self) -> bool:
+        """Whether norms are told that some gradients are longer than, so that those are worth counting."""
+        return self.rule is clip
 
     def block_of(self, name: str) -> int:
         """Position of the block that a parameter belongs to."""

@@ -28,7 +28,8 @@ class NoisySum:
     that roundings of the norms could make for all records at once. With $\eta$ = `ROUNDING` and noise of deviation
     $(1 + \eta) \sqrt{1 + s^2} \, s_b$ on block b and $(1 + \eta) \sqrt{1 + s^2} \, \sigma C$ on the last coordinate,
     the release is the Gaussian mechanism at noise multiplier $\sigma$, the clipped fraction and what rounding adds to a
-    record's share included. It is rounded to public grids, powers of two at most $2^{-10}$ of each deviation.
+    record's share included. Where norms clip nothing (`ClippingBlocks.counts_clipped`), s is 0 and there is no last
+    coordinate. It is rounded to public grids, powers of two at most $2^{-10}$ of each deviation.
 
     Args:
         parameters: Those whose gradients are summed by name, in the engine's order.
@@ -51,8 +52,8 @@ class NoisySum:
         device = next(iter(parameters.values())).device
         # float64 holds every multiple of the grid that a sum can reach; Apple's devices have none.
         dtype = torch.float32 if device.type == "mps" else torch.float64
-        self._sum = torch.zeros(self.num_parameters + 1, dtype=dtype, device=device)
-        self._scale = (1.0 + ROUNDING) * math.sqrt(1.0 + CLIP_CHANNEL**2)
+        self._sum = torch.zeros(self.num_parameters + blocks.counts_clipped, dtype=dtype, device=device)
+        self._scale = (1.0 + ROUNDING) * math.sqrt(1.0 + blocks.counts_clipped * CLIP_CHANNEL**2)
         self.deviations = tuple(self._scale * deviation for deviation in blocks.deviations(noise_multiplier))
         self._segments = self._noise_segments(parameters)
         self._norms = torch.tensor(blocks.norms, dtype=dtype, device=device)
@@ -73,6 +74,8 @@ class NoisySum:
         for total in sums:
             self._sum[start : start + total.numel()] += total.reshape(-1)
             start += total.numel()
+        if not self.blocks.counts_clipped:
+            return
         clipped = (norms / self._norms - 0.5).amax(dim=1).clamp(0.0, 1.0).sum()
         self._sum[-1] += CLIP_CHANNEL * self.blocks.total_norm * clipped
 
@@ -92,15 +95,17 @@ class NoisySum:
             ranks: Those that take part, each with a sum of its own; None for this process alone.
 
         Returns:
-            The release, shape (parameters + 1,), equal on all ranks: the last coordinate belongs to the fraction of
-            clipped records.
+            The release, equal on all ranks: one value for each parameter, and one that belongs to the fraction of
+            clipped records if those are counted.
         """
         released = (ranks or Ranks()).release(self._sum, self._make_public)
         self.clear()
         return released
 
-    def clipped_fraction(self, released: Tensor, batch_size: float) -> Tensor:
+    def clipped_fraction(self, released: Tensor, batch_size: float) -> Tensor | None:
         """The released fraction of clipped records, with its noise: an estimate that may leave [0, 1]."""
+        if not self.blocks.counts_clipped:
+            return None
         return released[-1] / (CLIP_CHANNEL * self.blocks.total_norm * batch_size)
 
     def clipped_fraction_deviation(self, batch_size: float, num_steps: int = 1) -> float:
@@ -113,7 +118,7 @@ class NoisySum:
         return batch_size * self.blocks.total_norm / (self._scale * math.sqrt(self.blocks.power(self.noise_multiplier)))
 
     def _noise_segments(self, parameters: Mapping[str, nn.Parameter]) -> list[tuple[slice, float]]:
-        """Runs of coordinates with one deviation, the clipped records' own coordinate last."""
+        """Runs of coordinates with one deviation, the clipped records' own coordinate last if there is one."""
         segments: list[tuple[slice, float]] = []
         start = 0
         for name, parameter in parameters.items():
@@ -124,7 +129,9 @@ class NoisySum:
                 start_of_run = start
             start += parameter.numel()
             segments.append((slice(start_of_run, start), deviation))
-        return [*segments, (slice(start, start + 1), self.channel_deviation)]
+        return (
+            [*segments, (slice(start, start + 1), self.channel_deviation)] if self.blocks.counts_clipped else segments
+        )
 
     def _make_public(self, total: Tensor, start: int) -> Tensor:
         """Noise and round the coordinates from `start` on, in place."""

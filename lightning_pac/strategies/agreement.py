@@ -9,6 +9,8 @@ import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Checkpoint, EarlyStopping
 from lightning.pytorch.utilities import rank_zero_warn
+from lightning.pytorch.utilities.combined_loader import CombinedLoader
+from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader
 
 from lightning_pac.data import RankShare
@@ -16,7 +18,7 @@ from lightning_pac.data.record_digest import RECORDS_COMPARED, digest_loaded_rec
 from lightning_pac.scenarios import Sampling
 from lightning_pac.strategies.ranks import Ranks
 
-__all__ = ["model_declaration", "share_records", "trainer_declaration"]
+__all__ = ["compare_loaders", "model_declaration", "share_records", "trainer_declaration"]
 
 SETTINGS = (
     "accumulate_grad_batches",
@@ -69,6 +71,45 @@ def model_declaration(pl_module: pl.LightningModule, trainable: bool = False) ->
         **{f"the parameter or buffer {name}": shape for name, shape in shapes.items()},
         "the order of parameters and buffers": list(tensors),
     }
+
+
+def compare_loaders(trainer: pl.Trainer) -> Callable[[], None]:
+    """Hold the numbers of loaders on all ranks together whenever the Trainer asks for them; return how to undo that.
+
+    Ranks exchange what each of their loaders draws, so one that has another number of them would wait for the others.
+    """
+    fit_loop = trainer.fit_loop
+    loops: dict[str, Any] = {
+        "train loaders": fit_loop,
+        "validation loaders": fit_loop.epoch_loop.val_loop,
+        "loaders of a validation alone": trainer.validate_loop,
+        "test loaders": trainer.test_loop,
+        "predict loaders": trainer.predict_loop,
+    }
+    for name, loop in loops.items():
+        source = loop._data_source  # a private name: no hook comes between the request and the first loader
+        source.dataloader = _compared(source.dataloader, name, Ranks.of(trainer))
+
+    def undo() -> None:
+        for loop in loops.values():
+            loop._data_source.__dict__.pop("dataloader", None)
+
+    return undo
+
+
+def _compared(request: Callable[[], Any], name: str, ranks: Ranks) -> Callable[[], Any]:
+    def dataloader() -> Any:
+        found: list[Any] = []
+
+        def declare() -> dict[str, Any]:
+            found.append(request())
+            loaders = found[0].iterables if isinstance(found[0], CombinedLoader) else found[0]
+            return {f"the number of {name}": len(pytree.tree_leaves(loaders))}
+
+        ranks.agree(declare)
+        return found[0]
+
+    return dataloader
 
 
 def share_records(

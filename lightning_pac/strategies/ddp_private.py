@@ -20,7 +20,12 @@ from typing_extensions import override
 
 from lightning_pac._validation import validated
 from lightning_pac.data import RankShare, describe_loader, rebuild_loader
-from lightning_pac.strategies.agreement import model_declaration, share_records, trainer_declaration
+from lightning_pac.strategies.agreement import (
+    compare_loaders,
+    model_declaration,
+    share_records,
+    trainer_declaration,
+)
 from lightning_pac.strategies.ranks import Ranks
 from lightning_pac.strategies.shards import RowShards
 from lightning_pac.strategies.spawn_launcher import SpawnLauncher
@@ -97,6 +102,7 @@ class PrivateDDPStrategy(DDPStrategy):
             start_method=start_method,
         )
         self._undo_division: Callable[[], object] | None = None
+        self._undo_comparison: Callable[[], None] | None = None
         self._declaration: Mapping[str, Any] = {}
         self._shards: RowShards | None = None
 
@@ -162,6 +168,8 @@ class PrivateDDPStrategy(DDPStrategy):
             return {**trainer_declaration(trainer), **self._declaration}
 
         Ranks.of(trainer).agree(declare)
+        if self.world_size > 1:
+            self._undo_comparison = compare_loaders(trainer)
         super().setup(trainer)
 
     @override
@@ -199,6 +207,9 @@ class PrivateDDPStrategy(DDPStrategy):
     @override
     def teardown(self) -> None:
         self.end_division()
+        if self._undo_comparison is not None:
+            self._undo_comparison()
+        self._undo_comparison = None
         super().teardown()
 
     @classmethod

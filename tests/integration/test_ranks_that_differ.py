@@ -171,6 +171,14 @@ REFUSED: dict[str, Case] = {
         lambda rank: {"trainer": {"gradient_clip_val": 1.0} if rank else {}},
         "gradient_clip_val=1.0 would rescale the noised gradient",
     ),
+    "another number of loaders": (
+        lambda rank: {"loaders": 1 + rank},
+        "the number of train loaders differs between rank 0 and rank 1 (1 and 2)",
+    ),
+    "another number of validation loaders": (
+        lambda rank: {"model": Validated(), "validation": make_data(30), "validations": 2 - rank},
+        "the number of validation loaders differs between rank 0 and rank 1 (2 and 1)",
+    ),
     "another price of metrics": (
         lambda rank: {"model": Validated(), "validation": make_data(30), "metrics": {"epsilon": 1.0 + rank}},
         "PrivateMetrics(epsilon=) differs",
@@ -192,14 +200,16 @@ def fit(rank: int, size: int, folder: Path, given: dict[str, Any]) -> None:
     callbacks: list[pl.Callback] = [private, *given.get("callbacks", [])]
     validation = None
     if "validation" in given:
-        validation = DataLoader(given["validation"], given.get("sizes", 5))
+        validation = [DataLoader(given["validation"], given.get("sizes", 5))] * given.get("validations", 1)
         arguments = {"epsilon": 1.0, "ledger": folder / "run.db", **given.get("metrics", {})}
         if given.get("measured", True):
             callbacks.append(PrivateMetrics(["accuracy"], SCENARIO, renyi_order=4, **arguments))
     options = {"max_epochs": 1, "max_steps": 3, **given.get("trainer", {})}
     trainer = make_trainer(folder, *callbacks, devices=size, strategy="ddp_private", **options)
     loader = DataLoader(given.get("data", make_data()), **{"batch_size": 5, "shuffle": True, **given.get("loader", {})})
-    trainer.fit(given.get("model") or Classifier(), loader, validation)
+    trainer.fit(
+        given.get("model") or Classifier(), [loader] * given["loaders"] if "loaders" in given else loader, validation
+    )
 
 
 def all_cases(rank: int, size: int, folder: Path) -> dict[str, tuple[str, bool]]:

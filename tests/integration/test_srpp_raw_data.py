@@ -131,6 +131,29 @@ def test_a_step_that_is_left_out_ends_the_run(tmp_path: Path) -> None:
         make_trainer(tmp_path, make_private()).fit(Skips(), make_loader())
 
 
+class TurnsManual(Classifier):
+    """In the third step."""
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        self.automatic_optimization = batch_idx != 2
+
+
+class StepsByHand(Classifier):
+    """Calls the optimizer while gradients are raw."""
+
+    def on_after_backward(self) -> None:
+        self.optimizers().optimizer.step()  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [(TurnsManual, "automatic_optimization was switched off"), (StepsByHand, "before its gradient was released")],
+)
+def test_a_step_that_a_model_takes_itself_ends_the_run(kind: type[Classifier], message: str, tmp_path: Path) -> None:
+    with pytest.raises(PrivacyViolationError, match=message):
+        make_trainer(tmp_path, make_private()).fit(kind(), make_loader())
+
+
 def mean_into(target: torch.Tensor, batch: Any) -> None:
     with torch.no_grad():
         target.copy_(batch[0].mean(0)[: len(target)])

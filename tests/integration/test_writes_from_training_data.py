@@ -1,5 +1,6 @@
 """Weights, buffers, optimizers and checkpoints change by the released gradient and by public numbers only."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +212,88 @@ def test_what_cannot_be_read_of_a_trainer_is_named(tmp_path: Path) -> None:
 
     with pytest.warns(UserWarning, match="on_save_checkpoint of SavesFromItsData could not be run on synthetic"):
         make_trainer(tmp_path, make_private()).fit(SavesFromItsData(), make_loader())
+
+
+class RateBelowAThreshold(pl.Callback):
+    """Which every loss of this file is below."""
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if outputs["loss"] < 50:
+            set_rate(trainer, 0.01)
+
+
+class RateAfterSome(pl.Callback):
+    """By a count that each loss of this file adds to."""
+
+    small = 0
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.small += int(outputs["loss"].numpy() < 50)
+        if self.small > 2:
+            set_rate(trainer, 0.01)
+
+
+class RateByTheMedian(RateAtTheEpochsEnd):
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        if sorted(self.losses)[len(self.losses) // 2] < 50:
+            set_rate(trainer, 0.01)
+
+
+@pytest.mark.parametrize("kind", [RateBelowAThreshold, RateAfterSome, RateByTheMedian])
+def test_a_threshold_that_all_losses_are_below_is_found(kind: type[pl.Callback], tmp_path: Path) -> None:
+    with pytest.raises(PrivacyViolationError, match="'settings of the optimizer' takes up records"):
+        make_trainer(tmp_path, make_private(), kind(), max_epochs=2).fit(Classifier(), make_loader())
+
+
+class ScheduleBelowAThreshold(KeepsTheLoss):
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), 0.05)
+        return [optimizer], [torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 0.1 if self.last < 50 else 1.0)]
+
+
+class WeighsByAnEarlierLoss(KeepsTheLoss):
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        weight = 2.0 if self.last < 50 else 1.0
+        return weight * super().training_step(batch, batch_idx)
+
+
+@pytest.mark.parametrize(
+    ("kind", "what"), [(ScheduleBelowAThreshold, "takes up private"), (WeighsByAnEarlierLoss, "of earlier batches")]
+)
+def test_a_model_does_not_hold_what_it_kept_against_a_threshold(kind: Any, what: str, tmp_path: Path) -> None:
+    with pytest.raises(MisconfigurationException, match=what):
+        make_trainer(tmp_path, make_private()).fit(kind(), make_loader())
+
+
+class TellsTheLoss(pl.Callback):
+    """Keeps losses and shows them, and follows a schedule."""
+
+    def __init__(self) -> None:
+        self.losses: list[float] = []
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.losses.append(math.exp(outputs["loss"].item()))
+        f"{outputs['loss']:.3f}, {bool(outputs['loss'] > 1)}"
+        set_rate(trainer, 0.1 / (1 + trainer.global_step))
+
+
+def test_losses_that_are_kept_and_shown_pass_beside_a_schedule(tmp_path: Path) -> None:
+    make_trainer(tmp_path, make_private(), TellsTheLoss()).fit(Momentum(), make_loader())
+
+
+class SavesAndCannotBeCopied(CannotBeRepeated):
+    def on_train_batch_end(self, *args: Any) -> None:
+        pass
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+
+def test_a_callback_that_cannot_be_copied_is_named_and_on_the_card(tmp_path: Path) -> None:
+    private = make_private()
+    with pytest.warns(UserWarning, match="SavesAndCannotBeCopied, which cannot be copied, could not be run on synth"):
+        make_trainer(tmp_path, private, SavesAndCannotBeCopied(tmp_path)).fit(Classifier(), make_loader())
+    assert "SavesAndCannotBeCopied" in (tmp_path / "privacy_card.md").read_text()
 
 
 class WarmsUp(pl.Callback):

@@ -216,7 +216,9 @@ class SRPPSGD(TrainerCallback):
         self._charged = journal.account
         begin_attempt(trainer, loader, journal, self._restored)
         microbatches = trainer.accumulate_grad_batches
-        self._run = PrivateRun(pl_module, loader, journal, blocks, microbatches, planned_steps, found.keeps_order)
+        self._run = PrivateRun(
+            pl_module, loader, journal, blocks, microbatches, planned_steps, found.keeps_order, found.unread
+        )
         watch = StateWatch(pl_module, trainer.optimizers[0])
         self._repeated = RepeatedCheck(
             watch,

@@ -44,8 +44,8 @@ def check_loss_first(trainer: pl.Trainer, pl_module: pl.LightningModule, loader:
         )
     if found.unread:
         rank_zero_warn(
-            f"{', '.join(found.unread)} could not be run on synthetic records: make sure that no record decides "
-            "what it puts into checkpoints."
+            f"{' and '.join(found.unread)} could not be run on synthetic records: make sure that no record decides "
+            "what it puts into checkpoints, or does to batches."
         )
     logged = [name for name in found.logged if not name.startswith("privacy/")]
     warn_of_raw_values([*logged, *monitored_names(trainer)])

@@ -2,7 +2,7 @@
 
 import math
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -44,6 +44,7 @@ class PrivateRun:
         num_microbatches: Microbatches in each optimizer step; Lightning divides the loss by it.
         planned_steps: Optimizer steps that the Trainer is going to take, possibly infinite.
         keeps_order: Whether row i of what the layers see is record i of the batch.
+        unrepeated: Code of the user's that synthetic records could not be given to, for the card.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class PrivateRun:
         num_microbatches: int,
         planned_steps: float,
         keeps_order: bool = True,
+        unrepeated: Sequence[str] = (),
     ) -> None:
         accountant = journal.running.accountant
         trainable = {name: parameter for name, parameter in pl_module.named_parameters() if parameter.requires_grad}
@@ -62,6 +64,7 @@ class PrivateRun:
         self.journal = journal
         self.planned_steps = planned_steps
         self.keeps_order = keeps_order
+        self.unrepeated = tuple(unrepeated)
         self.batch_size = accountant.sampling.expected_batch_size(accountant.scenario.num_records)
         self.noisy_sum = NoisySum(trainable, blocks, journal.running.noise_multiplier, accountant.correlation)
         self.released = False
@@ -246,6 +249,11 @@ class PrivateRun:
 
             return evaluate
 
+        if not self.released and not any(map(callable, [*args, *kwargs.values()])):
+            raise PrivacyViolationError(
+                "The optimizer was to take a step before its gradient was released, because a hook or training_step "
+                "calls optimizer.step itself: leave the steps to the Trainer."
+            )
         self._gradient.check()  # where the closure was called before
         # A step that calls that of its superclass comes by twice, and need not hand the closure on.
         arguments = tuple(then_update(value) if callable(value) else value for value in args)
@@ -321,6 +329,11 @@ class PrivateRun:
         return self._awaiting_gradient
 
     def _check_gradient_was_added(self) -> None:
+        if not self._pl_module.automatic_optimization:
+            raise PrivacyViolationError(
+                "automatic_optimization was switched off during the run, and how many gradients a batch gives would be "
+                "decided by training_step: leave it on, and the steps to the Trainer."
+            )
         if self.left_out_batch:
             raise PrivacyViolationError(
                 "training_step returned no loss for a batch with records, so that whether a batch is skipped depends "

@@ -56,7 +56,7 @@ class LossCheck:
             running statistics do.
         keeps_order: Whether row i of what the layers see is record i of the batch.
         written: Names of all that a step writes to, be it what the records hold or not.
-        unread: Hooks that add to checkpoints and did not run.
+        unread: Hooks that add to checkpoints and did not run, and callbacks that cannot be copied.
         pads: Whether records of the dataset make batches of different shapes.
     """
 
@@ -123,6 +123,7 @@ def _check(
         probe = _probe(pl_module, dataloader, datamodule, callbacks, dtype)
         probe.batch_idx = batch_idx
         logged, unread = probe.replica.logged, probe.failed
+        unread.update(f"{name}, which cannot be copied," for name in probe.replica.left_out)
         examples = _examples(dataloader.dataset)
         pads = not repeated and _pads(probe, examples)
         synthetic = SyntheticRecords(examples, probe.accepts)

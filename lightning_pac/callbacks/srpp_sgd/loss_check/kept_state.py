@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from lightning_pac.callbacks.srpp_sgd.loss_check.probe import Probe
+from lightning_pac.callbacks.srpp_sgd.loss_check.readings import LEVELS, set_numbers_kept
+from lightning_pac.callbacks.srpp_sgd.loss_check.replica import Replica
 from lightning_pac.callbacks.srpp_sgd.loss_check.state_watch import (
     OPTIMIZER_STATE,
     SETTINGS,
@@ -20,25 +22,67 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import GROUP
 
 __all__ = ["remembers", "taking_up_records"]
 
+STOPS = "trainer.should_stop"
 TOLERANCE = 1e-4  # of the gradient's norm; float32 leaves about 1e-6
 
 
 def taking_up_records(probe: Probe, records: list[Any]) -> tuple[tuple[str, ...], frozenset[str]]:
-    """Names of the saved state that ends up different after different records, and of all that a step writes to."""
-    outcomes = []
+    """Names of the saved state that ends up different after different records, and of all that a step writes to.
+
+    What a step writes may be decided by a number that is read off the records, and that both times lies on the same
+    side of a threshold; so it must not change if extreme numbers are read.
+    """
+    outcomes, num_read = [], 0
     written: set[str] = set()
     for part in (records[: 2 * GROUP], records[: 2 * GROUP], records[2 * GROUP :]):
+        errors = probe.num_errors
         with probe.copied() as replica:
             _move_settings(replica.optimizer)
             before, watch = _saved_state(probe), StateWatch(replica.model, replica.optimizer)
-            probe.round(part, after_hook=watch.changed)
+            num_read += probe.round(part, after_hook=watch.changed)
             written |= watch.changed()
             outcomes.append(_saved_state(probe))
             written |= {name for name, value in outcomes[-1].items() if not _is_equal(before.get(name), value)}
+        errors = probe.num_errors - errors
     same, again, other = outcomes
     names = same.keys() | again.keys() | other.keys()
     equal = [name for name in names if _is_equal(same.get(name), again.get(name))]  # not so is the time of day
-    return tuple(sorted(name for name in equal if not _is_equal(same.get(name), other.get(name)))), frozenset(written)
+    decided = {name for name in equal if not _is_equal(same.get(name), other.get(name))}
+    if written and num_read and not decided:
+        beyond = _after_extremes(probe, records[: 2 * GROUP], errors)
+        decided = {name for name in equal for found in beyond if not _is_equal(found.get(name), beyond[0].get(name))}
+        decided -= {STOPS}  # which the card says
+    return tuple(sorted(decided)), frozenset(written)
+
+
+def _after_extremes(probe: Probe, records: list[Any], errors: int) -> list[dict[str, Any]]:
+    """What is saved after rounds in which extreme numbers are read, and after others that find some kept already.
+
+    Args:
+        probe: Runs the rounds.
+        records: Those of a batch.
+        errors: Hooks that cannot be run here; a round with more of them shows nothing.
+    """
+    found: list[dict[str, Any]] = []
+    kept: list[list[Any]] = []
+    for number, level in enumerate((*LEVELS, *LEVELS)):
+        before = probe.num_errors
+        with probe.copied() as replica:
+            if number >= len(LEVELS) and len(kept) > 1:
+                set_numbers_kept(_holders(replica), kept[0], kept[1], level)
+            _move_settings(replica.optimizer)
+            try:
+                probe.round(records, lambda: None, level)
+            except Exception:  # the model refuses such numbers
+                continue
+            if probe.num_errors - before == errors:
+                found.append(_saved_state(probe))
+                kept.append(_holders(replica))
+    return found
+
+
+def _holders(replica: Replica) -> list[Any]:
+    return [*replica.model.modules(), *replica.callbacks, *(config.scheduler for config in replica.schedules)]
 
 
 def _move_settings(optimizer: torch.optim.Optimizer) -> None:
@@ -50,17 +94,31 @@ def _move_settings(optimizer: torch.optim.Optimizer) -> None:
 
 def remembers(probe: Probe, records: list[Any]) -> bool:
     """Whether the gradient of a batch depends on the records of the batch before, through what the model keeps."""
-    gradients = []
+    first, second, other = (records[start : start + 2 * GROUP] for start in (0, GROUP, 2 * GROUP))
+    found: list[Tensor] = []
     try:
-        for start in (0, 0, 2 * GROUP):
-            with probe.copied():
-                probe.gradient(records[start : start + 2 * GROUP])
-                gradients.append(probe.gradient(records[GROUP : 3 * GROUP]))
-    except Exception:  # a second batch, or a copy that has seen one, may not work here
-        return False
-    same, again, other = gradients
-    size = float(same.norm())
-    return float((again - same).norm()) <= TOLERANCE * size < float((other - same).norm())
+        found += [_gradient_after(probe, part, second)[0] for part in (first, first, other)]
+        if not _is_near(found[1], found[0]):
+            return False
+        gradient, num_read = _gradient_after(probe, first, second, LEVELS[0])
+        if num_read:  # perhaps for a threshold that both are above
+            found += [gradient, _gradient_after(probe, first, second, LEVELS[1])[0]]
+    except Exception:  # a second batch, a copy that has seen one, or extreme numbers may not work here
+        pass
+    return not all(_is_near(gradient, found[0]) for gradient in found)
+
+
+def _gradient_after(
+    probe: Probe, before: list[Any], records: list[Any], level: float | None = None
+) -> tuple[Tensor, int]:
+    with probe.copied():
+        with probe.reading(level) as readings:
+            probe.gradient(before)
+        return probe.gradient(records), readings.count
+
+
+def _is_near(gradient: Tensor, expected: Tensor) -> bool:
+    return float((gradient - expected).norm()) <= TOLERANCE * float(expected.norm())
 
 
 def _saved_state(probe: Probe) -> dict[str, Any]:
@@ -81,7 +139,7 @@ def _saved_state(probe: Probe) -> dict[str, Any]:
             copy.deepcopy(config.scheduler.state_dict()) for config in replica.schedules if not config.reduce_on_plateau
         ]
     if replica.view is not None:
-        found["trainer.should_stop"] = bool(replica.view.should_stop)
+        found[STOPS] = bool(replica.view.should_stop)
     found[SETTINGS] = copy.deepcopy(settings_of(replica.optimizer))
     found[OPTIMIZER_STATE] = copy.deepcopy([dict(state) for state in replica.optimizer.state.values()])
     buffers = {name: buffer.detach() for name, buffer in model.named_buffers()}

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from lightning_pac.callbacks.srpp_sgd.loss_check.fixed_draws import FixedDraws
 from lightning_pac.callbacks.srpp_sgd.loss_check.integer_arguments import IntegerArguments
+from lightning_pac.callbacks.srpp_sgd.loss_check.readings import Readings
 from lightning_pac.callbacks.srpp_sgd.loss_check.replica import Replica
 from lightning_pac.callbacks.srpp_sgd.loss_check.scaled_integers import ScaledIntegers
 
@@ -51,6 +52,7 @@ class Probe:
         integers: What is done with integers.
         failed: Hooks that add to checkpoints and did not run.
         batch_idx: The number that batches are given.
+        num_errors: Hooks that ended in an error so far.
     """
 
     def __init__(
@@ -65,9 +67,10 @@ class Probe:
         self.is_random = False
         self.integers = IntegerArguments()
         self.failed: set[str] = set()
-        self.batch_idx = 0
+        self.batch_idx = self.num_errors = 0
         self._scaled: AbstractContextManager[Any] = nullcontext()
         self._holds_draws = False
+        self._readings: Readings | None = None
         self._numbers: dict[int, int] = {}
         self._collate_fn, self._hooks, self._dtype = collate_fn, hooks, dtype
         self._explicit = is_param_in_hook_signature(replica.model.training_step, "batch_idx", min_args=2)
@@ -80,10 +83,15 @@ class Probe:
     @contextmanager
     def copied(self) -> Iterator[Replica]:
         """Run another copy meanwhile."""
-        replica = self.replica
-        self.replica = replica.copy()
+        with self.using(self.replica.copy()) as replica:
+            yield replica
+
+    @contextmanager
+    def using(self, other: Replica) -> Iterator[Replica]:
+        """Run that copy meanwhile."""
+        replica, self.replica = self.replica, other
         try:
-            yield self.replica
+            yield other
         finally:
             self.replica = replica
 
@@ -115,8 +123,32 @@ class Probe:
         with self.copied(), _seeded(SEEDS[0]):
             return self.model.on_train_batch_start(self.batch(records), number) == -1
 
-    def round(self, records: list[Any], after_hook: Callable[[], object]) -> None:
-        """A step with the hooks around it, as far as they run here, and the end of an epoch; weights stay."""
+    def round(self, records: list[Any], after_hook: Callable[[], object], level: float | None = None) -> int:
+        """A step with the hooks around it, as far as they run here, and the end of an epoch; weights stay.
+
+        Args:
+            records: Those of the step.
+            after_hook: Called after the step and after hooks.
+            level: Made what is read off the records; see `Readings`.
+
+        Returns:
+            How many numbers were read off the records.
+        """
+        with self.reading(level) as readings:
+            self._round(records, after_hook)
+        return readings.count
+
+    @contextmanager
+    def reading(self, level: float | None) -> Iterator[Readings]:
+        """Make what is read off the records of that level, and count it."""
+        self._readings = Readings(level)
+        try:
+            with self._readings as readings:
+                yield readings
+        finally:
+            self._readings = None
+
+    def _round(self, records: list[Any], after_hook: Callable[[], object]) -> None:
         optimizer, view = self.replica.optimizer, self.replica.view
         if view is not None:
             view.train_dataloader = _Loader(records, self._collate_fn)
@@ -147,10 +179,17 @@ class Probe:
 
     def _run_hook(self, hook: str, *arguments: Any) -> None:
         for callback in self.replica.callbacks:
-            with suppress(Exception):
+            with self._noting_errors():
                 getattr(callback, hook)(self.replica.view, self.model, *arguments)
-        with suppress(Exception):
+        with self._noting_errors():
             getattr(self.model, hook)(*arguments)
+
+    @contextmanager
+    def _noting_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception:
+            self.num_errors += 1
 
     def _step(self, records: list[Any], seed: int) -> tuple[Tensor, Any, Any]:
         numbers = [self._numbers.setdefault(id(record), len(self._numbers)) for record in records]
@@ -160,6 +199,8 @@ class Probe:
             batch = self.batch(records)
             if isinstance(self._scaled, ScaledIntegers):
                 self._scaled.batch = batch
+            if self._readings is not None:
+                self._readings.mark(batch)
             # This hook may change the batch in place; it may also need a Trainer, and then shows nothing.
             self._run_hook("on_train_batch_start", batch, self.batch_idx)
             step = self.model.training_step

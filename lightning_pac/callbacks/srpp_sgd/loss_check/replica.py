@@ -24,6 +24,7 @@ class Replica:
         schedules: The Trainer's configurations of schedulers of that optimizer.
         callbacks: The user's own.
         logged: Names that the model and the callbacks log.
+        left_out: Kinds of callbacks that cannot be copied.
     """
 
     model: pl.LightningModule
@@ -31,6 +32,7 @@ class Replica:
     schedules: list[Any]
     callbacks: list[pl.Callback]
     logged: list[str]
+    left_out: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -39,7 +41,7 @@ class Replica:
         callbacks: Sequence[pl.Callback] = (),
         dtype: torch.dtype = torch.float32,
     ) -> "Replica":
-        """Copy what is trained; a callback that cannot be copied is left out.
+        """Copy what is trained; a callback that cannot be copied is left out, and named.
 
         Args:
             pl_module: The model, attached to a Trainer or not.
@@ -55,7 +57,9 @@ class Replica:
         model.trainer = view  # type: ignore[assignment]
         optimizer = _optimizer_of(model, trainer, memo)
         schedules = [] if trainer is None else list(_copies(trainer.lr_scheduler_configs, memo))
-        found = cls(model, optimizer, schedules, list(_copies(callbacks, memo)), logged)
+        failed: list[str] = []
+        kept = list(_copies(callbacks, memo, failed))
+        found = cls(model, optimizer, schedules, kept, logged, tuple(failed))
         found._let_log()
         return found
 
@@ -149,13 +153,17 @@ def _optimizer_of(model: pl.LightningModule, trainer: Any, memo: dict[int, Any])
     return optimizer
 
 
-def _copies(originals: Sequence[Any], memo: dict[int, Any]) -> Iterator[Any]:
+def _copies(originals: Sequence[Any], memo: dict[int, Any], failed: list[str] | None = None) -> Iterator[Any]:
     for original in originals:
-        with suppress(Exception):
+        try:
             found = copy.deepcopy(original, memo)
             _rebind(found, memo)
             _rebind(getattr(found, "scheduler", None), memo)
-            yield found
+        except Exception:
+            if failed is not None:
+                failed.append(type(original).__name__)
+            continue
+        yield found
 
 
 def hidden_behind(wrapper: Callable[..., Any], original: Any) -> Callable[..., Any]:

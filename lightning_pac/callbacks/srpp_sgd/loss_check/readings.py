@@ -1,0 +1,178 @@
+"""Numbers that code reads off tensors made of records, and what it does if they are extreme."""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+__all__ = ["LEVELS", "Readings", "set_numbers_kept"]
+
+LEVELS = (1e-9, 100.0, 1e9, -1e9, math.nan)
+"""Numbers that are read in place of others; thresholds between them are crossed."""
+
+_LARGE_INTEGER = 10**4  # it may be a length, for which memory is taken
+_DEPTH = 4  # of lists and dictionaries in attributes
+
+
+class Readings(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the numbers that code reads off what it is given, and off all that is computed from that.
+
+    A threshold on the loss is a decision that two made-up losses may both pass. With a level, each number that is
+    read (`item`, `float`, `bool`, `tolist`, `numpy`) is made of the level instead: the k-th is k times as large, so
+    that a difference of two has its sign, too. False is read at a level below one.
+
+    Args:
+        level: The number; None leaves all as they are.
+
+    Attributes:
+        count: Numbers read so far.
+
+    Example:
+        >>> with Readings(1e9) as readings:
+        ...     batch = torch.ones(3)
+        ...     readings.mark(batch)
+        ...     (float(batch.mean()), float(torch.ones(3).mean()), bool(batch.sum() > 9))
+        (1000000000.0, 1.0, True)
+    """
+
+    def __init__(self, level: float | None = None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.level, self.count = level, 0
+        # The storages are held on to, so that none that is new can have the address of one that is gone.
+        self._marked: dict[int, Any] = {}
+        self._arrays = _Arrays(self)
+
+    def __enter__(self) -> "Readings":
+        self._arrays.__enter__()  # type: ignore[no-untyped-call]
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *args: Any) -> None:
+        super().__exit__(*args)  # type: ignore[no-untyped-call]
+        self._arrays.__exit__(*args)  # type: ignore[no-untyped-call]
+
+    def mark(self, values: Any) -> None:
+        """Take the tensors in these for made of records."""
+        for leaf in pytree.tree_leaves(values):
+            if isinstance(leaf, Tensor) and leaf.layout is torch.strided:
+                storage = leaf.untyped_storage()
+                self._marked[storage._cdata] = storage
+
+    def is_marked(self, tensor: Tensor) -> bool:
+        """Whether it is made of records."""
+        return tensor.layout is torch.strided and tensor.untyped_storage()._cdata in self._marked
+
+    def read(self, value: Any) -> Any:
+        """What is read in place of a number or an array."""
+        self.count += 1
+        if self.level is None:
+            return value
+        level = self.count * self.level
+        if isinstance(value, np.ndarray):
+            return np.full_like(value, _as_kind(value.dtype.kind, level))
+        return _as_kind("b" if isinstance(value, bool) else "i" if isinstance(value, int) else "f", level)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        found = func(*args, **(kwargs or {}))
+        given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        if any(map(self.is_marked, given)):
+            if func is torch.ops.aten._local_scalar_dense.default:
+                return self.read(found)
+            self.mark(found)
+        return found
+
+
+class _Arrays(TorchFunctionMode):
+    """Arrays and lists of a tensor's numbers, which no operation of torch makes."""
+
+    def __init__(self, readings: Readings) -> None:
+        super().__init__()
+        self._readings = readings
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if func in (Tensor.numpy, Tensor.__array__, Tensor.tolist) and self._readings.is_marked(args[0]):
+            read = self._readings.read(np.asarray(found))
+            return read.tolist() if func is Tensor.tolist else read
+        return found
+
+
+def set_numbers_kept(holders: list[Any], first: list[Any], second: list[Any], level: float) -> None:
+    """Set numbers in attributes that two copies of the holders disagree on.
+
+    Args:
+        holders: Models, callbacks and schedules.
+        first: Copies of them, after numbers of one level were read.
+        second: Copies of them, after numbers of another level were read.
+        level: What they are set to; a list with one such number is set whole.
+    """
+    for holder, one, other in zip(holders, first, second, strict=True):
+        _set_differing(vars(holder), vars(one), vars(other), level, _DEPTH)
+
+
+def _set_differing(own: Any, one: Any, other: Any, level: float, depth: int) -> None:
+    for key, value in _entries(own):
+        if not (_has(one, key) and _has(other, key)) or not depth:
+            continue
+        found, beside = one[key], other[key]
+        if _is_number(value) and _is_number(found) and _is_number(beside):
+            if not _equal(found, beside):
+                own[key] = _of_level(value, level)
+        elif _is_list(value) and _is_list(found) and _is_list(beside):
+            pairs = list(zip(found, beside, strict=False))
+            if len(found) != len(beside) or any(_is_number(a) and _is_number(b) and not _equal(a, b) for a, b in pairs):
+                for place, entry in enumerate(value):
+                    value[place] = _of_level(entry, level) if _is_number(entry) else entry
+            else:
+                _set_differing(value, found, beside, level, depth - 1)
+        elif isinstance(value, dict) and isinstance(found, dict) and isinstance(beside, dict):
+            _set_differing(value, found, beside, level, depth - 1)
+
+
+def _entries(holder: Any) -> Iterator[tuple[Any, Any]]:
+    yield from list(holder.items()) if isinstance(holder, dict) else list(enumerate(holder))
+
+
+def _has(holder: Any, key: Any) -> bool:
+    return key in holder if isinstance(holder, dict) else key < len(holder)
+
+
+def _is_list(value: Any) -> bool:
+    return hasattr(value, "append") and hasattr(value, "__setitem__") and hasattr(value, "__len__")
+
+
+def _is_number(value: Any) -> bool:
+    numeric = isinstance(value, np.generic | np.ndarray) and value.dtype.kind in "biuf"
+    return numeric or isinstance(value, bool | int | float | Tensor)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    first, second = (torch.as_tensor(value).detach().cpu().double() for value in (one, other))
+    return first.shape == second.shape and torch.allclose(first, second, rtol=0, atol=0, equal_nan=True)
+
+
+def _of_level(value: Any, level: float) -> Any:
+    if isinstance(value, Tensor):
+        kind = "b" if value.dtype == torch.bool else "f" if value.is_floating_point() else "i"
+        return torch.full_like(value, _as_kind(kind, level))
+    if isinstance(value, np.ndarray):
+        return np.full_like(value, _as_kind(value.dtype.kind, level))
+    return type(value)(_as_kind("b" if isinstance(value, bool) else "i" if isinstance(value, int) else "f", level))
+
+
+def _as_kind(kind: str, level: float) -> bool | int | float:
+    if kind == "b":
+        return not abs(level) < 1
+    if kind in "iu":
+        return 0 if not abs(level) >= 1 else _LARGE_INTEGER if level > 0 else -1
+    return level

@@ -147,7 +147,7 @@ def _tell(rules: "dict[str, _Rule]", positional: list[str], args: tuple[Any, ...
 def _rules(
     annotations: dict[str, Any], names: dict[str, Any], positional: list[str]
 ) -> "tuple[list[Callable[[Any], Any]], dict[str, _Rule]]":
-    """What to do with the arguments that come without a name, and the rules of all."""
+    """Treatment of the arguments that come without a name, and the rules of all."""
     resolved = {name: _rule(_resolve(annotation, names)) for name, annotation in annotations.items()}
     rules = collections.defaultdict(lambda: _ANYTHING, {name: rule for name, rule in resolved.items() if rule})
     return [rules[name].accept for name in positional], rules
@@ -171,7 +171,7 @@ class _Refused(Exception):
 
 
 class _Rule(NamedTuple):
-    """What an annotation allows: `accept` returns a value converted, or raises; in words, of one value and of many."""
+    """The values an annotation allows: `accept` converts one, or raises; in words, of one value and of many."""
 
     accept: Callable[[Any], Any]
     words: str

@@ -108,7 +108,7 @@ def losses(model: LinearDigits, records: TensorDataset) -> torch.Tensor:
 
 
 def compare_worlds(model: LinearDigits, data: DigitsData) -> Estimate:
-    """What an attacker does who sees a gradient without noise: compute it in both worlds, and look which one it is."""
+    """The attack on a gradient without noise: compute it in both worlds, and look which one it is."""
     images, _ = data.train_set.tensors
     gradients = []
     for labels in (data.worlds.labels_a, data.worlds.labels_b, data.worlds.labels):

@@ -61,7 +61,7 @@ class Reader(pl.LightningModule):
 
 
 class Clock(pl.Callback):
-    """What someone outside sees: when each answer is done, which is when the next one begins."""
+    """The view from outside: when each answer is done, which is when the next one begins."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
@@ -87,7 +87,7 @@ def answer(length: int, args: argparse.Namespace, callbacks: list[pl.Callback]) 
 
 
 def attack(short: npt.NDArray[np.float64], long: npt.NDArray[np.float64]) -> float:
-    """How often a threshold, chosen on every other answer, tells the length of the remaining ones."""
+    """The share of lengths that a threshold guesses correctly on every other answer, chosen on the remaining ones."""
     seen = np.concatenate([short[::2], long[::2]])
     is_long = np.repeat([False, True], [len(short[::2]), len(long[::2])])
     best = max(seen, key=lambda threshold: np.mean((seen > threshold) == is_long))

@@ -82,7 +82,7 @@ class LogisticReference:
         return np.asarray(terms.sum(axis=1))
 
     def unit_cube(self, values: MatrixLike) -> Array:
-        """Where the map sends values of shape (n, d)."""
+        """Images of values under the map, shape (n, d)."""
         return np.asarray(expit(np.asarray(values, np.float64) / self.scale))
 
 
@@ -158,7 +158,7 @@ class ProvenInformation(Protocol):
 @validated
 @dataclasses.dataclass(frozen=True)
 class ResidualPrivacy:
-    r"""What a mechanism leaves unknown: intrinsic privacy $-\mathrm{KL}(D \| r)$ minus what it tells.
+    r"""Residual privacy: intrinsic privacy $-\mathrm{KL}(D \| r)$ minus what a mechanism tells.
 
     Attributes:
         entropy: H(X) in nats, differential for a continuous secret.

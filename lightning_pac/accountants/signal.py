@@ -1,4 +1,4 @@
-"""How loud the noise of a run is beside what it could learn; public numbers only, and no part of any guarantee."""
+"""Noise of a run beside the signal it could learn from; public numbers only, and no part of any guarantee."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def signal_to_noise(batch_size: NonNegative, noise_multiplier: Noise, num_parame
 
 @validated
 def signal_of_run(ratio: NonNegative, num_steps: NonNegative, num_parameters: Count) -> float:
-    r"""How loud the steps of a run are together, $B \sqrt T / (\sigma P^{1/4})$.
+    r"""The signal of all steps of a run beside their noise, $B \sqrt T / (\sigma P^{1/4})$.
 
     Signal adds up over steps, and noise only as the root of their number. Of the noise in P parameters, what turns a
     record's prediction is the part along that record's own gradient, which a linear model shows at any P alike, while

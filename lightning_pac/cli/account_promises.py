@@ -1,4 +1,4 @@
-"""What `lightning-pac account` does with plans and promises of a ledger: declare them, and tell what is in force."""
+"""Plans and promises of a ledger in `lightning-pac account`: declaring them, and telling what is in force."""
 
 import argparse
 import dataclasses

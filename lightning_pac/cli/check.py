@@ -168,7 +168,7 @@ def _guarantee(callback: "SRPPSGD", trainer: "pl.Trainer") -> dict[str, Any]:
 
 
 def _promise(callback: "SRPPSGD") -> str | None:
-    """What the run was asked to keep, None where its noise was given."""
+    """The promise that the run was asked to keep, None where its noise was given."""
     arguments = callback.arguments
     if arguments.world_success_bound is not None:
         return f"world_success_bound {arguments.world_success_bound:g} at prior {arguments.prior:g}"

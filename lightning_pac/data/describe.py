@@ -85,7 +85,7 @@ def describe_loader(dataloader: Any) -> Sampling:
 
 @validated
 def count_records(dataloader: DataLoader[Any]) -> int:
-    """How many records the loader draws from: its dataset's, or those of a `SubsetRandomSampler`.
+    """The number of records the loader draws from: its dataset's, or those of a `SubsetRandomSampler`.
 
     Args:
         dataloader: Any loader.
@@ -102,7 +102,7 @@ def count_records(dataloader: DataLoader[Any]) -> int:
 
 @validated
 def batch_sizes(dataloader: DataLoader[Any]) -> tuple[int, ...] | None:
-    """How many records each batch of a pass holds, in order; None where that is drawn at random.
+    """The number of records in each batch of a pass, in order; None where that is drawn at random.
 
     Example:
         >>> batch_sizes(DataLoader(range(10), batch_size=4))

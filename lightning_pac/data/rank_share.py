@@ -50,7 +50,7 @@ class RankShare:
 
     @checks_itself
     def largest(self, records: list[int]) -> int:
-        """How many records of a batch the rank that takes most of them has."""
+        """The number of records of a batch on the rank that takes most of them."""
         return -(-len(records) // self.num_ranks)
 
     @checks_itself

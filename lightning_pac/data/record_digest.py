@@ -1,4 +1,4 @@
-"""What the indices of a dataset mean, as digests that several processes can compare."""
+"""The meaning of a dataset's indices, as digests that several processes can compare."""
 
 import random
 from collections.abc import Iterator

@@ -151,7 +151,7 @@ def _made_of_one(dataset: Any, name: str, value: Any, index: int, own: bytes | N
 
 
 def _check_memory(dataset: Any, indices: Sequence[int]) -> None:
-    """What it has loaded before."""
+    """Everything it has loaded before."""
     last = []
     for between in indices[1:]:
         fresh = _fresh(dataset)

@@ -121,7 +121,7 @@ def _keys_of_wrapper(dataset: Any, own_keys: Callable[[Any], _Keys]) -> _Keys:
 
 
 def _asked_for(dataset: Any, inside: dict[str, Any]) -> NDArray[np.int64] | None:
-    """Which inner dataset, and which of its records, each index asks for first; None if some index asks for none."""
+    """The inner dataset, and the record of it, that each index asks for first; None if some index asks for none."""
     probed = _with_notes(dataset, inside, [])
     asked = np.empty((len(dataset), 2), dtype=np.int64)
     for index in range(len(dataset)):

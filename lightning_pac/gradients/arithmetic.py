@@ -1,4 +1,4 @@
-"""What clipping needs of float32: products as precise as their type, norms that are never too small, sums that keep.
+"""Float32 arithmetic for clipping: products as precise as their type, norms that are never too small, sums that keep.
 
 Everything here is proven from one fact: summed in any order, with or without fused products, k products x y in float32
 err by at most k u/(1 - k u) times the sum of |x y|, u = 2^-24 (Higham, *Accuracy and Stability of Numerical

@@ -85,7 +85,7 @@ class LedgerAccount:
 
     @property
     def kind(self) -> AccountKind:
-        """What its charges are for."""
+        """The purpose of its charges."""
         return self._kind  # type: ignore[no-any-return]
 
     @property

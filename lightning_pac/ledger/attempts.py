@@ -36,7 +36,7 @@ class Attempt:
 
 
 class Payer(Protocol):
-    """What an attempt needs of the account that pays (a `LedgerAccount`)."""
+    """The part of an account that an attempt draws on (a `LedgerAccount`)."""
 
     @property
     def id(self) -> int: ...

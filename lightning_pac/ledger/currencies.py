@@ -7,7 +7,7 @@ from lightning_pac._validation import validated
 __all__ = ["KEY_CURRENCY", "describe_currency"]
 
 KEY_CURRENCY = "mutual_information by key"
-"""What the answers to single API keys cost, in accounts of their own."""
+"""The cost of the answers to single API keys, in accounts of their own."""
 
 _NOTIONS = {
     "mutual_information": "nats told about a secret at most; adds over releases about one secret, adaptive ones too",

@@ -76,7 +76,7 @@ class LedgerHandle:
 
     @property
     def path(self) -> Path:
-        """Where the ledger is, or will be."""
+        """The path of the ledger, which need not exist yet."""
         return self.given.path if isinstance(self.given, PrivacyLedger) else Path(self.given)
 
     @property
@@ -122,4 +122,4 @@ class LedgerHandle:
 
 
 LedgerArgument = PrivacyLedger | LedgerHandle | str | Path
-"""What every `ledger=` takes."""
+"""The type of every `ledger=` argument."""

@@ -102,7 +102,7 @@ def read_state(
 def compare(
     path: Path, marks: AccountMarks, ledger_id: str, rows: Mapping[int, AccountRow], budgets: Sequence[tuple[Any, ...]]
 ) -> LedgerError | None:
-    """What is wrong with a ledger that its marks know better, None if nothing is."""
+    """The first contradiction between a ledger and its marks, None if there is none."""
     if not marks.exists:
         return None
     if marks.ledger_id != ledger_id:

@@ -263,7 +263,7 @@ class PrivacyLedger:
 
     @property
     def last_charge(self) -> tuple[str, str] | None:
-        """When the last charge was made (UTC, ISO 8601) and to which account; None if there was none.
+        """Time (UTC, ISO 8601) and account of the last charge; None if there was none.
 
         If all files of a ledger were put back together to an earlier moment, no file can tell: a last charge that is
         older than the last release can.

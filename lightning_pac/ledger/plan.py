@@ -1,4 +1,4 @@
-"""What a ledger was meant to hold, a plan or a promise, declared before its first charge."""
+"""A plan or a promise for a whole ledger, declared before its first charge."""
 
 import json
 from collections.abc import Mapping
@@ -87,7 +87,7 @@ def declared_budgets(ledger: PrivacyLedger) -> list[dict[str, Any]]:
 
 @validated
 def first_charge(ledger: PrivacyLedger) -> str | None:
-    """When the first charge or step was made durable (UTC, ISO 8601), None where there is none.
+    """Time at which the first charge or step was made durable (UTC, ISO 8601), None where there is none.
 
     Args:
         ledger: The ledger.

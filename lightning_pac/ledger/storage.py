@@ -301,7 +301,7 @@ class LedgerStorage:
         return bool(self.read("SELECT 1 FROM transcripts WHERE account = ?", (account,)))
 
     def behind(self) -> LedgerError | None:
-        """What the marks know better than the ledger, None if nothing."""
+        """The first contradiction between the ledger and its marks, None if there is none."""
         ledger_id, rows, budgets, _ = read_state(self)
         return compare(self.path, self.marks, ledger_id, rows, budgets)
 

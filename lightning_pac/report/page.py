@@ -110,7 +110,7 @@ def _epsilon(run: Run) -> tuple[str | None, float | None]:
 
 
 def _promise(run: Run) -> str | None:
-    """What was promised, and the bound on guessing where that is another figure: a card speaks of them first."""
+    """The promise, and the bound on guessing where that is another figure: a card speaks of them first."""
     entries = run.card.guarantees if run.card else ()
     names = [entry.name for entry in entries]
     last = min((names.index(name) for name in _BOUNDS if name in names), default=-1)

@@ -17,7 +17,7 @@ KEY_BYTES = 32
 
 @dataclass(frozen=True, repr=False)
 class SecretContent:
-    """What a secret file holds.
+    """The contents of a secret file.
 
     Attributes:
         index: The secret.

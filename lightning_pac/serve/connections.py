@@ -15,7 +15,7 @@ _FEWEST_CONNECTIONS = 16
 
 
 def most_connections() -> int:
-    """How many connections a process may hold and still have file descriptors for its own work."""
+    """The number of connections a process may hold and still have file descriptors for its own work."""
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     room = _MOST_CONNECTIONS if allowed == resource.RLIM_INFINITY else allowed - _DESCRIPTORS_FOR_THE_REST
     return max(_FEWEST_CONNECTIONS, min(room, _MOST_CONNECTIONS))

@@ -1,4 +1,4 @@
-"""How a server begins and ends: it says when it listens, stops when told to, and notices what it has lost."""
+"""Start and end of a server: it says when it listens, stops when told to, and notices what it has lost."""
 
 import contextlib
 import multiprocessing

@@ -74,5 +74,5 @@ class Privacy(BaseModel):
 
 
 def describe_refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """What OpenAPI says of refusals."""
+    """OpenAPI's description of refusals."""
     return {status: {"model": RefusalBody, "description": _REFUSALS[status]} for status in statuses}

@@ -1,4 +1,4 @@
-"""What the processes of a run must have in common, held together before anything is spent."""
+"""Agreement of the processes of a run, checked before anything is spent."""
 
 import hashlib
 import os

@@ -35,7 +35,7 @@ class RowShards:
 
     @property
     def sizes(self) -> list[int]:
-        """How many rows each rank holds."""
+        """The number of rows each rank holds."""
         return [part.stop - part.start for part in self._slices]
 
     def cut(self, stacked: Any) -> Any:

@@ -35,6 +35,7 @@ def test_success_is_half_the_total_variation_above_one_half():
     assert not result.refutes(0.8)
 
 
+@pytest.mark.slow
 def test_choosing_and_counting_on_the_same_records_would_flatter_the_attack(monkeypatch):
     rng = np.random.default_rng(2)
     draws = rng.normal(size=(2000, 2, 20))

@@ -83,6 +83,7 @@ def test_an_adaptive_adversary_stays_within_the_sum_of_the_budgets():
     assert step_information(steps).max() <= 2.0**-7 * (1 + 1e-9)
 
 
+@pytest.mark.slow
 def test_a_belief_that_is_not_updated_leaks_twice_the_budget(monkeypatch):
     monkeypatch.setattr(belief_module.Belief, "multiply_classes", lambda *_: None)
     _, _, steps = play(100, 60, 2.0**-7, np.random.default_rng(0))

@@ -72,6 +72,7 @@ def test_every_process_noises_its_part_with_each_block_s_deviation(ranks: Ranks)
     assert bool((releases[:, first:-1] % noisy.grids[1] == 0).all())
 
 
+@pytest.mark.slow
 def test_the_stated_deviation_of_the_clipped_fraction_is_that_of_the_noise() -> None:
     module = nn.Linear(1, 1)
     blocks = ClippingBlocks.of(module, 1.0)

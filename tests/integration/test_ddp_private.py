@@ -235,7 +235,7 @@ def three(two: Any, tmp_path_factory: pytest.TempPathFactory, steps: int) -> tup
     return on_ranks(three_ranks, 3, folder, steps, two[1] / "stop.ckpt"), folder
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_ranks_share_one_account_and_stay_equal_to_the_bit(size: int, request: pytest.FixtureRequest) -> None:
     results, folder = request.getfixturevalue({2: "two", 3: "three"}[size])
     runs = [result["whole"] for result in results]
@@ -255,6 +255,7 @@ def test_ranks_share_one_account_and_stay_equal_to_the_bit(size: int, request: p
         assert account.num_charges == steps
 
 
+@pytest.mark.slow
 def test_no_record_comes_twice_in_a_pass_for_sizes_that_do_not_divide(three: Any) -> None:
     by_rank = [result["sizes"] for result in three[0]]
     for records, epochs in zip(SIZES, zip(*by_rank, strict=True), strict=True):
@@ -272,7 +273,7 @@ def test_ranks_without_records_neither_hang_nor_drift(two: Any) -> None:
             assert epsilon == pytest.approx(accountant.epsilon(1.0, 20), abs=2e-6)
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_the_gradient_is_that_of_one_process(size: int, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     results, _ = request.getfixturevalue({2: "two", 3: "three"}[size])
     alone = gradients_run(0, 1, tmp_path, "auto")
@@ -281,7 +282,7 @@ def test_the_gradient_is_that_of_one_process(size: int, request: pytest.FixtureR
         assert torch.allclose(result["gradients"], alone, atol=1e-5)
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_the_noise_is_added_once(size: int, request: pytest.FixtureRequest) -> None:
     results, _ = request.getfixturevalue({2: "two", 3: "three"}[size])
     deviation = 1.5 * 0.7 * 1.01**0.5 / (5 * size)
@@ -299,6 +300,7 @@ def test_a_budget_stops_all_ranks(two: Any) -> None:
     assert "the next one would break the promise" in first[2]
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_another_number_of_ranks(two: Any, three: Any, tmp_path: Path) -> None:
     begun = [result["resumed"] for result in two[0]]
     ended = [result["resumed"][0] for result in three[0]]
@@ -379,7 +381,7 @@ def test_every_rank_refuses(run: Any, message: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_over_2000_steps_the_noise_is_that_of_one_process(size: int, tmp_path: Path) -> None:
     alone = Silent()
     private = make_private(noise_multiplier=1.5, max_grad_norm=0.7)

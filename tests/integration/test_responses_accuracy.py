@@ -5,6 +5,7 @@ from pathlib import Path
 
 import lightning.pytorch as pl
 import numpy as np
+import pytest
 import torch
 from sklearn.datasets import load_digits
 from torch import nn
@@ -18,6 +19,7 @@ from lightning_pac.scenarios import BalancedSubsets
 NUM_MEMBERS, NUM_POOL, TRIALS = 32, 1437, 16
 
 
+@pytest.mark.slow
 def test_votes_stay_accurate_where_scores_do_not(tmp_path: Path) -> None:
     data = load_digits()
     images, labels = torch.tensor(data.data / 16, dtype=torch.float32), torch.tensor(data.target)

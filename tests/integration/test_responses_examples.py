@@ -25,6 +25,7 @@ def figure(output: str, name: str) -> float:
     return float(found[1])
 
 
+@pytest.mark.slow
 def test_digits_are_answered_and_taught_privately(tmp_path: Path) -> None:
     script = EXAMPLES / "responses_digits" / "demo.py"
     output = run_script(script, "--members", "16", "--epochs", "8", "--output", "out", folder=tmp_path)

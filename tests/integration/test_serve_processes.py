@@ -30,7 +30,7 @@ posix = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds p
 
 
 @posix
-@pytest.mark.parametrize("how", ["SIGTERM", "Ctrl-C"])
+@pytest.mark.parametrize("how", ["SIGTERM", pytest.param("Ctrl-C", marks=pytest.mark.slow)])
 def test_what_is_under_way_is_answered_before_the_server_stops(tmp_path: Path, how: str) -> None:
     seen: dict[int, int] = {}
     with serving(tmp_path, {"max_batch_size": 4}) as server:

@@ -114,7 +114,9 @@ def test_records_on_a_kink_do_not_move_with_another_one() -> None:
     assert moved > 2, "the reason for filling"
 
 
-@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "bf16-true"])
+@pytest.mark.parametrize(
+    "precision", ["32-true", *(pytest.param(name, marks=pytest.mark.slow) for name in ("bf16-mixed", "bf16-true"))]
+)
 def test_batches_are_filled_up_where_their_size_is_secret(precision: Any, tmp_path: Path) -> None:
     model, private = Rows(), make_private(scenario=ADD_REMOVE, sampling=SAMPLING)
     make_trainer(tmp_path, private, precision=precision, max_epochs=2).fit(model, make_loader())

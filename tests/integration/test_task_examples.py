@@ -24,18 +24,21 @@ def test_a_table(tmp_path: Path) -> None:
     assert 0 < figures["differential privacy"] < 8
 
 
+@pytest.mark.slow
 def test_images(tmp_path: Path) -> None:
     figures = run(tmp_path, "vision", "--epochs", "2")
     assert figures["Rényi epsilon"] <= 8
     assert 50 < figures["guessing the secret"] < 100
 
 
+@pytest.mark.slow
 def test_a_frozen_backbone(tmp_path: Path) -> None:
     figures = run(tmp_path, "frozen_backbone", "--epochs", "10")
     assert figures["private head"] > 0.3
     assert figures["guessing the secret"] < 95
 
 
+@pytest.mark.slow
 def test_texts(tmp_path: Path) -> None:
     """On a corpus made here, in the two forms that AG News comes in."""
     folder = tmp_path / "data" / "ag_news"

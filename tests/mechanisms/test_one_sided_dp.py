@@ -178,6 +178,7 @@ def test_the_convex_program_meets_its_optimality_conditions():
             assert _moment(moved) >= noise.second_moment * (1 - 1e-3)
 
 
+@pytest.mark.slow
 def test_least_epsilon_for_a_moment_budget_is_the_inverse():
     for compositions in (1, 30):
         noise = PositiveNoise.for_dp(0.8, 1e-5, compositions)
@@ -186,6 +187,7 @@ def test_least_epsilon_for_a_moment_budget_is_the_inverse():
         assert back.second_moment <= noise.second_moment * 1.0001
 
 
+@pytest.mark.slow
 def test_mixed_directions_can_be_worse_than_either_alone():
     # The two directions of a pair are not two alternatives but may come in one sequence: for this noise, up then down
     # is worse than twice up and twice down, and the accountant must cover it.
@@ -288,7 +290,7 @@ def test_probabilities_are_exact_multiples_of_what_is_drawn():
     assert p.sum() == 2.0**62
 
 
-@pytest.mark.parametrize("accounting", ["exact", "hybrid_rdp"])
+@pytest.mark.parametrize("accounting", [pytest.param("exact", marks=pytest.mark.slow), "hybrid_rdp"])
 def test_an_infeasible_range_names_the_least_that_works(accounting):
     for compositions, sensitivity, too_small in ((1, 1, 10), (20, 1, 30), (1, 3, 20)):
         with pytest.raises(ValueError, match=r"max_value is .*the least that works is") as error:

@@ -76,6 +76,7 @@ def test_ave_is_below_joint_is_below_unsliced(scenario: AttributeScenario) -> No
         assert measured["ave"] < measured["joint"] < unsliced
 
 
+@pytest.mark.slow
 def test_the_unsliced_figure_of_the_card_bounds_the_unsliced_divergence(scenario: AttributeScenario) -> None:
     mechanism = SlicedWassersteinMechanism(scenario, None, PROFILE, epsilon=0.8, renyi_order=2, notion="ave")
     truth = max(

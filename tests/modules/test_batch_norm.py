@@ -72,7 +72,8 @@ def small_table() -> nn.Module:
 
 
 @pytest.mark.parametrize(
-    ("make", "load"), [(table, load_digits), (image, load_digits), (small_table, load_breast_cancer)]
+    ("make", "load"),
+    [(table, load_digits), pytest.param(image, load_digits, marks=pytest.mark.slow), (small_table, load_breast_cancer)],
 )
 def test_the_replaced_network_learns_as_well(make: Any, load: Any) -> None:
     inputs, labels = map(torch.as_tensor, load(return_X_y=True))

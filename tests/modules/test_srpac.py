@@ -168,6 +168,7 @@ def test_utilities_count_what_they_say():
         WeightedNorm(torch.tensor([-1.0]))
 
 
+@pytest.mark.slow
 def test_the_game_needs_less_noise_than_logdet_for_outputs_that_are_not_gaussian():
     budget = 1.0
     outputs = clusters(64)

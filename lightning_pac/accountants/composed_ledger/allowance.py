@@ -1,4 +1,4 @@
-"""What a ledger's plan or promise leaves to one account, asked before every charge."""
+"""The part of a ledger's plan or promise that is left to one account, asked for before every charge."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Allowance", "share_terms"]
 
 @validated
 def share_terms(ledger: PrivacyLedger, unit: Sequence[PrivacyEvent], share: str | None = None) -> dict[str, str]:
-    """What an account declares of the share that it draws on; nothing where the ledger has no plan.
+    """The share an account declares that it draws on; nothing where the ledger has no plan.
 
     Args:
         ledger: The ledger.
@@ -44,7 +44,7 @@ def share_terms(ledger: PrivacyLedger, unit: Sequence[PrivacyEvent], share: str 
 
 @validated
 class Allowance:
-    """What one account may still release, beside everything else that its ledger holds.
+    """The allowance of one account, beside everything else that its ledger holds.
 
     The ledger is asked again whenever another account has charged something, so that several may draw on one share.
     What an account has charged is what its journal says: after a kill nothing is forgotten.

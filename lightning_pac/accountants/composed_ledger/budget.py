@@ -1,4 +1,4 @@
-"""What everything charged to a ledger may come to, stated as a promise and kept as a Rényi cap."""
+"""A limit on everything charged to a ledger, stated as a promise and kept as a Rényi cap."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the accounts of a ledger released, as events that compose."""
+"""The releases of a ledger's accounts, as events that compose."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def worlds_of(ledger: PrivacyLedger) -> tuple[LedgerAccount, ...]:
 
 
 def events_of(account: LedgerAccount) -> tuple[PrivacyEvent, ...]:
-    """What one account released.
+    """The releases of one account.
 
     Raises:
         ValueError: if it averages over batches, or does not say what it released.
@@ -114,7 +114,7 @@ def events_of(account: LedgerAccount) -> tuple[PrivacyEvent, ...]:
 
 
 def arithmetic_of(*accounts: LedgerAccount) -> tuple[float, float]:
-    """What noise from finite random bits adds to the figures of accounts: nats, and to every delta."""
+    """The charge for noise from finite random bits, summed over accounts: nats, and to every delta."""
     return finite_precision(sum(map(draws_of, accounts))), missing_tail(sum(map(_values_of, accounts)))
 
 

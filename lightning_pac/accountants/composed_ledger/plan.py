@@ -87,7 +87,7 @@ class LedgerPlan:
 
     @property
     def curve(self) -> PrivacyCurve:
-        """What everything planned tells apart, but for finite random bits."""
+        """The curve of everything planned, without the charge for finite random bits."""
         return privacy_curve(
             [
                 GaussianRelease(event.mu_squared * _ROUNDING) if isinstance(event, GaussianRelease) else event
@@ -97,7 +97,7 @@ class LedgerPlan:
 
     @property
     def arithmetic(self) -> tuple[float, float]:
-        """What finite random bits add to every figure, in nats, and to every delta."""
+        """The charge of finite random bits to every figure, in nats, and to every delta."""
         return finite_precision(self.num_draws), missing_tail(self.num_draws)
 
     def share_for(self, kind: PrivacyEvent, name: str | None = None) -> str:
@@ -128,7 +128,7 @@ class LedgerPlan:
         return fitting[0] if name is None else name
 
     def amount(self, share: str, events: Sequence[PrivacyEvent]) -> float:
-        """How much of a share events take: steps of it, or `mu^2`.
+        """The part of a share that events take: steps of it, or `mu^2`.
 
         Args:
             share: name of the share.

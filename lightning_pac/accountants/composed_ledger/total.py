@@ -1,4 +1,4 @@
-"""What all releases of a ledger tell together, and why."""
+"""The total of all releases of a ledger, and its derivation."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class LedgerTotal:
 
 @validated
 def ledger_total(ledger: PrivacyLedger, delta: OpenProbability = 1e-5, prior: OpenProbability = 0.5) -> LedgerTotal:
-    """What the training runs and noised metrics of a ledger tell together, in all three promises.
+    """The total of a ledger's training runs and noised metrics, in all three promises.
 
     Args:
         ledger: The ledger, which may be open for reading only.
@@ -107,7 +107,7 @@ def _check_shares(
 
 @validated
 def taken_of_shares(ledger: PrivacyLedger, plan: LedgerPlan, without: LedgerAccount | None = None) -> dict[str, float]:
-    """How much of each share of a plan was taken: steps, or `mu^2`.
+    """The part taken of each share of a plan: steps, or `mu^2`.
 
     Args:
         ledger: The ledger.

@@ -168,7 +168,7 @@ class BandedMatrix:
 
     @checks_itself
     def precision(self, num_steps: int) -> float:
-        r"""How much coarser than independent draws the noise is in float64, as a factor on their number.
+        r"""The coarseness in float64 of the noise beside independent draws, as a factor on their number.
 
         Of a step's noise `x_t = (z_t - sum_k c_k x_(t-k)) / c_0`, rounding moves `(C x)_t` by at most
         :math:`2^{-53} (b + 2) \sum_k |c_k| |x_{t-k}|`, in mean square :math:`2^{-53} (b + 2) \lVert c \rVert_1 v` of

@@ -25,7 +25,7 @@ _MOST_STEPS = 8192
 @validated
 @dataclass(frozen=True)
 class SGDWorkload:
-    r"""What stochastic gradient descent does with noise: `theta_t = (1 - eta_t w) theta_(t-1) - eta_t v_t`.
+    r"""The way of noise through stochastic gradient descent: `theta_t = (1 - eta_t w) theta_(t-1) - eta_t v_t`.
 
     With `v_t = beta v_(t-1) + g_t`. The weights after step t are a linear map A of the noise of steps 1 to t, and a
     run's error is the root of :math:`\lVert A C^{-1} \rVert_F^2 / T`: the deviation of a weight, averaged over steps.

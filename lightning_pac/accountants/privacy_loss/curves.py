@@ -1,4 +1,4 @@
-"""What two worlds' releases can be told apart by, as one curve from which every promise is read."""
+"""The distinguishability of two worlds' releases, as one curve from which every promise is read."""
 
 from __future__ import annotations
 

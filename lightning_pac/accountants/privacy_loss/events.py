@@ -1,4 +1,4 @@
-"""What was released, as a ledger keeps it: enough to compose it exactly with everything else."""
+"""A release as a ledger keeps it: enough to compose it exactly with everything else."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class PoissonSteps:
 
     @property
     def mu_squared(self) -> float:
-        """What the steps cost if the draws were known, as a Gaussian's mu^2: a bound."""
+        """The cost of the steps if the draws were known, as a Gaussian's mu^2: a bound."""
         scenario = self._scenario
         shift = scenario.sensitivity_factor * scenario.total_differing
         return self.num_steps * (shift / self.noise_multiplier) ** 2

@@ -1,4 +1,4 @@
-"""What a user promises of everything released, as a figure that a curve must not exceed."""
+"""A user's promise about everything released, as a figure that a curve must not exceed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Promise(ABC):
     @property
     @abstractmethod
     def limit(self) -> float:
-        """What the figure may be at most."""
+        """The largest value that the figure may take."""
 
     @property
     @abstractmethod
@@ -37,11 +37,11 @@ class Promise(ABC):
 
     @abstractmethod
     def figure(self, curve: PrivacyCurve) -> float:
-        """What a curve makes of it, rounded upwards."""
+        """The figure of a curve, rounded upwards."""
 
     @abstractmethod
     def less(self, nats: float, tail: float) -> Promise:
-        """What is left to promise in exact arithmetic, where noise from finite bits adds to every figure.
+        """The rest to promise in exact arithmetic, where noise from finite bits adds to every figure.
 
         Args:
             nats: what it adds to an epsilon, or to a chance of success.

@@ -304,7 +304,7 @@ class SRPPAccountant(ExactFigures):
 
     @checks_itself
     def precision(self, num_steps: int) -> float:
-        """How much coarser than independent draws the noise is, as a factor on their number in `finite_precision`.
+        """The coarseness of the noise beside independent draws, as a factor on their number in `finite_precision`.
 
         Args:
             num_steps: steps of the run.

@@ -26,7 +26,7 @@ __all__ = ["ExactFigures", "check_positive"]
 
 @validated
 class ExactFigures(ABC):
-    """What is read from the events of a run; the base of `SRPPAccountant`.
+    """Figures that are read from the events of a run; the base of `SRPPAccountant`.
 
     The figures hold where the noise and the number of steps, or the most of them, were fixed beforehand. The notions
     that average over batches have no events: only their bound on guessing is stated, through the Kullback-Leibler

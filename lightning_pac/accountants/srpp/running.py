@@ -151,7 +151,7 @@ class RunningAccount(Generic[_TermsT]):
         return self._closed_units + units, self.draws_per_step * steps * self.accountant.precision(steps)
 
     def cost_of(self, more_steps: int) -> float:
-        """What so many steps more would add, in nats, if they continue the last stretch.
+        """The cost of so many steps more, in nats, if they continue the last stretch.
 
         Args:
             more_steps: steps to come.
@@ -160,12 +160,12 @@ class RunningAccount(Generic[_TermsT]):
 
     @property
     def arithmetic(self) -> tuple[float, float]:
-        """What noise from finite random bits has added so far: nats to every epsilon and chance, and to every delta."""
+        """The charge for finite random bits so far: nats to every epsilon and chance, and to every delta."""
         return self.arithmetic_of(self.num_steps)
 
     @checks_itself
     def arithmetic_of(self, num_steps: int) -> tuple[float, float]:
-        """What noise from finite random bits adds over so many steps; see `arithmetic`."""
+        """The charge for finite random bits over so many steps; see `arithmetic`."""
         draws = self.draws_per_step * num_steps
         return _arithmetic(draws, draws * self.accountant.precision(num_steps))
 
@@ -265,7 +265,7 @@ class RunningAccount(Generic[_TermsT]):
                 self._left = None, self._left[1]
 
     def _leave_for_arithmetic(self) -> tuple[Promise | None, float]:
-        """What the planned steps leave of the promise and of delta."""
+        """The rest of the promise and of delta behind the planned steps."""
         nats, tail = self.arithmetic_of(self._planned_steps)
         promise = None if self.promise is None else self.promise.less(nats, tail)
         return promise, max(self.delta - tail, math.nextafter(0.0, 1.0))

@@ -315,7 +315,7 @@ class PrivateMetrics(TrainerCallback):
             raise
 
     def _own_declaration(self) -> dict[str, Any]:
-        """What all ranks must have been given."""
+        """Everything that must be the same on all ranks."""
         values: dict[str, Any] = {
             **{f"scenario.{name}": value for name, value in self.scenario.to_dict().items()},
             "names": self.names,

@@ -1,4 +1,4 @@
-"""What a metric keeps beside its states, and what is handed to its `update` beside rows."""
+"""Attributes of a metric beside its states, and arguments of its `update` beside rows."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -157,7 +157,7 @@ class DummyPadding(PaddingCallback):
         super()._close()
 
     def _draw(self) -> int | None:
-        """How many dummies the next batch of all ranks gets, paid for; None where the releases are spent."""
+        """The number of dummies in the next batch of all ranks, paid for; None where the releases are spent."""
         if not self._account.affords_another():
             return None
         return self._account.pay({"batch": self.num_observations}, self._sample)

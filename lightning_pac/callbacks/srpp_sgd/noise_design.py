@@ -48,7 +48,7 @@ def correlate_noise(
 
 
 def _workload(trainer: pl.Trainer, num_steps: int) -> SGDWorkload:
-    """What the optimizer states: momentum (the first beta of Adam), decay and schedule, of its first group."""
+    """The optimizer's momentum (the first beta of Adam), decay and schedule, as its first group states them."""
     group = trainer.optimizers[0].param_groups[0]
     momentum = group.get("momentum", group.get("betas", (0.0,))[0])
     rates = tuple(_learning_rates(trainer, num_steps))

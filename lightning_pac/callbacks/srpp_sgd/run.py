@@ -237,7 +237,7 @@ class PrivateRun:
         self._show_loss()
 
     def _around_closure(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What comes after the closure and all hooks of the step is the optimizer's own update."""
+        """Begin the optimizer's own update, which follows the closure and all hooks of the step."""
 
         def then_update(closure: Callable[[], Any]) -> Callable[[], Any]:
             def evaluate() -> Any:
@@ -287,7 +287,7 @@ class PrivateRun:
                 )
 
     def _fill_batches(self) -> None:
-        """Where the number of records is secret, give every batch a public size."""
+        """Give every batch a public size if the number of records is secret."""
         accountant = self.journal.running.accountant
         if accountant.scenario.adjacency == "add_remove":
             assert isinstance(self.loader, PrivateDataLoader)  # nothing else draws Poisson batches in secret

@@ -118,7 +118,7 @@ def draws_per_step(
 def run_declaration(
     trainer: pl.Trainer, pl_module: pl.LightningModule, accountant: SRPPAccountant, resumed: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """What the processes of a run must have in common once it is set up, by its name in an error."""
+    """Everything the processes of a run must have in common once it is set up, by its name in an error."""
     optimizer = trainer.optimizers[0]
     names = {id(parameter): name for name, parameter in pl_module.named_parameters()}
     groups = {

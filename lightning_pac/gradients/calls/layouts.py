@@ -1,4 +1,4 @@
-"""Where the records of a function's result are, from where those of its arguments are."""
+"""The place of the records in a function's result, from their places in its arguments."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence

@@ -32,7 +32,7 @@ ADDS = set(functions_named("index_add index_add_ scatter_add scatter_add_ index_
 
 
 def source_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What is written, a number possibly: the last argument that is no switch."""
+    """The value that is written, possibly a number: the last argument that is no switch."""
     return [value for value in (*args, *kwargs.values()) if not isinstance(value, bool)][-1]
 
 

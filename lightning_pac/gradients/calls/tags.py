@@ -1,4 +1,4 @@
-"""What the engine knows of a tensor: whether it holds records, and where, or is computed from parameters alone."""
+"""The engine's knowledge of a tensor: whether it holds records, and where, or is computed from parameters alone."""
 
 import math
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What comes after the mean over the batch: its values for single records, and terms that have no records."""
+"""Terms behind the mean over the batch: their values for single records, and those that have no records."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

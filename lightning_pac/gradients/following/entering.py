@@ -1,4 +1,4 @@
-"""Where a forward pass begins and ends: the outermost call of a module, or of `training_step`."""
+"""Beginning and end of a forward pass: the outermost call of a module, or of `training_step`."""
 
 import functools
 from collections.abc import Iterator

@@ -135,7 +135,7 @@ class Meeting:
         return result
 
     def _target(self) -> Tensor:
-        """What an in-place function writes to."""
+        """The tensor that an in-place function writes to."""
         target = self._leaves[0]
         if not isinstance(target, Tensor) or free_of(target) is not None:
             raise RuntimeError(

@@ -167,7 +167,7 @@ def _unfolded(geometry: _Geometry, inputs: Tensor, gradient: Tensor) -> Tensor:
 
 
 def _patches(geometry: _Geometry, inputs: Tensor, sizes: torch.Size) -> Tensor:
-    """What the kernel saw at each position, shape (n, channels times kernel, positions)."""
+    """The inputs under the kernel at each position, shape (n, channels times kernel, positions)."""
     dims, n = len(geometry.stride), inputs.shape[0]
     padded = _pad(geometry, inputs)
     strides = padded.stride()[2:]

@@ -174,13 +174,13 @@ def make_private(path: Path) -> None:
 
 
 def write_home(path: Path) -> str:
-    """Where the ledger is, as it keeps it itself, to tell a copy."""
+    """The ledger's own record of its path, by which a copy is told."""
     status = path.stat()
     return json.dumps({"path": str(path), "inode": status.st_ino, "device": status.st_dev})
 
 
 def find_move(path: Path, home: str | None) -> LedgerError | None:
-    """What to say if the ledger is not where it was; a file that was renamed is the same, and a copy is another."""
+    """The complaint if the ledger is not where it was; a file that was renamed is the same, and a copy is another."""
     try:
         known = json.loads(home or "")
         origin, inode, device = str(known["path"]), int(known["inode"]), int(known["device"])

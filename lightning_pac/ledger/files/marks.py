@@ -22,7 +22,7 @@ _DAMAGED = "is no file of marks or is damaged"
 
 @dataclass(frozen=True)
 class Facts:
-    """What never changes about an account.
+    """The part of an account that never changes.
 
     Attributes:
         name: Its name.
@@ -41,7 +41,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Mark:
-    """What is known of an account.
+    """The state of an account, as last marked.
 
     Attributes:
         name: Its name.
@@ -193,7 +193,7 @@ class AccountMarks:
             self._descriptor = -1
 
     def files(self) -> tuple[Path, ...]:
-        """Where the marks are."""
+        """The path of the marks."""
         return tuple({self._beside, self.path})
 
     def _append(self, account: int) -> None:

@@ -90,7 +90,7 @@ class BatchRelease:
 
     @property
     def unanimous(self) -> npt.NDArray[np.bool_]:
-        """Where all outputs were identical, shape (n,)."""
+        """True where all outputs were identical, shape (n,)."""
         return np.asarray(self.costs == 0.0)
 
     def __len__(self) -> int:

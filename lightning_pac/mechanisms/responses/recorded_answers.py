@@ -33,7 +33,7 @@ class RecordedAnswers:
 
     @property
     def unanimous(self) -> npt.NDArray[np.bool_]:
-        """Where all models agreed, so that the answer was exact and free, shape (n,)."""
+        """True where all models agreed, so that the answer was exact and free, shape (n,)."""
         agree = (self.outputs == self.outputs[:, :1]).reshape(len(self), -1)
         return np.asarray(agree.all(axis=1))
 

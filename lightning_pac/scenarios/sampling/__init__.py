@@ -1,4 +1,4 @@
-"""How batches are drawn: frozen, public-only schemes and what each lets the differing records do."""
+"""Ways to draw batches: frozen, public-only schemes, each with what it lets the differing records do."""
 
 from lightning_pac.scenarios.sampling.blocked_poisson import BlockedPoisson
 from lightning_pac.scenarios.sampling.counts import as_stretches

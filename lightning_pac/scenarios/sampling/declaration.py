@@ -117,7 +117,7 @@ def _check_size(sampling: Sampling, num_records: int) -> None:
 
 
 def _draw(sampling: Sampling, num_records: int, num_passes: int) -> npt.NDArray[np.int64]:
-    """How often each record is in each batch, shape (passes, steps, records)."""
+    """The multiplicity of each record in each batch, shape (passes, steps, records)."""
     # The key follows from the scheme, so that a scheme is always accepted or never.
     generator = SecureGenerator.from_key(hashlib.sha256(f"{sampling} {num_records}".encode()).digest())
     steps = sampling.steps_per_epoch(num_records)

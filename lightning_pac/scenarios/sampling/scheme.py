@@ -20,7 +20,7 @@ __all__ = ["REGISTERED", "Sampling"]
 
 @validated
 class Sampling(ABC):
-    """How the batch of every optimizer step is drawn, and what that costs.
+    """A way to draw the batch of every optimizer step, and its cost.
 
     A frozen dataclass of public numbers. `K_t` counts the differing records in the batch of step t. A scheme knows the
     largest sum of `K_t^2` that any path of batches can reach, and, where the draw is random and hidden, its
@@ -117,7 +117,7 @@ class Sampling(ABC):
 
     @checks_itself
     def amplified_steps(self, num_steps: int | Sequence[int]) -> int:
-        """How many of these steps may hold a given record: what is paid for at `amplified_rate`.
+        """The number of these steps that may hold a given record, each paid for at `amplified_rate`.
 
         Args:
             num_steps: steps, or those of each stretch.
@@ -149,7 +149,7 @@ class Sampling(ABC):
     def draw_counts(
         self, group_sizes: Sequence[int], num_records: Count | None, shape: tuple[int, int], rng: np.random.Generator
     ) -> npt.NDArray[np.int64]:
-        """How many records of each group the batches of simulated runs draw, `(*shape, num_groups)`.
+        """The number of records of each group in the batches of simulated runs, `(*shape, num_groups)`.
 
         Args:
             group_sizes: records in each group of differing records, which come first in the dataset.

@@ -182,9 +182,11 @@ def _compare(probe: Probe, records: list[Any]) -> tuple[str | None, str | None]:
         if found != (None, None):
             return found
     with probe.without_randomness():
-        whole = probe.gradient(records[: 2 * GROUP])
         halves = [probe.gradient(records[start : start + GROUP]) for start in (0, GROUP)]
-        probe.is_random = not _is_small(probe.gradient(records[: 2 * GROUP], SEEDS[1]) - whole, float(whole.norm()))
+        if probe.drew:
+            whole = probe.gradient(records[: 2 * GROUP])
+            other = probe.gradient(records[: 2 * GROUP], SEEDS[1])
+            probe.is_random = not _is_small(other - whole, float(whole.norm()))
     mean = (halves[0] + halves[1]) / 2
     if _is_small(mean - whole, float(whole.norm())):
         return None, None

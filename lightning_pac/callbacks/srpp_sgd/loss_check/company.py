@@ -68,7 +68,7 @@ def coupled_in_company(
 
 
 def _changes(whole: _Outcome, *others: _Outcome) -> list[Tensor]:
-    """What one outcome has beyond another, or beyond what three say that it is."""
+    """The difference of one outcome to another, or to the one that follows from three."""
     if len(others) == 1:
         return [one - other for one, other in zip(whole, *others, strict=True)]
     return [one - first - second + third for one, first, second, third in zip(whole, *others, strict=True)]

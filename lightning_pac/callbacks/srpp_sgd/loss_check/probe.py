@@ -1,5 +1,6 @@
 """Runs a copy of a model on synthetic records."""
 
+import functools
 import random
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -195,7 +196,6 @@ class Probe:
         numbers = [self._numbers.setdefault(id(record), len(self._numbers)) for record in records]
         held = FixedDraws(numbers, SEEDS[0]) if self._holds_draws else nullcontext()
         with _seeded(seed), held, torch.enable_grad(), self.integers, self._scaled:
-            before = _generator_states()
             batch = self.batch(records)
             if isinstance(self._scaled, ScaledIntegers):
                 self._scaled.batch = batch
@@ -205,7 +205,7 @@ class Probe:
             self._run_hook("on_train_batch_start", batch, self.batch_idx)
             step = self.model.training_step
             output = step(batch, self.batch_idx) if self._explicit else step(batch)
-            self.drew |= before != _generator_states()
+            self.drew = self.drew or _generator_states() != _states_after(seed)
         loss = output["loss"] if isinstance(output, Mapping) else output
         if not isinstance(loss, Tensor):
             raise TypeError("training_step returned no loss.")
@@ -279,6 +279,12 @@ def _collate(records: list[Any], collate_fn: Callable[[list[Any]], Any], hooks: 
 def _generator_states() -> tuple[Any, ...]:
     numpy_state: Any = np.random.get_state()  # noqa: NPY002
     return torch.get_rng_state().numpy().tobytes(), random.getstate(), numpy_state[1].tobytes(), numpy_state[2:]
+
+
+@functools.cache
+def _states_after(seed: int) -> tuple[Any, ...]:
+    with _seeded(seed):
+        return _generator_states()
 
 
 @contextmanager

@@ -84,7 +84,7 @@ def epsilon_of(path: Path) -> float:
         return ledger.spent("rpp")
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("model_class", [Noting, NotingScheduled])
 def test_stopped_at_a_checkpoint_our_loader_goes_on_as_if_nothing_had_happened(
     model_class: Any, num_workers: int, tmp_path: Path
@@ -267,8 +267,10 @@ class Failing(Noting):
 @pytest.mark.parametrize(
     ("sampling", "at"),
     [
-        *((None, at) for at in (2, 3, 4, 7)),
-        *((drawn, at) for drawn in (EpochShuffle(20), Poisson(1 / 3)) for at in (3, 4)),
+        *((None, at) for at in (3, 4)),
+        *((drawn, 3) for drawn in (EpochShuffle(20), Poisson(1 / 3))),
+        *(pytest.param(None, at, marks=pytest.mark.slow) for at in (2, 7)),
+        *(pytest.param(drawn, 4, marks=pytest.mark.slow) for drawn in (EpochShuffle(20), Poisson(1 / 3))),
     ],
 )
 def test_a_checkpoint_between_two_microbatches_can_be_resumed(sampling: Any, at: int, tmp_path: Path) -> None:

@@ -347,15 +347,22 @@ class Unscheduled(OneCycle):
         return Momentum.configure_optimizers(self)
 
 
-@pytest.mark.parametrize("kind", [OneCycle, StepsByEpoch, Unscheduled])
+KINDS = [OneCycle, StepsByEpoch, Unscheduled]
+PUBLIC: list[list[Any]] = [
+    [WarmsUp],
+    [SwapsForValidation],
+    [EMAWeightAveraging],
+    [lambda: StochasticWeightAveraging(0.01, swa_epoch_start=1)],
+    [LearningRateMonitor, ModelCheckpoint],
+]
+
+
 @pytest.mark.parametrize(
-    "callbacks",
+    ("callbacks", "kind"),
     [
-        [WarmsUp],
-        [SwapsForValidation],
-        [EMAWeightAveraging],
-        [lambda: StochasticWeightAveraging(0.01, swa_epoch_start=1)],
-        [LearningRateMonitor, ModelCheckpoint],
+        pytest.param(callbacks, kind, marks=() if (place - other) % 3 == 0 else pytest.mark.slow)
+        for place, callbacks in enumerate(PUBLIC)
+        for other, kind in enumerate(KINDS)
     ],
 )
 def test_public_schedules_averages_and_swaps_pass(

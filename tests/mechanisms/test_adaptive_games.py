@@ -70,8 +70,15 @@ def test_the_adaptive_bound_holds_for_every_law_on_the_interval(variance):
             assert (np.asarray(weights) @ terms).sum() * (grid[1] - grid[0]) <= bound + 1e-4
 
 
-@pytest.mark.parametrize("rule", ["logdet", "linear"])
-@pytest.mark.parametrize("kind", ["votes", "scores"])
+@pytest.mark.parametrize(
+    ("kind", "rule"),
+    [
+        ("votes", "logdet"),
+        ("scores", "linear"),
+        pytest.param("votes", "linear", marks=pytest.mark.slow),
+        pytest.param("scores", "logdet", marks=pytest.mark.slow),
+    ],
+)
 def test_adaptive_composition_tells_at_most_the_sum(rule, kind):
     num_secrets, releases, budget, games = 8, 8, 0.15, 250
     rng = np.random.default_rng(1)

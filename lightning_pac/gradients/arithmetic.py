@@ -74,11 +74,12 @@ def squared_norms(rows: Tensor) -> Tensor:
     width = rows.shape[1]
     whole = width - width % _NORM_BLOCK if width > _NORM_BLOCK else 0
     wide = widest_type(rows.device)
-    total: Tensor = torch.linalg.vector_norm(rows[:, whole:], dim=1).to(wide).square()
+    rest = rows[:, whole:] if whole else rows
+    total: Tensor = torch.linalg.vector_norm(rest, dim=1).to(wide).square_()
     if whole:
         blocks = torch.linalg.vector_norm(rows[:, :whole].view(len(rows), whole // _NORM_BLOCK, _NORM_BLOCK), dim=2)
-        total += blocks.to(wide).square().sum(1)
-    return total + width * _SMALLEST
+        total += blocks.to(wide).square_().sum(1)
+    return total.add_(width * _SMALLEST)
 
 
 def squared_norm_of_sum(squares: Tensor, sizes: Tensor, width: int, terms: int, added: int | None = None) -> Tensor:
@@ -129,6 +130,9 @@ def accumulate(out: Tensor, num_records: int, terms: int, product: Callable[[sli
         product: Called as `product(rows, out)`; sets `out` to the sum over those of the n T rows.
     """
     total, (block, ratio) = num_records * terms, block_layout(terms)
+    if 0 < total <= block:
+        product(slice(0, total), out)
+        return
     step = terms * max(1, block // terms)
     groups = [(start, min(start + step, total)) for start in range(0, total, step)]
     blocks = [slice(first, min(first + block, stop)) for start, stop in groups for first in range(start, stop, block)]

@@ -1,5 +1,6 @@
 """Rules that bring a record's gradient below its bound."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
@@ -49,14 +50,17 @@ def clip_factors(
         rule: Factors in real arithmetic.
 
     Returns:
-        Two tensors of shape (n, K). A record that is not finite in any block has factor zero in all.
+        Two tensors of shape (n, K), the second `norms` itself if the sum of all is finite. A record that is not finite
+        in any block has factor zero in all.
     """
     bounds = [max_grad_norm] * norms.shape[1] if isinstance(max_grad_norm, int | float) else list(max_grad_norm)
     if len(bounds) != norms.shape[1]:
         raise ValueError(f"max_grad_norm has {len(bounds)} values for {norms.shape[1]} blocks; give one or as many.")
     if not all(bound > 0 for bound in bounds):
         raise ValueError(f"max_grad_norm must be positive, got {max_grad_norm!r}.")
+    limit = torch.tensor([bound * _CLIP_SLACK for bound in bounds], dtype=norms.dtype, device=norms.device)
+    factors = torch.minimum(rule(norms, limit), limit / norms)
+    if math.isfinite(norms.sum()):
+        return factors, norms
     finite = norms.isfinite().all(dim=1, keepdim=True)
-    limit = torch.tensor(bounds, dtype=norms.dtype, device=norms.device) * _CLIP_SLACK
-    factors = torch.where(finite, torch.minimum(rule(norms, limit), limit / norms), 0.0)
-    return factors, torch.where(finite, norms, 0.0)
+    return torch.where(finite, factors, 0.0), torch.where(finite, norms, 0.0)

@@ -22,6 +22,9 @@ __all__ = [
     "squares_of_grams",
 ]
 
+# Numbers up to which instantiated gradients of several parameters are put side by side.
+_FEW = 2**14
+
 
 class Contribution(ABC):
     """Per-example gradients of one parameter, n of them, not necessarily instantiated.
@@ -43,6 +46,11 @@ class Contribution(ABC):
     @abstractmethod
     def dense(self) -> Tensor:
         """Return the gradients themselves, shape (n, *parameter); the caller may not change them."""
+
+    @property
+    def is_small(self) -> bool:
+        """Whether calls of functions on the instantiated gradients would cost more than the numbers in them do."""
+        return False
 
     def plus(self, other: "Contribution") -> "Contribution":
         """The gradients of two calls with one parameter, added: the norm of a sum is not the sum of norms."""
@@ -73,6 +81,11 @@ class Dense(Contribution):
     @override
     def dense(self) -> Tensor:
         return self._gradients
+
+    @property
+    @override
+    def is_small(self) -> bool:
+        return self._gradients.numel() <= _FEW
 
     def _rows(self) -> Tensor:
         return self._gradients.flatten(1) if self._gradients.dim() > 1 else self._gradients[:, None]
@@ -106,7 +119,12 @@ class OuterProduct(Contribution):
 
     @override
     def dense(self) -> Tensor:
-        return torch.einsum("no,ni->noi", self._output_gradients, self._inputs)
+        return self._output_gradients[:, :, None] * self._inputs[:, None, :]
+
+    @property
+    @override
+    def is_small(self) -> bool:
+        return self._output_gradients.numel() * self._inputs.shape[1] <= _FEW
 
     @override
     def drop(self, excluded: Tensor) -> None:

@@ -59,6 +59,7 @@ class OneBackwardEngine(GradientEngine, Receiver):
         named = trainable_parameters(module)
         self._module = module
         self._names, self._parameters = list(named), list(named.values())
+        self._size = sum(parameter.numel() for parameter in self._parameters)
         self._block_of = block_index(self._names, blocks)
         self._num_blocks = len(blocks) if blocks is not None else 1
         refuse_compiled_modules(module)
@@ -119,32 +120,68 @@ class OneBackwardEngine(GradientEngine, Receiver):
     ) -> tuple[list[Tensor], Tensor]:
         device = self._device
         self._join_parts()
-        squares = torch.zeros(self._num_blocks, count, dtype=widest_type(device), device=device)
-        for slot, contribution in self._contributions.items():
-            square = self._squares.get(slot)
-            squares[self._block_of[slot[0]]] += contribution.squares() if square is None else square
-        norms = squares.sqrt_().mul_(multiplier).t().float()
-        norms[num_records if num_records is not None else count :] = torch.inf
+        flat, sums = self._empty_sums(device)
+        parts = self._parts(flat, sums)
+        totals: dict[int, Tensor] = {}
+        for block, contribution, square, _ in parts:
+            square = contribution.squares() if square is None else square
+            totals[block] = totals[block] + square if block in totals else square
+        if len(totals) < self._num_blocks:
+            zeros = torch.zeros(count, dtype=widest_type(device), device=device)
+            totals = {block: totals.get(block, zeros) for block in range(self._num_blocks)}
+        squares = torch.stack([totals[block] for block in range(self._num_blocks)], 1)
+        norms = squares.sqrt_().mul_(multiplier).float()
+        if num_records is not None:
+            norms[num_records:] = torch.inf
         factors, reported = clip_factors(norms, max_grad_norm, rule)
-        excluded = ~norms.isfinite().all(dim=1)
-        if bool(excluded.any()):
-            for contribution in self._contributions.values():
+        if reported is not norms:
+            excluded = ~norms.isfinite().all(dim=1)
+            for _, contribution, _, _ in parts:
                 contribution.drop(excluded)
         weights = (factors * multiplier).t().contiguous()
-        sums = self._empty_sums(device)
-        for slot, contribution in self._contributions.items():
-            index, start, stop = slot
-            out = sums[index] if stop < 0 else sums[index][start:stop]
-            contribution.weighted_sum(weights[self._block_of[index]], out)
+        for block, contribution, _, outs in parts:
+            if len(outs) == 1:
+                contribution.weighted_sum(weights[block], outs[0])
+                continue
+            whole = flat.new_empty(sum(out.numel() for out in outs))
+            contribution.weighted_sum(weights[block], whole)
+            torch._foreach_copy_(outs, torch._C._nn.unflatten_dense_tensors(whole, outs))
         return sums, reported
 
+    def _parts(self, flat: Tensor, sums: list[Tensor]) -> list[tuple[int, Contribution, Tensor | None, list[Tensor]]]:
+        """Contributions with their blocks, squares that are known and places in the sums; small ones side by side."""
+        parts: list[tuple[int, Contribution, Tensor | None, list[Tensor]]] = []
+        small: dict[int, list[tuple[Tensor, Tensor]]] = {}
+        for slot in sorted(self._contributions):
+            contribution, (index, start, stop) = self._contributions[slot], slot
+            block, out = self._block_of[index], sums[index] if stop < 0 else sums[index][start:stop]
+            if contribution.is_small:
+                gradients = contribution.dense()
+                rows = gradients.flatten(1) if gradients.dim() > 1 else gradients[:, None]
+                small.setdefault(block, []).append((rows, out))
+            else:
+                parts.append((block, contribution, self._squares.get(slot), [out]))
+        for block, pairs in small.items():
+            rows = torch.cat([rows for rows, _ in pairs], 1)
+            outs = [flat] if rows.shape[1] == len(flat) else [out for _, out in pairs]
+            parts.append((block, Dense(rows), None, outs))
+        return parts
+
     def _check_frozen(self) -> None:
-        for name, parameter in self._module.named_parameters():
-            if parameter.requires_grad and id(parameter) not in self._index:
-                raise PrivacyViolationError(
-                    f"The parameter {name!r} was unfrozen after attach, so its gradient is not clipped; detach, "
-                    "unfreeze and attach again."
-                )
+        layers, seen = [self._module], {self._module}
+        while layers:  # by hand: `named_parameters` takes its time for the names
+            layer = layers.pop()
+            for below in layer._modules.values():
+                if below is not None and below not in seen:
+                    seen.add(below)
+                    layers.append(below)
+            for parameter in layer._parameters.values():
+                if parameter is not None and parameter.requires_grad and id(parameter) not in self._index:
+                    name = next(name for name, one in self._module.named_parameters() if one is parameter)
+                    raise PrivacyViolationError(
+                        f"The parameter {name!r} was unfrozen after attach, so its gradient is not clipped; detach, "
+                        "unfreeze and attach again."
+                    )
 
     def _gradient_of_public_terms(self) -> Tensor | None:
         if not self._public:
@@ -154,16 +191,15 @@ class OneBackwardEngine(GradientEngine, Receiver):
         found = torch.autograd.grad(frees, self._parameters, gradients, retain_graph=True, materialize_grads=True)
         return torch.cat([gradient.reshape(-1).float() for gradient in found])
 
-    def _empty_sums(self, device: torch.device) -> list[Tensor]:
-        """One flat buffer seen through the parameters' shapes, zero where nothing will be written."""
-        flat = torch.empty(sum(parameter.numel() for parameter in self._parameters), dtype=torch.float32, device=device)
-        parts = torch.split(flat, [parameter.numel() for parameter in self._parameters])
-        sums = [part.view(parameter.shape) for part, parameter in zip(parts, self._parameters, strict=True)]
+    def _empty_sums(self, device: torch.device) -> tuple[Tensor, list[Tensor]]:
+        """One flat buffer, also seen through the parameters' shapes, zero where nothing will be written."""
+        flat = torch.empty(self._size, dtype=torch.float32, device=device)
+        sums = list(torch._C._nn.unflatten_dense_tensors(flat, [*self._parameters]))
         whole = {index for index, _, stop in self._contributions if stop < 0}
         for index, total in enumerate(sums):
             if index not in whole:
                 total.zero_()
-        return sums
+        return flat, sums
 
     def _join_parts(self) -> None:
         """Parameters that were used in parts that overlap, or in parts and as a whole, get one contribution."""
@@ -243,9 +279,10 @@ class OneBackwardEngine(GradientEngine, Receiver):
         earlier = self._contributions.get(slot)
         if earlier is None:
             self._contributions[slot] = contribution
-            # Taken now, while what it is computed from is in the cache.
-            with ieee_float32():
-                self._squares[slot] = contribution.squares()
+            if not contribution.is_small:
+                # Taken now, while what it is computed from is in the cache.
+                with ieee_float32():
+                    self._squares[slot] = contribution.squares()
             return
         self._contributions[slot] = earlier.plus(contribution)
         self._squares.pop(slot, None)

@@ -8,6 +8,9 @@ import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
+
 from lightning_pac.randomness.grid import check_step
 
 if TYPE_CHECKING:
@@ -21,6 +24,8 @@ WordSource = Callable[[int], Callable[[int], Any]]
 # Long enough to make the cost of the calls small, short enough for the working arrays (40 bytes a pair) to stay cached.
 _PAIRS_PER_BLOCK = 1 << 16
 _PAIRS_PER_DEVICE_BLOCK = 1 << 21
+# Up to here the calls cost more than the numbers, and those of numpy cost less.
+_FEW = 1 << 11
 
 # Below this uniform a word of 63 bits has too few left that count, and gets another one.
 _SHORT_OF_BITS = 2.0**-24
@@ -69,6 +74,9 @@ def release_(
     with torch.no_grad():
         place = place_of_float64(total.device)
         flat = total.to(place).view(-1)
+        if place.type == "cpu" and len(flat) <= _FEW:
+            _release_few(flat.numpy(), words_on(place), deviation, step)
+            return total if total.device == place else total.copy_(flat.view(total.shape))
         # Counting in steps of the grid is exact. The sum is formed in float64 and rounded after, so that the release is
         # a function of value plus noise however large the value is: a float32 draw would show its own low bits.
         for first, second, radius, angle, spare in _polar(flat, words_on(place), deviation / step, torch):
@@ -77,6 +85,17 @@ def release_(
                 noised.mul_(1.0 / step).addcmul_(direction[:k], radius[:k]).round_().mul_(step)
                 part.copy_(noised)  # itself, in float64
         return total if total.device == place else total.copy_(flat.view(total.shape))
+
+
+def _release_few(flat: npt.NDArray[Any], words: WordSource, deviation: float, step: float) -> None:
+    def host_words(most: int) -> Callable[[int], Any]:
+        draw = words(most)
+        return lambda count: draw(count).numpy()
+
+    for first, second, radius, angle, _ in _polar(flat, host_words, deviation / step, np):
+        for part, direction in ((first, np.cos(angle)), (second, np.sin(angle))):
+            k = len(part)
+            part[:] = np.rint(part.astype(np.float64) * (1.0 / step) + direction[:k] * radius[:k]) * step
 
 
 def release_with_(total: "torch.Tensor", noise: "torch.Tensor", deviation: float, step: float) -> "torch.Tensor":

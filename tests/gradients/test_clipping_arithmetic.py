@@ -214,9 +214,9 @@ def test_clipping_takes_no_short_cuts_in_precision(chosen: str, monkeypatch: pyt
     before = torch.get_float32_matmul_precision()
     try:
         torch.set_float32_matmul_precision(chosen)
-        model, engine = nn.Linear(3, 2), make_engine()
+        model, engine = nn.Linear(200, 100), make_engine()
         engine.attach(model)
-        model(torch.randn(4, 3)).square().sum(1).mean().backward()
+        model(torch.randn(4, 200)).square().sum(1).mean().backward()
         engine.clipped_sum(1.0)
         assert torch.get_float32_matmul_precision() == chosen
     finally:

@@ -16,7 +16,7 @@ from lightning_pac.gradients.calls.tags import (
     settle,
     tag_of,
 )
-from lightning_pac.gradients.calls.watching import KeptTensors, anchored, enclosing_backward, joined
+from lightning_pac.gradients.calls.watching import KeptTensors, anchored, enclosing_backward, joined, on_gradient_of
 
 __all__ = [
     "CONSTANTS",
@@ -35,6 +35,7 @@ __all__ = [
     "layout_of_result",
     "name_of",
     "nested_tensors",
+    "on_gradient_of",
     "record_axis",
     "record_count",
     "set_tag",

@@ -17,11 +17,10 @@ class Autocast:
     """The automatic casts that are in force when this is made."""
 
     def __init__(self) -> None:
-        self.devices = [
-            (device, torch.get_autocast_dtype(device))
-            for device in ("cpu", "cuda")
-            if torch.is_autocast_enabled(device)
-        ]
+        self.devices: list[tuple[str, torch.dtype]] = []
+        if torch._C._is_any_autocast_enabled():
+            on = (device for device in ("cpu", "cuda") if torch.is_autocast_enabled(device))
+            self.devices = [(device, torch.get_autocast_dtype(device)) for device in on]
 
     def again(self) -> ExitStack:
         """A context with the same casts."""

@@ -1,12 +1,13 @@
 """The engine's view of one call: its arguments and the gradients of its outputs, and nothing else of autograd."""
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["KeptTensors", "anchored", "enclosing_backward", "joined"]
+__all__ = ["KeptTensors", "anchored", "enclosing_backward", "joined", "on_gradient_of"]
 
 
 def anchored(output: Tensor) -> Tensor:
@@ -21,6 +22,15 @@ def joined(outputs: Any, on_gradients: Callable[..., None]) -> Any:
     found = iter(_Join.apply(on_gradients, anchor, *tensors))
     parts = [next(found) if isinstance(part, Tensor) else part for part in outputs]
     return type(outputs)(parts)
+
+
+def on_gradient_of(tensor: Tensor, hook: Callable[[Tensor], None]) -> None:
+    """Call `hook` with the gradient of a tensor; the same as `register_hook`, without what removes it again."""
+    if tensor._backward_hooks is not None or tensor.grad_fn is None:
+        tensor.register_hook(hook)  # type: ignore[no-untyped-call]
+        return
+    tensor._backward_hooks = OrderedDict({-1: hook})
+    tensor.grad_fn._register_hook_dict(tensor)
 
 
 def enclosing_backward() -> int:

@@ -20,6 +20,7 @@ from lightning_pac.gradients.calls import (
     free_of,
     joined,
     name_of,
+    on_gradient_of,
     record_axis,
     set_tag,
     tag_of,
@@ -125,7 +126,7 @@ class Meeting:
                     output.add_(torch.zeros((), dtype=output.dtype, device=output.device, requires_grad=True))
                 else:
                     result = output = anchored(output)
-            output.register_hook(on_gradient)  # type: ignore[no-untyped-call]
+            on_gradient_of(output, on_gradient)
             tag(result)
             outputs: list[Any] = [(tag_of(output), output.shape)]
         else:
@@ -208,8 +209,9 @@ class Meeting:
 def _flattened(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], Any]:
     """The arguments in one list, and what puts them together again."""
     values = [*args, *kwargs.values()]
-    if any(isinstance(value, list | tuple | dict) and any(map(_holds_tensors, value)) for value in values):
-        return pytree.tree_flatten((tuple(args), dict(kwargs)))
+    for value in values:
+        if isinstance(value, list | tuple | dict) and any(map(_holds_tensors, value)):
+            return pytree.tree_flatten((tuple(args), dict(kwargs)))
     return values, (len(args), *kwargs)
 
 

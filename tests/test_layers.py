@@ -10,7 +10,8 @@ import lightning_pac
 
 ROOT = pathlib.Path(lightning_pac.__file__).parent
 LAYERS = [
-    {"exceptions", "_moved", "_validation", "_mutex"},
+    {"exceptions", "_moved", "_annotations"},
+    {"_validation", "_mutex"},
     {"information", "randomness", "cards", "_durable_files"},
     {"ledger"},
     {"scenarios"},
@@ -22,7 +23,7 @@ LAYERS = [
     {"serve", "cli", "report", "recipes", "__main__"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
-LIGHT = {name for names in LAYERS[:7] for name in names}
+LIGHT = {name for names in LAYERS[:8] for name in names}
 HEAVY = {"torch", "opacus", "torchmetrics", "jsonargparse"}
 FILES = {
     ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__"): path

@@ -230,8 +230,26 @@ def unfolded(m, h, order):
     return m.f(padded.unfold(0, 3, 1)[:, :, 1]).flip(0)
 
 
+def lengths(h: Tensor) -> Tensor:
+    """Whole numbers of records, far apart for records alone and together."""
+    return (1e4 * h.detach().abs().sum(1)).long()
+
+
+def first_state(m, h, order):
+    """As torch packs sequences: by sorted lengths, the first state of parameters alone with them."""
+    places = lengths(h).sort(descending=True)[1]
+    state = m.g(h.new_ones(h.shape))
+    return m.f(h.index_select(0, places) * state.index_select(0, places))[places.argsort()]
+
+
+def first_state_of_others(m, h, order):
+    """As before, with the state in order and the records not."""
+    state = m.g(torch.arange(len(h)).to(h)[:, None].expand_as(h))
+    return m.f(h * state.index_select(0, lengths(h).argsort()))
+
+
 WAYS = {
     name: way
     for name, way in list(globals().items())
-    if callable(way) and getattr(way, "__module__", None) == __name__ and name not in ("Moved", "rows")
+    if callable(way) and getattr(way, "__module__", None) == __name__ and name not in ("Moved", "rows", "lengths")
 }

@@ -416,13 +416,7 @@ for _kind, _options in {
 }.items():
     _known = _kind.startswith("Temporal")
     _build = forecasting(_kind, _known, **_options)
-    _refused = {
-        "refusal": "rows that index_select of .* cannot be told apart",
-        "reason": "its first state, made of parameters, is put into the order of sorted lengths",
-    }
-    ENTRIES[_kind] = Entry(
-        "pytorch_forecasting", _build, histories(_known), forecast_loss, **(_refused if _known else {})
-    )
+    ENTRIES[_kind] = Entry("pytorch_forecasting", _build, histories(_known), forecast_loss)
 
 
 # Networks that people write themselves.

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.models
     "name",
     [
         "BERT", "GPT-2", "T5", "Mamba", "Swin", "Wav2Vec2, as configured", "DoRA on Llama", "Prompt tuning on GPT-2",
-        "ResNet (timm)", "Unet (segmentation_models_pytorch)", "FT-Transformer",
+        "ResNet (timm)", "Unet (segmentation_models_pytorch)", "FT-Transformer", "TemporalFusionTransformer",
         "LSTM, packed", "VAE", "CTC",
     ],
 )  # fmt: skip

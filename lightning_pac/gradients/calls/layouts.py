@@ -77,6 +77,8 @@ _ACROSS = {
     }.items()
     for function in functions_named(names)
 }
+_SORTS = {function: place for place, name in ((0, "argsort"), (1, "sort")) for function in functions_named(name)}
+"""By the place of the indices among their results."""
 _REDUCTIONS = set(
     functions_named(
         "sum mean amax amin max min std var logsumexp norm prod any all argmax argmin median nansum nanmean "
@@ -156,6 +158,11 @@ def _layout(
         return unknown
     if function in _REDUCTIONS:
         return _reduced(args, kwargs, result, reference, tag, axis, current)
+    if function in _SORTS and place == _SORTS[function] and reference.dim() == 1 == result.dim():
+        # The order of whole numbers, as of lengths: every index is that of the record whose number it is.
+        if not reference.is_floating_point() and len(result) == current.count:
+            return Batched(current, 1, result.clone() if tag.rows is None else tag.rows[result])
+        return unknown
     if function in _ACROSS:
         position = _ACROSS[function]
         dim = kwargs.get("dim", args[position] if len(args) > position else 1 if function is F.normalize else -1)

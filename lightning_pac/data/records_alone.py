@@ -20,6 +20,7 @@ from lightning_pac.data.with_index import check_records
 
 __all__ = ["check_records_alone"]
 
+_DEPTH = 3  # of attributes and keys below one another
 _LARGE = 2**16  # values of state that is not copied
 _NAMES = 64
 _LARGEST_TABLE = 2**26  # values of a table of which a second one is made
@@ -30,10 +31,11 @@ LET_ONE = "let an index give one record, and compute what all have in common fro
 def check_records_alone(dataset: Any) -> None:
     """Refuse a dataset that puts other records into one, or lists one twice under the name of its file.
 
-    Three of its records are loaded, under seeded generators. Other rows of tensors and arrays that it keeps, as many as
-    it has records, may not change them (mosaics, triplets), nor may what was loaded before (running statistics), nor
-    may another dataset or index be asked that is not seen from outside (in a closure, a global variable, an attribute
-    of an attribute). Datasets inside are checked in the same way.
+    Three of its records are loaded, under seeded generators. Other rows of the tensors, arrays, lists, dictionaries
+    and pandas tables that it keeps, as many as it has records, may not change them (mosaics, triplets, files of
+    others), nor may what was loaded before (running statistics), nor may another dataset or index be asked that is not
+    seen from outside (in a closure, a global variable, an attribute of an attribute). Datasets inside are checked in
+    the same way.
 
     Args:
         dataset: A map-style dataset; what cannot be copied or loaded here is left out.
@@ -109,45 +111,85 @@ def _check_asked(dataset: Any, indices: Sequence[int]) -> None:
 
 def _check_rows(dataset: Any, indices: Sequence[int]) -> None:
     """Other rows of its own tables."""
-    for name, value in vars(dataset).items():
-        if not _is_table(value, len(dataset)):
-            continue
+    for path, value in _tables(vars(dataset), len(dataset)):
         for index in indices:
             own = _loaded(_fresh(dataset), index)
             reproducible = own is not None and own == _loaded(_fresh(dataset), index)
-            if reproducible and not _made_of_one(dataset, name, value, index, own):
+            if reproducible and not _made_of_one(dataset, path, value, index, own):
                 raise ValueError(
-                    f"{type(dataset).__name__} makes a record of several rows of {name!r}, so each of those counts "
+                    f"{type(dataset).__name__} makes a record of several rows of {path[0]!r}, so each of those counts "
                     f"more than once in a pass: {LET_ONE}."
                 )
 
 
-def _made_of_one(dataset: Any, name: str, value: Any, index: int, own: bytes | None) -> bool:
-    moved = value.roll(1, 0) if isinstance(value, Tensor) else np.roll(value, 1, 0)
+def _tables(value: Any, rows: int, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """What has a row for every record, and where it is: attributes and keys, one below the other."""
+    for key, part in list(value.items()):
+        if isinstance(part, Dataset):
+            continue
+        if _is_table(part, rows):
+            yield (*path, key), part
+        elif len(path) < _DEPTH and (isinstance(part, dict) or type(part).__module__ != "builtins"):
+            yield from _tables(part if isinstance(part, dict) else getattr(part, "__dict__", {}), rows, (*path, key))
 
-    def same_with(start: int, stop: int) -> bool:
-        """Whether the record stays what it is where these rows stay, and all others move."""
-        kept = copy.deepcopy(moved[start:stop])
-        moved[start:stop] = value[start:stop]
+
+def _made_of_one(dataset: Any, path: tuple[Any, ...], value: Any, index: int, own: bytes | None) -> bool:
+    rows = len(value)
+    another = (3 * index + rows // 3) % rows  # no partner at one distance is spared at every index
+    another = another if another != index else (index + rows // 2) % rows
+    # Where a record's numbers begin and end may be two rows of integers.
+    beside = [row % rows for row in (index - 1, index, index + 1)] if _holds_integers(value) else [index]
+
+    def same_with(kept: range) -> bool:
+        """Whether the record stays what it is where these rows stay, and all others become copies of one."""
+        order = np.full(rows, another)
+        order[kept.start : kept.stop] = kept
+        if index in kept:
+            order[beside] = beside
         changed = _fresh(dataset)
         changed = copy.copy(dataset) if changed is dataset else changed
-        changed.__dict__[name] = moved
+        changed.__dict__.update(_replaced(vars(changed), path, _reordered(value, order)))
         found = _loaded(changed, index)
-        moved[start:stop] = kept
         return found is None or found == own
 
-    if same_with(index, index + 1):
+    if same_with(range(index, index + 1)):
         return True
-    start, stop = 0, len(value)
+    start, stop = 0, rows
     while stop - start > 1:
         middle = (start + stop) // 2
-        if same_with(start, middle):
+        if same_with(range(start, middle)):
             stop = middle
-        elif same_with(middle, stop):
+        elif same_with(range(middle, stop)):
             start = middle
         else:
             return False
     return True
+
+
+def _replaced(holder: dict[Any, Any], path: tuple[Any, ...], value: Any) -> dict[Any, Any]:
+    """A copy of a dictionary in which what lies at a path is another value."""
+    key, *below = path
+    if not below:
+        return {**holder, key: value}
+    inner = holder[key]
+    if isinstance(inner, dict):
+        return {**holder, key: _replaced(inner, tuple(below), value)}
+    inner = copy.copy(inner)
+    inner.__dict__.update(_replaced(vars(inner), tuple(below), value))
+    return {**holder, key: inner}
+
+
+def _reordered(value: Any, order: np.ndarray[Any, Any]) -> Any:
+    if isinstance(value, Tensor | np.ndarray):
+        return value[order if isinstance(value, np.ndarray) else torch.from_numpy(order)]
+    if isinstance(value, dict):
+        entries = list(value.values())
+        return dict(zip(value, (entries[row] for row in order), strict=True))
+    if hasattr(value, "iloc"):  # a table of pandas, whose rows keep their names
+        moved = value.iloc[order]
+        moved.index = value.index
+        return moved
+    return type(value)(value[row] for row in order)
 
 
 def _check_memory(dataset: Any, indices: Sequence[int]) -> None:
@@ -192,11 +234,22 @@ def _size(value: Any) -> int:
 
 
 def _is_table(value: Any, rows: int) -> bool:
-    """Whether it is a tensor or an array with a row of data for every record."""
-    if not isinstance(value, Tensor | np.ndarray) or not value.ndim or len(value) != rows:
+    """Whether it is a tensor, an array, a list, a dictionary or a table of pandas with a row for every record."""
+    if isinstance(value, Tensor | np.ndarray):
+        return bool(value.ndim) and len(value) == rows and _size(value) <= _LARGEST_TABLE
+    plain = type(value) in (list, tuple, dict) or hasattr(value, "iloc")
+    return plain and len(value) == rows and 64 * rows <= _LARGEST_TABLE
+
+
+def _holds_integers(value: Any) -> bool:
+    if isinstance(value, Tensor):
+        return not value.is_floating_point() and value.dtype != torch.uint8
+    if isinstance(value, np.ndarray):
+        return value.dtype.kind not in "f" and value.dtype != np.uint8
+    if hasattr(value, "iloc"):
         return False
-    data = value.is_floating_point() if isinstance(value, Tensor) else value.dtype.kind == "f"
-    return _size(value) <= _LARGEST_TABLE and (data or value.dtype in (torch.uint8, np.uint8))
+    entry = next(iter(value.values() if isinstance(value, dict) else value), None)
+    return isinstance(entry, int | np.integer)
 
 
 def _loaded(dataset: Any, index: int) -> bytes | None:

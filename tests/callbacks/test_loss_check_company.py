@@ -93,7 +93,55 @@ def loader(**kwargs: Any) -> DataLoader[Any]:
 def test_couplings_through_unusual_numbers_are_found(name: str) -> None:
     found = check_loss(Linear(STEPS[name]), loader())
     assert found.problem is not None
-    assert found.problem.startswith(("couples", "cannot be taken apart"))
+    assert found.problem.startswith(("couples", "cannot be taken apart", "depends on a number that is read off"))
+
+
+def hardest(layer: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+    return (layer(inputs) - targets).square().mean(1).topk(min(12, len(inputs))).values.sum() / len(inputs)
+
+
+def centred_in_company(layer: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+    return F.mse_loss(layer(inputs - inputs.mean(0) if len(inputs) > 8 else inputs), targets)
+
+
+@pytest.mark.parametrize("step", [hardest, centred_in_company])
+def test_couplings_that_begin_above_eight_records_are_found(step: Any) -> None:
+    assert check_loss(Linear(step), loader()).problem == (
+        "couples the records of a batch of 16, which it does not in one of 8"
+    )
+
+
+@pytest.mark.parametrize(
+    "is_rare",
+    [
+        lambda inputs, loss: loss.item() < 1e-3,
+        lambda inputs, loss: loss.detach() < 1e-3,
+        lambda inputs, loss: float(inputs.abs().sum()) > 1e12,
+    ],
+)
+def test_a_branch_that_no_synthetic_batch_takes_is_found(is_rare: Any) -> None:
+    def step(layer: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+        loss = F.mse_loss(layer(inputs), targets)
+        return 2 * loss if is_rare(inputs, loss) else loss
+
+    found = check_loss(Linear(step), loader())
+    assert found.problem is not None
+    assert found.problem.startswith("depends on a number that is read off the batch")
+
+
+def test_a_record_may_be_branched_on_and_numbers_shown() -> None:
+    def step(layer: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+        losses = [F.mse_loss(layer(x if x.sum().item() > 3 else -x), y) for x, y in zip(inputs, targets, strict=True)]
+        return torch.stack(losses).mean()
+
+    def showing(layer: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+        loss = F.mse_loss(layer(inputs), targets)
+        f"{loss.item():.3f}, {bool(loss > 1)}"
+        return loss
+
+    for function in (step, showing):
+        problem = check_loss(Linear(function), loader()).problem
+        assert problem is None or "read off the batch" not in problem
 
 
 def test_one_record_that_is_not_finite_would_move_all_others() -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor
@@ -127,6 +128,66 @@ def enclosing() -> Dataset[Any]:
     return Enclosed(0)
 
 
+class Kept(Rows):
+    """Rows in one of several forms, of which a record takes its own, or also the one before."""
+
+    def __init__(self, keep: Any, take: Any, partners: bool) -> None:
+        super().__init__()
+        self.rows, self.take, self.partners = keep(self.values), take, partners
+        del self.values
+
+    def __getitem__(self, index: int) -> Any:
+        own = self.take(self.rows, index)
+        return own + self.take(self.rows, (index - 1) % ROWS) if self.partners else own
+
+
+def saved(values: Tensor, folder: Path) -> list[tuple[str, int]]:
+    names = [(str(folder / f"{row}.pt"), row % 3) for row in range(ROWS)]
+    for (name, _), value in zip(names, values, strict=True):
+        torch.save(value.clone(), name)
+    return names
+
+
+def kept_forms(folder: Path) -> dict[str, tuple[Any, Any]]:
+    return {
+        "a list": (list, lambda rows, index: rows[index]),
+        "a list of pairs": (lambda values: [(0, value) for value in values], lambda rows, index: rows[index][1]),
+        "a dictionary": (lambda values: dict(enumerate(values)), lambda rows, index: rows[index]),
+        "a tensor below a key": (
+            lambda values: {"deeper": {"x": values}},
+            lambda rows, index: rows["deeper"]["x"][index],
+        ),
+        "a tensor in an object": (Config, lambda rows, index: rows.dataset[index]),
+        "a table of pandas": (lambda values: pd.DataFrame(values.numpy()), lambda rows, index: rows.iloc[index].values),
+        "files": (lambda values: saved(values, folder), lambda rows, index: torch.load(rows[index][0])),
+    }
+
+
+@pytest.mark.parametrize("form", kept_forms(Path()))
+def test_partners_are_found_however_rows_are_kept(form: str, tmp_path: Path) -> None:
+    check_records_alone(Kept(*kept_forms(tmp_path)[form], partners=False))
+    with pytest.raises(ValueError, match="makes a record of several rows of 'rows'"):
+        check_records_alone(Kept(*kept_forms(tmp_path)[form], partners=True))
+
+
+class Windows(Rows):
+    """Of one long row, from its start to the next one's."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.randn(ROWS * 5))
+        self.starts = [5 * row for row in range(ROWS)]
+
+    def __getitem__(self, index: int) -> Any:
+        return self.values[self.starts[index] : self.starts[index + 1] if index + 1 < ROWS else None]
+
+
+class ByFrequency(Rows):
+    """Weighs a record by how many have its label."""
+
+    def __getitem__(self, index: int) -> Any:
+        return self.values[index] * (self.offsets % 3 == index % 3).sum()
+
+
 class Files(Rows):
     def __init__(self, root: Path, names: list[Any]) -> None:
         super().__init__()
@@ -134,7 +195,7 @@ class Files(Rows):
 
 
 @pytest.mark.parametrize(
-    "make", [Rows, Cached, Permuted, MadeAnew, lambda: WithIndex(Rows()), lambda: Subset(Rows(), [3, 1, 2])]
+    "make", [Rows, Cached, Permuted, MadeAnew, Windows, lambda: WithIndex(Rows()), lambda: Subset(Rows(), [3, 1, 2])]
 )
 def test_records_of_their_own_pass(make: Any) -> None:
     dataset = make()
@@ -148,6 +209,7 @@ def test_records_of_their_own_pass(make: Any) -> None:
     ("make", "message"),
     [
         (Centred, "otherwise after another one was loaded"),
+        (ByFrequency, "several rows of 'offsets'"),
         (CentredInPlace, "otherwise after another one was loaded"),
         (lambda: Subset(Centred(), range(ROWS)), "Centred gives a record otherwise"),
         (Mixed, "several rows of 'values'"),

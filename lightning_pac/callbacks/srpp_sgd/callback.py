@@ -217,7 +217,7 @@ class SRPPSGD(TrainerCallback):
         begin_attempt(trainer, loader, journal, self._restored)
         microbatches = trainer.accumulate_grad_batches
         self._run = PrivateRun(
-            pl_module, loader, journal, blocks, microbatches, planned_steps, found.keeps_order, found.unread
+            pl_module, loader, journal, blocks, microbatches, planned_steps, found.keeps_order, found.not_shown
         )
         watch = StateWatch(pl_module, trainer.optimizers[0])
         self._repeated = RepeatedCheck(

@@ -44,7 +44,7 @@ class PrivateRun:
         num_microbatches: Microbatches in each optimizer step; Lightning divides the loss by it.
         planned_steps: Optimizer steps that the Trainer is going to take, possibly infinite.
         keeps_order: Whether row i of what the layers see is record i of the batch.
-        unrepeated: Code of the user's that synthetic records could not be given to, for the card.
+        not_shown: Sentences for the card, on what the check of the loss could not show.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class PrivateRun:
         num_microbatches: int,
         planned_steps: float,
         keeps_order: bool = True,
-        unrepeated: Sequence[str] = (),
+        not_shown: Sequence[str] = (),
     ) -> None:
         accountant = journal.running.accountant
         trainable = {name: parameter for name, parameter in pl_module.named_parameters() if parameter.requires_grad}
@@ -64,7 +64,7 @@ class PrivateRun:
         self.journal = journal
         self.planned_steps = planned_steps
         self.keeps_order = keeps_order
-        self.unrepeated = tuple(unrepeated)
+        self.not_shown = tuple(not_shown)
         self.batch_size = accountant.sampling.expected_batch_size(accountant.scenario.num_records)
         self.noisy_sum = NoisySum(trainable, blocks, journal.running.noise_multiplier, accountant.correlation)
         self.released = False

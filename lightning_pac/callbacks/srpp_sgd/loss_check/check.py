@@ -16,6 +16,7 @@ from lightning_pac.callbacks.srpp_sgd.batch_shape import BatchShape
 from lightning_pac.callbacks.srpp_sgd.loss_check.company import coupled_in_company
 from lightning_pac.callbacks.srpp_sgd.loss_check.kept_state import TOLERANCE, remembers, taking_up_records
 from lightning_pac.callbacks.srpp_sgd.loss_check.probe import SEEDS, Probe
+from lightning_pac.callbacks.srpp_sgd.loss_check.readings import LEVELS
 from lightning_pac.callbacks.srpp_sgd.loss_check.replica import Replica
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import EXAMPLES, GROUP, LAWS, SyntheticRecords
 from lightning_pac.gradients import flat_sum, make_engine
@@ -26,6 +27,9 @@ __all__ = ["LossCheck", "check_loss", "leaves_out_batch"]
 # but the first is made at a step of its own, since a term may be added in every tenth step, or from the hundredth on.
 LATER = (1, 9, 99, 999, 9999)
 DRAWS = 1 + len(LATER)
+
+MANY = 64
+"""Records of the largest batch that is compared with small ones; none is larger than two of the loader's."""
 
 REMEMBERS = (
     "depends on the records of earlier batches, which the model keeps without noise (a hidden state that is carried "
@@ -68,6 +72,22 @@ class LossCheck:
     written: frozenset[str] = frozenset()
     unread: tuple[str, ...] = ()
     pads: bool = False
+
+    @property
+    def not_shown(self) -> tuple[str, ...]:
+        """Sentences on what synthetic records could not show, for the card."""
+        sentences = []
+        if self.unchecked:
+            sentences.append(
+                f"Synthetic records could not show that the loss is a mean over records ({self.unchecked}): that no "
+                "record's loss depends on another record is taken at its word."
+            )
+        if self.unread:
+            sentences.append(
+                f"{' and '.join(self.unread)} could not be run on synthetic records: that no record decides what it "
+                "puts into checkpoints or does to batches is taken at its word."
+            )
+        return tuple(sentences)
 
 
 def check_loss(
@@ -133,6 +153,8 @@ def _check(
         for draw, number in enumerate(LATER, 1):
             if problem is None and unchecked is None and not repeated:
                 problem, unchecked = _coupled_later(probe, synthetic.draw(draw), number)
+        if problem is None and unchecked is None and not repeated:
+            problem = _compare_many(probe, synthetic, dataloader) or _compare_readings(probe, records)
         comparable = problem is None and unchecked is None and not state
         if comparable and not repeated:
             problem, unchecked, keeps_order = _compare_varied(probe, records, synthetic)
@@ -210,6 +232,46 @@ def _coupled(probe: Probe, records: list[Any], seed: int) -> tuple[str | None, s
     if not _is_small(whole - corners[0] - corners[1] + corners[2], size):
         return "couples the records of a batch (a class-weighted mean, a contrastive loss or MixUp does so)", None
     return None, None
+
+
+def _compare_many(probe: Probe, synthetic: SyntheticRecords, dataloader: DataLoader[Any]) -> str | None:
+    """Whether more records than the few that were compared are coupled, by a rank among them or a number of them."""
+    size = getattr(dataloader.batch_sampler, "batch_size", None) or MANY
+    parts = [
+        records[start : start + 2 * GROUP]
+        for number in range(MANY // (4 * GROUP))
+        for records in [synthetic.draw(number)]
+        for start in (0, 2 * GROUP)
+    ][: -(-2 * size // (2 * GROUP))]
+    if probe.is_random or len(parts) < 2:
+        return None
+    with probe.without_randomness():
+        whole = probe.gradient([record for part in parts for record in part])
+        mean = torch.stack([probe.gradient(part) for part in parts]).mean(0)
+    if _is_small(mean - whole, float(whole.norm())) or not np.isfinite(float(mean.norm())):
+        return None
+    return f"couples the records of a batch of {2 * GROUP * len(parts)}, which it does not in one of {2 * GROUP}"
+
+
+def _compare_readings(probe: Probe, records: list[Any]) -> str | None:
+    """Whether numbers that are read off a batch decide its gradient; of numbers of one record there are as many."""
+
+    def gradient(number: int, level: float | None) -> tuple[Tensor, int]:
+        with probe.copied(), probe.reading(level, only_sizes=True) as readings:
+            return probe.gradient(records[:number]), readings.count
+
+    with probe.without_randomness():
+        whole, num_read = gradient(2 * GROUP, None)
+        if probe.is_random or not num_read or gradient(GROUP, None)[1] != num_read:
+            return None
+        for level in LEVELS:
+            try:
+                found, _ = gradient(2 * GROUP, level)
+            except Exception:  # the model refuses such numbers
+                continue
+            if not _is_small(found - whole, float(whole.norm())):
+                return "depends on a number that is read off the batch (a branch on the loss, a scale of all records)"
+    return None
 
 
 def _coupled_later(probe: Probe, records: list[Any], number: int) -> tuple[str | None, str | None]:

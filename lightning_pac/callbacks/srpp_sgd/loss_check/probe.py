@@ -140,9 +140,9 @@ class Probe:
         return readings.count
 
     @contextmanager
-    def reading(self, level: float | None) -> Iterator[Readings]:
-        """Make what is read off the records of that level, and count it."""
-        self._readings = Readings(level)
+    def reading(self, level: float | None, only_sizes: bool = False) -> Iterator[Readings]:
+        """Make what is read off the records of that level, and count it; see `Readings`."""
+        self._readings = Readings(level, only_sizes)
         try:
             with self._readings as readings:
                 yield readings

@@ -13,9 +13,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = ["LEVELS", "Readings", "set_numbers_kept"]
 
-LEVELS = (1e-9, 100.0, 1e9, -1e9, math.nan)
+LEVELS = (1e-9, 100.0, 1e30, -1e30, math.nan)
 """Numbers that are read in place of others; thresholds between them are crossed."""
 
+_COMPARISONS = [getattr(torch.ops.aten, name) for name in ("lt", "le", "gt", "ge")]
 _LARGE_INTEGER = 10**4  # it may be a length, for which memory is taken
 _DEPTH = 4  # of lists and dictionaries in attributes
 
@@ -29,21 +30,24 @@ class Readings(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     Args:
         level: The number; None leaves all as they are.
+        only_sizes: Whether only floating-point numbers and comparisons of a single one count. Integers may be lengths,
+            and other truth values say whether something is masked at all.
 
     Attributes:
         count: Numbers read so far.
 
     Example:
-        >>> with Readings(1e9) as readings:
+        >>> with Readings(1e30) as readings:
         ...     batch = torch.ones(3)
         ...     readings.mark(batch)
         ...     (float(batch.mean()), float(torch.ones(3).mean()), bool(batch.sum() > 9))
-        (1000000000.0, 1.0, True)
+        (1e+30, 1.0, True)
     """
 
-    def __init__(self, level: float | None = None) -> None:
+    def __init__(self, level: float | None = None, only_sizes: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.level, self.count = level, 0
+        self._only_sizes, self._comparisons = only_sizes, set[int]()
         # The storages are held on to, so that none that is new can have the address of one that is gone.
         self._marked: dict[int, Any] = {}
         self._arrays = _Arrays(self)
@@ -61,12 +65,14 @@ class Readings(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Take the tensors in these for made of records."""
         for leaf in pytree.tree_leaves(values):
             if isinstance(leaf, Tensor) and leaf.layout is torch.strided:
-                storage = leaf.untyped_storage()
-                self._marked[storage._cdata] = storage
+                self._marked[self._key(leaf)] = leaf.untyped_storage()
 
     def is_marked(self, tensor: Tensor) -> bool:
         """Whether it is made of records."""
-        return tensor.layout is torch.strided and tensor.untyped_storage()._cdata in self._marked
+        return tensor.layout is torch.strided and self._key(tensor) in self._marked
+
+    def _key(self, tensor: Tensor) -> int:
+        return int(tensor.untyped_storage()._cdata)
 
     def read(self, value: Any) -> Any:
         """What is read in place of a number or an array."""
@@ -85,8 +91,11 @@ class Readings(TorchDispatchMode):  # type: ignore[no-untyped-call]
         given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         if any(map(self.is_marked, given)):
             if func is torch.ops.aten._local_scalar_dense.default:
-                return self.read(found)
+                counts = isinstance(found, float) or self._key(given[0]) in self._comparisons
+                return self.read(found) if counts or not self._only_sizes else found
             self.mark(found)
+            if func.overloadpacket in _COMPARISONS and given[0].is_floating_point() and found.numel() == 1:
+                self._comparisons.add(self._key(found))
         return found
 
 

@@ -45,11 +45,7 @@ def make_card(run: PrivateRun) -> PrivacyCard:
             "The figures are of this run alone. What it tells together with the other runs and metrics of its ledger, "
             "and whether a plan, a budget or nothing bounds that, is what `ledger_total` says."
         )
-    if run.unrepeated:
-        conditions.append(
-            f"{' and '.join(run.unrepeated)} could not be run on synthetic records: that no record decides what it "
-            "puts into checkpoints or does to batches is not covered."
-        )
+    conditions += run.not_shown
     if run.stopped_by_others:
         conditions.append(
             "The run was stopped early, and when is not covered if private records or their loss decided."

@@ -1,4 +1,4 @@
-"""Small files that are written whole or not at all, and are on the disk when the call returns."""
+"""Small files that are written whole or not at all and are on the disk when the call returns, and the way to them."""
 
 import contextlib
 import os
@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["create_file", "flush_folder", "replace_file"]
+__all__ = ["create_file", "flush_folder", "real_path", "replace_file"]
 
 
 def create_file(path: Path, text: str) -> None:
@@ -51,6 +51,19 @@ def replace_file(path: Path, text: str) -> None:
     with _written_aside(path, text) as aside:
         os.replace(aside, path)
     flush_folder(path.parent)
+
+
+def real_path(path: str | Path) -> Path:
+    """A path from its root, with `~` and symbolic links followed.
+
+    Raises:
+        ValueError: If it cannot be followed.
+    """
+    try:
+        return Path(path).expanduser().resolve()
+    except (OSError, RuntimeError, ValueError) as error:  # a circle of links, nobody's home, a null character
+        reason = getattr(error, "strerror", None) or str(error).rstrip(".")
+        raise ValueError(f"{str(path)!r} leads to no file ({reason}): name another one.") from error
 
 
 def flush_folder(folder: Path) -> None:

@@ -12,6 +12,7 @@ read the output has stopped reading.
 import argparse
 import contextlib
 import importlib
+import io
 import os
 import pkgutil
 import sys
@@ -19,7 +20,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from lightning_pac import __version__
-from lightning_pac.cli.common import check_numbers, name_numbers
+from lightning_pac.cli.common import check_numbers, check_plot, name_numbers
 from lightning_pac.exceptions import BudgetExceededError, PrivacyError
 
 __all__ = ["build_parser", "main"]
@@ -55,7 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     elif unknown:
         args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
+        _write_any_name()
         check_numbers(args)
+        check_plot(args)
         code = int(args.run(args))
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -93,6 +96,13 @@ def _modules() -> list[ModuleType]:
     return [importlib.import_module(f"{__name__}.{name}") for name in (*_FIRST, *sorted(names.difference(_FIRST)))]
 
 
+def _write_any_name() -> None:
+    """Let names that are no text, or have letters that the terminal lacks, be shown and not end a command half-way."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def _drop_output() -> None:
     """Let what is still to be written go nowhere, or Python would complain about the pipe once more at its end."""
     with contextlib.suppress(OSError, ValueError):
@@ -104,7 +114,7 @@ def _describe(error: Exception, args: argparse.Namespace) -> str:
     if isinstance(error, ArithmeticError | MemoryError) or text in _RAW_ERRORS:
         return f"A number is too large or too small to compute with ({text.rstrip('.')}): check {name_numbers(args)}."
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
-        return f"{error.filename}: {error.strerror}."
+        return f"{' '.join(str(error.filename).split())}: {error.strerror}."
     # Lightning's class is recognized by name: importing it takes seconds, and an error should not.
     if isinstance(error, _PLAIN_ERRORS) or type(error).__name__ == "MisconfigurationException":
         return text

@@ -118,13 +118,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _adopt(path: str, witness: str | None, as_json: bool) -> int:
-    from lightning_pac.ledger import PrivacyLedger, adopt_ledger
+    from lightning_pac.ledger import adopt_ledger
 
     with _open_existing(path) as ledger:
-        names = adopt_ledger(ledger)
+        names = adopt_ledger(ledger, witness)
         last = ledger.last_charge
-    if witness is not None:
-        PrivacyLedger(path, witness=witness).close()
     if as_json:
         print_json({"adopted": str(ledger.path), "accounts": list(names), "last_charge": last})
     else:

@@ -25,11 +25,12 @@ def declare_plan(args: argparse.Namespace) -> int:
     path, source = args.words
     try:
         values = json.loads(Path(source).read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{source} is no JSON ({error}): write a plan as LedgerPlan.to_dict() gives it.") from None
-    if not isinstance(values, dict):
-        raise ValueError(f"{source} holds no plan: write one as LedgerPlan.to_dict() gives it.")
-    plan = LedgerPlan.from_dict(values)
+        if not isinstance(values, dict):
+            raise ValueError("no mapping")
+        plan = LedgerPlan.from_dict(values)
+    except (ValueError, TypeError, RecursionError) as error:
+        reason = str(error).rstrip(".")
+        raise ValueError(f"{source} is no plan ({reason}): write one as LedgerPlan.to_dict() gives it.") from None
     with PrivacyLedger(path) as ledger:
         plan.declare(ledger)
         if args.json:

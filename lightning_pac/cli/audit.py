@@ -55,8 +55,6 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"{args.trials} games show nothing: give --trials of at least 1.")
     if args.secret is not None and not args.secret.is_file():
         raise ValueError(f"There is no secret file at {args.secret}: check the path.")
-    if args.plot is not None and not args.plot.absolute().parent.is_dir():
-        raise ValueError(f"There is no folder {args.plot.parent} for the plot: make it first.")
     space = make_pool(args)
     with PrivacyLedger.read_only(args.ledger) as ledger:
         account = _account(ledger, args.account, space)

@@ -5,6 +5,7 @@ import json
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ __all__ = [
     "add_command",
     "add_pool_options",
     "check_numbers",
+    "check_plot",
     "count",
     "describe_last_charge",
     "make_pool",
@@ -23,6 +25,8 @@ __all__ = [
 ]
 
 SMALLEST, LARGEST = 1e-50, 1e50
+
+_PICTURES = (".png", ".pdf", ".svg", ".jpg")
 
 
 def add_command(
@@ -86,6 +90,23 @@ def check_numbers(args: argparse.Namespace) -> None:
             raise argparse.ArgumentError(
                 None, f"{option} is {value:g}: give a number of size {SMALLEST:g} to {LARGEST:g}, or 0."
             )
+
+
+def check_plot(args: argparse.Namespace) -> None:
+    """Refuse a picture that could not be written, before a figure is computed for it.
+
+    Raises:
+        ValueError: If its ending is none of a picture, or its folder is not there, or it is a folder.
+    """
+    path: Path | None = getattr(args, "plot", None)
+    if path is None:
+        return
+    if path.suffix.lower() not in _PICTURES:
+        raise ValueError(f"--plot {path} has not the ending of a picture: use one of {', '.join(_PICTURES)}.")
+    if not path.absolute().parent.is_dir():
+        raise ValueError(f"There is no folder {path.parent} for --plot: make it first.")
+    if path.is_dir():
+        raise ValueError(f"--plot {path} is a folder: name a file in it.")
 
 
 def name_numbers(args: argparse.Namespace) -> str:

@@ -27,6 +27,7 @@ _SUMMARIES = {
     "test": "run a test epoch",
     "predict": "run inference",
 }
+_ENDINGS = (".yaml", ".yml", ".json")
 _FIRST_REASON = r"^( *)- (?:Problem with given class_path )?(.+?)(?=^\1- |^\S|^ *Given value|\Z)"
 _DESCRIPTION = """
 Lightning's own command line (LightningCLI): every option of the Trainer, the model and the data is available, on the
@@ -171,31 +172,39 @@ def named_callbacks(words: Sequence[str]) -> "Counter[type]":
         How many instances of each class the Trainer must have at least.
     """
     counts: Counter[type] = Counter()
-    for word in words:
-        value = word.split("=", 1)[1] if word.startswith("-") and "=" in word else word
-        for names in _names_in_value(value, pathlib.Path.cwd()):
+    for before, word in zip(("", *words), words, strict=False):
+        option, equals, value = word.partition("=")
+        if not (equals and word.startswith("-")):
+            option, value = before, word
+        for names in _names_in_value(value, pathlib.Path.cwd(), is_config=option in ("--config", "-c")):
             counts |= Counter(found for name in names for found in _resolved(name))
     return counts
 
 
-def _names_in_value(value: str, folder: pathlib.Path) -> Iterator[list[str]]:
+def _names_in_value(value: str, folder: pathlib.Path, is_config: bool = False) -> Iterator[list[str]]:
     """Lists of the strings that may name a class, one list for the value itself or for each file it leads to."""
     path = folder / value
-    if path.suffix not in (".yaml", ".yml", ".json"):
-        yield list(_strings(_load_yaml(value, f"The argument {value[:40]!r}"))) if value[:1] in ("[", "{") else [value]
-    elif path.is_file():
-        names = list(_strings(_load_yaml(path.read_bytes(), str(path))))
+    is_file = (is_config or value.endswith(_ENDINGS)) and path.is_file()
+    if is_file or is_config or value[:1] in ("[", "{"):
+        name = str(path) if is_file else f"The argument {value[:40]!r}"
+        kind, names = _read_yaml(path if is_file else value, name)
+        if is_config and kind is not dict and (is_file or kind is not str):  # a text names a file that is not there
+            raise ValueError(f"{name} holds no settings: name a YAML file, with `trainer:` for instance.")
         yield names
-        for name in names:
-            if name.endswith((".yaml", ".yml", ".json")):
+        for name in names if is_file else []:
+            if name.endswith(_ENDINGS):
                 yield from _names_in_value(name, path.parent)
+    else:
+        yield [value]
 
 
-def _load_yaml(text: str | bytes, name: str) -> Any:
+def _read_yaml(source: pathlib.Path | str, name: str) -> tuple[type, list[str]]:
+    """What YAML is at its top, and every string in it."""
     import yaml
 
     try:
-        return yaml.safe_load(text)
+        node = yaml.safe_load(source if isinstance(source, str) else source.read_text(encoding="utf-8"))
+        return type(node), list(_strings(node))
     except RecursionError:
         raise ValueError(f"{name} is nested too deeply to be a configuration.") from None
     except (yaml.YAMLError, ValueError) as error:

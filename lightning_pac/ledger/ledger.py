@@ -29,6 +29,7 @@ from weakref import WeakValueDictionary
 
 from typing_extensions import Self
 
+from lightning_pac._durable_files import real_path
 from lightning_pac._validation import NonNegative, validated
 from lightning_pac.exceptions import LedgerMismatchError
 from lightning_pac.ledger.account import AccountKind, LedgerAccount, check_text, encode_json
@@ -141,7 +142,7 @@ class PrivacyLedger:
         """
         if isinstance(ledger, PrivacyLedger):
             return ledger
-        path = Path(ledger).expanduser().resolve()
+        path = real_path(ledger)
         shared = _OPEN.get((os.getpid(), path))
         if shared is None or shared.closed:
             return cls(path, witness=witness)
@@ -315,7 +316,7 @@ class PrivacyLedger:
 
     def _keep_marks_at(self, witness: str | Path) -> None:
         self._storage.check()
-        self._storage.keep_marks_at(Path(witness).expanduser().resolve())
+        self._storage.keep_marks_at(real_path(witness))
 
     def _declare_budgets(self, amounts: Mapping[str, float]) -> None:
         for currency, amount in amounts.items():

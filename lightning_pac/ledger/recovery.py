@@ -9,12 +9,12 @@ from contextlib import closing
 from datetime import datetime, timezone
 from pathlib import Path
 
-from lightning_pac._durable_files import flush_folder
+from lightning_pac._durable_files import flush_folder, real_path
 from lightning_pac._validation import NonNegative, validated
 from lightning_pac.exceptions import LedgerError, LedgerMismatchError
 from lightning_pac.ledger.account import LedgerAccount
 from lightning_pac.ledger.currencies import KEY_CURRENCY
-from lightning_pac.ledger.files import AccountMarks, check_kind
+from lightning_pac.ledger.files import AccountMarks, check_kind, mark_path
 from lightning_pac.ledger.ledger import PrivacyLedger
 
 __all__ = ["adopt_ledger", "backup_ledger", "restore_ledger"]
@@ -36,7 +36,7 @@ def backup_ledger(path: str | Path, target: str | Path) -> Path:
     Raises:
         LedgerError: If there is no sound ledger, or the copy exists or cannot be written.
     """
-    copy = Path(target).expanduser().resolve()
+    copy = real_path(target)
     with PrivacyLedger.read_only(path) as ledger:
         if copy.exists():
             raise LedgerError(f"{copy} exists, and a backup overwrites nothing: name another file.")
@@ -55,14 +55,15 @@ def backup_ledger(path: str | Path, target: str | Path) -> Path:
                 Path(aside).unlink(missing_ok=True)
             flush_folder(copy.parent)
         except (OSError, sqlite3.Error) as error:
+            reason = getattr(error, "strerror", error)
             raise LedgerError(
-                f"{copy} cannot be written ({error}): choose a writable folder with room for a copy of {ledger.path}."
+                f"{copy} cannot be written ({reason}): choose a writable folder with room for a copy of {ledger.path}."
             ) from error
     return copy
 
 
 @validated
-def adopt_ledger(ledger: PrivacyLedger) -> tuple[str, ...]:
+def adopt_ledger(ledger: PrivacyLedger, witness: str | Path | None = None) -> tuple[str, ...]:
     """Accepts a ledger that was copied or moved in its new place.
 
     Only one of the copies may go on. A secret file lets the one that is ahead answer and refuses any other; for other
@@ -70,13 +71,14 @@ def adopt_ledger(ledger: PrivacyLedger) -> tuple[str, ...]:
 
     Args:
         ledger: The ledger in its new place, opened for writing.
+        witness: A file elsewhere that keeps its marks from now on (see `PrivacyLedger`).
 
     Returns:
         Names of the accounts that hold answers.
 
     Raises:
         LedgerError: If the ledger is behind its marks, or came without them and holds charges that no secret file knows
-            of: then see `restore_ledger`.
+            of: then see `restore_ledger`. Or if the witness knows better than the ledger, or cannot be written.
     """
     accounts = ledger.accounts()
     with_secret = tuple(account for account in accounts if ledger.storage.has_transcript(account.id))
@@ -91,7 +93,11 @@ def adopt_ledger(ledger: PrivacyLedger) -> tuple[str, ...]:
             "copy it, too, while no process writes the ledger, or book what may be missing with `lightning-pac account "
             f"restore {ledger.path}`."
         )
+    if witness is not None:
+        ledger.storage.check_witness(real_path(witness))
     ledger.storage.mend()
+    if witness is not None:
+        ledger.storage.keep_marks_at(real_path(witness))
     return tuple(account.name for account in with_secret)
 
 
@@ -120,9 +126,11 @@ def restore_ledger(
         LedgerError: If an account has no amount, or less than is known to be missing.
         ValueError: If an amount is negative or not finite, or of no account.
     """
-    place = Path(path).expanduser().resolve()
+    place = real_path(path)
     if backup is not None:
-        _put_in_place(place, Path(backup).expanduser().resolve())
+        _put_in_place(place, real_path(backup))
+    elif not place.exists() and not mark_path(place).exists():
+        raise LedgerError(f"There is no ledger at {place}: check the path, or name a backup to put there.")
     with PrivacyLedger(place) as ledger:
         storage = ledger.storage
         found = {account.name: account for account in ledger.accounts()}

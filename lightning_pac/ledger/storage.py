@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from lightning_pac._durable_files import real_path
 from lightning_pac.exceptions import LedgerError
 from lightning_pac.ledger.files import (
     AccountMarks,
@@ -56,7 +57,7 @@ class LedgerStorage:
     """
 
     def __init__(self, path: str | Path, writable: bool = True) -> None:
-        self.path = Path(path).expanduser().resolve()
+        self.path = real_path(path)
         self.writable = writable
         self.problem: LedgerError | None = None
         self._mutex = threading.RLock()
@@ -224,14 +225,23 @@ class LedgerStorage:
             LedgerError: If what is there is no file of marks, or knows better than the ledger.
         """
         if self.marks.path != witness:
+            self.check_witness(witness)
             ledger_id, rows, budgets, _ = read_state(self)
-            if witness != mark_path(self.path):
-                # A ledger that was put back as a whole, with marks from before it had this witness, is named it anew.
-                found = compare(self.path, AccountMarks(self.path, witness), ledger_id, rows, budgets)
-                if found is not None:
-                    raise found
             self.marks.write(ledger_id, budget_state(budgets), marks_of(rows), witness)
             self._files = FileSet(self.path, self.marks.files())
+
+    def check_witness(self, witness: Path) -> None:
+        """Holds the ledger against what a file elsewhere knows of it: one that was put back as a whole is behind.
+
+        Raises:
+            LedgerError: If what is there is no file of marks, or knows better than the ledger.
+        """
+        check_kind(witness)
+        if witness != mark_path(self.path):
+            ledger_id, rows, budgets, _ = read_state(self)
+            found = compare(self.path, AccountMarks(self.path, witness), ledger_id, rows, budgets)
+            if found is not None:
+                raise found
 
     def mend(self) -> None:
         """Takes the ledger as it stands for the newest, in the place where it is; whoever calls this has seen to it."""

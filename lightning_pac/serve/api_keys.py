@@ -13,7 +13,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from lightning_pac._durable_files import replace_file
+from lightning_pac._durable_files import real_path, replace_file
 from lightning_pac._validation import NonNegative, validated
 
 __all__ = ["APIKey", "APIKeys"]
@@ -57,7 +57,7 @@ class APIKeys:
         path: The file; none yet means no keys.
 
     Raises:
-        ValueError: If the file is not a list of keys.
+        ValueError: If the file is not a list of keys, or the path leads to none.
 
     Example:
         >>> import tempfile
@@ -68,7 +68,8 @@ class APIKeys:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path).expanduser()
+        real_path(path)
+        self.path = Path(path).expanduser()  # and not where a link leads, which may change
         self._mutex = threading.Lock()
         self._stamp: tuple[int, ...] | None = None
         self._keys: dict[str, APIKey] = {}
@@ -147,7 +148,7 @@ class APIKeys:
     @contextmanager
     def _change(self) -> Iterator[dict[str, APIKey]]:
         """The keys that the file holds now, to be changed; they are written when the block ends without an error."""
-        path = self.path.resolve()  # what a link names, and not the link, is replaced
+        path = real_path(self.path)  # what a link names, and not the link, is replaced
         try:
             with FileLock(path.with_name(path.name + ".lock"), _SECONDS_FOR_THE_LOCK, mode=0o600):
                 stamp = _stamp(path)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lightning_pac._durable_files import real_path
 from lightning_pac._validation import Count, Natural, NonNegative, Positive, validated
 from lightning_pac.ledger import PrivacyLedger
 from lightning_pac.mechanisms import PACResponder
@@ -116,7 +117,7 @@ def build_server(
     server.app.router.routes[:] = [page for page in server.app.routes if getattr(page, "path", None) not in pages]
     add_health_page(server.app, health)
     add_predict_route(server, health, timeout)
-    add_privacy_page(server.app, Path(ledger).expanduser().resolve())
+    add_privacy_page(server.app, real_path(ledger))
     return server
 
 

@@ -99,11 +99,14 @@ def test_callbacks_are_found_wherever_a_command_line_names_them(tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     entry = {"class_path": "lightning_pac.callbacks.SRPPSGD"}
     (tmp_path / "one.yaml").write_text(yaml.safe_dump({"trainer": {"callbacks+": entry}}))
+    (tmp_path / "plain").write_bytes((tmp_path / "one.yaml").read_bytes())
     (tmp_path / "two.yaml").write_text(yaml.safe_dump({"callbacks": [entry, "lightning_pac.callbacks.SRPPSGD"]}))
     (tmp_path / "all.yaml").write_text(yaml.safe_dump({"trainer": "two.yaml"}))
     for words, count in [
         (["--config", "one.yaml"], 1),
         (["--config=one.yaml"], 1),
+        (["--config", "plain"], 1),
+        (["--config=plain", "--config", "two.yaml"], 2),
         (["--config", "one.yaml", "--config", "two.yaml"], 2),
         (["--config", "all.yaml"], 2),
         (["--trainer", "two.yaml"], 2),

@@ -192,14 +192,19 @@ class LedgerPlan:
         Raises:
             ValueError: if they are no plan, or one that breaks its promise.
         """
-        shares = values.get("shares")
-        if set(values) - {"shares", "promise", "num_draws"} or not isinstance(shares, Mapping):
+        shares, promise = values.get("shares"), values.get("promise", {})
+        if (
+            set(values) - {"shares", "promise", "num_draws"}
+            or not isinstance(shares, Mapping)
+            or not isinstance(promise, Mapping)
+            or not all(isinstance(event, Mapping) for event in shares.values())
+        ):
             raise ValueError(
                 f"values is no plan, which has shares, and may have a promise and num_draws: it has "
                 f"{', '.join(map(str, values)) or 'nothing'}."
             )
         events = {name: event_from_dict(event) for name, event in shares.items()}
-        return cls(events, promise_of(**values.get("promise", {})), values.get("num_draws", NUM_DRAWS))
+        return cls(events, promise_of(**promise), values.get("num_draws", NUM_DRAWS))
 
 
 def check_draws(num_draws: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -147,17 +147,20 @@ def event_from_dict(values: Mapping[str, Any]) -> PrivacyEvent:
         values: plain values.
 
     Raises:
-        ValueError: if the kind is not known.
+        ValueError: if they are no event, or one of a kind that is not known.
 
     Example:
         >>> event_from_dict({"kind": "gaussian", "mu_squared": 0.25})
         GaussianRelease(mu_squared=0.25)
     """
-    arguments = {name: value for name, value in values.items() if name != "kind"}
-    if values.get("kind") == "gaussian":
-        return GaussianRelease(**arguments)
-    if values.get("kind") == "poisson":
-        if isinstance(arguments["num_differing"], list):
-            arguments["num_differing"] = tuple(arguments["num_differing"])
-        return PoissonSteps(**arguments)
-    raise ValueError(f"An event of the kind {values.get('kind')!r} is not known to this version: install a later one.")
+    arguments = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in values.items() if name != "kind"
+    }
+    kinds: dict[Any, Callable[..., PrivacyEvent]] = {"gaussian": GaussianRelease, "poisson": PoissonSteps}
+    kind = values.get("kind")
+    if kind not in kinds:
+        raise ValueError(f"An event of the kind {kind!r} is not known to this version: install a later one.")
+    try:
+        return kinds[kind](**arguments)
+    except TypeError as error:  # a number that is a text, or an argument that is missing or unknown
+        raise ValueError(f"values is no event of the kind {kind!r}: {error}") from error

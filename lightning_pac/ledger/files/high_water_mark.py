@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from lightning_pac._durable_files import replace_file
+from lightning_pac._durable_files import real_path, replace_file
 from lightning_pac.exceptions import LedgerError, LedgerMismatchError
 from lightning_pac.ledger.files.writer_lock import WriterLock
 
@@ -35,7 +35,7 @@ class HighWaterMark:
     """
 
     def __init__(self, path: Path, ledger_id: str) -> None:
-        self._path = path.expanduser().resolve()
+        self._path = real_path(path)
         self._lock = WriterLock(self._path, "close the responder that uses this secret")
         try:
             content = self._read()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lightning_pac._durable_files import replace_file
+from lightning_pac._durable_files import real_path, replace_file
 from lightning_pac.exceptions import LedgerError
 
 __all__ = ["AccountMarks", "Facts", "Mark", "digest_budgets", "mark_path"]
@@ -128,7 +128,7 @@ class AccountMarks:
             parts.append(_encode_mark(account, mark))
             end += len(parts[-1])
             self._tails[account] = _Tail.of(end, account, mark)
-        target = (witness or self.path).expanduser().resolve()
+        target = real_path(witness or self.path)
         try:
             replace_file(target, b"".join(parts).decode())
             if target != self._beside:

@@ -8,7 +8,7 @@ from pickle import UnpicklingError
 from torch import nn
 
 from lightning_pac._validation import Device, NonNegative, Positive, Seed, validated
-from lightning_pac.exceptions import PrivacyError
+from lightning_pac.exceptions import LedgerMismatchError, PrivacyError
 from lightning_pac.ledger import LedgerHandle
 from lightning_pac.mechanisms import PACResponder
 from lightning_pac.modules.ensembles import SubsetEnsemble
@@ -49,12 +49,25 @@ class SavedResponder:
         Raises:
             ValueError: If a member is missing, or a checkpoint is of another table or network, or none.
             LedgerError: If the ledger is in use, was copied or was rolled back.
+            LedgerMismatchError: If it answers with another secret.
         """
-        ensemble = self._gather()
+        model = self._gather().to(self.device).eval()
         path = Path(self.secret)
+        if not path.exists():
+            self._check_that_none_was_drawn(path)
         secret = self.pool.load_secret(path) if path.exists() else self.pool.draw_secret(path)
-        model = ensemble.to(self.device).eval()
         return PACResponder(model, secret, self.budget_per_response, self.ledger, self.budget)
+
+    def _check_that_none_was_drawn(self, secret: Path) -> None:
+        """Refuse to draw a secret that the ledger would refuse, which would lie where the true one belongs."""
+        if not LedgerHandle(self.ledger).path.exists():
+            return
+        with LedgerHandle(self.ledger) as ledger:
+            if any(account.table_hash == self.pool.table_hash for account in ledger.accounts()):
+                raise LedgerMismatchError(
+                    f"There is no secret file at {secret}, and {ledger.path} has answers about this table: name the "
+                    "secret file that they were made with, or put it back."
+                )
 
     def _gather(self) -> SubsetEnsemble:
         try:

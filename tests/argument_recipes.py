@@ -723,7 +723,7 @@ def of_ledger(folder: Path) -> Recipes:
         "TrainingAttempt.start_step": {
             "self": attempt, "cost": 0.1, "step": Fresh(lambda: attempt.num_steps),
         },
-        "adopt_ledger": {"ledger": ledger},
+        "adopt_ledger": {"ledger": ledger, "witness": folder / "adopted.mark"},
         "answers_for": {"ledger": ledger, "account": account, "key": secret.key, "index": 1},
         "backup_ledger": {"path": folder / "study.db", "target": name},
         "declare_plan": {"ledger": new, "plan": {"events": []}},

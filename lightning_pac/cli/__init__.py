@@ -100,7 +100,8 @@ def _write_any_name() -> None:
     """Let names that are no text, or have letters that the terminal lacks, be shown and not end a command half-way."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+            with contextlib.suppress(OSError):  # what was opened as a file and is a pipe by now
+                stream.reconfigure(errors="backslashreplace")
 
 
 def _drop_output() -> None:

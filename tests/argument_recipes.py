@@ -791,6 +791,7 @@ def of_data(folder: Path) -> Recipes:
         "count_records": {"dataloader": stock},
         "describe_loader": {"dataloader": stock},
         "hide_worker_seeds": {"dataloader": stock},
+        "most_records": {"expected": 400.0, "num_differing": 1, "expected_differing": 1.0},
         "order_is_public": {"dataloader": stock},
         "private_loader": {"dataset": records, **ours},
         "rebuild_loader": {"dataloader": stock, **ours},

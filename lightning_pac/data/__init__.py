@@ -8,6 +8,7 @@ from lightning_pac.data.batch_samplers import (
 )
 from lightning_pac.data.describe import batch_sizes, count_records, describe_loader, order_is_public
 from lightning_pac.data.loader import PrivateDataLoader, ResumableDataLoader, private_loader, rebuild_loader
+from lightning_pac.data.public_rows import most_records
 from lightning_pac.data.rank_share import RankShare
 from lightning_pac.data.records_alone import check_records_alone
 from lightning_pac.data.secret_workers import SecretWorkerSeeds, hide_worker_seeds
@@ -36,6 +37,7 @@ __all__ = [
     "count_records",
     "describe_loader",
     "hide_worker_seeds",
+    "most_records",
     "order_is_public",
     "private_loader",
     "rebuild_loader",

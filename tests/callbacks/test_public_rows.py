@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lightning_pac.callbacks.srpp_sgd.step import most_records
+from lightning_pac.data import most_records
 
 ANYWHERE = np.linspace(-14.0, 16.0, 30_001)
 

@@ -119,6 +119,19 @@ def test_layer_equals_the_loop(kind: str, monkeypatch: pytest.MonkeyPatch) -> No
         assert_same(*engine_result(module, inputs, 1.0), expected, RTOL)
 
 
+def test_sums_are_float32_whatever_the_default_type_is() -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        cases = [CASES[kind](random.Random(2)) for kind in ("linear", "embedding", "group and instance norm", "conv2d")]
+        for module, inputs in [*cases, (nn.EmbeddingBag(6, 3), torch.randint(6, (4, 5)))]:
+            expected = clipped_sum_by_loop(module, [inputs], squared_output, 1.0)
+            sums, norms = engine_result(module, inputs, 1.0)
+            assert {total.dtype for total in [*sums, norms]} == {torch.float32}
+            assert_same(sums, norms, expected, RTOL)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 @pytest.mark.parametrize("kind", ["linear", "conv1d", "conv2d", "conv3d"])
 def test_every_method_equals_the_loop(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever method is fastest on this machine, all of them must be right."""

@@ -21,10 +21,9 @@ from lightning_pac.callbacks.srpp_sgd.step import (
     ClippingBlocks,
     NoisySum,
     ReleasedGradient,
-    largest_mean,
-    most_records,
 )
 from lightning_pac.data import PrivateDataLoader, ResumableDataLoader, batch_sizes
+from lightning_pac.data.public_rows import largest_mean, most_records
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.gradients import make_engine
 from lightning_pac.gradients.refusals import may_mix_in_training, mixing_reason

@@ -14,7 +14,7 @@ from lightning_pac.accountants import SRPPAccountant, share_terms
 from lightning_pac.callbacks.shared import SharedAccount, check_path, order_in
 from lightning_pac.callbacks.srpp_sgd.arguments import RunArguments
 from lightning_pac.callbacks.srpp_sgd.journal import RunJournal, open_account
-from lightning_pac.callbacks.srpp_sgd.step import ClippingBlocks, largest_mean
+from lightning_pac.callbacks.srpp_sgd.step import ClippingBlocks
 from lightning_pac.callbacks.srpp_sgd.step_sampling import declared_sampling
 from lightning_pac.data import (
     PrivateDataLoader,
@@ -23,6 +23,7 @@ from lightning_pac.data import (
     count_records,
     describe_loader,
 )
+from lightning_pac.data.public_rows import largest_mean
 from lightning_pac.exceptions import BudgetExceededError, LedgerMismatchError
 from lightning_pac.ledger import LedgerAccount, LedgerArgument, LedgerHandle, PrivacyLedger
 from lightning_pac.randomness import finite_precision, missing_tail

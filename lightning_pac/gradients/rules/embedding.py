@@ -77,7 +77,9 @@ def embedding_bag(call: Call) -> Found | None:
     counted = torch.ones_like(rows, dtype=torch.bool) if padding is None else rows != padding
     spread = gradient[bags]
     if mode == "mean":
-        sizes = torch.zeros(n, device=rows.device).index_add_(0, bags, counted.float()).clamp_(min=1.0)
+        sizes = (
+            torch.zeros(n, dtype=torch.float32, device=rows.device).index_add_(0, bags, counted.float()).clamp_(min=1.0)
+        )
         spread = spread / sizes[bags, None]
     elif mode == "max":
         spread = spread * _is_maximum(weight, bags, rows, counted, n)

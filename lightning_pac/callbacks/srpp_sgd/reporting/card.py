@@ -4,8 +4,8 @@ import lightning.pytorch as pl
 
 from lightning_pac.callbacks.srpp_sgd.reporting.figures import figures_of
 from lightning_pac.callbacks.srpp_sgd.run import PrivateRun
-from lightning_pac.callbacks.srpp_sgd.step import largest_mean
 from lightning_pac.cards import Guarantee, PrivacyCard, Roc
+from lightning_pac.data.public_rows import largest_mean
 from lightning_pac.gradients import ROUNDING
 from lightning_pac.scenarios import TwoWorldScenario
 

@@ -3,13 +3,10 @@
 from lightning_pac.callbacks.srpp_sgd.step.clipping_blocks import BlockNoise, ClippingBlocks
 from lightning_pac.callbacks.srpp_sgd.step.noisy_sum import NoisySum
 from lightning_pac.callbacks.srpp_sgd.step.released_gradient import ReleasedGradient
-from lightning_pac.callbacks.srpp_sgd.step.rounding import largest_mean, most_records
 
 __all__ = [
     "BlockNoise",
     "ClippingBlocks",
     "NoisySum",
     "ReleasedGradient",
-    "largest_mean",
-    "most_records",
 ]

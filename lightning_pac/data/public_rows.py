@@ -2,6 +2,8 @@
 
 import math
 
+from lightning_pac._validation import Natural, NonNegative, Positive, validated
+
 __all__ = ["largest_mean", "most_records"]
 
 _NATS = 64 * math.log(2)
@@ -12,7 +14,8 @@ def largest_mean(stated: float) -> float:
     return stated + math.sqrt(stated)
 
 
-def most_records(expected: float, num_differing: int = 1, expected_differing: float = 1.0) -> int:
+@validated
+def most_records(expected: Positive, num_differing: Natural = 1, expected_differing: NonNegative = 1.0) -> int:
     r"""Rows that a Poisson batch passes with a chance so small that it counts as one more value of noise.
 
     By Bernstein's inequality a batch of mean b passes $r(b, L) = b + L/3 + \sqrt{L^2/9 + 2 b L}$ with probability at

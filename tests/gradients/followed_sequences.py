@@ -27,7 +27,7 @@ class Recurrent(nn.Module):
     def __init__(self, kind, **k):
         super().__init__()
         self.r = kind(3, 4, **k)
-        self.o = nn.Linear(4 * (2 if k.get("bidirectional") else 1), 2)
+        self.o = nn.Linear(k.get("proj_size", 4) * (2 if k.get("bidirectional") else 1), 2)
         self.bf = k.get("batch_first", False)
 
     def forward(self, x):
@@ -178,6 +178,13 @@ SEQUENCES = {
         for k in (nn.LSTM, nn.GRU, nn.RNN)
         for bf in (True, False)
         for bi, nl in ((False, 1), (True, 2))
+    },
+    **{
+        f"projected-{bf}": (
+            (lambda bf=bf: Recurrent(nn.LSTM, num_layers=2, bidirectional=bf, batch_first=bf, proj_size=2)),
+            lambda: [torch.randn(5, 4, 3)],
+        )
+        for bf in (True, False)
     },
     "rnnrelu": (
         lambda: Recurrent(nn.RNN, nonlinearity="relu", batch_first=True, bias=False),

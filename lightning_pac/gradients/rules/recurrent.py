@@ -32,13 +32,53 @@ def lstm(*args: Any) -> Any:
     """The same as `torch.lstm`, for padded and for packed sequences."""
     if isinstance(args[1], Tensor):
         data, sizes, state, weights, biases, layers, dropout, training, bidirectional = args
+        if state[0].shape[2] != state[1].shape[2]:
+            raise ValueError(
+                "Per-example gradients of an LSTM with proj_size are not supported for packed sequences; pad them."
+            )
         return _run(
             RECURRENCES["lstm"], data, state, weights, biases, layers, dropout, training, bidirectional, sizes=sizes
         )
     data, state, weights, biases, layers, dropout, training, bidirectional, batch_first = args
+    if state[0].shape[2] != state[1].shape[2]:
+        return _projected(*args)
     return _run(
         RECURRENCES["lstm"], data, state, weights, biases, layers, dropout, training, bidirectional, batch_first
     )
+
+
+def _projected(
+    data: Tensor,
+    state: State,
+    weights: Sequence[Tensor],
+    biases: bool,
+    layers: int,
+    dropout: float,
+    training: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """An LSTM whose state is projected at each step (`proj_size`), out of functions with rules: slow, and seldom."""
+    value = data.transpose(0, 1) if batch_first else data
+    directions, per_layer = 2 if bidirectional else 1, 5 if biases else 3
+    last: list[tuple[Tensor, Tensor]] = []
+    for layer in range(layers):
+        outputs = []
+        for number in range(layer * directions, (layer + 1) * directions):
+            *own, projection = weights[number * per_layer : (number + 1) * per_layer]
+            h, c = state[0][number], state[1][number]
+            found = []
+            for step in value.unbind(0) if number % directions == 0 else value.unbind(0)[::-1]:
+                h, c = lstm_cell(step, (h, c), *own)
+                h = F.linear(h, projection)
+                found.append(h)
+            outputs.append(torch.stack(found if number % directions == 0 else found[::-1]))
+            last.append((h, c))
+        value = outputs[0] if directions == 1 else torch.cat(outputs, dim=-1)
+        if dropout and training and layer < layers - 1:
+            value = F.dropout(value, dropout)
+    h_last, c_last = (torch.stack(states) for states in zip(*last, strict=True))
+    return value.transpose(0, 1) if batch_first else value, h_last, c_last
 
 
 def gru(*args: Any) -> Any:
@@ -110,10 +150,6 @@ def _run(
 ) -> Any:
     per_layer = 4 if biases else 2
     directions = 2 if bidirectional else 1
-    if len(weights) != per_layer * layers * directions:
-        raise ValueError(
-            "Per-example gradients of an LSTM with proj_size are not supported; project by a linear layer."
-        )
     steps = _Steps(data, sizes, batch_first)
     states = tuple(steps.with_records(state) for state in states)
     last: list[list[Tensor]] = [[] for _ in states]

@@ -60,7 +60,7 @@ class LedgerAccount:
         self._storage = storage
         self._id = identifier
         columns = "kind, table_hash" if storage.version > 1 else "(SELECT 1 FROM attempts WHERE account = accounts.id)"
-        ((self._name, self._currency, text, *others),) = storage.read(
+        self._name, self._currency, text, *others = storage.read_row(
             f"SELECT name, currency, declaration, {columns} FROM accounts WHERE id = ?", (identifier,)
         )
         self._declaration = decode_declaration(text, storage.path)
@@ -106,12 +106,12 @@ class LedgerAccount:
     @property
     def spent(self) -> float:
         """Sum of all charges and started steps."""
-        return float(self._storage.read("SELECT spent FROM accounts WHERE id = ?", (self._id,))[0][0])
+        return float(self._storage.read_row("SELECT spent FROM accounts WHERE id = ?", (self._id,))[0])
 
     @property
     def num_charges(self) -> int:
         """Number of charges, started steps included."""
-        return int(self._storage.read("SELECT num_charges FROM accounts WHERE id = ?", (self._id,))[0][0])
+        return int(self._storage.read_row("SELECT num_charges FROM accounts WHERE id = ?", (self._id,))[0])
 
     @property
     def budget(self) -> float | None:
@@ -292,7 +292,7 @@ class LedgerAccount:
 
     def _read_limits(self) -> tuple[tuple[int, float], list[tuple[float, float, str]]]:
         """Charges and spending of the account; budget, spending and owner of each limit on it."""
-        ((num_charges, spent, own_budget, total_budget),) = self._storage.read(
+        num_charges, spent, own_budget, total_budget = self._storage.read_row(
             "SELECT num_charges, spent, (SELECT amount FROM budgets WHERE account = ?1 ORDER BY id DESC LIMIT 1), "
             "(SELECT amount FROM budgets WHERE currency = ?2 ORDER BY id DESC LIMIT 1) FROM accounts WHERE id = ?1",
             (self._id, self._currency),
@@ -301,7 +301,7 @@ class LedgerAccount:
         if own_budget is not None:
             limits.append((own_budget, spent, f"account {self.name!r}"))
         if total_budget is not None:
-            ((all_spent,),) = self._storage.read(
+            (all_spent,) = self._storage.read_row(
                 "SELECT TOTAL(spent) FROM accounts WHERE currency = ?", (self._currency,)
             )
             limits.append((total_budget, all_spent, f"the ledger {self._storage.path}"))

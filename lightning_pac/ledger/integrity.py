@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from lightning_pac.exceptions import LedgerError
 from lightning_pac.ledger.files import AccountMarks, Facts, Mark, digest_budgets, find_move, write_home
+from lightning_pac.ledger.sqlite_errors import damaged
 
 __all__ = [
     "AccountRow",
@@ -59,6 +60,8 @@ class Reader(Protocol):
 
     def read(self, statement: str, parameters: Any = ()) -> list[tuple[Any, ...]]: ...
 
+    def read_row(self, statement: str, parameters: Any = ()) -> tuple[Any, ...]: ...
+
 
 @dataclass(frozen=True)
 class AccountRow:
@@ -96,7 +99,7 @@ def read_state(
                 raise ValueError("a budget is no amount")
         return str(meta["ledger_id"]), accounts, budgets, meta.get("home")
     except (ValueError, TypeError, KeyError) as error:
-        raise _damaged(storage.path, str(error)) from error
+        raise damaged(storage.path, str(error)) from error
 
 
 def compare(
@@ -135,8 +138,8 @@ def check_totals(storage: Reader, account: int, name: str) -> None:
     Raises:
         LedgerError: If they differ.
     """
-    ((num_charges, spent, counted, summed),) = storage.read(_ITEMIZED, {"id": account})
-    ((num_paid, paid),) = storage.read("SELECT num_paid, paid FROM accounts WHERE id = ?", (account,))
+    num_charges, spent, counted, summed = storage.read_row(_ITEMIZED, {"id": account})
+    num_paid, paid = storage.read_row("SELECT num_paid, paid FROM accounts WHERE id = ?", (account,))
     same = math.isclose(spent, summed + paid, rel_tol=RELATIVE, abs_tol=ABSOLUTE)
     if num_charges != counted + num_paid or not same:
         raise _altered(
@@ -211,14 +214,10 @@ def decode_declaration(text: Any, path: Path) -> dict[str, Any]:
     try:
         declaration = json.loads(text)
     except (ValueError, TypeError, RecursionError) as error:
-        raise _damaged(path, "a declaration does not read as JSON") from error
+        raise damaged(path, "a declaration does not read as JSON") from error
     if not isinstance(declaration, dict):
-        raise _damaged(path, "a declaration is no mapping")
+        raise damaged(path, "a declaration is no mapping")
     return declaration
-
-
-def _damaged(path: Path, what: str) -> LedgerError:
-    return LedgerError(f"{path} is damaged ({what}): restore its files together from where they are whole.")
 
 
 def _altered(path: Path, what: str) -> LedgerError:

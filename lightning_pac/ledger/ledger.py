@@ -159,7 +159,7 @@ class PrivacyLedger:
     @property
     def ledger_id(self) -> str:
         """A random identifier drawn when the ledger was made; a copy of the file shares it."""
-        return str(self._storage.read("SELECT value FROM meta WHERE key = 'ledger_id'")[0][0])
+        return str(self._storage.read_row("SELECT value FROM meta WHERE key = 'ledger_id'")[0])
 
     @property
     def storage(self) -> LedgerStorage:

@@ -22,7 +22,6 @@ from lightning_pac.ledger.files import (
     create_private,
     digest_budgets,
     find_move,
-    is_full,
     is_on_network,
     make_private,
     mark_path,
@@ -31,6 +30,7 @@ from lightning_pac.ledger.files import (
 )
 from lightning_pac.ledger.integrity import AccountRow, budget_state, compare, marks_of, migrate, read_state
 from lightning_pac.ledger.schema import APPLICATION_ID, OLDEST_VERSION, SCHEMA_VERSION, create_schema, is_empty
+from lightning_pac.ledger.sqlite_errors import SQLITE_ERRORS, damaged, explain
 
 __all__ = ["LedgerStorage"]
 
@@ -122,10 +122,10 @@ class LedgerStorage:
                 _make_durable(connection, may_use_wal=not is_on_network(self.path))
             if is_new:
                 create_schema(connection, self.marks.ledger_id, write_home(self.path))
-        except sqlite3.Error as error:
+        except SQLITE_ERRORS as error:
             if connection is not None:
                 connection.close()
-            raise self._explain(error) from error
+            raise explain(self.path, self.writable, error) from error
         except LedgerError:
             if connection is not None:
                 connection.close()
@@ -165,8 +165,8 @@ class LedgerStorage:
             found = compare(self.path, self.marks, ledger_id, rows, budgets)
             if self.version < SCHEMA_VERSION and self.writable and found is None and self.problem is None:
                 home = self._migrate(ledger_id, rows, budgets)
-        except sqlite3.Error as error:
-            raise self._explain(error) from error
+        except SQLITE_ERRORS as error:
+            raise explain(self.path, self.writable, error) from error
         moved = find_move(self.path, home) if self.writable and self.version >= SCHEMA_VERSION else None
         self.problem = self.problem or moved or found
         if self.problem is None and self.writable and not self.marks.exists:
@@ -289,8 +289,8 @@ class LedgerStorage:
                 self._connection.execute("COMMIT")
             except BaseException as error:
                 _roll_back(self._connection)
-                if isinstance(error, sqlite3.Error):
-                    raise self._explain(error) from error
+                if isinstance(error, SQLITE_ERRORS):
+                    raise explain(self.path, self.writable, error) from error
                 raise
             if self.marks.exists:
                 for write in self._after_commit:
@@ -321,8 +321,19 @@ class LedgerStorage:
             self._check_usable()
             try:
                 return self._connection.execute(statement, parameters).fetchall()
-            except sqlite3.Error as error:
-                raise self._explain(error) from error
+            except SQLITE_ERRORS as error:
+                raise explain(self.path, self.writable, error) from error
+
+    def read_row(self, statement: str, parameters: Any = ()) -> tuple[Any, ...]:
+        """The one row of a query.
+
+        Raises:
+            LedgerError: If there is none, as where an index of a damaged file knows what its table does not.
+        """
+        rows = self.read(statement, parameters)
+        if len(rows) != 1:
+            raise damaged(self.path, "what one table names is not in another")
+        return rows[0]
 
     def close(self) -> None:
         """Closes the file and gives the writer's lock back. Closing twice is harmless."""
@@ -342,27 +353,6 @@ class LedgerStorage:
                 f"The ledger {self.path} was opened by process {self._process} and is used in its fork {os.getpid()}: "
                 "charge in the process that opened it."
             )
-
-    def _explain(self, error: sqlite3.Error) -> LedgerError:
-        text = " ".join(str(error).split())  # SQLite quotes a broken schema with its lines
-        if "not a database" in text:
-            return LedgerError(f"{self.path} is not a privacy ledger: name another file.")
-        if "malformed" in text or "decode" in text or "no such" in text:
-            return LedgerError(f"{self.path} is damaged ({text}): restore its folder as a whole from a backup.")
-        if "full" in text or ("I/O" in text and is_full(self.path)):
-            return LedgerError(
-                f"{self.path} could not be written because the disk is full: nothing was charged; free space."
-            )
-        if "locked" in text:
-            return LedgerError(f"{self.path} is locked by another process: nothing was charged; wait until it ends.")
-        if not self.writable and "unable to open" in text:
-            return LedgerError(f"{self.path} cannot be read ({text}): get the right to read it and its folder.")
-        if "readonly" in text or "unable to open" in text:
-            return LedgerError(
-                f"{self.path} cannot be opened or written ({text}): nothing was charged; make the file and its folder "
-                "writable, or open it with PrivacyLedger.read_only."
-            )
-        return LedgerError(f"{self.path} could not be used ({text}): nothing was charged; check the disk.")
 
 
 def _open_database(path: Path, mode: str) -> sqlite3.Connection:

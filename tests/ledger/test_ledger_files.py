@@ -16,7 +16,7 @@ import pytest
 
 from lightning_pac.cli import main
 from lightning_pac.exceptions import LedgerError, LedgerMismatchError
-from lightning_pac.ledger import PrivacyLedger, adopt_ledger, backup_ledger, restore_ledger
+from lightning_pac.ledger import LedgerAccount, PrivacyLedger, adopt_ledger, backup_ledger, restore_ledger
 from lightning_pac.ledger.files import writer_lock
 
 FORMAT_1 = Path(__file__).parent / "format_1.sql"
@@ -417,3 +417,17 @@ def test_a_closed_ledger_holds_no_file(path: Path) -> None:
     with pytest.raises(LedgerError):
         charge(path)
     assert held() == []
+
+
+def test_damage_that_sqlite_does_not_name_is_a_sentence(path: Path) -> None:
+    """A row that an index has and its table has not, and a table's name that is no text."""
+    charge(path)
+    with PrivacyLedger(path) as ledger, pytest.raises(LedgerError, match=r"damaged \(what one table names is not in"):
+        LedgerAccount(ledger.storage, 99)
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b"TABLE charges", b"TA\xe5LE charges"))
+    for opened in (PrivacyLedger, PrivacyLedger.read_only):
+        with pytest.raises(LedgerError, match="is damaged"):
+            opened(path)
+    path.write_bytes(whole)
+    charge(path)

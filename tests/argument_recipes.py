@@ -220,6 +220,7 @@ def of_information(folder: Path) -> Recipes:
 def of_accountants(folder: Path) -> Recipes:
     account = acc.SRPPAccountant(WORLDS, POISSON)
     workload = acc.SGDWorkload(5)
+    runs = acc.NumberOfRuns(0.05)
     run, event = acc.SRPPRun(account, 1.0, 5), acc.GaussianRelease(0.5)
     ledger, plan = PrivacyLedger(folder / "accounts.db"), acc.LedgerPlan([event])
     planned = PrivacyLedger(folder / "with a plan.db")
@@ -257,6 +258,16 @@ def of_accountants(folder: Path) -> Recipes:
             "plan": folder / "plan.json", "epsilon": None,
             "delta": None, "world_success_bound": None, "prior": 0.5, "renyi_order": None,
         },
+        "NumberOfRuns": {"gamma": 0.05, "eta": 1.0},
+        "NumberOfRuns.expecting": {"mean": 20.0, "eta": 1.0},
+        **methods(runs, draw={"generator": SecureGenerator()}, probability={"number": 3}),
+        **methods(
+            acc.SelectionCurve(curve, runs), renyi={"one_run": 8.0, "order": 16.0}, delta={"epsilon": 1.0},
+            epsilon={"delta": 0.1}, error_bounds={"false_positive_rate": 0.1},
+        ),
+        "SelectionCurve": {"one_run": curve, "runs": runs},
+        "SelectionPrice": {"one_run": [event], "runs": runs, "draws": 1e6},
+        **methods(acc.SelectionPrice([event], runs), renyi={"order": 8.0}),
         "PoissonSteps": {
             "noise_multiplier": 1.0, "rate": 0.1, "num_steps": 5, "num_differing": 1, "adjacency": "add_remove",
             "nested": True, "holder": "first",
@@ -355,6 +366,7 @@ def of_accountants(folder: Path) -> Recipes:
         },
         "posterior_disadvantage": {"intrinsic": -0.5, "success": 0.6, "prior": 0.5},
         "privacy_curve": {"events": [event]},
+        "renyi_divergence": {"events": [event], "order": 8.0},
         "promise_of": {"epsilon": 1.0, "delta": 1e-5, "world_success_bound": None, "prior": 0.5},
         "reference_offset": {"values": [[0.1], [0.2]], "reference": acc.LogisticReference()},
         "responses_until": {"epsilon": 1.0, "budget_per_response": 1e-3, "delta": 1e-5},

@@ -51,7 +51,9 @@ from lightning_pac.accountants.privacy_loss import (
     opposite_mixtures_divergence,
     privacy_curve,
     promise_of,
+    renyi_divergence,
 )
+from lightning_pac.accountants.private_selection import NumberOfRuns, SelectionCurve, SelectionPrice
 from lightning_pac.accountants.residual import (
     GaussianReference,
     LogisticReference,
@@ -95,6 +97,7 @@ __all__ = [
     "LedgerTotal",
     "LogisticReference",
     "Notion",
+    "NumberOfRuns",
     "PlannedLedger",
     "PoissonSteps",
     "PrivacyCurve",
@@ -107,6 +110,8 @@ __all__ = [
     "SGDWorkload",
     "SRPPAccountant",
     "SRPPRun",
+    "SelectionCurve",
+    "SelectionPrice",
     "ShiftComposition",
     "SliceCoefficients",
     "StepFigures",
@@ -137,6 +142,7 @@ __all__ = [
     "privacy_curve",
     "promise_of",
     "reference_offset",
+    "renyi_divergence",
     "responses_until",
     "share_terms",
     "shift_hockey_stick",

@@ -10,12 +10,13 @@ from lightning_pac._validation import validated
 from lightning_pac.accountants.composed_ledger.budget import LedgerBudget
 from lightning_pac.accountants.correlated_noise import BandedMatrix
 from lightning_pac.accountants.privacy_loss import GaussianRelease, PrivacyEvent
+from lightning_pac.accountants.private_selection import SelectionPrice
 from lightning_pac.accountants.srpp import SRPPAccountant
 from lightning_pac.ledger import LedgerAccount, PrivacyLedger
 from lightning_pac.randomness import finite_precision, missing_tail
 from lightning_pac.scenarios import TwoWorldScenario, sampling_from_dict
 
-__all__ = ["arithmetic_of", "draws_of", "events_of", "ledger_events", "ledger_order", "worlds_of"]
+__all__ = ["arithmetic_of", "draws_of", "events_of", "ledger_events", "ledger_order", "selection_of", "worlds_of"]
 
 _TRAINING = ("rpp", "srpp_joint", "srpp_ave", "ms_srpp_joint", "ms_srpp_ave")
 
@@ -107,10 +108,20 @@ def events_of(account: LedgerAccount) -> tuple[PrivacyEvent, ...]:
         return (
             GaussianRelease(math.fsum(_mu_squared(charge.event, charge.cost, order) for charge in account.events())),
         )
+    if "selection" in terms:
+        raise ValueError(
+            f"Account {account.name!r} is a private selection, of which only Rényi prices add to other accounts"
+        )
     raise ValueError(
         f"Account {account.name!r} does not say what it released, only what that cost: its Rényi price adds, and "
         "nothing else."
     )
+
+
+def selection_of(account: LedgerAccount) -> SelectionPrice | None:
+    """The private selection that one account paid for, None where it paid for something else."""
+    values = account.declaration.get("selection")
+    return None if values is None else SelectionPrice.from_dict(values)
 
 
 def arithmetic_of(*accounts: LedgerAccount) -> tuple[float, float]:

@@ -13,6 +13,7 @@ from lightning_pac.accountants.composed_ledger.events import (
     arithmetic_of,
     draws_of,
     events_of,
+    selection_of,
     worlds_of,
 )
 from lightning_pac.accountants.composed_ledger.plan import LedgerPlan
@@ -63,8 +64,9 @@ def ledger_total(ledger: PrivacyLedger, delta: OpenProbability = 1e-5, prior: Op
     spent = math.fsum(account.spent for account in accounts)
     order = float(accounts[0].declaration["coupling"]["renyi_order"]) if accounts else None
     plan = LedgerPlan.of(ledger)
+    selection = selection_of(accounts[0]) if plan is None and len(accounts) == 1 else None
     try:
-        events = [events_of(account) for account in accounts]
+        events = [] if selection is not None else [events_of(account) for account in accounts]
         if plan is not None:
             _check_shares(plan, accounts, events)
     except ValueError as error:
@@ -72,6 +74,9 @@ def ledger_total(ledger: PrivacyLedger, delta: OpenProbability = 1e-5, prior: Op
     if plan is not None:
         curve, basis, (nats, tail) = plan.curve, "plan", plan.arithmetic
         reason = "everything charged stays under the plan that was declared before the first charge"
+    elif selection is not None:
+        curve, basis, (nats, tail) = selection.curve, "run", (0.0, selection.tail)
+        reason = "there is one private selection, which was charged before the number of its runs was drawn"
     elif len(accounts) <= 1:
         curve, basis = privacy_curve([event for one in events for event in one]), "run"
         nats, tail = arithmetic_of(*accounts)

@@ -10,7 +10,7 @@ from lightning_pac.accountants.privacy_loss.events import (
     event_from_dict,
 )
 from lightning_pac.accountants.privacy_loss.promises import EpsilonDelta, Promise, SuccessBound, one_promise, promise_of
-from lightning_pac.accountants.privacy_loss.renyi import opposite_mixtures_divergence
+from lightning_pac.accountants.privacy_loss.renyi import opposite_mixtures_divergence, renyi_divergence
 from lightning_pac.accountants.privacy_loss.running import StepFigures
 
 __all__ = [
@@ -30,4 +30,5 @@ __all__ = [
     "opposite_mixtures_divergence",
     "privacy_curve",
     "promise_of",
+    "renyi_divergence",
 ]

@@ -3,22 +3,56 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
 from scipy import stats
 from scipy.special import logsumexp
 
-from lightning_pac._validation import validated
+from lightning_pac._validation import Order, validated
+from lightning_pac.accountants.privacy_loss.events import GaussianRelease, PoissonSteps, PrivacyEvent
 from lightning_pac.accountants.privacy_loss.mixtures import MixturePair
 from lightning_pac.information import Array
 
-__all__ = ["mixture_divergence", "opposite_mixtures_divergence"]
+__all__ = ["mixture_divergence", "opposite_mixtures_divergence", "renyi_divergence"]
 
 _TAIL = 12.0
 _RELATIVE_TOLERANCE = 1e-11
 _MAX_INTERVALS = 1 << 14
 _MAX_HALVINGS = 5
+
+
+@validated
+def renyi_divergence(events: Sequence[PrivacyEvent], order: Order) -> float:
+    """Rényi divergence of everything released, in the worse direction of every event, in nats.
+
+    Args:
+        events: what was released, adaptively or not.
+        order: Rényi order a, above 1.
+
+    Returns:
+        `a mu^2 / 2` for Gaussian releases, and for each Poisson step the divergence of its worst pair, but no more
+        than if its draws were known; infinite where no grid resolves it.
+
+    Raises:
+        ValueError: if the order is not above 1.
+
+    Example:
+        >>> print(f"{renyi_divergence([GaussianRelease(0.25), GaussianRelease(0.75)], order=16.0):.1f}")
+        8.0
+    """
+    return math.fsum(
+        order * event.mu_squared / 2 if isinstance(event, GaussianRelease) else _cost_of_steps(event, order)
+        for event in events
+    )
+
+
+def _cost_of_steps(steps: PoissonSteps, order: float) -> float:
+    pairs = {pair[::way] for pair in steps.pairs for way in (1, -1)}
+    noise, rate = steps.noise_multiplier, steps.rate
+    amplified = max(opposite_mixtures_divergence(order, noise, rate, *pair) for pair in pairs)
+    return min(order * steps.mu_squared / 2, steps.num_steps * amplified)
 
 
 @validated

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from lightning_pac._validation import validated
-from lightning_pac.accountants.privacy_loss import PoissonSteps, opposite_mixtures_divergence
+from lightning_pac.accountants.privacy_loss import PoissonSteps, renyi_divergence
 from lightning_pac.scenarios import TwoWorldScenario
 
 __all__ = ["amplified_step_cost"]
@@ -40,7 +40,4 @@ def amplified_step_cost(scenario: TwoWorldScenario, rate: float, noise_multiplie
 @lru_cache(maxsize=1 << 14)
 def cached_step_cost(scenario: TwoWorldScenario, rate: float, noise_multiplier: float, order: float) -> float:
     """`amplified_step_cost` for the accountant, which asks in every step with arguments that it has checked."""
-    step = PoissonSteps.of(scenario, rate, noise_multiplier, num_steps=1)
-    pairs = {pair[::way] for pair in step.pairs for way in (1, -1)}
-    amplified = max(opposite_mixtures_divergence(order, noise_multiplier, rate, *pair) for pair in pairs)
-    return min(order * step.mu_squared / 2, amplified)
+    return renyi_divergence([PoissonSteps.of(scenario, rate, noise_multiplier, num_steps=1)], order)

@@ -50,11 +50,11 @@ def check_records_alone(dataset: Any) -> None:
     check_records(dataset, "dataset")
     with own_generators():
         for part in _with_all_inside(dataset):
-            if not isinstance(part, Dataset) or isinstance(part, TensorDataset) or len(cast(Sized, part)) < 3:
+            if not hasattr(part, "__dict__") or isinstance(part, TensorDataset) or len(cast(Sized, part)) < 3:
                 continue
             _check_file_names(part)
             size = len(cast(Sized, part))
-            for check in (_check_asked, _check_rows, _check_memory):
+            for check in (_check_asked, _check_rows, _check_memory, _check_many):
                 check(part, (0, size // 2, size - 1))
 
 
@@ -209,6 +209,26 @@ def _check_memory(dataset: Any, indices: Sequence[int]) -> None:
         )
 
 
+def _check_many(dataset: Any, indices: Sequence[int]) -> None:
+    """Records that are asked for together."""
+    if not hasattr(dataset, "__getitems__"):
+        return
+    alone = [_loaded(_fresh(dataset), index) for index in indices]
+    again = [_loaded(_fresh(dataset), index, _SEED + 1) for index in indices]  # nothing in them is drawn
+    together = []
+    for chosen in (indices, indices[::-1]):
+        try:
+            found = _fresh(dataset).__getitems__(list(chosen))
+            together.append([digest(record) for record in found])
+        except Exception:  # if they cannot be loaded at all, the loader will say so
+            return
+    if None not in alone and alone == again and together != [alone, alone[::-1]]:
+        raise ValueError(
+            f"{type(dataset).__name__} gives other records when several are asked for together (__getitems__) than one "
+            f"by one, so that a record may count more than once: {LET_ONE}."
+        )
+
+
 def _fresh(dataset: Any) -> Any:
     """A copy that shares what is inside and what is large; the dataset itself where it cannot be copied."""
     try:
@@ -252,9 +272,9 @@ def _holds_integers(value: Any) -> bool:
     return isinstance(entry, int | np.integer)
 
 
-def _loaded(dataset: Any, index: int) -> bytes | None:
+def _loaded(dataset: Any, index: int, seed: int = _SEED) -> bytes | None:
     try:
-        return digest(load_alone(dataset, index, _SEED))
+        return digest(load_alone(dataset, index, seed))
     except Exception:  # if it cannot be loaded at all, the loader will say so
         return None
 

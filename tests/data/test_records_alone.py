@@ -188,6 +188,35 @@ class ByFrequency(Rows):
         return self.values[index] * (self.offsets % 3 == index % 3).sum()
 
 
+class Together(Rows):
+    """Hands out the first of several records for all of them, if `same`."""
+
+    def __init__(self, same: bool = False) -> None:
+        super().__init__()
+        self.same = same
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self[indices[0] if self.same else index] for index in indices]
+
+
+class DrawsTogether(Together):
+    def __getitem__(self, index: int) -> Any:
+        return self.values[index] + torch.randn(3)
+
+
+class NoDataset:
+    """Indexed like a list, and no dataset of torch."""
+
+    def __init__(self) -> None:
+        self.values = list(torch.randn(ROWS, 3))
+
+    def __len__(self) -> int:
+        return ROWS
+
+    def __getitem__(self, index: int) -> Any:
+        return self.values[index] + self.values[index - 1]
+
+
 class Files(Rows):
     def __init__(self, root: Path, names: list[Any]) -> None:
         super().__init__()
@@ -195,7 +224,18 @@ class Files(Rows):
 
 
 @pytest.mark.parametrize(
-    "make", [Rows, Cached, Permuted, MadeAnew, Windows, lambda: WithIndex(Rows()), lambda: Subset(Rows(), [3, 1, 2])]
+    "make",
+    [
+        Rows,
+        Cached,
+        Permuted,
+        MadeAnew,
+        Windows,
+        Together,
+        DrawsTogether,
+        lambda: WithIndex(Rows()),
+        lambda: Subset(Rows(), [3, 1, 2]),
+    ],
 )
 def test_records_of_their_own_pass(make: Any) -> None:
     dataset = make()
@@ -210,6 +250,8 @@ def test_records_of_their_own_pass(make: Any) -> None:
     [
         (Centred, "otherwise after another one was loaded"),
         (ByFrequency, "several rows of 'offsets'"),
+        (lambda: Together(same=True), "gives other records when several are asked for together"),
+        (NoDataset, "several rows of 'values'"),
         (CentredInPlace, "otherwise after another one was loaded"),
         (lambda: Subset(Centred(), range(ROWS)), "Centred gives a record otherwise"),
         (Mixed, "several rows of 'values'"),

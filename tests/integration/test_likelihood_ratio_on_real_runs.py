@@ -101,8 +101,6 @@ def test_real_runs_are_told_apart_as_often_as_the_account_says(
     scenario = TwoWorldScenario(1, num_records=None if adjacency == "add_remove" else RECORDS, adjacency=adjacency)
     accountant = SRPPAccountant(scenario, sampling, renyi_order=4, notion="rpp")
     noise = optimize.brentq(lambda noise: accountant.world_success_bound(noise, steps) - BOUND, 0.5, 20.0)
-    print(noise)
     lowest, _ = attack(adjacency, sampling, precision, noise, steps, tmp_path)
-    print(lowest, _, BOUND)
     assert lowest <= BOUND
     assert attack(adjacency, sampling, precision, noise / 2, steps, tmp_path)[0] > BOUND

@@ -17,7 +17,12 @@ from .callbacks import (
     SRPACDecoder as SRPACDecoder,
 )
 from .cards import Estimate as Estimate, Guarantee as Guarantee, PrivacyCard as PrivacyCard
-from .data import WithIndex as WithIndex, describe_loader as describe_loader, private_loader as private_loader
+from .data import (
+    Persons as Persons,
+    WithIndex as WithIndex,
+    describe_loader as describe_loader,
+    private_loader as private_loader,
+)
 from .gradients import (
     make_engine as make_engine,
     per_record_mean as per_record_mean,

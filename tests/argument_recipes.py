@@ -64,7 +64,7 @@ ANYTHING = {
     "RowShards.cut": ["stacked"],
     "AttributeScenario.prior_of": ["value"], "PACResponder.release": ["inputs"],
     "PACResponder.release_outputs": ["outputs"], "SlicedWassersteinMechanism.release": ["data"],
-    "SecretTable.indices_of": ["batch"],
+    "Persons": ["of"], "SecretTable.indices_of": ["batch"],
     "StackedNetwork.losses": ["inputs", "targets"], "StackelbergGame.advance": ["batch"],
     "SubsetEnsemble.votes": ["inputs"], "per_record_mean": ["batch"], "private_gradients": ["batch"],
     "privatize": ["public"],
@@ -91,12 +91,13 @@ INTERNAL = [
     "fill_words", "check_separation", "mean_deviation", "precision", "separation", "square_sum",
     # What the design of bands asks a workload, and what every layer's call goes through.
     "SGDWorkload.adjoint", "SGDWorkload.responses", "Call.argument", "Call.by_record", "Call.is_batched",
-    "Call.is_free", "drop", "plus", "weighted_sum",
+    "Call.is_free", "drop", "joined", "plus", "weighted_sum",
     # What runs in transactions and collectives of others, and batch by batch.
     "LedgerAccount.add", "ResponseTranscript.append", "Sequential.expected_square_sum",
     "Ranks.check_equal", "Ranks.from_first", "Ranks.release", "StepFigures.epsilon", "StepFigures.success_bound",
     "PrivateDDPStrategy.divide_members", "PrivateDDPStrategy.divide_records",
     "RankShare.fingerprint", "RankShare.largest", "RankShare.of", "RowShards.join",
+    "Persons.records_of",
     # What needs a Trainer, or a law that only a forward pass has.
     "SRPACDecoder.certify", "StackelbergGame.tabulate", "GaussianDecoder.normal", "MixtureDecoder.normal",
 ]  # fmt: skip
@@ -115,6 +116,7 @@ def methods(target: Any, /, **arguments: dict[str, Any]) -> Recipes:
 
 WORLDS = sce.TwoWorldScenario(2, num_records=100, adjacency="zero_out")
 POISSON = sce.Poisson(0.1)
+PERSONS = dat.Persons("user", 2)
 BATCHES = {"batch_size": 4, "drop_last": False, "steps_per_pass": 3}
 
 
@@ -661,7 +663,7 @@ def of_callbacks(folder: Path) -> Recipes:
     return {
         "DPSGD": {
             "epsilon": 1.0, "delta": 1e-5, "sampling": sce.Poisson(0.1, 4), "max_grad_norm": 1.0,
-            "block_noise": "optimal", "ledger": folder / "study.db",
+            "block_noise": "optimal", "ledger": folder / "study.db", "views": 2, "unit": None,
         },
         "DummyPadding": {"noise": delays, "ledger": folder / "padding.db"},
         "PACResponses": {
@@ -683,7 +685,7 @@ def of_callbacks(folder: Path) -> Recipes:
         },
         "SRPPSGD": {
             **promise, "noise_multiplier": None, "notion": "rpp", "sampling": POISSON, "max_grad_norm": 1.0,
-            "block_noise": "optimal", "noise": None,
+            "block_noise": "optimal", "noise": None, "views": 2, "unit": PERSONS,
         },
     }  # fmt: skip
 
@@ -784,10 +786,12 @@ def of_data(folder: Path) -> Recipes:
     loader = dat.private_loader(records, sce.EpochShuffle(4))
     batches = {"num_records": 20, "batch_size": 4, "num_batches": 2, "generator": SecureGenerator()}
     passes = {"drop_last": False, "shuffle": True, "generator": SecureGenerator(), "keeps_order": False}
-    ours = {"sampling": POISSON, "num_microbatches": 2, "share": dat.RankShare(0, 2, bytes(32))}
+    share = dat.RankShare(0, 2, bytes(32))
+    ours = {"sampling": POISSON, "num_microbatches": 2, "share": share, "persons": None, "views": 2}
     stock = DataLoader(records, batch_size=4)
     return {
         "FixedSizeBatchSampler": batches,
+        "Persons": {"of": "user", "at_most": 2},
         "PoissonBatchSampler": {"num_records": 20, "rate": 0.1, "num_batches": 2, "generator": SecureGenerator()},
         **methods(loader, skip_microbatches={"count": 1}),
         "PrivateDataLoader.skip_microbatches": {"self": dat.private_loader(records, POISSON), "count": 1},
@@ -816,17 +820,22 @@ class Stepping:
     def __init__(self) -> None:
         self.engine, self.linear = make_engine(), torch.nn.Linear(2, 1)
 
-    def attach(self, module: torch.nn.Module, blocks: Any = None) -> None:
-        self.engine.attach(module, blocks)
+    def attach(self, module: torch.nn.Module, blocks: Any = None, rows_per_record: int = 1) -> None:
+        self.engine.attach(module, blocks, rows_per_record)
         self.engine.detach()
 
     def clipped_sum(
-        self, max_grad_norm: float, scale: float = 1.0, num_records: int | None = None, rule: Any = clip
+        self,
+        max_grad_norm: float,
+        scale: float = 1.0,
+        num_records: int | None = None,
+        rule: Any = clip,
+        unused_rows: Any = None,
     ) -> Any:
         self.engine.attach(self.linear)
         try:
             self.linear(torch.ones(3, 2)).mean().backward()
-            return self.engine.clipped_sum(max_grad_norm, scale, num_records, rule)
+            return self.engine.clipped_sum(max_grad_norm, scale, num_records, rule, unused_rows)
         finally:
             self.engine.detach()
 
@@ -852,9 +861,12 @@ def of_gradients(folder: Path) -> Recipes:
     engine, linear, other = make_engine(), torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
     engine.attach(linear)
     return {
-        "GradientEngine.attach": {"self": stepping, "module": other, "blocks": {"all": ["weight", "bias"]}},
+        "GradientEngine.attach": {
+            "self": stepping, "module": other, "blocks": {"all": ["weight", "bias"]}, "rows_per_record": 1,
+        },
         "GradientEngine.clipped_sum": {
             "self": stepping, "max_grad_norm": 1.0, "scale": 1.0, "num_records": 2, "rule": clip,
+            "unused_rows": torch.zeros(3, dtype=torch.bool),
         },
         "coupling_error": {
             "engine": engine, "loss": lambda rows: linear(torch.ones(4, 2)[rows]).mean(), "num_records": 4,

@@ -8,6 +8,7 @@ from lightning_pac.data.batch_samplers import (
 )
 from lightning_pac.data.describe import batch_sizes, count_records, describe_loader, order_is_public
 from lightning_pac.data.loader import PrivateDataLoader, ResumableDataLoader, private_loader, rebuild_loader
+from lightning_pac.data.persons import Persons
 from lightning_pac.data.public_rows import most_records
 from lightning_pac.data.rank_share import RankShare
 from lightning_pac.data.records_alone import check_records_alone
@@ -20,6 +21,7 @@ __all__ = [
     "FixedSize",
     "FixedSizeBatchSampler",
     "IndexedSample",
+    "Persons",
     "Poisson",
     "PoissonBatchSampler",
     "PrivateDataLoader",

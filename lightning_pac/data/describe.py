@@ -24,6 +24,7 @@ from lightning_pac.data.batch_samplers import (
 )
 from lightning_pac.data.loader import PrivateDataLoader, ResumableDataLoader
 from lightning_pac.data.repeated_records import TWICE, check_each_record_once
+from lightning_pac.data.unit_rows import UnitRows
 from lightning_pac.scenarios import EpochShuffle, Poisson, Sampling, Sequential, WithReplacement
 
 __all__ = ["batch_sizes", "count_records", "describe_loader", "order_is_public"]
@@ -85,7 +86,7 @@ def describe_loader(dataloader: Any) -> Sampling:
 
 @validated
 def count_records(dataloader: DataLoader[Any]) -> int:
-    """The number of records the loader draws from: its dataset's, or those of a `SubsetRandomSampler`.
+    """The number of records or persons that the loader draws from: of its dataset, or of a `SubsetRandomSampler`.
 
     Args:
         dataloader: Any loader.
@@ -94,6 +95,9 @@ def count_records(dataloader: DataLoader[Any]) -> int:
         >>> count_records(DataLoader(range(100), batch_size=8))
         100
     """
+    if isinstance(dataloader, PrivateDataLoader):
+        units: UnitRows = dataloader.units
+        return units.num_units
     inner = getattr(dataloader.batch_sampler, "sampler", None)
     if isinstance(inner, SubsetRandomSampler):
         return len(inner.indices)

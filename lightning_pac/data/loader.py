@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sized
 from typing import Annotated, Any, cast
 
 import numpy as np
+from torch import Tensor
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -19,7 +20,9 @@ from typing_extensions import override
 
 from lightning_pac._validation import Count, Natural, validated
 from lightning_pac.data.batch_samplers import PoissonBatchSampler, SchemeBatchSampler, ShuffledBatchSampler
+from lightning_pac.data.persons import Persons
 from lightning_pac.data.rank_share import RankShare
+from lightning_pac.data.unit_rows import UnitRows
 from lightning_pac.data.with_index import check_records
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.randomness import SecureGenerator, secure_generator
@@ -39,9 +42,14 @@ class PrivateDataLoader(DataLoader[Any]):
     is delivered as the dataset's first record, because few networks survive a batch of length zero; `num_drawn` is
     then 0, and whoever trains on it must count its gradient as zero.
 
+    Where a unit is a person, or a record of several views (`UnitRows`), that is what is drawn, counted and filled up
+    with, and it has several rows side by side; below, it is called a record all the same.
+
     Attributes:
         num_drawn: Records of this process in the microbatch that was delivered last.
-        num_rows: Records in it, with dummies and the placeholder of an empty one.
+        num_rows: Rows in it, with those of dummies and of the placeholder of an empty one.
+        unused_rows: Those that do not count, because a person has fewer records; None if all do.
+        units: What is drawn, as rows.
         microbatch: Its number within its optimizer step.
         fingerprint: Checksum of it over all processes, None if there is one process only.
         draw_dummies: Asked for every microbatch, in this process and before any of its records is loaded, how many
@@ -57,6 +65,7 @@ class PrivateDataLoader(DataLoader[Any]):
         num_microbatches: Microbatches in each optimizer step (`accumulate_grad_batches`).
         batches: The sampler behind the descriptor.
         share: What this process takes of every microbatch; None takes all.
+        units: What is drawn, as rows; each record is one if left out.
         kwargs: Further arguments of `torch.utils.data.DataLoader`.
     """
 
@@ -67,9 +76,12 @@ class PrivateDataLoader(DataLoader[Any]):
         num_microbatches: Count,
         batches: SchemeBatchSampler,
         share: RankShare | None = None,
+        units: UnitRows | None = None,
         **kwargs: Any,
     ) -> None:
         self.sampling = sampling
+        self.units = units or UnitRows(dataset)
+        self.unused_rows: Tensor | None = None
         self.num_microbatches = num_microbatches
         self.num_drawn: int | None = None
         self.num_rows: int | None = None
@@ -77,15 +89,16 @@ class PrivateDataLoader(DataLoader[Any]):
         self.fill_to: int | None = None
         self.microbatch: int | None = None
         self.fingerprint: int | None = None
-        self._microbatches = _MicrobatchSampler(batches, num_microbatches, share, self._padded_size)
+        self._microbatches = _MicrobatchSampler(batches, num_microbatches, share, self._padded_size, self.units)
         super().__init__(dataset, batch_sampler=self._microbatches, **kwargs)
 
     @override
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         # A generator starts at the first batch: until then, `skip_microbatches` and `load_state_dict` take effect.
         for batch in super().__iter__():
-            drawn, self.num_rows, self.microbatch, self.fingerprint = self._microbatches.delivered.popleft()
-            self.num_drawn = drawn
+            drawn, units, self.microbatch, self.fingerprint = self._microbatches.delivered.popleft()
+            self.num_drawn, self.num_rows = drawn, len(units) * self.units.size
+            self.unused_rows = self.units.unused(units)
             yield batch
 
     @property
@@ -191,6 +204,8 @@ def private_loader(
     sampling: Sampling,
     num_microbatches: Count = 1,
     share: RankShare | None = None,
+    persons: Persons | None = None,
+    views: Count = 1,
     **kwargs: Any,
 ) -> PrivateDataLoader:
     """Build the DataLoader that draws as `sampling` says, from the operating system's randomness.
@@ -201,6 +216,8 @@ def private_loader(
             be resumed within a pass; the others have no state, and a run that resumes begins a fresh pass.
         num_microbatches: Microbatches in each optimizer step (`accumulate_grad_batches`).
         share: What this process takes of every microbatch, where several draw together; None takes all.
+        persons: Who is drawn in place of single records; sizes and rates count persons then.
+        views: How often each record is loaded, side by side.
         kwargs: Further arguments of `torch.utils.data.DataLoader`, such as `num_workers` or `collate_fn`.
 
     Raises:
@@ -214,9 +231,10 @@ def private_loader(
         (10, Poisson(rate=0.1, batch_size=None, secret_draws=True))
     """
     check_records(dataset, "dataset")
-    records = len(cast(Sized, dataset))
-    if records < 1:
+    if len(cast(Sized, dataset)) < 1:
         raise ValueError("dataset is empty: give one that has records.")
+    units = UnitRows(dataset, persons, views)
+    records = units.num_units
     sampling.check_drawable(records)
     if isinstance(sampling, EpochShuffle | Sequential):
         # The seed of a pass is saved, so only passes whose price holds for any order are resumed within one.
@@ -227,14 +245,19 @@ def private_loader(
             shuffle=isinstance(sampling, EpochShuffle),
             keeps_order=sampling.keeps_order,
         )
-        return ResumableDataLoader(dataset, sampling, num_microbatches, passes, share, **kwargs)
+        return ResumableDataLoader(dataset, sampling, num_microbatches, passes, share, units, **kwargs)
     batches = SchemeBatchSampler(sampling, records)
-    return PrivateDataLoader(dataset, sampling, num_microbatches, batches, share, **kwargs)
+    return PrivateDataLoader(dataset, sampling, num_microbatches, batches, share, units, **kwargs)
 
 
 @validated
 def rebuild_loader(
-    dataloader: DataLoader[Any], sampling: Sampling, num_microbatches: Count = 1, share: RankShare | None = None
+    dataloader: DataLoader[Any],
+    sampling: Sampling,
+    num_microbatches: Count = 1,
+    share: RankShare | None = None,
+    persons: Persons | None = None,
+    views: Count = 1,
 ) -> PrivateDataLoader:
     """Give a DataLoader our draws, and leave all else as it is: workers, collate function, pinned memory.
 
@@ -243,6 +266,8 @@ def rebuild_loader(
         sampling: How the batch of each optimizer step is drawn.
         num_microbatches: Microbatches in each optimizer step.
         share: What this process takes of every microbatch, where several draw together; None takes all.
+        persons: Who is drawn in place of single records; sizes and rates count persons then.
+        views: How often each record is loaded, side by side.
 
     Raises:
         TypeError: If its dataset is iterable or has no length.
@@ -264,7 +289,8 @@ def rebuild_loader(
                 f"sampling={type(sampling).__name__} would silently replace: give it the dataset alone (a "
                 "torch.utils.data.Subset for some of the records)."
             )
-    return private_loader(dataloader.dataset, sampling, num_microbatches, share, **_kept_arguments(dataloader))
+    kept = _kept_arguments(dataloader)
+    return private_loader(dataloader.dataset, sampling, num_microbatches, share, persons, views, **kept)
 
 
 def divides_all_records(dataloader: DataLoader[Any], rank: int, num_ranks: int) -> bool:
@@ -287,14 +313,16 @@ class _MicrobatchSampler(Sampler[list[int]]):
         num_microbatches: int,
         share: RankShare | None,
         padded_size: Callable[[int], int | None],
+        units: UnitRows,
     ) -> None:
         self.batches = batches
         self.num_microbatches = num_microbatches
-        self.delivered: deque[tuple[int, int, int, int | None]] = deque()
+        self.delivered: deque[tuple[int, list[int], int, int | None]] = deque()
         self.skip = 0
         self.position = 0
         self._share = share
         self._padded_size = padded_size
+        self._units = units
         self._num_passes = 0
 
     @override
@@ -329,9 +357,9 @@ class _MicrobatchSampler(Sampler[list[int]]):
         fingerprint = None
         if self._share is not None:
             fingerprint, part = self._share.fingerprint(part), self._share.of(part)
-        rows = part + [PLACEHOLDER] * (max(size, 1) - len(part))
-        self.delivered.append((len(part), len(rows), number, fingerprint))
-        return rows
+        filled = part + [PLACEHOLDER] * (max(size, 1) - len(part))
+        self.delivered.append((len(part), filled, number, fingerprint))
+        return self._units.of(filled)
 
     def _cut(self, batch: list[int], generator: SecureGenerator) -> list[list[int]]:
         records = np.asarray(batch, dtype=np.int64)

@@ -9,15 +9,16 @@ from torch import Tensor, nn
 from lightning_pac._validation import validated
 from lightning_pac.gradients.clipping import ClippingRule, clip
 
-__all__ = ["GradientEngine", "block_index", "flat_sum", "trainable_parameters"]
+__all__ = ["GradientEngine", "block_index", "count_records", "flat_sum", "trainable_parameters"]
 
 
 class GradientEngine(ABC):
     """Turns backward passes into sums of clipped per-example gradients, without letting a raw gradient out.
 
     The order of calls is `attach` once, then for every microbatch an ordinary forward and backward pass of a loss that
-    is the *mean* over its n records and one `clipped_sum`, and `detach` at the end. While an engine is attached, the
-    `grad` of a trainable parameter is empty after every backward pass.
+    is the *mean* over its n records and one `clipped_sum`, and `detach` at the end. A record may have several rows, all
+    the same number, side by side: its loss is then their mean, and they are clipped as one. While an engine is
+    attached, the `grad` of a trainable parameter is empty after every backward pass.
 
     Attributes:
         public_gradient: That of terms without records in the last microbatch, as a vector of all trainable parameters
@@ -27,13 +28,16 @@ class GradientEngine(ABC):
     public_gradient: Tensor | None = None
 
     @abstractmethod
-    def attach(self, module: nn.Module, blocks: Mapping[str, Sequence[str]] | None = None) -> None:
+    def attach(
+        self, module: nn.Module, blocks: Mapping[str, Sequence[str]] | None = None, rows_per_record: int = 1
+    ) -> None:
         """Hook into `module` and everything below it.
 
         Args:
             module: The module to be trained; it is neither wrapped nor renamed.
             blocks: Names of parameters for each block that is clipped on its own. Each trainable parameter belongs to
                 exactly one. None is one block of all.
+            rows_per_record: Rows of a batch that make up a record.
 
         Raises:
             ValueError: The module has no trainable parameter, a layer that mixes examples, or blocks that do not
@@ -47,6 +51,7 @@ class GradientEngine(ABC):
         scale: float = 1.0,
         num_records: int | None = None,
         rule: ClippingRule = clip,
+        unused_rows: Tensor | None = None,
     ) -> tuple[list[Tensor], Tensor]:
         r"""Clip the gradients of the last microbatch and forget them.
 
@@ -62,6 +67,7 @@ class GradientEngine(ABC):
             num_records: Only the first rows of the microbatch are records, the others dummies, whose gradients count as
                 exactly zero; None for no dummies.
             rule: How norms become factors.
+            unused_rows: Rows whose gradients count as zero, where a record fills fewer; one truth value for each row.
 
         Returns:
             The sums in float32, in the order of the parameters that were trainable at `attach`, and the norms before
@@ -105,6 +111,17 @@ def trainable_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
     if not parameters:
         raise ValueError(f"{type(module).__name__} has no trainable parameter; unfreeze what is to be trained.")
     return parameters
+
+
+def count_records(num_rows: int, rows_per_record: int) -> int:
+    """How many records the rows of a batch are."""
+    records, rest = divmod(num_rows, rows_per_record)
+    if rest:
+        raise ValueError(
+            f"A batch has {num_rows} rows, which are no records of {rows_per_record} rows each: give every record as "
+            "many rows as any other."
+        )
+    return records
 
 
 def block_index(names: Sequence[str], blocks: Mapping[str, Sequence[str]] | None) -> list[int]:

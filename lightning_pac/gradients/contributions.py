@@ -56,6 +56,10 @@ class Contribution(ABC):
         """The gradients of two calls with one parameter, added: the norm of a sum is not the sum of norms."""
         return Dense(self.dense() + other.dense())
 
+    def joined(self, rows: int) -> "Contribution":
+        """The gradients of examples that are made of `rows` of these each, side by side: their sums."""
+        return Dense(self.dense()).joined(rows)
+
     @abstractmethod
     def drop(self, excluded: Tensor) -> None:
         """Set the gradients of the examples where `excluded`, shape (n,), is true to zero, even if not finite."""
@@ -86,6 +90,10 @@ class Dense(Contribution):
     @override
     def is_small(self) -> bool:
         return self._gradients.numel() <= _FEW
+
+    @override
+    def joined(self, rows: int) -> Contribution:
+        return Dense(self._gradients.reshape(-1, rows, *self._gradients.shape[1:]).sum(1))
 
     def _rows(self) -> Tensor:
         return self._gradients.flatten(1) if self._gradients.dim() > 1 else self._gradients[:, None]
@@ -125,6 +133,10 @@ class OuterProduct(Contribution):
     @override
     def is_small(self) -> bool:
         return self._output_gradients.numel() * self._inputs.shape[1] <= _FEW
+
+    @override
+    def joined(self, rows: int) -> Contribution:
+        return PositionOuterProducts(self._inputs[:, None], self._output_gradients[:, None]).joined(rows)
 
     @override
     def drop(self, excluded: Tensor) -> None:
@@ -170,6 +182,15 @@ class PositionOuterProducts(Contribution):
     @override
     def dense(self) -> Tensor:
         return self._output_gradients.mT @ self._inputs
+
+    @override
+    def joined(self, rows: int) -> Contribution:
+        joined = PositionOuterProducts(
+            self._inputs.reshape(len(self._inputs) // rows, -1, self._inputs.shape[2]),
+            self._output_gradients.reshape(len(self._inputs) // rows, -1, self._output_gradients.shape[2]),
+        )
+        (_, terms, wide), narrow = joined._inputs.shape, joined._output_gradients.shape[2]
+        return joined if terms * (wide + narrow) <= wide * narrow else Dense(joined.dense())
 
     @override
     def drop(self, excluded: Tensor) -> None:
@@ -246,6 +267,10 @@ class Rows(Contribution):
         return table.view(self._num_examples, self._num_rows, -1)
 
     @override
+    def joined(self, rows: int) -> Contribution:
+        return Rows(self._num_examples // rows, self._num_rows, self._examples // rows, self._rows, self._gradients)
+
+    @override
     def drop(self, excluded: Tensor) -> None:
         self._gradients = self._gradients.masked_fill(excluded[self._examples, None], 0.0)
 
@@ -285,6 +310,10 @@ class TableOfProducts(Contribution):
     @override
     def dense(self) -> Tensor:
         return self._rows.dense() + self._products.dense()
+
+    @override
+    def joined(self, rows: int) -> Contribution:
+        return self._rows.joined(rows).plus(self._products.joined(rows))
 
     @override
     def drop(self, excluded: Tensor) -> None:

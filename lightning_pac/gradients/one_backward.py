@@ -9,12 +9,12 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from typing_extensions import override
 
-from lightning_pac._validation import Natural, Positive, validated
+from lightning_pac._validation import Count, Natural, Positive, validated
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.gradients.arithmetic import ieee_float32, widest_type
 from lightning_pac.gradients.calls import Call, Free, set_tag, tag_of
 from lightning_pac.gradients.clipping import ClippingRule, clip, clip_factors
-from lightning_pac.gradients.contract import GradientEngine, block_index, trainable_parameters
+from lightning_pac.gradients.contract import GradientEngine, block_index, count_records, trainable_parameters
 from lightning_pac.gradients.contributions import Contribution, Dense, OwnRows
 from lightning_pac.gradients.following import Entrance, Following, Receiver, ToParameters
 from lightning_pac.gradients.refusals import refuse_compiled_modules, refuse_mixing_layers
@@ -53,7 +53,9 @@ class OneBackwardEngine(GradientEngine, Receiver):
 
     @override
     @validated
-    def attach(self, module: nn.Module, blocks: Mapping[str, Sequence[str]] | None = None) -> None:
+    def attach(
+        self, module: nn.Module, blocks: Mapping[str, Sequence[str]] | None = None, rows_per_record: Count = 1
+    ) -> None:
         if self._attached:
             raise RuntimeError("This engine is attached already; detach it first.")
         named = trainable_parameters(module)
@@ -62,6 +64,7 @@ class OneBackwardEngine(GradientEngine, Receiver):
         self._size = sum(parameter.numel() for parameter in self._parameters)
         self._block_of = block_index(self._names, blocks)
         self._num_blocks = len(blocks) if blocks is not None else 1
+        self._rows_per_record = rows_per_record
         refuse_compiled_modules(module)
         refuse_mixing_layers(module)
         self._index = {id(parameter): index for index, parameter in enumerate(self._parameters)}
@@ -85,6 +88,7 @@ class OneBackwardEngine(GradientEngine, Receiver):
         scale: Positive = 1.0,
         num_records: Natural | None = None,
         rule: ClippingRule = clip,
+        unused_rows: Tensor | None = None,
     ) -> tuple[list[Tensor], Tensor]:
         try:
             self._check_frozen()
@@ -94,7 +98,8 @@ class OneBackwardEngine(GradientEngine, Receiver):
             with ieee_float32():
                 for index, gradients in self._derived.per_record(self._parameters):
                     self._add((index, 0, -1), Dense(gradients))
-                return self._clip(max_grad_norm, self._count * scale, self._count, num_records, rule)
+                records = self._join_rows(self._count, unused_rows)
+                return self._clip(max_grad_norm, records * scale, records, num_records, rule)
         finally:
             self._forget()
 
@@ -119,7 +124,6 @@ class OneBackwardEngine(GradientEngine, Receiver):
         rule: ClippingRule,
     ) -> tuple[list[Tensor], Tensor]:
         device = self._device
-        self._join_parts()
         flat, sums = self._empty_sums(device)
         parts = self._parts(flat, sums)
         totals: dict[int, Tensor] = {}
@@ -166,6 +170,18 @@ class OneBackwardEngine(GradientEngine, Receiver):
             outs = [flat] if rows.shape[1] == len(flat) else [out for _, out in pairs]
             parts.append((block, Dense(rows), None, outs))
         return parts
+
+    def _join_rows(self, count: int, unused_rows: Tensor | None) -> int:
+        """Let contributions be those of records; returns how many there are."""
+        self._join_parts()
+        if self._rows_per_record == 1:
+            return count
+        records = count_records(count, self._rows_per_record)
+        for slot, contribution in self._contributions.items():
+            if unused_rows is not None:
+                contribution.drop(unused_rows.to(self._device))
+            self._contributions[slot] = contribution.joined(self._rows_per_record)
+        return records
 
     def _check_frozen(self) -> None:
         layers, seen = [self._module], {self._module}
@@ -279,7 +295,7 @@ class OneBackwardEngine(GradientEngine, Receiver):
         earlier = self._contributions.get(slot)
         if earlier is None:
             self._contributions[slot] = contribution
-            if not contribution.is_small:
+            if self._rows_per_record == 1 and not contribution.is_small:
                 # Taken now, while what it is computed from is in the cache.
                 with ieee_float32():
                     self._squares[slot] = contribution.squares()

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from typing_extensions import override
 
-from lightning_pac._validation import Natural, Positive, validated
+from lightning_pac._validation import Count, Natural, Positive, validated
 from lightning_pac.gradients.arithmetic import widest_type
 from lightning_pac.gradients.clipping import ClippingRule, clip, clip_factors
-from lightning_pac.gradients.contract import GradientEngine, block_index, trainable_parameters
-from lightning_pac.gradients.contributions import Dense
+from lightning_pac.gradients.contract import GradientEngine, block_index, count_records, trainable_parameters
+from lightning_pac.gradients.contributions import Contribution, Dense
 from lightning_pac.gradients.refusals import refuse_mixing_layers
 
 __all__ = ["OpacusEngine"]
@@ -30,12 +30,15 @@ class OpacusEngine(GradientEngine):
 
     @override
     @validated
-    def attach(self, module: nn.Module, blocks: Mapping[str, Sequence[str]] | None = None) -> None:
+    def attach(
+        self, module: nn.Module, blocks: Mapping[str, Sequence[str]] | None = None, rows_per_record: Count = 1
+    ) -> None:
         if self._hooks is not None:
             raise RuntimeError("This engine is attached already; detach it first.")
         named = trainable_parameters(module)
         self._block_of = block_index(list(named), blocks)
         self._num_blocks = len(blocks) if blocks is not None else 1
+        self._rows_per_record = rows_per_record
         refuse_mixing_layers(module)
         if any(isinstance(layer, nn.MultiheadAttention) for layer in module.modules()):
             raise ValueError("Opacus has no rule for nn.MultiheadAttention; take the engine one_backward.")
@@ -54,6 +57,7 @@ class OpacusEngine(GradientEngine):
         scale: Positive = 1.0,
         num_records: Natural | None = None,
         rule: ClippingRule = clip,
+        unused_rows: Tensor | None = None,
     ) -> tuple[list[Tensor], Tensor]:
         samples: list[Tensor | None] = []
         for parameter in self._parameters:
@@ -65,21 +69,23 @@ class OpacusEngine(GradientEngine):
         present = [sample for sample in samples if sample is not None]
         if not present:
             raise RuntimeError("No per-example gradient was captured; run forward and backward after attach.")
-        count, device = present[0].shape[0], present[0].device
+        rows, device = len(present[0]), present[0].device
+        count = count_records(rows, self._rows_per_record)
+        gradients = [None if sample is None else self._of_records(sample, unused_rows) for sample in samples]
+        scale = scale / self._rows_per_record  # Opacus has undone a mean over the rows
         squares = torch.zeros(count, self._num_blocks, dtype=widest_type(device), device=device)
-        for sample, block in zip(samples, self._block_of, strict=True):
-            if sample is not None:
-                squares[:, block] += Dense(sample).squares()
+        for gradient, block in zip(gradients, self._block_of, strict=True):
+            if gradient is not None:
+                squares[:, block] += gradient.squares()
         squares[num_records if num_records is not None else count :] = torch.inf
         factors, norms = clip_factors(squares.sqrt().mul(scale).float(), max_grad_norm, rule)
         excluded = ~squares.isfinite().all(dim=1)
         sums = []
-        for parameter, sample, block in zip(self._parameters, samples, self._block_of, strict=True):
+        for parameter, gradient, block in zip(self._parameters, gradients, self._block_of, strict=True):
             sums.append(torch.zeros_like(parameter, dtype=torch.float32))
-            if sample is not None:
-                gradients = Dense(sample)
-                gradients.drop(excluded)
-                gradients.weighted_sum(factors[:, block] * scale, sums[-1])
+            if gradient is not None:
+                gradient.drop(excluded)
+                gradient.weighted_sum(factors[:, block] * scale, sums[-1])
         return sums, norms
 
     @override
@@ -90,6 +96,12 @@ class OpacusEngine(GradientEngine):
             handle.remove()
         self._hooks.cleanup()
         self._hooks = None
+
+    def _of_records(self, sample: Tensor, unused_rows: Tensor | None) -> Contribution:
+        gradients: Contribution = Dense(sample)
+        if unused_rows is not None:
+            gradients.drop(unused_rows.to(sample.device))
+        return gradients if self._rows_per_record == 1 else gradients.joined(self._rows_per_record)
 
 
 def _clear_gradient(parameter: Tensor) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from lightning_pac.accountants import Banded, Notion, Promise, one_promise, promise_of
 from lightning_pac.callbacks.srpp_sgd.step import BlockNoise
+from lightning_pac.data import Persons
 from lightning_pac.exceptions import LedgerMismatchError
 from lightning_pac.ledger import LedgerArgument
 from lightning_pac.scenarios import Sampling, TwoWorldScenario
@@ -36,6 +37,8 @@ class RunArguments:
     world_success_bound: float | None = None
     prior: float = 0.5
     noise: Banded | None = None
+    views: int = 1
+    unit: Persons | None = None
 
     def __post_init__(self) -> None:
         norms = self.max_grad_norm if isinstance(self.max_grad_norm, dict) else {"": self.max_grad_norm}
@@ -72,6 +75,11 @@ class RunArguments:
             self.sampling.check_drawable()
         if self.noise is not None:
             self._check_noise()
+        if self.unit is not None and self.sampling is None:
+            raise ValueError(
+                f"unit is {self.unit}, but sampling is left out, and the batch size of a loader counts records: give "
+                "sampling=Poisson(rate), whose rate is that of persons."
+            )
         if self.scenario.adjacency == "add_remove":
             self._check_add_remove()
 
@@ -122,6 +130,8 @@ class RunArguments:
             "max_grad_norm": self.max_grad_norm,
             "block_noise": self.block_noise,
             **({} if self.noise is None else {"noise": str(self.noise)}),
+            **({} if self.views == 1 else {"views": self.views}),
+            **({} if self.unit is None else {"unit": str(self.unit)}),
         }
 
     def declaration(self) -> dict[str, Any]:

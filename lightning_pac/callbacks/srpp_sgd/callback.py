@@ -8,12 +8,11 @@ import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities import rank_zero_info
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader
 from typing_extensions import override
 
-from lightning_pac._validation import validated
+from lightning_pac._validation import Count, validated
 from lightning_pac.accountants import Banded, RunningAccount, SRPPAccountant
-from lightning_pac.callbacks.shared import SharedAccount, TrainerCallback, check_model, check_optimizer, check_trainer
+from lightning_pac.callbacks.shared import SharedAccount, TrainerCallback, check_trainer
 from lightning_pac.callbacks.srpp_sgd.arguments import RunArguments, as_floats
 from lightning_pac.callbacks.srpp_sgd.first_check import check_loss_first
 from lightning_pac.callbacks.srpp_sgd.hidden_randomness import HiddenRandomness
@@ -33,16 +32,16 @@ from lightning_pac.callbacks.srpp_sgd.start import (
     begin_attempt,
     choose_noise,
     draws_per_step,
-    make_accountant,
     open_journal,
     order_of,
     read_loader,
+    read_terms,
     run_declaration,
 )
 from lightning_pac.callbacks.srpp_sgd.step import ClippingBlocks
 from lightning_pac.callbacks.srpp_sgd.step_sampling import declared_sampling, swap_loader
 from lightning_pac.callbacks.srpp_sgd.writing_callbacks import WritingCallbacks
-from lightning_pac.data import ResumableDataLoader, count_records
+from lightning_pac.data import Persons, ResumableDataLoader, count_records
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.ledger import LedgerArgument
 from lightning_pac.scenarios import Sampling, TwoWorldScenario
@@ -111,6 +110,9 @@ class SRPPSGD(TrainerCallback):
         noise: ``Banded(bands=16)`` correlates the noise over steps, at the same guarantee, so that most of it cancels
             in the weights; it needs ``sampling=CyclicShuffle(batch_size)``, or a loader that does not shuffle. Left
             out, the noise of all steps is independent.
+        views: How often each drawn record is loaded, under fresh draws of the random transforms in the dataset; it is
+            clipped once, with the mean of their gradients.
+        unit: `Persons`, if all records of a person are to be hidden at once: rates and numbers count persons then.
 
     Raises:
         ValueError: If an argument is out of range, or not exactly one promise or `noise_multiplier` is given.
@@ -136,6 +138,8 @@ class SRPPSGD(TrainerCallback):
         world_success_bound: float | None = None,
         prior: float = 0.5,
         noise: Banded | None = None,
+        views: Count = 1,
+        unit: Persons | None = None,
     ) -> None:
         super().__init__()
         self.arguments = RunArguments(
@@ -152,6 +156,8 @@ class SRPPSGD(TrainerCallback):
             world_success_bound=world_success_bound,
             prior=prior,
             noise=noise,
+            views=views,
+            unit=unit,
         )
         self._run: PrivateRun | None = None
         self._repeated: RepeatedCheck | None = None
@@ -195,7 +201,9 @@ class SRPPSGD(TrainerCallback):
             )
         ranks = Ranks.of(trainer)
         order = ranks.from_first(lambda: order_of(self.arguments, self._restored))
-        loader, accountant = ranks.together(lambda: self._read_terms(trainer, pl_module, order))
+        loader, accountant = ranks.together(
+            lambda: read_terms(self.arguments, trainer, pl_module, order, self._restored)
+        )
         planned_steps = trainer.estimated_stepping_batches
         accountant = ranks.from_first(
             lambda: correlate_noise(self.arguments, accountant, trainer, planned_steps, self._restored)
@@ -365,31 +373,12 @@ class SRPPSGD(TrainerCallback):
         assert self._run is not None
         return self._run
 
-    def _check_resumed_account(self, trainer: pl.Trainer) -> None:
-        if trainer.ckpt_path is not None and self._restored is None:
-            raise MisconfigurationException(
-                f"The checkpoint {trainer.ckpt_path} holds no account of SRPPSGD, so what it cost is unknown: resume "
-                "from one that was saved with this callback and all of its state, or load the weights alone if they "
-                "were not trained on these data."
-            )
-
     def _repeat_check(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, repeated: int, callbacks: Sequence[pl.Callback]
     ) -> LossCheck:
         run, datamodule = self._running(), trainer.datamodule  # type: ignore[attr-defined]
         with run.engine_detached():
             return check_loss(pl_module, run.loader, datamodule, repeated, callbacks, run.batch_idx)
-
-    def _read_terms(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, order: float
-    ) -> tuple[DataLoader[Any], SRPPAccountant]:
-        """The loader and the terms of the account, once everything has been checked."""
-        self._check_resumed_account(trainer)
-        loader = read_loader(trainer)
-        datamodule: pl.LightningDataModule | None = trainer.datamodule  # type: ignore[attr-defined]
-        check_model(pl_module, loader, datamodule)
-        check_optimizer(trainer, pl_module)
-        return loader, make_accountant(self.arguments, trainer, loader, order)
 
     def _stop(self, trainer: pl.Trainer, run: PrivateRun) -> None:
         run.exhausted = True

@@ -2,8 +2,9 @@
 
 from typing import Literal
 
-from lightning_pac._validation import validated
+from lightning_pac._validation import Count, validated
 from lightning_pac.callbacks.srpp_sgd.callback import SRPPSGD
+from lightning_pac.data import Persons
 from lightning_pac.ledger import LedgerArgument
 from lightning_pac.scenarios import Sampling, TwoWorldScenario
 
@@ -30,6 +31,8 @@ class DPSGD(SRPPSGD):
         max_grad_norm: Clipping norm of a record's gradient, norms by the names of submodules, or ``"auto"``.
         block_noise: How several blocks share the noise, see `SRPPSGD`.
         ledger: A ledger, or the path of one, that several runs on the same data may share.
+        views: How often each drawn record is loaded, see `SRPPSGD`.
+        unit: `Persons`, for differential privacy of persons in place of records.
 
     Raises:
         ValueError: If an argument is out of range; everything else is as in `SRPPSGD`.
@@ -43,6 +46,8 @@ class DPSGD(SRPPSGD):
         max_grad_norm: float | Literal["auto"] | dict[str, float | Literal["auto"]] = 1.0,
         block_noise: Literal["optimal", "isotropic"] = "optimal",
         ledger: LedgerArgument | None = None,
+        views: Count = 1,
+        unit: Persons | None = None,
     ) -> None:
         super().__init__(
             TwoWorldScenario.differential_privacy(),
@@ -52,4 +57,6 @@ class DPSGD(SRPPSGD):
             max_grad_norm=max_grad_norm,
             block_noise=block_noise,
             ledger=ledger,
+            views=views,
+            unit=unit,
         )

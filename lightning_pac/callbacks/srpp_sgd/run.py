@@ -24,6 +24,7 @@ from lightning_pac.callbacks.srpp_sgd.step import (
 )
 from lightning_pac.data import PrivateDataLoader, ResumableDataLoader, batch_sizes
 from lightning_pac.data.public_rows import largest_mean, most_records
+from lightning_pac.data.unit_rows import UnitRows
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.gradients import make_engine
 from lightning_pac.gradients.refusals import may_mix_in_training, mixing_reason
@@ -87,7 +88,10 @@ class PrivateRun:
         self._steps_this_epoch = 0
         self._engine = make_engine(public_terms=True)
         self._public: Tensor | float = 0.0
-        self._engine.attach(pl_module, blocks.names)
+        units: UnitRows | None = loader.units if isinstance(loader, PrivateDataLoader) else None
+        self._rows_per_unit = 1 if units is None else units.size
+        self._records_per_unit = 1 if units is None else units.records
+        self._engine.attach(pl_module, blocks.names, self._rows_per_unit)
         self._optimizer: Optimizer = pl_module.trainer.optimizers[0]
         self.before_update: Callable[[], None] | None = None
         self.after_update: Callable[[], None] | None = None
@@ -148,16 +152,21 @@ class PrivateRun:
     def add_gradient(self) -> None:
         """Clip the gradients of the microbatch and add them up; a microbatch without records adds nothing."""
         self._check_model()
-        padded = isinstance(self.loader, PrivateDataLoader) and self.loader.padded_with_dummies
-        if padded and not self.keeps_order:
+        ours = self.loader if isinstance(self.loader, PrivateDataLoader) else None
+        padded = ours is not None and ours.padded_with_dummies
+        if not self.keeps_order and (padded or self._rows_per_unit > 1):
+            alike = "dummies and records" if padded else "the rows of records"
             raise MisconfigurationException(
-                "Dummies come after the records of a batch, but what the layers see is in another order, so that they "
-                "cannot be told apart: leave out what sorts a batch, in the collate function or the model."
+                f"What the layers see is in another order than the batch, so that {alike} cannot be told apart: leave "
+                "out what sorts a batch, in the collate function or the model."
             )
-        blocks, scale = self.noisy_sum.blocks, self._num_microbatches / self._loss_scale
-        records = self._num_drawn if padded else None
-        sums, norms = self._engine.clipped_sum(blocks.norms, scale, records, blocks.rule)
-        self._check_rows(len(norms))
+        blocks = self.noisy_sum.blocks
+        # A mean over a person's records becomes the sum, of which the scale does not depend on how many those may be.
+        scale = self._num_microbatches / self._loss_scale * self._records_per_unit
+        drawn = self._num_drawn if padded else None
+        unused = None if ours is None else ours.unused_rows
+        sums, norms = self._engine.clipped_sum(blocks.norms, scale, drawn, blocks.rule, unused)
+        self._check_rows(len(norms) * self._rows_per_unit)
         if self._num_drawn != 0:
             self.noisy_sum.add(sums, norms)
         if self._engine.public_gradient is not None:
@@ -224,7 +233,7 @@ class PrivateRun:
             yield
         finally:
             self._check_model()
-            self._engine.attach(self._pl_module, self.noisy_sum.blocks.names)
+            self._engine.attach(self._pl_module, self.noisy_sum.blocks.names, self._rows_per_unit)
 
     def close(self) -> None:
         """Leave the model and the optimizer as they were."""

@@ -11,7 +11,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch.utils.data import DataLoader
 
 from lightning_pac.accountants import SRPPAccountant, share_terms
-from lightning_pac.callbacks.shared import SharedAccount, check_path, order_in
+from lightning_pac.callbacks.shared import SharedAccount, check_model, check_optimizer, check_path, order_in
 from lightning_pac.callbacks.srpp_sgd.arguments import RunArguments
 from lightning_pac.callbacks.srpp_sgd.journal import RunJournal, open_account
 from lightning_pac.callbacks.srpp_sgd.step import ClippingBlocks
@@ -35,10 +35,10 @@ __all__ = [
     "begin_attempt",
     "choose_noise",
     "draws_per_step",
-    "make_accountant",
     "open_journal",
     "order_of",
     "read_loader",
+    "read_terms",
     "run_declaration",
 ]
 
@@ -74,7 +74,32 @@ def order_of(arguments: RunArguments, resumed: Mapping[str, Any] | None) -> floa
     return order or _RENYI_ORDER
 
 
-def make_accountant(
+def read_terms(
+    arguments: RunArguments,
+    trainer: pl.Trainer,
+    pl_module: pl.LightningModule,
+    order: float,
+    resumed: Mapping[str, Any] | None,
+) -> tuple[DataLoader[Any], SRPPAccountant]:
+    """The loader and the terms of the account, once everything has been checked.
+
+    Raises:
+        MisconfigurationException: If a checkpoint has no account, or the model or the optimizer would break it.
+    """
+    if trainer.ckpt_path is not None and resumed is None:
+        raise MisconfigurationException(
+            f"The checkpoint {trainer.ckpt_path} holds no account of SRPPSGD, so what it cost is unknown: resume "
+            "from one that was saved with this callback and all of its state, or load the weights alone if they "
+            "were not trained on these data."
+        )
+    loader = read_loader(trainer)
+    datamodule: pl.LightningDataModule | None = trainer.datamodule  # type: ignore[attr-defined]
+    check_model(pl_module, loader, datamodule)
+    check_optimizer(trainer, pl_module)
+    return loader, _make_accountant(arguments, trainer, loader, order)
+
+
+def _make_accountant(
     arguments: RunArguments, trainer: pl.Trainer, loader: DataLoader[Any], order: float
 ) -> SRPPAccountant:
     """The terms of the account: the scenario bound to the data, and the sampling as it takes place."""
@@ -83,11 +108,13 @@ def make_accountant(
         scenario = scenario.resolve(count_records(loader))
     sampling = declared_sampling(trainer, loader, needs_hidden_order=arguments.notion.startswith("ms-"))
     if scenario.adjacency == "add_remove":
-        _check_stated_size(scenario, sampling, count_records(loader))
+        _check_stated_size(
+            scenario, sampling, count_records(loader), "records" if arguments.unit is None else "persons"
+        )
     return SRPPAccountant(scenario, sampling, order, arguments.notion)
 
 
-def _check_stated_size(scenario: TwoWorldScenario, sampling: Sampling, num_records: int) -> None:
+def _check_stated_size(scenario: TwoWorldScenario, sampling: Sampling, num_records: int, units: str) -> None:
     """Hold the stated batch size against the data, and say nothing of how many they are.
 
     The guarantee is for worlds of which neither passes what this allows: whether a run is refused here is no
@@ -96,9 +123,9 @@ def _check_stated_size(scenario: TwoWorldScenario, sampling: Sampling, num_recor
     rate, stated = sampling.inclusion_rate(), sampling.expected_batch_size()
     if rate * (num_records - scenario.total_differing) > largest_mean(stated):
         raise MisconfigurationException(
-            f"The data have more than the {largest_mean(stated) / rate:,.0f} records for which a rate of {rate:g} "
+            f"The data have more than the {largest_mean(stated) / rate:,.0f} {units} for which a rate of {rate:g} "
             f"gives batches of about {stated:g}, so that batches may not fit into the rows set aside for them: "
-            "state a batch_size of rate times the most records that either world may have, which is not read off the "
+            f"state a batch_size of rate times the most {units} that either world may have, which is not read off the "
             "data."
         )
 
@@ -215,8 +242,11 @@ def open_journal(
         LedgerMismatchError: If the run that is resumed was made under other terms, or its ledger is gone.
     """
     terms = accountant.to_dict()
+    worlds = accountant.scenario.coupling()
+    if arguments.unit is not None:  # worlds that differ in persons are others than worlds that differ in records
+        worlds["unit"] = f"person by {arguments.unit.name}"
     declaration = {
-        "coupling": {"scenario": accountant.scenario.coupling(), "renyi_order": terms.pop("renyi_order")},
+        "coupling": {"scenario": worlds, "renyi_order": terms.pop("renyi_order")},
         **terms,
         "noise_multiplier": noise_multiplier,
         "max_grad_norm": arguments.max_grad_norm,

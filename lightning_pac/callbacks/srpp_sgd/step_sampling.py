@@ -28,9 +28,9 @@ __all__ = ["declared_sampling", "swap_loader"]
 def swap_loader(trainer: pl.Trainer, arguments: RunArguments) -> Callable[[], None]:
     """Let the strategy hand out our own train loader wherever the user's comes from, and return how to undo that.
 
-    A loader is rebuilt if `sampling` is given, if the user's draws by one of our samplers that needs our loader, or if
-    several ranks divide what it draws, whose arguments must then be the same. Its workers, and those of a loader that
-    stays, are seeded in secret.
+    A loader is rebuilt if `sampling` is given, if the user's draws by one of our samplers that needs our loader, if a
+    record is loaded several times, or if several ranks divide what it draws, whose arguments must then be the same. Its
+    workers, and those of a loader that stays, are seeded in secret.
     """
     strategy, sampling = trainer.strategy, arguments.sampling
     original = strategy.process_dataloader
@@ -63,10 +63,16 @@ def swap_loader(trainer: pl.Trainer, arguments: RunArguments) -> Callable[[], No
             share, wanted = share_records(Ranks.of(trainer), processed, "train loader", plan_of_all)
         if not isinstance(processed, DataLoader):
             return processed
-        wanted = wanted or plan(processed)
+        rows = arguments.unit, arguments.views
+        if isinstance(processed, PrivateDataLoader) and processed.units.drawn not in ((None, 1), rows):
+            raise MisconfigurationException(
+                "The train loader draws persons or views by arguments of its own, of which the account does not know: "
+                "give SRPPSGD(unit=, views=) and leave them out of private_loader."
+            )
+        wanted = wanted or (plan(processed) if arguments.views == 1 else plan_of_all(processed))
         if wanted is None:
             return processed
-        return rebuild_loader(processed, wanted, trainer.accumulate_grad_batches, share)
+        return rebuild_loader(processed, wanted, trainer.accumulate_grad_batches, share, *rows)
 
     strategy.process_dataloader = process_dataloader  # type: ignore[method-assign]
 

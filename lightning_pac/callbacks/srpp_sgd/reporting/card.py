@@ -5,6 +5,7 @@ import lightning.pytorch as pl
 from lightning_pac.callbacks.srpp_sgd.reporting.figures import figures_of
 from lightning_pac.callbacks.srpp_sgd.run import PrivateRun
 from lightning_pac.cards import Guarantee, PrivacyCard, Roc
+from lightning_pac.data import PrivateDataLoader
 from lightning_pac.data.public_rows import largest_mean
 from lightning_pac.gradients import ROUNDING
 from lightning_pac.scenarios import TwoWorldScenario
@@ -18,6 +19,7 @@ def make_card(run: PrivateRun) -> PrivacyCard:
     running = journal.running
     accountant = running.accountant
     nats, tail = running.arithmetic
+    persons, views = run.loader.units.drawn if isinstance(run.loader, PrivateDataLoader) else (None, 1)
     guarantees = [Guarantee(figure.name, figure.value, figure.unit, figure.meaning) for figure in figures_of(journal)]
     if accountant.notion != "rpp":
         guarantees.append(
@@ -40,6 +42,11 @@ def make_card(run: PrivateRun) -> PrivacyCard:
             "batches of about the stated size. A batch that does not fit into its public number of rows ends the run: "
             "every delta above includes the chance of that, and a Rényi divergence holds but for it."
         )
+    if persons is not None:
+        conditions.append(
+            f"The unit of privacy is a person, with all records of which {persons.name} says the same; at most "
+            f"{persons.at_most} of each are used. What it says is a function of the record alone."
+        )
     if journal.shares_ledger:
         conditions.append(
             "The figures are of this run alone. What it tells together with the other runs and metrics of its ledger, "
@@ -54,11 +61,13 @@ def make_card(run: PrivateRun) -> PrivacyCard:
     return PrivacyCard(
         roc=Roc.of(running.true_positive_rate) if exact else None,
         title="A model trained with SRPP-SGD",
-        secret=_secret(accountant.scenario),
+        secret=_secret(accountant.scenario, "record" if persons is None else "person"),
         guarantees=tuple(guarantees),
         conditions=tuple(conditions),
         details={
             **accountant.to_dict(),
+            "unit_of_privacy": "record" if persons is None else "person",
+            "views": views,
             "noise_multiplier": running.noise_multiplier,
             "max_grad_norm": dict(zip(blocks.names, blocks.norms, strict=True)),
             "clipping": blocks.rule.__name__,
@@ -76,13 +85,13 @@ def make_card(run: PrivateRun) -> PrivacyCard:
     )
 
 
-def _secret(scenario: TwoWorldScenario) -> str:
-    """The secret, and how many records may decide it; the size of the data set is named where it is public."""
+def _secret(scenario: TwoWorldScenario, unit: str) -> str:
+    """The secret, and how many units may decide it; the size of the data set is named where it is public."""
     differing = scenario.total_differing
     whole = "" if scenario.num_records is None else f" of {scenario.num_records:,}"
     return (
         f"{scenario.secret[:1].upper()}{scenario.secret[1:]}. The two worlds differ in at most {differing}{whole} "
-        f"record{'' if differing == 1 and not whole else 's'}."
+        f"{unit}{'' if differing == 1 and not whole else 's'}."
     )
 
 

@@ -1,0 +1,101 @@
+"""Persons as the unit of privacy: which records are whose, and how many of them are used."""
+
+import operator
+from collections.abc import Callable, Hashable, Sized
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+from torch import Tensor
+
+from lightning_pac._validation import Count, validated
+from lightning_pac.data.record_digest import own_generators
+
+__all__ = ["Persons"]
+
+_ASKED_AGAIN = 8
+
+
+@validated
+@dataclass(frozen=True)
+class Persons:
+    """Persons, or other groups of records, each of which is drawn and clipped as one.
+
+    With `SRPPSGD(unit=Persons(...))` the two worlds differ in all records of a person: `num_differing` and the rate
+    count persons. A person's gradient is the sum over the first `at_most` of that person's records, clipped as one.
+
+    Attributes:
+        of: Where a record says whose it is: a key or a position in it, or a function of the record alone that returns a
+            number or a text. It is public, and so is what it says in either world but for the persons who differ.
+        at_most: Records of a person that are used, in the order of the dataset. A batch has so many rows for every
+            person, whoever has fewer, so a number that few exceed is best.
+
+    Example:
+        >>> Persons(of="user", at_most=2).records_of([{"user": 7}, {"user": 8}, {"user": 7}, {"user": 7}])
+        [[0, 2], [1]]
+    """
+
+    of: str | int | Callable[[Any], Any]
+    at_most: Count
+
+    @property
+    def name(self) -> str:
+        """What tells persons apart, in words that a ledger keeps."""
+        if not callable(self.of):
+            return repr(self.of)
+        return f"{self.of.__module__}.{getattr(self.of, '__qualname__', type(self.of).__qualname__)}"
+
+    def __str__(self) -> str:
+        return f"Persons(of={self.name}, at_most={self.at_most})"
+
+    def records_of(self, dataset: Any) -> list[list[int]]:
+        """Indices of each person's records, at most as many as are used, in the order of the dataset.
+
+        Args:
+            dataset: A map-style dataset; all of its records are loaded.
+
+        Raises:
+            ValueError: If a record does not say whose it is, or a person would be in two groups.
+        """
+        size = len(cast(Sized, dataset))
+        with own_generators():
+            names = [self._person(dataset[index]) for index in range(size)]
+            again = range(0, size, -(-size // _ASKED_AGAIN))
+            changed = any(self._person(dataset[index]) != names[index] for index in again)
+        if changed:
+            raise ValueError(
+                "unit: a record belongs to one person and, when it is asked again, to another, who would be in two "
+                "groups: let it be a function of the record alone, that draws nothing."
+            )
+        if len({type(name) for name in names}) > 1:
+            raise ValueError(
+                "unit: persons are named by numbers in some records and by texts in others, so that one may be in two "
+                "groups: name them in one way."
+            )
+        groups: dict[Hashable, list[int]] = {}
+        for index, name in enumerate(names):
+            groups.setdefault(name, []).append(index)
+        if len({str(name).strip().casefold() for name in groups}) < len(groups):
+            raise ValueError(
+                "unit: names of persons differ in spaces or capitals alone, so that one may be in two groups: write "
+                "them alike."
+            )
+        return [group[: self.at_most] for group in groups.values()]
+
+    def _person(self, record: Any) -> Hashable:
+        try:
+            name = self.of(record) if callable(self.of) else operator.itemgetter(self.of)(record)
+        except (LookupError, TypeError) as error:
+            raise ValueError(
+                f"unit: a record, of type {type(record).__name__}, has no {self.of!r} that says whose it is: name a "
+                "key or a position that all records have, or give a function."
+            ) from error
+        if isinstance(name, Tensor | np.ndarray | np.generic) and np.size(name) == 1:
+            name = name.item()
+        if isinstance(name, bool) or not isinstance(name, int | str):
+            raise ValueError(
+                f"unit: a record belongs to one person, who has a whole number or a text for a name, and got "
+                f"{type(name).__name__}: a record of several persons would put them in two groups, so leave it out or "
+                "give it to one."
+            )
+        return name

@@ -1,0 +1,65 @@
+"""Persons and views as what is drawn: whose rows a batch holds, how often, and what is refused."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from lightning_pac import Poisson
+from lightning_pac.data import Persons, count_records, private_loader
+
+OWNERS = [3, 1, 3, 2, 3, 1, 3]  # of records 0 to 6; at most two of each are used
+RECORDS = [(torch.tensor(float(index)), owner) for index, owner in enumerate(OWNERS)]
+
+
+def test_persons_are_drawn_independently_with_at_most_so_many_of_their_records() -> None:
+    """By simulation, with a false alarm of 1e-6 for all three persons together."""
+    loader = private_loader(RECORDS, Poisson(0.3), persons=Persons(of=1, at_most=2), views=2)
+    assert count_records(loader) == 3
+    drawn = np.zeros(3)
+    batches = 0
+    for _ in range(700):
+        for values, owners in loader:
+            batches += 1
+            rows = list(zip(values.tolist(), owners.tolist(), strict=True))
+            assert len(rows) == loader.num_rows
+            assert loader.unused_rows is not None
+            used = [row for row, unused in zip(rows, loader.unused_rows.tolist(), strict=True) if not unused]
+            if loader.num_drawn == 0:
+                continue
+            # Each person's rows are side by side: two views of each of two records.
+            blocks = [rows[start : start + 4] for start in range(0, len(rows), 4)]
+            assert all(len({owner for _, owner in block}) == 1 for block in blocks)
+            present = [block[0][1] for block in blocks]
+            assert len(present) == len(set(present)) == loader.num_drawn
+            for owner in present:
+                first = [float(index) for index, other in enumerate(OWNERS) if other == owner][:2]
+                assert sorted(value for value, other in used if other == owner) == sorted(first * 2)
+            drawn[np.asarray(present) - 1] += 1
+    for count in drawn:
+        assert stats.binomtest(int(count), batches, 0.3).pvalue > 1e-6 / 3
+
+
+def changing() -> Any:
+    calls = iter(range(100))
+    return lambda record: next(calls)
+
+
+@pytest.mark.parametrize(
+    ("of", "records", "sentence"),
+    [
+        (1, [(0.0, (1, 2)), (0.0, (3,))], "a record belongs to one person, .* and got tuple: .* in two groups"),
+        (1, [(0.0, None)], "got NoneType"),
+        (1, [(0.0, True)], "got bool"),
+        (1, [(0.0, 1), (0.0, "1")], "by numbers in some records and by texts in others, .* in two groups"),
+        (1, [(0.0, "Ann"), (0.0, "ann ")], "in spaces or capitals alone, .* in two groups"),
+        (changing(), RECORDS, "to one person and, when it is asked again, to another, .* in two groups"),
+        ("user", RECORDS, "a record, of type tuple, has no 'user' that says whose it is"),
+        (5, RECORDS, "a record, of type tuple, has no 5 that says whose it is"),
+    ],
+)
+def test_a_person_in_two_groups_is_refused(of: Any, records: Any, sentence: str) -> None:
+    with pytest.raises(ValueError, match=f"^unit: .*{sentence}"):
+        Persons(of=of, at_most=2).records_of(records)

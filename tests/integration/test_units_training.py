@@ -1,0 +1,155 @@
+"""Fits whose unit has several rows: views of a record, or records of a person."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from tiny_fits import Classifier, make_private, make_trainer
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from lightning_pac import DPSGD, Persons, Poisson, PrivacyLedger, Sequential, SRPPAccountant, TwoWorldScenario
+from lightning_pac.data import private_loader
+from lightning_pac.exceptions import PrivacyViolationError
+
+QUIET = 1e-7  # noise multiplier of fits whose gradients are compared with a loop over records
+
+
+class Shaken(Dataset[Any]):
+    """Records with a random transform; record i belongs to person i // 3, but the last two persons have less."""
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int, int]:
+        fixed = torch.Generator().manual_seed(index)
+        features = 3.0 * torch.randn(6, generator=fixed)
+        return features + torch.randn(6), index % 3, min(index // 3, 5) if index < 19 else 6
+
+
+class Noting(Classifier):
+    """Keeps what a step sees and what it is given for a gradient."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        self.batch = batch
+        return nn.functional.cross_entropy(self.network(batch[0]), batch[1])
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        self.released = torch.cat([parameter.grad.flatten() for parameter in self.parameters()])
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        self.before = [parameter.detach().clone() for parameter in self.parameters()]
+
+
+def clipped_by_loop(model: Noting, groups: list[list[int]], views: int) -> Tensor:
+    """The sum over groups of the clipped sum of their rows' gradients, each of a forward pass of its own."""
+    with torch.no_grad():
+        for parameter, value in zip(model.parameters(), model.before, strict=True):
+            parameter.copy_(value)
+    total = torch.zeros(())
+    for rows in groups:
+        gradient = torch.zeros(())
+        for row in rows:
+            loss = nn.functional.cross_entropy(
+                model.network(model.batch[0][row : row + 1]), model.batch[1][row : row + 1]
+            )
+            parts = torch.autograd.grad(loss, list(model.parameters()))
+            gradient = gradient + torch.cat([part.flatten() for part in parts]) / views
+        total = total + gradient / max(1.0, float(gradient.norm()))
+    return total
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_views_of_a_record_are_as_many_forward_passes_averaged(workers: int, tmp_path: Path) -> None:
+    model, private = Noting(), make_private(noise_multiplier=QUIET, views=4)
+    loader = DataLoader(Shaken(), batch_size=10, shuffle=True, num_workers=workers)
+    trainer = make_trainer(tmp_path, private, max_steps=1)
+    trainer.fit(model, loader)
+    assert len(model.batch[0]) == 40
+    groups = [list(range(start, start + 4)) for start in range(0, 40, 4)]
+    assert all(
+        len(model.batch[1][rows].unique()) == 1 and len(model.batch[0][rows].unique(dim=0)) == 4 for rows in groups
+    )
+    torch.testing.assert_close(model.released, clipped_by_loop(model, groups, 4) / 10, rtol=1e-3, atol=1e-5)
+    assert private.account is not None
+    assert private.account.accountant.scenario.num_records == 20
+
+
+def test_records_of_a_person_are_clipped_as_one_and_cost_what_one_record_does(tmp_path: Path) -> None:
+    scenario, unit = TwoWorldScenario(num_differing=1), Persons(of=2, at_most=3)
+    private = make_private(
+        scenario=scenario, noise_multiplier=QUIET, sampling=Sequential(7), unit=unit, views=2, ledger=tmp_path / "l.db"
+    )
+    model = Noting()
+    trainer = make_trainer(tmp_path, private, max_steps=1)
+    trainer.fit(model, DataLoader(Shaken(), batch_size=5))
+    # Seven persons: five of three records, one of four of which three are used, one of one.
+    owners = model.batch[2].tolist()
+    assert len(owners) == 7 * 3 * 2
+    assert [owners[start] for start in range(0, 42, 6)] == list(range(7))
+    groups = [list(range(start, start + 6)) for start in range(0, 36, 6)] + [[36, 37]]
+    torch.testing.assert_close(model.released, clipped_by_loop(model, groups, 2) / 7, rtol=1e-3, atol=1e-5)
+    assert private.account is not None
+    wanted = SRPPAccountant(scenario.resolve(7), Sequential(7), 4.0, "rpp")
+    assert private.account.epsilon == pytest.approx(wanted.epsilon(QUIET, 1), rel=1e-6)
+    card = (
+        next(tmp_path.glob("*card*.md")) if list(tmp_path.glob("*card*.md")) else next(tmp_path.glob("*card*"))
+    ).read_text()
+    assert "at most 1 of 7 persons" in card
+    assert "all records of which 2 says the same" in card
+    with PrivacyLedger.read_only(tmp_path / "l.db") as ledger:
+        assert ledger.accounts()[0].declaration["coupling"]["scenario"]["unit"] == "person by 2"
+
+
+def test_persons_are_drawn_by_poisson_under_differential_privacy(tmp_path: Path) -> None:
+    private = DPSGD(3.0, 1e-5, Poisson(0.5, 4), unit=Persons(of=2, at_most=3))
+    model = Noting()
+    trainer = make_trainer(tmp_path, private, max_steps=3, max_epochs=-1)
+    trainer.fit(model, private_loader(Shaken(), Poisson(0.5, 4)))
+    assert len(model.batch[0]) % 3 == 0
+    assert model.released.isfinite().all()
+    assert private.account is not None
+    assert private.account.exact_epsilon_at_delta() == pytest.approx(3.0, rel=1e-3)
+
+
+def test_views_that_go_missing_and_units_that_the_account_does_not_know_are_refused(tmp_path: Path) -> None:
+    def dropping(records: list[Any]) -> Any:
+        return torch.utils.data.default_collate(records[:-1] if len(records) == 40 else records)
+
+    loader = DataLoader(Shaken(), batch_size=10, collate_fn=dropping)
+    with pytest.raises((ValueError, PrivacyViolationError), match=r"39 rows, which are no records of 4 rows each"):
+        make_trainer(tmp_path / "a", make_private(views=4)).fit(Noting(), loader)
+    drawn = private_loader(Shaken(), Poisson(0.5), persons=Persons(of=2, at_most=3))
+    with pytest.raises(MisconfigurationException, match=r"draws persons or views by arguments of its own"):
+        make_trainer(tmp_path / "b", make_private()).fit(Noting(), drawn)
+    with pytest.raises(ValueError, match=r"^unit is Persons\(of=2, at_most=3\), but sampling is left out"):
+        make_private(unit=Persons(of=2, at_most=3))
+    with pytest.raises(ValueError, match=r"^views is 0, but must be at least 1"):
+        make_private(views=0)
+
+
+class Sorting(Noting):
+    """Sorts its batch, so that rows of a record are not side by side where the layers see them."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        self.batch = batch
+        order = batch[0][:, 0].detach().argsort()
+        return nn.functional.cross_entropy(self.network(batch[0][order]), batch[1][order])
+
+
+def test_rows_that_move_stay_with_their_record(tmp_path: Path) -> None:
+    model, private = Sorting(), make_private(noise_multiplier=QUIET, views=2)
+    make_trainer(tmp_path, private, max_steps=1).fit(model, DataLoader(Shaken(), batch_size=10))
+    groups = [[start, start + 1] for start in range(0, 20, 2)]
+    torch.testing.assert_close(model.released, clipped_by_loop(model, groups, 2) / 10, rtol=1e-3, atol=1e-5)
+
+
+def test_rows_in_another_order_are_refused(tmp_path: Path) -> None:
+    def sorting(records: list[Any]) -> Any:
+        return torch.utils.data.default_collate(sorted(records, key=lambda record: float(record[0][0])))
+
+    loader = DataLoader(Shaken(), batch_size=10, collate_fn=sorting)
+    with pytest.raises(MisconfigurationException, match="another order than the batch, so that the rows of records"):
+        make_trainer(tmp_path, make_private(views=2)).fit(Noting(), loader)

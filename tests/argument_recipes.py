@@ -64,7 +64,7 @@ ANYTHING = {
     "RowShards.cut": ["stacked"],
     "AttributeScenario.prior_of": ["value"], "PACResponder.release": ["inputs"],
     "PACResponder.release_outputs": ["outputs"], "SlicedWassersteinMechanism.release": ["data"],
-    "Persons": ["of"], "SecretTable.indices_of": ["batch"],
+    "DPAdamBC": ["params"], "Persons": ["of"], "SecretTable.indices_of": ["batch"],
     "StackedNetwork.losses": ["inputs", "targets"], "StackelbergGame.advance": ["batch"],
     "SubsetEnsemble.votes": ["inputs"], "per_record_mean": ["batch"], "private_gradients": ["batch"],
     "privatize": ["public"],
@@ -97,7 +97,7 @@ INTERNAL = [
     "Ranks.check_equal", "Ranks.from_first", "Ranks.release", "StepFigures.epsilon", "StepFigures.success_bound",
     "PrivateDDPStrategy.divide_members", "PrivateDDPStrategy.divide_records",
     "RankShare.fingerprint", "RankShare.largest", "RankShare.of", "RowShards.join",
-    "Persons.records_of",
+    "DPAdamBC.expect_noise", "Persons.records_of",
     # What needs a Trainer, or a law that only a forward pass has.
     "SRPACDecoder.certify", "StackelbergGame.tabulate", "GaussianDecoder.normal", "MixtureDecoder.normal",
 ]  # fmt: skip
@@ -870,6 +870,10 @@ def of_gradients(folder: Path) -> Recipes:
         },
         "coupling_error": {
             "engine": engine, "loss": lambda rows: linear(torch.ones(4, 2)[rows]).mean(), "num_records": 4,
+        },
+        "DPAdamBC": {
+            "params": Fresh(lambda: [torch.nn.Parameter(torch.zeros(1))]), "lr": 0.1, "betas": (0.9, 0.99),
+            "floor": 0.3,
         },
         "Dense": {"gradients": torch.zeros(2, 1)},
         "check_rule": {

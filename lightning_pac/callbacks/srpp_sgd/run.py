@@ -26,7 +26,7 @@ from lightning_pac.data import PrivateDataLoader, ResumableDataLoader, batch_siz
 from lightning_pac.data.public_rows import largest_mean, most_records
 from lightning_pac.data.unit_rows import UnitRows
 from lightning_pac.exceptions import PrivacyViolationError
-from lightning_pac.gradients import make_engine
+from lightning_pac.gradients import DPAdamBC, make_engine
 from lightning_pac.gradients.refusals import may_mix_in_training, mixing_reason
 from lightning_pac.strategies import FixedScalePrecision, Ranks
 
@@ -75,6 +75,7 @@ class PrivateRun:
         self._loss_scale = precision.scale if isinstance(precision, FixedScalePrecision) else 1.0
         self._pl_module = pl_module
         self._trained = {id(parameter) for parameter in trainable.values()}
+        self._trainable = list(trainable.values())
         self._gradient = ReleasedGradient(trainable)
         self._num_drawn: int | None = None
         self._num_added = 0
@@ -196,6 +197,9 @@ class PrivateRun:
         self._num_added = 0
         self._gradient.write(release[: self.noisy_sum.num_parameters] / self.batch_size + self._public)
         self._public = 0.0
+        if isinstance(self._optimizer, DPAdamBC):
+            scaled = [deviation / self.batch_size for deviation in self.noisy_sum.released_deviations()]
+            self._optimizer.expect_noise(dict(zip(self._trainable, scaled, strict=True)))
         self.clipped_fraction = self.noisy_sum.clipped_fraction(release, self.batch_size)
         self._steps_this_epoch += 1
         self.released = True

@@ -26,6 +26,7 @@ from lightning_pac import (
     modules as mod,
     report as rep,
     scenarios as sce,
+    tuning as tun,
 )
 from lightning_pac.cards import Estimate, Guarantee, PrivacyCard, Roc
 from lightning_pac.gradients import Call, Dense, make_engine
@@ -55,6 +56,8 @@ NOT_CALLED = {
     "randomness": "release_grid round_to_grid round_up",
     # Runs until it is stopped: its own arguments are tried in tests/serve.
     "serve": "serve",
+    # Optuna is not installed everywhere.
+    "tuning": "OptunaSpace SelectionResult Setting",
     "scenarios": "Adjacency Sampling SecretIndex SecretSpace register_sampling sampling_from_dict",
 }
 
@@ -98,6 +101,7 @@ INTERNAL = [
     "PrivateDDPStrategy.divide_members", "PrivateDDPStrategy.divide_records",
     "RankShare.fingerprint", "RankShare.largest", "RankShare.of", "RowShards.join",
     "DPAdamBC.expect_noise", "Persons.records_of",
+    "PrivateSelection.run", "Setting.draw", "OptunaSpace.draw",
     # What needs a Trainer, or a law that only a forward pass has.
     "SRPACDecoder.certify", "StackelbergGame.tabulate", "GaussianDecoder.normal", "MixtureDecoder.normal",
 ]  # fmt: skip
@@ -913,6 +917,31 @@ def of_strategies(folder: Path) -> Recipes:
         ),
         "RowShards": {"ranks": ranks, "num_rows": 3},
         **methods(shards, cut={"stacked": torch.zeros(3)}),
+    }  # fmt: skip
+
+
+def of_tuning(folder: Path) -> Recipes:
+    space = tun.SearchSpace({"lr": tun.Uniform(0.1, 1.0)})
+    generator = SecureGenerator()
+    event = acc.GaussianRelease(0.5)
+    return {
+        "Choice": {"values": [1, "a"]},
+        "Integers": {"low": 1, "high": 3},
+        "LogUniform": {"low": 0.1, "high": 1.0},
+        "PrivateSelection": {
+            "space": space, "score": "val/accuracy", "one_run": {"fit": event}, "scenario": WORLDS,
+            "ledger": folder / "study.db", "folder": folder / "selection", "runs": acc.NumberOfRuns(0.05),
+            "mode": "max", "renyi_order": 16.0, "wall_time": 1.0, "num_draws": 1e6,
+        },
+        "SearchSpace": {"settings": space.settings},
+        **methods(space, draw={"generator": generator}),
+        "SelectionRun": {"settings": {"lr": 0.1}, "folder": folder, "plan": acc.LedgerPlan({"fit": event})},
+        **methods(tun.SelectionRun({}, folder, acc.LedgerPlan({"fit": event})), ledger={"share": "fit"}),
+        "Uniform": {"low": 0.1, "high": 1.0},
+        **methods(space.settings["lr"], draw={"generator": generator}),
+        **methods(tun.Integers(1, 3), draw={"generator": generator}),
+        **methods(tun.LogUniform(0.1, 1.0), draw={"generator": generator}),
+        **methods(tun.Choice([1]), draw={"generator": generator}),
     }  # fmt: skip
 
 

@@ -36,6 +36,7 @@ PACKAGES = (
     "scenarios",
     "serve",
     "strategies",
+    "tuning",
 )
 
 pytestmark = pytest.mark.skipif(not (ROOT / "docs").exists(), reason="the documentation is in a checkout")

@@ -151,7 +151,7 @@ def complaint(command: str, folder: pathlib.Path) -> str | None:
             _, unknown = cli.build_parser().parse_known_args(words)
         except SystemExit:
             return "not understood"
-        passed_on = words[0] in ("fit", "validate", "test", "predict", "check")
+        passed_on = words[0] in ("fit", "validate", "test", "predict", "check", "tune")
         return f"unknown words {unknown}" if unknown and not passed_on else None
     return None  # pip, git, curl and cd are not ours
 

@@ -20,6 +20,7 @@ LAYERS = [
     {"audits"},
     {"gradients", "data"},
     {"modules", "strategies", "callbacks"},
+    {"tuning"},
     {"serve", "cli", "report", "recipes", "__main__"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

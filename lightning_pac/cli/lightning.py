@@ -19,7 +19,7 @@ from lightning_pac.cli.recipes import find_recipe
 if TYPE_CHECKING:
     from lightning.pytorch.cli import LightningCLI
 
-__all__ = ["add_parser", "named_callbacks", "private_cli_class", "run", "with_recipes"]
+__all__ = ["add_parser", "named_callbacks", "private_cli_class", "read_yaml", "run", "with_recipes"]
 
 _SUMMARIES = {
     "fit": "train, with the callbacks of the configuration",
@@ -187,7 +187,8 @@ def _names_in_value(value: str, folder: pathlib.Path, is_config: bool = False) -
     is_file = (is_config or value.endswith(_ENDINGS)) and path.is_file()
     if is_file or is_config or value[:1] in ("[", "{"):
         name = str(path) if is_file else f"The argument {value[:40]!r}"
-        kind, names = _read_yaml(path if is_file else value, name)
+        content, names = read_yaml(path if is_file else value, name)
+        kind = type(content)
         if is_config and kind is not dict and (is_file or kind is not str):  # a text names a file that is not there
             raise ValueError(f"{name} holds no settings: name a YAML file, with `trainer:` for instance.")
         yield names
@@ -198,13 +199,13 @@ def _names_in_value(value: str, folder: pathlib.Path, is_config: bool = False) -
         yield [value]
 
 
-def _read_yaml(source: pathlib.Path | str, name: str) -> tuple[type, list[str]]:
-    """What YAML is at its top, and every string in it."""
+def read_yaml(source: pathlib.Path | str, name: str) -> tuple[Any, list[str]]:
+    """What YAML holds, and every string in it."""
     import yaml
 
     try:
         node = yaml.safe_load(source if isinstance(source, str) else source.read_text(encoding="utf-8"))
-        return type(node), list(_strings(node))
+        return node, list(_strings(node))
     except RecursionError:
         raise ValueError(f"{name} is nested too deeply to be a configuration.") from None
     except (yaml.YAMLError, ValueError) as error:

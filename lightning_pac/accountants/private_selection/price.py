@@ -57,8 +57,8 @@ _ARITHMETIC = 2.0**-30
 class SelectionCurve(PrivacyCurve):
     r"""The curve of the best of a secret number of runs, from the curve of one.
 
-    From the theorem of this file `delta(eps) <= m delta_1(eps - c)`. Below the epsilon where that is useful, the curve
-    is the chord of hockey sticks in both directions, $1 - s (1 + e^\varepsilon)$ with the largest
+    `delta(eps) <= m delta_1(eps - c)`, by the theorem on the page on exact accounts. Below the epsilon where that
+    is useful, the curve is the chord of hockey sticks in both directions, $1 - s (1 + e^\varepsilon)$ with the largest
     $s = (1 - \delta)/(1 + e^\varepsilon)$.
 
     Args:

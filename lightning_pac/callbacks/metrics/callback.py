@@ -111,7 +111,7 @@ class PrivateMetrics(TrainerCallback):
                 )
             self.noise_multiplier = accountant.noise_multiplier(epsilon - nats, 1)
         self._budget = budget
-        self._ledger = LedgerHandle(ledger)
+        self.ledger = LedgerHandle(ledger)
         self._cost = math.nan  # which it has once the ledger says at which order it counts
         self._account: LedgerAccount | None = None
         self._private: dict[str, PrivateMetric] = {}
@@ -210,7 +210,7 @@ class PrivateMetrics(TrainerCallback):
     def _begin(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         ranks = Ranks.of(trainer)
         if not self._is_open:
-            check_path(self._ledger.given, ranks)
+            check_path(self.ledger.given, ranks)
             ranks.agree(self._own_declaration)
             ranks.from_first(self._open_account)
             self._is_open = True
@@ -294,7 +294,7 @@ class PrivateMetrics(TrainerCallback):
         return SRPPAccountant(self.scenario, everything, order or 16.0, "rpp")
 
     def _open_account(self) -> None:
-        accountant = self._accountant(self.renyi_order or order_in(self._ledger))
+        accountant = self._accountant(self.renyi_order or order_in(self.ledger))
         (self._release,) = accountant.events(self.noise_multiplier, 1)
         asked = self.epsilon if self.delta is None else None
         nats = finite_precision(LARGEST_VALUE)
@@ -306,12 +306,12 @@ class PrivateMetrics(TrainerCallback):
         }
         name = f"metrics {', '.join(self.names)}"
         try:
-            ledger = self._ledger.open()
-            declaration |= share_terms(ledger, [self._release], self._ledger.share)
+            ledger = self.ledger.open()
+            declaration |= share_terms(ledger, [self._release], self.ledger.share)
             self._account = ledger.account(name, "rpp", declaration, self._budget)
             self._allowance = Allowance(ledger, self._account, [self._release])
         except BaseException:
-            self._ledger.close()
+            self.ledger.close()
             raise
 
     def _own_declaration(self) -> dict[str, Any]:
@@ -326,12 +326,12 @@ class PrivateMetrics(TrainerCallback):
             "renyi_order": self.renyi_order,
             "max_contribution": self.max_contribution,
             "budget": self._budget,
-            "ledger": str(self._ledger.given),
+            "ledger": str(self.ledger.given),
         }
         return {f"PrivateMetrics({name}=)": value for name, value in values.items()}
 
     def _close_account(self) -> None:
-        self._ledger.close()
+        self.ledger.close()
         self._account = None
         self._is_open = False
 

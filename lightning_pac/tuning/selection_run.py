@@ -1,0 +1,158 @@
+"""One run of a private selection: what it is given, and what it must be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+
+from lightning_pac._validation import validated
+from lightning_pac.accountants import LedgerPlan, PlannedLedger, PoissonSteps, PrivacyEvent, SRPPAccountant
+from lightning_pac.callbacks import SRPPSGD, PrivateMetrics
+from lightning_pac.exceptions import BudgetExceededError
+from lightning_pac.ledger import LedgerArgument, LedgerHandle, PrivacyLedger
+from lightning_pac.scenarios import Poisson
+
+__all__ = ["SelectionRun", "check_run", "check_shares", "train_run"]
+
+
+@validated
+@dataclass(frozen=True)
+class SelectionRun:
+    """What one run of a selection trains with.
+
+    Attributes:
+        settings: Values that were drawn for it.
+        folder: Where it may write: `default_root_dir` of its Trainer, and of its loggers. It is removed.
+        plan: What it may release; its ledger lets nothing pass a share.
+    """
+
+    settings: Mapping[str, Any]
+    folder: Path
+    plan: LedgerPlan
+
+    @property
+    def path(self) -> Path:
+        """The ledger of this run alone, which is removed with it: the selection was charged for it."""
+        return self.folder / "ledger.db"
+
+    def ledger(self, share: str | None = None) -> PlannedLedger:
+        """The ledger of this run, for `ledger=` of its callbacks.
+
+        Args:
+            share: The share of `one_run` that the callback draws on, None for the only one that fits.
+        """
+        return PlannedLedger(self.path, share=share, plan=self.plan)
+
+
+def check_run(run: SelectionRun, trainer: pl.Trainer, score: str) -> None:
+    """Refuse a Trainer whose run would tell more than its price, or leave traces outside its folder.
+
+    Raises:
+        MisconfigurationException: Says what to change.
+    """
+    callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    if trainer.world_size > 1:
+        raise MisconfigurationException(
+            f"The Trainer has {trainer.world_size} processes, and a selection keeps its draw in one: use one device."
+        )
+    if not any(isinstance(callback, SRPPSGD) and callback.arguments.ledger for callback in callbacks):
+        raise MisconfigurationException(
+            "A run of a selection is private by itself, but its Trainer has no SRPPSGD with a ledger: add "
+            "SRPPSGD(..., ledger=run.ledger())."
+        )
+    if not any(isinstance(callback, PrivateMetrics) and score in callback.names for callback in callbacks):
+        raise MisconfigurationException(
+            f"The score {score!r} is not private, so that choosing by it has no price: name it in "
+            "PrivateMetrics(..., ledger=run.ledger())."
+        )
+    for callback in callbacks:
+        for path in _ledgers_of(callback):
+            if path.resolve() != run.path.resolve():
+                raise MisconfigurationException(
+                    f"{type(callback).__name__} charges {path}, where charges of single runs would tell how many there "
+                    "are: give it ledger=run.ledger()."
+                )
+        if isinstance(callback, ModelCheckpoint) and callback.dirpath is not None:
+            _check_inside(run, callback.dirpath, "dirpath of ModelCheckpoint")
+    _check_inside(run, trainer.default_root_dir, "default_root_dir of the Trainer")
+    for logger in trainer.loggers:
+        if not isinstance(logger, CSVLogger | TensorBoardLogger):
+            raise MisconfigurationException(
+                f"{type(logger).__name__} may show losing runs to others, which tells how many there are: use a "
+                "CSVLogger or TensorBoardLogger below run.folder, or logger=False."
+            )
+        _check_inside(run, logger.save_dir or ".", f"save_dir of {type(logger).__name__}")
+
+
+def check_shares(run: SelectionRun, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+    """Refuse a run that its plan would not pay for; every run would fail by it, and nobody see why.
+
+    Raises:
+        MisconfigurationException: If the noise is not fixed.
+        BudgetExceededError: If a share is too small.
+        ValueError: If no share could pay.
+    """
+    parameters = sum(value.numel() for value in module.parameters() if value.requires_grad)
+    steps = sum(event.num_steps for event in run.plan.by_name.values() if isinstance(event, PoissonSteps))
+    if parameters * max(steps, trainer.max_steps) > run.plan.num_draws:
+        raise BudgetExceededError(
+            f"{parameters:,} parameters in {max(steps, trainer.max_steps):,} steps draw more values of noise than the "
+            f"{run.plan.num_draws:.4g} whose finite bits one run pays for: state more as num_draws."
+        )
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(callback, SRPPSGD):
+            arguments = callback.arguments
+            if arguments.noise_multiplier is None:
+                raise MisconfigurationException(
+                    "SRPPSGD has a promise of its own, but what a run of a selection may release is stated as one_run: "
+                    "give it the noise_multiplier that one_run was computed with."
+                )
+            if arguments.sampling is not None:
+                accountant = SRPPAccountant(arguments.scenario, arguments.sampling)
+                _check_share(run.plan, accountant.events(arguments.noise_multiplier, 1), arguments.ledger)
+        elif isinstance(callback, PrivateMetrics):
+            everything = SRPPAccountant(callback.scenario, Poisson(rate=1.0, batch_size=1, secret_draws=False))
+            _check_share(run.plan, everything.events(callback.noise_multiplier, 1), callback.ledger)
+
+
+def _check_share(plan: LedgerPlan, events: Sequence[PrivacyEvent], ledger: LedgerArgument | None) -> None:
+    assert ledger is not None
+    share = plan.share_for(events[0], LedgerHandle(ledger).share)
+    if not plan.holds(share, plan.amount(share, events)):
+        raise BudgetExceededError(f"Share {share!r} of one_run does not pay for a single release: state a larger one.")
+
+
+def train_run(
+    run: SelectionRun, trainer: pl.Trainer, module: pl.LightningModule, data: pl.LightningDataModule, score: str
+) -> float:
+    """Train, then evaluate once, and return the noised score."""
+    limit = trainer.limit_val_batches
+    trainer.limit_val_batches = 0  # a value at an earlier epoch would be charged, and none be left for the last
+    trainer.fit(module, datamodule=data)
+    trainer.limit_val_batches = limit
+    trainer.validate(module, datamodule=data, verbose=False)
+    with PrivacyLedger.read_only(run.path) as ledger:
+        if not any(account.num_charges for account in ledger.accounts() if "epsilon_of_each" in account.declaration):
+            raise MisconfigurationException(f"{score!r} was shown without a charge, so it is no private score.")
+    return float(trainer.callback_metrics[score])
+
+
+def _ledgers_of(callback: pl.Callback) -> list[Path]:
+    values = list(vars(callback).values())
+    if isinstance(callback, SRPPSGD) and callback.arguments.ledger is not None:
+        values.append(LedgerHandle(callback.arguments.ledger))
+    return [value.path for value in values if isinstance(value, LedgerHandle | PrivacyLedger)]
+
+
+def _check_inside(run: SelectionRun, path: str | Path, name: str) -> None:
+    if not Path(path).resolve().is_relative_to(run.folder.resolve()):
+        raise MisconfigurationException(
+            f"{name} is {path}, where files of losing runs would tell how many there are: use run.folder."
+        )

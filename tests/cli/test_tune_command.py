@@ -1,0 +1,115 @@
+"""`lightning-pac tune` on a configuration of a user."""
+
+import json
+import warnings
+
+import pytest
+import torch
+import yaml
+
+from lightning_pac import cli
+from lightning_pac.accountants import NumberOfRuns
+from lightning_pac.ledger import PrivacyLedger
+
+PROJECT = """
+import lightning.pytorch as pl
+import torch
+import torchmetrics
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Scored(pl.LightningModule):
+    def __init__(self, learning_rate: float = 0.5):
+        super().__init__()
+        self.network = torch.nn.Linear(4, 2)
+        self.learning_rate = learning_rate
+        self.accuracy = torchmetrics.Accuracy("multiclass", num_classes=2)
+
+    def training_step(self, batch, batch_idx):
+        return torch.nn.functional.cross_entropy(self.network(batch[0]), batch[1])
+
+    def validation_step(self, batch, batch_idx):
+        self.accuracy.update(self.network(batch[0]), batch[1])
+        self.log("val/accuracy", self.accuracy)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), self.learning_rate)
+
+
+class Data(pl.LightningDataModule):
+    def __init__(self):
+        super().__init__()
+        features = torch.randn(60, 4)
+        self.dataset = TensorDataset(features, (features[:, 0] > 0).long())
+
+    def train_dataloader(self):
+        return DataLoader(self.dataset, 12)
+
+    def val_dataloader(self):
+        return DataLoader(self.dataset, 30)
+"""
+
+
+@pytest.fixture
+def words(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(NumberOfRuns, "draw", lambda self, generator=None: 2)
+    (tmp_path / "tuned_project.py").write_text(PROJECT)
+    scenario = {"num_differing": 1, "num_records": 60}
+    fit = {
+        "scenario": scenario,
+        "noise_multiplier": 4.0,
+        "sampling": {"class_path": "lightning_pac.data.Poisson", "init_args": {"rate": 0.2}},
+    }
+    score = {"names": ["val/accuracy"], "scenario": scenario, "epsilon": 0.05, "renyi_order": 16.0, "ledger": "none.db"}
+    configuration = {
+        "model": {"class_path": "tuned_project.Scored"},
+        "data": {"class_path": "tuned_project.Data"},
+        "trainer": {
+            "max_steps": 3,
+            "accelerator": "cpu",
+            "callbacks": [
+                {"class_path": "lightning_pac.callbacks.SRPPSGD", "init_args": fit},
+                {"class_path": "lightning_pac.callbacks.PrivateMetrics", "init_args": score},
+            ],
+        },
+    }
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(configuration))
+    (tmp_path / "space.yaml").write_text("model.learning_rate: {log_uniform: [0.01, 1.0]}\n")
+    return ["tune", "--config=mine.yaml", "--space", "space.yaml", "--score", "val/accuracy", "--ledger", "study.db"]
+
+
+def test_tunes_and_charges_once(words, tmp_path, capsys):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert cli.main([*words, "--json"]) == 0
+    best = json.loads(capsys.readouterr().out)
+    assert 0.01 <= best["settings"]["model.learning_rate"] <= 1.0
+    assert torch.load(best["weights"], weights_only=True)["score"] == best["score"]
+    with PrivacyLedger.read_only(tmp_path / "study.db") as ledger:
+        (account,) = ledger.accounts()
+        assert [charge.cost > 0 for charge in account.events()] == [True, False]
+    assert not (tmp_path / "none.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("space", "others", "message"),
+    [
+        ("model.learning_rate: 0.1\n", [], "has one distribution"),
+        ("- 1\n", [], "is no space"),
+        ("model.learning_rate: {choice: [[1]]}\n", [], "values[0] is [1]"),
+        ("model.learning_rate: {uniform: [2, 1]}\n", [], "lower end"),
+        ("model.learning_rate: {choice: [0.1]}\n", ["--trainer.max_steps=-1"], "max_steps"),
+        ("model.learning_rate: {choice: [0.1]}\n", ["--score", "val/other"], "is not private"),
+        ("model.learning_rate: {choice: [0.1]}\n", ["--expected-runs", "1"], "above 1"),
+        ("model.nothing: {choice: [0.1]}\n", [], "nothing"),
+    ],
+)
+def test_refuses_in_a_sentence(words, tmp_path, capsys, space, others, message):
+    (tmp_path / "space.yaml").write_text(space)
+    assert cli.main([*words, *others]) in (1, 2)
+    told = capsys.readouterr().err
+    assert message in told
+    assert told.count("\n") == 1
+    assert not (tmp_path / "study.db").exists()

@@ -1,0 +1,220 @@
+"""A private selection with real runs: what is charged, what is shown, and what is left behind."""
+
+import json
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import pytest
+import torch
+import torchmetrics
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from lightning_pac.accountants import GaussianRelease, LedgerPlan, NumberOfRuns, SRPPAccountant
+from lightning_pac.callbacks import SRPPSGD, PrivateMetrics
+from lightning_pac.exceptions import BudgetExceededError, LedgerMismatchError, PrivacyError
+from lightning_pac.ledger import PrivacyLedger
+from lightning_pac.scenarios import Poisson, TwoWorldScenario
+from lightning_pac.tuning import Choice, PrivateSelection, SearchSpace, SelectionRun
+
+SCENARIO, SAMPLING = TwoWorldScenario(num_differing=1, num_records=60), Poisson(rate=0.2)
+(STEPS,) = SRPPAccountant(SCENARIO, SAMPLING).events(noise_multiplier=4.0, num_steps=3)
+ONE_RUN = {"fit": STEPS, "score": GaussianRelease(2 * 0.05 / 16)}
+
+
+class Model(pl.LightningModule):
+    def __init__(self, learning_rate: float) -> None:
+        super().__init__()
+        self.learning_rate = learning_rate
+        self.network = nn.Linear(4, 2)
+        self.accuracy = torchmetrics.Accuracy("multiclass", num_classes=2)
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        return nn.functional.cross_entropy(self.network(batch[0]), batch[1])
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.accuracy.update(self.network(batch[0]), batch[1])
+        self.log("val/accuracy", self.accuracy)
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), self.learning_rate)
+
+
+class Data(pl.LightningDataModule):
+    def __init__(self) -> None:
+        super().__init__()
+        inputs = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
+        self.dataset = TensorDataset(inputs, (inputs[:, 0] > 0).long())
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(self.dataset, 12)
+
+    def val_dataloader(self) -> Any:
+        return DataLoader(self.dataset, 30)
+
+
+class Maker:
+    """Makes trainers, notes what they were made with, and spoils what a test asks for."""
+
+    def __init__(self, **spoiled: Any) -> None:
+        self.spoiled = spoiled
+        self.made: list[SelectionRun] = []
+
+    def __call__(self, run: SelectionRun) -> Any:
+        self.made.append(run)
+        if len(self.made) == self.spoiled.get("fails_at"):
+            raise self.spoiled["error"]
+        fit = {"scenario": SCENARIO, "sampling": SAMPLING, "noise_multiplier": 4.0, "ledger": run.ledger("fit")}
+        private = SRPPSGD(**(fit | self.spoiled.get("fit", {})))
+        of_score = {"epsilon": 0.05, "renyi_order": 16.0, "ledger": run.ledger("score")}
+        scored = PrivateMetrics(["val/accuracy"], SCENARIO, **(of_score | self.spoiled.get("score", {})))
+        options = {
+            "callbacks": [private, scored],
+            "logger": False,
+            "default_root_dir": run.folder,
+            "max_steps": 3,
+            "accelerator": "cpu",
+        }
+        left_out = self.spoiled.get("left_out")
+        options["callbacks"] = [one for one in options["callbacks"] if not isinstance(one, left_out or ())]
+        print("a losing run prints")
+        warnings.warn("a losing run warns", stacklevel=1)
+        torch.rand(3)
+        os.environ["OF_A_LOSING_RUN"] = "1"
+        return pl.Trainer(**(options | self.spoiled.get("trainer", {}))), Model(run.settings["learning_rate"]), Data()
+
+
+class FixedRuns(NumberOfRuns):
+    """Three runs, whatever is drawn."""
+
+    def draw(self, generator: Any = None) -> int:
+        return 3
+
+
+def selection(root: Path, **changed: Any) -> PrivateSelection:
+    arguments: dict[str, Any] = {
+        "space": SearchSpace({"learning_rate": Choice([0.1, 0.5, 1.0])}),
+        "score": "val/accuracy",
+        "one_run": ONE_RUN,
+        "scenario": SCENARIO,
+        "ledger": root / "study.db",
+        "folder": root / "selection",
+        "runs": FixedRuns(0.05),
+    }
+    return PrivateSelection(**(arguments | changed))
+
+
+def charges(path: Path) -> list[Any]:
+    with PrivacyLedger.read_only(path) as ledger:
+        return [(charge.cost, charge.event) for account in ledger.accounts() for charge in account.events()]
+
+
+def test_one_charge_and_no_trace(tmp_path, capfd):
+    chosen, make, state = selection(tmp_path), Maker(), torch.get_rng_state()
+    with pytest.warns(UserWarning, match="how long it took") as told:
+        best = chosen.run(make)
+    assert [str(warning.message)[:17] for warning in told] == ["PrivateSelection:"]
+    assert capfd.readouterr() == ("", "")
+    assert torch.equal(torch.get_rng_state(), state)
+    assert "OF_A_LOSING_RUN" not in os.environ
+    # A rehearsal, three runs, and the module that is released.
+    assert len(make.made) == 5
+    assert best.settings == make.made[4].settings
+    assert best.settings in [run.settings for run in make.made[1:4]]
+    with PrivacyLedger.read_only(tmp_path / "study.db") as ledger:
+        (account,) = ledger.accounts()
+        assert account.spent == pytest.approx(chosen.price.renyi(16.0))
+        assert [charge.cost > 0 for charge in account.events()] == [True, False]
+    private = tmp_path / "selection"
+    assert private.stat().st_mode & 0o777 == 0o700
+    assert {path.name for path in private.iterdir()} == {"selection.json", "best.pt"}
+    assert all(path.stat().st_mode & 0o077 == 0 for path in private.iterdir())
+    assert not any(run.folder.name in (private / name).read_bytes().decode("latin1") for run in make.made
+                   for name in ("selection.json", "best.pt"))  # fmt: skip
+    again = selection(tmp_path).run(Maker())
+    assert (again.settings, again.score) == (best.settings, best.score)
+    assert all(map(torch.equal, again.module.state_dict().values(), best.module.state_dict().values()))
+    assert len(charges(tmp_path / "study.db")) == 2
+
+
+@pytest.mark.filterwarnings("ignore:PrivateSelection")
+def test_a_crash_continues_the_same_draw(tmp_path):
+    crashing = Maker(fails_at=3, error=KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        selection(tmp_path).run(crashing)
+    before = charges(tmp_path / "study.db")
+    sealed = json.loads((tmp_path / "selection" / "secret" / "draw.json").read_text())
+    assert len(sealed) == 3
+    make = Maker()
+    best = selection(tmp_path).run(make)
+    assert charges(tmp_path / "study.db") == before
+    # The run that crashed is not begun again; the first one is not, either.
+    assert [run.folder.name for run in make.made[:-1]] == [sealed[2]["name"]]
+    assert best.settings in [sealed[0]["settings"], sealed[2]["settings"]]
+
+
+@pytest.mark.filterwarnings("ignore:PrivateSelection")
+def test_a_run_that_fails_is_the_worst(tmp_path, capfd):
+    best = selection(tmp_path).run(Maker(fails_at=2, error=RuntimeError("of a record")))
+    assert best.score == pytest.approx(best.score)
+    assert "of a record" not in "".join(capfd.readouterr())
+    broken = selection(tmp_path, folder=tmp_path / "broken")
+    failing = Maker()
+    rehearsed = failing.__call__
+
+    def fails_after_rehearsal(run):
+        if failing.made:
+            raise RuntimeError("of a record")
+        return rehearsed(run)
+
+    with pytest.raises(PrivacyError, match="No run of the selection came to an end"):
+        broken.run(fails_after_rehearsal)
+    assert not (tmp_path / "broken" / "secret").exists()
+
+
+@pytest.mark.parametrize(
+    ("spoiled", "message"),
+    [
+        ({"left_out": PrivateMetrics}, "is not private"),
+        ({"left_out": SRPPSGD}, "private by itself"),
+        ({"fit": {"ledger": "elsewhere.db"}}, "how many there"),
+        ({"score": {"ledger": "elsewhere.db"}}, "how many there"),
+        ({"trainer": {"default_root_dir": "elsewhere"}}, "default_root_dir"),
+        ({"trainer": {"logger": True, "default_root_dir": None}}, "use run.folder"),
+        ({"fit": {"noise_multiplier": None, "epsilon": 1.0, "delta": 1e-5}}, "promise of its own"),
+        ({"fit": {"noise_multiplier": 1.0}}, "does not cover"),
+        ({"score": {"epsilon": 0.5}}, "does not pay"),
+    ],
+)
+def test_refused_before_anything_is_charged(tmp_path, monkeypatch, spoiled, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((MisconfigurationException, BudgetExceededError, ValueError), match=message):
+        selection(tmp_path).run(Maker(**spoiled))
+    assert not (tmp_path / "study.db").exists()
+
+
+def test_a_ledger_that_cannot_pay_draws_nothing(tmp_path):
+    with PrivacyLedger(tmp_path / "poor.db", budget={"rpp": 1e-3}):
+        pass
+    with pytest.raises(BudgetExceededError):
+        selection(tmp_path, ledger=tmp_path / "poor.db").run(Maker())
+    assert not (tmp_path / "selection" / "secret" / "draw.json").exists()
+    with PrivacyLedger(tmp_path / "planned.db") as ledger:
+        LedgerPlan([STEPS]).declare(ledger)
+    with pytest.raises(LedgerMismatchError, match="has a plan"):
+        selection(tmp_path, ledger=tmp_path / "planned.db").run(Maker())
+    with pytest.raises(LedgerMismatchError, match="other terms"):
+        selection(tmp_path, mode="min").run(Maker())
+
+
+@pytest.mark.filterwarnings("ignore:PrivateSelection")
+def test_a_lost_draw_is_not_drawn_again(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        selection(tmp_path).run(Maker(fails_at=2, error=KeyboardInterrupt()))
+    (tmp_path / "selection" / "secret" / "draw.json").unlink()
+    with pytest.raises(LedgerMismatchError, match="lost the draw"):
+        selection(tmp_path).run(Maker())

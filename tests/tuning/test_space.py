@@ -1,0 +1,53 @@
+"""Spaces: what is drawn, and what is refused."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from lightning_pac.randomness import SecureGenerator
+from lightning_pac.tuning import Choice, Integers, LogUniform, OptunaSpace, SearchSpace, Uniform
+
+
+@pytest.fixture
+def generator():
+    with pytest.warns(UserWarning, match="tests only"):
+        return SecureGenerator(seed=1)
+
+
+def test_draws_follow_their_distributions(generator):
+    space = SearchSpace.from_dict(
+        {"a": {"uniform": [-1.0, 3.0]}, "b": {"log_uniform": [0.01, 100.0]}, "c": {"integers": [2, 4]},
+         "d": {"choice": ["x", None]}}
+    )  # fmt: skip
+    assert space.settings == {
+        "a": Uniform(-1, 3),
+        "b": LogUniform(0.01, 100),
+        "c": Integers(2, 4),
+        "d": Choice(["x", None]),
+    }
+    drawn = [space.draw(generator) for _ in range(2000)]
+    assert stats.kstest([row["a"] for row in drawn], stats.uniform(-1, 4).cdf).pvalue > 1e-3
+    assert stats.kstest(np.log10([row["b"] for row in drawn]), stats.uniform(-2, 4).cdf).pvalue > 1e-3
+    assert stats.chisquare([sum(row["c"] == number for row in drawn) for number in (2, 3, 4)]).pvalue > 1e-3
+    assert {row["d"] for row in drawn} == {"x", None}
+
+
+@pytest.mark.parametrize("of_data", [lambda data: 0.1, np.ones(2), 0.1, [0.1]])
+def test_a_space_that_reads_data_is_refused(of_data):
+    with pytest.raises(TypeError, match="public and may not read data"):
+        SearchSpace({"norm": of_data})
+    with pytest.raises(TypeError, match=r"values\[0\] is an object of type ndarray"):
+        Choice([np.ones(2)])
+
+
+def test_optuna_draws_at_random_only():
+    optuna = pytest.importorskip("optuna")
+    distributions = {"lr": optuna.distributions.FloatDistribution(0.01, 1.0, log=True)}
+    drawn = {OptunaSpace(distributions).draw()["lr"] for _ in range(3)}
+    assert len(drawn) == 3
+    assert all(0.01 <= value <= 1 for value in drawn)
+    OptunaSpace(distributions, optuna.samplers.RandomSampler())
+    with pytest.raises(TypeError, match="TPESampler, which chooses settings by earlier runs"):
+        OptunaSpace(distributions, optuna.samplers.TPESampler())
+    with pytest.raises(TypeError, match="distribution of Optuna"):
+        OptunaSpace({"lr": 0.1})

@@ -257,6 +257,29 @@ def test_a_callback_that_saves_a_batch_is_refused(tmp_path: Path) -> None:
         make_trainer(tmp_path, make_private(), KeepsInCallback()).fit(Classifier(), make_loader())
 
 
+class WeighsByTheLoss(pl.Callback):
+    """By a hook on the loss."""
+
+    def on_before_backward(self, trainer: Any, pl_module: Any, loss: torch.Tensor) -> None:
+        loss.register_hook(lambda gradient: gradient * loss.detach())
+
+
+class CentresByTheLast(pl.Callback):
+    """On what it kept of the batch before, after its step."""
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        pl_module.network[0].last = batch[0].mean(0)
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        batch[0].sub_(getattr(pl_module.network[0], "last", 0.0))
+
+
+@pytest.mark.parametrize(("kind", "message"), [(WeighsByTheLoss, "couples"), (CentresByTheLast, "earlier batches")])
+def test_a_callback_does_not_carry_records_to_others(kind: type[pl.Callback], message: str, tmp_path: Path) -> None:
+    with pytest.raises(MisconfigurationException, match=message):
+        make_trainer(tmp_path, make_private(), kind()).fit(Classifier(), make_loader())
+
+
 class Spectral(Classifier):
     """Power iterations, a cache by shape, a count and the time: written to in every step, and told by no record."""
 

@@ -86,8 +86,10 @@ def is_repeated(callback: pl.Callback) -> bool:
     kind = type(callback)
     keeps = kind.state_dict is not pl.Callback.state_dict
     keeps |= kind.on_save_checkpoint is not pl.Callback.on_save_checkpoint
-    changes = "on_train_batch_start" in vars(callback)
-    changes |= kind.on_train_batch_start is not pl.Callback.on_train_batch_start
+    changes = any(
+        hook in vars(callback) or getattr(kind, hook) is not getattr(pl.Callback, hook)
+        for hook in ("on_train_batch_start", "on_before_backward")
+    )
     return _is_users(callback) and (keeps or changes)
 
 

@@ -209,6 +209,7 @@ class Probe:
         loss = output["loss"] if isinstance(output, Mapping) else output
         if not isinstance(loss, Tensor):
             raise TypeError("training_step returned no loss.")
+        self._run_hook("on_before_backward", loss)  # it may hang a hook on the loss
         return loss, output if isinstance(output, Mapping) else {"loss": loss.detach()}, batch
 
     @contextmanager

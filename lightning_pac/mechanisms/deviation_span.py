@@ -7,7 +7,7 @@ import numpy as np
 
 from lightning_pac.information import Array
 
-__all__ = ["Span", "check_resolution", "check_spread"]
+__all__ = ["Span", "check_resolution", "check_spread", "resolved_variances"]
 
 _COLUMNS_PER_BLOCK = 2**16
 
@@ -19,6 +19,7 @@ _IMPLICIT_MARGIN = 2.0**10
 
 # Variances of noise are larger still, by a factor of one over the budget, and must be numbers too.
 _LARGEST_VARIANCE = 2.0**700
+_SMALLEST_VARIANCE = 2.0**-700  # far above where numbers lose digits, and noise with them
 
 # The release grid is 2**-10 of the noise's deviation; what a float rounds away must be no more.
 _RESOLUTION = 2.0**10
@@ -103,6 +104,11 @@ class Span:
         return np.asarray(combination @ self.outputs - combination.sum(axis=-1, keepdims=True) * self.mean)
 
 
+def resolved_variances(variances: Array) -> Array:
+    """Variances with all their digits, and 0 in place of those that underflow: nothing is shown along those."""
+    return np.where(variances < _SMALLEST_VARIANCE, 0.0, variances)
+
+
 def check_spread(variances: Array) -> None:
     """Raise a `ValueError` where outputs lie so far apart that their variances, or those of noise, are no numbers."""
     # In this form NaN is refused too.
@@ -139,6 +145,7 @@ def _leading(gram: Array, terms: int, margin: float = 1.0) -> tuple[Array, Array
     """Eigenpairs that stand out of the rounding error of a positive semidefinite matrix, largest first."""
     check_spread(np.diagonal(gram))
     eigenvalues, vectors = np.linalg.eigh(gram)
+    eigenvalues = resolved_variances(eigenvalues)
     # Each entry of the matrix is a sum of `terms` products; pairwise and blocked summation keep its error far smaller.
     error = 4 * np.finfo(np.float64).eps * (len(gram) + np.sqrt(terms)) * max(eigenvalues[-1], 0.0)
     kept = np.flatnonzero(eigenvalues > margin * error)[::-1]

@@ -263,3 +263,17 @@ def test_more_bad_arguments_are_refused():
         calibrate_gaussian([[0.0], [1.0]], 0.1, rule="best")
     with pytest.raises(ValueError, match="sum 1"):
         calibrate_gaussian([[0.0], [1.0]], 0.1, weights=[0.5, 0.6])
+
+
+@pytest.mark.parametrize("scale", [1e-110, 10.0**-161.05, 2e-162, 1e-200])
+def test_outputs_whose_variance_underflows_are_not_shown(scale: float) -> None:
+    """Their noise would be rounded to a fraction of what it must be: 1.4 nats were told for 0.5."""
+    outputs = np.random.default_rng(0).normal(size=(50, 1))
+    for rule in RULES:
+        if rule != "coordinate":
+            with pytest.raises(ValueError, match="less than floating point resolves"):
+                calibrate_gaussian(outputs * scale, 0.5, rule=rule)
+        assert calibrate_gaussian(outputs * 1e-100, 0.5, rule=rule).power > 0
+    beside = outputs * [1.0, scale]  # a coordinate that can be noised
+    noise = calibrate_gaussian(beside, 0.5, rule="coordinate")
+    assert len({noise.release(row)[1] for row in beside}) == 1

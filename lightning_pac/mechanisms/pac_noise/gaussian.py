@@ -13,7 +13,7 @@ from lightning_pac._validation import Natural, Numbers, validated
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.information import Array, check_budget
 from lightning_pac.mechanisms.certified import Certificate, check_weights, merge_equal, scale_to_budget
-from lightning_pac.mechanisms.deviation_span import Span, check_spread
+from lightning_pac.mechanisms.deviation_span import Span, check_spread, resolved_variances
 from lightning_pac.mechanisms.pac_noise.directions import Axes, Directions
 from lightning_pac.mechanisms.variances import linear_variances, logdet_bound, logdet_variances
 from lightning_pac.randomness import SecureGenerator, round_to_grid, secure_generator
@@ -277,6 +277,7 @@ def _coordinate(outputs: Array, mass: Array, budget: float, basis: npt.ArrayLike
     with np.errstate(over="ignore"):
         signal = mass @ directions.coordinates(outputs) ** 2
     check_spread(signal)
+    signal = resolved_variances(signal)
     variances = linear_variances(signal, budget)
     bound = float(logdet_bound(signal, variances))
     return GaussianNoise(directions, variances, Certificate(bound, 1.0, "logdet"), "coordinate", outputs)

@@ -46,4 +46,8 @@ def test_a_formula_that_cannot_be_set_fails_the_build(set_formulas) -> None:
 
 
 def test_pages_load_nothing_from_elsewhere() -> None:
-    assert not re.search(r"^ *- *https?://|extra_javascript|extra_css", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert not re.search(
+        r"^ *- *https?://|extra_javascript|extra_css.*//", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE
+    )
+    for style in (ROOT / "docs").rglob("*.css"):
+        assert not re.search(r"@import|url\(", style.read_text())

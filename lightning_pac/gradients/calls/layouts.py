@@ -150,7 +150,9 @@ def _layout(
     if function in _PRODUCTS:
         if tag is current.first and not current.mixed and function in _LINEAR and reference is args[0]:
             return tag if reference.dim() > 1 else unknown
-        return _multiplied(function, args, result, current)
+        if [*kwargs][:2] in (["batch1", "batch2"], ["mat1", "mat2"]):
+            args = (*args, *[*kwargs.values()][:2])
+        return _multiplied(function, args, result, current) if len(args) > 1 else unknown
     if function is _PAD_PACKED:
         return unpacked(args, result, tag, current)
     axis = 0 if tag is current.first else record_axis(reference.shape, tag, current.count)

@@ -7,6 +7,7 @@ import functools
 import itertools
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -76,7 +77,8 @@ ANYTHING = {
 # Arguments without a default that may be None.
 OPTIONAL = {
     "AdaptiveComposition": ["secret"], "FixedForest": ["step"], "SlicedWassersteinMechanism": ["query"],
-    "PrivateDDPStrategy": ["timeout"], "worst_case_square_sum": ["num_records"], "expected_square_sum": ["num_records"],
+    "PrivateDDPStrategy": ["timeout"], "PrivateFSDPStrategy": ["timeout"],
+    "worst_case_square_sum": ["num_records"], "expected_square_sum": ["num_records"],
     "baselines": ["query"],
 }  # fmt: skip
 
@@ -98,7 +100,7 @@ INTERNAL = [
     # What runs in transactions and collectives of others, and batch by batch.
     "LedgerAccount.add", "ResponseTranscript.append", "Sequential.expected_square_sum",
     "Ranks.check_equal", "Ranks.from_first", "Ranks.release", "StepFigures.epsilon", "StepFigures.success_bound",
-    "PrivateDDPStrategy.divide_members", "PrivateDDPStrategy.divide_records",
+    "PrivateDDPStrategy.divide_members", "divide_records",
     "RankShare.fingerprint", "RankShare.largest", "RankShare.of", "RowShards.join",
     "DPAdamBC.expect_noise", "Persons.records_of",
     "PrivateSelection.run", "Setting.draw", "OptunaSpace.draw",
@@ -824,8 +826,15 @@ class Stepping:
     def __init__(self) -> None:
         self.engine, self.linear = make_engine(), torch.nn.Linear(2, 1)
 
-    def attach(self, module: torch.nn.Module, blocks: Any = None, rows_per_record: int = 1) -> None:
-        self.engine.attach(module, blocks, rows_per_record)
+    def attach(
+        self,
+        module: torch.nn.Module,
+        blocks: Any = None,
+        rows_per_record: int = 1,
+        gathered: Any = None,
+        gathering: Any = nullcontext,
+    ) -> None:
+        self.engine.attach(module, blocks, rows_per_record, gathered, gathering)
         self.engine.detach()
 
     def clipped_sum(
@@ -836,10 +845,24 @@ class Stepping:
         rule: Any = clip,
         unused_rows: Any = None,
     ) -> Any:
+        return self._clipped("clipped_sum", max_grad_norm, scale, num_records, rule, unused_rows)
+
+    def clipped_parts(
+        self,
+        max_grad_norm: float,
+        scale: float = 1.0,
+        num_records: int | None = None,
+        rule: Any = clip,
+        unused_rows: Any = None,
+    ) -> Any:
+        return self._clipped("clipped_parts", max_grad_norm, scale, num_records, rule, unused_rows)
+
+    def _clipped(self, method: str, *args: Any) -> Any:
         self.engine.attach(self.linear)
         try:
             self.linear(torch.ones(3, 2)).mean().backward()
-            return self.engine.clipped_sum(max_grad_norm, scale, num_records, rule, unused_rows)
+            sums, norms = getattr(self.engine, method)(*args)
+            return list(sums), norms
         finally:
             self.engine.detach()
 
@@ -864,14 +887,15 @@ def of_gradients(folder: Path) -> Recipes:
     stepping = Stepping()
     engine, linear, other = make_engine(), torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
     engine.attach(linear)
+    clipping: dict[str, Any] = {"max_grad_norm": 1.0, "scale": 1.0, "num_records": 2, "rule": clip}
+    clipping["unused_rows"] = torch.zeros(3, dtype=torch.bool)
     return {
         "GradientEngine.attach": {
             "self": stepping, "module": other, "blocks": {"all": ["weight", "bias"]}, "rows_per_record": 1,
+            "gathered": dict(other.named_parameters()), "gathering": nullcontext,
         },
-        "GradientEngine.clipped_sum": {
-            "self": stepping, "max_grad_norm": 1.0, "scale": 1.0, "num_records": 2, "rule": clip,
-            "unused_rows": torch.zeros(3, dtype=torch.bool),
-        },
+        "GradientEngine.clipped_sum": {"self": stepping, **clipping},
+        "GradientEngine.clipped_parts": {"self": stepping, **clipping},
         "coupling_error": {
             "engine": engine, "loss": lambda rows: linear(torch.ones(4, 2)[rows]).mean(), "num_records": 4,
         },
@@ -907,11 +931,13 @@ def of_strategies(folder: Path) -> Recipes:
             "checkpoint_io": None, "precision_plugin": None, "process_group_backend": "gloo",
             "timeout": timedelta(seconds=1), "start_method": "spawn",
         },
+        "PrivateFSDPStrategy": {"process_group_backend": "gloo", "timeout": timedelta(seconds=1)},
         "Ranks": {"rank": 0, "size": 1, "device": torch.device("cpu")},
         "Ranks.of": {"trainer": trainer},
         **methods(
             ranks,
             agree={"declare": dict},
+            anywhere={"flag": True},
             exchange={"bring": int, "answer": sum},
             together={"action": int},
         ),

@@ -1,7 +1,9 @@
 """The contract of a gradient engine: per-example gradients go in, only their clipped sum comes out."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +31,12 @@ class GradientEngine(ABC):
 
     @abstractmethod
     def attach(
-        self, module: nn.Module, blocks: Mapping[str, Sequence[str]] | None = None, rows_per_record: int = 1
+        self,
+        module: nn.Module,
+        blocks: Mapping[str, Sequence[str]] | None = None,
+        rows_per_record: int = 1,
+        gathered: Mapping[str, nn.Parameter] | None = None,
+        gathering: Callable[[bool], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
         """Hook into `module` and everything below it.
 
@@ -38,6 +45,9 @@ class GradientEngine(ABC):
             blocks: Names of parameters for each block that is clipped on its own. Each trainable parameter belongs to
                 exactly one. None is one block of all.
             rows_per_record: Rows of a batch that make up a record.
+            gathered: By name, the parameters that modules compute with, where they hold others between passes, such as
+                shards of them; their values may be gone between passes.
+            gathering: Called between passes with whether values of those are needed; inside its context they are there.
 
         Raises:
             ValueError: The module has no trainable parameter, a layer that mixes examples, or blocks that do not
@@ -73,6 +83,21 @@ class GradientEngine(ABC):
             The sums in float32, in the order of the parameters that were trainable at `attach`, and the norms before
             clipping, shape (n, number of blocks); a record that counts as zero has norm zero.
         """
+
+    def clipped_parts(
+        self,
+        max_grad_norm: float | Sequence[float],
+        scale: float = 1.0,
+        num_records: int | None = None,
+        rule: ClippingRule = clip,
+        unused_rows: Tensor | None = None,
+    ) -> tuple[Iterator[Tensor], Tensor]:
+        """As `clipped_sum`, where the sums are not all wanted at once: each may be formed when it is asked for.
+
+        The engine may go on to the next microbatch once all have been asked for.
+        """
+        sums, norms = self.clipped_sum(max_grad_norm, scale, num_records, rule, unused_rows)
+        return iter(sums), norms
 
     @abstractmethod
     def detach(self) -> None:

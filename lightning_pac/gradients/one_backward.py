@@ -1,8 +1,9 @@
 """The fast engine: one backward pass, without ordinary weight gradients, and a clipped sum from what it leaves."""
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,8 @@ __all__ = ["OneBackwardEngine"]
 
 # A parameter, or some of its rows where one call uses only those.
 Slot = tuple[int, int, int]
+# A contribution with its block, its squares where they are known, and what it is the gradient of, small ones together.
+Part = tuple[int, Contribution, Tensor | None, list[Slot]]
 
 
 class OneBackwardEngine(GradientEngine, Receiver):
@@ -54,12 +57,25 @@ class OneBackwardEngine(GradientEngine, Receiver):
     @override
     @validated
     def attach(
-        self, module: nn.Module, blocks: Mapping[str, Sequence[str]] | None = None, rows_per_record: Count = 1
+        self,
+        module: nn.Module,
+        blocks: Mapping[str, Sequence[str]] | None = None,
+        rows_per_record: Count = 1,
+        gathered: Mapping[str, nn.Parameter] | None = None,
+        gathering: Callable[[bool], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
         if self._attached:
             raise RuntimeError("This engine is attached already; detach it first.")
-        named = trainable_parameters(module)
-        self._module = module
+        held = trainable_parameters(module)
+        named = held
+        if gathered is not None:
+            absent = next((name for name in held if name not in gathered), None)
+            if absent is not None:
+                raise ValueError(
+                    f"gathered leaves out {absent!r}, which is trainable: give all of these by their names."
+                )
+            named = {name: gathered[name] for name in held}
+        self._module, self._gathering = module, gathering
         self._names, self._parameters = list(named), list(named.values())
         self._size = sum(parameter.numel() for parameter in self._parameters)
         self._block_of = block_index(self._names, blocks)
@@ -71,7 +87,9 @@ class OneBackwardEngine(GradientEngine, Receiver):
         for index, parameter in enumerate(self._parameters):
             set_tag(parameter, Free((index, 0, -1)))
             hook = self._raw_gradient_hook(index)
-            self._handles.append(parameter.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]
+            for form in {parameter, held[self._names[index]]}:
+                self._handles.append(form.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]
+        self._known = self._index.keys() | {id(parameter) for parameter in held.values()}
         self._entrance.open(module)
         self._attached = True
         self._forget()
@@ -91,15 +109,36 @@ class OneBackwardEngine(GradientEngine, Receiver):
         unused_rows: Tensor | None = None,
     ) -> tuple[list[Tensor], Tensor]:
         try:
-            self._check_frozen()
-            if self._count is None:
-                raise RuntimeError("No per-example gradient was captured; run forward and backward after attach.")
-            self.public_gradient = self._gradient_of_public_terms()
+            parts, weights, norms = self._weigh(max_grad_norm, scale, num_records, rule, unused_rows)
+            flat, sums = self._empty_sums(self._device)
             with ieee_float32():
-                for index, gradients in self._derived.per_record(self._parameters):
-                    self._add((index, 0, -1), Dense(gradients))
-                records = self._join_rows(self._count, unused_rows)
-                return self._clip(max_grad_norm, records * scale, records, num_records, rule)
+                for block, contribution, _, slots in parts:
+                    outs = [_rows(sums[slot[0]], slot) for slot in slots]
+                    if len(outs) == 1:
+                        contribution.weighted_sum(weights[block], outs[0])
+                        continue
+                    size = sum(out.numel() for out in outs)
+                    whole = flat if size == len(flat) else flat.new_empty(size)
+                    contribution.weighted_sum(weights[block], whole)
+                    if whole is not flat:
+                        torch._foreach_copy_(outs, torch._C._nn.unflatten_dense_tensors(whole, outs))
+            return sums, norms
+        finally:
+            self._forget()
+
+    @override
+    @validated
+    def clipped_parts(
+        self,
+        max_grad_norm: float | Sequence[float],
+        scale: Positive = 1.0,
+        num_records: Natural | None = None,
+        rule: ClippingRule = clip,
+        unused_rows: Tensor | None = None,
+    ) -> tuple[Iterator[Tensor], Tensor]:
+        try:
+            parts, weights, norms = self._weigh(max_grad_norm, scale, num_records, rule, unused_rows)
+            return self._one_by_one(parts, weights, self._device), norms
         finally:
             self._forget()
 
@@ -115,60 +154,82 @@ class OneBackwardEngine(GradientEngine, Receiver):
         self._attached = False
         self._forget()
 
-    def _clip(
+    def _weigh(
         self,
         max_grad_norm: float | Sequence[float],
-        multiplier: float,
-        count: int,
+        scale: float,
         num_records: int | None,
         rule: ClippingRule,
-    ) -> tuple[list[Tensor], Tensor]:
+        unused_rows: Tensor | None,
+    ) -> tuple[list[Part], Tensor, Tensor]:
+        """The contributions, the weights of records in each block, shape (K, n), and the norms before clipping."""
+        self._check_frozen()
+        if self._count is None:
+            raise RuntimeError("No per-example gradient was captured; run forward and backward after attach.")
+        self.public_gradient = self._gradient_of_public_terms()
         device = self._device
-        flat, sums = self._empty_sums(device)
-        parts = self._parts(flat, sums)
-        totals: dict[int, Tensor] = {}
-        for block, contribution, square, _ in parts:
-            square = contribution.squares() if square is None else square
-            totals[block] = totals[block] + square if block in totals else square
-        if len(totals) < self._num_blocks:
-            zeros = torch.zeros(count, dtype=widest_type(device), device=device)
-            totals = {block: totals.get(block, zeros) for block in range(self._num_blocks)}
-        squares = torch.stack([totals[block] for block in range(self._num_blocks)], 1)
-        norms = squares.sqrt_().mul_(multiplier).float()
-        if num_records is not None:
-            norms[num_records:] = torch.inf
-        factors, reported = clip_factors(norms, max_grad_norm, rule)
-        if reported is not norms:
-            excluded = ~norms.isfinite().all(dim=1)
-            for _, contribution, _, _ in parts:
-                contribution.drop(excluded)
-        weights = (factors * multiplier).t().contiguous()
-        for block, contribution, _, outs in parts:
-            if len(outs) == 1:
-                contribution.weighted_sum(weights[block], outs[0])
-                continue
-            whole = flat.new_empty(sum(out.numel() for out in outs))
-            contribution.weighted_sum(weights[block], whole)
-            torch._foreach_copy_(outs, torch._C._nn.unflatten_dense_tensors(whole, outs))
-        return sums, reported
+        with ieee_float32():
+            with self._gathering(self._derived.uses_values(self._index)):
+                for index, gradients in self._derived.per_record(self._parameters):
+                    self._add((index, 0, -1), Dense(gradients))
+            count = self._join_rows(self._count, unused_rows)
+            parts = self._parts()
+            totals: dict[int, Tensor] = {}
+            for block, contribution, square, _ in parts:
+                square = contribution.squares() if square is None else square
+                totals[block] = totals[block] + square if block in totals else square
+            if len(totals) < self._num_blocks:
+                zeros = torch.zeros(count, dtype=widest_type(device), device=device)
+                totals = {block: totals.get(block, zeros) for block in range(self._num_blocks)}
+            squares = torch.stack([totals[block] for block in range(self._num_blocks)], 1)
+            norms = squares.sqrt_().mul_(count * scale).float()
+            if num_records is not None:
+                norms[num_records:] = torch.inf
+            factors, reported = clip_factors(norms, max_grad_norm, rule)
+            if reported is not norms:
+                excluded = ~norms.isfinite().all(dim=1)
+                for _, contribution, _, _ in parts:
+                    contribution.drop(excluded)
+            return parts, (factors * (count * scale)).t().contiguous(), reported
 
-    def _parts(self, flat: Tensor, sums: list[Tensor]) -> list[tuple[int, Contribution, Tensor | None, list[Tensor]]]:
-        """Contributions with their blocks, squares that are known and places in the sums; small ones side by side."""
-        parts: list[tuple[int, Contribution, Tensor | None, list[Tensor]]] = []
-        small: dict[int, list[tuple[Tensor, Tensor]]] = {}
+    def _one_by_one(self, parts: list[Part], weights: Tensor, device: torch.device) -> Iterator[Tensor]:
+        """The sum of each parameter in turn; contributions are let go as they are used up."""
+        small: dict[Slot, Tensor] = {}
+        large: dict[int, list[tuple[Slot, int, Contribution]]] = {}
+        for block, contribution, _, slots in parts:
+            if len(slots) == 1:
+                large.setdefault(slots[0][0], []).append((slots[0], block, contribution))
+                continue
+            shapes = [_rows(self._parameters[slot[0]], slot) for slot in slots]
+            whole = torch.empty(sum(shape.numel() for shape in shapes), dtype=torch.float32, device=device)
+            with ieee_float32():
+                contribution.weighted_sum(weights[block], whole)
+            small.update(zip(slots, torch._C._nn.unflatten_dense_tensors(whole, shapes), strict=True))
+        parts.clear()
+        for index, parameter in enumerate(self._parameters):
+            total = torch.zeros(parameter.shape, dtype=torch.float32, device=device)
+            for slot in [slot for slot in small if slot[0] == index]:
+                _rows(total, slot).copy_(small.pop(slot))
+            for slot, block, contribution in large.pop(index, []):
+                with ieee_float32():
+                    contribution.weighted_sum(weights[block], _rows(total, slot))
+            yield total
+
+    def _parts(self) -> list[Part]:
+        """Contributions in order of the parameters; small ones side by side, and last."""
+        parts: list[Part] = []
+        small: dict[int, list[tuple[Tensor, Slot]]] = {}
         for slot in sorted(self._contributions):
-            contribution, (index, start, stop) = self._contributions[slot], slot
-            block, out = self._block_of[index], sums[index] if stop < 0 else sums[index][start:stop]
+            contribution, block = self._contributions[slot], self._block_of[slot[0]]
             if contribution.is_small:
                 gradients = contribution.dense()
                 rows = gradients.flatten(1) if gradients.dim() > 1 else gradients[:, None]
-                small.setdefault(block, []).append((rows, out))
+                small.setdefault(block, []).append((rows, slot))
             else:
-                parts.append((block, contribution, self._squares.get(slot), [out]))
+                parts.append((block, contribution, self._squares.get(slot), [slot]))
         for block, pairs in small.items():
             rows = torch.cat([rows for rows, _ in pairs], 1)
-            outs = [flat] if rows.shape[1] == len(flat) else [out for _, out in pairs]
-            parts.append((block, Dense(rows), None, outs))
+            parts.append((block, Dense(rows), None, [slot for _, slot in pairs]))
         return parts
 
     def _join_rows(self, count: int, unused_rows: Tensor | None) -> int:
@@ -192,7 +253,7 @@ class OneBackwardEngine(GradientEngine, Receiver):
                     seen.add(below)
                     layers.append(below)
             for parameter in layer._parameters.values():
-                if parameter is not None and parameter.requires_grad and id(parameter) not in self._index:
+                if parameter is not None and parameter.requires_grad and id(parameter) not in self._known:
                     name = next(name for name, one in self._module.named_parameters() if one is parameter)
                     raise PrivacyViolationError(
                         f"The parameter {name!r} was unfrozen after attach, so its gradient is not clipped; detach, "
@@ -323,3 +384,7 @@ class OneBackwardEngine(GradientEngine, Receiver):
         self._squares: dict[Slot, Tensor] = {}
         self._derived = ToParameters()
         self._public: list[tuple[Tensor, Tensor]] = []
+
+
+def _rows(whole: Tensor, slot: Slot) -> Tensor:
+    return whole if slot[2] < 0 else whole[slot[1] : slot[2]]

@@ -1,6 +1,7 @@
 """The reference engine, on Opacus' hooks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -31,10 +32,17 @@ class OpacusEngine(GradientEngine):
     @override
     @validated
     def attach(
-        self, module: nn.Module, blocks: Mapping[str, Sequence[str]] | None = None, rows_per_record: Count = 1
+        self,
+        module: nn.Module,
+        blocks: Mapping[str, Sequence[str]] | None = None,
+        rows_per_record: Count = 1,
+        gathered: Mapping[str, nn.Parameter] | None = None,
+        gathering: Callable[[bool], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
         if self._hooks is not None:
             raise RuntimeError("This engine is attached already; detach it first.")
+        if gathered is not None:
+            raise ValueError("gathered: Opacus has no hooks for sharded parameters; take the engine one_backward.")
         named = trainable_parameters(module)
         self._block_of = block_index(list(named), blocks)
         self._num_blocks = len(blocks) if blocks is not None else 1

@@ -1,18 +1,14 @@
 """Several devices under one guarantee: data-parallel training without a reducer of raw gradients."""
 
-from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, Literal, cast
 
 import lightning.pytorch as pl
 import torch
-import torch.distributed as dist
 from lightning.fabric.plugins import CheckpointIO, ClusterEnvironment
-from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.accelerators import Accelerator
 from lightning.pytorch.plugins.precision import Precision
 from lightning.pytorch.strategies import DDPStrategy
-from lightning.pytorch.trainer.states import TrainerFn
 from torch.distributed.constants import default_pg_timeout
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
@@ -20,12 +16,8 @@ from typing_extensions import override
 
 from lightning_pac._validation import validated
 from lightning_pac.data import RankShare, describe_loader, rebuild_loader
-from lightning_pac.strategies.agreement import (
-    compare_loaders,
-    model_declaration,
-    share_records,
-    trainer_declaration,
-)
+from lightning_pac.strategies.agreement import model_declaration, share_records
+from lightning_pac.strategies.private_strategy import PrivateStrategy, broadcast_tensors
 from lightning_pac.strategies.ranks import Ranks
 from lightning_pac.strategies.shards import RowShards
 from lightning_pac.strategies.spawn_launcher import SpawnLauncher
@@ -41,7 +33,7 @@ NAMES: dict[str, Literal["popen", "spawn"]] = {
 
 
 @validated
-class PrivateDDPStrategy(DDPStrategy):
+class PrivateDDPStrategy(PrivateStrategy, DDPStrategy):
     """Data-parallel training in which no gradient leaves its rank before it is clipped.
 
     Lightning's DDP averages raw gradients during the backward pass, before anything can clip them. Here the model is
@@ -101,22 +93,7 @@ class PrivateDDPStrategy(DDPStrategy):
             timeout=timeout,
             start_method=start_method,
         )
-        self._undo_division: Callable[[], object] | None = None
-        self._undo_comparison: Callable[[], None] | None = None
-        self._declaration: Mapping[str, Any] = {}
         self._shards: RowShards | None = None
-
-    def divide_records(self, trainer: pl.Trainer, declaration: Mapping[str, Any]) -> None:
-        """Leave train loaders to the caller, who divides what they draw among the ranks; until the fit ends.
-
-        Whoever does so also answers for the gradients, which this strategy leaves on their ranks.
-
-        Args:
-            trainer: Its train loader is not sharded.
-            declaration: What the caller was given, which must be the same on all ranks; see `Ranks.agree`.
-        """
-        self._begin_division(trainer, whole_validation=False)
-        self._declaration = declaration
 
     def divide_members(self, trainer: pl.Trainer, shards: RowShards) -> None:
         """Give every rank all records and some rows of the model's stacked tensors; until `end_division`.
@@ -128,27 +105,10 @@ class PrivateDDPStrategy(DDPStrategy):
         self._begin_division(trainer, whole_validation=True)
         self._shards = shards
 
+    @override
     def end_division(self) -> None:
-        """Go back to what an ordinary strategy does."""
-        if self._undo_division is not None:
-            self._undo_division()
-        self._undo_division = self._shards = None
-        self._declaration = {}
-
-    def _begin_division(self, trainer: pl.Trainer, whole_validation: bool) -> None:
-        if self._undo_division is not None:
-            raise MisconfigurationException(
-                "SRPPSGD divides records among the ranks and SubsetEnsemble divides members: train them one at a time."
-            )
-        connector: Any = trainer._data_connector
-        needs_sampler = type(connector)._requires_distributed_sampler
-
-        def requires_distributed_sampler(dataloader: Any) -> bool:
-            return not (trainer.training or whole_validation) and bool(needs_sampler(connector, dataloader))
-
-        # A private name: Lightning pads with repeated records, and its switch would turn validation's sharding off too.
-        connector._requires_distributed_sampler = requires_distributed_sampler
-        self._undo_division = lambda: connector.__dict__.pop("_requires_distributed_sampler", None)
+        super().end_division()
+        self._shards = None
 
     @override
     def _configure_launcher(self) -> None:
@@ -156,21 +116,6 @@ class PrivateDDPStrategy(DDPStrategy):
             super()._configure_launcher()
         else:
             self._launcher = SpawnLauncher(self, start_method=self._start_method)
-
-    @override
-    def setup(self, trainer: pl.Trainer) -> None:
-        def declare() -> Mapping[str, Any]:
-            if trainer.state.fn == TrainerFn.FITTING and self._undo_division is None:
-                raise MisconfigurationException(
-                    f"{type(self).__name__} leaves gradients on their ranks, and nothing here adds them up, so that "
-                    "every device would train a model of its own: add SRPPSGD to the callbacks, or use strategy='ddp'."
-                )
-            return {**trainer_declaration(trainer), **self._declaration}
-
-        Ranks.of(trainer).agree(declare)
-        if self.world_size > 1:
-            self._undo_comparison = compare_loaders(trainer)
-        super().setup(trainer)
 
     @override
     def process_dataloader(self, dataloader: object) -> object:
@@ -198,19 +143,7 @@ class PrivateDDPStrategy(DDPStrategy):
         assert self.lightning_module is not None
         module = self.lightning_module
         Ranks(self.global_rank, self.world_size).agree(lambda: model_declaration(module))
-        tensors = dict([*module.named_parameters(), *module.named_buffers()])
-        for tensor in tensors.values():
-            values = tensor.detach().contiguous()
-            dist.broadcast(values, src=0)
-            tensor.detach().copy_(values)
-
-    @override
-    def teardown(self) -> None:
-        self.end_division()
-        if self._undo_comparison is not None:
-            self._undo_comparison()
-        self._undo_comparison = None
-        super().teardown()
+        broadcast_tensors({**dict(module.named_parameters()), **dict(module.named_buffers())}.values())
 
     @classmethod
     @override

@@ -134,6 +134,19 @@ class Ranks:
         """
         self.exchange(declare, _compare)
 
+    def anywhere(self, flag: bool) -> bool:
+        """Whether it is so on any rank.
+
+        Example:
+            >>> Ranks().anywhere(True)
+            True
+        """
+        if self.size == 1:
+            return flag
+        found = torch.tensor(int(flag), device=self._device)
+        dist.all_reduce(found, dist.ReduceOp.MAX)
+        return bool(found)
+
     @checks_itself
     def check_equal(self, number: int, what: str) -> None:
         """Raise on every rank unless all of them hold the same integer below 2**63.

@@ -165,6 +165,22 @@ def test_hazard_equals_the_loop(case: str) -> None:
     compare(make(), batch())
 
 
+def test_sums_one_after_the_other_are_those_of_all_at_once() -> None:
+    for make, batch in MODELS.values():
+        torch.manual_seed(1)
+        module, inputs = make(), batch()
+        engine = OneBackwardEngine()
+        engine.attach(module)
+        found = []
+        for clipped in (engine.clipped_sum, engine.clipped_parts):
+            torch.manual_seed(2)
+            curved(module, inputs).backward()
+            sums, norms = clipped(0.4)
+            found.append([*sums, norms])
+        engine.detach()
+        assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
 @pytest.mark.parametrize("poisoned", [False, True])
 def test_tied_embeddings_make_no_table_for_each_record(poisoned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two look-ups of one row, rows that are looked up and not multiplied with, and a record that counts as zero."""

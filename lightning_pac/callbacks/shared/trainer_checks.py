@@ -22,7 +22,9 @@ from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader, Dataset
 
 from lightning_pac.gradients.refusals import refuse_compiled_modules, refuse_mixing_layers
-from lightning_pac.strategies import FixedScalePrecision, PrivateDDPStrategy
+from lightning_pac.strategies import FixedScalePrecision
+from lightning_pac.strategies.private_strategy import PrivateStrategy
+from lightning_pac.strategies.sharding import held_parameters
 
 __all__ = [
     "check_model",
@@ -179,7 +181,7 @@ def check_optimizer(trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         raise MisconfigurationException(
             "SparseAdam takes sparse gradients only, and noise is on every coordinate: use Adam."
         )
-    members = {id(parameter) for parameter in pl_module.parameters()}
+    members = {id(parameter) for parameter in held_parameters(pl_module).values()}
     if any(id(parameter) not in members for group in optimizer.param_groups for parameter in group["params"]):
         raise MisconfigurationException(
             f"{type(optimizer).__name__} holds parameters that are not part of {type(pl_module).__name__}, and their "
@@ -236,10 +238,11 @@ def _trainer_problems(trainer: pl.Trainer, pl_module: pl.LightningModule, callba
         )
     elif trainer.precision not in PRECISIONS:
         yield f"precision={trainer.precision!r} is not supported: use one of {', '.join(PRECISIONS)}"
-    if not isinstance(trainer.strategy, SingleDeviceStrategy | PrivateDDPStrategy):
+    if not isinstance(trainer.strategy, SingleDeviceStrategy | PrivateStrategy):
         yield (
             f"{type(trainer.strategy).__name__} would average or shard raw gradients before they are clipped: use "
-            "strategy='ddp_private', which clips on every device and then sums, or one device"
+            "strategy='ddp_private', or 'fsdp_private' for shards, which clip on every device and then sum, or one "
+            "device"
         )
     if not pl_module.automatic_optimization:
         yield (

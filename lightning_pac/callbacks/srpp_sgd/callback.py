@@ -45,7 +45,8 @@ from lightning_pac.data import Persons, ResumableDataLoader, count_records
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.ledger import LedgerArgument
 from lightning_pac.scenarios import Sampling, TwoWorldScenario
-from lightning_pac.strategies import PrivateDDPStrategy, Ranks
+from lightning_pac.strategies import Ranks
+from lightning_pac.strategies.private_strategy import PrivateStrategy
 
 __all__ = ["SRPPSGD"]
 
@@ -185,7 +186,7 @@ class SRPPSGD(TrainerCallback):
             return
         self._run = None  # what an earlier fit has cost is in `_restored`
         self._violation = None
-        connected = isinstance(trainer.strategy, PrivateDDPStrategy)  # any other is refused, on each rank alone
+        connected = isinstance(trainer.strategy, PrivateStrategy)  # any other is refused, on each rank alone
         (Ranks.of(trainer) if connected else Ranks()).together(lambda: check_trainer(trainer, pl_module, self))
         callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
         callbacks.remove(self)
@@ -234,6 +235,7 @@ class SRPPSGD(TrainerCallback):
             lambda repeated, callbacks: self._repeat_check(trainer, pl_module, repeated, callbacks),
             found,
             cost,
+            self._run.anywhere,
         )
         self._run.before_update, self._run.after_update = self._repeated.check_writes, self._repeated.after_update
         announce_start(self._run)
@@ -311,7 +313,7 @@ class SRPPSGD(TrainerCallback):
         assert self._repeated is not None
         self._repeated.end_validation()
         run, datamodule = self._running(), trainer.datamodule  # type: ignore[attr-defined]
-        if run.left_out_batch and not leaves_out_batch(pl_module, run.loader, datamodule, run.batch_idx):
+        if run.anywhere(run.left_out_batch) and not leaves_out_batch(pl_module, run.loader, datamodule, run.batch_idx):
             raise PrivacyViolationError(
                 "on_train_batch_start left out a batch of records, and does not leave out one of synthetic records, so "
                 "that private ones may decide it: let its number decide, or limit_train_batches of the Trainer."

@@ -30,6 +30,7 @@ class RepeatedCheck:
         check: Checks the model as it is now; called with how often that was done before, and the callbacks to repeat.
         first: What the check at the start has shown.
         cost: Seconds that it took.
+        anywhere: Whether something is so on any of the ranks that must check together; of a rank alone, whether it is.
     """
 
     def __init__(
@@ -39,7 +40,9 @@ class RepeatedCheck:
         check: Callable[[int, Sequence[pl.Callback]], LossCheck],
         first: LossCheck,
         cost: float,
+        anywhere: Callable[[bool], bool] = bool,
     ) -> None:
+        self._anywhere = anywhere
         self._watch, self._writing, self._check = watch, writing, check
         self._explained = set(first.written)
         self._by_validation: set[str] = set()
@@ -52,7 +55,7 @@ class RepeatedCheck:
         self.end_validation()
         due = _is_power_of_two(step) and step > 1
         due |= starts_epoch and _is_power_of_two(epoch)
-        if due or time.monotonic() - self._last > self._cost / SHARE:
+        if self._anywhere(due or time.monotonic() - self._last > self._cost / SHARE):
             self._repeat()
 
     def begin_validation(self) -> None:
@@ -73,9 +76,9 @@ class RepeatedCheck:
         """
         self.end_validation()
         written = self._watch.changed(norms=True) - self._explained
-        if written:
+        if self._anywhere(bool(written)):
             self._explained |= self._repeat().written
-        if written - self._explained:
+        if self._anywhere(bool(written - self._explained)):
             self._explained |= self._repeat(all_callbacks=True).written
         unexplained = written - self._explained
         if unexplained - self._by_validation:

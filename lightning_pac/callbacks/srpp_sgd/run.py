@@ -2,7 +2,7 @@
 
 import math
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,6 +29,7 @@ from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.gradients import DPAdamBC, make_engine
 from lightning_pac.gradients.refusals import may_mix_in_training, mixing_reason
 from lightning_pac.strategies import FixedScalePrecision, Ranks
+from lightning_pac.strategies.sharding import Sharding, held_parameters, local_part
 
 __all__ = ["PrivateRun"]
 
@@ -59,14 +60,17 @@ class PrivateRun:
         not_shown: Sequence[str] = (),
     ) -> None:
         accountant = journal.running.accountant
-        trainable = {name: parameter for name, parameter in pl_module.named_parameters() if parameter.requires_grad}
+        self._ranks = Ranks.of(pl_module.trainer)
+        self._sharding = Sharding.of(pl_module, self._ranks)
+        trainable = {name: held for name, held in held_parameters(pl_module).items() if held.requires_grad}
+        here = {name: local_part(held) for name, held in trainable.items()}
         self.loader = loader
         self.journal = journal
         self.planned_steps = planned_steps
         self.keeps_order = keeps_order
         self.not_shown = tuple(not_shown)
         self.batch_size = accountant.sampling.expected_batch_size(accountant.scenario.num_records)
-        self.noisy_sum = NoisySum(trainable, blocks, journal.running.noise_multiplier, accountant.correlation)
+        self.noisy_sum = NoisySum(here, blocks, journal.running.noise_multiplier, accountant.correlation)
         self.released = False
         self.exhausted = False
         self.stopped_by_others = False
@@ -84,15 +88,14 @@ class PrivateRun:
         self._mixing_if_trained = may_mix_in_training(pl_module)
         self._fingerprint = 0
         self._shape: BatchShape | None = None
-        self._ranks = Ranks.of(pl_module.trainer)
         self._awaiting_gradient = False
         self._steps_this_epoch = 0
-        self._engine = make_engine(public_terms=True)
+        self._engine = make_engine(public_terms=self._sharding is None)  # theirs would be a gradient of the whole model
         self._public: Tensor | float = 0.0
         units: UnitRows | None = loader.units if isinstance(loader, PrivateDataLoader) else None
         self._rows_per_unit = 1 if units is None else units.size
         self._records_per_unit = 1 if units is None else units.records
-        self._engine.attach(pl_module, blocks.names, self._rows_per_unit)
+        self._attach()
         self._optimizer: Optimizer = pl_module.trainer.optimizers[0]
         self.before_update: Callable[[], None] | None = None
         self.after_update: Callable[[], None] | None = None
@@ -166,10 +169,15 @@ class PrivateRun:
         scale = self._num_microbatches / self._loss_scale * self._records_per_unit
         drawn = self._num_drawn if padded else None
         unused = None if ours is None else ours.unused_rows
-        sums, norms = self._engine.clipped_sum(blocks.norms, scale, drawn, blocks.rule, unused)
+        clip = self._engine.clipped_sum if self._sharding is None else self._engine.clipped_parts
+        sums: Iterable[Tensor]
+        sums, norms = clip(blocks.norms, scale, drawn, blocks.rule, unused)
         self._check_rows(len(norms) * self._rows_per_unit)
-        if self._num_drawn != 0:
-            self.noisy_sum.add(sums, norms)
+        if self._num_drawn == 0:
+            sums, norms = map(torch.zeros_like, sums), norms[:0]
+        if self._sharding is not None:  # all ranks take part, with records or without
+            sums = self._sharding.reduce(sums)
+        self.noisy_sum.add(sums, norms)
         if self._engine.public_gradient is not None:
             self._public = self._public + self._engine.public_gradient
         self._num_added += 1
@@ -193,9 +201,9 @@ class PrivateRun:
         self._ranks.check_equal(self._fingerprint, "the records of a step")
         self._fingerprint = 0
         self.journal.start_step(step)
-        release = self.noisy_sum.release(self._ranks)
+        release = self.noisy_sum.release(self._sharding or self._ranks)
         self._num_added = 0
-        self._gradient.write(release[: self.noisy_sum.num_parameters] / self.batch_size + self._public)
+        self._gradient.write(release[: self.noisy_sum.num_here] / self.batch_size + self._public)
         self._public = 0.0
         if isinstance(self._optimizer, DPAdamBC):
             scaled = [deviation / self.batch_size for deviation in self.noisy_sum.released_deviations()]
@@ -237,7 +245,7 @@ class PrivateRun:
             yield
         finally:
             self._check_model()
-            self._engine.attach(self._pl_module, self.noisy_sum.blocks.names, self._rows_per_unit)
+            self._attach()
 
     def close(self) -> None:
         """Leave the model and the optimizer as they were."""
@@ -247,6 +255,14 @@ class PrivateRun:
         if isinstance(self.loader, PrivateDataLoader):
             self.loader.fill_to = None
         self._show_loss()
+
+    def _attach(self) -> None:
+        blocks, rows = self.noisy_sum.blocks.names, self._rows_per_unit
+        if self._sharding is None:
+            self._engine.attach(self._pl_module, blocks, rows)
+        else:
+            self._sharding.let_go()
+            self._engine.attach(self._pl_module, blocks, rows, self._sharding.gathered, self._sharding.gathering)
 
     def _around_closure(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Begin the optimizer's own update, which follows the closure and all hooks of the step."""
@@ -283,7 +299,9 @@ class PrivateRun:
 
     def _check_model(self) -> None:
         """Check again what was checked at the start."""
-        for name, parameter in self._pl_module.named_parameters():
+        module = self._pl_module
+        named = module.named_parameters() if self._sharding is None else held_parameters(module).items()
+        for name, parameter in named:
             if parameter.requires_grad and id(parameter) not in self._trained:
                 parameter.grad = None
                 raise MisconfigurationException(
@@ -339,6 +357,10 @@ class PrivateRun:
     def left_out_batch(self) -> bool:
         """Whether the batch that began last has records and gave no gradient."""
         return self._awaiting_gradient
+
+    def anywhere(self, flag: bool) -> bool:
+        """Whether it is so on this rank, or on any where ranks can only copy the model together."""
+        return flag if self._sharding is None else self._ranks.anywhere(flag)
 
     def _check_gradient_was_added(self) -> None:
         if not self._pl_module.automatic_optimization:

@@ -30,6 +30,7 @@ from lightning_pac.randomness import finite_precision, missing_tail
 from lightning_pac.scenarios import Sampling, TwoWorldScenario
 from lightning_pac.strategies import Ranks
 from lightning_pac.strategies.agreement import model_declaration
+from lightning_pac.strategies.sharding import held_parameters
 
 __all__ = [
     "begin_attempt",
@@ -148,7 +149,7 @@ def run_declaration(
 ) -> dict[str, Any]:
     """Everything the processes of a run must have in common once it is set up, by its name in an error."""
     optimizer = trainer.optimizers[0]
-    names = {id(parameter): name for name, parameter in pl_module.named_parameters()}
+    names = {id(parameter): name for name, parameter in held_parameters(pl_module).items()}
     groups = {
         f"{option} of group {number} of the optimizer": (
             [names[id(parameter)] for parameter in value] if option == "params" else str(value)

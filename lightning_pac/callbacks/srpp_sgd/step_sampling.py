@@ -19,8 +19,9 @@ from lightning_pac.data import (
     rebuild_loader,
 )
 from lightning_pac.scenarios import Sampling
-from lightning_pac.strategies import PrivateDDPStrategy, Ranks
+from lightning_pac.strategies import Ranks
 from lightning_pac.strategies.agreement import share_records
+from lightning_pac.strategies.private_strategy import PrivateStrategy
 
 __all__ = ["declared_sampling", "swap_loader"]
 
@@ -34,8 +35,8 @@ def swap_loader(trainer: pl.Trainer, arguments: RunArguments) -> Callable[[], No
     """
     strategy, sampling = trainer.strategy, arguments.sampling
     original = strategy.process_dataloader
-    divided = isinstance(strategy, PrivateDDPStrategy)
-    if isinstance(strategy, PrivateDDPStrategy):
+    divided = isinstance(strategy, PrivateStrategy)
+    if isinstance(strategy, PrivateStrategy):
         strategy.divide_records(trainer, arguments.declaration())
 
     undo_hiding: list[Callable[[], None]] = []

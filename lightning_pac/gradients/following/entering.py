@@ -149,7 +149,11 @@ def _apply(cls: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any
         if stack and isinstance(stack[-1], Following):
             with _pop_mode_temporarily():
                 return stack[-1].call(applied(cls), args, kwargs)
-    return _STOCK.__get__(None, cls)(*args, **kwargs)
+    results = _STOCK.__get__(None, cls)(*args, **kwargs)
+    if cls.__name__ == "RegisterPostBackwardFunction":  # FSDP2's: hands on what it is given, to be told of the gradient
+        for given, result in zip(args[-len(results) :], results, strict=True):
+            set_tag(result, tag_of(given))
+    return results
 
 
 def _tag_of_input(tensor: Tensor, current: Pass, batch_dim: int) -> Batched:

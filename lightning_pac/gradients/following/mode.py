@@ -75,7 +75,7 @@ class Following(TorchFunctionMode):
             if free is not None:
                 _tag_free(func, args, free, result)
             return result
-        if func is Tensor.register_hook:
+        if func is Tensor.register_hook and not _is_of_fsdp(args):
             raise RuntimeError(
                 "A tensor of the batch was given a hook on its gradient, which may rescale it by all records: leave "
                 "register_hook out, and scale the loss of each record."
@@ -172,6 +172,12 @@ class Following(TorchFunctionMode):
                 tag = tag_of(part)
                 if not is_affine(func, args) or type(tag) is not Batched or tag.shares is None:
                     self.current.bent_by = name_of(func)
+
+
+def _is_of_fsdp(args: Sequence[Any]) -> bool:
+    """Whether a hook is the one by which FSDP2 fetches parameters in time, which hands the gradient on as it is."""
+    kind = type(getattr(args[-1], "__self__", None))
+    return kind.__module__.startswith("torch.distributed.fsdp.") and args[-1].__name__ == "_pre_backward"
 
 
 def _same(tag: Batched, earlier: Any) -> bool:

@@ -1,6 +1,6 @@
 """From tensors that were computed from parameters back to the parameters, record by record."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -33,6 +33,10 @@ class ToParameters:
             gradients = contribution.dense()
         earlier = self._gradients.get(id(free))
         self._gradients[id(free)] = (free, gradients if earlier is None else earlier[1] + gradients)
+
+    def uses_values(self, parameters: Container[int]) -> bool:
+        """Whether the way back from a tensor leads through values of parameters, whose identities are given."""
+        return any(tensor not in parameters for tensor in self._gradients)
 
     def per_record(self, parameters: Sequence[Tensor]) -> Iterator[tuple[int, Tensor]]:
         """Numbers of parameters and their gradients, shape (n, *parameter), float32."""

@@ -20,6 +20,7 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.readings import LEVELS
 from lightning_pac.callbacks.srpp_sgd.loss_check.replica import Replica
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import EXAMPLES, GROUP, LAWS, SyntheticRecords
 from lightning_pac.gradients import flat_sum, make_engine
+from lightning_pac.strategies.whole_copies import WholeCopies
 
 __all__ = ["LossCheck", "check_loss", "leaves_out_batch"]
 
@@ -116,11 +117,12 @@ def check_loss(
         callbacks: Those whose hooks are run on synthetic records, too.
         batch_idx: Number of the batch that is to come.
     """
-    found = _check(pl_module, dataloader, datamodule, repeated, callbacks, batch_idx, torch.float32)
+    whole = _whole(pl_module)
+    found = _check(pl_module, dataloader, datamodule, repeated, callbacks, batch_idx, torch.float32, whole)
     if found.problem is None and found.unchecked is None:
         return found
     # Rounding does not survive in float64, and what is real does, so the tolerance is no larger for it.
-    again = _check(pl_module, dataloader, datamodule, repeated, callbacks, batch_idx, torch.float64)
+    again = _check(pl_module, dataloader, datamodule, repeated, callbacks, batch_idx, torch.float64, whole)
     return found if again.unchecked is not None else again
 
 
@@ -132,6 +134,7 @@ def _check(
     callbacks: Sequence[pl.Callback],
     batch_idx: int,
     dtype: torch.dtype,
+    whole: WholeCopies | None,
 ) -> LossCheck:
     logged: list[str] = []
     unread: set[str] = set()
@@ -140,7 +143,7 @@ def _check(
     state: tuple[str, ...] = ()
     written: frozenset[str] = frozenset()
     try:
-        probe = _probe(pl_module, dataloader, datamodule, callbacks, dtype)
+        probe = _probe(pl_module, dataloader, datamodule, callbacks, dtype, whole)
         probe.batch_idx = batch_idx
         logged, unread = probe.replica.logged, probe.failed
         unread.update(f"{name}, which cannot be copied," for name in probe.replica.left_out)
@@ -172,8 +175,9 @@ def leaves_out_batch(
     pl_module: pl.LightningModule, dataloader: DataLoader[Any], datamodule: pl.LightningDataModule | None, number: int
 ) -> bool:
     """Whether `on_train_batch_start` also leaves out two batches of synthetic records with that number in the pass."""
+    whole = _whole(pl_module)
     try:
-        probe = _probe(pl_module, dataloader, datamodule)
+        probe = _probe(pl_module, dataloader, datamodule, whole=whole)
         records = SyntheticRecords(_examples(dataloader.dataset), probe.accepts).draw(0)
         return all(probe.leaves_out(part, number) for part in (records[: 2 * GROUP], records[2 * GROUP :]))
     except Exception:  # whatever a model may raise that needs its Trainer
@@ -186,10 +190,17 @@ def _probe(
     datamodule: pl.LightningDataModule | None,
     callbacks: Sequence[pl.Callback] = (),
     dtype: torch.dtype = torch.float32,
+    whole: WholeCopies | None = None,
 ) -> Probe:
-    replica = Replica.of(pl_module, callbacks, dtype)
+    replica = Replica.of(pl_module, callbacks, dtype, whole)
     hooks = [source for source in (datamodule, replica.model) if source is not None]
     return Probe(replica, dataloader.collate_fn, hooks, dtype)
+
+
+def _whole(pl_module: pl.LightningModule) -> WholeCopies | None:
+    """Gathered outside of what may fail on one rank alone."""
+    trainer = pl_module._trainer
+    return WholeCopies.of(pl_module, trainer.optimizers[0] if trainer is not None and trainer.optimizers else None)
 
 
 def _compare(probe: Probe, records: list[Any]) -> tuple[str | None, str | None]:

@@ -11,6 +11,8 @@ import lightning.pytorch as pl
 import torch
 from torch import Tensor
 
+from lightning_pac.strategies.whole_copies import WholeCopies
+
 __all__ = ["Replica", "hidden_behind"]
 
 
@@ -40,6 +42,7 @@ class Replica:
         pl_module: pl.LightningModule,
         callbacks: Sequence[pl.Callback] = (),
         dtype: torch.dtype = torch.float32,
+        whole: WholeCopies | None = None,
     ) -> "Replica":
         """Copy what is trained; a callback that cannot be copied is left out, and named.
 
@@ -47,14 +50,16 @@ class Replica:
             pl_module: The model, attached to a Trainer or not.
             callbacks: Those that are copied with it.
             dtype: Type of the copy's floating-point numbers.
+            whole: Makes the copy of a sharded model.
         """
         trainer, logged = pl_module._trainer, list[str]()
         view = None if trainer is None else _TrainerView(trainer)
         memo: dict[int, Any] = {} if trainer is None else {id(trainer): view}
-        model = copy.deepcopy(pl_module, memo).cpu()
+        model: Any = copy.deepcopy(pl_module, memo) if whole is None else whole.copy(memo)
+        model = model.cpu()
         model = model.double() if dtype == torch.float64 else model.float()
         memo[id(pl_module)] = model
-        model.trainer = view  # type: ignore[assignment]
+        model.trainer = view
         optimizer = _optimizer_of(model, trainer, memo)
         schedules = [] if trainer is None else list(_copies(trainer.lr_scheduler_configs, memo))
         failed: list[str] = []
@@ -149,7 +154,7 @@ def _optimizer_of(model: pl.LightningModule, trainer: Any, memo: dict[int, Any])
         optimizer.param_groups = groups
         for parameter, state in original.state.items():
             if id(parameter) in memo:
-                optimizer.state[memo[id(parameter)]] = copy.deepcopy(state)
+                optimizer.state[memo[id(parameter)]] = copy.deepcopy(state, memo)
     return optimizer
 
 

@@ -7,8 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lightning_pac.strategies.sharding import held_forms, local_part
+
 __all__ = ["OPTIMIZER_STATE", "SETTINGS", "StateWatch", "settings_of"]
 
+Fact = tuple[Tensor, Any, int]
 SETTINGS = "settings of the optimizer"
 OPTIMIZER_STATE = "state of the optimizer"
 
@@ -17,7 +20,8 @@ class StateWatch:
     """Compares buffers, parameters and the optimizer with what was noted before.
 
     Tensors are compared by identity, version and storage: writing in place raises the version, a new tensor has another
-    identity. A write to `tensor.data` raises no version; it is found by the norms, if they were noted.
+    identity. A write to `tensor.data` raises no version; it is found by the norms, if they were noted. Of sharded
+    parameters the shards are watched: what is written to gathered ones is gone when their storage is let go.
 
     Args:
         module: The module that is watched, with everything below it.
@@ -33,6 +37,7 @@ class StateWatch:
 
     def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
         self._modules, self._optimizer = list(module.named_modules()), optimizer
+        self._shards = held_forms(module)
         self._found: set[str] = set()
         self.note()
 
@@ -91,14 +96,14 @@ class StateWatch:
         self._facts = self._read()
         self._settings = settings_of(self._optimizer)
 
-    def _read(self) -> dict[str, tuple[Tensor, int, int]]:
+    def _read(self) -> dict[str, Fact]:
         """By name; the tensors are held on to, so that none that is new can have the identity of one that is gone."""
         facts = {}
         for prefix, layer in self._modules:
             for tensors in (layer._parameters, layer._buffers):
                 for name, tensor in tensors.items():
                     if tensor is not None:
-                        facts[f"{prefix}.{name}" if prefix else name] = _fact(tensor)
+                        facts[f"{prefix}.{name}" if prefix else name] = _fact(self._shards.get(id(tensor), tensor))
         state = {} if self._optimizer is None else self._optimizer.state
         for number, values in enumerate(state.values()):
             for name, value in values.items():
@@ -124,11 +129,14 @@ def _title(name: str) -> str:
     return name.partition("/")[0]
 
 
-def _fact(tensor: Tensor) -> tuple[Tensor, int, int]:
-    return tensor, -1 if tensor.is_inference() else tensor._version, tensor.data_ptr()
+def _fact(tensor: Tensor) -> Fact:
+    here = local_part(tensor)  # which counts writes of its own
+    if here.is_inference():
+        return tensor, -1, here.data_ptr()
+    return tensor, tensor._version if here is tensor else (tensor._version, here._version), here.data_ptr()
 
 
-def _same(fact: tuple[Tensor, int, int], noted: tuple[Tensor, int, int] | None) -> bool:
+def _same(fact: Fact, noted: Fact | None) -> bool:
     return noted is not None and fact[0] is noted[0] and fact[1:] == noted[1:]
 
 
@@ -137,9 +145,9 @@ def _is_same(norm: Tensor, noted: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _norms(facts: dict[str, tuple[Tensor, int, int]]) -> dict[str, Tensor]:
+def _norms(facts: dict[str, Fact]) -> dict[str, Tensor]:
     """Norms of rows and more of floating-point numbers that lie together, where they lie."""
-    tensors = {name: fact[0].detach() for name, fact in facts.items()}
+    tensors = {name: local_part(fact[0]).detach() for name, fact in facts.items()}
     devices = [tensor.device for tensor in tensors.values()][:1]
     rows = {
         name: tensor

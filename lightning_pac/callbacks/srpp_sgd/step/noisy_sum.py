@@ -1,10 +1,10 @@
 """The sum of clipped gradients of one optimizer step, and its noised release."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lightning_pac.accountants import BandedMatrix
 from lightning_pac.callbacks.srpp_sgd.step.clipping_blocks import ClippingBlocks
@@ -13,6 +13,7 @@ from lightning_pac.gradients import ROUNDING
 from lightning_pac.randomness import release_grid, secure_generator
 from lightning_pac.randomness.normal import place_of_float64, release_with_
 from lightning_pac.strategies import Ranks
+from lightning_pac.strategies.sharding import Sharding
 
 __all__ = ["CLIP_CHANNEL", "NoisySum"]
 
@@ -32,7 +33,7 @@ class NoisySum:
     coordinate. It is rounded to public grids, powers of two at most $2^{-10}$ of each deviation.
 
     Args:
-        parameters: Those whose gradients are summed by name, in the engine's order.
+        parameters: What is summed on this rank by name, in the engine's order: parameters, or this rank's rows of them.
         blocks: Their clipping norms and shares of the noise.
         noise_multiplier: $\sigma$.
         correlation: How the noise of a step returns in later ones; independent noise if left out.
@@ -40,7 +41,7 @@ class NoisySum:
 
     def __init__(
         self,
-        parameters: Mapping[str, nn.Parameter],
+        parameters: Mapping[str, Tensor],
         blocks: ClippingBlocks,
         noise_multiplier: float,
         correlation: BandedMatrix | None = None,
@@ -49,10 +50,11 @@ class NoisySum:
         self.blocks = blocks
         self.noise_multiplier = noise_multiplier
         self.num_parameters = sum(blocks.sizes)
+        self.num_here = sum(parameter.numel() for parameter in parameters.values())
         device = next(iter(parameters.values())).device
         # float64 holds every multiple of the grid that a sum can reach; Apple's devices have none.
         dtype = torch.float32 if device.type == "mps" else torch.float64
-        self._sum = torch.zeros(self.num_parameters + blocks.counts_clipped, dtype=dtype, device=device)
+        self._sum = torch.zeros(self.num_here + blocks.counts_clipped, dtype=dtype, device=device)
         self._scale = (1.0 + ROUNDING) * math.sqrt(1.0 + blocks.counts_clipped * CLIP_CHANNEL**2)
         self.deviations = tuple(self._scale * deviation for deviation in blocks.deviations(noise_multiplier))
         self._block_of = [blocks.block_of(name) for name in parameters]
@@ -69,8 +71,8 @@ class NoisySum:
         """Steps of the grids that the blocks are rounded to."""
         return tuple(release_grid(deviation) for deviation in self.deviations)
 
-    def add(self, sums: Sequence[Tensor], norms: Tensor) -> None:
-        """Add a microbatch: the engine's clipped sums, and the norms before clipping, shape (n, blocks)."""
+    def add(self, sums: Iterable[Tensor], norms: Tensor) -> None:
+        """Add a microbatch: clipped sums, one after the other, and the norms before clipping, shape (n, blocks)."""
         start = 0
         for total in sums:
             self._sum[start : start + total.numel()] += total.reshape(-1)
@@ -89,15 +91,16 @@ class NoisySum:
         """Forget what was added."""
         self._sum.zero_()
 
-    def release(self, ranks: Ranks | None = None) -> Tensor:
+    def release(self, ranks: Ranks | Sharding | None = None) -> Tensor:
         """Sum over all ranks, add noise, round, and forget the sum.
 
         Args:
-            ranks: Those that take part, each with a sum of its own; None for this process alone.
+            ranks: Those that take part, each with a sum of its own, or with the sum of its rows; None for this process
+                alone.
 
         Returns:
-            The release, equal on all ranks: one value for each parameter, and one that belongs to the fraction of
-            clipped records if those are counted.
+            The release, equal on all ranks but for rows of their own: one value for each parameter, and one that
+            belongs to the fraction of clipped records if those are counted, which all ranks are given.
         """
         released = (ranks or Ranks()).release(self._sum, self._make_public)
         self.clear()
@@ -123,7 +126,7 @@ class NoisySum:
         """The largest ratio a step can have: all records clipped and aligned, over the expected norm of the noise."""
         return batch_size * self.blocks.total_norm / (self._scale * math.sqrt(self.blocks.power(self.noise_multiplier)))
 
-    def _noise_segments(self, parameters: Mapping[str, nn.Parameter]) -> list[tuple[slice, float]]:
+    def _noise_segments(self, parameters: Mapping[str, Tensor]) -> list[tuple[slice, float]]:
         """Runs of coordinates with one deviation, the clipped records' own coordinate last if there is one."""
         segments: list[tuple[slice, float]] = []
         start = 0

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_pac.exceptions import PrivacyViolationError
+from lightning_pac.strategies.sharding import local_part
 
 __all__ = ["ReleasedGradient"]
 
@@ -22,19 +23,21 @@ class ReleasedGradient:
 
     def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
         self._parameters = dict(parameters)
-        self._written: dict[str, tuple[Tensor, int]] = {}
+        self._written: dict[str, tuple[Tensor, tuple[int, int]]] = {}
         self._copies: dict[str, Tensor] | None = {}
 
     def write(self, gradient: Tensor) -> None:
-        """Write a flat gradient, shape (number of parameters,), in place of every `p.grad`."""
+        """Write a flat gradient, of this rank's rows where parameters are sharded, in place of every `p.grad`."""
         start = 0
         for name, parameter in self._parameters.items():
-            values = gradient[start : start + parameter.numel()].view(parameter.shape)
-            parameter.grad = torch.empty_like(parameter).copy_(values)
-            self._written[name] = (parameter.grad, parameter.grad._version)
+            written = torch.empty_like(parameter)
+            rows = local_part(written)
+            rows.copy_(gradient[start : start + rows.numel()].view(rows.shape))
+            parameter.grad = written
+            self._written[name] = (written, _versions(written))
             if self._copies is not None:
-                self._copies[name] = parameter.grad.clone()
-            start += parameter.numel()
+                self._copies[name] = rows.clone()
+            start += rows.numel()
 
     def verify(self, used_up: bool = False) -> None:
         """Raise if a gradient is not the one that was written, and forget it.
@@ -52,15 +55,15 @@ class ReleasedGradient:
 
     def check(self, used_up: bool = False) -> None:
         """Raise if a gradient is not the one that was written."""
-        for name, (gradient, version) in self._written.items():
+        for name, (gradient, versions) in self._written.items():
             current = self._parameters[name].grad
             if current is not gradient:
                 self._fail(name, "replaced")
             if used_up:
                 continue
-            if gradient._version != version:
+            if _versions(gradient) != versions:
                 self._fail(name, "changed in place")
-            if self._copies and not torch.equal(gradient, self._copies[name]):
+            if self._copies and not torch.equal(local_part(gradient), self._copies[name]):
                 self._fail(name, "changed behind torch's back")
 
     def _fail(self, name: str, how: str) -> None:
@@ -70,3 +73,8 @@ class ReleasedGradient:
             "is accounted for: remove the callback, hook or override that touches p.grad (gradient clipping, "
             "centralization, an on_before_optimizer_step of your own)."
         )
+
+
+def _versions(tensor: Tensor) -> tuple[int, int]:
+    """A sharded tensor and its rows on this rank count what is written to them apart."""
+    return tensor._version, local_part(tensor)._version

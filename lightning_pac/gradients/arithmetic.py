@@ -31,6 +31,7 @@ CANCELLATION = 2.0**-19
 """Share of terms' lengths, squared, by which the norm of a sum is raised: once, and once more for each 8 of width."""
 
 _SMALLEST = torch.finfo(torch.float32).tiny
+# A float32 sum of 512 squares loses at most 512 u = 2^-15 of itself, half of what `squared_norms` allows.
 _NORM_BLOCK = 512
 # Rows of a block, for one term a record and for several.
 _BLOCK, _BLOCK_OF_SEVERAL = 96, 64
@@ -72,13 +73,16 @@ def squared_norms(rows: Tensor) -> Tensor:
     rounded up.
     """
     width = rows.shape[1]
+    # Columns in whole blocks; those behind them are a shorter block of their own.
     whole = width - width % _NORM_BLOCK if width > _NORM_BLOCK else 0
     wide = widest_type(rows.device)
     rest = rows[:, whole:] if whole else rows
     total: Tensor = torch.linalg.vector_norm(rest, dim=1).to(wide).square_()
     if whole:
+        # (n, blocks): each block errs by the same share of itself, so their float64 sum does, whatever the width.
         blocks = torch.linalg.vector_norm(rows[:, :whole].view(len(rows), whole // _NORM_BLOCK, _NORM_BLOCK), dim=2)
         total += blocks.to(wide).square_().sum(1)
+    # A square below the smallest normal number may become zero: less than that is missing for each of `width`.
     return total.add_(width * _SMALLEST)
 
 
@@ -102,7 +106,9 @@ def squared_norm_of_sum(squares: Tensor, sizes: Tensor, width: int, terms: int, 
         terms: T.
         added: Terms of which the weighted sum is made in float32, where these are fewer: they give kappa, the smaller.
     """
+    # 4 (k + k' + 8) u = CANCELLATION (1 + (k + k') / 8); T^2 products of Gram entries may underflow.
     raised = squares.clamp(min=0.0) + CANCELLATION * (1 + width / 8) * sizes.square() + terms**2 * _SMALLEST
+    # At least (sum |g_t| |a_t| / kappa)^2, so that terms that cancel do not pass for a short gradient.
     return torch.maximum(raised, (sizes / block_layout(terms if added is None else added)[1]).square())
 
 
@@ -133,6 +139,7 @@ def accumulate(out: Tensor, num_records: int, terms: int, product: Callable[[sli
     if 0 < total <= block:
         product(slice(0, total), out)
         return
+    # A group is as many whole records as a block takes, or one record that is longer and is cut into blocks.
     step = terms * max(1, block // terms)
     groups = [(start, min(start + step, total)) for start in range(0, total, step)]
     blocks = [slice(first, min(first + block, stop)) for start, stop in groups for first in range(start, stop, block)]
@@ -140,10 +147,14 @@ def accumulate(out: Tensor, num_records: int, terms: int, product: Callable[[sli
         product(blocks[0], out) if blocks else out.zero_()
         return
     share = min(step, block) / terms  # records in a block
+    # The longest span whose s - 1 additions, of partial sums up to (s share + kappa) C, stay within _ADDED, so that
+    # they cost at most 2 u _ADDED C.
     span = next(s for s in range(min(_SPAN, len(blocks)), 0, -1) if (s - 1) * (s * share + ratio) <= _ADDED)
     part = torch.empty_like(out)
+    # Spans are added up in the widest type that the device has.
     wide = torch.zeros_like(out, dtype=widest_type(out.device)) if span < len(blocks) else None
     for number, rows in enumerate(blocks):
+        # The first block of a span overwrites `out`, the others are added to it.
         product(rows, part if number % span else out)
         if number % span:
             out += part

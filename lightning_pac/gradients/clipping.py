@@ -59,7 +59,9 @@ def clip_factors(
     if not all(bound > 0 for bound in bounds):
         raise ValueError(f"max_grad_norm must be positive, got {max_grad_norm!r}.")
     limit = torch.tensor([bound * _CLIP_SLACK for bound in bounds], dtype=norms.dtype, device=norms.device)
+    # (n, K). A norm of zero makes the quotient infinite, and the rule's factor stands.
     factors = torch.minimum(rule(norms, limit), limit / norms)
+    # Norms are not negative, so one sum shows whether any is infinite or not a number.
     if math.isfinite(norms.sum()):
         return factors, norms
     finite = norms.isfinite().all(dim=1, keepdim=True)

@@ -80,6 +80,7 @@ class Dense(Contribution):
     @override
     def weighted_sum(self, weights: Tensor, out: Tensor) -> None:
         flat = self._rows()
+        # sum_i w_i g_i: (width, rows of a block) times (rows,).
         accumulate(out.view(-1), len(flat), 1, lambda rows, part: torch.mv(flat[rows].t(), weights[rows], out=part))
 
     @override
@@ -123,6 +124,7 @@ class OuterProduct(Contribution):
 
     @override
     def weighted_sum(self, weights: Tensor, out: Tensor) -> None:
+        # sum_i (w_i g_i) a_i^T as one product (out, n) (n, in).
         _add_up_products(out, self._output_gradients * weights[:, None], self._inputs, len(weights), 1)
 
     @override
@@ -169,6 +171,7 @@ class PositionOuterProducts(Contribution):
 
     @override
     def squares(self) -> Tensor:
+        # Both Gram matrices (n, T, T): T^2 (in + out) products a record, where the gradients take T in out.
         width = self._inputs.shape[2] + self._output_gradients.shape[2]
         return squares_of_grams(
             self._inputs @ self._inputs.mT, self._output_gradients @ self._output_gradients.mT, width
@@ -176,11 +179,13 @@ class PositionOuterProducts(Contribution):
 
     @override
     def weighted_sum(self, weights: Tensor, out: Tensor) -> None:
+        # sum_{i,t} (w_i g_it) a_it^T as one product (out, n T) (n T, in): a record's positions are rows like others.
         weighted = (self._output_gradients * weights[:, None, None]).flatten(0, 1)
         _add_up_products(out, weighted, self._inputs.flatten(0, 1), *self._inputs.shape[:2])
 
     @override
     def dense(self) -> Tensor:
+        # (n, out, T) (n, T, in), summed over positions.
         return self._output_gradients.mT @ self._inputs
 
     @override
@@ -189,6 +194,7 @@ class PositionOuterProducts(Contribution):
             self._inputs.reshape(len(self._inputs) // rows, -1, self._inputs.shape[2]),
             self._output_gradients.reshape(len(self._inputs) // rows, -1, self._output_gradients.shape[2]),
         )
+        # T (in + out) numbers a record stay factors while they are fewer than the in * out of its gradient.
         (_, terms, wide), narrow = joined._inputs.shape, joined._output_gradients.shape[2]
         return joined if terms * (wide + narrow) <= wide * narrow else Dense(joined.dense())
 
@@ -233,11 +239,13 @@ class Rows(Contribution):
     @override
     def plus(self, other: Contribution) -> Contribution:
         if isinstance(other, PositionOuterProducts):
+            # Tied embeddings: the look-ups and the products of one table.
             return TableOfProducts(self, other)
         return super().plus(other)
 
     def padded(self) -> tuple[Tensor, Tensor]:
         """Rows and their gradients by example, (n, m) and (n, m, width): row 0 with gradient zero behind the last."""
+        # Sorted by example (`torch.unique` sorts keys), a touch's place is its number less that of its example's first.
         sizes = torch.bincount(self._examples, minlength=self._num_examples)
         most = int(sizes.max()) if len(sizes) else 0
         place = torch.arange(len(self._examples), device=sizes.device) - (sizes.cumsum(0) - sizes)[self._examples]
@@ -248,6 +256,7 @@ class Rows(Contribution):
 
     @override
     def squares(self) -> Tensor:
+        # Rows of an example are distinct after merging, so that their squares add up.
         totals = self._gradients.new_zeros(self._num_examples, dtype=widest_type(self._gradients.device))
         return totals.index_add_(0, self._examples, squared_norms(self._gradients))
 
@@ -292,6 +301,8 @@ class TableOfProducts(Contribution):
     def squares(self) -> Tensor:
         rows, gradients = self._rows.padded()
         inputs, outputs = self._products.factors
+        # Terms are g_t a_t^T and e_r a_r^T. Of the left factors, g_t . e_r is entry r of g_t, and e_r . e_s is 1 where
+        # r = s; the right ones are a_t and a_r. What fills rows up has a_r = 0, and drops out.
         across = outputs.gather(2, rows[:, None, :].expand(-1, outputs.shape[1], -1))
         same = (rows[:, :, None] == rows[:, None, :]).to(outputs.dtype)
         gram = torch.cat([torch.cat([outputs @ outputs.mT, across], 2), torch.cat([across.mT, same], 2)], 1)
@@ -335,9 +346,11 @@ def squares_of_grams(inputs: Tensor, output_gradients: Tensor, width: int, added
         added: Of the T terms of a record, those that its weighted sum adds up in float32; None for all.
     """
     smallest = torch.finfo(torch.float32).tiny
+    # |a_t| and |g_t|, shape (n, T), kept above zero where squares underflow.
     lengths = [(gram.diagonal(dim1=1, dim2=2).clamp(min=0.0) + smallest).sqrt() for gram in (inputs, output_gradients)]
     wide = widest_type(inputs.device)
     sizes = (lengths[0].to(wide) * lengths[1]).sum(1)
+    # sum_{t,u} (a_t . a_u) (g_t . g_u): products in float32, their T^2 terms, of either sign, added in float64.
     squares = output_gradients.mul_(inputs).sum((1, 2), dtype=wide)
     return squared_norm_of_sum(squares, sizes, width, inputs.shape[1], added)
 

@@ -38,6 +38,7 @@ def coupling_error(engine: GradientEngine, loss: Callable[[slice], Tensor], num_
     """
     if num_records < 2 or num_records % 2:
         raise ValueError(f"num_records must be even and at least 2, got {num_records}.")
+    # Sums are of n times each record's share, so that its gradient is the same in half a batch.
     half = num_records // 2
     whole_sum, whole_norms = _unclipped(engine, loss, slice(0, num_records))
     parts = [_unclipped(engine, loss, slice(start, start + half)) for start in (0, half)]

@@ -99,10 +99,12 @@ class DPAdamBC(Optimizer):
             state.update(step=0, noise_square=0.0)
             state["mean"], state["square"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
         state["step"] += 1
+        # m, v and w of the class before bias correction: after t steps a share 1 - beta^t of what they estimate.
         state["mean"].lerp_(gradient, 1 - beta)
         state["square"].mul_(beta_square).addcmul_(gradient, gradient, value=1 - beta_square)
         state["noise_square"] += (1 - beta_square) * (deviation**2 - state["noise_square"])
         unbias = 1 - beta_square ** state["step"]
         noise = state["noise_square"] / unbias
+        # v estimates g^2 + s^2, so v - w may be negative by chance: the floor keeps the root real and the step bounded.
         square = (state["square"] / unbias).sub_(noise).clamp_(min=group["floor"] ** 2 * noise)
         parameter.addcdiv_(state["mean"], square.sqrt_(), value=-group["lr"] / (1 - beta ** state["step"]))

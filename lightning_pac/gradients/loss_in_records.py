@@ -80,6 +80,7 @@ class _InRecords(TorchFunctionMode):
             return func(*args, **kwargs)
         losses = func(**(given | {"reduction": "none"}))
         target, weight = given["target"], given.get("weight")
+        # m_i adds up targets or their class weights, by which torch divides, too; class probabilities count one each.
         if target.is_floating_point():
             counts = torch.ones_like(losses)
         else:
@@ -92,5 +93,6 @@ class _InRecords(TorchFunctionMode):
                 f"A loss has {len(losses)} rows of targets for the {self._count} records of the batch, so that they "
                 "cannot be averaged in records: average the losses yourself, each record's own first."
             )
+        # (n, targets of a record) to (n,); a record in which nothing counts has the loss 0 / 1.
         losses, counts = (values.reshape(self._count, -1).sum(1) for values in (losses, counts))
         return (losses / torch.where(counts > 0, counts, 1.0)).mean()

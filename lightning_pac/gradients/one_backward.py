@@ -117,6 +117,7 @@ class OneBackwardEngine(GradientEngine, Receiver):
                     if len(outs) == 1:
                         contribution.weighted_sum(weights[block], outs[0])
                         continue
+                    # Small parameters are columns of one product, which is the flat buffer if there are no others.
                     size = sum(out.numel() for out in outs)
                     whole = flat if size == len(flat) else flat.new_empty(size)
                     contribution.weighted_sum(weights[block], whole)
@@ -174,6 +175,7 @@ class OneBackwardEngine(GradientEngine, Receiver):
                     self._add((index, 0, -1), Dense(gradients))
             count = self._join_rows(self._count, unused_rows)
             parts = self._parts()
+            # |g_i|^2 in each block, shape (n,), float64: the sum over its parameters, which have no entry in common.
             totals: dict[int, Tensor] = {}
             for block, contribution, square, _ in parts:
                 square = contribution.squares() if square is None else square
@@ -182,14 +184,18 @@ class OneBackwardEngine(GradientEngine, Receiver):
                 zeros = torch.zeros(count, dtype=widest_type(device), device=device)
                 totals = {block: totals.get(block, zeros) for block in range(self._num_blocks)}
             squares = torch.stack([totals[block] for block in range(self._num_blocks)], 1)
+            # Of a mean over n records, a record's share has the gradient g_i / n: `count * scale` undoes that.
             norms = squares.sqrt_().mul_(count * scale).float()
             if num_records is not None:
+                # (n, K): the factor C / inf of a dummy is exactly zero.
                 norms[num_records:] = torch.inf
             factors, reported = clip_factors(norms, max_grad_norm, rule)
             if reported is not norms:
+                # A factor of zero is not enough: 0 * inf and 0 * nan are nan, so those gradients are zeroed themselves.
                 excluded = ~norms.isfinite().all(dim=1)
                 for _, contribution, _, _ in parts:
                     contribution.drop(excluded)
+            # (K, n): the clipping factor, and n * scale once more for the sum.
             return parts, (factors * (count * scale)).t().contiguous(), reported
 
     def _one_by_one(self, parts: list[Part], weights: Tensor, device: torch.device) -> Iterator[Tensor]:
@@ -238,6 +244,7 @@ class OneBackwardEngine(GradientEngine, Receiver):
         if self._rows_per_record == 1:
             return count
         records = count_records(count, self._rows_per_record)
+        # Rows' gradients come with 1 / (records * rows): times `records`, their sum is that of the mean over rows.
         for slot, contribution in self._contributions.items():
             if unused_rows is not None:
                 contribution.drop(unused_rows.to(self._device))
@@ -285,6 +292,7 @@ class OneBackwardEngine(GradientEngine, Receiver):
             parts.setdefault(slot[0], []).append(slot)
         for index, slots in parts.items():
             slots.sort(key=lambda slot: slot[1])
+            # Squares of disjoint rows add up; rows in common must be added before a norm is taken.
             apart = all(first[2] <= second[1] for first, second in pairwise(slots))
             if len(slots) == 1 or (apart and all(slot[2] >= 0 for slot in slots)):
                 continue
@@ -361,6 +369,7 @@ class OneBackwardEngine(GradientEngine, Receiver):
                 with ieee_float32():
                     self._squares[slot] = contribution.squares()
             return
+        # |g + g'|^2 has a cross term, so the square of the first call is void.
         self._contributions[slot] = earlier.plus(contribution)
         self._squares.pop(slot, None)
 

@@ -85,6 +85,7 @@ class OpacusEngine(GradientEngine):
         for gradient, block in zip(gradients, self._block_of, strict=True):
             if gradient is not None:
                 squares[:, block] += gradient.squares()
+        # The factor C / inf of a dummy is exactly zero.
         squares[num_records if num_records is not None else count :] = torch.inf
         factors, norms = clip_factors(squares.sqrt().mul(scale).float(), max_grad_norm, rule)
         excluded = ~squares.isfinite().all(dim=1)
@@ -92,6 +93,7 @@ class OpacusEngine(GradientEngine):
         for parameter, gradient, block in zip(self._parameters, gradients, self._block_of, strict=True):
             sums.append(torch.zeros_like(parameter, dtype=torch.float32))
             if gradient is not None:
+                # 0 * nan is nan: what a factor of zero leaves out must be zero itself.
                 gradient.drop(excluded)
                 gradient.weighted_sum(factors[:, block] * scale, sums[-1])
         return sums, norms

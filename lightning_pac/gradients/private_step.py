@@ -93,8 +93,10 @@ def private_gradients(
         total = flat_sum(engine.clipped_sum(bound, num_records=num_records, rule=rule)[0])
     finally:
         engine.detach()
+    # Noise for the sensitivity (1 + ROUNDING) C, which covers what rounding adds to a record's share.
     total = total.to(widest_type(total.device), copy=True)
     secure_generator().release_(total, (1.0 + ROUNDING) * noise_multiplier * bound)
+    # Public from here on: the divisor is, and terms without records depend on weights alone.
     total /= batch_size
     if engine.public_gradient is not None:
         total += engine.public_gradient
@@ -103,6 +105,7 @@ def private_gradients(
         name: part.view(parameter.shape).to(parameter.dtype)
         for (name, parameter), part in zip(named.items(), parts, strict=True)
     }
+    # mu of the Gaussian mechanism: how far the worlds' sums can lie apart, in deviations of the noise.
     shift = scenario.sensitivity_factor * scenario.total_differing / noise_multiplier
     event = (
         GaussianRelease(shift**2)

@@ -126,6 +126,7 @@ def _compare(
     wide = [tensor.double() if tensor.is_floating_point() else tensor for tensor in batch]
     parameters = [parameter for parameter in truth.parameters() if parameter.requires_grad]
     per_record = torch.zeros(len(finite), sum(parameter.numel() for parameter in parameters), dtype=torch.float64)
+    # g_i by autograd from the loss of record i alone, shape (n, all numbers trained).
     for i in finite.nonzero().flatten().tolist():
         losses = _losses(truth(*[tensor[i : i + 1] for tensor in wide]))
         per_record[i] = torch.cat([part.flatten() for part in torch.autograd.grad(losses.sum(), parameters)])
@@ -138,6 +139,7 @@ def _compare(
     engine = OneBackwardEngine()
     engine.attach(caller)
     try:
+        # Once clipping nothing, and once with half the longest norm, so that some record is surely clipped.
         size = max(float(norms.max()), 1e-6) if len(norms) else 1.0
         for bound in (1e30, size / 2):
             losses = _losses(caller(*batch))
@@ -145,6 +147,7 @@ def _compare(
             sums, found = engine.clipped_sum(bound)
             expected = (per_record * (bound / norms.clamp(min=1e-30)).clamp(max=1.0)[:, None]).sum(0)
             total = torch.cat([part.flatten() for part in sums]).double()
+            # Relative to the sum; where its terms cancel, to a hundredth of the longest term.
             wrong = float((total - expected).norm()) / max(float(expected.norm()), 1e-2 * min(size, bound))
             if len(finite):
                 wrong = max(wrong, float((found[:, 0].double() - norms).abs().max()) / size)
@@ -162,6 +165,7 @@ def _compare(
 
 
 def _losses(outputs: Tensor) -> Tensor:
+    # Another slope at each output, so that none can stand in for another.
     ramp = torch.linspace(0.5, 1.5, outputs.shape[1], dtype=outputs.dtype)
     return (torch.sin(outputs) * ramp).sum(1)
 

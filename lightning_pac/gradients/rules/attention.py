@@ -76,6 +76,7 @@ def multi_head_attention(
     size = width // num_heads
     q, k, v = (x.view(n, x.shape[1], num_heads, size).transpose(1, 2) for x in (q, k, v))
     if add_zero_attn:
+        # A key of zeros, with the score 0 and the value 0.
         nothing = k.new_zeros(n, num_heads, 1, size)
         k, v = torch.cat([k, nothing], dim=2), torch.cat([v, nothing], dim=2)
         further += 1
@@ -89,6 +90,7 @@ def multi_head_attention(
         mask = padding if mask is None else mask + padding
     dropout = dropout_p if training else 0.0
     if need_weights:
+        # softmax(q k^T / sqrt(d) + mask) v for each head: scores (n, heads, queries, keys).
         scores = q @ k.mT * size**-0.5
         scores = scores if mask is None else scores + mask
         attention = functional.dropout(scores.softmax(-1), dropout) if dropout else scores.softmax(-1)
@@ -117,8 +119,10 @@ def scaled_dot_product(
     if enable_gqa:
         key, value = (x.repeat_interleave(query.shape[-3] // x.shape[-3], -3) for x in (key, value))
     scores = query @ key.transpose(-2, -1) * (query.shape[-1] ** -0.5 if scale is None else scale)
+    # Here a boolean mask says which keys are seen, there which are not.
     mask = _additive(None if attn_mask is None else ~attn_mask if attn_mask.dtype == torch.bool else attn_mask, query)
     if is_causal:
+        # Aligned at the upper left, as torch has it; it takes no other mask beside.
         mask = torch.full(scores.shape[-2:], -torch.inf, dtype=scores.dtype, device=scores.device).triu(1)
     scores = scores if mask is None else scores + mask
     attention = scores.softmax(-1)

@@ -40,6 +40,7 @@ class _Geometry:
         result: Tensor = torch.ops.aten.convolution_backward(
             gradient,
             inputs,
+            # Of the weight only the shape is used: one number, repeated with stride zero.
             inputs.new_empty(1).expand(shape),
             None,
             self.stride,
@@ -68,6 +69,7 @@ def convolution(call: Call) -> Found | None:
     if given == "same":
         widths: list[int] = []
         for d in reversed(range(dims)):
+            # Where the padding is odd, torch puts the larger half behind.
             total = dilation[d] * (weight.shape[2 + d] - 1)
             widths += [total // 2, total - total // 2]
         inputs = functional.pad(inputs, widths)
@@ -88,6 +90,8 @@ def transposed_convolution(call: Call) -> Found | None:
         # The size of the output is then not the one that the convolution's own arithmetic would go back from.
         widths: list[int] = []
         for d in reversed(range(dims)):
+            # Length that a convolution without padding reads for as many outputs as there were inputs; a negative width
+            # crops.
             span = (inputs.shape[2 + d] - 1) * stride[d] + (weight.shape[2 + d] - 1) * dilation[d] + 1
             widths += [padding[d], span - padding[d] - gradient.shape[2 + d]]
         padding, reach = (0,) * dims, functional.pad(reach, widths)
@@ -107,6 +111,7 @@ def _is_batch(call: Call, inputs: Tensor, weight: Tensor, bias: Tensor | None) -
 
 
 def _per_dim(value: Any, dims: int) -> tuple[int, ...]:
+    # Torch also takes a sequence of one number for all dimensions.
     return (value,) * dims if isinstance(value, int) else tuple(value) * (dims if len(value) == 1 else 1)
 
 
@@ -134,6 +139,7 @@ def _weight(name: object, geometry: _Geometry, inputs: Tensor, gradient: Tensor)
         return Dense(inputs.new_zeros(0, *geometry.weight_shape))
     candidates: dict[str, Callable[[], Contribution]] = {}
     dense_bytes = 4 * n * math.prod(geometry.weight_shape)
+    # At most 32 MiB, or twice the bytes of inputs and output gradient together.
     small = dense_bytes <= max(_LARGE_BYTES, 8 * (inputs.numel() + gradient.numel()))
     positions = math.prod(gradient.shape[2:])
     if small:
@@ -141,6 +147,7 @@ def _weight(name: object, geometry: _Geometry, inputs: Tensor, gradient: Tensor)
     if small and geometry.groups == 1 and geometry.weight_shape[1] * math.prod(geometry.kernel) <= 256:
         candidates["unfolding"] = lambda: Dense(_unfolded(geometry, inputs, gradient))
     reach = math.prod(inputs.shape[2:])
+    # The Gram matrix of all R input positions has R^2 entries a record, its gradient as many as the weight.
     few = positions <= _MOST_GRAM_POSITIONS and reach * reach <= 2 * math.prod(geometry.weight_shape) + 16 * reach
     if geometry.groups == 1 and few:
         candidates["Gram matrices"] = lambda: _GramConvolution(geometry, inputs, gradient)
@@ -154,6 +161,7 @@ def _weight(name: object, geometry: _Geometry, inputs: Tensor, gradient: Tensor)
 def _grouped(geometry: _Geometry, inputs: Tensor, gradient: Tensor) -> Tensor:
     """All examples in one call, each with groups of its own."""
     n = inputs.shape[0]
+    # (1, n in, ...) and (1, n out, ...): the weight gradient of group i is that of example i.
     stacked = geometry.weight_gradient(
         inputs.reshape(1, -1, *inputs.shape[2:]), gradient.reshape(1, -1, *gradient.shape[2:]), copies=n
     )
@@ -163,6 +171,7 @@ def _grouped(geometry: _Geometry, inputs: Tensor, gradient: Tensor) -> Tensor:
 def _unfolded(geometry: _Geometry, inputs: Tensor, gradient: Tensor) -> Tensor:
     """One matrix product per example with the patches the kernel saw: for few channels and 1 x 1 kernels."""
     columns = _patches(geometry, inputs, gradient.shape[2:])
+    # (n, out, positions) (n, positions, in * kernel).
     return (gradient.flatten(2) @ columns.mT).view(inputs.shape[0], *geometry.weight_shape)
 
 
@@ -171,6 +180,7 @@ def _patches(geometry: _Geometry, inputs: Tensor, sizes: torch.Size) -> Tensor:
     dims, n = len(geometry.stride), inputs.shape[0]
     padded = _pad(geometry, inputs)
     strides = padded.stride()[2:]
+    # A view (n, in, *kernel, *positions): kernel offsets move by the dilation, positions by the stride.
     patches = padded.as_strided(
         (n, padded.shape[1], *geometry.kernel, *sizes),
         (
@@ -199,6 +209,8 @@ class _GramConvolution(Contribution):
 
     def squares(self) -> Tensor:
         n, flat = self._inputs.shape[0], self._inputs.flatten(2)
+        # Inner products of single input positions over channels, (n, *sizes, *sizes); the windows of each dimension
+        # make it (n, *positions, *positions).
         gram = (flat.mT @ flat).view(n, *self._inputs.shape[2:], *self._inputs.shape[2:])
         for d, size in enumerate(self._gradient.shape[2:]):
             gram = self._sum_of_windows(gram, d, size)
@@ -213,6 +225,7 @@ class _GramConvolution(Contribution):
         total = None
         # The middle first: its window is most likely whole, and saves filling with zeros.
         for step in sorted(range(kernel), key=lambda step: abs(2 * step + 1 - kernel)):
+            # Position o reads the input at o * stride + shift; first and last are those o for which that is inside.
             shift = step * geometry.dilation[d] - geometry.padding[d]
             first, last = max(0, -(shift // stride)), min(size - 1, (extent - 1 - shift) // stride)
             source = slice(first * stride + shift, last * stride + shift + 1, stride)
@@ -231,6 +244,7 @@ class _GramConvolution(Contribution):
         weighted = (self._gradient.flatten(2) * weights[:, None, None]).mT
 
         def product(rows: slice, part: Tensor) -> None:
+            # Blocks hold whole records: (out, rows) times (rows, in * kernel).
             records = slice(rows.start // positions, rows.stop // positions)
             columns = _patches(self._geometry, self._inputs[records], self._gradient.shape[2:])
             torch.mm(weighted[records].flatten(0, 1).t(), columns.mT.flatten(0, 1), out=part)
@@ -239,6 +253,7 @@ class _GramConvolution(Contribution):
 
     @property
     def _width(self) -> int:
+        # Entries of the two Gram matrices are sums over in * kernel and over out.
         return math.prod(self._geometry.weight_shape[1:]) + self._geometry.weight_shape[0]
 
     def dense(self) -> Tensor:

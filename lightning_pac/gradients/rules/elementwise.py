@@ -45,6 +45,7 @@ def concatenation(call: Call) -> Found | None:
     if not isinstance(dim, int) or dim % len(shape) == axis:
         return None
     found: list[tuple[Tensor, Callable[[], Contribution | OwnRows]]] = []
+    # A part's gradient is its slice of the output's.
     start, dim = 0, dim % len(shape)
     for part in parts:
         stop = start + part.shape[dim] if part.dim() == len(shape) else start
@@ -64,6 +65,7 @@ def masked_write(target: Tensor, index: Any, value: Any) -> Any:
     axis = record_axis(target.shape, tag, tag.owner.count) if tag.outer is not None else None
     if index.dtype != torch.bool or value.dim() > rest or axis is None or axis >= index.dim():
         return NotImplemented
+    # x (1 - m) + m p, in which the parameter meets the batch in a product, which has a rule.
     places = index.view(*index.shape, *[1] * rest).to(target.dtype)
     set_tag(places, tag)  # its rows are those of the target, whatever it was made of
     target.mul_(1 - places).add_(places * value)
@@ -111,6 +113,7 @@ def sum_by_record(
     """
     dims = values.dim()
     padded = [1] * (dims - len(shape)) + list(shape)
+    # Shapes are aligned from the right, as broadcasting does it.
     own = padded[axis] == values.shape[axis] and padded[axis] != 1
     rest = padded[:axis] + padded[axis + 1 :]
     if rows is not None:
@@ -121,6 +124,7 @@ def sum_by_record(
     else:
         blocks = values.movedim(axis, 0)
         blocks = blocks.reshape(count, blocks.shape[0] // max(count, 1), *blocks.shape[1:])
+    # Blocks are (n, k, *rest), k rows a record; where the tensor has size 1, its entry was used along all of `rest`.
     broadcast = [2 + d for d, size in enumerate(rest) if size == 1 and blocks.shape[2 + d] != 1]
     if own:
         blocks = blocks.sum(broadcast, keepdim=True) if broadcast else blocks

@@ -45,6 +45,7 @@ def picked(call: Call) -> Found | None:
 def _looked_up(call: Call, weight: Tensor, indices: Tensor, padding: int | None) -> Contribution:
     by_record = call.by_record(indices) % len(weight)  # negative ones count from the end
     per_record = by_record[0].numel() if by_record.shape[0] else 0
+    # The record of each look-up. Rows that fill a record up look up row 0, with gradient zero.
     records = torch.arange(call.count, device=indices.device).repeat_interleave(per_record)
     gradient = call.gradient_by_record().reshape(-1, weight.shape[1])
     return _rows(weight, padding, call.count, records, by_record.reshape(-1), gradient)
@@ -71,12 +72,14 @@ def embedding_bag(call: Call) -> Found | None:
     if indices.dim() == 2:
         bags = torch.arange(n, device=indices.device).repeat_interleave(indices.shape[1])
     else:
+        # Bag i is indices[offsets[i] : offsets[i + 1]], the last one up to the end unless that is stated, too.
         ends = torch.cat([offsets[1:], offsets.new_tensor([indices.numel()])])[:n]
         bags = torch.arange(n, device=indices.device).repeat_interleave(ends - offsets[:n])
     rows = indices.reshape(-1)[: bags.numel()]
     counted = torch.ones_like(rows, dtype=torch.bool) if padding is None else rows != padding
     spread = gradient[bags]
     if mode == "mean":
+        # Entries that are padding do not count in the mean; an empty bag has no row to divide for.
         sizes = (
             torch.zeros(n, dtype=torch.float32, device=rows.device).index_add_(0, bags, counted.float()).clamp_(min=1.0)
         )
@@ -85,6 +88,7 @@ def embedding_bag(call: Call) -> Found | None:
         spread = spread * _is_maximum(weight, bags, rows, counted, n)
     if weights is not None:
         spread = spread * weights.detach().reshape(-1, 1)
+    # From bags to records, which may have several bags side by side.
     bags = bags // max(1, n // max(1, call.count)) if order is None else order[bags]
     return [(weight, lambda: _rows(weight, padding, call.count, bags, rows, spread))]
 
@@ -101,6 +105,7 @@ def _is_maximum(weight: Tensor, bags: Tensor, rows: Tensor, counted: Tensor, n: 
     values = weight.detach()[rows].masked_fill(~counted[:, None], -torch.inf)
     place = bags[:, None].expand_as(values)
     top = values.new_full((n, values.shape[1]), -torch.inf).scatter_reduce_(0, place, values, "amax")
+    # Torch gives the whole gradient of a maximum to one entry; of equal ones it is the first.
     order = torch.arange(rows.numel(), device=rows.device)[:, None].expand_as(values)
     reached = torch.where(values == top[bags], order, rows.numel())
     first = torch.full((n, values.shape[1]), rows.numel(), device=rows.device)

@@ -35,9 +35,11 @@ def matmul(call: Call) -> Found | None:
     left, right = call.args
     if call.is_batched(left) and call.is_free(right) and right.dim() == 2 and left.dim() >= 2:
         gradient = call.gradient_by_record()
+        # Y = X W: dW = X^T G, so input and output gradient change places.
         return [(right, lambda: linear_weight(call.describe, gradient, call.by_record(left)))]
     if call.is_free(left) and call.is_batched(right) and left.dim() == 2 and right.dim() >= 3:
         gradient = call.gradient_by_record()
+        # Y = W X: dW = G X^T, as of a linear map of X^T with output gradient G^T.
         return [(left, lambda: linear_weight(call.describe, call.by_record(right).mT, gradient.mT))]
     return None
 
@@ -60,6 +62,7 @@ def linear_weight(name: object, inputs: Tensor, gradient: Tensor) -> Contributio
     """Contribution to a weight of shape (out, in)."""
     inputs, gradient = inputs.detach(), gradient.detach()
     if inputs.dim() > 2:
+        # (n, T, in) and (n, T, out): all dimensions between are positions.
         inputs, gradient = inputs.flatten(1, -2), gradient.flatten(1, -2)
         if inputs.shape[1] == 1:
             inputs, gradient = inputs.squeeze(1), gradient.squeeze(1)
@@ -67,6 +70,8 @@ def linear_weight(name: object, inputs: Tensor, gradient: Tensor) -> Contributio
         return OuterProduct(inputs, gradient)
     inputs, gradient = inputs.float(), gradient.float()
     positions, width_in, width_out = inputs.shape[1], inputs.shape[2], gradient.shape[2]
+    # A record's Gram matrices hold T^2 numbers each and their factors T (in + out), its gradient in * out: a factor of
+    # four settles the choice, anything nearer is measured.
     if not inputs.numel() or positions * positions > 4 * width_in * width_out:
         return Dense(gradient.mT @ inputs)
     if width_in * width_out > 4 * positions * (positions + width_in + width_out):
@@ -90,4 +95,5 @@ def linear_weight(name: object, inputs: Tensor, gradient: Tensor) -> Contributio
 def linear_bias(gradient: Tensor) -> Contribution:
     """Contribution to a bias of shape (out,)."""
     gradient = gradient.detach().float()
+    # sum_t g_it, shape (n, out).
     return Dense(gradient.flatten(1, -2).sum(1) if gradient.dim() > 2 else gradient)

@@ -61,6 +61,7 @@ def _trailing(
     def total(values: Tensor) -> Dense:
         return Dense(values.sum(between) if between else values)
 
+    # y = w x_hat + b: dw = sum g x_hat and db = sum g; x_hat is computed again, in float32, and not kept.
     weight, bias = parameters
     found = [
         (weight, lambda: total(normalize(call.by_record(inputs).float()).mul_(gradient))),
@@ -84,6 +85,7 @@ def _channels(
         values = values.flatten(2).sum(2) if values.dim() > 2 else values
         return sum_by_record(values, values.shape[1:], 0, call.count, call.output[0].rows)
 
+    # The same for each channel.
     weight, bias = parameters
     found = [
         (weight, lambda: total(normalize(inputs.float()).mul_(gradient))),

@@ -86,6 +86,7 @@ class _Run(torch.autograd.Function):
         with torch.no_grad():
             found, products = ctx.kind.back(tuple(saved), weight, ctx.steps[::-1], ctx.mask, output, states)
             if ctx.report is not None:
+                # Contributions are float32, whatever casts the backward pass runs under.
                 with torch.autocast(output.device.type, enabled=False):
                     ctx.report(previous, products)
         states = [state.to(dtype) for state, dtype in zip(states, ctx.types, strict=True)]
@@ -108,6 +109,7 @@ class LSTM(Recurrence):
         h, c = states
         across = weight.t()
         for t in steps:
+            # i, f and o are sigmoids, g is a tanh; c_t = f c_{t-1} + i g, h_t = o tanh(c_t).
             before[t], cells[t] = h, c
             step = active[t].addmm_(h, across)
             step[:, : 2 * width].sigmoid_()
@@ -127,6 +129,7 @@ class LSTM(Recurrence):
     def back(self, saved: Any, weight: Any, steps: Any, mask: Any, output: Any, states: Any) -> Any:
         active, cells, tanhs = saved
         length, n, width = tanhs.shape
+        # Slopes of h_t in c_t, of c_t in i, f and g before their functions, and of h_t in o before its own.
         i, f, g, o = active.view(length, n, 4, width).unbind(2)
         through = o * (1 - tanhs * tanhs)
         slopes = torch.stack([g * i * (1 - i), cells * f * (1 - f), i * (1 - g * g)], dim=2)
@@ -136,6 +139,7 @@ class LSTM(Recurrence):
         dh, dc = states
         for t in steps:
             total = dh + output[t]
+            # dL/dh_t comes from the next step and from the output, dL/dc_t from the next step and through h_t.
             inner = torch.addcmul(dc, total, through[t])
             if mask is None:
                 torch.mul(inner[:, None], slopes[t], out=parts[t, :, :3])
@@ -179,10 +183,12 @@ class GRU(Recurrence):
     def back(self, saved: Any, weight: Any, steps: Any, mask: Any, output: Any, states: Any) -> Any:
         active, inner, before = saved
         length, n, width = inner.shape
+        # h_t = (1 - z) n + z h_{t-1} with n = tanh(x_n + r u), u = W_hn h_{t-1} + b_hn.
         r, z, new = active.view(length, n, 3, width).unbind(2)
         to_new = (1 - z) * (1 - new * new)
         to_z = (before - new) * z * (1 - z)
         to_r = to_new * inner * r * (1 - r)
+        # Gates and products differ, unlike in the other networks: r multiplies u, and not x_n.
         slopes = torch.stack([to_r, to_z, to_new], dim=2)
         products = torch.stack([to_r, to_z, to_new * r], dim=2)
         (dh,) = states
@@ -193,6 +199,7 @@ class GRU(Recurrence):
             if mask is not None:
                 slopes[t] *= mask[t][:, None]
                 products[t] *= mask[t][:, None]
+            # dL/dh_{t-1}: directly by z, and through the products with W_hh.
             new_dh = torch.addmm(total * z[t], products[t].view(n, -1), weight)
             dh = _keep(mask, t, new_dh, dh)
         states[:] = [dh]
@@ -224,6 +231,7 @@ class RNN(Recurrence):
 
     @override
     def back(self, saved: Any, weight: Any, steps: Any, mask: Any, output: Any, states: Any) -> Any:
+        # h_t = a(x_t + W_hh h_{t-1}), with the slope of a from the value a itself.
         slopes = self._slope(saved[0])
         (dh,) = states
         for t in steps:

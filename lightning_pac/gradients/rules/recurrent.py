@@ -103,6 +103,7 @@ def lstm_cell(
     inputs: Tensor, state: State, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None, b_hh: Tensor | None = None
 ) -> State:
     """The same as `torch.lstm_cell`."""
+    # c' = s(f) c + s(i) tanh(g), h' = s(o) tanh(c').
     gates = F.linear(inputs, w_ih, b_ih) + F.linear(state[0], w_hh, b_hh)
     i, f, g, o = gates.chunk(4, 1)
     c = f.sigmoid() * state[1] + i.sigmoid() * g.tanh()
@@ -114,6 +115,7 @@ def gru_cell(
 ) -> Tensor:
     """The same as `torch.gru_cell`."""
     from_inputs, from_state = F.linear(inputs, w_ih, b_ih).chunk(3, 1), F.linear(state, w_hh, b_hh).chunk(3, 1)
+    # n = tanh(x_n + r h_n), h' = (1 - z) n + z h, written with one product less.
     r, z = ((x + h).sigmoid() for x, h in zip(from_inputs[:2], from_state[:2], strict=True))
     new = (from_inputs[2] + r * from_state[2]).tanh()
     return new + z * (state - new)
@@ -160,6 +162,7 @@ def _run(
             number = layer * directions + direction
             own = weights[number * per_layer : (number + 1) * per_layer]
             bias = (own[2], own[3]) if biases else (None, None)
+            # W_ih x + b_ih of all steps is one linear map, which has a rule; W_hh h + b_hh is left to the recurrence.
             gates = F.linear(value, own[0], bias[0])
             with _pop_mode_temporarily():
                 first = tuple(state[number] for state in states)
@@ -246,6 +249,7 @@ class _Steps:
         if self._sizes is not None:
             gates, lengths = _VF._pad_packed_sequence(gates, self._sizes, False, 0.0, len(self._sizes))
             assert lengths is not None
+            # (T, n, 1): whether step t is within a sequence's length.
             mask = (torch.arange(len(gates))[:, None] < lengths)[:, :, None].to(gates.device)
         trained = [tensor for tensor in (weight, bias) if tensor is not None and free_of(tensor) is not None]
         if trained and torch.is_grad_enabled() and not gates.requires_grad:
@@ -268,6 +272,7 @@ class _Steps:
             receiver.check_backward(name, outer, gradient)
             receiver.check_count(name, count)
             if free_of(weight) is not None:
+                # dW_hh = sum_t d_t h_{t-1}^T: a linear map of the states before each step, at T positions.
                 receiver.receive(weight, linear_weight(name, by_record(previous), by_record(gradient)))
             if bias is not None and free_of(bias) is not None:
                 receiver.receive(bias, linear_bias(by_record(gradient)))

@@ -92,6 +92,7 @@ class SecretSpace(ABC):
     @property
     def individual_prior(self) -> float:
         """Largest success probability of guessing one record's membership before anything is released."""
+        # Record i is in with probability sum_j P(j) [i in subset j]; a blind guess takes the likelier of in and out.
         return max(float(np.maximum(rate, 1 - rate).max()) for rate in (block @ self.prior for block in self._blocks()))
 
     @property
@@ -217,6 +218,7 @@ class BalancedSubsets(_HalfOfSubsets):
     @override
     def membership_table(self, records: npt.ArrayLike | None = None) -> npt.NDArray[np.bool_]:
         selected = self._check_records(records)
+        # Eight memberships are kept in a byte.
         if self.num_records * self.num_subsets <= 8 * CACHE_BYTES:
             bits = np.unpackbits(self._packed[selected], axis=1, count=self.num_subsets)
             return bits.view(np.bool_)
@@ -237,6 +239,7 @@ class BalancedSubsets(_HalfOfSubsets):
         half = self.num_subsets // 2
         # The low 16 bits become the position, so that no two keys of a record are equal and exactly half are taken.
         keys = (keys & ~np.uint64(MAX_SUBSETS - 1)) | np.arange(self.num_subsets, dtype=np.uint64)
+        # The m/2 smallest of m keys.
         return keys <= np.partition(keys, half - 1, axis=1)[:, half - 1 : half]
 
 
@@ -285,6 +288,7 @@ class ComplementaryHalves(_HalfOfSubsets):
         return ~half if index % 2 else half
 
     def _half(self, pair: int) -> npt.NDArray[np.bool_]:
+        # Complements are not kept, so that a byte stands for sixteen memberships.
         if self.num_records * self.num_subsets > 16 * CACHE_BYTES:
             return self._draw(pair)
         return np.unpackbits(self._packed[pair], count=self.num_records).view(np.bool_)
@@ -296,6 +300,7 @@ class ComplementaryHalves(_HalfOfSubsets):
     def _draw(self, pair: int) -> npt.NDArray[np.bool_]:
         keys = _random_keys("complementary halves", self.seed, pair, pair + 1, self.num_records)[0]
         half = np.zeros(self.num_records, dtype=np.bool_)
+        # Stable, so that equal keys give the same half on every platform.
         half[np.argsort(keys, kind="stable")[: self.num_records // 2]] = True
         return half
 
@@ -359,6 +364,7 @@ def _check_sizes(num_records: int, num_subsets: int, seed: int) -> None:
 def _random_keys(domain: str, seed: int, start: int, stop: int, width: int) -> npt.NDArray[np.uint64]:
     """Rows `start` to `stop` of an endless table of 64-bit random numbers, each row at its own Philox counter."""
     key = int.from_bytes(hashlib.sha256(f"lightning-pac {domain} {seed}".encode()).digest()[:16], "little")
+    # A Philox counter gives four numbers, so a row takes so many counters.
     blocks = -(-width // 4)
     generator = np.random.Philox(key=key, counter=start * blocks)
     return generator.random_raw((stop - start) * blocks * 4).reshape(stop - start, blocks * 4)[:, :width]

@@ -45,8 +45,10 @@ class SliceProfile:
             raise ValueError(f"directions has shape {directions.shape}, but must be (num_slices, dimension).")
         norms = np.linalg.norm(directions, axis=1)
         off = int(np.argmax(np.abs(norms - 1.0)))
+        # Negated, so that a slice with NaN is refused, too.
         if not np.abs(norms[off] - 1.0) <= _UNIT_TOLERANCE:
             raise ValueError(f"Slice {off} has norm {norms[off]:g}, but a slice is a unit vector: divide by its norm.")
+        # A slice that is short by the tolerance would make distances along it look smaller by as much.
         directions /= norms[:, None]
         if self.weights is None:
             weights = np.full(len(directions), 1.0 / len(directions))
@@ -73,6 +75,7 @@ class SliceProfile:
             >>> SliceProfile.random(dimension=3, num_slices=2).num_slices
             2
         """
+        # The normal law is invariant under rotations, so its directions are uniform.
         normals = np.random.default_rng(seed).standard_normal((num_slices, dimension))
         return cls(normals / np.linalg.norm(normals, axis=1, keepdims=True))
 

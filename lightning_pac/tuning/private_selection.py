@@ -180,6 +180,7 @@ class PrivateSelection:
         with self._ledger as ledger:
             account = self._open_account(ledger, draw.name)
             if not account.num_charges:
+                # The number of runs is independent of their draws: a union bound over all of them holds with its mean.
                 draws = math.ceil(self.runs.mean * self.plan.num_draws)
                 Allowance(ledger, account, list(self.price.one_run)).check(1, draws)
                 account.charge(account.declaration["cost"], {"release": "selection", "draws": draws})

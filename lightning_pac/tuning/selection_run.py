@@ -118,6 +118,7 @@ def check_shares(run: SelectionRun, trainer: pl.Trainer, module: pl.LightningMod
                 accountant = SRPPAccountant(arguments.scenario, arguments.sampling)
                 _check_share(run.plan, accountant.events(arguments.noise_multiplier, 1), arguments.ledger)
         elif isinstance(callback, PrivateMetrics):
+            # One value of a metric is one step of a sampler that draws every record.
             everything = SRPPAccountant(callback.scenario, Poisson(rate=1.0, batch_size=1, secret_draws=False))
             _check_share(run.plan, everything.events(callback.noise_multiplier, 1), callback.ledger)
 

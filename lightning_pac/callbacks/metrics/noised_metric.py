@@ -182,6 +182,7 @@ class PrivateMetric:
         if not self._charge():
             return None
         deviation = self._noise_multiplier * self._max_contribution
+        # A record is evaluated on one rank, so it enters the total once, clipped to C.
         total = torch.stack([share for _, share in shares]).sum(0)
         return secure_generator().release_(total, deviation)
 
@@ -220,6 +221,7 @@ class PrivateMetric:
             added = self._flatten(one)
             # As with gradients, a contribution that is not finite counts as zero.
             if bool(added.isfinite().all()):
+                # clip_C(s_i) in float64; nothing is divided by a norm of zero.
                 self._total += added * (self._max_contribution / added.norm().clamp(min=1e-300)).clamp(max=1.0)
 
     def _problem_of(self, sizes: set[int]) -> str | None:
@@ -292,6 +294,7 @@ def _influential_states(blank: Metric) -> list[str]:
                 if isinstance(default, Tensor)
             }
             before = _value_at(blank, values)
+            # No multiple of what it was, so that a value made of ratios within the state changes as well.
             values[name] = values[name] * 2.0 + 1.0
             if not _same(before, _value_at(blank, values)):
                 found.append(name)

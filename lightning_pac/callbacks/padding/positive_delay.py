@@ -208,6 +208,7 @@ class PositiveDelay(PaddingCallback):
                 )
         units = math.ceil(duration / self.unit)
         if isinstance(self.noise, DPNoise) and self.max_duration is not None:
+            # All durations are then from D - s to D units, D the longest: any two differ by s at most.
             units = max(units, math.ceil(self.max_duration / self.unit) - self.noise.guarantee.sensitivity)
         if isinstance(self.noise, PACNoise):
             return self.unit * self.noise.pad(float(units))

@@ -240,6 +240,7 @@ def _reduced(
     where = {d % reference.dim() for d in (dims if isinstance(dims, list | tuple) else [dims])}
     if axis in where or not where:
         return Batched(current, None)
+    # Dimensions before that of the records that are summed over no longer count.
     before = math.prod(size for place, size in enumerate(reference.shape[:axis]) if place not in where)
     return tag if before == tag.outer else Batched(current, before, tag.rows)
 
@@ -278,6 +279,7 @@ def _letters(function: Any, args: Sequence[Any]) -> tuple[list[tuple[Tensor, lis
     if function in _ADDED_MATMUL:
         args = args[1:]
     left, right = args[:2] if function not in _RMATMUL else (args[1], args[0])
+    # Batch dimensions have their numbers from the right, -1 being the last, since broadcasting aligns them there.
     first: list[Any] = [*range(2 - left.dim(), 0), "out"][-(left.dim() - 1) :] if left.dim() > 1 else []
     if function in _LINEAR:
         return [(left, [*first, "sum"]), (right, ["across", "sum"][-right.dim() :])], [*first, "across"][

@@ -59,6 +59,7 @@ def _labels(value: Any, values: Sequence[Any], current: Pass) -> Any:
         raise ValueError("The records of an argument are nowhere known.")
     rows, size = tag.rows, value.shape[axis]
     if rows is None:
+        # The rows of a record lie side by side: row r is of record r // (size / n).
         rows = torch.arange(size, device=value.device) // max(1, size // max(current.count, 1))
     return rows.view(-1, *[1] * (value.dim() - axis - 1)).expand(value.shape)
 
@@ -111,9 +112,11 @@ def added(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], current
                 found: Tensor = function(*powers[: len(args)], **dict(zip(kwargs, powers[len(args) :], strict=True)))
                 return found
 
+            # sum 1, sum l and sum l^2 over what enters an entry, with labels l = record + 1; constants add nothing.
             number, total, squares = map(moment, range(3))
         except Exception:
             return Batched(current, None)
+    # Whole numbers, so exact: (sum 1) (sum l^2) = (sum l)^2 only where all l are equal.
     mixed = bool((number * squares != total * total).any())
     return Batched(current, None) if mixed else _read(total // number.clamp(min=1) - 1, current)
 
@@ -132,6 +135,7 @@ def _read(labels: Tensor, current: Pass) -> Batched:
     if not labels.numel():
         return Batched(current, 1, labels.new_zeros(0)) if labels.shape[:1] == (0,) else Batched(current, None)
     before, count = 1, max(current.count, 1)
+    # Expanded labels have stride zero in all dimensions but one, where a single line of them says it all.
     moving = [axis for axis, step in enumerate(labels.stride()) if step]
     for axis, size in enumerate(labels.shape):
         if len(moving) == 1 and axis != moving[0] and count > 1:

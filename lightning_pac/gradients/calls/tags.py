@@ -133,6 +133,7 @@ def record_axis(shape: torch.Size, tag: Batched, count: int) -> int | None:
     """The dimension that counts the records, or a multiple of them in their order."""
     before = 1
     for axis, size in enumerate(shape):
+        # Dimensions of size 1 leave `before` as it is: of those, the one that can count the records is meant.
         fits = size % max(count, 1) == 0 and (size or not count) if tag.rows is None else size == len(tag.rows)
         if before == tag.outer and fits:
             return axis
@@ -167,12 +168,14 @@ def _padded(tensor: Tensor, rows: Tensor, count: int) -> Tensor:
     kept = rows >= 0
     if not bool(kept.all()):
         tensor, rows = tensor[kept], rows[kept]
+    # Stable, so that the rows of a record keep their order; a row's place is its rank among those of its record.
     order = torch.argsort(rows, stable=True)
     sizes = torch.bincount(rows, minlength=count)
     starts = sizes.cumsum(0) - sizes
     sorted_rows = rows[order]
     place = torch.arange(len(rows), device=rows.device) - starts[sorted_rows]
     most = int(sizes.max()) if count else 0
+    # (n, most rows of a record, ...).
     padded = tensor.new_zeros(count, most, *tensor.shape[1:])
     padded[sorted_rows, place] = tensor[order]
     return padded

@@ -85,6 +85,7 @@ class Shares:
             except Exception:
                 return None
         for values in (found, found * count):  # a mean, or a sum, which is a mean of multiples
+            # Relative to the terms: they may cancel in their mean, which then is rounding alone.
             size = values.abs().mean(0) + self._result.abs()
             if values.shape[1:] == self._result.shape and bool(
                 ((values.mean(0) - self._result).abs() <= 1e-4 * size).all()

@@ -123,6 +123,7 @@ class Meeting:
                 return result
             if not output.requires_grad:
                 if target is not None:
+                    # Adding a zero that requires a gradient gives what was written to a node for the hook.
                     output.add_(torch.zeros((), dtype=output.dtype, device=output.device, requires_grad=True))
                 else:
                     result = output = anchored(output)
@@ -184,6 +185,7 @@ class Meeting:
             for place, sign in enumerate(ADDITIONS[self._function]):
                 term = self._frees[place]
                 if term is not None:
+                    # d(mean + p) / dp is 1 or -1, summed over whatever p was broadcast along.
                     self._receiver.receive_public(term, sign * call.gradient.sum_to_size(term.shape), call)
             return
         found = self._rule.contributions(call) if self._rule is not None and not after_mean else None

@@ -76,6 +76,7 @@ def _pulled(
     frees: Sequence[Tensor], gradients: Sequence[Tensor], parameters: Sequence[Tensor]
 ) -> Sequence[Tensor | None]:
     try:
+        # One vector-Jacobian product, batched over the n records; where `vmap` cannot run a backward, n single ones.
         return torch.autograd.grad(
             frees, list(parameters), list(gradients), is_grads_batched=True, allow_unused=True, retain_graph=True
         )
@@ -105,6 +106,7 @@ def _spread(contribution: OwnRows, shape: torch.Size) -> Tensor:
     """Each record's gradient of the whole tensor: zero but for its own rows."""
     rows, axis = contribution.gradients, contribution.axis
     n = rows.shape[0]
+    # (n, n, rows, ...): row i of the first dimension has its gradient in block i of the second.
     whole = rows.new_zeros(n, n, *rows.shape[1:])
     whole[torch.arange(n), torch.arange(n)] = rows
     return whole.flatten(1, 2).movedim(1, axis + 1).reshape(n, *shape)

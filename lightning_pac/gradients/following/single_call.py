@@ -13,6 +13,7 @@ from lightning_pac.gradients.contributions import Dense, Found, OwnRows
 __all__ = ["per_record_gradients"]
 
 _logger = logging.getLogger("lightning_pac.gradients")
+# Records that `vmap` takes at once, which bounds the memory.
 _CHUNK = 64
 _looped: set[Any] = set()
 
@@ -40,6 +41,7 @@ def per_record_gradients(call: Call, leaves: Sequence[Any], structure: Any, free
         assert gradient is not None
         assert output is not None
         if output[0].shares is not None:
+            # A mean of n values hands each of them 1 / n of its gradient.
             cotangents.append((gradient / n).expand(n, *gradient.shape))
         else:
             cotangents.append(_stacked(call, gradient, output[0]))
@@ -71,6 +73,7 @@ def per_record_gradients(call: Call, leaves: Sequence[Any], structure: Any, free
                 replaced[place] = value
             return tuple(outputs_of(replaced))
 
+        # v^T J of one record's outputs, of the shape of the free arguments; over records, (n, *argument).
         pull = torch.func.vjp(outputs, *frees)[1]
         return pull(tuple(gradients))  # type: ignore[no-any-return]
 
@@ -140,6 +143,7 @@ def _rows_of_their_own(
             return False
         return shapes == [cotangent.shape[1:] for cotangent in cotangents]
 
+    # Right are those shapes with which a record alone gives outputs of the shape that its gradients have.
     if call.count == 1 or fits({}):
         return {}
     found: dict[int, tuple[Tensor, int]] = {}
@@ -148,6 +152,7 @@ def _rows_of_their_own(
     for place, leaf in enumerate(leaves):
         if not isinstance(leaf, Tensor) or place in stacked or axis is None:
             continue
+        # Broadcasting aligns from the right; other functions may count from the left.
         aligned = axis - (len(shape) - leaf.dim())
         for dim in dict.fromkeys((aligned, axis)):
             if 0 <= dim < leaf.dim() and leaf.shape[dim] > 1 and leaf.shape[dim] % call.count == 0:

@@ -126,6 +126,7 @@ class DistilledDataModule(pl.LightningDataModule):
         dataset = _Labelled(self.public_dataset, bought, self.transform)
         sampler = None
         if self.balance:
+            # 1 / (records of its class): every kept class is then drawn with the same probability.
             weights = 1 / np.bincount(bought.labels)[bought.labels]
             sampler = WeightedRandomSampler(weights.tolist(), len(dataset))
         return DataLoader(

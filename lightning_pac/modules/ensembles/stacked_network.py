@@ -95,6 +95,7 @@ class StackedNetwork(nn.Module):
             records = targets.repeat(len(outputs), *[1] * (targets.dim() - 1))
             losses = loss(outputs.flatten(0, 1), records, reduction="none")
             losses = losses.view(len(outputs), len(targets), -1).mean(-1)  # (copies, batch)
+            # Mean over each copy's own records; `where` and no product, since 0 * inf is nan.
             own = membership[chunk].to(losses.dtype)
             return torch.where(membership[chunk], losses, 0).sum(1) / own.sum(1).clamp(min=1)
 
@@ -154,6 +155,7 @@ class StackedNetwork(nn.Module):
         for module in dropouts:
             module.eval()
         outputs = []
+        # Once the batch itself and once its first half twice: outputs of that half must not tell the two apart.
         for order in (torch.arange(num_records), torch.arange(num_records) % kept):
             buffers = {name: buffer.clone() for name, buffer in self._buffers_of(first).items()}
             outputs.append(self._run_one(parameters, buffers, _select(inputs, order))[:kept])
@@ -200,6 +202,7 @@ class _LossByChunk(torch.autograd.Function):
             ]
             with torch.set_grad_enabled(needed):
                 value = losses(dict(zip(names, leaves, strict=True)), chunk)
+                # A copy's loss depends on its own slices only, so one backward pass of the sum gives all gradients.
                 total = value.sum()
             values.append(value.detach())
             if needed:
@@ -220,6 +223,7 @@ class _LossByChunk(torch.autograd.Function):
                 scaled.append(None)
                 continue
             gradient = next(gradients)
+            # dL / dloss_c, shape (copies, 1, ...), times the gradient of loss c.
             scaled.append(gradient.mul_(grad_output.view(-1, *[1] * (gradient.dim() - 1))))
         return None, None, None, *scaled
 

@@ -245,6 +245,7 @@ class SubsetEnsemble(pl.LightningModule):
         membership = table.t()[list(self.members)].to(self.device)
         losses = self.stack.losses(inputs, targets, membership, self.loss)
         self._log_mean("train_loss", losses.detach().mean(), len(batch.index), prog_bar=True)
+        # A sum, since a mean over members would divide each one's gradient by their number.
         return losses.sum()
 
     @override
@@ -284,6 +285,7 @@ class SubsetEnsemble(pl.LightningModule):
     def _log_mean(self, name: str, mean: Tensor, batch_size: int, prog_bar: bool = False) -> None:
         """Log the mean over all members, from the mean over those that are here."""
         if self._shards is not None:
+            # Ranks may hold different numbers of members: so weighted, its mean over ranks is that over all.
             mean = mean * (len(self.members) * self.trainer.world_size / len(self._all_members))
         self.log(name, mean, batch_size=batch_size, prog_bar=prog_bar, sync_dist=self._shards is not None)
 

@@ -70,9 +70,11 @@ class Decoder(nn.Module, ABC):
         parts = []
         for start in range(0, len(release), rows):
             chunk = release[start : start + rows]
+            # Candidates (m, 1, ...) against releases (rows,) give (m, rows).
             scores = self(chunk).log_prob(candidates[:, None]).T
             if self.decodes == "features":
                 scores = scores + log_prior
+            # ln pi(x | r) + ln P(x), normalized over the candidates, in float64 since these may be many.
             parts.append(torch.log_softmax(scores.double(), dim=1))
         return torch.cat(parts)
 
@@ -88,6 +90,7 @@ class Decoder(nn.Module, ABC):
     def standardize(self, outputs: Tensor, secrets: Tensor, noise_deviation: Tensor) -> None:
         """Take the units in which releases arrive from the outputs (m, d) and the noise's deviations (d,)."""
         self.get_buffer("centre").copy_(outputs.mean(dim=0))
+        # Output and noise are independent, so their variances add up to that of a release.
         variance = outputs.var(dim=0, correction=0) + noise_deviation**2
         self.get_buffer("spread").copy_(variance.sqrt().clamp_min(1e-12))
 
@@ -117,6 +120,7 @@ class _RecordDecoder(Decoder):
         """Independent normals with a floor on their deviations, shape (..., secret_size)."""
         spread = self.get_buffer("secret_spread")
         location = self.get_buffer("secret_centre") + spread * means
+        # Around a single record a density has no largest value: the floor, a thousandth of the spread, bounds it.
         scale = spread * (log_deviations.clamp(-6, 6).exp() + 1e-3)
         return Independent(Normal(location, scale), 1)
 
@@ -165,6 +169,7 @@ class MixtureDecoder(_RecordDecoder):
     def forward(self, release: Tensor) -> Distribution:
         outputs = self.network(self.standard(release))
         logits, parameters = outputs[..., : self.num_components], outputs[..., self.num_components :]
+        # (..., K) logits, and (..., K, p) means and log-deviations.
         means, log_deviations = parameters.unflatten(-1, (self.num_components, -1)).chunk(2, dim=-1)
         return MixtureSameFamily(Categorical(logits=logits), self.normal(means, log_deviations))
 
@@ -238,6 +243,7 @@ class PosteriorDecoder(Decoder):
 
     @override
     def forward(self, release: Tensor) -> Distribution:
+        # ln f(r - y_s) + ln P(s), shape (batch, m); as logits, they are normalized to the posterior.
         differences = release[:, None] - self.get_buffer("outputs")
         return Categorical(logits=self._perturbation[0].log_prob(differences) + self.get_buffer("log_prior"))
 

@@ -61,8 +61,10 @@ class Perturbation(nn.Module, ABC):
         log_weights, means, loadings = self.components()
         chosen = torch.multinomial(log_weights.detach().exp(), size, replacement=True)
         normals = torch.randn(size, self.dimension, device=means.device, dtype=means.dtype)
+        # mu_k + L_k z with k drawn for each row, shape (size, d).
         noise = means[chosen] + torch.einsum("kde,ke->kd", loadings[chosen], normals)
         drawn = log_weights[chosen]
+        # One in value, with the gradient of ln w_k: the score-function estimator.
         return noise, torch.exp(drawn - drawn.detach())
 
     def log_prob(self, noise: Tensor) -> Tensor:
@@ -71,16 +73,19 @@ class Perturbation(nn.Module, ABC):
         terms = []
         for log_weight, mean, loading in zip(log_weights, means, loadings, strict=True):
             rows = (noise - mean).reshape(-1, self.dimension)
+            # ln w - ln det L - d / 2 ln(2 pi) - |L^-1 (b - mu)|^2 / 2, with no inverse formed.
             whitened = torch.linalg.solve_triangular(loading, rows.T, upper=False).T
             squares = (whitened**2).sum(dim=1).reshape(noise.shape[:-1])
             log_determinant = loading.diagonal().log().sum()
             constant = log_weight - log_determinant - self.dimension / 2 * math.log(2 * math.pi)
             terms.append(constant - squares / 2)
+        # Far out every density underflows, so components are added in log space.
         return torch.logsumexp(torch.stack(terms), dim=0)
 
     def power(self) -> Tensor:
         """Expected squared length."""
         log_weights, means, loadings = self.components()
+        # E |B|^2 = sum_k w_k (tr L_k L_k^T + |mu_k|^2).
         return (log_weights.exp() * ((loadings**2).sum(dim=(1, 2)) + (means**2).sum(dim=1))).sum()
 
     def noise(self) -> MixtureNoise:
@@ -88,6 +93,7 @@ class Perturbation(nn.Module, ABC):
         with torch.no_grad():
             log_weights, means, loadings = (part.double().cpu().numpy() for part in self.components())
         weights = np.exp(log_weights)
+        # Float32 weights sum to one up to 1e-7 only.
         return MixtureNoise(weights / weights.sum(), means, np.tril(loadings))
 
     @torch.no_grad()
@@ -251,6 +257,7 @@ class TaskSubspaceGaussian(Perturbation):
             raise ValueError(f"task_basis must have shape (d, t) with d = {dimension} > t, got {tuple(basis.shape)}.")
         # The left singular vectors span the subspace first and its complement after.
         left, sizes, _ = torch.linalg.svd(basis, full_matrices=True)
+        # Smaller singular values are not told from rounding in float32.
         if not sizes[-1] > 1e-6 * sizes[0]:
             raise ValueError("task_basis must hold linearly independent vectors.")
         self.register_buffer("directions", left)
@@ -259,5 +266,6 @@ class TaskSubspaceGaussian(Perturbation):
     @override
     def shape(self) -> tuple[Tensor, Tensor, Tensor]:
         directions = self.get_buffer("directions")
+        # sum_j s_j^2 u_j u_j^T over the directions u_j inside and outside of the subspace.
         covariance = (directions * (2 * self.log_deviations).exp()) @ directions.T
         return self._single(torch.linalg.cholesky(covariance))

@@ -113,7 +113,9 @@ class StackelbergPlay(nn.Module):
             )
         covariance = np.cov(table.law.outputs.T, aweights=table.law.weights, ddof=0).reshape(table.dimension, -1)
         shape = self.perturbation.noise()
+        # The size at which the log-det formula meets the budget: a start of the right order, which nothing rests on.
         scaled = scale_to_bound(shape, self.budget, lambda noise: logdet_information(covariance, noise))
+        # Power is quadratic in the noise.
         self.perturbation.scale_(math.sqrt(scaled.power / shape.power))
         deviations = torch.from_numpy(np.sqrt(np.diag(scaled.second_moment()))).float()
         outputs = table.get_buffer("outputs")
@@ -132,7 +134,9 @@ class StackelbergPlay(nn.Module):
         """The leader's objective and the follower's cross-entropy, under fresh noise."""
         noise, factors = self.perturbation.rsample(len(outputs))
         cross_entropy = -(factors * self.decoder.log_prob(secrets, outputs + noise)).mean()
+        # E K(B) in units of what it was at the start, so that one `penalty_weight` fits every utility and scale.
         cost = (factors * self.utility(noise)).mean() / self.get_buffer("utility_unit")
+        # H(X) - b: the mutual information is at most b if the conditional entropy is at least that.
         target = float(self.get_buffer("entropy")) - self.budget + self.margin
         missing = budget_penalty(cross_entropy, target, self.penalty)
         return cost + self.penalty_weight * missing, cross_entropy
@@ -179,6 +183,7 @@ class StackelbergPlay(nn.Module):
             return float(-(prior[prior > 0] * np.log(prior[prior > 0])).sum())
         records = candidates.double().cpu().numpy()
         covariance = np.cov(records.T, ddof=0).reshape(records.shape[1], -1)
+        # Coordinates in which records do not vary would make the covariance singular.
         ridge = np.diag(np.maximum(1e-3 * np.diag(covariance), 1e-6))
         return reference_offset(records, GaussianReference(records.mean(axis=0), covariance + ridge))
 

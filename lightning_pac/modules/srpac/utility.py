@@ -57,6 +57,7 @@ class SubspaceNorm(nn.Module):
 
     def __init__(self, task_basis: Tensor, weight: NonNegative) -> None:
         super().__init__()
+        # An orthonormal basis Q, so that |Q^T b|^2 is the squared length inside the subspace.
         basis, _ = torch.linalg.qr(torch.as_tensor(task_basis, dtype=torch.float32))
         self.register_buffer("basis", basis)
         self.weight = weight

@@ -56,6 +56,7 @@ def coupled_in_company(
             trials = [functools.partial(_with_scaled, probe, engine, first + second, FACTORS[law])]
         for trial in trials:
             try:
+                # S(A' + B), S(A + B') and S(A' + B'), beside S(A + B).
                 beside = trial(smallest)
             except Exception:  # these records are no input for the model
                 continue

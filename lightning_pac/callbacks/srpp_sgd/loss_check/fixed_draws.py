@@ -74,6 +74,7 @@ class FixedDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
             own = [self._part(leaf, dim, place) if self._fits(leaf, given[0], dim) else leaf for leaf in leaves]
             own_args, own_kwargs = pytree.tree_unflatten(own, structure)
             parts.append(func(*own_args, **own_kwargs))
+        # The parts are views, so what was drawn is in place already.
         if func._schema.is_mutable:
             return given[0]
         if isinstance(parts[0], Tensor):

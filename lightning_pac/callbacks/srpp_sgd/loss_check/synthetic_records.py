@@ -293,6 +293,8 @@ def _by_law(leaf: Any, law: str, index: int, generator: torch.Generator) -> Any:
     normal = torch.randn(leaf.shape, generator=generator, dtype=torch.float64)
     group, place = divmod(index, GROUP)
     values = {
+        # Places 0 to 3 of a group differ in scale by up to 10^6. Of bits, a quarter are set in the first group, and
+        # three quarters in the second: P(N > 0.7) = 0.24.
         "wide": lambda: normal * 100.0**place,
         "bits": lambda: normal * 0 + ((place == 0) != group) if leaf.numel() == 1 else normal > 0.7 - 1.4 * group,
         "zeros": lambda: normal * 0 if place % 2 else leaf,
@@ -338,6 +340,7 @@ def _with_special(leaf: Any, special: int, index: int) -> Any:
     group, place = divmod(index, GROUP)
     values = leaf.clone().reshape(-1)
     size = len(values)
+    # In rows of eight and more, what is beyond their eighths; of shorter ones, all in the first g records of group g.
     number = size - -(-size * KEPT_EIGHTHS[index] // 8) if size >= 8 else size * (place < group)
     if number:
         values[-number:] = special

@@ -109,6 +109,7 @@ class ClippingBlocks:
         """Noise deviation of each block's coordinates, on the sum, at an effective noise multiplier."""
         if self.noise == "isotropic":
             return tuple(noise_multiplier * self.total_norm for _ in self.norms)
+        # At the optimum, block b has the share c_b sqrt(n_b) / sum_k c_k sqrt(n_k) of the cost 1 / sigma^2.
         total = sum(norm * math.sqrt(size) for norm, size in zip(self.norms, self.sizes, strict=True))
         return tuple(
             noise_multiplier * math.sqrt(norm / math.sqrt(size) * total)

@@ -40,6 +40,7 @@ class NoiseMemory:
         noise = secure_generator().fill_normal_(torch.empty(size, dtype=torch.float64, device=device))
         bands = len(self._lagged)
         if self._rows is None:
+            # Zero for steps before the block's first, where the sum over k ends.
             self._rows = noise.new_zeros(bands, size)
             self._lagged = self._lagged.to(device)
         # Row t - k holds x of k steps before, so the coefficients turn with the ring.

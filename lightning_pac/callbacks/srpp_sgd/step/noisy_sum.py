@@ -79,6 +79,7 @@ class NoisySum:
             start += total.numel()
         if not self.blocks.counts_clipped:
             return
+        # r of the ratio in the block that is clipped most: at most 1 a record, however many blocks there are.
         clipped = (norms / self._norms - 0.5).amax(dim=1).clamp(0.0, 1.0).sum()
         self._sum[-1] += CLIP_CHANNEL * self.blocks.total_norm * clipped
 
@@ -119,6 +120,7 @@ class NoisySum:
 
     def clipped_fraction_deviation(self, batch_size: float, num_steps: int = 1) -> float:
         """Standard deviation of the noise in the mean of `clipped_fraction` over the last `num_steps` releases."""
+        # Independent noise averages out; of correlated noise the matrix says how far it does.
         share = 1 / math.sqrt(num_steps) if self._memory is None else self._memory.mean_deviation(num_steps)
         return share * self.channel_deviation / (CLIP_CHANNEL * self.blocks.total_norm * batch_size)
 
@@ -146,6 +148,7 @@ class NoisySum:
         """Noise and round the coordinates from `start` on, in place."""
         noise = None if self._memory is None else self._memory.draw(total.numel(), place_of_float64(total.device))
         for segment, deviation in self._segments:
+            # Segments count from the whole sum's first coordinate, this part from `start`.
             own = slice(max(0, segment.start - start), max(0, segment.stop - start))
             part = total[own]
             if not part.numel():

@@ -59,23 +59,27 @@ class Stack(pl.LightningModule):
 
 
 class Watched(pl.Callback):
-    """Peak memory from the third step on, where what is checked before training has been let go."""
+    """Peak memory within steps, and with the check of the loss that comes before some of them."""
 
     def __init__(self) -> None:
         self.before = self.peak = self.all = 0
-        self.first = True
+        self.within = False
 
     def _sample(self) -> None:
         while True:
             size = int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
             self.all = max(self.all, size)
-            if not self.first:
+            if self.within:
                 self.peak = max(self.peak, size)
             time.sleep(0.002)
 
     @override
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        self.first = batch_idx < 5  # the check of the loss is repeated before the steps 2 and 4
+        self.within = batch_idx > 0
+
+    @override
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.within = False
 
 
 @contextmanager
@@ -134,7 +138,7 @@ def main() -> None:
             step, peak, with_checks = (max(row[place] for row in found) for place in (2, 3, 4))
             print(
                 f"{kind:15} {1e3 * step:9.1f} ms a step, peak of a rank {peak / 2**20:8.1f} MiB in steps, "
-                f"{with_checks / 2**20:8.1f} MiB with what comes before"
+                f"{with_checks / 2**20:8.1f} MiB with checks"
             )
 
 

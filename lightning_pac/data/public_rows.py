@@ -37,10 +37,16 @@ def most_records(expected: Positive, num_differing: Natural = 1, expected_differ
         num_differing: Records that differ.
         expected_differing: Mean number of those in a batch.
 
+    Raises:
+        ValueError: If a mean is above 2**53.
+
     Example:
         >>> most_records(400.0)
         605
     """
+    for name, number in {"expected": expected, "expected_differing": expected_differing}.items():
+        if number > 2**53:
+            raise ValueError(f"{name} is {number}, but must be at most 2**53: no batch holds more records.")
     of_both = _passed(expected, _NATS) + num_differing
     of_all = _passed(expected + expected_differing, _NATS + 16 + math.log(2))
     return math.ceil(min(of_both, of_all))

@@ -68,6 +68,7 @@ def hoeffding_interval(share: float, trials: int, confidence: float) -> tuple[fl
         >>> round(lower, 4), upper
         (0.7642, 1.0)
     """
+    # 2 exp(-2 n t^2) = 1 - confidence, solved for the margin t.
     margin = math.sqrt(math.log(2 / (1 - confidence)) / (2 * trials))
     return max(0.0, share - margin), min(1.0, share + margin)
 
@@ -95,6 +96,7 @@ def proportion_interval(successes: int, trials: int, confidence: Confidence = 0.
     if trials < 1 or not 0 <= successes <= trials:
         raise ValueError(f"successes is {successes} and trials {trials}, which is not possible: count a trial.")
     tail = (1 - confidence) / 2
+    # Beta quantiles invert the two binomial tails; without successes, or without failures, one limit is 0 or 1.
     lower = stats.beta.ppf(tail, successes, trials - successes + 1) if successes else 0.0
     upper = stats.beta.ppf(1 - tail, successes + 1, trials - successes) if successes < trials else 1.0
     return float(lower), float(upper)

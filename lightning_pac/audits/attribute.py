@@ -82,6 +82,7 @@ def gaussian_map_attack(
         raise ValueError("prior and law_covariances must be given for the same values of the secret.")
     if len(truth) != len(answers) or not truth:
         raise ValueError(f"secrets has {len(truth)} values and answers {len(answers)}, but each answer has one secret.")
+    # Columns are the values of the secret; one of prior 0 stays at -inf and is never guessed.
     scores = np.full((len(answers), len(values)), -np.inf)
     for column, value in enumerate(values):
         if prior[value] > 0:
@@ -92,6 +93,7 @@ def gaussian_map_attack(
     return AttributeAttackResult(
         accuracy=hits / len(truth),
         interval=proportion_interval(hits, len(truth), confidence),
+        # The prior's mode, not the share of the most frequent value among these answers.
         baseline=max(prior.values()),
         confidence=confidence,
     )
@@ -99,6 +101,7 @@ def gaussian_map_attack(
 
 def _gaussian_log_density(deviations: Array, covariance: Array) -> Array:
     """Log density up to a constant that all values share."""
+    # With S = L L^T the quadratic form is |L^-1 x|^2 and ln det(S) / 2 the sum of ln L_ii, which cannot underflow.
     factor = np.linalg.cholesky(covariance)
     whitened = np.linalg.solve(factor, deviations.T)
     density: Array = -0.5 * np.square(whitened).sum(axis=0) - np.log(np.diag(factor)).sum()

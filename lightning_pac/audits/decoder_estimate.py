@@ -79,13 +79,17 @@ def decoder_leakage(
     if scores.ndim != 1 or scores.shape != drawn.shape or len(scores) < 2:
         raise ValueError(f"log_posteriors {scores.shape} and secrets {drawn.shape} must be rows of one length above 1.")
     law = np.asarray(prior, np.float64)
+    # A log softmax in single precision may end about 1e-6 above ln 1 = 0.
     if np.isnan(scores).any() or (scores > 1e-6).any():
         raise ValueError(
             "log_posteriors has a probability above 1, or an undefined one: normalize it over the possible secrets."
         )
+    # ln((1 - eps) pi + eps P) without leaving log space: pi underflows where the decoder was sure of another secret.
     mixed = np.logaddexp(math.log1p(-smoothing) + scores, math.log(smoothing) + np.log(law[drawn]))
+    # pi' lies between eps min P and 1, and -ln pi' between 0 and this.
     value_range = -math.log(smoothing * float(law[law > 0].min()))
     margin = empirical_bernstein_margin(float(mixed.var(ddof=1)), len(mixed), value_range, 1 - confidence)
     cross_entropy = float(-mixed.mean())
+    # The cross-entropy of any decoder is at least H(X | Y), so H(X) minus it is at most I(X; Y).
     found = float(entropy(law)) - cross_entropy
     return DecoderLeakage(cross_entropy, found, found - margin, confidence)

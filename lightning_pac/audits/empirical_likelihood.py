@@ -47,6 +47,7 @@ def empirical_likelihood_attack(
     right = np.empty((len(values) - half, values.shape[1]), dtype=np.bool_)
     for record in range(values.shape[1]):
         threshold, above = _best_threshold(values[:half, record], inside[:half, record])
+        # The guess is "member" where (score >= threshold) == above; it is right where it agrees with the membership.
         right[:, record] = ((values[half:, record] >= threshold) == above) == inside[half:, record]
     success = float(right.mean())
     return AttackResult(
@@ -77,6 +78,7 @@ def cluster_confidence(centers: Numbers, records: MatrixLike) -> Array:
         raise ValueError(f"centers has shape {np.shape(centers)}, but records {np.shape(records)} need (k, d).")
     places, rows = np.asarray(centers, dtype=np.float64), np.asarray(records, dtype=np.float64)
     distances = np.linalg.norm(rows[:, None, :] - places[..., None, :, :], axis=-1)  # (..., N, k)
+    # A record that lies on every centre has distances of sum 0; the floor gives it confidence 1 instead of NaN.
     return np.asarray(1 - distances.min(axis=-1) / np.maximum(distances.sum(axis=-1), 1e-300))
 
 
@@ -99,16 +101,22 @@ def margin_confidence(hyperplanes: Numbers, records: MatrixLike) -> Array:
         )
     planes, rows = np.asarray(hyperplanes, dtype=np.float64), np.asarray(records, dtype=np.float64)
     weights, intercepts = planes[..., :-1], planes[..., -1]
+    # The floor keeps a class without weights from a division by 0.
     lengths = np.maximum(np.linalg.norm(weights, axis=-1), 1e-300)
+    # (w_k^T x_n + b_k) / |w_k|, shape (..., N, k).
     distances = (np.einsum("...kd,nd->...nk", weights, rows) + intercepts[..., None, :]) / lengths[..., None, :]
+    # One hyperplane stands for two classes, and the record is inside one or the other.
     largest = np.abs(distances[..., 0]) if planes.shape[-2] == 1 else distances.max(axis=-1)
     return np.asarray(1 / (1 + np.exp(-largest)))
 
 
 def _best_threshold(scores: Array, members: npt.NDArray[np.bool_]) -> tuple[float, bool]:
     """The threshold and whether members score above it, by the largest gap of the two distribution functions."""
+    # Only one side was seen: everything is above -inf, so that every guess is that side.
     if members.all() or not members.any():
         return -math.inf, bool(members.any())
+    # Kolmogorov-Smirnov: the largest gap between the shares below the threshold. `searchsorted` counts scores strictly
+    # below it, which is the complement of the guess's `>=`.
     candidates = np.unique(scores)
     below_in = np.searchsorted(np.sort(scores[members]), candidates) / members.sum()
     below_out = np.searchsorted(np.sort(scores[~members]), candidates) / (~members).sum()

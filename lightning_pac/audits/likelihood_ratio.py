@@ -12,6 +12,7 @@ from lightning_pac.scenarios import Sampling, TwoWorldScenario
 
 __all__ = ["likelihood_ratio_attack"]
 
+# `_mixture_ratio` holds (runs, steps, differing records + 1) values.
 _RUNS_PER_CHUNK = 2000
 
 
@@ -62,6 +63,7 @@ def likelihood_ratio_attack(
         runs = min(_RUNS_PER_CHUNK, num_runs - start)
         world = generator.integers(2, size=runs)
         sizes = [size for size, _ in groups]
+        # Drawn records of each group, shape (runs, steps, groups).
         counts = sampling.draw_counts(sizes, scenario.num_records, (runs, num_steps), generator)
         shifts = _shifts(counts, groups)
         # Everything that the attacker sees: the sum of each step, noised, in units of the clipping norm.
@@ -98,6 +100,7 @@ def _shifts(
     counts: npt.NDArray[np.int64], groups: tuple[tuple[int, tuple[int, int]], ...]
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Noiseless sums in either world, shape (num_runs, num_steps), in clipping norms."""
+    # Every drawn record of a group adds its sign to the sum, which is measured in clipping norms.
     first, second = np.array([signs for _, signs in groups], dtype=float).T
     return counts @ first, counts @ second
 
@@ -112,10 +115,13 @@ def _mixture_ratio(
     log_likelihoods = []
     for world in (0, 1):
         # Each step's density is a binomial mixture of shifted Gaussians.
+        # Each world has at most one group of differing records: k ~ Binomial(n, q) of them are drawn and shift by s k.
         present = sum(size for size, signs in groups if signs[world])
         sign = next((signs[world] for _, signs in groups if signs[world]), 0)
         drawn = np.arange(present + 1)
         weights = stats.binom.logpmf(drawn, present, rate)
+        # ln sum_k Bin(k; n, q) exp(-(r - s k)^2 / (2 sigma^2)), summed over independent steps. The normal's
+        # constant is the same in both worlds.
         terms = weights - (released[..., None] - sign * drawn) ** 2 / (2 * noise_multiplier**2)
         log_likelihoods.append(special.logsumexp(terms, axis=-1).sum(axis=1))
     return np.asarray(log_likelihoods[1] - log_likelihoods[0])

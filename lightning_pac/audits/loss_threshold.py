@@ -76,13 +76,16 @@ def _split(
         raise ValueError(f"{name} has {len(values)} values, but the attack needs at least two on each side.")
     if np.isnan(values).any():
         raise ValueError(f"{name} has {np.isnan(values).sum()} that are not numbers: leave those records out.")
+    # Records often come sorted by class or time, in which the two halves must not differ.
     shuffled = generator.permutation(values)
     return shuffled[: len(values) // 2], shuffled[len(values) // 2 :]
 
 
 def _best_threshold(members: npt.NDArray[np.float64], nonmembers: npt.NDArray[np.float64]) -> float:
     """The threshold with the highest mean of the two rates, among all losses that occur."""
+    # At -inf nobody is called a member.
     candidates = np.unique(np.concatenate([[-np.inf], members, nonmembers]))
+    # `side="right"` counts losses up to and including the threshold, as the guess `<=` does.
     caught = np.searchsorted(np.sort(members), candidates, side="right") / len(members)
     cleared = 1 - np.searchsorted(np.sort(nonmembers), candidates, side="right") / len(nonmembers)
     return float(candidates[np.argmax(caught + cleared)])

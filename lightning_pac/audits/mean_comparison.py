@@ -13,6 +13,7 @@ from lightning_pac.scenarios.secret_space import SecretSpace
 
 __all__ = ["MeanComparison", "compare_private_means"]
 
+# Quantiles of the records' norms that are tried as clipping norms.
 _CLIPPING_QUANTILES = np.linspace(0.02, 1.0, 50)
 
 
@@ -92,6 +93,7 @@ def compare_private_means(
     success = membership_success_bound(mutual_information, space.individual_prior)
     epsilon = dp_epsilon_for_success(success, delta=0.0)
     table = space.membership_table().astype(np.float64)
+    # Means of the subsets, shape (m, d); the table has a row per record and a column per subset.
     outputs = (table.T @ rows) / table.sum(axis=0)[:, None]
     noises = (
         calibrate_gaussian(outputs, mutual_information, space.prior, rule),
@@ -99,7 +101,9 @@ def compare_private_means(
     )
     pairs = [_pac_distances(outputs, rows.mean(axis=0), space.prior, noise, num_trials, generator) for noise in noises]
     shape = (num_trials, rows.shape[1])
+    # Both noises are drawn for C / n = 1 and scaled later, so that one set of draws serves all clipping norms.
     laplace = 1 / epsilon * generator.laplace(size=shape)
+    # Phi(C / (2 n sigma)) = p, solved for sigma.
     gaussian = generator.standard_normal(shape) / (2 * stats.norm.ppf(success))
     return MeanComparison(
         mutual_information=mutual_information,
@@ -127,7 +131,9 @@ def _best_clipping(rows: Array, order: int, unit_noise: Array) -> tuple[float, f
     norms = np.linalg.norm(rows, ord=order, axis=1)
     pairs = []
     for clip in np.unique(np.quantile(norms, _CLIPPING_QUANTILES)):
+        # The floor spares a row of zeros, which clipping leaves alone, a division by 0.
         shares = np.minimum(1.0, clip / np.maximum(norms, 1e-300))
+        # Mean of the clipped rows less the mean of the rows.
         bias = (rows * (shares - 1)[:, None]).mean(axis=0)
         pairs.append((_distance(bias[None]), _distance(bias + unit_noise * clip / len(rows))))
     return min(pairs, key=lambda pair: pair[1])

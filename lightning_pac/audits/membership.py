@@ -74,6 +74,7 @@ def membership_attack(
             f"beliefs has shape {posteriors.shape}, but must be ({len(truth)}, {space.num_secrets}): trials by secrets."
         )
     table = space.membership_table()
+    # Shape (trials, N).
     correct = (membership_posterior(posteriors, table) > 0.5) == table.T[truth]
     success = float(correct.mean())
     return AttackResult(
@@ -107,8 +108,10 @@ class MembershipAudit:
     @property
     def measured_information(self) -> Array:
         """Mean drop of the posterior's entropy from a uniform prior in nats, shape (c,)."""
+        # p ln p tends to 0 with p; floating point makes it NaN.
         with np.errstate(divide="ignore", invalid="ignore"):
             terms = np.where(self.beliefs > 0, self.beliefs * np.log(self.beliefs), 0.0)
+        # H(prior) - E H(posterior) = ln m + E sum_j p_j ln p_j.
         return np.asarray(math.log(self.beliefs.shape[-1]) + terms.sum(axis=-1).mean(axis=-1))
 
     def success(self, space: SecretSpace) -> Array:
@@ -179,11 +182,13 @@ def simulate_beliefs(
         raise ValueError(f"checkpoints is {moments.tolist()}, but must ascend within 0 ... {len(table)}.")
     source = secure_generator() if generator is None else generator
     secrets = source.integers(num_secrets, num_trials)
+    # Log space: after many responses most posteriors underflow.
     log_beliefs = np.full((num_trials, num_secrets), -math.log(num_secrets))
     recorded = {0: np.exp(log_beliefs)}
     spent = np.zeros(len(table) + 1)
     for query in range(int(moments[-1])):
         spent[query + 1] = spent[query]
+        # A query that all secrets answer alike tells nothing, and the engine does not charge for it either.
         if (classes := int(table.num_classes[query])) > 1:
             log_beliefs = _step(log_beliefs, table.inverse[query], classes, secrets, budget, rule, source)
             spent[query + 1] += budget
@@ -208,12 +213,14 @@ def _step(
 ) -> Array:
     # The belief's mass on each class decides the noise, as it does in the engine.
     masses = np.exp(log_beliefs) @ np.eye(num_classes)[inverse]
+    # Whitened outputs of each class, shape (trials, k, r); the true secret's is the signal, shape (trials, r).
     whitened, _ = vote_channel(masses, np.full(len(masses), budget), rule)
     signal = np.take_along_axis(whitened, inverse[secrets][:, None, None], axis=1)[:, 0]
     coordinates = signal + source.normal(signal.shape)
     # Bayes' rule in log space: the log likelihood of the release under each class, up to a constant.
     evidence = np.einsum("nkr,nr->nk", whitened, coordinates) - 0.5 * (whitened**2).sum(axis=2)
     updated = log_beliefs + evidence[:, inverse]
+    # With the maximum taken out the sum lies between 1 and m, so that its logarithm is finite.
     updated -= updated.max(axis=1, keepdims=True)
     updated -= np.log(np.exp(updated).sum(axis=1, keepdims=True))
     return np.asarray(updated)

@@ -12,6 +12,7 @@ from lightning_pac.scenarios.secret_space import SecretSpace
 
 __all__ = ["RecoveryAudit", "informed_membership_prior", "recovery_attack"]
 
+# 2^16 guesses against m subsets are compared at once.
 _MAX_RECORDS = 16
 
 
@@ -97,9 +98,12 @@ def recovery_attack(
         raise ValueError(
             f"beliefs has shape {posteriors.shape}, but there are {len(truth)} trials, {space.num_secrets} secrets."
         )
+    # Guess g is the binary expansion of g, one bit per record.
     guesses = (np.arange(2**count)[:, None] >> np.arange(count)) & 1  # (2^n, n)
+    # Members that were guessed inside, plus the others that were guessed outside.
     agreements = guesses @ table.astype(np.int64) + (1 - guesses) @ (~table).astype(np.int64)  # (2^n, m)
     wins = agreements >= num_correct
+    # Of all guesses the one with the largest posterior probability of winning.
     chosen = np.array([int(np.argmax(wins @ belief)) for belief in posteriors])
     won = int(wins[chosen, truth].sum())
     return RecoveryAudit(
@@ -146,6 +150,7 @@ def informed_membership_prior(
         secret = generator.choice(space.num_secrets, p=space.prior)
         records = generator.choice(space.num_records, num_known + 1, replace=False)
         table = space.membership_table(records)
+        # Mass of the subsets that agree with the true one on the known records; the last row is the record to guess.
         possible = (table[:-1] == table[:-1, [secret]]).all(axis=0) * space.prior
         inside = float(possible @ table[-1] / math.fsum(possible))
         success += max(inside, 1 - inside)

@@ -9,6 +9,7 @@ from lightning_pac.information import Array
 
 __all__ = ["Span", "check_resolution", "check_spread", "resolved_variances"]
 
+# The m x d deviations are never stored whole, but this many columns at a time.
 _COLUMNS_PER_BLOCK = 2**16
 
 # 128 MiB. Up to here an orthonormal basis is stored, also where there are more coordinates than outputs.
@@ -64,6 +65,7 @@ class Span:
         if stored or dimension <= num_outputs or dimension * num_outputs <= _STORED_VALUES:
             # A combination of the deviations would lose its orthogonality where their variances differ by much.
             axes, deviations = (None, outputs - mean) if dimension <= num_outputs else _reduced(outputs - mean)
+            # The covariance is D^T D for D of rows sqrt(P_j) (Y_j - mean).
             weighted = np.sqrt(weights)[:, None] * deviations
             eigenvalues, vectors = _leading(weighted.T @ weighted, num_outputs)
             basis = vectors if axes is None else axes @ vectors
@@ -72,6 +74,8 @@ class Span:
         for columns in _column_blocks(dimension):
             deviations = outputs[:, columns] - mean[columns]
             gram += deviations @ deviations.T
+        # With D of rows sqrt(P_j) (Y_j - mean), D D^T has the eigenvalues l of D^T D, and its eigenvectors v
+        # give the directions D^T v / sqrt(l).
         roots = np.sqrt(weights)
         eigenvalues, vectors = _leading(roots[:, None] * gram * roots, dimension, _IMPLICIT_MARGIN)
         coefficients = roots[:, None] * vectors / np.sqrt(eigenvalues)
@@ -89,6 +93,7 @@ class Span:
             return np.asarray(deviation @ self.basis)
         assert self.outputs is not None
         assert self.coefficients is not None
+        # Inner products with every output's deviation, shape (..., m), block by block.
         scores = np.zeros((*deviation.shape[:-1], len(self.outputs)))
         for columns in _column_blocks(len(self.mean)):
             scores += deviation[..., columns] @ (self.outputs[:, columns] - self.mean[columns]).T
@@ -100,6 +105,7 @@ class Span:
             return np.asarray(coordinates @ self.basis.T)
         assert self.outputs is not None
         assert self.coefficients is not None
+        # (Y - mean)^T k = Y^T k - (sum of k) mean, without the deviations.
         combination = coordinates @ self.coefficients.T
         return np.asarray(combination @ self.outputs - combination.sum(axis=-1, keepdims=True) * self.mean)
 
@@ -122,6 +128,7 @@ def check_resolution(mean: Array, deviations: Array) -> None:
     Bayes' rule is applied to the value that is released. If that were rounded by much more than the grid, the belief
     would no longer be what the value tells, and the noise of the next release would be made for the wrong one.
     """
+    # About how far rounding moves a release near the mean, all coordinates at once.
     if deviations.size and _RESOLUTION * np.linalg.norm(np.spacing(np.abs(mean))) > deviations.min():
         raise ValueError(
             f"The outputs lie so far from zero, at about {np.abs(mean).max():.3g}, that floating-point numbers there "
@@ -137,6 +144,7 @@ def _column_blocks(dimension: int) -> Iterator[slice]:
 def _reduced(deviations: Array) -> tuple[Array, Array]:
     """An orthonormal basis of a space that holds all rows, shape (d, m), and the coordinates of the rows in it."""
     check_spread((deviations**2).sum(axis=1))
+    # D^T = Q R: deviation j is column j of R in the basis Q.
     axes, coordinates = np.linalg.qr(deviations.T)
     return axes, coordinates.T
 

@@ -28,6 +28,7 @@ def logdet_bound(eigenvalues: Numbers, variances: Numbers) -> Array:
         signal, noise = np.broadcast_arrays(np.asarray(eigenvalues, np.float64), np.asarray(variances, np.float64))
     except ValueError as error:
         raise ValueError(f"eigenvalues and variances must fit: {error}") from None
+    # Signal without noise is infinite information, and no error.
     with np.errstate(divide="ignore"):
         ratio = np.divide(signal, noise, out=np.zeros(signal.shape), where=signal > 0)
     return np.asarray(0.5 * np.log1p(ratio).sum(axis=-1))
@@ -83,15 +84,19 @@ def share_optimally(signal: Array, budget: Array) -> Array:
     target = np.broadcast_to(budget, signal.shape[:-1])[..., None]
     halves = np.sqrt(signal) / 2
     total = halves.sum(axis=-1, keepdims=True)
+    # arsinh(x) <= x: the linear rule's s, at which the information is within the budget.
     scale = np.divide(target, total, out=np.zeros(total.shape), where=total > 0)
     for _ in range(_MAX_STEPS):
         argument = scale * halves
         gap = target - np.arcsinh(argument).sum(axis=-1, keepdims=True)
         slope = (halves / np.sqrt(1 + argument**2)).sum(axis=-1, keepdims=True)
         step = np.divide(gap, slope, out=np.zeros(total.shape), where=total > 0)
+        # Relative steps below rounding change nothing.
         if not (step > 1e-15 * scale).any():
             break
+        # From below the root Newton's steps are positive; a negative one is rounding.
         scale = scale + np.maximum(step, 0)
     information = np.arcsinh(scale * halves)
+    # a = arsinh(s sqrt(lambda) / 2), and e^{2a} - 1 by expm1, since weak signals would cancel.
     variances: Array = np.divide(signal, np.expm1(2 * information), out=np.zeros(signal.shape), where=signal > 0)
     return variances

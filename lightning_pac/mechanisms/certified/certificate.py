@@ -117,6 +117,7 @@ def certify_clusters(
         return Certificate(information, 1.0, "quadrature", information)
     source = secure_generator() if generator is None else generator
     bound, estimate = posterior_divergences(clusters, num_draws, source, device).bound(1 - confidence)
+    # H(C) + sum_c P(c) ln det(I + Cov_c) / 2: the log-det bound within each cluster.
     certain = clusters_entropy(clusters) + sum(
         cluster.probability * logdet_of(covariance_of(cluster.whitened, cluster.weights)) for cluster in clusters
     )
@@ -129,6 +130,7 @@ def smallest_bound(
     """The least of a sampled bound, one that needs no sample, and the entropy of the outputs."""
     if certain <= bound:
         return Certificate(certain, 1.0, "logdet", estimate)
+    # The release tells no more than the exact output would, H(W).
     mass = np.concatenate([cluster.probability * cluster.weights for cluster in clusters])
     return Certificate(min(bound, float(-(mass * np.log(mass)).sum())), confidence, "monte_carlo", estimate)
 
@@ -160,10 +162,12 @@ def two_point_information(distance: float, probability: float) -> float:
         return -probability * math.log(probability) - other * math.log(other)
     # The trapezoidal rule converges geometrically for functions analytic in a strip, here pi/distance wide.
     step = min(1 / 16, 1 / (4 * distance))
+    # At 10 deviations the normal density has fallen by a factor e^-50.
     nodes = np.arange(math.ceil(-10 / step), math.ceil(10 / step) + 1).astype(np.float64) * step
     density: Array = np.exp(-(nodes**2) / 2) * step / math.sqrt(2 * math.pi)
     information = 0.0
     for prior, sign in ((probability, -1.0), (other, 1.0)):
+        # ln of the second output's likelihood over the first's, at y = true output + z: d z - d^2/2 or d z + d^2/2.
         ratio = distance * nodes + sign * distance**2 / 2
         information += prior * float((density * _two_point_divergence(ratio, probability, other)).sum())
     return information
@@ -210,10 +214,13 @@ def donsker_varadhan_correction(
         )
     if not max(np.abs(first).max(), np.abs(second).max()) <= bound:
         raise ValueError(f"bound is {bound}, and the critic passes it: clip its output to [-{bound}, {bound}].")
+    # Two margins, half of the failure probability each.
     failure = (1 - confidence) / 2
     exponentials = np.exp(second)
     margin = empirical_bernstein_margin(float(first.var(ddof=1)), len(first), 2 * bound, failure)
+    # e^f lies between e^-F and e^F, a range of 2 sinh F.
     inflation = empirical_bernstein_margin(float(exponentials.var(ddof=1)), len(second), 2 * math.sinh(bound), failure)
+    # E_P f from below less ln E_N e^f from above; a divergence is never negative, so 0 is valid too.
     return max(0.0, float(first.mean()) - margin - math.log(float(exponentials.mean()) + inflation))
 
 
@@ -222,13 +229,16 @@ def posterior_divergences(
 ) -> DivergenceSample:
     """Divergences of the posterior from the prior at independent draws of the release, under standard normal noise."""
     spans = [_within_span(cluster.whitened) for cluster in clusters]
+    # E|W|^2 of each cluster, whose outputs have mean 0.
     energies = [float(cluster.weights @ (span**2).sum(axis=1)) for cluster, span in zip(clusters, spans, strict=True)]
     kernel = _divergences if device is None else _torch_divergences
+    # Draws of clusters of one output keep 0: given the cluster they tell nothing.
     divergences, surprisals = np.zeros(num_draws), np.zeros(num_draws)
     for rows, index, secrets in draw_secrets(clusters, num_draws, generator):
         span = spans[index]
         releases = span[secrets] + generator.normal((len(rows), span.shape[1]))
         divergences[rows], log_evidence = kernel(releases, span, clusters[index].weights, device)
+        # u = E|W|^2 / 2 - ln Z(y), given the cluster.
         surprisals[rows] = energies[index] / 2 - log_evidence
     return divergence_sample(clusters, divergences, surprisals, max(energies))
 
@@ -237,6 +247,7 @@ def divergence_sample(
     clusters: list[Cluster], divergences: Array, surprisals: Array | None = None, energy: float = 0.0
 ) -> DivergenceSample:
     """The sample of divergences given the cluster, and the clusters' entropy."""
+    # Given its cluster no draw has v above this; the rarest output of any cluster decides.
     largest = max(math.log(1 / float(cluster.weights.min())) for cluster in clusters)
     useful = surprisals is not None and energy <= _LARGEST_ENERGY
     return DivergenceSample(divergences, largest, surprisals if useful else None, energy, clusters_entropy(clusters))
@@ -249,14 +260,17 @@ def draw_secrets(
 
     Draws of clusters of one output are left out: they tell nothing more than the cluster.
     """
+    # One table over all outputs, cluster by cluster; `first` is where each cluster begins in it.
     cumulative = np.cumsum(np.concatenate([cluster.probability * cluster.weights for cluster in clusters]))
     label = np.repeat(np.arange(len(clusters)), [len(cluster.weights) for cluster in clusters])
     first = np.searchsorted(label, np.arange(len(clusters)))
     step = max(1, _CHUNK_VALUES // max(len(cluster.weights) for cluster in clusters))
     for start in range(0, num_draws, step):
         size = min(start + step, num_draws) - start
+        # Rounding leaves the last sum near 1 and not at it.
         drawn = np.searchsorted(cumulative, generator.uniform(size) * cumulative[-1])
         secrets = np.minimum(drawn, len(cumulative) - 1)
+        # Draws in order of their clusters, split where the cluster changes: one kernel call a cluster.
         order = np.argsort(label[secrets], kind="stable")
         for rows in np.split(order, np.flatnonzero(np.diff(label[secrets[order]])) + 1):
             index = int(label[secrets[rows[0]]])
@@ -267,6 +281,7 @@ def draw_secrets(
 def logdet_of(covariance: Array) -> float:
     """`1/2 ln det(I + C)`, for the largest C that rounding its eigenvalues leaves possible."""
     eigenvalues = np.linalg.eigvalsh(covariance)
+    # Symmetric eigenvalues are off by a small multiple of eps d times the largest.
     error = 4 * np.finfo(np.float64).eps * len(covariance) * max(float(eigenvalues[-1]), 0.0)
     return 0.5 * float(np.log1p(np.maximum(eigenvalues, 0.0) + error).sum())
 
@@ -304,19 +319,23 @@ def _within_span(centred: Array) -> Array:
     """Coordinates within the span of the rows, where rows are fewer than coordinates: noise beyond it tells nothing."""
     if centred.shape[1] < len(centred):
         return centred
+    # W = U S V^T: likelihoods depend on the inner products of outputs alone, and the rows of U S have the same.
     left, sizes, _ = np.linalg.svd(centred, full_matrices=False)
     return np.asarray(left * sizes)
 
 
 def _divergences(draws: Array, points: Array, mass: Array, device: str | None) -> tuple[Array, Array]:
     """Divergences of the posterior from the prior, and ln Z, at each draw."""
+    # ln of N(y; W_j, I) / N(y; 0, I) = W_j^T y - |W_j|^2 / 2, shape (n, m).
     evidence = draws @ points.T
     evidence -= 0.5 * (points**2).sum(axis=1)
+    # Without the largest exponent nothing overflows, and the total is at least the prior of the likeliest output.
     largest = evidence.max(axis=1, keepdims=True)
     likelihood = np.exp(evidence - largest)
     likelihood *= mass
     total = likelihood.sum(axis=1)
     log_total = largest[:, 0] + np.log(total)
+    # KL(P_{S|y} || P) = E_{S|y}[W_S^T y - |W_S|^2 / 2] - ln Z(y).
     return np.einsum("nm,nm->n", likelihood, evidence) / total - log_total, log_total
 
 
@@ -327,6 +346,7 @@ def _torch_divergences(draws: Array, points: Array, mass: Array, device: str | N
     released = torch.from_numpy(draws).to(where)
     rows, prior = torch.from_numpy(np.ascontiguousarray(points)).to(where), torch.from_numpy(mass).to(where)
     evidence = released @ rows.T - 0.5 * (rows**2).sum(dim=1)
+    # P_j e^{W_j^T y - |W_j|^2 / 2} / Z(y), in log space.
     log_total = torch.logsumexp(evidence + prior.log(), dim=1)
     posterior = torch.exp(evidence + prior.log() - log_total[:, None])
     divergences = (posterior * evidence).sum(dim=1) - log_total

@@ -72,6 +72,7 @@ def cluster_outputs(
             continue
         probability = float(mass[rows].sum())
         weights = mass[rows] / probability
+        # About the cluster's mean: the log-det bound and `covariance_of` need sum_j w_j W_j = 0.
         centred = (shifted - weights @ shifted, local - weights @ local)
         clusters.append(Cluster(rows, *centred, weights, probability))
     return clusters
@@ -79,6 +80,7 @@ def cluster_outputs(
 
 def clusters_entropy(clusters: list[Cluster]) -> float:
     """H(C): what is told for certain."""
+    # A sum of probabilities may round to above 1, where -p ln p is negative.
     return sum(-cluster.probability * math.log(min(1.0, cluster.probability)) for cluster in clusters)
 
 
@@ -90,10 +92,12 @@ def covariance_of(values: Array, weights: Array) -> Array:
 def _divide(local: Array, radius: float) -> list[npt.NDArray[np.intp]]:
     if len(local) == 1:
         return [np.arange(1)]
+    # Gaps between neighbours along each coordinate, shape (k - 1, r).
     order = np.argsort(local, axis=0, kind="stable")
     gaps = np.diff(np.take_along_axis(local, order, axis=0), axis=0)
     axis = int(np.argmax(gaps.max(axis=0)))
     along, widest = gaps[:, axis], float(gaps[:, axis].max())
     if widest <= _APART and float(np.linalg.norm(local, axis=1).max()) <= radius:
         return [np.arange(len(local))]
+    # The widest gap is always a cut, so that a cluster beyond the radius gets smaller.
     return np.split(order[:, axis], np.flatnonzero((along > _APART) | (along == widest)) + 1)

@@ -12,6 +12,7 @@ __all__ = ["DivergenceSample", "upper_mean_bound"]
 
 # Of the stake at which the capital could become zero.
 _LARGEST_STAKE = 0.9
+# Shares alpha of v that are tried.
 _SHARES = np.linspace(0, 1, 41)
 
 
@@ -47,6 +48,7 @@ class DivergenceSample:
         """
         pilot = len(self.divergences) // 16
         if pilot < 2:
+            # Too few draws for a pilot: v alone, with the largest variance on [0, largest] (Popoviciu).
             variance = self.largest**2 / 4
             estimate = float(self.divergences.mean())
             bound = upper_mean_bound(self.divergences, self.largest, failure, variance)
@@ -71,12 +73,14 @@ class DivergenceSample:
             shares, variances = np.ones(1), self.divergences[rows].var(ddof=1, keepdims=True)
         else:
             shares = _SHARES
+            # Var(alpha v + (1 - alpha) u) as a quadratic form in (alpha, 1 - alpha); rounding may leave it below 0.
             weights = np.stack([shares, 1 - shares])
             covariance = np.cov(self.divergences[rows], self.surprisals[rows])
             variances = np.einsum("is,ij,js->s", weights, covariance, weights).clip(0)
         margins = []
         for share, variance in zip(shares.tolist(), variances.tolist(), strict=True):
             stake = _stake(variance, num_draws, self._largest(share), failure)
+            # To second order ln(capital) is n (lambda t - lambda^2 V / 2) at the margin t, and ln(1/f) at this one.
             margins.append(-math.log(failure) / (stake * num_draws) + stake * variance / 2)
         best = int(np.argmin(margins))
         return float(shares[best]), float(variances[best]), margins[best]
@@ -113,11 +117,15 @@ def upper_mean_bound(values: Array, largest: float, failure: float, variance: fl
     goal = -math.log(failure)
 
     def excess(mean: float) -> float:
+        # ln(capital) - ln(1/f). Each factor is at least 0.1, since no value is above `largest`.
         return float(np.log1p(stake * (mean - values)).sum()) - goal
 
+    # By Jensen the capital at the sample mean is at most 1, so that the root lies above it. Raising a negative root
+    # to 0 keeps it an upper bound.
     low = max(0.0, float(values.mean()))
     if excess(low) >= 0:
         return low
+    # To first order the root is ln(1/f) / (lambda n) above the mean.
     width = goal / (stake * len(values))
     while excess(low + width) < 0:
         width *= 2
@@ -127,5 +135,6 @@ def upper_mean_bound(values: Array, largest: float, failure: float, variance: fl
 
 def _stake(variance: float, num_draws: int, largest: float, failure: float) -> float:
     """The stake of the narrowest bound for nearly normal values; it keeps the capital positive."""
+    # Minimizes ln(1/f) / (lambda n) + lambda V / 2.
     best = math.sqrt(-2 * math.log(failure) / (num_draws * variance)) if variance > 0 else math.inf
     return min(_LARGEST_STAKE / largest, best)

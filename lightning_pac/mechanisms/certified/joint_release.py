@@ -21,6 +21,7 @@ from lightning_pac.randomness import SecureGenerator
 
 __all__ = ["JointRelease"]
 
+# The joint density is a sum over this many Gaussians at most.
 _LARGEST_MIXTURE = 1024
 
 
@@ -74,6 +75,7 @@ class JointRelease:
             assert isinstance(first, FiniteOutputs)
             assert first.weights is not None
             assert law.weights is not None
+            # Row j of every table must stand for the same value; equal priors are what can be checked of it.
             if law.weights.shape != first.weights.shape or not np.allclose(law.weights, first.weights, atol=1e-12):
                 raise ValueError(
                     f"The mechanisms speak of secrets with {len(first.outputs)} and {len(law.outputs)} values or other "
@@ -210,6 +212,7 @@ def _independent(first: MixtureNoise, second: MixtureNoise) -> MixtureNoise:
             f"Together the noises are a mixture of more than {_LARGEST_MIXTURE} Gaussians: add their costs with "
             "compose_releases, or use noise of fewer components."
         )
+    # Component (i, j) has weight w_i v_j, the means side by side, and a block-diagonal loading.
     pairs = [(i, j) for i in range(len(first.weights)) for j in range(len(second.weights))]
     weights = np.array([first.weights[i] * second.weights[j] for i, j in pairs])
     return MixtureNoise(

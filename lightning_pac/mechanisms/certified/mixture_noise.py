@@ -14,6 +14,7 @@ from lightning_pac.randomness import SecureGenerator, secure_generator
 
 __all__ = ["MixtureNoise"]
 
+# A loading of this size takes 128 MiB.
 LARGEST_DIMENSION = 4096
 
 
@@ -76,11 +77,13 @@ class MixtureNoise:
     @property
     def power(self) -> float:
         """Expected squared length."""
+        # E|B|^2 = sum_k w_k (|L_k|_F^2 + |mu_k|^2).
         return float(self.weights @ ((self.loadings**2).sum(axis=(1, 2)) + (self.means**2).sum(axis=1)))
 
     @property
     def smallest_deviation(self) -> float:
         """Smallest standard deviation of any component in any direction."""
+        # The singular values of L_k are the deviations along the component's principal axes.
         return float(min(np.linalg.svd(loading, compute_uv=False)[-1] for loading in self.loadings))
 
     @property
@@ -90,6 +93,7 @@ class MixtureNoise:
         for loading in self.loadings:
             # Scaling rows does not change how forward substitution rounds, so the condition is taken without it.
             reciprocal, _ = dtrcon(loading / np.diagonal(loading)[:, None], norm="I", uplo="L", diag="U")
+            # The relative error of a triangular solve is at most about d eps times the condition number.
             worst = max(worst, 1 / reciprocal if reciprocal > 0 else math.inf)
         return float(self.dimension * np.finfo(np.float64).eps * worst)
 
@@ -99,11 +103,13 @@ class MixtureNoise:
         if self.is_gaussian:
             return self, 1.0
         envelope = MixtureNoise.gaussian(self.second_moment())
+        # |L_k^-1 L|_2: the longest that a unit of the envelope can be in units of component k.
         ratios = [np.linalg.norm(self.whiten(envelope.loadings[0].T, k), 2) for k in range(len(self.weights))]
         return envelope, float(max(ratios))
 
     def second_moment(self) -> Array:
         """Expectation of B B^T, shape (d, d); the covariance, where the noise has mean 0."""
+        # sum_k w_k (L_k L_k^T + mu_k mu_k^T).
         components = self.loadings @ self.loadings.transpose(0, 2, 1)
         components = components + self.means[:, :, None] * self.means[:, None, :]
         return np.asarray(np.tensordot(self.weights, components, axes=1))
@@ -135,6 +141,7 @@ class MixtureNoise:
 
     def log_normalizer(self, component: Natural = 0) -> float:
         """Logarithm of a component's density at its mean."""
+        # -ln det L_k - d/2 ln(2 pi), by the logarithms of the diagonal: the determinant itself underflows.
         diagonal = np.diagonal(self.loadings[component])
         return float(-np.log(diagonal).sum() - 0.5 * self.dimension * math.log(2 * math.pi))
 
@@ -145,4 +152,5 @@ class MixtureNoise:
             math.log(weight) + self.log_normalizer(k) - 0.5 * (self.whiten(points - self.means[k], k) ** 2).sum(axis=1)
             for k, weight in enumerate(self.weights)
         ]
+        # Far from all components every term underflows, and its logarithm does not.
         return np.asarray(logsumexp(terms, axis=0))

@@ -72,6 +72,7 @@ def certify_noise(
     table = np.asarray(outputs, dtype=np.float64)
     points, mass = merge_equal(table, check_weights(weights, len(table)))
     clusters = _clusters(points, mass, noise)
+    # Clusters of one output each are told apart without draws, whatever the noise.
     if noise.is_gaussian or len(clusters) == len(points):
         return certify_clusters(clusters, confidence, num_draws, generator, device)
     source = secure_generator() if generator is None else generator
@@ -128,6 +129,7 @@ def bounded_output_information(radius: Positive, noise: MixtureNoise) -> float:
         >>> round(bounded_output_information(1.0, MixtureNoise.gaussian([[1.0]])), 4)
         0.3466
     """
+    # Its square must be a number.
     if radius > 1e100:
         raise ValueError(f"radius is {radius}, but must be at most 1e100.")
     bound = 0.0
@@ -137,6 +139,7 @@ def bounded_output_information(radius: Positive, noise: MixtureNoise) -> float:
         # differences of variances are summed, so that a signal far below them is not rounded away.
         spare = radius**2 - np.append(0.0, np.cumsum(np.arange(1, len(variances)) * np.diff(variances)))
         filled = max(1, int(np.count_nonzero(spare > 0)))
+        # Each filled direction takes its depth below the last one and an equal part of what is left over.
         signal = spare[filled - 1] / filled + (variances[filled - 1] - variances[:filled])
         bound += float(weight) * 0.5 * float(np.log1p(signal / variances[:filled]).sum())
     return bound
@@ -145,6 +148,7 @@ def bounded_output_information(radius: Positive, noise: MixtureNoise) -> float:
 def scale_to_bound(noise: MixtureNoise, budget: float, bound: Callable[[MixtureNoise], float]) -> MixtureNoise:
     """The noise times the smallest factor for which a deterministic bound, decreasing in it, is within the budget."""
     low = high = 0.0
+    # On the logarithm of the factor, widened until the root lies between.
     while bound(noise.scaled(math.exp(high))) > budget:
         high += 1.0
     while bound(noise.scaled(math.exp(low))) <= budget:
@@ -191,6 +195,7 @@ def scale_noise(
     for attempt in range(_ATTEMPTS):
         if factor >= 1:
             break
+        # Attempt t fails with probability f / 2^(t + 1) at most, all together with less than f.
         share = 1 - (1 - confidence) / 2 ** (attempt + 1)
         certificate = certify_noise(outputs, start.scaled(factor), mass, share, num_draws, generator)
         if certificate.mutual_information <= budget:
@@ -220,6 +225,7 @@ def mixture_divergences(
 def _clusters(points: Array, mass: Array, noise: MixtureNoise) -> list[Cluster]:
     envelope, narrowing = noise.envelope
     clusters = cluster_outputs(points, mass, envelope.whiten, narrowing)
+    # The largest distance of an output from its cluster's mean, in units of any component.
     reach = narrowing * max(float(np.linalg.norm(cluster.whitened, axis=1).max()) for cluster in clusters)
     if (error := reach * noise.whitening_error) > _LARGEST_ERROR:
         raise ValueError(
@@ -235,6 +241,7 @@ def _log_likelihoods(releases: Array, points: Array, noise: MixtureNoise) -> Arr
     for component, weight in enumerate(noise.weights):
         first = noise.whiten(releases - noise.means[component], component)
         second = noise.whiten(points, component)
+        # All |a - b|^2 by one matrix product: within a cluster's radius cancellation leaves enough digits.
         squares = (first**2).sum(axis=1)[:, None] + (second**2).sum(axis=1) - 2 * first @ second.T
         terms = math.log(weight) + noise.log_normalizer(component) - 0.5 * squares
         total = terms if total is None else np.logaddexp(total, terms)
@@ -251,6 +258,7 @@ def _choose_mixture_scale(
     num_draws: int,
     generator: SecureGenerator,
 ) -> float:
+    # Geometric bisection: 10 steps leave a factor of 16^(1/1024), 0.3 %.
     low, high = 1 / 16, 1.0
     draws = max(1000, num_draws // 4)
     for _ in range(_BISECTIONS):

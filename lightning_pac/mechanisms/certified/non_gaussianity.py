@@ -27,7 +27,9 @@ __all__ = ["Critic", "certified_correction", "density_critic", "sliced_wasserste
 
 Critic = Callable[[Array], Array]
 
+# Quantiles that describe a marginal.
 _KNOTS = 257
+# Histograms reach 6 deviations to either side; the floor keeps log-ratios of empty bins finite.
 _BINS, _REACH, _FLOOR = 512, 6.0, 1e-4
 
 
@@ -61,6 +63,7 @@ def sliced_wasserstein_correction(
     """
     whitened = _whiten(np.asarray(releases, np.float64), np.asarray(mean, np.float64), np.asarray(covariance))
     size, dimension = whitened.shape
+    # Normalized Gaussian vectors are uniform on the sphere.
     directions = (secure_generator() if generator is None else generator).normal((dimension, num_slices))
     directions /= np.linalg.norm(directions, axis=0)
     # In one dimension the optimal transport matches sorted draws with the normal's quantiles.
@@ -94,6 +97,7 @@ def transport_critic(releases: Matrix, mean: Vector, covariance: Matrix, bound: 
 
     Source: ours, from the duality of Bobkov and Götze (1999).
     """
+    # Midpoints, since the normal's quantiles at 0 and 1 are infinite.
     probabilities = (np.arange(_KNOTS) + 0.5) / _KNOTS
     normal = ndtri(probabilities)
     whitened = _whiten(releases, mean, covariance)
@@ -109,6 +113,7 @@ def transport_critic(releases: Matrix, mean: Vector, covariance: Matrix, bound: 
         )
         # The potential is the integral of the displacement, by the trapezoidal rule.
         potential = np.concatenate([[0.0], np.cumsum((slope[1:] + slope[:-1]) / 2 * np.diff(grid))])
+        # Donsker-Varadhan is blind to a constant; with mean 0 the potential is cut least.
         tables.append((grid, potential - np.interp(column, grid, potential).mean()))
 
     def critic(values: Array) -> Array:
@@ -143,6 +148,7 @@ def density_critic(releases: Matrix, mean: Vector, covariance: Matrix, bound: Ex
     for column in whitened.T:
         counts = np.histogram(column, edges)[0] / (len(column) * width)
         density = gaussian_filter1d(counts.astype(np.float64), bandwidth, mode="constant")
+        # The same floor above and below leaves the ratio at 1 where neither density has mass.
         tables.append(np.log((density + _FLOOR) / (reference + _FLOOR)))
 
     def critic(values: Array) -> Array:
@@ -182,6 +188,7 @@ def certified_correction(
 def _whiten(values: Array, mean: Array, covariance: npt.ArrayLike) -> Array:
     if (mean.shape, np.shape(covariance)) != (values.shape[1:], 2 * values.shape[1:]):
         raise ValueError(f"releases has shape {values.shape}, mean {mean.shape} and covariance {np.shape(covariance)}.")
+    # S = V diag(l) V^T: (x - mean) V / sqrt(l) has the identity for its covariance.
     eigenvalues, vectors = np.linalg.eigh(np.asarray(covariance, np.float64))
     if not eigenvalues[0] > 0 or not math.isfinite(float(eigenvalues[-1])):
         raise ValueError("covariance must be positive definite: noise every direction of the release.")

@@ -29,6 +29,7 @@ __all__ = ["BoundedOutputs", "FiniteOutputs", "KnownMoments", "OutputLaw"]
 
 # Values that arithmetic in another order gave are this close, in units of the noise's smallest deviation.
 _MATCH = 2.0**-12
+# F, the critic's largest value: the margin of E_N e^f grows as sinh F, so that a larger one needs more draws.
 _CRITIC_BOUND = 4.0
 _CRITICS = (density_critic, transport_critic)
 _ATTEMPTS = 3
@@ -153,6 +154,7 @@ class FiniteOutputs(OutputLaw):
         """The row that each value is, up to arithmetic in another order."""
         tree, points = self._tree
         tolerance = _MATCH * deviation
+        # The second nearest shows whether the nearest is in doubt; where there is none its distance is infinite.
         nearest = tree.query(values, k=2)
         distances, rows = np.asarray(nearest[0]), np.asarray(nearest[1])
         covered = distances[:, 0] <= tolerance
@@ -161,6 +163,7 @@ class FiniteOutputs(OutputLaw):
                 f"{int((~covered).sum())} of {len(values)} values are not among the {len(points)} outputs that the "
                 "noise was certified for: certify it for the records that are predicted, or for bounded outputs."
             )
+        # A second output this near may be the one that was meant; a distance of exactly 0 leaves no doubt.
         ambiguous = (distances[:, 1] <= 2 * tolerance) & (distances[:, 0] > 0)
         if ambiguous.any():
             raise PrivacyViolationError(
@@ -210,6 +213,7 @@ class KnownMoments(OutputLaw):
         if not (np.isfinite(mean).all() and np.isfinite(covariance).all() and np.allclose(covariance, covariance.T)):
             raise ValueError("mean and covariance must be finite, and covariance symmetric.")
         variances = np.linalg.eigvalsh(covariance)
+        # The smallest eigenvalues of a singular covariance may round to below 0.
         if variances[0] < -1e-9 * abs(variances[-1]):
             raise ValueError(
                 f"covariance has a direction of variance {variances[0]:.6g}, so it is no covariance: check it."
@@ -230,9 +234,11 @@ class KnownMoments(OutputLaw):
         self, noise: MixtureNoise, budget: float, confidence: float, num_draws: int, generator: SecureGenerator
     ) -> tuple[MixtureNoise, Certificate]:
         """Scale by log-det, less the correction where there are draws of the law and the noise is Gaussian."""
+        # Certain to meet the budget: what follows only tries to make the noise smaller.
         start = scale_to_bound(noise, budget, lambda scaled: logdet_information(self.covariance, scaled))
         if self.sampler is not None and noise.is_gaussian:
             factor = 1.0
+            # A pilot on other draws: shrink as long as 95 % of the correction keep the bound within the budget.
             for step in np.geomspace(0.99, 0.5, 12):
                 correction = self._correction(start.scaled(step), (1 + confidence) / 2, num_draws, generator)
                 if logdet_information(self.covariance, start.scaled(step)) - 0.95 * correction > budget:
@@ -242,6 +248,7 @@ class KnownMoments(OutputLaw):
                 candidate = start.scaled(factor)
                 if factor >= 1:
                     break
+                # Attempt t fails with probability f / 2^(t + 1) at most, all together with less than f.
                 share = 1 - (1 - confidence) / 2 ** (attempt + 1)
                 bound = logdet_information(self.covariance, candidate)
                 bound -= self._correction(candidate, share, num_draws, generator)
@@ -253,6 +260,7 @@ class KnownMoments(OutputLaw):
     def reference(self, budget: float) -> tuple[MixtureNoise, Array | None]:
         """The log-det rule's noise within the span of the covariance."""
         eigenvalues, vectors = np.linalg.eigh(self.covariance)
+        # A relative variance below 1e-12 is rounding: along such a direction the mean is released.
         kept = eigenvalues > 1e-12 * eigenvalues[-1]
         return MixtureNoise.gaussian(np.diag(logdet_variances(eigenvalues[kept], budget))), vectors[:, kept]
 
@@ -276,9 +284,11 @@ class KnownMoments(OutputLaw):
 
     def _correction(self, noise: MixtureNoise, confidence: float, num_draws: int, generator: SecureGenerator) -> float:
         assert self.sampler is not None
+        # Moments of the release W + B, W and B independent; B may have a mean.
         shift = noise.weights @ noise.means
         mean, covariance = self.mean + shift, self.covariance + noise.second_moment() - np.outer(shift, shift)
         training = self.sampler(num_draws) + noise.sample(num_draws, generator)
+        # One half fits the critics, the other chooses between them, and fresh draws certify the choice.
         half = len(training) // 2
         fitted = [make(training[:half], mean, covariance, _CRITIC_BOUND) for make in _CRITICS]
         critic = max(
@@ -344,6 +354,7 @@ class BoundedOutputs(OutputLaw):
         """The values, cut to the ball."""
         deviations = values - self.centre
         lengths = np.linalg.norm(deviations, axis=1, keepdims=True)
+        # The floor spares an output at the centre 0 / 0.
         return np.asarray(self.centre + deviations * np.minimum(1.0, self.radius / np.maximum(lengths, 1e-300)))
 
     @property

@@ -22,6 +22,7 @@ from lightning_pac.randomness import SecureGenerator, release_grid, round_to_gri
 
 __all__ = ["Composed", "ReleasedMechanism", "certify_mechanism", "compose_releases"]
 
+# They compare the losses of two shapes and prove nothing.
 _LOSS_DRAWS = 2**14
 Loss = Callable[[Array], Array]
 
@@ -102,6 +103,7 @@ class ReleasedMechanism:
             noised = covered + self.noise.sample(len(covered), source)
             released = np.asarray(round_to_grid(noised, release_grid(deviation)))
         else:
+            # The centre depends on the law and not on the secret; only deviations from it are noised.
             centre = _centre(self.law)
             coordinates = (covered - centre) @ self.basis + self.noise.sample(len(covered), source)
             released = np.asarray(centre + round_to_grid(coordinates, release_grid(deviation)) @ self.basis.T)
@@ -342,6 +344,7 @@ def compose_releases(mechanisms: Sequence[ReleasedMechanism], counts: Iterable[N
     if not repeats or len(repeats) != len(mechanisms):
         raise ValueError(f"counts has {len(repeats)} values and mechanisms {len(mechanisms)}: give a count for each.")
     total = sum(count * mechanism.mutual_information for mechanism, count in zip(mechanisms, repeats, strict=True))
+    # Mechanisms that share a certificate share its failure, which counts once.
     proofs = {id(mechanism.certificate): mechanism.certificate for mechanism in mechanisms}
     return Composed(total, max(0.0, 1 - sum(1 - proof.confidence for proof in proofs.values())))
 

@@ -59,16 +59,19 @@ def scale_to_budget(
                 certificate.mutual_information, confidence, certificate.method, certificate.estimate
             )
         scale *= retry_factor(certificate.mutual_information, budget)
+    # The log-det bound of its own rule is the budget.
     return 1.0, Certificate(budget, 1.0, "logdet")
 
 
 def retry_factor(found: float, budget: float) -> float:
     """The factor by which to enlarge noise after a bound that is above the budget."""
+    # Information falls about as the factor's square: the whole ratio leaves room for the next sample's error.
     return max(1.002, found / budget)
 
 
 def _two_point_scale(distance: float, probability: float, budget: float) -> float:
     def excess(log_distance: float) -> float:
+        # On logarithmic scales the curve is nearly straight: I is about p q d^2 / 2 for small distances d.
         return math.log(two_point_information(math.exp(log_distance), probability) / budget)
 
     low = math.log(distance)
@@ -88,6 +91,7 @@ def _choose(
     whitened: Array, mass: Array, budget: float, failure: float, num_draws: int, generator: SecureGenerator
 ) -> float:
     """Scale that is likely to be certified, by bisection on samples that the certificate does not see."""
+    # Geometric bisection: 12 steps leave a factor of 16^(1/4096), less than 0.1 %.
     low, high = 1 / 16, 1.0
     draws = max(1000, num_draws // 4)
     for _ in range(_BISECTIONS):

@@ -41,9 +41,11 @@ class HybridRenyiProgram:
             relative_gap: Relative suboptimality at which to stop.
         """
         state = self._reach(start, goal=0.0)
+        # The level never passed below 0: the constraints cannot be met with room to spare.
         if state.level >= 0.0:
             return None
         state = state._replace(level=0.0)
+        # The gap of a centred point is (number of barriers) / weight; the first is as large as the objective itself.
         weight = self._num_barriers(state) / float(self.moments @ state.p)
         while True:
             state = self._center(state, weight * self.moments, 0.0)
@@ -61,6 +63,7 @@ class HybridRenyiProgram:
         # pushed down.
         logs = np.log(start)
         summands = [
+            # Half as much again as the cone's edge, and a part of p for where the edge underflows.
             np.exp(self.order * logs[1:] + (1.0 - self.order) * logs[:-1]) * 1.5 + start[1:] * 1e-3,
             np.exp(self.order * logs[:-1] + (1.0 - self.order) * logs[1:]) * 1.5 + start[:-1] * 1e-3,
         ]
@@ -74,6 +77,7 @@ class HybridRenyiProgram:
         while True:
             state = self._center(state, np.zeros_like(start), weight, goal)
             gap = self._num_barriers(state) / weight
+            # Past the goal, proven not to reach it, or as low as it gets.
             if state.level < goal or state.level - gap > goal > float("-inf") or gap < 1e-6 * scale:
                 return state
             weight *= 30.0
@@ -84,6 +88,7 @@ class HybridRenyiProgram:
             if self._least_slack(state) <= 1e-14 * float(max(summand.sum() for summand in state.summands)):
                 break  # nothing but rounding is left; what is returned is accounted for anew
             direction, decrement = self._newton(state, linear, level_weight)
+            # Half the squared decrement estimates what is left to gain; the centre need not be met exactly.
             if not decrement > 1e-3:
                 break
             # Steps are relative, so one of 1 / largest would take an entry to zero.
@@ -95,6 +100,7 @@ class HybridRenyiProgram:
                 candidate_value = self._barrier(candidate, linear, level_weight)
                 # A slack that collapses in one step costs a logarithm and leaves nothing but rounding to work with.
                 kept = self._least_slack(candidate) > 1e-2 * least
+                # Armijo's condition, with an allowance for the rounding of the barrier.
                 if kept and candidate_value <= value - 0.05 * step * decrement + 1e-13 * abs(value):
                     break
                 step *= 0.5
@@ -107,6 +113,7 @@ class HybridRenyiProgram:
 
     def _newton(self, state: "_State", linear: Array, level_weight: float) -> "tuple[_Direction, float]":
         # Both constraints read the noise from their own end; their cones couple neighbours only.
+        # Gradients and Hessians are in relative coordinates d_i = dp_i / p_i: probabilities differ by many orders.
         p = state.p
         gradient, diagonal, stiffness = linear * p, np.zeros_like(p), np.zeros(p.size - 1)
         sides = [self._side(state, reverse) for reverse in (False, True)]
@@ -115,6 +122,8 @@ class HybridRenyiProgram:
             diagonal += side.diagonal[side.along_p]
             stiffness += side.cones.stiffness[side.along_p]
         ranks = [side.rank[side.along_p] for side in sides]
+        # The relative fall u of a constraint's slack borders the system; with the summands eliminated its own entry is
+        # 1 + w^T diag(1 / curvature) w.
         rank_diagonal = [1.0 + float(side.weights @ (side.weights / side.cones.curvature)) for side in sides]
         rank_right = [float(side.weights @ (side.summand_gradient / side.cones.curvature)) for side in sides]
         levels = [1.0 / side.slack for side in sides]
@@ -144,6 +153,7 @@ class HybridRenyiProgram:
         cones = _eliminate_summands(p, summand, self.order)
         ceiling = self._ceiling(float(p[0]))
         slack = ceiling + state.level - float(summand.sum())
+        # Relative slope of the ceiling in ln p_0, with the opposite sign; that of delta - T p_0 is T times as large.
         tail = float(p[0]) / (self.delta - self.compositions * float(p[0]))
         # The barrier -ln(slack) of `sum(s) <= ceiling + level`, where the ceiling falls as the tail p_0 takes
         # from delta.
@@ -158,6 +168,7 @@ class HybridRenyiProgram:
         gradient[0] += ceiling * tail / slack + self.compositions * tail
         diagonal[:-1] += cones.left
         diagonal[1:] += cones.right
+        # p_0^2 times the second derivatives of -ceiling / slack and of -ln(delta - T p_0).
         diagonal[0] += ceiling * (self.compositions - 1) * tail**2 / slack + (self.compositions * tail) ** 2
         return _Side(along_p, cones, slack, weights, cones.summand_gradient + weights, rank, gradient, diagonal)
 
@@ -175,6 +186,8 @@ class HybridRenyiProgram:
             slack = self._ceiling(float(q[0])) + state.level - float(summand.sum())
             if not (margin.min() > 0.0 and slack > 0.0):
                 return float("inf")
+            # -ln(s^theta p_{i-1}^{1-theta} - p_i) - theta ln p_{i-1} - (1 - theta) ln s with theta = 1/a,
+            # the difference in the form p_i (e^margin - 1), which keeps its digits near the cone's edge.
             logs = np.log(q)
             value -= float(np.sum(np.log(np.expm1(margin)) + logs[1:] + theta * logs[:-1]))
             value -= (1.0 - theta) * float(np.log(s).sum())
@@ -191,9 +204,11 @@ class HybridRenyiProgram:
         room = self.delta - self.compositions * mass
         if room <= 0.0:
             return float("-inf")
+        # (e^{(a-1) epsilon} (delta - T p_0))^{1/T}; the exponential overflows before the root is taken.
         return float(np.exp(((self.order - 1.0) * self.epsilon + np.log(room)) / self.compositions))
 
     def _num_barriers(self, state: "_State") -> float:
+        # Barrier parameter: 2 for each of the 2 R cones, and one or so for each slack and room.
         return 4.0 * (state.p.size - 1) + 5.0
 
 
@@ -242,6 +257,7 @@ def _margin(p: Array, s: Array, order: float) -> Array:
 def _eliminate_summands(p: Array, s: Array, order: float) -> _Cones:
     """Minimize each cone's barrier over its summand; the cancellations between large terms are done on paper."""
     theta = 1.0 / order
+    # 1 / (e^margin - 1), from which all derivatives of the barrier in relative coordinates are made.
     push = 1.0 / np.expm1(_margin(p, s, order))
     own = 1.0 + theta * push
     cross = push * (1.0 + push)
@@ -287,6 +303,7 @@ class _Bordered(NamedTuple):
         count = rank_diagonal.size
         # Schur complement: solve the tridiagonal block by Cholesky, then the few bordering unknowns densely.
         border = np.column_stack([self.ranks, self.p])
+        # Upper band form: superdiagonal above the diagonal.
         banded = np.zeros((2, self.p.size))
         banded[0, 1:] = -self.stiffness
         banded[1] = self.diagonal
@@ -317,6 +334,7 @@ class _Bordered(NamedTuple):
         return unknowns, d
 
     def _apply(self, d: Array) -> Array:
+        # The tridiagonal product by differences, which lose no digits where neighbours move alike.
         flow = self.stiffness * np.diff(d)
         product = self.diagonal * d
         product[:-1] -= flow

@@ -98,6 +98,7 @@ class DiscreteNoise:
 def in_units(probabilities: Array) -> npt.NDArray[np.int64]:
     """A distribution in multiples of 2**-62 whose sum is exactly one."""
     units: npt.NDArray[np.int64] = np.rint(probabilities / probabilities.sum() * _UNITS).astype(np.int64)
+    # What rounding leaves goes to the largest probability, where it changes least in proportion.
     units[np.argmax(units)] += _UNITS - int(units.sum())
     return units
 
@@ -107,6 +108,7 @@ def draw_units(
 ) -> npt.NDArray[np.int64]:
     """Draw values with exactly the probabilities whose running sums, in units, are given."""
     draws = np.asarray(generator.integers(_UNITS, size))
+    # Of the 2^62 equally likely draws, units[k] fall between the running sums before and after k.
     return np.asarray(np.searchsorted(cumulative, draws, side="right"), dtype=np.int64)
 
 
@@ -125,6 +127,7 @@ def pad_up(value: float, draw: float, step: float) -> float:
         raise ValueError(
             f"A value of {value!r} is too large for noise on a grid of {step:.3g}: pad it in larger units."
         )
+    # The draw joins a remainder below one step, so that a large value does not round it away.
     whole = math.floor(value / step)
     return step * whole + round_up(value - step * whole + draw, step)
 
@@ -145,6 +148,7 @@ def kept_delta(epsilon: float, delta: float, compositions: int, size: int) -> fl
     Raises:
         UnresolvedDeltaError: If rounding takes more than half of delta.
     """
+    # e^700 is still a float64.
     lost = (math.exp(min(epsilon, 700.0)) + 1.0) * compositions * (size / _UNITS + 2.0**-50)
     if lost > 0.5 * delta:
         raise UnresolvedDeltaError(

@@ -79,5 +79,6 @@ def advanced_composition_share(epsilon: float, delta: float, compositions: int) 
     if compositions == 1:
         return epsilon, delta
     root = math.sqrt(2.0 * compositions * math.log(2.0 / delta))
+    # At epsilon / root the first term alone spends epsilon.
     share = brentq(lambda e: root * e + compositions * e * math.expm1(e) - epsilon, 0.0, epsilon / root)
     return float(share), delta / (2.0 * compositions)

@@ -122,6 +122,7 @@ def optimal_channel(states: npt.ArrayLike, prior: npt.ArrayLike, cost: npt.Array
     """
     true, weights, costs = _check(states, prior, cost, leakage)
     occurring = np.unique(true)
+    # No channel from so many states can leak more than the logarithm of their number.
     budget = math.exp(min(leakage, math.log(occurring.size)))
     # exp(log v) is not v in floating point: a hair below a whole number is that number, never above the budget.
     nearest = round(budget)
@@ -136,6 +137,7 @@ def optimal_channel(states: npt.ArrayLike, prior: npt.ArrayLike, cost: npt.Array
             bounds[_choose(true, weights, costs, count)[0]] += share
     transition = _fill(true, bounds)
     shown = transition > 0
+    # Costs below the true state are ignored and may be infinite or NaN, which no weight of 0 removes.
     expected = float(np.sum(weights[:, None] * np.where(shown, transition * np.where(shown, costs, 0.0), 0.0)))
     return LeakageChannel(transition, true, expected)
 
@@ -158,6 +160,7 @@ def _choose(states: npt.NDArray[np.int64], prior: Array, cost: Array, count: int
     reachable = np.where(states[:, None] <= occurring[None, :], cost[:, occurring], 0.0)
     grouped = np.zeros((size, size))
     np.add.at(grouped, group.ravel(), prior[:, None] * reachable)
+    # cumulative[g, k]: the cost of the first g groups shown as k.
     cumulative = np.concatenate([np.zeros((1, size)), np.cumsum(grouped, axis=0)])
     # segment[a, k]: inputs of the groups a..k all shown as k; impossible for a > k.
     segment = cumulative[np.arange(1, size + 1), np.arange(size)][None, :] - cumulative[:size, :]
@@ -165,6 +168,7 @@ def _choose(states: npt.NDArray[np.int64], prior: Array, cost: Array, count: int
     best = np.append(segment[:, size - 1], 0.0)  # one state left: the top one
     following = [np.full(size, size - 1)]
     for _ in range(count - 1):
+        # total[a, k]: groups a..k shown as k, and the rest, from k + 1 on, in the best way with one state fewer.
         total = segment + best[None, 1:]
         following.append(np.argmin(total, axis=1))
         best = np.append(total[np.arange(size), following[-1]], 0.0)
@@ -185,6 +189,7 @@ def _fill(states: npt.NDArray[np.int64], bounds: Array) -> Array:
     # The running total, cut at one, is the distribution function of each row.
     filled = np.minimum(np.cumsum(allowed, axis=1), 1.0)
     transition: Array = np.diff(filled, axis=1, prepend=0.0)
+    # Rounding leaves the last running total near 1.
     return np.asarray(transition / transition.sum(axis=1, keepdims=True))
 
 
@@ -206,6 +211,7 @@ def _check(
             f"{given.max()}, got shape {costs.shape}."
         )
     above = np.arange(costs.shape[1])[None, :] >= given[:, None]
+    # Negated, so that NaN counts as a decrease.
     decreasing = above[:, :-1] & ~(costs[:, 1:] >= costs[:, :-1])
     if not np.isfinite(costs[above]).all() or decreasing.any():
         row = int(np.argmax(decreasing.any(axis=1)))

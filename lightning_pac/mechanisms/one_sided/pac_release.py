@@ -65,10 +65,12 @@ class PACNoise(TruncatedGaussian):
         """
         if not 0.0 <= output_range < math.inf:
             raise ValueError(f"output_range must be finite and not negative, got {output_range!r}.")
+        # The sum Y + e lies within an interval of this width, where the uniform law has the largest entropy.
         uniform = math.log(output_range + self.max_value) - self.entropy + _DRAWN
         return min(self._information(0.25 * output_range**2), uniform)
 
     def _information(self, output_variance: float) -> float:
+        # Of all laws with the variance var_Y + var_e the Gaussian has the largest entropy.
         gaussian = 0.5 * math.log(2 * math.pi * math.e * (output_variance + self.variance))
         return gaussian - self.entropy + _DRAWN
 
@@ -107,6 +109,7 @@ def optimal_pac_noise(output_variance: float, max_value: float, second_moment: f
     # The largest scale that the budget allows is that of mu = 0; at R it is as good as uniform.
     widest = 12.0 * max_value
     if TruncatedGaussian(0.0, widest, max_value).second_moment > second_moment:
+        # At mu = 0 truncation only lowers the second moment: at most s^2, here within a quarter of the budget.
         narrowest = 0.5 * min(max_value, math.sqrt(second_moment))
         widest = float(brentq(lambda s: _log_excess(0.0, s, max_value, second_moment), narrowest, widest, rtol=1e-14))
 
@@ -114,6 +117,7 @@ def optimal_pac_noise(output_variance: float, max_value: float, second_moment: f
         scale = widest * math.exp(log_share)
         return PACNoise(_location(scale, max_value, second_moment), scale, max_value, output_variance)
 
+    # A coarse grid, down to e^-4.75 of the widest scale, brackets the minimum for the bounded search.
     grid = [-0.25 * k for k in range(20)]
     values = [at_scale(point).mutual_information for point in grid]
     best = values.index(min(values))
@@ -142,6 +146,7 @@ def _location(scale: float, max_value: float, second_moment: float) -> float:
         return 0.5 * max_value
     if _log_excess(0.0, scale, max_value, second_moment) >= 0.0:
         return 0.0
+    # The relative tolerance alone decides: mu may be tiny beside R.
     return float(brentq(lambda mu: _log_excess(mu, scale, max_value, second_moment), 0.0, 0.5 * max_value, xtol=1e-300))
 
 

@@ -137,6 +137,7 @@ class PositiveNoise:
 def _least_moment(
     epsilon: float, delta: float, compositions: int, max_value: int | None, sensitivity: int, accounting: Accounting
 ) -> npt.NDArray[np.float64]:
+    # `stretch` makes s (limit + 1) values of noise on 0..limit, which must fit into 0..R.
     limit = None if max_value is None else (max_value + 1) // sensitivity - 1
     if compositions == 1:
         p = _single_release(epsilon, delta, sensitivity)
@@ -189,6 +190,7 @@ def _least_epsilon(
         except UnresolvedDeltaError:
             candidate = None
         if candidate is None:
+            # No noise: far above the budget, and finite for the root search.
             return 50.0
         found[log_epsilon] = candidate
         return math.log(_second_moment(stretch(candidate, sensitivity)) / second_moment)
@@ -205,9 +207,11 @@ def _least_epsilon(
             f"private at delta {delta:g} with epsilon up to 20: raise second_moment, max_value or delta."
         )
     if excess(low) > 0.0:
+        # The tightest bracket among the targets that were tried.
         low = max([low, *(key for key, value in known.items() if value > 0.0)])
         high = min(key for key, value in known.items() if value <= 0.0)
         brentq(excess, low, high, xtol=1e-4)
+    # The root is inexact: of all noises within the budget, the one of least epsilon.
     within = [key for key, p in found.items() if _second_moment(stretch(p, sensitivity)) <= second_moment]
     best = min(within)
     return found[best], math.exp(best)

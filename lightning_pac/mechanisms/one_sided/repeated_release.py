@@ -61,6 +61,7 @@ class ComposedRelease:
         def feasible(max_value: int) -> bool:
             return _replace(self, max_value).is_feasible(epsilon)
 
+        # Noise on {0..R} is also noise on every longer range, so that bisection finds the least R.
         low, high = 1, max(2, self.max_value)
         while not feasible(high):
             low, high = high, 2 * high
@@ -93,6 +94,7 @@ class ComposedRelease:
             order = 1.0 + math.exp(log_excess)
             p = self._at_order(epsilon, order, found[best])
             if p is None:
+                # A finite penalty steers the search away from orders at which no noise exists.
                 return 4.0 * float(self._moments @ found[best])
             found[order] = p
             return float(self._moments @ p)
@@ -162,6 +164,7 @@ class ComposedRelease:
         if self.compositions > 10:
             return None
         candidates = []
+        # This share of delta pays for the ends of the T single releases, the rest for their composition.
         for share in (0.5, 0.8, 0.95):
             delta = share * self.delta / self.compositions
 
@@ -193,6 +196,7 @@ class ComposedRelease:
         return HybridRenyiProgram(self._moments, order, epsilon, self.delta, self.compositions)
 
     def _orders(self, epsilon: float) -> tuple[float, ...]:
+        # eps = rho a + ln(1/delta) / (a - 1) is least at a - 1 = 2 ln(1/delta) / eps, as for Gaussian noise.
         best = 2.0 * math.log(1.0 / self.delta) / epsilon
         return tuple(1.0 + factor * best for factor in (0.8, 1.05, 1.4))
 
@@ -206,6 +210,7 @@ class ComposedRelease:
 
         def bell(log_scale: float) -> Array:
             logs = -0.5 * ((np.arange(self.max_value + 1) - center) / math.exp(log_scale)) ** 2
+            # The program starts from logarithms, so that no probability may underflow.
             weights = np.exp(np.maximum(logs, -600.0))
             return np.asarray(weights / weights.sum())
 
@@ -216,12 +221,15 @@ class ComposedRelease:
         low, high = math.log(center / 30.0), math.log(100.0 * center)
         if excess(high) < 0.0 or excess(low) > 0.0:
             return None
+        # Slightly narrower than the root, so that the tails stay below their share.
         return bell(float(brentq(excess, low, high)) - 1e-9)
 
 
 def default_max_value(epsilon: float, delta: float, compositions: int) -> int:
     """An R that costs next to no second moment: the width of a bell-shaped noise with the same guarantee."""
+    # The deviation of Gaussian noise for T releases, eps = 2 sqrt(rho ln(1/delta)) with rho = T / (2 sigma^2).
     scale = math.sqrt(2.0 * compositions * math.log(1.0 / delta)) / epsilon + 1.0
+    # ln of the factor by which the normal density falls from its peak 1 / (2.5 sigma) to delta / (2 T).
     log_tail = max(1.0, math.log(2.0 * compositions / (delta * 2.5 * scale)))
     return math.ceil(2.0 * scale * math.sqrt(2.0 * log_tail)) + 10
 

@@ -44,6 +44,7 @@ def optimal_release(epsilon: float, delta: float) -> Array:
         step = min(rise, fall, above)
         probabilities.append(step)
         below += step
+        # Where `fall` is taken, above - fall is written without its cancellation.
         above = max(0.0, shrinkage * (above - delta) if step == fall else above - step)
     p = np.array(probabilities)
     return np.asarray(p / p.sum())
@@ -76,6 +77,7 @@ def linear_program_release(epsilon: float, delta: float, max_value: int, sensiti
         outputs = size + shift
         here = csr_matrix((np.ones(size), (np.arange(size), np.arange(size))), shape=(outputs, size))
         there = csr_matrix((np.ones(size), (np.arange(size) + shift, np.arange(size))), shape=(outputs, size))
+        # Rows p_y - e^eps p_{y - shift} and the mirror image, one for each output y.
         for upper, lower in ((here, there), (there, here)):
             rows.append(upper - growth * lower)
             columns.append(outputs)
@@ -90,10 +92,12 @@ def linear_program_release(epsilon: float, delta: float, max_value: int, sensiti
         start += count
     above = hstack([excess, -identity(total)])
     within = hstack([csr_matrix((len(columns), size)), csr_matrix(sums)])
+    # Over R^2, so that no cost is above 1.
     costs = np.concatenate([np.arange(size, dtype=np.float64) ** 2 / max(1, max_value) ** 2, np.zeros(total)])
     solution: Any = linprog(  # type: ignore[call-overload, unused-ignore]
         costs,
         A_ub=csr_matrix(vstack([above, within])),
+        # In units of delta the slacks of a direction sum to 1 at most, and the probabilities to 1 / delta.
         b_ub=np.concatenate([np.zeros(total), np.ones(len(columns))]),
         A_eq=np.concatenate([np.ones(size), np.zeros(total)])[None, :],
         b_eq=np.array([1.0 / delta]),

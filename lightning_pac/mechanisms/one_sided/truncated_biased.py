@@ -63,6 +63,7 @@ class TruncatedLaplace:
         if not epsilon >= _SMALLEST_EPSILON:
             raise ValueError(f"epsilon must be at least {_SMALLEST_EPSILON:g}, got {epsilon!r}: no draws are as even.")
         widest, scale = biased_laplace_location(epsilon, 0.5 * delta, sensitivity)
+        # At least half of delta will be left, so that the range for delta / 2 has no fewer cells than the final one.
         cells = 2.0 * widest / release_grid(min(scale, 2.0 * widest)) + 2.0
         lost = (1.0 + math.exp(epsilon)) * cells * 2.0**-63
         if lost > 0.5 * delta:
@@ -92,6 +93,7 @@ class TruncatedLaplace:
     def log_prob(self, value: npt.ArrayLike) -> Array:
         """Natural logarithm of the density; minus infinity off [0, R]."""
         values = np.asarray(value, dtype=np.float64)
+        # Integral of e^{-|x - R/2| / lambda} over [0, R]: 2 lambda (1 - e^{-R / (2 lambda)}).
         mass = -2.0 * self.scale * math.expm1(-0.5 * self.max_value / self.scale)
         logs = -np.abs(values - self.mean) / self.scale - math.log(mass)
         return np.where((values >= 0) & (values <= self.max_value), logs, -np.inf)
@@ -128,5 +130,6 @@ def discrete_truncated_gaussian(location: float, scale: float, max_value: int) -
     if not (scale > 0.0 and max_value >= 0):
         raise ValueError(f"scale must be positive and max_value at least 0, got {scale!r} and {max_value!r}.")
     logs = -0.5 * ((np.arange(max_value + 1) - location) / scale) ** 2
+    # Without the largest exponent all weights underflow where mu is far from the range.
     weights = np.exp(logs - logs.max())
     return DiscreteNoise(weights / weights.sum())

@@ -50,6 +50,7 @@ class TruncatedGaussian:
         # A narrow interval makes a difference of distribution functions cancel: it is a uniform one by then.
         self._flat = high - low < 1e-4
         self._log_mass = (
+            # Width times the normal density at the middle, in logarithms.
             math.log(high - low) - 0.5 * math.log(2 * math.pi) - 0.5 * (0.5 * (low + high)) ** 2
             if self._flat
             else _log_difference(float(log_ndtr(high)), float(log_ndtr(low)))
@@ -90,6 +91,7 @@ class TruncatedGaussian:
         if self._flat:
             fraction = uniform
         else:
+            # Phi(z) = Phi(left) + u (Phi(right) - Phi(left)), in logarithms.
             logs = np.logaddexp(log_ndtr(self._left), np.log(uniform) + self._log_mass)
             z = np.clip(ndtri_exp(logs), self._left, self._right)
             fraction = (z - self._left) / (self._right - self._left)
@@ -112,6 +114,7 @@ class TruncatedGaussian:
         reach = min(11.0 * self.scale, 60.0 / steep if steep > 0.0 else math.inf)
         low, high = max(0.0, peak - reach), min(self.max_value, peak + reach)
         points = 0.5 * (high - low) * (_NODES + 1.0) + low
+        # Normalized by their own sum, so that the mass of [0, R] is not needed.
         logs = -0.5 * ((points - self.location) / self.scale) ** 2 + np.log(_WEIGHTS)
         return points, np.exp(logs - logsumexp(logs))
 
@@ -126,4 +129,5 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(96)
 
 
 def _log_difference(larger: float, smaller: float) -> float:
+    # ln(e^larger - e^smaller).
     return larger + math.log1p(-math.exp(smaller - larger))

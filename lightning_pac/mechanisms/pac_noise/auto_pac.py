@@ -59,6 +59,7 @@ def confidence_auto_pac(
     share = budget - confidence_budget
     mean = matrix.mean(axis=0)
     eigenvalues, vectors = np.linalg.eigh((matrix - mean).T @ (matrix - mean) / len(matrix))
+    # Rounding may leave the eigenvalue of a direction without variance below 0.
     eigenvalues = np.maximum(eigenvalues, 0.0)
     gaps = np.abs(eigenvalues[:, None] - eigenvalues)
     np.fill_diagonal(gaps, math.inf)

@@ -23,6 +23,7 @@ __all__ = ["GaussianNoise", "NoiseRule", "calibrate_gaussian", "calibrate_to_bel
 NoiseRule = Literal["linear", "logdet", "coordinate", "isotropic", "exact"]
 """Rules that shape Gaussian noise for a budget of mutual information; `calibrate_gaussian` describes each."""
 
+# A matrix of this size takes 128 MiB.
 LARGEST_DENSE = 4096
 
 # Noise is standard normal in whitened coordinates, so this step is the release grid of every release.
@@ -83,6 +84,7 @@ class GaussianNoise:
                 f"A dense {self.dimension} x {self.dimension} covariance is refused: use its factors, "
                 "`directions` and `variances`, or `sample`."
             )
+        # Rows sqrt(e_i) u_i, so that root^T root = sum_i e_i u_i u_i^T.
         root = self.directions.expand(np.diag(np.sqrt(self.variances)))
         return np.asarray(root.T @ root)
 
@@ -206,6 +208,7 @@ def calibrate_gaussian(
         return _calibrate(distinct, mass, budget, rule, basis)
     span = _span(distinct, mass)
     variances = logdet_variances(span.eigenvalues, budget)
+    # Shape (k, r); the log-det rule is scale 1.
     whitened = span.output_coordinates / np.sqrt(variances)
     source = secure_generator() if generator is None else generator
     scale, certificate = scale_to_budget(whitened, mass, budget, confidence, num_draws, source)
@@ -275,6 +278,7 @@ def _coordinate(outputs: Array, mass: Array, budget: float, basis: npt.ArrayLike
     mean[constant] = outputs[0, constant]
     directions = Axes(mean, axes)
     with np.errstate(over="ignore"):
+        # Variance along each axis; `coordinates` are measured from the mean.
         signal = mass @ directions.coordinates(outputs) ** 2
     check_spread(signal)
     signal = resolved_variances(signal)
@@ -290,6 +294,7 @@ def _isotropic(outputs: Array, span: Span, budget: float) -> GaussianNoise:
     # ln(1 + x) <= x gives a variance that is large enough; a single direction one that is too small.
     high = math.log(span.eigenvalues.sum() / (2 * budget)) + 1e-6
     low = math.log(span.eigenvalues[0] / math.expm1(2 * budget)) - 1e-6
+    # More than the root's tolerance, to the side of more noise.
     root = brentq(excess, low, high, xtol=1e-13, rtol=1e-15) + 1e-12
     variance = math.exp(root)
     bound = float(logdet_bound(span.eigenvalues, variance))

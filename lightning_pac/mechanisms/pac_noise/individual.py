@@ -50,10 +50,12 @@ def individual_noise(outputs: npt.ArrayLike, memberships: npt.ArrayLike, budget:
     differences = coupled_differences(matrix, memberships)
     # 2 p (1 - p) = 1/2 for balanced subsets.
     variances = linear_variances(differences / 2, np.full(len(differences), budget)).max(axis=0)
+    # 2 p (1 - p) sum_i sigma_i / (2 e_i) at p = 1/2; coordinates without differences have no noise and add nothing.
     bound = max(
         float(0.25 * np.divide(row, variances, out=np.zeros_like(row), where=row > 0).sum()) for row in differences
     )
     mean = matrix.mean(axis=0)
+    # A constant coordinate is released exactly; its mean may differ from it in the last bit.
     constant = (matrix == matrix[0]).all(axis=0)
     mean[constant] = matrix[0, constant]
     certificate = Certificate(bound, 1.0, "individual", about="the membership of any single record")
@@ -87,10 +89,12 @@ def coupled_differences(outputs: npt.ArrayLike, memberships: npt.ArrayLike) -> A
         )
     centred = matrix - matrix.mean(axis=0)
     squares = (centred**2).sum(axis=1)
+    # All |a - b|^2 by one product. Cancellation here can only choose a worse coupling: any coupling is sound.
     distances = np.maximum(squares[:, None] + squares - 2 * centred @ centred.T, 0.0)
     differences = np.empty((len(table), matrix.shape[1]))
     for record, members in enumerate(table):
         inside, outside = np.flatnonzero(members), np.flatnonzero(~members)
+        # Between uniform laws of equal size the best coupling is a permutation (Birkhoff).
         rows, columns = linear_sum_assignment(distances[np.ix_(inside, outside)])
         differences[record] = ((matrix[inside[rows]] - matrix[outside[columns]]) ** 2).mean(axis=0)
     return differences

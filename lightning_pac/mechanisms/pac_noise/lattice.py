@@ -111,6 +111,7 @@ def calibrate_lattice(outputs: npt.ArrayLike, budget: float, weights: npt.ArrayL
         )
 
     def excess(logit: float) -> float:
+        # ln q with q = 1 / (1 + e^-logit), exact where q is near 1.
         return lattice_information(distinct, merged, -math.log1p(math.exp(-logit))) - budget
 
     # Bracket the root on the logit of the ratio, on which both ends are far from 0 and 1.
@@ -131,6 +132,7 @@ def lattice_information(outputs: npt.NDArray[np.int64], mass: Array, log_ratio: 
     first, last = int(outputs[0]), int(outputs[-1])
     ratio = math.exp(log_ratio)
     total = 0.0
+    # At most 2^20 likelihoods are held at a time.
     step = max(1, 2**20 // len(outputs))
     for start in range(first, last + 1, step):
         shown = np.arange(start, min(start + step, last + 1))
@@ -143,10 +145,12 @@ def lattice_information(outputs: npt.NDArray[np.int64], mass: Array, log_ratio: 
         log_total = logsumexp(log_likelihood + np.log(mass), axis=1, keepdims=True)
         told = (mass * _excess(log_likelihood - log_total)).sum(axis=1)
         total += float((weight * np.exp(log_total[:, 0]) * told).sum())
+    # The noise's normalizing factor, common to all terms.
     return (1 - ratio) / (1 + ratio) * total
 
 
 def _excess(gain: Array) -> Array:
     """`g e^g - (e^g - 1)`, at least 0: in the mean over the prior it is that of `g e^g`, without terms that cancel."""
+    # Taylor coefficients (n - 1) / n! from n = 2 to 5; the closed form cancels below.
     series = gain**2 * (1 / 2 + gain * (1 / 3 + gain * (1 / 8 + gain / 30)))
     return np.where(np.abs(gain) < 1e-3, series, gain * np.exp(gain) - np.expm1(gain))

@@ -86,6 +86,7 @@ class StreamingCoordinateNoise:
         self._squares = self._squares + deviation * (coordinates - self._mean)
         if self.count % self.check_every == 0:
             current = self.variances
+            # The first check has nothing to compare with and never counts as converged.
             change = math.inf if self._checked is None else float(np.abs(current - self._checked).max())
             self.converged = change < self.tolerance
             self._checked = current
@@ -104,5 +105,6 @@ class StreamingCoordinateNoise:
         with self._mutex:
             variances = linear_variances(self.variances, budget)
         assert self._mean is not None
+        # The mean is kept in coordinates of the basis, and `Axes` has it in the original ones.
         mean = self._mean if self._basis is None else self._basis @ self._mean
         return GaussianNoise(Axes(mean, self._basis), variances, None, "streaming coordinate")

@@ -232,6 +232,7 @@ def _stack(outputs: list[Array], forms: tuple[CanonicalForm, ...]) -> tuple[Arra
         outputs[:] = [form(output) for output in outputs]
         _check_reference(form, outputs)
     shape = outputs[0].shape
+    # Each output is freed once it is a row: both copies of all would double the memory.
     matrix = np.empty((len(outputs), math.prod(shape)))
     for index in range(len(outputs)):
         matrix[index] = outputs[index].ravel()
@@ -254,8 +255,10 @@ def _deviations(noise: GaussianNoise) -> Array:
     """Standard deviation of the noise on each coordinate, shape (d,)."""
     total = np.zeros(noise.dimension)
     roots = np.sqrt(noise.variances)
+    # Along the coordinate axes every direction is a coordinate.
     if getattr(noise.directions, "basis", 0) is None and not hasattr(noise.directions, "coefficients"):
         return roots
+    # diag(U e U^T) as the squares of sqrt(e_i) u_i, a few directions at a time: each may have millions of coordinates.
     for start in range(0, len(roots), _ROWS_PER_BLOCK):
         rows = np.zeros((len(roots[start : start + _ROWS_PER_BLOCK]), len(roots)))
         rows[np.arange(len(rows)), start + np.arange(len(rows))] = roots[start : start + _ROWS_PER_BLOCK]

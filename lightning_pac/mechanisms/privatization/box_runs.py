@@ -205,6 +205,7 @@ def _read_cache(folder: Path, num_secrets: int) -> dict[int, Array]:
         except FileNotFoundError:
             continue
         except (OSError, ValueError, EOFError):
+            # A damaged file counts as missing, and its subset is run again.
             _file(folder, index).unlink()
     return outputs
 
@@ -214,6 +215,7 @@ def _store(folder: Path, index: int, output: Array) -> None:
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         np.save(file, output)
+    # Under its name only when complete: an interrupted run leaves no half of an output.
     os.replace(partial, _file(folder, index))
 
 

@@ -200,6 +200,7 @@ def _open(ledger: LedgerArgument, name: str, space: SecretSpace) -> Iterator[tup
 def _read_belief(transcript: ResponseTranscript, space: SecretSpace) -> Array:
     if transcript.snapshot is not None:
         return np.array(unpack_arrays(transcript.snapshot.state)[0])
+    # A secret of prior 0 stays at -inf, whatever is released.
     with np.errstate(divide="ignore"):
         return np.asarray(np.log(space.prior))
 
@@ -211,4 +212,5 @@ def _update(log_belief: Array, noise: GaussianNoise, outputs: Array, drawn: Arra
     # Row by row: all deviations from the mean at once would double the memory of the outputs.
     distances = [float(((noise.whiten(row) - drawn) ** 2).sum()) for row in outputs]
     updated = log_belief - 0.5 * np.array(distances)
+    # All densities may underflow together; their logarithms do not.
     return np.asarray(updated - logsumexp(updated))

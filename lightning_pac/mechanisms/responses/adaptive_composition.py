@@ -19,6 +19,7 @@ from lightning_pac.randomness import SecureGenerator, secure_generator
 
 __all__ = ["AdaptiveComposition"]
 
+# Queries whose noise is drawn and whose votes are renumbered at a time.
 _ROWS_PER_CHUNK = 4096
 
 
@@ -152,6 +153,7 @@ class AdaptiveComposition:
             if values.ndim == 3:
                 return self._release_score_batch([self._check_scores(row) for row in values], budgets)
             votes = self._check_votes(values)
+            # A query costs its budget unless all votes agree, so that the total is known before an answer is given.
             if self._limited:
                 self._check_total(budgets[(votes != votes[:, :1]).any(axis=1)])
             chunks = [slice(start, start + _ROWS_PER_CHUNK) for start in range(0, len(votes), _ROWS_PER_CHUNK)]
@@ -221,6 +223,7 @@ class AdaptiveComposition:
     def _release_votes(self, table: VoteTable, budgets: Array) -> "_VoteAnswers":
         secret = self._require_secret()
         answers = _VoteAnswers(table, budgets)
+        # k - 1 normals for a query of k classes, all of them in one draw.
         noise: list[float] = self._generator.normal(int((table.num_classes - 1).sum())).tolist()
         rows = np.flatnonzero(table.num_classes > 1)
         of_each = zip(
@@ -328,11 +331,13 @@ class _VoteAnswers:
 
     def fill(self, rows: npt.NDArray[np.intp], values: list[float], masses: list[float]) -> None:
         """Put in the answers and class masses of the given rows, one after the other."""
+        # Row-major, the order in which the values were collected.
         row, position = np.nonzero(self.classes[rows] >= 0)
         self.values[rows[row], position] = values
         self.masses[rows[row], position] = masses
 
     def labels(self) -> npt.NDArray[np.int64]:
+        # NaN stands for classes that do not occur.
         best = np.nanargmax(self.values, axis=1)
         return np.take_along_axis(self.classes, best[:, None], axis=1)[:, 0]
 

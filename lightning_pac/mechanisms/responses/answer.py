@@ -61,6 +61,7 @@ class Release:
             return np.zeros((size, size))
         if self.masses is not None:
             whitened, variances = vote_channel(self.masses, self.cost, self.rule)
+            # W = U / sqrt(e), so that U e U^T = (W e^2) W^T.
             return np.asarray((whitened * variances**2) @ whitened.T)
         if self.channel is None:
             raise ValueError("The covariance of scores answered in a batch is not kept: answer them one by one.")

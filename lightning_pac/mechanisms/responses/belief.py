@@ -144,6 +144,7 @@ class TwoClassChannel:
     def release(self, vote: int, noise: list[float]) -> list[float]:
         """The noised one-hot vector of a vote."""
         signal = self._half if vote == 0 else -self._half
+        # Coordinates h and -h are the one-hot vectors (1, 0) and (0, 1).
         shift = _on_release_grid(signal + noise[0]) / (2 * self._half)
         return [0.5 + shift, 0.5 - shift]
 
@@ -168,6 +169,7 @@ class ThreeClassChannel:
         (one, other), (first, second) = self._variances, self._whitened[vote]
         one *= _on_release_grid(first + noise[0])
         other *= _on_release_grid(second + noise[1])
+        # 1/k + W e x = 1/k + U sqrt(e) x; the constant 1/k is what all one-hot vectors have in common.
         return [1 / 3 + a * one + b * other for a, b in self._whitened]
 
     def update(self, value: list[float]) -> None:
@@ -219,11 +221,13 @@ class VoteChannel:
     def release(self, vote: int, noise: list[float]) -> list[float]:
         """The noised one-hot vector of a vote."""
         coordinates = round_to_grid(self._whitened[vote] + np.array(noise), RELEASE_STEP)
+        # 1/k + U sqrt(e) x, as for three classes.
         value: list[float] = (1 / len(self.masses) + (self._whitened * self._variances) @ coordinates).tolist()
         return value
 
     def update(self, value: list[float]) -> None:
         """Condition the belief on a released vector."""
+        # x = W^T R, and w.x - |w|^2/2 for each class.
         coordinates = np.array(value) @ self._whitened
         evidence = self._whitened @ coordinates - 0.5 * np.einsum("kr,kr->k", self._whitened, self._whitened)
         self._belief.multiply_classes(self._inverse, self.masses, evidence.tolist())
@@ -234,6 +238,7 @@ class ScoreChannel:
 
     def __init__(self, belief: Belief, outputs: Array, budget: float, rule: CompositionRule) -> None:
         self._belief = belief
+        # Unnormalized, since raising a mass enlarges the covariance and only adds noise.
         self._span = Span.of(outputs, np.maximum(belief.current, SMALLEST_MASS), stored=True)
         variances = noise_variances(self._span.eigenvalues, budget, rule)
         check_spread(variances)
@@ -258,6 +263,7 @@ class ScoreChannel:
     def update(self, value: Array) -> None:
         """Condition the belief on a released vector."""
         coordinates = self._span.coordinates(value) / self._deviations
+        # w_j.x - |w_j|^2/2 for each secret, its Gaussian log-density without the common part.
         self._belief.multiply(self._whitened @ coordinates - 0.5 * (self._whitened**2).sum(axis=1))
 
 

@@ -59,6 +59,7 @@ def bayes_filter(answers: BatchRelease, alpha: float = 0.01) -> FilteredLabels:
     """
 
     def decide(masses: Array, whitened: Array, coordinates: Array) -> tuple[npt.NDArray[np.int64], Array]:
+        # ln N(R; e_c, Sigma) = w_c.x - |w_c|^2/2 and a part that all classes share.
         evidence = np.einsum("nkr,nr->nk", whitened, coordinates) - 0.5 * (whitened**2).sum(axis=2)
         with np.errstate(divide="ignore"):
             posterior = np.exp(log_softmax(np.log(masses) + evidence, axis=1))
@@ -93,17 +94,21 @@ def hypothesis_filter(answers: BatchRelease, alpha: float = 0.01, paper_level: b
     """
 
     def decide(masses: Array, whitened: Array, coordinates: Array) -> tuple[npt.NDArray[np.int64], Array]:
+        # The columns of W have squared norms 1/e, so that this is R less its mean.
         values = np.einsum("nkr,nr->nk", whitened, coordinates / (whitened**2).sum(axis=1))
         label = values.argmax(axis=1)
         chosen = np.take_along_axis(whitened, label[:, None, None], axis=1)
         difference = chosen - whitened
         length = np.linalg.norm(difference, axis=2)
+        # The label is not tested against itself: no 0 / 0 here, and no part in the minimum below.
         np.put_along_axis(length, label[:, None], 1.0, axis=1)
+        # Sigma^+ = W W^T makes T_j a product of whitened coordinates.
         statistic = np.einsum("nkr,nkr->nk", difference, coordinates[:, None] - whitened) / length
         np.put_along_axis(statistic, label[:, None], np.inf, axis=1)
         return label, statistic.min(axis=1)
 
     labels, statistic, num_classes = _apply(answers, alpha, decide)
+    # Bonferroni over the k - 1 other classes.
     level = alpha / np.maximum(num_classes - 1, 1) if not paper_level else np.full(len(labels), alpha)
     return FilteredLabels(labels, statistic >= norm.isf(level), statistic)
 

@@ -50,6 +50,7 @@ class RecordedAnswers:
         if self.outputs.ndim == 2:
             # A vote that all agree on is released as the number 1, which needs no record.
             widths[self.unanimous] = 0
+        # `decode` fills the same mask in the same row-major order.
         stored = np.arange(self.values.shape[1]) < widths[:, None]
         budgets = self.budgets[:1] if (self.budgets == self.budgets[0]).all() else self.budgets
         arrays = [outputs, smallest_integers(self.labels), smallest_integers(widths), self.values[stored], budgets]

@@ -301,6 +301,7 @@ class PACResponder:
             try:
                 release = self._composition.release_batch(outputs, budgets)
                 payload = RecordedAnswers.of(outputs, release, budgets).encode()
+                # Less than the answers' costs in sum once the total reaches the prior's entropy.
                 cost = self._composition.mutual_information - known
                 payments = _payments(release, payers)
                 self._transcript.append(payload, len(release), cost, self._snapshot(), requests, payments)

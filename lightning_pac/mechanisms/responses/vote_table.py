@@ -9,6 +9,7 @@ __all__ = ["VoteTable"]
 
 Integers = npt.NDArray[np.int64]
 
+# Class numbers up to here are tabulated, larger ones sorted.
 _MANY_CLASSES = 2**12
 
 
@@ -54,6 +55,7 @@ def _ranks(votes: Integers) -> tuple[npt.NDArray[np.intp], Integers, tuple[Integ
     places = codes + len(values) * np.arange(len(votes))[:, None]
     occurs = np.zeros((len(votes), len(values)), dtype=np.bool_)
     occurs.ravel()[places.ravel()] = True
+    # The running count of occurring classes is the rank of each.
     dense = np.cumsum(occurs, axis=1, dtype=np.intp) - 1
     row, code = np.nonzero(occurs)
     return dense.ravel().take(places), dense[:, -1] + 1, (row, dense[row, code], values[code])

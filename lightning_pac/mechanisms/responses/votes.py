@@ -73,17 +73,21 @@ def three_class_channel(
     first, second, third = [max(value, SMALLEST_MASS) for value in masses]
     total = first + second + third
     both = first + second
+    # Entries c_11, c_22 and c_12 for masses of any total.
     one = (4 * first * second + both * third) / (2 * total)
     other = 3 * both * third / (2 * total)
     mixed = _ROOT_THREE_QUARTERS * (first - second) * third / total
+    # Trace and difference give the larger eigenvalue; the smaller one is the determinant over it, without cancellation.
     largest = (one + other) / 2 + math.hypot((one - other) / 2, mixed)
     smallest = 3 * first * second * third / (total * largest)
+    # tan(2 angle) = 2 c_12 / (c_11 - c_22) diagonalizes.
     angle = math.atan2(2 * mixed, one - other) / 2
     variances = _variances([largest, smallest], budget, rule)
     cosine, sine = math.cos(angle), math.sin(angle)
     large, small = 1 / math.sqrt(variances[0]), 1 / math.sqrt(variances[1])
     x, y = _ROOT_HALF * cosine * large, _ROOT_SIXTH * sine * large
     u, v = _ROOT_HALF * sine * small, _ROOT_SIXTH * cosine * small
+    # Rows of W: the rotated contrasts over the deviations of their noise.
     return [(y + x, v - u), (y - x, v + u), (-2 * y, -2 * v)], variances
 
 
@@ -125,6 +129,7 @@ def _logdet_scale(roots: list[float], budget: float, start: float) -> float:
     """The s of `logdet_variances`: closed for two directions, else by Newton's method from below."""
     if len(roots) == 2:
         first, second = roots
+        # With x = s r_1 / 2 and y = s r_2 / 2, arsinh x + arsinh y = b means x^2 + y^2 + 2 x y cosh b = sinh^2 b.
         spread = first * first + second * second + 2 * first * second * math.cosh(budget)
         return 2 * math.sinh(budget) / math.sqrt(spread)
     # arsinh x = x - x^3 / 6 + ...; the sum is concave in s, so that steps from above land below, and stay there.
@@ -152,6 +157,7 @@ def two_class_separation(first: float, second: float, signal_to_noise: float) ->
         signal_to_noise: See `signal_to_noise_of`.
     """
     first, second = max(first, SMALLEST_MASS), max(second, SMALLEST_MASS)
+    # Half of sqrt(2) / sqrt(e), where e = lambda / snr and lambda = 2 p q / (p + q).
     return math.sqrt(signal_to_noise * (first + second) / (4 * first * second))
 
 

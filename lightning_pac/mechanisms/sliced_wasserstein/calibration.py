@@ -61,6 +61,7 @@ def sliced_cost(
     check_order_and_notion(renyi_order, notion)
     variances = np.einsum("ld,de,le->l", profile.directions, covariance, profile.directions, optimize=True)
     with np.errstate(divide="ignore", invalid="ignore"):
+        # A slice without difference costs nothing, even where the noise has no variance along it.
         costs = np.where(sensitivities > 0, renyi_order * sensitivities**2 / (2 * variances), 0.0)
     return float(_pair_costs(costs, profile, renyi_order, notion, joint).max())
 
@@ -81,6 +82,7 @@ def unsliced_cost(differences: Sequence[Matrix], covariance: Matrix, renyi_order
     """
     if not differences:
         raise ValueError("differences is empty: give those of at least one pair.")
+    # delta^T Sigma^-1 delta = |L^-1 delta|^2 with Sigma = L L^T.
     factor = np.linalg.cholesky(covariance)
     largest = max(
         float(np.square(np.linalg.solve(factor, difference.T)).sum(axis=0).max()) for difference in differences
@@ -162,6 +164,7 @@ def optimized_covariance(
         factor = np.zeros((dimension, dimension))
         factor[rows, columns] = parameters
         shape = factor @ factor.T
+        # Mixed with the identity at the same trace, so that no direction has less than the floor's share.
         shape *= dimension / np.trace(shape)
         return (1 - floor) * shape + floor * np.eye(dimension)
 
@@ -216,6 +219,7 @@ def _scale(
             "sensitivities must be finite, or no amount of Gaussian noise is enough: bound the query's output."
         )
     variances = np.einsum("ld,de,le->l", profile.directions, shape, profile.directions, optimize=True)
+    # A covariance c times as large divides every slice's cost by c: Ave and the largest slice have closed forms.
     costs = np.where(sensitivities > 0, order * sensitivities**2 / (2 * variances), 0.0)
     average = float(_pair_costs(costs, profile, order, "ave", joint).max())
     if notion == "ave" or average == 0:
@@ -266,6 +270,7 @@ def _log_power(
         pair_costs, slice_weights = costs @ profile.weights, np.broadcast_to(profile.weights, costs.shape)
     else:
         pair_costs = logsumexp((order - 1) * costs, b=profile.weights, axis=1) / (order - 1)
+        # Derivatives of the log-sum-exp by the slices' costs, which sum to 1.
         slice_weights = profile.weights * np.exp((order - 1) * (costs - pair_costs[:, None]))
     # A maximum over pairs, smoothed at one part in two hundred of the budget.
     sharpness = 200.0 / epsilon
@@ -273,7 +278,9 @@ def _log_power(
     pair_weights /= pair_weights.sum()
     # Chain rule: from the costs to the shape, to the factor's product before it was normalized, to the factor.
     influence = (pair_weights[:, None] * slice_weights * costs).sum(axis=0)
+    # d cost_l / d Sigma = -(cost_l / v_l) u_l u_l^T, over d cost / d ln(scale) = -cost.
     by_shape = -(directions.T * (influence / variances)) @ directions / influence.sum()
+    # The second term is the derivative of the normalizing trace.
     by_raw = (1 - floor) * dimension * (by_shape / trace - np.eye(dimension) * (by_shape * raw).sum() / trace**2)
     smooth = logsumexp(sharpness * (pair_costs - epsilon)) / sharpness
     by_factor = 2 * by_raw @ factor

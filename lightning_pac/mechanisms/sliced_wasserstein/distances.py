@@ -15,6 +15,7 @@ from lightning_pac.scenarios.slice_profile import SliceProfile
 
 __all__ = ["quantile_differences", "slice_sensitivities", "wasserstein", "wasserstein_infinity"]
 
+# Projections held at a time: 32 MB.
 _CHUNK_ELEMENTS = 4_000_000
 
 
@@ -101,6 +102,7 @@ def slice_sensitivities(scenario: AttributeScenario, outputs: Mapping[Any, Array
     for start in range(0, profile.num_slices, step):
         part = profile.directions[start : start + step]
         projected = {value: np.sort(part @ output.T, axis=-1) for value, output in outputs.items()}
+        # The distance is symmetric, so that (i, j) and (j, i) are computed once.
         done: dict[frozenset[Any], Array] = {}
         for index, (first, second) in enumerate(scenario.pairs):
             key = frozenset((first, second))
@@ -145,6 +147,7 @@ def _sorted_wasserstein_infinity(first: Array, second: Array) -> Array:
     # whole numbers.
     steps = np.arange(few, dtype=np.int64)
     begin = steps * many // few
+    # ceil((i + 1) m / n) - 1, the last point before the i-th one's mass ends.
     end = -((-(steps + 1) * many) // few) - 1
     lower = np.abs(large[..., begin] - small).max(axis=-1)
     upper = np.abs(large[..., end] - small).max(axis=-1)
@@ -159,6 +162,7 @@ def _quantile_grid(n: int, m: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[n
     """
     breaks = np.union1d(np.arange(1, n + 1, dtype=np.int64) * m, np.arange(1, m + 1, dtype=np.int64) * n)
     mass = np.diff(breaks, prepend=0) / (n * m)
+    # In units of 1 / (n m) point i of the first sample holds the quantiles in (i m, (i + 1) m]; a right end names it.
     return (breaks - 1) // m, (breaks - 1) // n, mass
 
 

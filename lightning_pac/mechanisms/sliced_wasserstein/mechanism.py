@@ -29,6 +29,7 @@ __all__ = ["SlicedWassersteinMechanism"]
 STATIC_CURRENCY = "static_pufferfish"
 """One joint release a ledger: costs that rest on W-infinity distances do not add."""
 
+# Slices of the profile along which couplings are tried, beside the axes.
 _COUPLING_DIRECTIONS = 16
 
 
@@ -202,4 +203,5 @@ class SlicedWassersteinMechanism:
             "notion": self.notion,
             "noise": hashlib.sha256(self.covariance.tobytes()).hexdigest(),
         }
+        # Never 0, not even for equal laws: what is spent shows that the one release was made.
         ledger.account("static release", STATIC_CURRENCY, declaration).charge(max(self.cost, self.epsilon))

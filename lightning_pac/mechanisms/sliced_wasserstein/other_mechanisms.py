@@ -26,6 +26,7 @@ __all__ = [
     "wasserstein_infinity_exact",
 ]
 
+# Pairs of points up to which the distance is found by maximum flow over all of them.
 _EXACT_MATCHES = 40_000
 
 
@@ -90,6 +91,7 @@ def baselines(
     ]
     for name, sensitivity in (("general_wasserstein", distance), ("gaussian_dp", diameter)):
         sigma = float(np.sqrt(renyi_order * sensitivity**2 / (2 * epsilon)))
+        # Third quartile of the standard normal, the median of its absolute value; that of the standard Cauchy is 1.
         found.append(Baseline(name, sigma, dimension * sigma**2, 0.6744897501960817 * sigma))
     return {baseline.name: baseline for baseline in found}
 
@@ -124,6 +126,7 @@ def wasserstein_infinity_bound(first: Array, second: Array) -> float:
         return wasserstein_infinity_exact(first, second)
     shift = first.mean(axis=0) - second.mean(axis=0)
     norm = float(np.linalg.norm(shift))
+    # Matching along any direction is a coupling, whose longest move is an upper bound.
     directions = [*np.eye(first.shape[1]), *([shift / norm] if norm else [])]
     return min(
         float(np.linalg.norm(quantile_differences(first, second, direction), axis=1).max()) for direction in directions
@@ -179,6 +182,7 @@ def _cauchy_scale(outputs: Mapping[Any, Array], pair: tuple[Any, Any], epsilon: 
 
         def excess(log_scale: float, matches: Array = matches, masses: Array = masses) -> float:
             divergences = cauchy_renyi_divergence(matches / np.exp(log_scale), order).sum(axis=1)
+            # Coordinates are independent, so that their divergences add; exp((a - 1) D) is averaged over the coupling.
             return float(logsumexp((order - 1) * divergences, b=masses) / (order - 1)) - epsilon
 
         # The divergence depends on shift over scale, so the scale is bracketed around the largest shift.
@@ -186,6 +190,7 @@ def _cauchy_scale(outputs: Mapping[Any, Array], pair: tuple[Any, Any], epsilon: 
         low, high = reach - 20.0, reach + 20.0
         if excess(low) <= 0:
             continue
+        # More than the root's tolerance, to the side of more noise.
         best = min(best, float(np.exp(brentq(excess, low, high, xtol=1e-10) + 1e-9)))
     return best
 

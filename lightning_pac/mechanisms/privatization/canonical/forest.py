@@ -136,6 +136,7 @@ class FixedForest:
         for order, tree in zip(self.feature_orders, trees, strict=True):
             thresholds, leaves = np.split(tree, [self.num_thresholds])
             labels = leaves.reshape(-1, self.num_classes).argmax(axis=1)
+            # In breadth-first order level l has the nodes 2^l - 1 + place; places 2p and 2p + 1 are below place p.
             place = np.zeros(len(rows), dtype=np.int64)
             for level, feature in enumerate(order):
                 right = rows[:, feature] >= thresholds[2**level - 1 + place]
@@ -169,6 +170,7 @@ class FixedForest:
         left = below[np.searchsorted(values[ranks], candidates, side="left")]
         disorder = (_weighted_entropy(left) + _weighted_entropy(below[-1] - left)) / len(values)
         # A threshold is stable if those beside it are good as well.
+        # At either end the one neighbour stands for both.
         padded = np.pad(disorder, 1, mode="reflect") if len(disorder) > 1 else np.repeat(disorder, 3)
         around = (padded[:-2] + padded[2:]) / 2
         blended = (1 - self.neighbor_weight) * disorder + self.neighbor_weight * around
@@ -184,4 +186,5 @@ def _grid(step: float) -> Array:
 def _weighted_entropy(counts: Array) -> Array:
     """`n H` of class counts, shape (..., K)."""
     total = counts.sum(axis=-1)
+    # n H = n ln n - sum_k n_k ln n_k; xlogy is 0 for an empty class.
     return np.asarray(xlogy(total, total) - xlogy(counts, counts).sum(axis=-1))

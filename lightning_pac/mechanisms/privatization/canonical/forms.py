@@ -100,6 +100,7 @@ class AlignBasis(CanonicalForm):
         basis = _like(output, self.public)
         assert self.public is not None
         left, _, right = np.linalg.svd(self.public @ basis.T)
+        # Adding zero makes the two zeros one.
         return np.asarray(left @ right @ basis + 0.0)
 
 
@@ -148,6 +149,7 @@ class SortRows(CanonicalForm):
     def __call__(self, output: npt.ArrayLike) -> Array:
         rows = _matrix(output, "the output")
         if self.public is None:
+            # The last key of lexsort counts first.
             return rows[np.lexsort(rows.T[::-1])]
         if self.public.shape != (1, rows.shape[1]):
             raise ValueError(f"A direction of shape {self.public.shape} does not fit an output of shape {rows.shape}.")

@@ -48,6 +48,7 @@ def binary_kl(p: npt.ArrayLike, q: npt.ArrayLike) -> Array:
     difference = first - second
     with np.errstate(divide="ignore", invalid="ignore"):
         value = second * _phi(difference / second) + (1 - second) * _phi(-difference / (1 - second))
+    # Against a sure outcome the divergence is 0 or infinite, where the quotients above are not numbers.
     degenerate = (second == 0) | (second == 1)
     divergence: Array = np.where(degenerate, np.where(difference == 0, 0.0, math.inf), value)[()]
     return divergence
@@ -131,6 +132,7 @@ def kl_divergence(p: npt.ArrayLike, q: npt.ArrayLike) -> Array:
     """
     first, second = np.broadcast_arrays(_law("p", p), _law("q", q))
     with np.errstate(divide="ignore", invalid="ignore"):
+        # q phi(p/q - 1) = p ln(p/q) - p + q: the additions sum to 0, and no term is negative, so that nothing cancels.
         terms = np.where(first > 0, second * _phi((first - second) / second), second)
     divergence: Array = np.sum(np.where((first > 0) & (second == 0), math.inf, terms), axis=-1)
     return divergence
@@ -165,6 +167,7 @@ def renyi_divergence(p: npt.ArrayLike, q: npt.ArrayLike, order: float) -> Array:
         if math.isinf(order):
             return np.asarray(np.max(np.where(first > 0, log_first - log_second, -math.inf), axis=-1))[()]
         terms = order * log_first + (1 - order) * log_second
+    # p^a q^(1-a) is 0 where p is, and below order 1 also where q is; above it is infinite there.
     absent = (first == 0) | ((second == 0) if order < 1 else False)
     divergence = logsumexp(np.where(absent, -math.inf, terms), axis=-1) / (order - 1)
     return np.asarray(np.maximum(divergence, 0.0))[()]
@@ -174,6 +177,7 @@ def _phi(t: Array) -> Array:
     """`(1+t) ln(1+t) - t`, by its series where that difference would cancel."""
     with np.errstate(divide="ignore", invalid="ignore"):
         direct = np.where(t <= -1, 1.0, (1 + t) * np.log1p(t) - t)
+    # sum_n (-t)^n / (n (n - 1)); below 0.01 the first term left out is less than 1e-21 of the sum.
     powers = np.arange(2, 12)
     small = np.abs(t) < 0.01
     series = np.sum((-1.0) ** powers * np.where(small, t, 0.0)[..., None] ** powers / (powers * (powers - 1)), axis=-1)

@@ -23,7 +23,9 @@ __all__ = [
     "world_success_bound",
 ]
 
+# A million guesses, each held against every subset.
 _MAX_ENUMERATED_RECORDS = 20
+# e^700 is still a float, and 1 / (1 + e^-700) is 1 to every digit.
 _LARGEST_LOGIT = 700.0
 
 
@@ -55,6 +57,7 @@ def membership_success_bound(mutual_information: float, prior: float = 0.5) -> f
     if mutual_information == 0:
         return prior
     # The excess u = p / p0 - 1 is bisected on a log scale: it is about sqrt(MI), far below what p itself resolves.
+    # u = (1 - p0)/p0 is p = 1. The bound is kept at `low` and broken at `high`, which is returned: it errs upwards.
     low, high = math.log(1e-300), math.log((1 - prior) / prior)
     for _ in range(200):
         middle = (low + high) / 2
@@ -87,6 +90,7 @@ def dp_success_bound(epsilon: float, delta: float = 0.0) -> float:
         raise ValueError(f"epsilon is {epsilon}, but a privacy loss is not negative.")
     if not 0 <= delta <= 1:
         raise ValueError(f"delta is {delta}, but a failure probability lies in [0, 1].")
+    # 1/(1 + e^eps) in terms of e^-eps, which cannot overflow.
     return 1 - (1 - delta) * math.exp(-epsilon) / (1 + math.exp(-epsilon))
 
 
@@ -113,6 +117,7 @@ def dp_epsilon_for_success(success: float, delta: float = 1e-5) -> float:
         raise ValueError(f"delta is {delta}, but a failure probability lies in [0, 1].")
     if success == 1:
         return math.inf if delta < 1 else 0.0
+    # (1 - delta)/(1 - p) - 1 as one fraction, so that nothing cancels near p = 1/2.
     odds = (success - delta) / (1 - success)
     return max(0.0, math.log(odds)) if odds > 0 else 0.0
 
@@ -220,6 +225,7 @@ def subset_recovery_prior(
     prior = np.full(subsets, 1 / subsets) if weights is None else np.asarray(weights, dtype=np.float64)
     if prior.shape != (subsets,):
         raise ValueError(f"weights has shape {prior.shape}, but there are {subsets} subsets.")
+    # Subsets and guesses are n-bit integers; the ones of their exclusive or are the records that a guess gets wrong.
     places = 1 << np.arange(records, dtype=np.uint32)
     columns = (table.T * places).sum(axis=1).astype(np.uint32)  # (m,)
     counts = np.zeros(1, dtype=np.uint8)
@@ -286,6 +292,7 @@ def _largest_symmetric_logit(
         middle = np.where(low > 0, np.sqrt(low * high), high * 1e-3)
         inside = _symmetric_divergence(orders, middle) <= epsilons
         low, high = np.where(inside, middle, low), np.where(inside, high, middle)
+        # The upper end is returned, so the search may stop anywhere: at 14 digits, or where p is 1/2 but for rounding.
         if np.all((high <= low * (1 + 1e-14)) | (high < 1e-15)):
             break
     return high
@@ -295,6 +302,7 @@ def _relative_kl(excess: float, prior: float) -> float:
     """`kl(p0 (1 + u), p0)` without forming `p0 (1 + u)`, which would round a small excess u away."""
 
     def phi(t: float) -> float:
+        # (1 + t) ln(1 + t) and t cancel near 0; the first term left out of the series is below 1e-19 of the sum.
         if abs(t) < 1e-2:
             return t * t * sum((-t) ** k / ((k + 1) * (k + 2)) for k in range(9))
         return 1.0 if t <= -1 else (1 + t) * math.log1p(t) - t
@@ -306,6 +314,8 @@ def _symmetric_divergence(order: npt.NDArray[np.float64], logit: npt.NDArray[np.
     """Rényi divergence of Bernoulli(p) from Bernoulli(1 - p), `p = 1/(1 + e^-logit)`; order 1 is its limit."""
     excess = order - 1
     scaled = np.minimum(excess * logit, 30.0)
+    # ln(p e^s + (1 - p) e^-s), s = (a - 1) logit. As log1p(2 sinh^2(s/2) + tanh(logit/2) sinh s), whose terms are not
+    # negative, it keeps its digits near 0; as a sum in logarithms it does not overflow for large s.
     small = np.log1p(2 * np.sinh(scaled / 2) ** 2 + np.tanh(logit / 2) * np.sinh(scaled))
     large = np.logaddexp(excess * logit - np.log1p(np.exp(-logit)), -excess * logit - np.log1p(np.exp(-logit)) - logit)
     divergence = np.where(excess * logit < 30.0, small, large) / np.where(excess > 0, excess, 1.0)
@@ -316,6 +326,7 @@ def _binary_renyi(
     order: npt.NDArray[np.float64], p: npt.NDArray[np.float64], q: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
     with np.errstate(divide="ignore", invalid="ignore"):
+        # ln(p^a q^(1-a) + (1-p)^a (1-q)^(1-a)), in logarithms since the powers overflow at high orders.
         terms = np.logaddexp(
             order * np.log(p) + (1 - order) * np.log(q), order * np.log1p(-p) + (1 - order) * np.log1p(-q)
         )
@@ -334,10 +345,12 @@ def _asymmetric_success(order: npt.NDArray[np.float64], epsilon: npt.NDArray[np.
             inside = _binary_renyi(order, middle, reference) <= allowed
             inside &= _binary_renyi(order, reference, middle) <= allowed
             low, high = np.where(inside, middle, low), np.where(inside, high, middle)
+        # Divergences grow away from r, so each order allows an interval above it, and all of them its shortest.
         return np.asarray(high.min(axis=1))
 
     # p_max(r) is concave, so success is unimodal in r and in its logit: the maximum lies beside the best grid point.
     low, high = -40.0, 40.0
+    # Every round shortens the bracket 16-fold, to 2e-8 in the logit after the last.
     for _ in range(8):
         logits = np.linspace(low, high, 33)
         r = 1 / (1 + np.exp(-logits))

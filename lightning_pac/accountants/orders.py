@@ -50,5 +50,6 @@ def epsilon_at_delta(orders: npt.ArrayLike, epsilons: npt.ArrayLike, delta: floa
     if epsilon.shape != order.shape:
         raise ValueError("epsilons must be one divergence for each of the orders.")
     converted = epsilon + np.log1p(-1 / order) - (math.log(delta) + np.log(order)) / (order - 1)
+    # The bound holds at every order by itself, so a minimum over a coarse grid is sound, if not the least.
     best = int(np.argmin(converted))
     return max(0.0, float(converted[best])), float(order[best])

@@ -53,6 +53,7 @@ class GaussianReference:
     @property
     def entropy(self) -> float:
         """Differential entropy in nats."""
+        # (1/2) ln det(2 pi e Sigma), in logarithms since determinants in many dimensions over- or underflow.
         _, log_determinant = np.linalg.slogdet(2 * math.pi * math.e * np.asarray(self.covariance))
         return 0.5 * float(log_determinant)
 
@@ -60,6 +61,7 @@ class GaussianReference:
         """Natural logarithm of the density at values of shape (n, d)."""
         deviations = np.asarray(values, np.float64) - self.mean
         squares = np.einsum("nd,nd->n", deviations @ np.linalg.inv(self.covariance), deviations)
+        # -(1/2) ln det(2 pi Sigma) is d/2 less the entropy.
         return np.asarray(-self.entropy + 0.5 * len(self.mean) - 0.5 * squares)
 
 
@@ -78,6 +80,7 @@ class LogisticReference:
         """Natural logarithm of the density at values of shape (n, d)."""
         points = np.asarray(values, np.float64) / self.scale
         with np.errstate(divide="ignore"):
+            # s(z) s(-z) / scale with the sigmoid s, and -ln s(z) = ln(1 + e^-z), which does not underflow.
             terms = -np.logaddexp(0, points) - np.logaddexp(0, -points) - math.log(self.scale)
         return np.asarray(terms.sum(axis=1))
 
@@ -228,9 +231,11 @@ class ResidualPrivacy:
         for other in others:
             if not (math.isclose(other.entropy, self.entropy) and math.isclose(other.offset, self.offset)):
                 raise ValueError("Releases about different secrets, or against different references, do not compose.")
+        # I(X; Y_1, ..., Y_k) <= sum_i I(X; Y_i), since the releases are independent given X.
         total = math.fsum(part.mutual_information for part in (self, *others))
         # A proof that is used twice fails once.
         proofs = {id(part.proof): part.proof for part in (self, *others)}
+        # A union bound over the proofs.
         failure = math.fsum(1.0 - proof.confidence for proof in proofs.values())
         return dataclasses.replace(self, proof=_Sum(total, max(0.0, 1.0 - failure)))
 
@@ -258,6 +263,7 @@ def composed_conditional_entropy(conditional_entropies: Sequence[float], entropy
         >>> composed_conditional_entropy([1.5, 1.75], 2.0)
         1.25
     """
+    # H(X | Y_1, ..., Y_k) >= H(X) - sum_i I(X; Y_i), and I(X; Y_i) <= H(X) - H_i.
     return float(sum(conditional_entropies) - (len(conditional_entropies) - 1) * entropy)
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ChaCha20Keystream", "is_available"]
 
+# A block has 16 words of 32 bits (RFC 8439, section 2.3), and each program computes 128 blocks side by side.
 _BLOCKS_PER_PROGRAM = 128
 _WORDS = 16
 _CONSTANTS = np.frombuffer(b"expand 32-byte k", dtype="<u4")
@@ -53,6 +54,7 @@ class ChaCha20Keystream:
     def fill_(self, words: "torch.Tensor") -> "torch.Tensor":
         """Fill a contiguous int32 tensor with keystream, in place."""
         blocks = -(-words.numel() // _WORDS)
+        # A counter that came round would repeat the keystream.
         if self._counter + blocks >= 2**32:
             self._set_key(os.urandom(32), os.urandom(12), 0)
         grid = (-(-blocks // _BLOCKS_PER_PROGRAM),)
@@ -63,6 +65,7 @@ class ChaCha20Keystream:
     def _set_key(self, key: bytes, nonce: bytes, counter: int) -> None:
         import torch
 
+        # Words 0-3 are the constants, 4-11 the key, 12 the counter and 13-15 the nonce; the kernel sets the counter.
         parts = [_CONSTANTS, np.frombuffer(key, "<u4"), np.zeros(1, "<u4"), np.frombuffer(nonce, "<u4")]
         state = np.concatenate(parts).astype(np.uint32).view(np.int32)
         self._state = torch.from_numpy(state.copy()).to(self._device)
@@ -70,6 +73,7 @@ class ChaCha20Keystream:
 
     @staticmethod
     def _signed(value: int) -> int:
+        # The kernel takes the 32 bits of the counter as a signed integer.
         return value - 2**32 if value >= 2**31 else value
 
 
@@ -95,6 +99,7 @@ if triton is not None:
     @triton.jit(do_not_specialize=["counter"])
     def _chacha20_kernel(out, state, counter, size, BLOCKS: tl.constexpr):
         block = tl.program_id(0) * BLOCKS + tl.arange(0, BLOCKS)
+        # Spreads a word of the state over the blocks of this program.
         zero = (block * 0).to(tl.uint32)
         s0 = zero + tl.load(state + 0).to(tl.uint32, bitcast=True)
         s1 = zero + tl.load(state + 1).to(tl.uint32, bitcast=True)
@@ -114,6 +119,7 @@ if triton is not None:
         s15 = zero + tl.load(state + 15).to(tl.uint32, bitcast=True)
         x0, x1, x2, x3, x4, x5, x6, x7 = s0, s1, s2, s3, s4, s5, s6, s7
         x8, x9, x10, x11, x12, x13, x14, x15 = s8, s9, s10, s11, s12, s13, s14, s15
+        # Twenty rounds: ten of the columns of the 4 x 4 state, each followed by one of its diagonals.
         for _ in range(10):
             x0, x4, x8, x12 = _quarter_round(x0, x4, x8, x12)
             x1, x5, x9, x13 = _quarter_round(x1, x5, x9, x13)

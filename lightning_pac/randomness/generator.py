@@ -167,6 +167,7 @@ class SecureGenerator:
         if probabilities.ndim != 1 or not math.isclose(total, 1.0, abs_tol=1e-9) or bool((probabilities < 0).any()):
             raise ValueError(f"weights must be one row of non-negative numbers with sum 1, got a sum of {total!r}.")
         cumulative = np.cumsum(probabilities)
+        # Scaled by the computed sum, which may miss 1; a product rounded up to it goes to the last index of any weight.
         index = int(np.searchsorted(cumulative, float(self.uniform()) * cumulative[-1], side="right"))
         return min(index, int(np.flatnonzero(probabilities)[-1]))
 
@@ -266,9 +267,11 @@ class SecureGenerator:
         with self._lock:
             for start in range(0, target.nbytes, len(_ZEROS)):
                 part = target[start : start + len(_ZEROS)]
+                # Encrypted zeros are the keystream itself, written without a copy.
                 self._keystream.update_into(_ZEROS[: part.nbytes] if part.nbytes < len(_ZEROS) else _ZEROS, part)
 
     def _rekey(self) -> None:
+        # A 256-bit key and the first 128-bit counter block of AES-256 in counter mode.
         secret = os.urandom(48) if self._shared is None else hashlib.sha384(self._shared).digest()
         cipher = Cipher(algorithms.AES(secret[:32]), modes.CTR(secret[32:]))
         self._keystream: CipherContext = cipher.encryptor()

@@ -33,6 +33,7 @@ def seed_globally_in_secret() -> None:
 
     torch.manual_seed(secrets.randbits(63))
     torch.set_rng_state(_secret_state(torch.get_rng_state()))
+    # 256 bits for each of the two.
     np.random.seed([secrets.randbits(32) for _ in range(8)])  # noqa: NPY002
     random.seed(secrets.token_bytes(32))
 

@@ -69,11 +69,13 @@ def release_grid(sigma: float) -> float:
     """
     if not 0.0 < sigma < math.inf:
         raise ValueError(f"sigma must be positive and finite, got {sigma!r}.")
+    # sigma = m 2^e with m in [1/2, 1): the largest power of two up to sigma is 2^(e - 1), times 2^-10.
     return float(math.ldexp(1.0, math.frexp(sigma)[1] - 11))
 
 
 def check_step(step: float) -> None:
     """Raise a `ValueError` unless the step is a positive power of two."""
+    # A power of two is 1/2 times another, as `frexp` writes it.
     if not (0.0 < step < math.inf) or math.frexp(step)[0] != 0.5:
         raise ValueError(f"step must be a power of two, got {step!r}; take release_grid(sigma).")
 
@@ -102,6 +104,7 @@ def finite_precision(num_draws: float) -> float:
         True
     """
     _check_draws(num_draws)
+    # 3 c: 3 rho sqrt(L) is below 2^-31.8, b L below 2^-20.8, and n rho^2 fits into the rest up to 2^80 draws.
     return math.sqrt(num_draws) * 2.0**-31 + 2.0**-20 if num_draws else 0.0
 
 

@@ -134,6 +134,7 @@ def _polar(flat: Any, words: WordSource, deviation: float, xp: Any) -> Iterator[
         block = flat[start : start + 2 * pairs]
         half = -(-len(block) // 2)
         bits, radius, angle = draw(2 * half), radii[:half], angles[:half]
+        # pi word / 2^63 is uniform on [-pi, pi), for a signed word of 64 bits.
         angle[:] = bits[half:]
         xp.multiply(angle, math.pi * 2.0**-63, out=angle)
         # |word| is uniform on 0..2**63. Near one a uniform is 2**-53 apart from the next: radii of 1e-8 deviations.
@@ -141,6 +142,7 @@ def _polar(flat: Any, words: WordSource, deviation: float, xp: Any) -> Iterator[
         xp.multiply(xp.abs(radius, out=radius), 2.0**-63, out=radius)
         if float(radius.min()) < _SHORT_OF_BITS:
             _refine(radius, words, xp)
+        # Radius sigma sqrt(-2 ln U), the deviation taken into the root.
         xp.sqrt(xp.multiply(xp.log(radius, out=radius), -2.0 * deviation * deviation, out=radius), out=radius)
         yield block[:half], block[half:], radius, angle, scratch[:half]
 

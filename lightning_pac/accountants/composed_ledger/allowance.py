@@ -116,6 +116,7 @@ class Allowance:
         Raises:
             BudgetExceededError: If that would pass the promise.
         """
+        # The margin is for rounding, since noise may be calibrated to use the promise up.
         if self._budget is None or cost <= self._account.remaining * (1 + 1e-9):
             return
         path, budget = self._ledger.path, self._budget

@@ -156,9 +156,11 @@ def _cap_at(promise: Promise | None, epsilon: float | None, num_draws: float, or
         return epsilon
     left = promise.less(0.0, missing_tail(num_draws))
     if isinstance(left, EpsilonDelta):
+        # The conversion of `epsilon_at_delta` solved for the divergence, rounded down.
         cap = left.epsilon - math.log1p(-1 / order) + (math.log(left.delta) + math.log(order)) / (order - 1)
         return max(0.0, cap * (1 - 1e-12))
     assert isinstance(left, SuccessBound)
+    # The minimum is a numerical one and may be too large: the bound itself decides.
     cap = _least_divergence(left, order) * (1 - 1e-9)
     while bounds.world_success_bound([order], [cap], left.prior) > left.bound:
         cap *= 1 - 1e-6
@@ -170,8 +172,10 @@ def _least_divergence(promise: SuccessBound, order: float) -> float:
     prior, bound = promise.prior, promise.bound
 
     def divergence(heads: float) -> float:
+        # Naming the first world on heads is right with prior p + (1 - prior)(1 - r) = bound, solved for r.
         other = 1 - (bound - prior * heads) / (1 - prior)  # of the second coin
         pairs = ((heads, other), (1 - heads, 1 - other))
+        # p^a r^(1-a) + (1-p)^a (1-r)^(1-a), and with p and r exchanged; the larger one counts.
         sums = [
             math.fsum(math.exp(order * math.log(p) + (1 - order) * math.log(q)) for p, q in way)
             for way in (pairs, [(q, p) for p, q in pairs])

@@ -149,4 +149,5 @@ def _values_of(account: LedgerAccount) -> int:
 
 
 def _mu_squared(event: Mapping[str, Any] | None, cost: float, order: float) -> float:
+    # a mu^2 / 2 = eps solved for mu^2, for ledgers that keep the cost alone.
     return float((event or {}).get("mu_squared", 2 * cost / order))

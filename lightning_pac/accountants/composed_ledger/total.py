@@ -87,6 +87,7 @@ def ledger_total(ledger: PrivacyLedger, delta: OpenProbability = 1e-5, prior: Op
     return LedgerTotal(
         basis,  # type: ignore[arg-type]
         min(1.0, curve.success_bound(prior) + nats + tail),
+        # Finite bits add to delta and to epsilon; the least float stands for a delta that they used up.
         curve.epsilon(max(delta - tail, math.nextafter(0.0, 1.0))) + nats,
         delta,
         spent,

@@ -59,6 +59,7 @@ class BandedMatrix:
         Args:
             coefficients: of any scale.
         """
+        # The margin keeps the squares of rounded quotients from adding up to more than 1; zeros are refused later.
         norm = math.sqrt(math.fsum(value**2 for value in coefficients)) * (1 + 1e-15) or 1.0
         return cls(tuple(float(value) / norm for value in coefficients))
 
@@ -80,6 +81,7 @@ class BandedMatrix:
         """
         impulse = np.zeros(num_steps)
         impulse[0] = 1.0
+        # C x = e_1 solved forwards, x_t = (e_t - sum_k c_k x_(t-k)) / c_0, which is the filter 1 / c(z).
         column: Array = signal.lfilter([1.0], self.coefficients, impulse)
         return column
 
@@ -149,6 +151,7 @@ class BandedMatrix:
         sums = _prefix_sums(self, _power_of_two(last))
         first = last - count
         shares = sums[:last][::-1].copy()  # what each draw adds to the sum up to the last step
+        # The mean is that of the steps after `first`, so the sum up to there is taken off.
         shares[:first] -= sums[:first][::-1]
         return float(np.linalg.norm(shares)) / count
 
@@ -164,6 +167,7 @@ class BandedMatrix:
         """
         counts = np.arange(num_steps, 0, -1)
         sums = _prefix_sums(self, _power_of_two(num_steps))[:num_steps]
+        # s_k enters T - k of the sums; independent noise has s_k = 1 throughout.
         return math.sqrt(float(counts @ sums**2) / float(counts.sum()))
 
     @checks_itself
@@ -196,4 +200,5 @@ def _precision(matrix: BandedMatrix, num_steps: int) -> float:
     if matrix.num_bands == 1:
         return 1.0
     deviation = float(np.linalg.norm(matrix.inverse(num_steps)))
+    # 1/8 is 2^-53 over 2^-50; squared, since the charge grows as the root of the number of draws.
     return (1 + (matrix.num_bands + 2) * math.sqrt(matrix.overlap) * deviation / 8) ** 2

@@ -84,11 +84,13 @@ class SGDWorkload:
         noise = np.zeros((len(starts), self.num_steps))
         for row, start in zip(noise, starts, strict=True):
             row[start:] = impulse[: self.num_steps - start]
+        # v = momentum filter of the noise and theta = decay filter of eta v, two recursions of the first order.
         momentum, decay = self._filters
         return self._filter(decay, self.rates * self._filter(momentum, noise))
 
     def adjoint(self, responses: Array, starts: npt.NDArray[np.int64]) -> Array:
         """The transpose of `responses`, summed over the starts, shape (T,)."""
+        # A causal Toeplitz filter is transposed by running it backwards in time.
         momentum, decay = self._filters
         backwards = self._filter(decay, responses[:, ::-1])[:, ::-1]
         noise = self._filter(momentum, (self.rates * backwards)[:, ::-1])[:, ::-1]
@@ -133,6 +135,7 @@ def optimal_bands(workload: SGDWorkload, num_bands: Count) -> BandedMatrix:
         return BandedMatrix((1.0,))
     workload = _shortened(workload, num_bands)
     steps = workload.num_steps
+    # Columns at the middles of equal parts of the run.
     starts = np.unique(((np.arange(_NUM_COLUMNS) + 0.5) * steps / _NUM_COLUMNS).astype(np.int64))
     impulse = np.zeros(steps)
     impulse[0] = 1.0
@@ -147,8 +150,10 @@ def optimal_bands(workload: SGDWorkload, num_bands: Count) -> BandedMatrix:
         # C^-1 changes by -(C^-1)^2 times the change of C.
         twice = signal.lfilter([1.0], coefficients, column)
         adjoint = workload.adjoint(responses, starts)
+        # With S^l the shift by l steps, the slope in c_l is -2 <A^T A C^-1, S^l C^-2>.
         slope = np.array([-2 * adjoint[lag:] @ twice[: steps - lag] for lag in range(num_bands)])
         square = float(coefficients @ coefficients)
+        # The product of both squared norms does not change with the scale of c, which is free until the end.
         return math.log(error * square), slope / error + 2 * coefficients / square
 
     found = optimize.minimize(objective, first, jac=True, method="L-BFGS-B", options={"maxiter": 200})

@@ -47,6 +47,7 @@ class HybridRDP:
         """
         costs = []
         for divergence, tail in ((self.divergence_up, self.tail_up), (self.divergence_down, self.tail_down)):
+            # The tails spend delta first, and the conversion from a Rényi divergence gets the rest.
             room = delta - compositions * tail
             if room <= 0.0:
                 return float("inf")
@@ -73,6 +74,7 @@ def hybrid_rdp(probabilities: npt.ArrayLike, order: float) -> HybridRDP:
     if not 1.0 < order < math.inf:
         raise ValueError(f"order is {order!r}, but must be finite and above 1.")
     p = _check_noise(probabilities)
+    # Up compares p_i with p_(i-1) over i = 1, ..., R, where both are positive; down exchanges their roles.
     logs = np.log(p)
     return HybridRDP(
         float(order),
@@ -116,6 +118,7 @@ def hybrid_rdp_epsilon(
     def epsilon(log_excess: float) -> float:
         return hybrid_rdp(p, 1.0 + float(np.exp(log_excess))).epsilon(delta, compositions)
 
+    # a - 1 from 0.05 to 5,000, on a log scale. Every order is a valid bound, so the search need not be exact.
     grid = np.linspace(np.log(0.05), np.log(5e3), 40)
     values = [epsilon(point) for point in grid]
     best = int(np.argmin(values))
@@ -126,6 +129,7 @@ def hybrid_rdp_epsilon(
 def _log_sum(order: float, upper: npt.NDArray[np.float64], lower: npt.NDArray[np.float64]) -> float:
     """`ln sum exp(order * upper + (1 - order) * lower)`; near zero without cancellation."""
     ratio = upper - lower
+    # Beyond e^500 the powers of the ratios soon overflow: they are added in logarithms.
     if order * float(np.abs(ratio).max()) > 500.0:
         exponents = order * upper + (1.0 - order) * lower
         return float(np.logaddexp.reduce(exponents))

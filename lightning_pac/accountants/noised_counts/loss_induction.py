@@ -17,6 +17,8 @@ _ROUNDING = 2.0**-34
 # A transform of length n is off by at most 7 u log2(n) of its norm (Higham, 2002, Theorem 24.2); ten, to be safe.
 _FFT_ERROR = 10.0 * 2.0**-53
 
+# Head starts on the grid at most; multiplications up to which sums are formed directly, without a transform's error;
+# and fine steps in one step of the coarse grid for rare losses.
 _MAX_GRID_POINTS = 2**19
 _DIRECT_OPERATIONS = 2e8
 _FAR_STEPS = 16
@@ -41,6 +43,7 @@ class ReleaseLoss:
         """The loss between two distributions over the same outputs, rounded up."""
         finite = (upper > 0) & (lower > 0)
         above, below = np.log(upper[finite]), np.log(lower[finite])
+        # Both logarithms and their difference are off by a few 2^-53 of the logarithms' size, so that this rounds up.
         allowance = 2.0**-50 * (np.abs(above) + np.abs(below))
         return cls(above - below + allowance, upper[finite], float(upper[lower == 0].sum()))
 
@@ -53,6 +56,7 @@ class ReleaseLoss:
     @property
     def spread(self) -> float:
         """Root mean square of the loss where it is at most one under both P and Q."""
+        # min(P, Q), as P min(1, e^-loss).
         common = self.masses * np.exp(np.minimum(-self.losses, 0.0))
         return math.sqrt(float(common @ np.minimum(self.losses**2, 1.0)))
 
@@ -61,6 +65,7 @@ class ReleaseLoss:
         if not self.losses.size or self.losses.max() <= 0.0:
             return 0.0
         logs = np.log(np.maximum(self.masses, 1e-300))
+        # P[sum > x] <= e^(count K(t) - t x) at every tilt t; the best is of the order of one over the sum's deviation.
         tilts = np.geomspace(0.02, 100.0, 50) / math.sqrt(count * float(self.masses @ self.losses**2))
         cumulants = np.array([float(np.logaddexp.reduce(logs + tilt * self.losses)) for tilt in tilts])
         least = float(np.min((count * cumulants - math.log(probability)) / tilts))
@@ -113,10 +118,12 @@ class HockeyStickCurve:
         losses = np.arange(deltas.size) * step
         # The second difference of the chords is the mass of the loss at each grid point.
         drops = -np.diff(deltas)
+        # Slopes in e^epsilon to the left and right of each point, falling ones positive, times e^epsilon there.
         rise = np.append(0.0, drops / -math.expm1(-step))
         fall = np.append(drops / math.expm1(step), 0.0)
         # Rounding can bend the curve the wrong way; to leave a mass at zero there only raises it.
         masses = np.maximum(rise - fall, 0.0) + 2.0**-50 * (rise + fall)
+        # Exchanging P and Q turns a mass p of the loss l into p e^-l of -l; loss 0 gets the rest of the probability.
         reflected = masses[1:] * np.exp(-losses[1:])
         masses[0] = max(0.0, 1.0 - float(deltas[-1]) - float(masses[1:].sum()) - float(reflected.sum()))
         return ReleaseLoss(np.append(losses, -losses[1:]), np.append(masses, reflected), float(deltas[-1]))
@@ -141,6 +148,7 @@ def backward_induction(releases: Sequence[ReleaseLoss], count: int, step: float)
     tail = max(release.tail(count, 1e-3 * floor) for release in releases)
     while tail > step * _MAX_GRID_POINTS:
         step *= 2.0
+    # A multiple of 16 steps, so that the coarse grid ends where the fine one does.
     size = _FAR_STEPS * (math.ceil(tail / step) // _FAR_STEPS + 1) + 1
     reach = max(_reach(release, 1e-4 * floor / count) for release in releases)
     # The values are held times e^{-tilt l}: they span many orders of magnitude, and a transform is accurate to its
@@ -148,6 +156,7 @@ def backward_induction(releases: Sequence[ReleaseLoss], count: int, step: float)
     tilt = -math.log(floor) / ((size - 1) * step)
     axis = _Axis(step, size, tilt)
     advance = axis.convolution(releases, reach, count)
+    # No value exceeds 1, which is e^{-tilt l} here; V_count is 0 for every l <= 0.
     ceiling = np.exp(tilt * step * np.arange(size - 1, -1, -1))
     values = np.zeros(size)
     for _ in range(count):
@@ -155,6 +164,7 @@ def backward_induction(releases: Sequence[ReleaseLoss], count: int, step: float)
         futures, error = advance(values)
         values = futures.max(axis=0) * (1.0 + _ROUNDING) + error
         np.minimum(values, ceiling, out=values)
+    # Values grow with l: what rounding bent is raised. Epsilon is -l, which reverses the order.
     return HockeyStickCurve(step, np.maximum.accumulate(np.clip(values / ceiling, 0.0, 1.0))[::-1])
 
 
@@ -175,6 +185,7 @@ class _Axis:
         Losses beyond `reach` are split with infinity. Rare losses of many steps need no fine grid: their share is
         computed on every 16th point, with chords between (it is convex in `e^{-l}` as well).
         """
+        # Multiplications of all steps: releases times kinds times grid points times weights of a kernel.
         direct = count * len(releases) * self.size * 2.0 * reach / self.step <= _DIRECT_OPERATIONS
         limit = 8.0 * max(release.spread for release in releases)
         if direct or reach <= 2.0 * limit:
@@ -190,9 +201,11 @@ class _Axis:
         def advance(values: Array) -> tuple[Array, float]:
             futures, error = near(values)
             rare, rare_error = far(values[::_FAR_STEPS])
+            # (kinds, coarse intervals, 16), then one row of fine points a kind.
             chords = rare[:, :-1, None] * left + rare[:, 1:, None] * right
             futures[:, :-1] += chords.reshape(len(futures), -1)
             futures[:, -1] += rare[:, -1]
+            # The weights of a chord add up to no more than e^{tilt times coarse step}.
             return futures, error + rare_error * math.exp(self.tilt * coarse.step)
 
         return advance
@@ -216,6 +229,7 @@ class _Axis:
         convolve = _direct(kernels) if direct else _fast(kernels, self.size)
 
         def advance(values: Array) -> tuple[Array, float]:
+            # Head starts below the grid, on it and above it, one step apart.
             extended[:downwards] = values[0] * before
             extended[downwards:-upwards] = values
             extended[-upwards:] = after + reflection * values[-2 : -2 - upwards : -1]
@@ -228,6 +242,8 @@ class _Axis:
     def _kernel(self, release: ReleaseLoss, downwards: int, upwards: int) -> tuple[Array, float]:
         """Weights of -downwards..upwards steps, tilted and in reverse, and the mass at infinity."""
         losses = np.clip(release.losses, -downwards * self.step, upwards * self.step)
+        # Of a mass p at a loss l above the last step u, p e^(u - l) is put at u, which keeps the mass under Q; the rest
+        # becomes infinite.
         beyond = np.minimum(upwards * self.step - release.losses, 0.0)
         masses = release.masses * np.exp(beyond)
         # Split each loss between its two grid points so that its mass under P and under Q stays what it is.
@@ -236,12 +252,14 @@ class _Axis:
         length = downwards + upwards + 2
         weights = np.bincount(index + downwards, masses * (1.0 - share), length)
         weights += np.bincount(index + downwards + 1, masses * share, length)
+        # A step of k on the grid takes the factor e^{tilt k step}. Reversed, since an expectation is a correlation.
         tilted = weights[:-1] * np.exp(self.tilt * self.step * np.arange(-downwards, upwards + 1))
         return tilted[::-1], release.infinite + float(release.masses @ -np.expm1(beyond))
 
 
 def _direct(kernels: Array) -> _Advance:
     def convolve(extended: Array) -> tuple[Array, float]:
+        # Sums of terms that are not negative: `_ROUNDING` covers their rounding.
         return np.stack([np.convolve(extended, kernel, "valid") for kernel in kernels]), 0.0
 
     return convolve
@@ -252,6 +270,8 @@ def _fast(kernels: Array, size: int) -> _Advance:
     length = fft.next_fast_len(size + skipped, real=True)
     # In extended precision where there is one: an error of the spectra would act on every step alike.
     spectra = fft.rfft(kernels.astype(np.longdouble), length, axis=1).astype(np.complex128)
+    # No spectral value exceeds the sum of a kernel that is not negative. The error is that of a forward and an inverse
+    # transform, at this gain, and that of the spectra, whose norm is sqrt(n) times the kernel's.
     gain = float(kernels.sum(axis=1).max())
     norm = math.sqrt(length) * float(np.linalg.norm(kernels, axis=1).max())
     extended_unit = float(np.finfo(np.longdouble).eps) / float(np.finfo(np.float64).eps)

@@ -12,6 +12,7 @@ from lightning_pac.accountants.privacy_loss.promises import Promise
 
 __all__ = ["least_noise", "most_steps"]
 
+# Of ln sigma: the width of the bracket at the end, and the furthest step in search of it.
 _TOLERANCE = 1e-6
 _LARGEST_MOVE = math.log(16.0)
 _LARGEST_NOISE = 1e12
@@ -48,6 +49,7 @@ def least_noise(promise: Promise, events: Callable[[float], Sequence[PrivacyEven
     shares = {here: share}
     while broken is None or kept is None:
         move = max(-_LARGEST_MOVE, min(_LARGEST_MOVE, share))
+        # ln sigma has to move by about the logarithm of the share; a little more puts the next point on the other side.
         here += 1.1 * move + math.copysign(0.01, move if share else -1.0)
         if abs(here) > math.log(_LARGEST_NOISE):
             raise ValueError(
@@ -67,6 +69,7 @@ def least_noise(promise: Promise, events: Callable[[float], Sequence[PrivacyEven
         share = shares[here] = log_share(here)
         broken, kept = (here, kept) if share > 0 else (broken, here)
     noise = math.exp(kept)
+    # The logarithms above are rounded: the promise itself decides.
     while not promise.is_kept_by(privacy_curve(events(noise))):
         noise *= 1 + 1e-9
     return noise
@@ -94,6 +97,7 @@ def most_steps(promise: Promise, events: Callable[[int], Sequence[PrivacyEvent]]
 
     if not is_kept(0):
         raise ValueError(f"{promise} is broken before the first step: raise the promise or release less.")
+    # Figures never fall with the number of steps, so bisection finds the last that keeps the promise.
     low, high = 0, 1
     while is_kept(high):
         low, high = high, 2 * high

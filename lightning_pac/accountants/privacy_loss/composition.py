@@ -19,7 +19,9 @@ from lightning_pac.accountants.privacy_loss.mixtures import MixturePair
 
 __all__ = ["privacy_curve"]
 
+# Binomial weight left out of either mixture of a step; that of the first is charged as an infinite loss.
 _DROPPED = 1e-26
+# Distance of the rungs in nats of rarity, and their number: the last is at e^-56.
 _RUNG = 7.0
 _NUM_RUNGS = 8
 
@@ -57,9 +59,11 @@ def privacy_curve(events: Sequence[PrivacyEvent]) -> PrivacyCurve:
     if all(event.rate == 1 for event in steps):
         return unamplified
     splits = _joint_splits(steps)
+    # Every split in both orders of the worlds, which are exchanged in all events at once.
     worlds = {*splits, *(tuple((second, first) for first, second in pairs) for pairs in splits)}
     worst = [SummedLosses(_loss_sum(steps, pairs, mu_squared)) for pairs in sorted(worlds)]
     amplified = worst[0] if len(worst) == 1 else CombinedCurve(worst, max)
+    # Showing the draws as well only helps the adversary, so both curves are bounds and the lesser counts.
     return CombinedCurve([amplified, unamplified], min)
 
 
@@ -81,6 +85,7 @@ def _loss_sum(steps: Sequence[PoissonSteps], pairs: Sequence[tuple[int, int]], m
     for event, (first, second) in zip(steps, pairs, strict=True):
         counts[MixturePair(event.noise_multiplier, event.rate, first, second, _DROPPED)] += event.num_steps
     if mu_squared:
+        # All Gaussian releases are one step at rate 1, N(1, s^2) against N(0, s^2) with s = 1 / mu.
         counts[MixturePair(1 / math.sqrt(mu_squared), 1.0, 1, 0)] += 1
     return LossSum([_atoms(pair) for pair in counts], list(counts.values()))
 
@@ -103,6 +108,7 @@ class SummedLosses(PrivacyCurve):
 
     @override
     def delta(self, epsilon: float) -> float:
+        # Every rung gives a bound, though only 1 below its window; the one with the least Chernoff factor errs least.
         rung = 0
         while rung < _NUM_RUNGS and self._chernoff(rung + 1, epsilon) < self._chernoff(rung, epsilon):
             rung += 1
@@ -112,6 +118,7 @@ class SummedLosses(PrivacyCurve):
 
     @override
     def epsilon(self, delta: float) -> float:
+        # The rung whose tilted mean is about as rare as delta.
         rung = min(_NUM_RUNGS, int(-math.log(delta) / _RUNG)) if 0 < delta < 1 else 0
         while rung and self._curve(rung).delta(max(0.0, self._curve(rung).start)) <= delta:
             rung -= 1  # delta is reached before this rung's window
@@ -119,6 +126,7 @@ class SummedLosses(PrivacyCurve):
 
     @override
     def error_bounds(self, false_positive_rate: float) -> tuple[float, float]:
+        # Lines of every rung are bounds: rare false alarms are read where the loss is as rare.
         steep, flat = self._curve(0).error_bounds(false_positive_rate)
         if false_positive_rate > 0:
             rung = min(_NUM_RUNGS, int(-math.log(false_positive_rate) / _RUNG))

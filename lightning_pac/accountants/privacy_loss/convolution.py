@@ -36,14 +36,20 @@ from lightning_pac.information import Array
 
 __all__ = ["LossSum"]
 
+# Variance that a lattice may add to the bulk, as a share of it.
 _INFLATION = 2e-5
+# Coefficients of the product below e to this are left at 0 and charged in full.
 _NEGLIGIBLE = -100.0
+# -ln of the tilted probability beyond either end of the window.
 _LOG_OUTSIDE = 28.0
 _RARE = 10.0
 _MIN_LENGTH = 1 << 16
 _MAX_LENGTH = 1 << 20
+# Distances of the tilts that Chernoff's bounds try, in units of one over the sum's deviation.
 _ANGLES = np.geomspace(1e-3, 64.0, 36)
+# Groups of losses that stand for all of them where only a place to look is wanted.
 _GROUPS = 400
+# The largest product of a tilt and the finest lattice's step.
 _STEEPEST = 0.05
 
 
@@ -80,6 +86,7 @@ class LossSum:
 
         # A steeper tilt than the finest lattice can follow would magnify its roundings.
         steepest = _STEEPEST * _MAX_LENGTH / self._width
+        # For a Gaussian t K' - K = t^2 K'' / 2, which tells where to begin.
         low, high = 0.0, min(steepest, math.sqrt(2 * rarity / self.tilted(0.0)[2]))
         while not reached(high):
             if high == steepest:
@@ -118,15 +125,19 @@ class LossSum:
         low, high = self._window(tilt)
         step = self._step(tilt, high - low)
         lattices = [on_lattice(part, step) for part in self.parts]
+        # The sum lies on a lattice again, through the sum of the offsets; `first` is its index at the window's start.
         offset = sum(count * lattice.offset for lattice, count in zip(lattices, self.counts, strict=True))
         first = math.floor((low - offset) / step)
         length = fft.next_fast_len(math.ceil((high - low) / step) + 2, real=True)
         tilted, log_scale = self._tilted_sum(lattices, step, tilt, first, length)
         losses = offset + step * np.arange(first, first + length)
+        # F(l) = e^(K - t l) G(l). Where the exponent is cut to stay finite, delta is 1 by far anyway.
         masses = tilted * np.exp(np.minimum(log_scale - tilt * losses, 700.0))
         tail = np.append(np.cumsum(masses[:0:-1])[::-1], 0.0)  # P(loss > l) at each lattice point
+        # delta_j = (1 - e^-h) P(loss > j) + e^-h delta_(j+1), as a recursive filter from the far end.
         deltas = signal.lfilter([-math.expm1(-step)], [1.0, -math.exp(-step)], tail[::-1])[::-1]
         steps = sum(self.counts)
+        # Relative errors of the sums along the window, and of the weights e^(t l) of every loss.
         rounding = 1 + ROUNDING * (8 * length + steps * (128 + 8 * tilt * self._reach))
         added = self._beyond(lattices, step, float(losses[-1]), tilt) + self.infinite
         # All losses may be too low by their rounding errors: delta at epsilon is then that of epsilon less the error.
@@ -148,10 +159,12 @@ class LossSum:
         as what else there is. A sum of few losses gets at least 2^16 points, which cost little.
         """
         steps = sum(self.counts)
+        # K''(t) without the losses at either end that are met less than `_RARE` times in all.
         bulk = sum(
             count * _bulk_variance(losses, log_masses + tilt * losses, min(0.1, _RARE / steps))
             for (losses, log_masses), count in zip(self._grouped, self.counts, strict=True)
         )
+        # Dividing a loss between points h apart adds h^2 / 6 to its variance, on average.
         step = min(math.sqrt(6 * _INFLATION * bulk / steps), width / _MIN_LENGTH)
         return max(step, max(width, self._width) / _MAX_LENGTH)
 
@@ -170,11 +183,14 @@ class LossSum:
             total = float(masses.sum())
             masses /= total
             scale = peak + math.log(total)
+            # Centred at the mean, so that the phases, which are multiplied by the count, stay small.
             center = round(float(masses @ index))
             transforms.append(fft.rfft(np.bincount((index - center) % length, masses, minlength=length)))
             raised += count * np.log(np.abs(transforms[-1]) + gamma)
             shift += count * center
             log_scale += count * (scale + tilt * lattice.offset)
+        # `raised` sums n ln(|z| + gamma) over the events: its exponential bounds the product, and so the error
+        # of a product that is left at 0.
         product, errors = np.zeros(len(raised), dtype=np.complex128), np.exp(raised)
         kept = np.flatnonzero(raised > _NEGLIGIBLE)
         exponent, slack, rounding = np.zeros(len(kept), dtype=np.complex128), np.zeros(len(kept)), np.zeros(len(kept))
@@ -184,6 +200,8 @@ class LossSum:
                 slack += count * np.log1p(gamma / np.abs(transform[kept]))
             exponent += count * logarithm
             rounding += count * 8 * ROUNDING * (1 + np.minimum(np.abs(logarithm), 1e3))
+        # (|z| + gamma)^n - |z|^n = (|z| + gamma)^n (1 - e^-slack) with slack = n ln(1 + gamma/|z|) cannot cancel;
+        # then the rounding of the power, which logarithms form, and that of the inverse transform.
         product[kept] = np.exp(exponent)
         errors[kept] *= -np.expm1(-slack)
         errors[kept] += np.abs(product[kept]) * (np.expm1(np.minimum(rounding, 1.0)) + gamma)
@@ -197,6 +215,7 @@ class LossSum:
     def _grouped(self) -> list[tuple[Array, Array]]:
         groups = []
         for part in self.parts:
+            # Neighbouring losses at their mean.
             starts = np.arange(0, len(part.losses), max(1, len(part.losses) // _GROUPS))
             masses = np.maximum(np.add.reduceat(part.masses, starts), 1e-300)
             losses = np.add.reduceat(part.masses * part.losses, starts) / masses
@@ -206,6 +225,8 @@ class LossSum:
     def _window(self, tilt: float) -> tuple[float, float]:
         """Losses outside which the tilted sum lies with a probability of about e^-28 on either side."""
         here, mean, variance = self.tilted(tilt)
+        # The tilted law has cumulants K(t + s) - K(t): it exceeds (K(t + s) - K(t) + 28) / s with
+        # probability e^-28 at most, for every s > 0.
         angles = _ANGLES / math.sqrt(variance)
         high = ((self._log_moments(tilt + angles) - here + _LOG_OUTSIDE) / angles).min()
         low = ((here - self._log_moments(tilt - angles) - _LOG_OUTSIDE) / angles).max()
@@ -214,6 +235,7 @@ class LossSum:
     def _beyond(self, lattices: Sequence[LatticeLoss], step: float, loss: float, tilt: float) -> float:
         """Chernoff's bound on the probability that the sum on the lattice is above a loss."""
         candidates = tilt + _ANGLES / math.sqrt(self.tilted(tilt)[2])
+        # The groups only choose the tilt; the bound is a sum over the lattices themselves.
         best = float(candidates[np.argmin(self._log_moments(candidates) - candidates * loss)])
         exponent = -best * loss
         for lattice, count in zip(lattices, self.counts, strict=True):
@@ -226,6 +248,7 @@ class LossSum:
 
 def _bulk_variance(losses: Array, exponents: Array, trimmed: float) -> float:
     masses = np.exp(exponents - exponents.max())
+    # Variance between the quantiles `trimmed` and 1 - `trimmed` of the tilted law.
     cumulated = np.cumsum(masses) / masses.sum()
     kept = (cumulated > trimmed) & (cumulated < 1 - trimmed)
     if not kept.any():

@@ -17,6 +17,7 @@ from lightning_pac.information import Array
 
 __all__ = ["CombinedCurve", "GaussianCurve", "LatticeCurve", "PrivacyCurve"]
 
+# `gaussian_log_delta` is right to 12 digits of delta; this covers it with some room.
 _MARGIN = 1e-11
 
 
@@ -121,12 +122,14 @@ class GaussianCurve(PrivacyCurve):
             return 0.0
 
         def excess(epsilon: float) -> float:
+            # The search needs finite values, also where delta underflows.
             return max(-1e9, gaussian_log_delta(self.mu, epsilon)) + _MARGIN - math.log(delta)
 
         high = self.mu
         while excess(high) > 0:
             high *= 2
         epsilon = float(optimize.brentq(excess, 0.0, high, xtol=1e-300, rtol=1e-14))
+        # The root is rounded: it is raised until the bound itself is at most delta.
         while self.delta(epsilon) > delta:
             epsilon *= 1 + 1e-13
         return epsilon
@@ -169,6 +172,7 @@ class LatticeCurve(PrivacyCurve):
     @override
     def epsilon(self, delta: float) -> float:
         _check_delta(delta)
+        # The first point at which the bound is at most delta; searched backwards, since deltas fall.
         right = len(self.deltas) - int(np.searchsorted(self.deltas[::-1], delta, side="right"))
         if right == len(self.deltas):
             return math.inf
@@ -176,11 +180,13 @@ class LatticeCurve(PrivacyCurve):
             return max(0.0, self.start)
         above, below = float(self.deltas[right - 1]), float(self.deltas[right])
         share = (above - delta) / (above - below)
+        # The chord in e^epsilon solved for epsilon; where e^step overflows, the right end of it.
         part = math.log1p(share * math.expm1(self.step)) if self.step < 700 else self.step
         return max(0.0, (self.start + (right - 1) * self.step + part) * (1 + 1e-14) + 1e-13 * self.step)
 
     @override
     def error_bounds(self, false_positive_rate: float) -> tuple[float, float]:
+        # Lines of the points with epsilon >= 0, and in `flat` their mirror images, which are less steep than 1.
         first = max(0, math.ceil(-self.start / self.step))
         slopes = np.exp(np.minimum(self.start + self.step * np.arange(first, len(self.deltas)), 700.0))
         offsets = 1 - self.deltas[first:]
@@ -211,6 +217,7 @@ class CombinedCurve(PrivacyCurve):
     @override
     def error_bounds(self, false_positive_rate: float) -> tuple[float, float]:
         steep, flat = zip(*(curve.error_bounds(false_positive_rate) for curve in self.curves), strict=True)
+        # `pick` ranks by how much is given away, and false-negative rates rank the other way round.
         return 1 - self.pick([1 - rate for rate in steep]), 1 - self.pick([1 - rate for rate in flat])
 
 

@@ -26,7 +26,9 @@ from lightning_pac.information import Array
 
 __all__ = ["LatticeLoss", "LossAtoms", "loss_atoms", "on_lattice"]
 
+# Probability left outside the bins at either end.
 _TAIL = 1e-26
+# Deviations beyond the outermost components where the search for the ends begins: less than 1e-32 lies further out.
 _DEVIATIONS = 12.0
 _POINTS_PER_DEVIATION = 320
 _MAX_POINTS = 1 << 15
@@ -67,6 +69,7 @@ class LatticeLoss:
 def loss_atoms(pair: MixturePair) -> LossAtoms:
     """Losses at the ends of bins that bound those of a pair, with the same mass in both worlds but for rounding."""
     x = _points(pair)
+    # The loss grows along the line; where rounding breaks that, it is raised.
     losses = np.maximum.accumulate(pair.log_ratio(x))
     first, second = pair.bin_masses(x)
     width = (x[1] - x[0]) / pair.noise_multiplier
@@ -76,6 +79,8 @@ def loss_atoms(pair: MixturePair) -> LossAtoms:
     first = first * (1 + relative)
     with np.errstate(divide="ignore"):
         lowered = np.exp(losses[:-1] + np.log(second) - relative - error)
+    # With p and q in a bin whose ends have losses l0 < l1, u = (p - q e^l0) / (1 - e^(l0 - l1)) at l1 and p - u at l0
+    # keep both; a lowered q raises u.
     span = -np.expm1(losses[:-1] - losses[1:])
     with np.errstate(divide="ignore", invalid="ignore"):
         upper = np.where(span > 0, (first - lowered) / span * (1 + 16 * ROUNDING), first)
@@ -83,6 +88,7 @@ def loss_atoms(pair: MixturePair) -> LossAtoms:
     masses = np.zeros_like(x)
     masses[1:] += upper
     masses[:-1] += first - upper
+    # Left of the bins the loss is below the first, which it is raised to; right of them it is infinite.
     below, above = pair.first_tails(x[[0, -1]])
     masses[0] += float(below[0]) * (1 + relative)
     return LossAtoms(losses, masses, float(above[1] * (1 + relative) + pair.first[2]), float(error))
@@ -100,6 +106,7 @@ def on_lattice(atoms: LossAtoms, step: float) -> LatticeLoss:
     cumulated = np.cumsum(atoms.masses)
     offset = float(atoms.losses[np.searchsorted(cumulated, cumulated[-1] / 2)])
     places = np.floor((atoms.losses - offset) / step)
+    # A share (1 - e^-rest) / (1 - e^-step) of each mass goes up, which keeps it in both worlds; rounded up.
     rest = np.clip(atoms.losses - offset - places * step, 0.0, step)
     upper = np.minimum(atoms.masses * np.expm1(-rest) / math.expm1(-step) * (1 + 16 * ROUNDING), atoms.masses)
     start = int(places[0])

@@ -114,6 +114,8 @@ class PoissonSteps:
             return ((d, d),)
         if self.nested:
             return ((d, 0),) if self.holder == "first" else ((0, d),)
+        # A pair has in either world as many records as each split (d - j, j), j = low, ..., low + width - 1, and more
+        # records never make the worlds harder to tell apart.
         width = math.ceil((d + 1) / _MAX_SPLITS)
         return tuple((d - low, min(d, low + width - 1)) for low in range(0, d + 1, width))
 

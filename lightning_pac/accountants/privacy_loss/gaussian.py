@@ -17,7 +17,9 @@ from scipy import optimize, special
 
 __all__ = ["gaussian_log_delta", "gaussian_trade_off", "mu_for_epsilon", "mu_for_success"]
 
+# Gauss-Legendre nodes on [-1, 1].
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(24)
+# Where 11 terms of the asymptotic series leave less than 1e-17 of it.
 _SERIES_FROM = 20.0
 _LARGEST_MU = 1e8
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
@@ -45,12 +47,15 @@ def gaussian_log_delta(mu: float, epsilon: float) -> float:
         return -math.inf
     near = epsilon / mu - mu / 2
     far = near + mu
+    # Mills' ratio overflows far left of 0, where for mu >= 1 the plain difference loses no digits.
     if mu >= 1 and near < 0:
         return math.log(float(special.ndtr(-near)) - math.exp(epsilon + float(special.log_ndtr(-far))))
     if mu >= 1:
         difference = float(_mills(near) - _mills(far))
     else:
+        # The integral of -M' over [t, t + mu], which is smooth and positive.
         difference = mu / 2 * float(_WEIGHTS @ _mills_slope(near + mu / 2 * (1 + _NODES)))
+    # ln phi(t) is added in the end: the tails may underflow where their logarithms do not.
     return -(near**2) / 2 - _LOG_SQRT_2PI + math.log(difference) if difference > 0 else -math.inf
 
 
@@ -101,6 +106,7 @@ def _largest_mu(excess: Callable[[float], float]) -> float:
     """The root of an increasing function of mu, rounded down."""
 
     def of_log(log_mu: float) -> float:
+        # The search needs finite values, also where delta underflows.
         return max(-1e9, excess(math.exp(log_mu)))
 
     low, high = -1.0, 1.0
@@ -111,6 +117,7 @@ def _largest_mu(excess: Callable[[float], float]) -> float:
     while of_log(low) > 0:
         low, high = low - 2, low
     mu = math.exp(float(optimize.brentq(of_log, low, high, xtol=1e-14, rtol=1e-14)))
+    # The root is rounded: it is lowered until the promise is kept.
     while excess(mu) > 0:
         mu *= 1 - 1e-13
     return mu
@@ -118,6 +125,7 @@ def _largest_mu(excess: Callable[[float], float]) -> float:
 
 def _mills(t: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """Mills' ratio `M(t) = Phi(-t) / phi(t)`."""
+    # erfcx(x) = e^(x^2) erfc(x), which neither over- nor underflows right of 0.
     return np.asarray(math.sqrt(math.pi / 2) * special.erfcx(np.asarray(t) / math.sqrt(2)))
 
 
@@ -125,6 +133,7 @@ def _mills_slope(t: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """`1 - t M(t) = -M'(t)`, by its asymptotic series where the difference would cancel."""
     direct = 1 - t * _mills(t)
     inverse_square = 1 / np.maximum(t, _SERIES_FROM) ** 2
+    # 1 - t M(t) = 1/t^2 - 3/t^4 + 15/t^6 - ..., an alternating sum of (2n - 1)!! / t^(2n).
     series, term = np.zeros_like(t), np.ones_like(t)
     for n in range(1, 12):
         term = term * (2 * n - 1) * inverse_square

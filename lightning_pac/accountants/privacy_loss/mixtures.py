@@ -34,7 +34,9 @@ from lightning_pac.information import Array
 
 __all__ = ["MixturePair"]
 
+# Largest relative error of one operation in float64.
 ROUNDING = 2.0**-53
+# Entries of an array of shape (points, counts) that are held at a time, 16 MiB.
 _CHUNK = 1 << 21
 
 
@@ -82,6 +84,7 @@ class MixturePair:
         """A bound on the rounding error of `log_ratio` at any of these points."""
         largest = 0.0
         for counts, log_weights, _ in (self.first, self.second):
+            # No exponent (k x - k^2 / 2) / s^2 is larger; weights and the number of terms add their own roundings.
             reach = float(counts[-1]) * (float(np.abs(x).max()) + float(counts[-1])) / self.noise_multiplier**2
             largest += reach + float(np.abs(log_weights).max()) + len(counts)
         return 8 * ROUNDING * (largest + 16) + 2 * self.weight_error
@@ -111,6 +114,7 @@ def _binomial(number: int, rate: float, dropped: float) -> tuple[Array, Array, f
     counts = np.arange(number + 1, dtype=np.float64)
     log_weights = stats.binom.logpmf(counts, number, rate)
     weights = np.exp(log_weights)
+    # Terms are left out from either end as long as they add up to at most half of `dropped`.
     kept = (np.cumsum(weights) > dropped / 2) & (np.cumsum(weights[::-1])[::-1] > dropped / 2)
     if dropped == 0:
         kept = np.ones_like(kept)
@@ -122,6 +126,7 @@ def _log_ratio(x: Array, counts: Array, log_weights: Array, deviation: float) ->
     result = np.empty_like(x)
     size = max(1, _CHUNK // len(counts))
     for start in range(0, len(x), size):
+        # ln (G/Z)(x) = ln sum_k w_k e^((k x - k^2 / 2) / s^2), the largest term taken out of the sum.
         exponents = (np.outer(x[start : start + size], counts) - counts**2 / 2) / deviation**2  # (points, counts)
         terms = exponents + log_weights
         peak = terms.max(axis=1)

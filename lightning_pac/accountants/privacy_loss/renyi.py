@@ -17,8 +17,10 @@ from lightning_pac.information import Array
 
 __all__ = ["mixture_divergence", "opposite_mixtures_divergence", "renyi_divergence"]
 
+# Deviations of the noise beyond which the integrand is bounded and not summed.
 _TAIL = 12.0
 _RELATIVE_TOLERANCE = 1e-11
+# An interval of more deviations is given up as infinite; after so many halvings the last change is charged.
 _MAX_INTERVALS = 1 << 14
 _MAX_HALVINGS = 5
 
@@ -117,6 +119,7 @@ def _raised_log_moment(pair: MixturePair, order: float, low: float, high: float)
     value, settled = math.inf, 0
     for halving in range(_MAX_HALVINGS + 1):
         step = (high - low) / num_intervals
+        # Q(x) h as Z (Q/Z) h, and the loss ln P/Q: the integrand is Q e^(a loss).
         log_weights = _log_gauss(x, deviation) + ratios[1] + math.log(step)
         losses = ratios[0] - ratios[1]
         log_terms = log_weights + order * losses
@@ -128,9 +131,11 @@ def _raised_log_moment(pair: MixturePair, order: float, low: float, high: float)
         else:
             refined = log_moment
         change, value = abs(refined - value), refined
+        # Two halvings in a row that change nothing: one alone may be chance.
         settled = settled + 1 if change <= _RELATIVE_TOLERANCE * abs(value) else 0
         if settled == 2 or halving == _MAX_HALVINGS:
             break
+        # Old points are the even ones of the finer grid, so only midpoints are evaluated.
         merged, merged_ratios = np.empty(2 * num_intervals + 1), np.empty((2, 2 * num_intervals + 1))
         merged[::2], merged[1::2] = x, x[:-1] + step / 2
         merged_ratios[:, ::2], merged_ratios[:, 1::2] = ratios, np.stack(pair.log_ratios(merged[1::2]))
@@ -141,6 +146,7 @@ def _raised_log_moment(pair: MixturePair, order: float, low: float, high: float)
     tails = math.exp(min(700.0, max(log_terms[0], log_terms[-1]) - math.log(step))) * 2 * deviation / _TAIL
     rounding = 1e-15 * (1 + float(np.max(np.abs(order * losses)[log_terms > log_terms.max() - 50])))
     if near_one:
+        # The excess adds a - 1 - a r to r^a, which beyond the ends is at most a - 1 times tails of 12 deviations.
         gauss_tails = 4 * (order + 1) * float(stats.norm.sf(_TAIL))
         return math.log1p(value * (1 + 1e-12) + change + tails + gauss_tails)
     return value + change + math.log1p(math.exp(math.log(tails) - value) if tails else 0.0) + rounding
@@ -151,6 +157,7 @@ def _convex_excess(log_weights: Array, losses: Array, power: float) -> Array:
     weights = np.exp(log_weights)
     size = np.abs(losses) * power
     t = np.where(size < 1.0, losses, 0.0)
+    # With r = e^t, sum_(n >= 2) (c^n - c) t^n / n!; below 1e-2 the six terms leave less than 1e-15 of it.
     series = sum((power**n - power) * t**n / math.factorial(n) for n in range(2, 8))
     direct = np.expm1(power * t) - power * np.expm1(t)
     near = weights * np.where(size < 1e-2, series, direct)

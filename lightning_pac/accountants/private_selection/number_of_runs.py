@@ -17,6 +17,7 @@ __all__ = ["NumberOfRuns"]
 
 _LEAST_GAMMA = 1e-4
 _LARGEST_ETA = 20.0
+# ln of the masses, relative to that of one run, that are left out.
 _NEGLIGIBLE = math.log(1e-50)
 
 
@@ -111,6 +112,7 @@ class NumberOfRuns:
         """
         uniform = int.from_bytes((generator or secure_generator()).bytes(16), "little") * 2.0**-128
         survival = _survival(self.gamma, self.eta)
+        # K is the number of k with P[K >= k] > U.
         return max(1, int(np.searchsorted(-survival, -uniform, side="left")))
 
 
@@ -127,8 +129,10 @@ def _survival(gamma: float, eta: float) -> Array:
     length = 64
     while True:
         number = np.arange(1, length, dtype=np.float64)
+        # ln P[K = k + 1] / P[K = k] = ln (1 - gamma)(k + eta) / (k + 1).
         steps = np.log1p(-gamma) + np.log((number + eta) / (number + 1))
         logarithms = np.concatenate([[0.0], np.cumsum(steps)])
+        # Past the mode the tail is about geometric: its sum is the next term over gamma.
         if logarithms[-1] < _NEGLIGIBLE + math.log(gamma) and steps[-1] < 0:
             break
         length *= 2

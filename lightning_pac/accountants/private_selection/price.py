@@ -104,12 +104,14 @@ class SelectionCurve(PrivacyCurve):
             raise ValueError(f"delta is {delta}, but a failure probability lies strictly between 0 and 1.")
         place, chord = self._chord
         if delta >= self._shifted(place):
+            # 1 - s (1 + e^eps) = delta solved for epsilon.
             return max(0.0, math.log(max(1.0, (1 - delta) / chord * (1 + 1e-14) - 1)))
         return max(place, self.shift + self.one_run.epsilon(delta / self.runs.mean))
 
     @override
     def error_bounds(self, false_positive_rate: float) -> tuple[float, float]:
         place, _ = self._chord
+        # Lines at any epsilons are bounds; cubes put most of them close to the place where the curve begins.
         epsilons = place + np.linspace(0.0, 3.0, 25) ** 3
         deltas = np.array([self._shifted(float(epsilon)) for epsilon in epsilons])
         steep = 1 - deltas - np.exp(epsilons) * false_positive_rate
@@ -126,9 +128,11 @@ class SelectionCurve(PrivacyCurve):
         def value(epsilon: float) -> float:
             return (1 - self._shifted(epsilon)) / (1 + math.exp(epsilon))
 
+        # Here delta is 0.01 at most, so that 1 - delta has hardly anything left to gain.
         far = min(700.0, self.shift + self.one_run.epsilon(min(0.5, 0.01 / self.runs.mean)))
         grid = [self.shift + (far - self.shift) * step / 32 for step in range(33)]
         best = max(grid, key=value)
+        # The least float in place of 0, since `epsilon` divides by it.
         return best, max(value(best), 5e-324)
 
 
@@ -213,6 +217,7 @@ def comparison_cost(runs: NumberOfRuns, delta: Callable[[float], float]) -> floa
     if missing(0.0) <= 0:
         return 0.0
     found = float(optimize.brentq(missing, 0.0, high, xtol=1e-12)) if missing(high) < 0 else high
+    # The root is rounded: it is raised until the theorem's condition holds.
     while found < high and missing(found) > 0:
         found = min(high, found * (1 + 1e-9) + 1e-12)
     return (1 + runs.eta) * found * (1 + 1e-14)
@@ -227,6 +232,7 @@ class _Blurred(PrivacyCurve):
 
     @override
     def delta(self, epsilon: float) -> float:
+        # A hockey stick at -x is at most that at 0 plus x, which stands for epsilons below 0.
         blurred = self.exact.delta(max(0.0, epsilon - self.nats)) * math.exp(self.nats)
         return min(1.0, blurred + max(0.0, self.nats - epsilon))
 

@@ -192,6 +192,8 @@ class SRPPAccountant(ExactFigures):
             assert self.sampling.amplified_rate is not None
             rate = self.sampling.amplified_rate
             return cached_step_cost(self.scenario, rate, float(noise_multiplier), float(order))
+        # a kappa^2 / (2 sigma^2) for a unit of K^2. Units of an amplified account are steps, which at order 1 cost as
+        # if K were d and the draws known.
         price = order * (self.scenario.sensitivity_factor / noise_multiplier) ** 2 / 2
         return price * self.scenario.total_differing**2 if self.is_amplified else price
 
@@ -214,11 +216,13 @@ class SRPPAccountant(ExactFigures):
         squares = self.squares(num_steps)
         if not squares:
             raise ValueError(f"num_steps is {num_steps}, but noise is calibrated for at least one step.")
+        # a kappa^2 S / (2 sigma^2) = epsilon solved for sigma, which is more than enough with amplification or slices.
         high = self.scenario.sensitivity_factor * math.sqrt(self.renyi_order * squares / (2 * epsilon))
         if not 0 < high < math.inf:
             raise ValueError(f"epsilon is {epsilon} at order {self.renyi_order}, for which no noise can be computed.")
         if self.is_amplified or self.slices is not None:
             high = self._search_noise(epsilon, num_steps, high)
+        # Rounding may leave the cost just above epsilon: the cost itself decides.
         while self.epsilon(high, num_steps) > epsilon:
             high *= 1 + 1e-7 if self.is_amplified else 1 + 1e-15
         return high
@@ -346,6 +350,7 @@ class SRPPAccountant(ExactFigures):
         def excess(log_noise: float) -> float:
             return math.log(self.epsilon(math.exp(log_noise), num_steps) / epsilon)
 
+        # In ln sigma, where the cost falls: down from noise that suffices, in growing steps, to noise that does not.
         upper = math.log(high) + 1e-9
         lower = upper - 0.5
         while excess(lower) <= 0:

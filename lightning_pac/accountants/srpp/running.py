@@ -23,6 +23,7 @@ from lightning_pac.randomness import finite_precision, missing_tail
 __all__ = ["RunningAccount"]
 
 _DELTA = 1e-5
+# Parts of the planned units. Figures are computed at squares, since they grow about like the root of the steps.
 _PARTS = 32**2
 
 
@@ -208,6 +209,7 @@ class RunningAccount(Generic[_TermsT]):
         if self.accountant.is_mean_square:
             return math.inf
         nats, tail = self.arithmetic
+        # A curve has no epsilon at delta 0: the least float stands for a delta that finite bits used up.
         return self._curve.epsilon(max(self.delta - tail, math.nextafter(0.0, 1.0))) + nats
 
     def true_positive_rate(self, false_positive_rate: float) -> float:
@@ -220,6 +222,7 @@ class RunningAccount(Generic[_TermsT]):
             ValueError: if the rate is not in [0, 1], or the notion is an average over batches.
         """
         nats, tail = self.arithmetic
+        # Finite bits change the chance of an event by a factor e^nats and by `tail`, in either world.
         rate = min(1.0, math.exp(nats) * false_positive_rate + tail)
         return min(1.0, math.exp(nats) * (1 - self._curve.trade_off(rate)) + tail)
 
@@ -248,6 +251,7 @@ class RunningAccount(Generic[_TermsT]):
         self._reach(units, self.num_steps)
         if self._figures is None:
             self._figures = self._compute_figures()
+        # Rounded up beyond the quotient's own rounding, so that no part has fewer units than the run.
         part = math.ceil(units / self._horizon * _PARTS * (1 + 1e-12)) if units else 0
         return self._figures, min(_PARTS, part)
 
@@ -294,6 +298,7 @@ class RunningAccount(Generic[_TermsT]):
 
         if is_kept(self._horizon):
             return self._horizon
+        # Kept at `low`, which is returned; half a step suffices where units are whole steps.
         low, high = 0.0, self._horizon
         while high - low > (0.5 if self.accountant.is_amplified else 1e-9 * high):
             middle = (low + high) / 2

@@ -108,6 +108,7 @@ class SliceCoefficients:
         gains = (norms @ np.asarray(clip_norms)) ** 2 / (norms**2 @ np.square(noise_stds))
         if weights is not None and len(weights) != len(norms):
             raise ValueError(f"weights has {len(weights)} values, but projection_norms {len(norms)} slices.")
+        # At most 1 by Cauchy and Schwarz; the minimum takes off rounding.
         coefficients = np.minimum(gains * sigma**2, 1.0)
         share = [1 / len(norms)] * len(norms) if weights is None else [float(weight) for weight in weights]
         return cls(tuple(coefficients.tolist()), tuple(share))

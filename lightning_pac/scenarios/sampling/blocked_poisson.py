@@ -94,6 +94,7 @@ class BlockedPoisson(Sampling):
     ) -> float:
         check_differing(num_differing, num_records)
         mean = num_differing * self.rate * self.blocks  # all of them in one block is the worst
+        # E[K^2] of a binomial count: its variance plus the square of its mean.
         return self.amplified_steps(num_steps) * (mean * (1 - self.rate * self.blocks) + mean**2)
 
     @override

@@ -66,6 +66,7 @@ class EpochShuffle(Passes):
         complete, partial = count_passes(num_steps, per_pass)
         square = hypergeometric_square(num_differing, records, size)
         total = (complete * per_pass + sum(partial)) * square
+        # Only complete passes come to the smaller last batch.
         if last and per_pass > records // self.batch_size:
             total -= complete * (square - hypergeometric_square(num_differing, records, last))
         return total

@@ -61,6 +61,7 @@ class FixedSize(SizedBatches):
     @override
     def draw_batch(self, num_records: Count, generator: SecureGenerator) -> npt.NDArray[np.int64]:
         self._check_fits(num_records)
+        # The records of the B smallest of N independent keys: every set of B is equally likely.
         keys = generator.uniform(num_records)
         return np.argpartition(keys, self.batch_size - 1)[: self.batch_size]
 

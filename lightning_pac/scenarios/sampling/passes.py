@@ -60,6 +60,7 @@ class Passes(Sampling):
     ) -> int:
         records = require_records(self, num_records)
         check_differing(num_differing, records)
+        # Squares are convex: a pass costs most where the differing records fill whole batches, and the rest share one.
         full, rest = divmod(num_differing, self.batch_size)
 
         def square(steps: int) -> int:
@@ -112,6 +113,7 @@ class Passes(Sampling):
             first = self.draw_counts(group_sizes, records, (num_runs, per_pass), rng)
             return np.tile(first, (1, -(-num_steps // per_pass), 1))[:, :num_steps]
         # Deal the records out batch by batch: what one batch took is missing from the next.
+        # Urns of shape (runs, passes, groups + 1), the last group holding all other records.
         left = np.broadcast_to(shares, (num_runs, -(-num_steps // per_pass), len(shares))).copy()
         batches = []
         for step in range(per_pass):
@@ -127,6 +129,7 @@ def _draw_without_replacement(
     """Multivariate hypergeometric draws from urns that differ, group after group, shape of `left`."""
     drawn, wanted = np.zeros_like(left), np.full(left.shape[:-1], size)
     for group in range(left.shape[-1] - 1):
+        # A chain of two-colour draws: each group against all groups after it, among the draws that are left.
         others = left[..., group + 1 :].sum(axis=-1)
         drawn[..., group] = generator.hypergeometric(left[..., group], others, wanted)
         wanted = wanted - drawn[..., group]

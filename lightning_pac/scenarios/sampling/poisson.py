@@ -70,6 +70,7 @@ class Poisson(FreshBatches):
             )
         check_differing(num_differing, num_records)
         mean = num_differing * self.rate
+        # E[K^2] of a binomial count: its variance plus the square of its mean.
         return sum(as_stretches(num_steps)) * (mean * (1 - self.rate) + mean**2)
 
     @override

@@ -164,6 +164,7 @@ class Sampling(ABC):
             raise ValueError(
                 f"num_records is None, and {type(self).__name__} needs it: state num_records in the scenario."
             )
+        # The group of each differing record; indices beyond them belong to records that both worlds share.
         group = np.repeat(np.arange(len(group_sizes)), group_sizes)
         generator = SecureGenerator.from_key(rng.bytes(48))
         counts = np.zeros((*shape, len(group_sizes)), dtype=np.int64)

@@ -52,6 +52,7 @@ class WithReplacement(SizedBatches):
         records = require_records(self, num_records)
         check_differing(num_differing, records)
         share = num_differing / records
+        # E[K^2] of a binomial count: the square of its mean plus its variance.
         square = (self.batch_size * share) ** 2 + self.batch_size * share * (1 - share)
         return sum(as_stretches(num_steps)) * square
 

@@ -121,6 +121,7 @@ def flat_sum(sums: Sequence[Tensor]) -> Tensor:
     first = sums[0]
     storage, size = first.untyped_storage().data_ptr(), 0
     for total in sums:
+        # One buffer if each begins where the one before it ends.
         beside = (
             total.untyped_storage().data_ptr() == storage and total.storage_offset() == first.storage_offset() + size
         )

@@ -131,6 +131,7 @@ class AttributeScenario:
         _check_values("samplers", samplers)
         if num_samples < 2:
             raise ValueError(f"num_samples is {num_samples}, but a law needs at least two samples.")
+        # A stream for each law: no law's samples depend on how much another sampler draws.
         generators = np.random.default_rng(seed).spawn(len(samplers))
         laws = {
             value: sampler(num_samples, generator)

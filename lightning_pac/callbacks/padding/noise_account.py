@@ -98,6 +98,7 @@ class NoiseAccount:
     def affords_another_alone(self) -> bool:
         """The same, asked by rank zero alone."""
         if self._account is not None:
+            # Costs that add up to the budget may be rounded above it, for the ledger, too.
             return self._account.remaining >= self.cost * (1.0 - 1e-9)
         return not isinstance(self.noise, DPNoise) or self.num_observations < self.noise.guarantee.compositions
 

@@ -129,6 +129,7 @@ def _contributions(
 
     found = [(weight, lambda: merged(_weight(call.describe, geometry, inputs, gradient)))]
     if bias is not None:
+        # The output's gradient summed over positions, (n, out).
         found.append((bias, lambda: merged(Dense(call.gradient.detach().float().flatten(2).sum(2)))))
     return found
 

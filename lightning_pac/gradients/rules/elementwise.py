@@ -78,6 +78,7 @@ def _own_rows(call: Call, gradient: Tensor, part: Tensor) -> Callable[[], Contri
 
 def _reducing(call: Call, factor: float | Tensor, free: Tensor) -> Callable[[], Contribution | OwnRows]:
     def build() -> Contribution | OwnRows:
+        # The output's gradient times d(x p)/dp = x, or times the sign of p in a sum.
         return reduced_to(
             call.gradient.float() * factor if isinstance(factor, Tensor) or factor != 1 else call.gradient.float(),
             call,

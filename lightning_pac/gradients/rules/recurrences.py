@@ -76,6 +76,7 @@ class _Run(torch.autograd.Function):
         ctx.kind, ctx.mask, ctx.report, ctx.types = kind, mask, report, [state.dtype for state in states]
         current = [state.to(gates.dtype) for state in states]
         outputs, previous, saved = kind.run(gates, weight, bias, ctx.steps, mask, current)
+        # h_{t-1}, which the weight multiplied, and what the slopes are made of; no graph of single steps.
         ctx.save_for_backward(weight, previous, *saved)
         return (outputs, *[state.clone() for state in current])
 

@@ -226,6 +226,7 @@ class _Steps:
         """A state that is learned is one of every record's."""
         if type(tag_of(state)) is Batched or not state.requires_grad:
             return state
+        # Adding zeros of the batch is a call with a rule, from which each record's gradient of the state comes.
         zeros = state.new_zeros(state.shape)
         set_tag(zeros, self.tag_of_states(state.shape[0]))
         return state + zeros
@@ -258,6 +259,7 @@ class _Steps:
         receiver, count, records = self._pass.receiver, self._pass.count, self._records
 
         def by_record(values: Tensor) -> Tensor:
+            # (T, sequences, width) to (n, T, width), or (n, T of all its sequences, width).
             if records is None:
                 values = values.transpose(0, 1)
                 return values if len(values) == count else values.reshape(count, -1, values.shape[-1])

@@ -84,6 +84,7 @@ def label_privately(
     names = _ask(responder, dataset, batch_size)
     places = [responder.place_of(name) for name in names]
     answered = np.array([place is not None for place in places])
+    # (answers, 2): number of the release, and row in it.
     wanted = np.array([place for place in places if place is not None])
     labels, keep, unanimous = (np.empty(len(wanted), kind) for kind in (np.int64, np.bool_, np.bool_))
     for entry, batch in enumerate(responder.recorded_releases()):

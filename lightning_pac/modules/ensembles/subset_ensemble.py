@@ -242,6 +242,7 @@ class SubsetEnsemble(pl.LightningModule):
             )
         inputs, targets = batch.sample
         table = torch.from_numpy(self.pool.membership_table(batch.index.cpu().numpy()))  # (batch, num_subsets)
+        # (members, batch).
         membership = table.t()[list(self.members)].to(self.device)
         losses = self.stack.losses(inputs, targets, membership, self.loss)
         self._log_mean("train_loss", losses.detach().mean(), len(batch.index), prog_bar=True)
@@ -275,6 +276,7 @@ class SubsetEnsemble(pl.LightningModule):
     def _evaluate(self, batch: Any, stage: str) -> None:
         inputs, targets = batch.sample if isinstance(batch, IndexedSample) else batch
         outputs = self(inputs)
+        # Flattened, outputs (batch, members, ...) hold all members' answers to one record side by side.
         every = targets.repeat_interleave(len(self.members), dim=0)
         loss = self.loss(outputs.flatten(0, 1), every, reduction="none").mean()
         self._log_mean(f"{stage}_loss", loss, len(targets))

@@ -158,6 +158,7 @@ class StackelbergGame(pl.LightningModule):
         leader, *followers = optimizers
         warming = bool(followers) and self.num_steps < self.warmup_steps
         if followers and (warming or self.num_steps % self.decoder_period == 0):
+            # On the secrets of one step, with fresh noise each time.
             for _ in range(1 if warming else self.decoder_period):
                 _minimize(followers[0], self.play.decoder_loss(secrets, outputs), backward)
         loss, cross_entropy = self.play.leader_loss(secrets, outputs)

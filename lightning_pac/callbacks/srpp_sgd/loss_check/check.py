@@ -225,6 +225,7 @@ def _compare(probe: Probe, records: list[Any]) -> tuple[str | None, str | None]:
         return None, None
     if probe.is_random:
         return None, "it draws random numbers that are not torch's in evaluation mode, too"
+    # Least squares: the multiple of the halves' mean that is nearest to the whole.
     multiple = float(whole @ mean) / max(float(mean @ mean), 1e-300)
     if probe.drew and not _is_small(multiple * mean - whole, float(whole.norm())):
         return None, "its random draws could not be told apart by records"
@@ -240,6 +241,7 @@ def _coupled(probe: Probe, records: list[Any], seed: int) -> tuple[str | None, s
         return None, "its gradient on synthetic records is not finite"
     if size == 0:
         return None, "its gradient on synthetic records is zero"
+    # The gradient of a mean over records is f(a) + g(b), whose mixed difference is zero.
     if not _is_small(whole - corners[0] - corners[1] + corners[2], size):
         return "couples the records of a batch (a class-weighted mean, a contrastive loss or MixUp does so)", None
     return None, None

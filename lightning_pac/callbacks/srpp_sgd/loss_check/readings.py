@@ -183,5 +183,6 @@ def _as_kind(kind: str, level: float) -> bool | int | float:
     if kind == "b":
         return not abs(level) < 1
     if kind in "iu":
+        # Integers may be indices or lengths: zero, a large one, or the last.
         return 0 if not abs(level) >= 1 else _LARGE_INTEGER if level > 0 else -1
     return level

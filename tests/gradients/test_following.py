@@ -10,6 +10,7 @@ from followed_sequences import SEQUENCES
 from per_example_loop import assert_same, clipped_sum_by_loop
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pack_padded_sequence
 
 from lightning_pac.gradients import make_engine
 
@@ -158,3 +159,62 @@ def test_a_vector_written_to_the_places_of_a_mask_is_followed() -> None:
         assert torch.allclose(total, torch.stack(parts).sum(0), rtol=1e-4, atol=1e-5)
     expected = torch.stack([torch.cat([part.flatten() for part in parts]).norm() for parts in truth])
     assert torch.allclose(norms[:, 0], expected, rtol=1e-4)
+
+
+class PackedPairs(nn.Module):
+    """Two sequences a record, packed inside."""
+
+    def __init__(self, kind: type[nn.RNNBase]) -> None:
+        super().__init__()
+        self.recurrent, self.head = kind(3, 4, batch_first=True), nn.Linear(4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        records, sequences, steps, _ = x.shape
+        packed = pack_padded_sequence(x.flatten(0, 1), torch.full((records * sequences,), steps), batch_first=True)
+        state = self.recurrent(packed)[1]
+        last = (state[0] if isinstance(state, tuple) else state)[-1]
+        return self.head(last.view(records, sequences, -1)).sum(1)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_all_packed_sequences_of_a_record_count(kind: type[nn.RNNBase]) -> None:
+    torch.manual_seed(0)
+    module, inputs, engine = PackedPairs(kind), [torch.randn(4, 2, 5, 3)], make_engine()
+    engine.attach(module)
+    mean_loss(module, inputs).backward()
+    sums, norms = engine.clipped_sum(0.5)
+    engine.detach()
+    assert_same(sums, norms, clipped_sum_by_loop(module, inputs, mean_loss, 0.5), 1e-4)
+
+
+class TokenForMissing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.token, self.head = nn.Parameter(torch.randn(3)), nn.Linear(3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.clone()
+        x[x.isnan().any(-1)] = self.token
+        return self.head(x).sum(1)
+
+
+def test_a_parameter_takes_the_place_of_missing_values() -> None:
+    torch.manual_seed(0)
+    module, inputs, engine = TokenForMissing(), torch.randn(4, 5, 3), make_engine()
+    inputs[0, 1], inputs[2, 3, 1] = torch.nan, torch.inf - torch.inf
+    engine.attach(module)
+    mean_loss(module, [inputs]).backward()
+    sums, norms = engine.clipped_sum(0.5)
+    engine.detach()
+    assert_same(sums, norms, clipped_sum_by_loop(module, [inputs], mean_loss, 0.5), 1e-4)
+
+
+def test_rms_norm_of_halves_has_the_epsilon_of_float32() -> None:
+    torch.manual_seed(0)
+    module, inputs, engine = nn.RMSNorm(8).bfloat16(), 0.01 * torch.randn(4, 8).bfloat16(), make_engine()
+    ordinary = torch.autograd.grad(mean_loss(module, [inputs]), list(module.parameters()))
+    engine.attach(module)
+    mean_loss(module, [inputs]).backward()
+    sums, _ = engine.clipped_sum(1e6)
+    engine.detach()
+    assert torch.allclose(sums[0] / len(inputs), ordinary[0].float(), rtol=0.05, atol=0.02 * float(ordinary[0].norm()))

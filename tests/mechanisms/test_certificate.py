@@ -163,6 +163,12 @@ def test_the_margin_covers_skewed_bounded_values():
     assert misses <= 2_000 * 0.05
 
 
+def test_no_bound_is_above_the_entropy_of_the_secret():
+    far = 20 * np.array([[0.0, 0.0], [1.0, 0.0], [0.5, 0.9]])
+    for num_draws in (2, 64):
+        assert certify_finite_secret(far, num_draws=num_draws).mutual_information <= np.log(3) * (1 + 1e-12)
+
+
 def test_equal_outputs_are_merged_exactly():
     points = np.array([[0.0], [2.0], [-0.0], [2.0]])
     certificate = certify_finite_secret(points)

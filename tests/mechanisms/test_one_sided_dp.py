@@ -385,3 +385,8 @@ def test_a_delta_that_rounding_would_spoil_is_refused():
     assert _exact_delta(DiscreteNoise(optimal_release(0.01, 1e-18)), 0.01) > 100 * Fraction(1e-18)
     with pytest.raises(ValueError, match=r"rounded to 2\*\*-50: .* it must be at least"):
         PositiveNoise.for_dp(0.01, 1e-18)
+
+
+def test_a_range_that_would_take_minutes_is_refused():
+    with pytest.raises(ValueError, match="epsilon is 1e-08 at delta 1e-12, where noise reaches about 2e"):
+        optimal_release(1e-8, 1e-12)

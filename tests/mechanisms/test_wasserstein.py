@@ -127,3 +127,10 @@ def test_samples_that_are_no_law_are_refused(first: list[float], second: list[fl
 def test_p_below_one_is_refused() -> None:
     with pytest.raises(ValueError, match=r"p is 0\.5"):
         wasserstein([0.0], [1.0], p=0.5)
+
+
+@pytest.mark.parametrize("order", [1.5, 4.0])
+@pytest.mark.parametrize("shift", [1e-9, 1e-6, 1e-3])
+def test_cauchy_divergence_of_small_shifts_is_quadratic(order: float, shift: float) -> None:
+    # Half the order times the Fisher information of a location, 1/2, times the shift squared.
+    assert cauchy_renyi_divergence(shift, order) / shift**2 == pytest.approx(order / 4, rel=1e-5)

@@ -84,6 +84,8 @@ class LossSum:
             log_moment, mean, _ = self.tilted(tilt)
             return tilt * mean - log_moment >= rarity
 
+        if not self._width:  # a single loss, which no tilt moves
+            return 0.0
         # A steeper tilt than the finest lattice can follow would magnify its roundings.
         steepest = _STEEPEST * _MAX_LENGTH / self._width
         # For a Gaussian t K' - K = t^2 K'' / 2, which tells where to begin.
@@ -166,7 +168,7 @@ class LossSum:
         )
         # Dividing a loss between points h apart adds h^2 / 6 to its variance, on average.
         step = min(math.sqrt(6 * _INFLATION * bulk / steps), width / _MIN_LENGTH)
-        return max(step, max(width, self._width) / _MAX_LENGTH)
+        return max(step, max(width, self._width) / _MAX_LENGTH) or 2.0**-20  # any, where there is a single loss
 
     def _tilted_sum(
         self, lattices: Sequence[LatticeLoss], step: float, tilt: float, first: int, length: int

@@ -136,7 +136,7 @@ def _log_ratio(x: Array, counts: Array, log_weights: Array, deviation: float) ->
             # ln L = ln(1 + sum_k w_k (e^{..} - 1)): subtracting the ones first keeps a ratio near 1 exact.
             excess = np.where(
                 exponents[near] > 1,
-                np.exp(np.minimum(terms[near], 0.0)) - weights,
+                np.exp(terms[near]) - weights,  # below e^0.1, since their sum is
                 weights * np.expm1(np.minimum(exponents[near], 1.0)),
             )
             part[near] = np.log1p(excess.sum(axis=1))

@@ -65,10 +65,13 @@ def masked_write(target: Tensor, index: Any, value: Any) -> Any:
     axis = record_axis(target.shape, tag, tag.owner.count) if tag.outer is not None else None
     if index.dtype != torch.bool or value.dim() > rest or axis is None or axis >= index.dim():
         return NotImplemented
-    # x (1 - m) + m p, in which the parameter meets the batch in a product, which has a rule.
-    places = index.view(*index.shape, *[1] * rest).to(target.dtype)
-    set_tag(places, tag)  # its rows are those of the target, whatever it was made of
-    target.mul_(1 - places).add_(places * value)
+    # x where m is false, plus m p, in which the parameter meets the batch in a product, which has a rule. The values
+    # written over are not multiplied by 0: they may be missing, as nan.
+    mask = index.view(*index.shape, *[1] * rest)
+    places = mask.to(target.dtype)
+    for own in (mask, places):
+        set_tag(own, tag)  # its rows are those of the target, whatever it was made of
+    target.masked_fill_(mask, 0).add_(places * value)
     return None
 
 

@@ -24,7 +24,7 @@ def rms_norm(call: Call) -> Found | None:
     """Contributions of `F.rms_norm`; inputs (n, ..., *normalized_shape)."""
     inputs, shape, eps = call.args[0], call.argument(1, "normalized_shape"), call.argument(3, "eps")
     if isinstance(inputs, Tensor) and eps is None:
-        eps = torch.finfo(inputs.dtype).eps
+        eps = torch.finfo(torch.promote_types(inputs.dtype, torch.float32)).eps  # torch computes halves in float32
     parameters = call.argument(2, "weight"), None
     return _trailing(call, parameters, len(shape), lambda x: functional.rms_norm(x, shape, eps=eps), inputs)
 

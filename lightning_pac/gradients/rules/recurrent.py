@@ -263,9 +263,11 @@ class _Steps:
             if records is None:
                 values = values.transpose(0, 1)
                 return values if len(values) == count else values.reshape(count, -1, values.shape[-1])
-            found = values.new_zeros(count, len(values), values.shape[-1])
-            found[records] = values.transpose(0, 1)
-            return found
+            # Sequences of one record stand behind one another: each has a place among those of its record.
+            places = (records[:, None] == records).tril(-1).sum(dim=1)
+            found = values.new_zeros(count, int(places.max()) + 1, len(values), values.shape[-1])
+            found[records, places] = values.transpose(0, 1)
+            return found.flatten(1, 2)
 
         def report(previous: Tensor, gradient: Tensor) -> None:
             def name() -> str:

@@ -41,7 +41,7 @@ class Certificate:
     Attributes:
         mutual_information: The bound in nats.
         confidence: Probability, over the sampling that the proof used, that the bound holds; 1.0 without sampling.
-        method: How it was proven: `"logdet"`, `"quadrature"`, `"monte_carlo"`, `"lattice"`, `"logdet-dv"`.
+        method: How it was proven: `"logdet"`, `"quadrature"`, `"monte_carlo"`, `"lattice"`, `"logdet-dv"`, `"entropy"`.
         estimate: Best estimate of the mutual information itself, where there is one; it proves nothing.
         about: The secret as a whole, or what of it alone the bound speaks of.
     """
@@ -128,11 +128,12 @@ def smallest_bound(
     bound: float, certain: float, clusters: list[Cluster], confidence: float, estimate: float
 ) -> Certificate:
     """The least of a sampled bound, one that needs no sample, and the entropy of the outputs."""
-    if certain <= bound:
-        return Certificate(certain, 1.0, "logdet", estimate)
     # The release tells no more than the exact output would, H(W).
     mass = np.concatenate([cluster.probability * cluster.weights for cluster in clusters])
-    return Certificate(min(bound, float(-(mass * np.log(mass)).sum())), confidence, "monte_carlo", estimate)
+    entropy = float(-(mass * np.log(mass)).sum())
+    if min(certain, entropy) <= bound:
+        return Certificate(min(certain, entropy), 1.0, "logdet" if certain <= entropy else "entropy", estimate)
+    return Certificate(bound, confidence, "monte_carlo", estimate)
 
 
 def empirical_bernstein_margin(variance: float, num_draws: int, value_range: float, failure: float) -> float:

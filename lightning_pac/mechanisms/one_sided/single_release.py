@@ -12,6 +12,9 @@ from lightning_pac.information import Array
 __all__ = ["linear_program_release", "optimal_release", "theorem_1_release"]
 
 
+_MOST_VALUES = 3_000_000
+
+
 def optimal_release(epsilon: float, delta: float) -> Array:
     """The noise of least moments, of every order at once, for one release of a sensitivity-1 integer query (ours).
 
@@ -29,11 +32,20 @@ def optimal_release(epsilon: float, delta: float) -> Array:
     Returns:
         Probabilities of 0..R, with R the least there is.
 
+    Raises:
+        ValueError: If R would be above three million, which takes more than ten seconds.
+
     Example:
         >>> p = optimal_release(1.0, 1e-4)
         >>> round(float(p @ np.arange(p.size) ** 2), 3)
         75.377
     """
+    # F grows from 0, and 1 - F falls to 0, by e^eps a value, beyond the first delta / (e^eps - 1).
+    largest = 2 * math.log1p(math.expm1(min(epsilon, 700.0)) / (2 * delta)) / epsilon
+    if largest > _MOST_VALUES:
+        raise ValueError(
+            f"epsilon is {epsilon} at delta {delta}, where noise reaches about {largest:.0e}: raise epsilon or delta."
+        )
     shrinkage = math.exp(-epsilon)
     probabilities = []
     below, above = 0.0, 1.0  # F and 1 - F, each exact where it is small

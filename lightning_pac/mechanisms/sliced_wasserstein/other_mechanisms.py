@@ -110,9 +110,13 @@ def cauchy_renyi_divergence(shift: npt.ArrayLike, renyi_order: float) -> Array:
         >>> float(cauchy_renyi_divergence(0.0, 4.0))
         0.0
     """
-    argument = 1 + np.square(np.asarray(shift, dtype=np.float64)) / 2
-    divergence: Array = np.log(eval_legendre(renyi_order - 1, argument)) / (renyi_order - 1)
-    return divergence
+    degree = renyi_order - 1
+    excess = np.square(np.asarray(shift, dtype=np.float64)) / 2
+    divergence = np.log(eval_legendre(degree, 1 + excess))
+    # P_n(1 + x) = 1 + n (n + 1) x / 2 + (n - 1) n (n + 1) (n + 2) x^2 / 16 + ...; 1 + x forgets small x.
+    first = degree * (degree + 1) * excess / 2
+    series = first + (degree - 1) * (degree + 2) * first * excess / 8
+    return np.where(first < 1e-5, np.log1p(series), divergence) / degree
 
 
 def wasserstein_infinity_bound(first: Array, second: Array) -> float:
@@ -188,7 +192,8 @@ def _cauchy_scale(outputs: Mapping[Any, Array], pair: tuple[Any, Any], epsilon: 
         # The divergence depends on shift over scale, so the scale is bracketed around the largest shift.
         reach = np.log(np.abs(matches).max())
         low, high = reach - 20.0, reach + 20.0
-        if excess(low) <= 0:
+        if excess(low) <= 0:  # a budget that any scale worth naming meets
+            best = min(best, float(np.exp(low)))
             continue
         # More than the root's tolerance, to the side of more noise.
         best = min(best, float(np.exp(brentq(excess, low, high, xtol=1e-10) + 1e-9)))

@@ -5,8 +5,10 @@ import math
 import numpy as np
 import pytest
 import sampled_worlds
-from scipy import stats
+from scipy import special, stats
 
+from lightning_pac.accountants import privacy_curve
+from lightning_pac.accountants.privacy_loss import PoissonSteps
 from lightning_pac.accountants.privacy_loss.mixtures import MixturePair
 
 EPSILONS = np.array([0.0, 0.1, 0.5, 1.0, 2.0, 4.0])
@@ -97,3 +99,21 @@ def test_terms_left_out_are_charged() -> None:
     assert 0 < missing < 1e-6
     assert missing + np.exp(log_weights).sum() == pytest.approx(1.0, abs=1e-13)
     assert len(counts) < len(whole.first[0])
+
+
+@pytest.mark.parametrize(("sigma", "rate", "differing"), [(0.3, 0.5, 4), (0.25, 0.9, 3), (0.2, 0.9, 4)])
+def test_losses_near_zero_keep_the_terms_above_one(sigma: float, rate: float, differing: int) -> None:
+    counts = np.arange(differing + 1)
+    weights = stats.binom.pmf(counts, differing, rate)
+    x = np.linspace(-1, differing + 1, 20_001)
+    truth = special.logsumexp((np.outer(x, counts) - counts**2 / 2) / sigma**2 + np.log(weights), axis=1)
+    found = MixturePair(sigma, rate, differing, 0).log_ratio(x)
+    assert np.abs(found - truth).max() < 1e-12
+
+
+@pytest.mark.parametrize("sigma", [0.02, 0.04])
+def test_noise_too_small_for_any_loss_but_one_has_a_curve(sigma: float) -> None:
+    # With half a chance of being drawn, a record that noise does not hide is seen half of the time.
+    curve = privacy_curve([PoissonSteps(sigma, 0.5, 1, 1, "add_remove")])
+    assert curve.delta(1.0) == pytest.approx(0.5, abs=1e-6)
+    assert curve.epsilon(1e-5) > 100

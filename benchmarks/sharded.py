@@ -17,6 +17,7 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 import torch.multiprocessing as mp
+from lightning.fabric.plugins.environments.lightning import find_free_network_port
 from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import nn
 from torch.distributed.fsdp import fully_shard
@@ -131,9 +132,9 @@ def main() -> None:
         f"{size:,} parameters, {4 * size / 2**20:.1f} MiB; {args.ranks} ranks of one thread, {args.batch} records each"
     )
     with tempfile.TemporaryDirectory() as args.folder:
-        for number, kind in enumerate(("ordinary FSDP2", "private FSDP2", "private DDP")):
+        for kind in ("ordinary FSDP2", "private FSDP2", "private DDP"):
             results = mp.get_context("spawn").SimpleQueue()
-            mp.spawn(run, (args, kind, 29600 + number, results), nprocs=args.ranks)
+            mp.spawn(run, (args, kind, find_free_network_port(), results), nprocs=args.ranks)
             found = [results.get() for _ in range(args.ranks)]
             step, peak, with_checks = (max(row[place] for row in found) for place in (2, 3, 4))
             print(

@@ -126,7 +126,7 @@ def test_the_check_of_the_loss_lets_them_pass_and_finds_values_of_the_batch() ->
     for way in ("penalty", "uncertainty", "uncertainty, stacked"):
         found = check_loss(TwoTasks(way), loader())
         assert (found.problem, found.unchecked) == (None, None)
-    assert "a term" in str(check_loss(TwoTasks("a value of the batch"), loader()).problem)
+    assert "read off the batch" in str(check_loss(TwoTasks("a value of the batch"), loader()).problem)
 
 
 class Fitted(TwoTasks):

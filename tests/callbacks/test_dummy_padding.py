@@ -185,5 +185,5 @@ def test_batches_that_are_sorted_are_refused(tmp_path):
         callbacks=[DummyPadding(_constant(3)), private],
         default_root_dir=tmp_path,
     )
-    with pytest.raises(MisconfigurationException, match="what the layers see is in another order"):
+    with pytest.raises(MisconfigurationException, match="the layers see is in another order"):
         trainer.fit(model)

@@ -65,6 +65,7 @@ READS_TOO = [
     "test --config FILE",
     "predict --config FILE",
     "check --config FILE",
+    "tune --config FILE --space FILE --score val/accuracy --ledger new.db",
     f"serve new.db --ensemble a.ckpt {SERVE} --keys FILE",
     f"serve responses.db --ensemble a.ckpt {SERVE} --secret FILE",
 ]

@@ -36,6 +36,7 @@ def install(monkeypatch):
 
 
 def test_help_answers_within_a_second_and_imports_nothing_heavy():
+    commands = next(action for action in cli.build_parser()._actions if action.dest == "command").choices
     code = (
         "import contextlib, sys; from lightning_pac.cli import build_parser, main;"
         "parser = next(action for action in build_parser()._actions if action.dest == 'command');"
@@ -51,7 +52,7 @@ def test_help_answers_within_a_second_and_imports_nothing_heavy():
         result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         seconds.append(time.perf_counter() - start)
         assert result.returncode == 0, result.stderr
-        assert result.stdout.count("usage: lightning-pac") == 15
+        assert result.stdout.count("usage: lightning-pac") == 1 + len(commands)
     assert min(seconds) < 1.0
 
 

@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader
 from lightning_pac import Poisson, TwoWorldScenario
 from lightning_pac.callbacks.srpp_sgd import callback, first_check
 from lightning_pac.callbacks.srpp_sgd.loss_check.check import LossCheck
-from lightning_pac.callbacks.srpp_sgd.step import largest_mean, most_records
 from lightning_pac.data import private_loader
+from lightning_pac.data.public_rows import largest_mean, most_records
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.gradients import ROUNDING, make_engine
 

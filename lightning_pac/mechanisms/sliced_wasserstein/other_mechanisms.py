@@ -195,6 +195,8 @@ def _cauchy_scale(outputs: Mapping[Any, Array], pair: tuple[Any, Any], epsilon: 
         if excess(low) <= 0:  # a budget that any scale worth naming meets
             best = min(best, float(np.exp(low)))
             continue
+        while excess(high) > 0:
+            high += 20.0
         # More than the root's tolerance, to the side of more noise.
         best = min(best, float(np.exp(brentq(excess, low, high, xtol=1e-10) + 1e-9)))
     return best

@@ -115,8 +115,9 @@ def cauchy_renyi_divergence(shift: npt.ArrayLike, renyi_order: float) -> Array:
     divergence = np.log(eval_legendre(degree, 1 + excess))
     # P_n(1 + x) = 1 + n (n + 1) x / 2 + (n - 1) n (n + 1) (n + 2) x^2 / 16 + ...; 1 + x forgets small x.
     first = degree * (degree + 1) * excess / 2
-    series = first + (degree - 1) * (degree + 2) * first * excess / 8
-    return np.where(first < 1e-5, np.log1p(series), divergence) / degree
+    is_small = first < 1e-5
+    series = np.where(is_small, first + (degree - 1) * (degree + 2) * first * excess / 8, 0.0)
+    return np.where(is_small, np.log1p(series), divergence) / degree
 
 
 def wasserstein_infinity_bound(first: Array, second: Array) -> float:

@@ -1,4 +1,4 @@
-"""What an annotation allows of a value, as a function that accepts it, converted, or refuses it in words."""
+"""Rules from annotations: functions that accept a value, converted, or refuse it in words."""
 
 import collections.abc
 import functools

@@ -200,7 +200,7 @@ def _names_in_value(value: str, folder: pathlib.Path, is_config: bool = False) -
 
 
 def read_yaml(source: pathlib.Path | str, name: str) -> tuple[Any, list[str]]:
-    """What YAML holds, and every string in it."""
+    """The contents of YAML, and every string in it."""
     import yaml
 
     try:

@@ -40,7 +40,7 @@ class Persons:
 
     @property
     def name(self) -> str:
-        """What tells persons apart, in words that a ledger keeps."""
+        """The mark that tells persons apart, in words that a ledger keeps."""
         if not callable(self.of):
             return repr(self.of)
         return f"{self.of.__module__}.{getattr(self.of, '__qualname__', type(self.of).__qualname__)}"

@@ -123,7 +123,7 @@ def _check_rows(dataset: Any, indices: Sequence[int]) -> None:
 
 
 def _tables(value: Any, rows: int, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """What has a row for every record, and where it is: attributes and keys, one below the other."""
+    """Everything that has a row for every record, and its place: attributes and keys, one below the other."""
     for key, part in list(value.items()):
         if isinstance(part, Dataset):
             continue

@@ -14,7 +14,7 @@ __all__ = ["UnitRows"]
 
 
 class UnitRows:
-    """What is drawn and clipped as one, a record or a person, as rows of a batch: the same number for every unit.
+    """Units that are drawn and clipped as one, records or persons, as rows of a batch: as many for each unit.
 
     A person with fewer records than the most that are used repeats the first one, in rows that do not count, so that
     the shape of a batch says nothing of how many records anyone has.
@@ -57,5 +57,5 @@ class UnitRows:
         return found
 
     def unused(self, units: Sequence[int]) -> Tensor | None:
-        """Which of those rows do not count; None if all do."""
+        """The mask of those rows that do not count; None if all do."""
         return None if self._used is None else torch.from_numpy(~self._used[np.asarray(units, dtype=np.int64)].ravel())

@@ -140,7 +140,7 @@ def trainable_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def count_records(num_rows: int, rows_per_record: int) -> int:
-    """How many records the rows of a batch are."""
+    """The number of records that the rows of a batch are."""
     records, rest = divmod(num_rows, rows_per_record)
     if rest:
         raise ValueError(

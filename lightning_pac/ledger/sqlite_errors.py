@@ -1,4 +1,4 @@
-"""What SQLite says, in sentences."""
+"""Errors of SQLite, in sentences."""
 
 import sqlite3
 from pathlib import Path

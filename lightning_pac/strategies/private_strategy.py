@@ -1,4 +1,4 @@
-"""What every strategy for several devices does here: ranks agree, and divide the records instead of padding them."""
+"""The common part of strategies for several devices: ranks agree, and divide the records instead of padding them."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any

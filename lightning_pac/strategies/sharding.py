@@ -188,7 +188,7 @@ def check_shards(module: nn.Module, size: int) -> None:
 
 
 def _groups(layers: Iterable[nn.Module]) -> Iterator[tuple[Any, Any]]:
-    """What FSDP2 gathers at once, and the module that does so."""
+    """Groups that FSDP2 gathers at once, each with the module that does so."""
     for layer in layers:
         if isinstance(layer, FSDPModule):
             for group in layer._get_fsdp_state()._fsdp_param_groups:
@@ -196,7 +196,7 @@ def _groups(layers: Iterable[nn.Module]) -> Iterator[tuple[Any, Any]]:
 
 
 def sharded_parameters(module: nn.Module) -> Iterator[tuple[Any, nn.Parameter, Any]]:
-    """What FSDP2 manages: the module that gathers it, the shard, and the whole (at first None)."""
+    """Parameters of FSDP2: the module that gathers each, the shard, and the whole (at first None)."""
     for group, layer in _groups(module.modules()):
         for parameter in group.fsdp_params:
             yield layer, parameter.sharded_param, getattr(parameter, "_unsharded_param", None)

@@ -1,4 +1,4 @@
-"""What a private selection keeps on the disk: its draw, and how far it is."""
+"""The part of a private selection that is kept on the disk: its draw, and how far it is."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ __all__ = ["SelectionRun", "check_run", "check_shares", "train_run"]
 @validated
 @dataclass(frozen=True)
 class SelectionRun:
-    """What one run of a selection trains with.
+    """The settings of one run of a selection.
 
     Attributes:
         settings: Values that were drawn for it.

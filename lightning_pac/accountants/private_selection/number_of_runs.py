@@ -1,4 +1,4 @@
-"""How often something is run before the best of it is shown: a secret number."""
+"""The secret number of runs of which the best is shown."""
 
 from __future__ import annotations
 

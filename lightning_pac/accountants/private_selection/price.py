@@ -139,7 +139,7 @@ class SelectionCurve(PrivacyCurve):
 @validated
 @dataclass(frozen=True)
 class SelectionPrice:
-    """What a private selection costs, whatever the number of its runs turns out to be.
+    """The price of a private selection, however many runs it turns out to have.
 
     Args:
         one_run: everything that one run may release at most, its score included.
@@ -160,7 +160,7 @@ class SelectionPrice:
 
     @cached_property
     def curve(self) -> SelectionCurve:
-        """How well everything that is shown tells the worlds apart, but for `tail`."""
+        """The curve of everything that is shown, but for `tail`."""
         one_run = privacy_curve(self.one_run)
         nats = finite_precision(self.draws)
         return SelectionCurve(_Blurred(one_run, nats) if nats else one_run, self.runs)
@@ -186,7 +186,7 @@ class SelectionPrice:
 
     @property
     def tail(self) -> float:
-        """What finite bits add to every delta: that of one run, as often as runs are expected."""
+        """The charge of finite bits to every delta: that of one run, as often as runs are expected."""
         return min(1.0, self.runs.mean * missing_tail(self.draws))
 
     def renyi(self, order: Order) -> float:

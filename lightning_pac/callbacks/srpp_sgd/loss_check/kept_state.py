@@ -56,7 +56,7 @@ def taking_up_records(probe: Probe, records: list[Any]) -> tuple[tuple[str, ...]
 
 
 def _after_extremes(probe: Probe, records: list[Any], errors: int) -> list[dict[str, Any]]:
-    """What is saved after rounds in which extreme numbers are read, and after others that find some kept already.
+    """The state saved after rounds in which extreme numbers are read, and after others that find some kept already.
 
     Args:
         probe: Runs the rounds.

@@ -75,7 +75,7 @@ class Readings(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return int(tensor.untyped_storage()._cdata)
 
     def read(self, value: Any) -> Any:
-        """What is read in place of a number or an array."""
+        """The value that is read in place of a number or an array."""
         self.count += 1
         if self.level is None:
             return value

@@ -1,6 +1,7 @@
 """Noised metrics: what they release, what it costs, and what they refuse."""
 
 import math
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch.utils.data import DataLoader, IterableDataset, RandomSampler, TensorD
 
 from lightning_pac.accountants import GaussianCurve, ledger_order, ledger_total
 from lightning_pac.callbacks import SRPPSGD, PrivateMetrics
-from lightning_pac.callbacks.metrics.noised_metric import PrivateMetric
+from lightning_pac.callbacks.metrics.noised_metric import PrivateMetric, _clipped
 from lightning_pac.data import ShuffledBatchSampler
 from lightning_pac.ledger import PrivacyLedger
 from lightning_pac.scenarios import TwoWorldScenario
@@ -466,3 +467,13 @@ def test_a_promise_without_an_order_is_charged_at_that_of_the_ledger(tmp_path: P
         (spent,) = (account.spent for account in ledger.accounts() if account.name == "metrics val/accuracy")
     assert orders == {4.0}
     assert spent == pytest.approx(4 * 0.506694**2 / 2, rel=1e-4)
+
+
+def test_contributions_stay_within_their_bound_and_add_up_exactly() -> None:
+    rows = torch.randn(3_000, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 10
+    for bound in (1.0, 0.3, 1e-9, 7e5):
+        clipped = [_clipped(row * bound, bound) for row in rows]
+        assert max(sum(Fraction(value) ** 2 for value in row.tolist()) for row in clipped) <= Fraction(bound) ** 2
+        assert torch.stack(clipped).norm(dim=1).max() > 0.999 * bound
+        total = sum(clipped, torch.zeros(3, dtype=torch.float64))
+        assert total.tolist() == [float(sum(map(Fraction, column))) for column in torch.stack(clipped).T.tolist()]

@@ -221,8 +221,7 @@ class PrivateMetric:
             added = self._flatten(one)
             # As with gradients, a contribution that is not finite counts as zero.
             if bool(added.isfinite().all()):
-                # clip_C(s_i) in float64; nothing is divided by a norm of zero.
-                self._total += added * (self._max_contribution / added.norm().clamp(min=1e-300)).clamp(max=1.0)
+                self._total += _clipped(added, self._max_contribution)
 
     def _problem_of(self, sizes: set[int]) -> str | None:
         """Why an update with tensors of these lengths does not add each record once."""
@@ -318,3 +317,16 @@ def _same(first: list[Tensor], second: list[Tensor]) -> bool:
         for a, b in zip(first, second, strict=True)
         for one, other in zip(a.reshape(-1), b.reshape(-1), strict=True)
     )
+
+
+def _clipped(added: Tensor, bound: float) -> Tensor:
+    """A record's contribution of norm at most `bound`, in multiples of a power of two, at most 2^-26 of it.
+
+    Sums of up to 2^25 such contributions are exact in float64, so that one record moves them by its own alone.
+    """
+    grid = 2.0 ** (math.frexp(bound)[1] - 27)
+    # Rounding to the grid adds at most half a step a coordinate; the last factor is for the roundings of the norm.
+    within = max(0.0, bound - grid * math.sqrt(len(added)) / 2) * (1 - 2.0**-40)
+    factor = (within / added.norm().clamp(min=1e-300)).clamp(max=1.0)
+    rounded: Tensor = (added * factor / grid).round() * grid
+    return rounded

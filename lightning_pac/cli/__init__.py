@@ -1,12 +1,12 @@
 """The `lightning-pac` command.
 
-Each subcommand is one module of this package with two functions: `add_parser(subparsers)`, which declares its options
-through `common.add_command`, and `run(args) -> int`, which returns the exit code. To add one, write the module: every
-one here that has `add_parser` is a command. A module imports nothing heavy at its top, so that `lightning-pac --help`
-answers at once.
+Each subcommand is one module of this package, or a package of its own where it takes several files, with two
+functions: `add_parser(subparsers)`, which declares its options through `common.add_command`, and `run(args) -> int`,
+which returns the exit code. To add one, write the module: every one here that has `add_parser` is a command. A module
+imports nothing heavy at its top, so that `lightning-pac --help` answers at once.
 
-Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 a privacy budget would be passed, 130 interrupted, 141 whoever
-read the output has stopped reading.
+Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 a privacy budget would be passed, 130 interrupted, 141 the
+reader of the output has stopped reading.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""`lightning-pac calibrate`: what every way of drawing batches, and every notion, costs in noise."""
+"""Options of `lightning-pac calibrate`, and the rows that it prints."""
 
 import argparse
 import importlib
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     _read_promise(args)
     rows = compare(args)
     if args.plot is not None:
-        from lightning_pac.cli.calibration_plot import draw
+        from lightning_pac.cli.calibrate.plot import draw
 
         draw(args, compare)
     if args.json:

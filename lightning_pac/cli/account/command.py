@@ -1,10 +1,10 @@
-"""`lightning-pac account`: what a ledger says was spent, and what may be spent."""
+"""Options and actions of `lightning-pac account`."""
 
 import argparse
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from lightning_pac.cli.account_promises import PROMISES, declare_plan, declare_promise, show_total
+from lightning_pac.cli.account.promises import PROMISES, declare_plan, declare_promise, show_total
 from lightning_pac.cli.bounds import parse_budget
 from lightning_pac.cli.common import add_command, describe_last_charge, print_json, print_table
 

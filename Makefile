@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: install lint types test test-slow test-gpu test-models demo docs docs-test clean
+.PHONY: install lint types test test-slow test-gpu test-models demo docs docs-test reproduce clean
 
 install: $(STAMP)
 
@@ -46,6 +46,11 @@ docs-test: install
 
 docs: install
 	$(BIN)/mkdocs build --strict --quiet
+
+# The papers' experiments that take ten minutes together, against the stored results. Those with data need DATA.
+DATA ?= data
+reproduce: install
+	$(BIN)/python benchmarks/papers/reproduce.py --data-root $(DATA)
 
 clean:
 	rm -rf $(VENV) runs site build dist .mypy_cache .ruff_cache .pytest_cache

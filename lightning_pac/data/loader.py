@@ -40,7 +40,7 @@ class PrivateDataLoader(DataLoader[Any]):
 
     The batch of an optimizer step may be delivered in several microbatches. A microbatch in which no record was drawn
     is delivered as the dataset's first record, because few networks survive a batch of length zero; `num_drawn` is
-    then 0, and whoever trains on it must count its gradient as zero.
+    then 0, and its gradient must count as zero.
 
     Where a unit is a person, or a record of several views (`UnitRows`), that is what is drawn, counted and filled up
     with, and it has several rows side by side; below, it is called a record all the same.
@@ -146,7 +146,7 @@ class ResumableDataLoader(PrivateDataLoader):
     gives the rest of the interrupted pass: no record twice, none never.
 
     Attributes:
-        last_is_unused: Set by whoever trains while the last batch has not been used: a checkpoint that is saved then,
+        last_is_unused: Set by the training loop while the last batch is not yet used: a checkpoint that is saved then,
             after an error, has it delivered again.
     """
 

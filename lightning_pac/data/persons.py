@@ -28,7 +28,7 @@ class Persons:
         of: Where a record says whose it is: a key or a position in it, or a function of the record alone that returns a
             number or a text. It is public, and so is what it says in either world but for the persons who differ.
         at_most: Records of a person that are used, in the order of the dataset. A batch has so many rows for every
-            person, whoever has fewer, so a number that few exceed is best.
+            person, filled up where there are fewer, so a number that few exceed is best.
 
     Example:
         >>> Persons(of="user", at_most=2).records_of([{"user": 7}, {"user": 8}, {"user": 7}, {"user": 7}])

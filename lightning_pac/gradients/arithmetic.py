@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 ROUNDING = 2.0**-7
-r"""Share of C by which rounding may raise what one record does to a clipped sum: whoever adds noise to one counts
+r"""Share of C by which rounding may raise what one record does to a clipped sum: noise is calibrated for
 $(1 + 2^{-7}) C$ where real arithmetic has C. Proven in `accumulate`."""
 
 CANCELLATION = 2.0**-19

@@ -41,7 +41,7 @@ class OneBackwardEngine(GradientEngine, Receiver):
         batch_first: Dimension 0 of the tensors in a batch counts the examples. False means dimension 1. A module with a
             `batch_first` attribute decides for itself.
         public_terms: Whether terms without records (penalties on weights) may be added to the mean of the losses, whose
-            gradient whoever calls `clipped_sum` then adds after the noise. Otherwise they are refused.
+            gradient the caller of `clipped_sum` then adds after the noise. Otherwise they are refused.
     """
 
     def __init__(self, batch_first: bool = True, public_terms: bool = False) -> None:

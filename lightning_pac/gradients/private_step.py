@@ -1,4 +1,4 @@
-"""A private step for whoever has no Trainer."""
+"""A private step without a Trainer."""
 
 from collections.abc import Callable
 from typing import Any, Literal

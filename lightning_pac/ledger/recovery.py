@@ -67,7 +67,7 @@ def adopt_ledger(ledger: PrivacyLedger, witness: str | Path | None = None) -> tu
     """Accepts a ledger that was copied or moved in its new place.
 
     Only one of the copies may go on. A secret file lets the one that is ahead answer and refuses any other; for other
-    accounts that is for whoever adopts to know.
+    accounts only the user can know.
 
     Args:
         ledger: The ledger in its new place, opened for writing.

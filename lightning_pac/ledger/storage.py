@@ -244,7 +244,7 @@ class LedgerStorage:
                 raise found
 
     def mend(self) -> None:
-        """Takes the ledger as it stands for the newest, in the place where it is; whoever calls this has seen to it."""
+        """Takes the ledger as it stands for the newest, in the place where it is; the caller has seen to it."""
         self.problem = None
         ledger_id, rows, budgets, _ = read_state(self)
         self.marks.write(ledger_id, budget_state(budgets), marks_of(rows))

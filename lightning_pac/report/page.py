@@ -159,7 +159,7 @@ def _plots(runs: Sequence[Run]) -> list[tuple[str, str | None]]:
             course_plot(runs, epsilon, "epsilon"),
         ),
         (
-            "Mutual information spent by private answers. It adds up over all answers, whoever asked for them.",
+            "Mutual information spent by private answers. It adds up over all answers and all clients.",
             course_plot(runs, lambda run: run.metric("privacy/mutual_information"), "mutual information, nats"),
         ),
         (

@@ -41,7 +41,7 @@ def create_secret_file(path: Path, content: SecretContent, num_secrets: int) -> 
         FileExistsError: If the file exists.
         LedgerError: If it cannot be written.
     """
-    # Whoever may list the folder sees the size of the file, which must not tell how many digits the index has.
+    # Anyone who may list the folder sees the size of the file, which must not tell how many digits the index has.
     digits = str(content.index).zfill(len(str(num_secrets - 1)))
     # The ledger of the answers keeps its high-water mark beside the secret.
     written = {

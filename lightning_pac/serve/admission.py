@@ -35,8 +35,8 @@ class Gate:
     """Checks keys and counts requests, in the one process that speaks HTTP.
 
     Requests without a valid key are counted by address, and past 20 a minute they hear no more whether a key is wrong.
-    Valid keys are let in all the same: keys have 256 bits, so that no number of tries finds one, and whoever shares an
-    address, as all clients of a proxy do, cannot lock the others out.
+    Valid keys are let in all the same: keys have 256 bits, so that no number of tries finds one, and clients that share
+    an address, as behind a proxy, cannot lock each other out.
 
     Args:
         keys: The keys; None lets everybody in who reaches the server.
@@ -135,7 +135,7 @@ def _request_name(owner: str | None, idempotency_key: str | None, question: Ques
 
 
 def _network(address: str) -> str:
-    # Whoever has one IPv6 address has the 2^64 of its network.
+    # One IPv6 address comes with the 2^64 of its network.
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:

@@ -40,7 +40,7 @@ class Refusal:
 
     Attributes:
         status: Status code of HTTP.
-        reason: One sentence for whoever asked.
+        reason: One sentence for the client.
     """
 
     status: int
@@ -128,7 +128,7 @@ class BatchAnswers:
         if self.failure is None:
             self._since = datetime.now(timezone.utc).isoformat(timespec="seconds")
             logger.error("The ledger could not be written or read.", exc_info=error)
-        # Whoever asks for the server's health may not know its folders.
+        # Health is answered to anyone, and must not name folders.
         self.failure = f"Nothing is answered since {self._since}: {_FOLDER.sub('', str(error))}"
 
     def _answer_new(self, responder: PACResponder, tickets: list[Ticket]) -> list[int | Refusal]:

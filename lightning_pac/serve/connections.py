@@ -27,7 +27,7 @@ class BoundedConnection(H11Protocol):
     uvicorn waits for the rest of a request as long as its sender likes, before any key is seen. Here a request has to
     arrive as a whole, and what was sent for an answer has to be read, within `seconds`, however the bytes trickle. A
     new connection that is one too many takes the place of the one that has kept the server waiting longest, so that
-    whoever sends at once is let in while others only hold connections; a request under way is never given up for it.
+    a client that sends at once is let in while others only hold connections; no request under way is given up for it.
 
     Args:
         *arguments: As uvicorn gives them.

@@ -135,9 +135,9 @@ def serve(
 ) -> None:
     """Answer requests until the process is interrupted or terminated.
 
-    An answer leaves after it is in the ledger, so stopping in any way, also by `kill -9`, loses nothing: whoever did
-    not see an answer asks again under the same Idempotency-Key. Requests that wait when the server is told to stop are
-    answered first. Linux and macOS.
+    An answer leaves after it is in the ledger, so stopping in any way, also by `kill -9`, loses nothing: a client that
+    did not see an answer asks again under the same Idempotency-Key. Requests that wait when the server is told to
+    stop are answered first. Linux and macOS.
 
     Args:
         open_responder: As for `build_server`.

@@ -39,7 +39,7 @@ class PrivateStrategy(ParallelStrategy):
     def divide_records(self, trainer: pl.Trainer, declaration: Mapping[str, Any]) -> None:
         """Leave train loaders to the caller, who divides what they draw among the ranks; until the fit ends.
 
-        Whoever does so also answers for the gradients, which this strategy leaves on their ranks.
+        The caller then also answers for the gradients, which this strategy leaves on their ranks.
 
         Args:
             trainer: Its train loader is not sharded.

@@ -345,7 +345,7 @@ def test_predictions_are_charged_what_those_who_choose_them_can_learn(tmp_path):
         # Without a ledger, one object speaks of all its steps; with one, each kind has its account.
         assert guarantee.value == pytest.approx(each if ledger else each + noise.mutual_information)
         conditions = " ".join(delay.card().conditions)
-        assert "lies between 0 and 40; whoever observes may choose" in conditions
+        assert "lies between 0 and 40; an observer may choose" in conditions
         assert ("against those who do, these costs do not add" in conditions) == (ledger is None)
     with PrivacyLedger.read_only(tmp_path / "ledger.db") as ledger:
         spent = {account.name: account.spent for account in ledger.accounts()}

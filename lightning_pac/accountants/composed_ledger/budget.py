@@ -26,7 +26,7 @@ OTHER_NOTIONS = ("srpp_joint", "srpp_ave", "ms_srpp_joint", "ms_srpp_ave")
 @validated
 @dataclass(frozen=True)
 class LedgerBudget:
-    r"""A promise about everything that a ledger pays for, whoever chooses it and by whatever was seen.
+    r"""A promise about everything that a ledger pays for, however it is chosen by what was seen before.
 
     What is run later may depend on what earlier runs showed, so that neither their exact figures nor their number are
     known beforehand. What holds then is a cap on the sum of Rényi costs at one order $a$ (Rényi divergences of

@@ -29,7 +29,7 @@ KEEPS = "keeps something of what it saw outside of its states"
 
 
 class PrivateMetric:
-    r"""Stands between a metric and whoever updates and computes it while an evaluation loop runs.
+    r"""Stands between a metric and the code that updates and computes it while an evaluation loop runs.
 
     A metric that only keeps sums is a function of $\sum_i s_i$, where $s_i$ is what record i adds. Each $s_i$ is
     clipped to norm C, and the sum is released once an evaluation as $\sum_i \mathrm{clip}_C(s_i) + N(0, \sigma^2 C^2

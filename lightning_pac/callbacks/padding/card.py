@@ -55,7 +55,7 @@ def _guarantees(noise: Noise, spent: float) -> tuple[Guarantee, ...]:
                 "padding_success_bound",
                 success,
                 "probability",
-                "Whoever sees all padded observations, and must say which of two neighbours was run, is right at most "
+                "An attacker who sees all padded observations guesses which of two neighbours was run at most "
                 f"{at_most(success)} of the time; a coin gets 50 %.",
             ),
             Guarantee(
@@ -85,7 +85,7 @@ def _assumptions(noise: Noise, output_ranges: tuple[float | None, ...]) -> tuple
             f"The variance of what is padded is at most {noise.output_variance:g}, and nobody chose what to observe by "
             "what they had seen: against those who do, these costs do not add."
             if width is None
-            else f"What is padded lies between 0 and {width:g}; whoever observes may choose what comes next by what "
+            else f"What is padded lies between 0 and {width:g}; an observer may choose what comes next by what "
             "they have seen."
             for width in output_ranges
         )

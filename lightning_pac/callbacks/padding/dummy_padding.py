@@ -70,7 +70,7 @@ class DummyPadding(PaddingCallback):
         """The guarantees for the batches so far."""
         return self._account.card(
             "Sizes of batches",
-            "How many records or queries a batch really held, from whoever sees padded sizes.",
+            "How many records or queries a batch really held, from anyone who sees padded sizes.",
             (
                 "The padding does not hide the number of batches, how long they took, or metrics that are means over "
                 "the padded batch.",

@@ -38,7 +38,7 @@ class PositiveDelay(PaddingCallback):
     `max_duration - s * unit`, longer ones are an error. Without it, it is your assumption.
 
     With `PositiveNoise.for_pac` a training step costs what an output of the declared variance does, since nobody
-    chooses steps by their times. Whoever asks for predictions may, so that each costs what any duration up to
+    chooses steps by their times. A client of predictions may, so that each costs what any duration up to
     `max_duration` does, which must be declared (`PACNoise.adaptive_information`).
 
     What it does not hide: the number of steps and epochs, what lies between the loops (validation), what is written
@@ -101,7 +101,7 @@ class PositiveDelay(PaddingCallback):
             conditions.append(f"Steps that overran the declared maximum, which no bound covers: {self.num_overruns}.")
         return self._account.card(
             "Durations of steps",
-            "How long a step really took, from whoever sees when steps end.",
+            "How long a step really took, from anyone who sees when steps end.",
             tuple(conditions),
         )
 
@@ -240,7 +240,7 @@ class PositiveDelay(PaddingCallback):
             return None
         if self.max_duration is None:
             raise MisconfigurationException(
-                "Whoever asks for predictions may choose the next by how long the last took, and the variance that "
+                "A client may choose the next query by how long the last one took, and the variance that "
                 "PositiveNoise.for_pac was given bounds nothing then: declare PositiveDelay(max_duration=...)."
             )
         return float(math.ceil(self.max_duration / self.unit))

@@ -14,7 +14,7 @@ __all__ = ["HiddenRandomness"]
 class HiddenRandomness:
     """Reseeds the global generators from the operating system, until `restore` puts back what was there.
 
-    The account assumes that a record's gradient is the same whoever else is in the batch. Random layers break that
+    The account assumes that a record's gradient is the same whatever else is in the batch. Random layers break that
     under a seed that is known: a mask depends on the record's position, and how many draws were made before it on the
     records before it, so one record more or less gives all others other masks. Drawn in secret, masks are independent
     of the records, and the assumption holds given the masks.

@@ -73,8 +73,8 @@ def certify_finite_secret(
     quadrature replaces sampling and the confidence is 1; so it is where the log-det bound, which needs no draws, is the
     smaller one.
 
-    The bound is valid for a mechanism that was fixed before the draws were made. Whoever scales the noise until a
-    certificate suits them must spend a share of the failure probability on each attempt.
+    The bound is valid for a mechanism that was fixed before the draws were made. To scale the noise until a
+    certificate suits, one must spend a share of the failure probability on each attempt.
 
     Args:
         whitened: Outputs divided by the noise's square root, one row per secret, shape (m, r).

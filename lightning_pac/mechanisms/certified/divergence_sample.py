@@ -97,8 +97,8 @@ class DivergenceSample:
 def upper_mean_bound(values: Array, largest: float, failure: float, variance: float) -> float:
     r"""Upper confidence bound on a mean that is not negative, of independent values that are never above `largest`.
 
-    Whoever stakes $\lambda$ on each value being below m has the capital $\prod_i (1 + \lambda (m - X_i))$. Where m is
-    the mean the game is fair, and the capital passes $1/f$ with probability f at most (Markov). It grows with m, so
+    Staking $\lambda$ on each value being below m makes the capital $\prod_i (1 + \lambda (m - X_i))$. Where m
+    is the mean the game is fair, and the capital passes $1/f$ with probability f at most (Markov). It grows with m, so
     the m at which it is $1/f$ is above the mean except with probability f. Values may be unbounded below.
 
     Args:

@@ -187,7 +187,7 @@ class JointRelease:
                     "secret_guess_success_bound",
                     success,
                     "probability",
-                    f"Whoever sees all of them names the secret correctly at most {at_most(success)} of the time; a "
+                    f"An attacker who sees all of them names the secret at most {at_most(success)} of the time; a "
                     f"blind guess is right {at_most(prior)} of the time.",
                 ),
             ),

@@ -175,7 +175,7 @@ class ReleasedMechanism:
                     "secret_guess_success_bound",
                     success,
                     "probability",
-                    f"Whoever sees {seen} names the secret correctly at most {at_most(success)} of the time; a blind "
+                    f"An attacker who sees {seen} names the secret at most {at_most(success)} of the time; a blind "
                     f"guess is right {at_most(prior)} of the time.",
                 )
             )

@@ -20,8 +20,8 @@ class PACNoise(TruncatedGaussian):
     """A truncated Gaussian and the mutual information it leaves about outputs of bounded variance.
 
     `MI <= 1/2 ln(2 pi e (var_Y + var_e)) - h(e)`, in nats for each release: over all outputs Y of that variance.
-    T releases with independent noise leave at most T times as much *if what is padded was fixed beforehand*. Whoever
-    chooses the next query by what they have seen asks for an output that still varies then: 24 releases that would cost
+    T releases with independent noise leave at most T times as much *if what is padded was fixed beforehand*. Those who
+    choose the next query by what they have seen ask for an output that still varies then: 24 releases that would cost
     1.04 nats told 1.47. For them `adaptive_information` holds.
 
     Args:

@@ -45,7 +45,7 @@ def privatize(
     r"""Run a black box on a secret subset of the data and release its output with noise for a stated budget.
 
     The box is run on all m public subsets, so the covariance of its output is known exactly. The output of the secret
-    subset is released with the noise of `calibrate_gaussian`, and whoever sees it learns at most `budget` nats about
+    subset is released with the noise of `calibrate_gaussian`, and tells at most `budget` nats about
     which subset it was: $I(S; M(S) + B) \le b$.
 
     With a `SecretSpace` an index is drawn for this one release and forgotten. Another release about the same table is

@@ -81,7 +81,7 @@ class PrivatizedOutput:
                     "membership_success_bound",
                     self.membership_success_bound,
                     "probability",
-                    "Whoever saw everything that was released tells correctly whether a given record was used at most "
+                    "An attacker who saw everything released tells correctly whether a given record was used at most "
                     f"{at_most(self.membership_success_bound)} of the time; a guess without it is right at most "
                     f"{at_most(prior)} of the time.",
                 ),

@@ -39,7 +39,7 @@ class AdaptiveComposition:
 
     Threads may share it: their answers are given one after the other, since each depends on those before.
 
-    Whoever writes a ledger calls `state_dict` before a release and commits the release before showing it; if the commit
+    To keep a ledger, call `state_dict` before a release and commit the release before showing it; if the commit
     fails, `load_state_dict` takes the release back.
 
     Args:

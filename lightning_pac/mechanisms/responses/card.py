@@ -55,7 +55,7 @@ def responder_card(account: LedgerAccount) -> PrivacyCard:
                 "membership_success_bound",
                 success,
                 "probability",
-                "Whoever saw all answers, and knows the record itself, tells correctly whether it was used at most "
+                "An attacker who saw all answers and knows the record tells correctly whether it was used at most "
                 f"{at_most(success)} of the time; without any answer a guess is right {at_most(prior)} of the time.",
             ),
             Guarantee(
@@ -88,8 +88,8 @@ def attacker_conditions(num_secrets: int, membership_prior: float) -> tuple[str,
     """The assumptions about the attacker under which the bounds on success hold, one sentence each."""
     assumed = (
         "The bounds speak of attackers who know the whole pool and the table of subsets, and nobody's membership.",
-        f"Whoever knows of about {math.ceil(math.log2(num_secrets))} records whether they were used can often tell the "
-        "whole subset from the public table, without any release.",
+        f"Someone who knows of about {math.ceil(math.log2(num_secrets))} records whether they were used can often tell "
+        "the whole subset from the public table, without any release.",
     )
     if membership_prior < 1:
         return assumed

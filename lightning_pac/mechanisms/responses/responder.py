@@ -161,7 +161,7 @@ class PACResponder:
             requests: A name for each answer, under which `recorded_answer` finds it again.
             payers: An account of the same ledger for each answer, which pays its cost too, in a currency of its own:
                 for shares of the budget, such as those of API keys.
-            num_dummies: How many of the last queries are asked only to be counted by whoever sees the size of a batch:
+            num_dummies: How many of the last queries are asked only to be counted where the size of a batch is seen:
                 the model answers them, and what it says is dropped, costs nothing and is not on record.
 
         Raises:

@@ -47,7 +47,7 @@ class FixedDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._draw(func, args, kwargs)
         finally:
             torch.set_rng_state(state)
-            torch.rand(())  # seen by whoever asks whether there were draws
+            torch.rand(())  # shows that there were draws
 
     def _draw(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         leaves, structure = pytree.tree_flatten((args, kwargs))

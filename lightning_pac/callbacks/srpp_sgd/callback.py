@@ -39,9 +39,9 @@ from lightning_pac.callbacks.srpp_sgd.start import (
     run_declaration,
 )
 from lightning_pac.callbacks.srpp_sgd.step import ClippingBlocks
-from lightning_pac.callbacks.srpp_sgd.step_sampling import declared_sampling, swap_loader
+from lightning_pac.callbacks.srpp_sgd.step_sampling import check_replacement, swap_loader
 from lightning_pac.callbacks.srpp_sgd.writing_callbacks import WritingCallbacks
-from lightning_pac.data import Persons, ResumableDataLoader, count_records
+from lightning_pac.data import Persons, ResumableDataLoader
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.ledger import LedgerArgument
 from lightning_pac.scenarios import Sampling, TwoWorldScenario
@@ -248,20 +248,7 @@ class SRPPSGD(TrainerCallback):
             raise StopIteration  # ends the fit; `min_epochs` and `min_steps` override `should_stop`
         if trainer.train_dataloader is not run.loader:
             run.loader = read_loader(trainer)
-            accountant = run.journal.running.accountant
-            records = accountant.scenario.num_records
-            replaced = records is not None and count_records(run.loader) != records
-            if replaced or declared_sampling(trainer, run.loader) != accountant.sampling:
-                raise MisconfigurationException(
-                    "The train loader was replaced by one that draws otherwise, and the account is for the first: "
-                    "return loaders with equal sampling over as many records, or leave "
-                    "reload_dataloaders_every_n_epochs out."
-                )
-            if accountant.correlation is not None:
-                raise MisconfigurationException(
-                    "The train loader was replaced, and with it the order that correlated noise rests on: leave "
-                    "reload_dataloaders_every_n_epochs out, or noise."
-                )
+            check_replacement(trainer, run.loader, run.journal.running.accountant)
         run.begin_epoch(trainer.global_step)
         if not run.journal.can_afford_step():  # a pass that was cut short makes the next step dearer
             self._stop(trainer, run)

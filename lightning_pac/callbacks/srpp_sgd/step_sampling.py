@@ -8,6 +8,7 @@ import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch.utils.data import DataLoader
 
+from lightning_pac.accountants import SRPPAccountant
 from lightning_pac.callbacks.srpp_sgd.arguments import RunArguments
 from lightning_pac.data import (
     PoissonBatchSampler,
@@ -23,7 +24,7 @@ from lightning_pac.strategies import Ranks
 from lightning_pac.strategies.agreement import share_records
 from lightning_pac.strategies.private_strategy import PrivateStrategy
 
-__all__ = ["declared_sampling", "swap_loader"]
+__all__ = ["check_replacement", "declared_sampling", "swap_loader"]
 
 
 def swap_loader(trainer: pl.Trainer, arguments: RunArguments) -> Callable[[], None]:
@@ -115,6 +116,26 @@ def declared_sampling(trainer: pl.Trainer, dataloader: DataLoader[Any], needs_hi
             f"limit_train_batches out, or let {type(sampling).__name__}.of_passes return the sampling of such passes."
         )
     return cut
+
+
+def check_replacement(trainer: pl.Trainer, dataloader: DataLoader[Any], accountant: SRPPAccountant) -> None:
+    """Hold a loader that took the place of the first one against what the account assumes.
+
+    Raises:
+        MisconfigurationException: If it draws otherwise, or the noise rests on the order of the first.
+    """
+    records = accountant.scenario.num_records
+    replaced = records is not None and count_records(dataloader) != records
+    if replaced or declared_sampling(trainer, dataloader) != accountant.sampling:
+        raise MisconfigurationException(
+            "The train loader was replaced by one that draws otherwise, and the account is for the first: return "
+            "loaders with equal sampling over as many records, or leave reload_dataloaders_every_n_epochs out."
+        )
+    if accountant.correlation is not None:
+        raise MisconfigurationException(
+            "The train loader was replaced, and with it the order that correlated noise rests on: leave "
+            "reload_dataloaders_every_n_epochs out, or noise."
+        )
 
 
 def _step_sampling(sampling: Sampling, num_microbatches: int, num_ranks: int = 1) -> Sampling:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lightning_pac.callbacks.srpp_sgd.loss_check.coupling import is_small
 from lightning_pac.callbacks.srpp_sgd.loss_check.probe import Probe
 from lightning_pac.callbacks.srpp_sgd.loss_check.readings import LEVELS, set_numbers_kept
 from lightning_pac.callbacks.srpp_sgd.loss_check.replica import Replica
@@ -23,7 +24,6 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import GROUP
 __all__ = ["remembers", "taking_up_records"]
 
 STOPS = "trainer.should_stop"
-TOLERANCE = 1e-4  # of the gradient's norm; float32 leaves about 1e-6
 
 
 def taking_up_records(probe: Probe, records: list[Any]) -> tuple[tuple[str, ...], frozenset[str]]:
@@ -98,14 +98,14 @@ def remembers(probe: Probe, records: list[Any]) -> bool:
     found: list[Tensor] = []
     try:
         found += [_gradient_after(probe, part, second)[0] for part in (first, first, other)]
-        if not _is_near(found[1], found[0]):
+        if not is_small(found[1] - found[0], float(found[0].norm())):
             return False
         gradient, num_read = _gradient_after(probe, first, second, LEVELS[0])
         if num_read:  # perhaps for a threshold that both are above
             found += [gradient, _gradient_after(probe, first, second, LEVELS[1])[0]]
     except Exception:  # a second batch, a copy that has seen one, or extreme numbers may not work here
         pass
-    return not all(_is_near(gradient, found[0]) for gradient in found)
+    return not all(is_small(gradient - found[0], float(found[0].norm())) for gradient in found)
 
 
 def _gradient_after(
@@ -114,10 +114,6 @@ def _gradient_after(
     with probe.copied():
         num_read = probe.round(before, lambda: None, level)
         return probe.gradient(records), num_read
-
-
-def _is_near(gradient: Tensor, expected: Tensor) -> bool:
-    return float((gradient - expected).norm()) <= TOLERANCE * float(expected.norm())
 
 
 def _saved_state(probe: Probe) -> dict[str, Any]:

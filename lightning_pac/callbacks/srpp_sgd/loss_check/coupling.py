@@ -1,0 +1,121 @@
+"""Gradients of batches and of their parts, which a mean of losses of single records relates to each other."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from lightning_pac.callbacks.srpp_sgd.loss_check.probe import SEEDS, Probe
+from lightning_pac.callbacks.srpp_sgd.loss_check.readings import LEVELS
+from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import GROUP, SyntheticRecords
+
+__all__ = ["compare_many", "compare_readings", "compare_whole", "coupled", "coupled_later", "is_small"]
+
+TOLERANCE = 1e-4  # of the gradient's norm; float32 leaves about 1e-6
+
+MANY = 64
+"""Records of the largest batch that is compared with small ones; none is larger than two of the loader's."""
+
+NOT_THE_MEAN = "is not the mean over the records of a batch (a sum, or a divisor that depends on the batch)"
+
+
+def compare_whole(probe: Probe, records: list[Any]) -> tuple[str | None, str | None]:
+    """How the loss of a batch is no mean over its records, and why that could not be asked."""
+    whole = probe.gradient(records[: 2 * GROUP])
+    if not np.isfinite(float(whole.norm())):
+        return None, "its gradient on synthetic records is not finite"
+    if not is_small(probe.gradient(records[: 2 * GROUP]) - whole, float(whole.norm())):
+        return None, "its gradient changes when it is evaluated again"
+    for seed in SEEDS if probe.drew else SEEDS[:1]:
+        found = coupled(probe, records, seed)
+        if found != (None, None):
+            return found
+    with probe.without_randomness():
+        halves = [probe.gradient(records[start : start + GROUP]) for start in (0, GROUP)]
+        if probe.drew:
+            whole = probe.gradient(records[: 2 * GROUP])
+            other = probe.gradient(records[: 2 * GROUP], SEEDS[1])
+            probe.is_random = not is_small(other - whole, float(whole.norm()))
+    mean = (halves[0] + halves[1]) / 2
+    if is_small(mean - whole, float(whole.norm())):
+        return None, None
+    if probe.is_random:
+        return None, "it draws random numbers that are not torch's in evaluation mode, too"
+    # Least squares: the multiple of the halves' mean that is nearest to the whole.
+    multiple = float(whole @ mean) / max(float(mean @ mean), 1e-300)
+    if probe.drew and not is_small(multiple * mean - whole, float(whole.norm())):
+        return None, "its random draws could not be told apart by records"
+    return NOT_THE_MEAN, None
+
+
+def coupled(probe: Probe, records: list[Any], seed: int) -> tuple[str | None, str | None]:
+    """How records of a batch change what others do to its gradient, and why that could not be asked."""
+    first, second, other_first, other_second = (records[start : start + GROUP] for start in range(0, 4 * GROUP, GROUP))
+    pairs = [first + second, other_first + second, first + other_second, other_first + other_second]
+    whole, *corners = (probe.gradient(pair, seed) for pair in pairs)
+    size = max(float(corner.norm()) for corner in [whole, *corners])
+    if not np.isfinite(size):
+        return None, "its gradient on synthetic records is not finite"
+    if size == 0:
+        return None, "its gradient on synthetic records is zero"
+    # The gradient of a mean over records is f(a) + g(b), whose mixed difference is zero.
+    if not is_small(whole - corners[0] - corners[1] + corners[2], size):
+        return "couples the records of a batch (a class-weighted mean, a contrastive loss or MixUp does so)", None
+    return None, None
+
+
+def compare_many(probe: Probe, synthetic: SyntheticRecords, dataloader: DataLoader[Any]) -> str | None:
+    """Whether more records than the few that were compared are coupled, by a rank among them or a number of them."""
+    size = getattr(dataloader.batch_sampler, "batch_size", None) or MANY
+    parts = [
+        records[start : start + 2 * GROUP]
+        for number in range(MANY // (4 * GROUP))
+        for records in [synthetic.draw(number)]
+        for start in (0, 2 * GROUP)
+    ][: -(-2 * size // (2 * GROUP))]
+    if probe.is_random or len(parts) < 2:
+        return None
+    with probe.without_randomness():
+        whole = probe.gradient([record for part in parts for record in part])
+        mean = torch.stack([probe.gradient(part) for part in parts]).mean(0)
+    if is_small(mean - whole, float(whole.norm())) or not np.isfinite(float(mean.norm())):
+        return None
+    return f"couples the records of a batch of {2 * GROUP * len(parts)}, which it does not in one of {2 * GROUP}"
+
+
+def compare_readings(probe: Probe, records: list[Any]) -> str | None:
+    """Whether numbers that are read off a batch decide its gradient; of numbers of one record there are as many."""
+
+    def gradient(number: int, level: float | None) -> tuple[Tensor, int]:
+        with probe.copied(), probe.reading(level, only_sizes=True) as readings:
+            return probe.gradient(records[:number]), readings.count
+
+    with probe.without_randomness():
+        whole, num_read = gradient(2 * GROUP, None)
+        if probe.is_random or not num_read or gradient(GROUP, None)[1] != num_read:
+            return None
+        for level in LEVELS:
+            try:
+                found, _ = gradient(2 * GROUP, level)
+            except Exception:  # the model refuses such numbers
+                continue
+            if not is_small(found - whole, float(whole.norm())):
+                return "depends on a number that is read off the batch (a branch on the loss, a scale of all records)"
+    return None
+
+
+def coupled_later(probe: Probe, records: list[Any], number: int) -> tuple[str | None, str | None]:
+    """As at that step of the run, if the model can be run out of its time."""
+    try:
+        with probe.at(number):
+            found = coupled(probe, records, SEEDS[0])
+    except Exception:
+        found = None, "it does not run"
+    return found if found[1] is None else coupled(probe, records, SEEDS[0])
+
+
+def is_small(difference: Tensor, size: float) -> bool:
+    """Whether a difference of two gradients is rounding, beside a gradient of that norm."""
+    return float(difference.norm()) <= TOLERANCE * size

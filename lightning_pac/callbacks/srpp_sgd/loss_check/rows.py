@@ -1,0 +1,111 @@
+"""What the layers see of a batch, one row a record, and clipped gradients of records in other company."""
+
+from typing import Any
+
+import torch
+
+from lightning_pac.callbacks.srpp_sgd.loss_check.company import coupled_in_company
+from lightning_pac.callbacks.srpp_sgd.loss_check.coupling import coupled, is_small
+from lightning_pac.callbacks.srpp_sgd.loss_check.probe import SEEDS, Probe
+from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import GROUP, SyntheticRecords
+from lightning_pac.gradients import flat_sum, make_engine
+
+__all__ = ["compare_company", "compare_varied"]
+
+MEANS_OF_ALL = (
+    "a mean over all tokens or targets that count does so, or padding that is not masked; average in records, as "
+    "per_record_mean(model, batch) does where the model computes its loss"
+)
+
+BY_EXTREMES = "a function of the mean, a scale that the batch decides, or a mean over what is not missing does so"
+
+_NO_CLIPPING = 1e30
+_TOO_LARGE = 1e18
+
+
+def compare_varied(
+    probe: Probe, records: list[Any], synthetic: SyntheticRecords
+) -> tuple[str | None, str | None, bool]:
+    """Couplings that equal records do not show: other lengths, ignored targets, and rows that are no records.
+
+    Returns:
+        The problem found, what only the data could show, and whether rows keep the order of the records.
+    """
+    problem, keeps_order = _compare_rows(probe, records)
+    if problem is not None or probe.is_random:
+        return problem, None, keeps_order
+    doubt = None
+    for variation in synthetic.varied(records, probe.integers.may_be_ignored):
+        try:
+            with probe.without_randomness():
+                problem, unchecked = coupled(probe, variation.records, SEEDS[0])
+            rows = _compare_rows(probe, variation.records) if problem is None and unchecked is None else (None, True)
+        except Exception:  # these records are no input for the model
+            continue
+        keeps_order &= rows[1]
+        if problem is not None and not variation.occurs:
+            doubt = f"it couples records {variation.circumstance}, as the few that were looked at do not"
+        elif problem is not None:
+            return f"couples records {variation.circumstance} ({MEANS_OF_ALL})", None, keeps_order
+        elif rows[0] is not None:
+            return f"{rows[0]}, with records {variation.circumstance}", None, keeps_order
+    return None, doubt, keeps_order
+
+
+def _compare_rows(probe: Probe, records: list[Any]) -> tuple[str | None, bool]:
+    """Whether an engine clips records: a group's norms must be the same in company and alone.
+
+    Returns:
+        The problem found, and whether row i is record i.
+    """
+    engine = make_engine(public_terms=True)
+    with probe.without_randomness():
+        parts = records[: 2 * GROUP], records[:GROUP], records[GROUP : 2 * GROUP]
+        # An error without an engine is none of the engine's.
+        ordinary = [probe.gradient(part) for part in parts]
+        try:
+            engine.attach(probe.model)
+        except ValueError:  # says so again when the run attaches its own
+            return None, True
+        try:
+            norms, means, public = [], [], []
+            for part in parts:
+                probe.loss(part).backward()  # type: ignore[no-untyped-call]
+                sums, found = engine.clipped_sum(_NO_CLIPPING)
+                norms.append(found[:, 0])
+                public.append(engine.public_gradient if engine.public_gradient is not None else torch.zeros(()))
+                means.append(flat_sum(sums).double() / len(found) + public[-1])
+        except Exception as error:
+            return f"cannot be taken apart into records: {str(error).rstrip('.')}", True
+        finally:
+            engine.detach()
+    whole, alone = norms[0], torch.cat(norms[1:])
+    if len(whole) != 2 * GROUP:
+        return f"reaches the layers in {len(whole)} rows for {2 * GROUP} records", True
+    if probe.is_random:
+        return None, True
+    if any(float(gradient.norm()) > _TOO_LARGE for gradient in ordinary):
+        return "has gradients whose squares no float32 holds, which count as zero: scale it down", True
+    size = float(whole.max())
+    if not all(is_small(gradient - public[0], float(public[0].norm())) for gradient in public):
+        return "adds a term to the mean over the records whose gradient depends on them", True
+    if not all(is_small(mean - want, 10 * size) for mean, want in zip(means, ordinary, strict=True)):
+        return "has another gradient than the records' gradients together", True
+    if not is_small(whole.sort().values - alone.sort().values, 10 * size):
+        return "reaches the layers in rows that are no records", True
+    return None, is_small(whole - alone, 10 * size)
+
+
+def compare_company(probe: Probe, synthetic: SyntheticRecords, laws: list[str], keeps_order: bool) -> str | None:
+    """How clipped gradients depend on extreme, missing and marked numbers of others; see `coupled_in_company`."""
+    engine = make_engine(public_terms=True)
+    try:
+        engine.attach(probe.model)
+    except ValueError:  # says so again when the run attaches its own
+        return None
+    try:
+        with probe.without_randomness():
+            found = coupled_in_company(probe, engine, synthetic, laws, keeps_order)
+    finally:
+        engine.detach()
+    return None if found is None else f"couples records {found} ({BY_EXTREMES})"

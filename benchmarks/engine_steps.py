@@ -63,7 +63,7 @@ def one_backward(model: nn.Module, inputs: Tensor, labels: Tensor) -> Step:
 
 
 def opacus_hooks(model: nn.Module, inputs: Tensor, labels: Tensor, functorch: bool = False) -> Step:
-    model = with_opacus_attention(model)
+    model = with_opacus_layers(model)
     wrapped = GradSampleModule(model, force_functorch=functorch)
     optimizer = DPOptimizer(
         torch.optim.SGD(trainable(model), lr=RATE),
@@ -85,7 +85,7 @@ def opacus_functorch(model: nn.Module, inputs: Tensor, labels: Tensor) -> Step:
 
 
 def opacus_ghost(model: nn.Module, inputs: Tensor, labels: Tensor) -> Step:
-    model = with_opacus_attention(model)
+    model = with_opacus_layers(model)
     wrapped = GradSampleModuleFastGradientClipping(model, max_grad_norm=NORM, use_ghost_clipping=True)
     optimizer = DPOptimizerFastGradientClipping(
         torch.optim.SGD(trainable(model), lr=RATE),
@@ -97,7 +97,11 @@ def opacus_ghost(model: nn.Module, inputs: Tensor, labels: Tensor) -> Step:
 
     def step() -> None:
         optimizer.zero_grad()
-        criterion(wrapped(inputs), labels).backward()
+        scores = wrapped(inputs)
+        if labels.dim() == 1:
+            criterion(scores, labels).backward()
+        else:  # a score for each word: one row a word, and the shape that says whose they are
+            criterion(scores.transpose(1, 2).flatten(0, 1), labels.flatten(), shape=labels.shape).backward()
         optimizer.step()
 
     return step
@@ -143,9 +147,12 @@ ENGINES: dict[str, Callable[[nn.Module, Tensor, Tensor], Step]] = {
 }
 
 
-def with_opacus_attention(model: nn.Module) -> nn.Module:
-    """Opacus has no rule for torch's attention and brings its own."""
-    if any(isinstance(layer, nn.MultiheadAttention) for layer in model.modules()):
+def with_opacus_layers(model: nn.Module) -> nn.Module:
+    """Opacus has no rule for torch's attention and recurrent layers and brings its own; its hooks bear no writing."""
+    for layer in model.modules():
+        if getattr(layer, "inplace", False):
+            layer.inplace = False
+    if any(isinstance(layer, nn.MultiheadAttention | nn.RNNBase) for layer in model.modules()):
         return ModuleValidator.fix(model)
     return model
 

@@ -89,6 +89,7 @@ def fresh_process(task: str, model: str, engine: str, batch: int, args: argparse
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"Measuring {task} of {model} with {engine} failed:\n{done.stderr[-2000:]}")
+    print(*(line for line in done.stderr.splitlines() if " cannot train " in line), sep="\n")
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -103,7 +104,7 @@ def measure_times(model: str, engines: str, batch: int, args: argparse.Namespace
         except Exception as error:  # most peers cannot train every network
             if engine in ("ordinary", OURS):
                 raise
-            print(f"{engine} cannot train {model}: {str(error)[:200]}", file=sys.stderr)
+            print(f"{engine} cannot train {model}: {' '.join(str(error).split())[:200]}", file=sys.stderr)
     seconds: dict[str, list[float]] = {engine: [] for engine in steps}
     order = list(steps)
     # With one thread the thread's own time leaves out what other processes took of the machine.

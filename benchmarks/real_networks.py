@@ -19,7 +19,9 @@ class Scores(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Tokens (n, length) to scores (n, classes) or (n, words, length)."""
-        logits = self.network(tokens).logits
+        # Positions for every record: Opacus cannot train a layer that is called with one row for all.
+        positions = torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape)
+        logits = self.network(tokens, position_ids=positions).logits
         return logits.transpose(1, 2) if logits.dim() == 3 else logits
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from lightning_pac.randomness.grid import check_step
 
@@ -21,8 +20,8 @@ __all__ = ["WordSource", "fill_array", "fill_normal_", "place_of_float64", "rele
 WordSource = Callable[[int], Callable[[int], Any]]
 """From the most words wanted at a time, a function from a number to so many random int64, in a buffer used again."""
 
-# Long enough to make the cost of the calls small, short enough for the working arrays (40 bytes a pair) to stay cached.
-_PAIRS_PER_BLOCK = 1 << 16
+# Long enough to make the cost of the calls small, short enough for the working arrays (56 bytes a pair) to stay cached.
+_PAIRS_PER_BLOCK = 1 << 15
 _PAIRS_PER_DEVICE_BLOCK = 1 << 21
 # Up to here the calls cost more than the numbers, and those of numpy cost less.
 _FEW = 1 << 11
@@ -40,10 +39,8 @@ def fill_array(values: Any, words: WordSource, xp: Any) -> None:
         words: Where the randomness comes from, on the same device.
         xp: The module `numpy` or `torch`, whichever the values belong to.
     """
-    for first, second, radius, angle, spare in _polar(values, words, 1.0, xp):
-        k = len(second)
-        xp.multiply(xp.cos(angle, out=spare), radius, out=first)
-        xp.multiply(xp.sin(angle, out=angle)[:k], radius[:k], out=second)
+    for block, noise, _ in _normals(values, words, 1.0, xp):
+        block[:] = noise
 
 
 def fill_normal_(tensor: "torch.Tensor", words_on: Callable[["torch.device"], WordSource]) -> "torch.Tensor":
@@ -75,27 +72,30 @@ def release_(
         place = place_of_float64(total.device)
         flat = total.to(place).view(-1)
         if place.type == "cpu" and len(flat) <= _FEW:
-            _release_few(flat.numpy(), words_on(place), deviation, step)
-            return total if total.device == place else total.copy_(flat.view(total.shape))
-        # Counting in steps of the grid is exact. The sum is formed in float64 and rounded after, so that the release is
-        # a function of value plus noise however large the value is: a float32 draw would show its own low bits.
-        for first, second, radius, angle, spare in _polar(flat, words_on(place), deviation / step, torch):
-            for part, direction in ((first, torch.cos(angle, out=spare)), (second, angle.sin_())):
-                noised, k = part.double(), len(part)
-                noised.mul_(1.0 / step).addcmul_(direction[:k], radius[:k]).round_().mul_(step)
-                part.copy_(noised)  # itself, in float64
+            _round_with_noise(flat.numpy(), _host_words(words_on(place)), deviation, step, np)
+        else:
+            _round_with_noise(flat, words_on(place), deviation, step, torch)
         return total if total.device == place else total.copy_(flat.view(total.shape))
 
 
-def _release_few(flat: npt.NDArray[Any], words: WordSource, deviation: float, step: float) -> None:
-    def host_words(most: int) -> Callable[[int], Any]:
+def _round_with_noise(flat: Any, words: WordSource, deviation: float, step: float, xp: Any) -> None:
+    # Counting in steps of the grid is exact. The sum is formed in float64 and rounded after, so that the release is
+    # a function of value plus noise however large the value is: a float32 draw would show its own low bits.
+    for block, noise, spare in _normals(flat, words, deviation / step, xp):
+        spare[:] = block
+        spare *= 1.0 / step
+        noise += spare
+        xp.round(noise, out=noise)
+        noise *= step
+        block[:] = noise
+
+
+def _host_words(words: WordSource) -> WordSource:
+    def host(most: int) -> Callable[[int], Any]:
         draw = words(most)
         return lambda count: draw(count).numpy()
 
-    for first, second, radius, angle, _ in _polar(flat, host_words, deviation / step, np):
-        for part, direction in ((first, np.cos(angle)), (second, np.sin(angle))):
-            k = len(part)
-            part[:] = np.rint(part.astype(np.float64) * (1.0 / step) + direction[:k] * radius[:k]) * step
+    return host
 
 
 def release_with_(total: "torch.Tensor", noise: "torch.Tensor", deviation: float, step: float) -> "torch.Tensor":
@@ -121,30 +121,36 @@ def place_of_float64(device: "torch.device") -> "torch.device":
     return torch.device("cpu") if device.type == "mps" else device
 
 
-def _polar(flat: Any, words: WordSource, deviation: float, xp: Any) -> Iterator[tuple[Any, Any, Any, Any, Any]]:
-    """Two halves of each block of a flat array, radius (times the deviation) and angle of its k pairs, and scratch.
-
-    The second half is one shorter than the first where the block is odd.
-    """
+def _normals(flat: Any, words: WordSource, deviation: float, xp: Any) -> Iterator[tuple[Any, Any, Any]]:
+    """Blocks of a flat array, for each as many normal values times the deviation, in float64, and scratch as long."""
     longest = _PAIRS_PER_BLOCK if getattr(flat, "is_cpu", True) else _PAIRS_PER_DEVICE_BLOCK
     pairs = min(longest, max(1, -(-len(flat) // 2)))
-    radii, angles, scratch = (xp.empty_like(flat[:pairs], dtype=xp.float64) for _ in range(3))
+    one = xp.ones_like(flat[:1], dtype=xp.float64)
+    values, scratch = one.repeat(2 * pairs), one.repeat(2 * pairs)
     draw = words(2 * pairs)
     for start in range(0, len(flat), 2 * pairs):
         block = flat[start : start + 2 * pairs]
-        half = -(-len(block) // 2)
-        bits, radius, angle = draw(2 * half), radii[:half], angles[:half]
+        size = len(block)
+        half = -(-size // 2)
+        values[: 2 * half] = draw(2 * half)
+        radius, angle, spare = values[:half], values[half : 2 * half], scratch[:half]
         # pi word / 2^63 is uniform on [-pi, pi), for a signed word of 64 bits.
-        angle[:] = bits[half:]
-        xp.multiply(angle, math.pi * 2.0**-63, out=angle)
+        angle *= math.pi * 2.0**-63
         # |word| is uniform on 0..2**63. Near one a uniform is 2**-53 apart from the next: radii of 1e-8 deviations.
-        radius[:] = bits[:half]
-        xp.multiply(xp.abs(radius, out=radius), 2.0**-63, out=radius)
-        if float(radius.min()) < _SHORT_OF_BITS:
+        xp.abs(radius, out=radius)
+        radius *= 2.0**-63
+        if float(xp.amin(radius)) < _SHORT_OF_BITS:
             _refine(radius, words, xp)
         # Radius sigma sqrt(-2 ln U), the deviation taken into the root.
-        xp.sqrt(xp.multiply(xp.log(radius, out=radius), -2.0 * deviation * deviation, out=radius), out=radius)
-        yield block[:half], block[half:], radius, angle, scratch[:half]
+        xp.log(radius, out=radius)
+        radius *= -2.0 * deviation * deviation
+        xp.sqrt(radius, out=radius)
+        # The first half of the values are R cos, the second R sin, of which an odd block takes one less.
+        xp.cos(angle, out=spare)
+        xp.sin(angle, out=angle)
+        angle *= radius
+        radius *= spare
+        yield block, values[:size], scratch[:size]
 
 
 def _refine(uniform: Any, words: WordSource, xp: Any) -> None:

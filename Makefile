@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: install lint types test test-slow test-gpu test-models demo docs docs-test reproduce clean
+.PHONY: install install-gallery lint types test test-slow test-gpu test-models demo gallery docs docs-test reproduce clean
 
 install: $(STAMP)
 
@@ -39,6 +39,23 @@ test-models: install
 
 demo: install
 	$(BIN)/python examples/digits/demo.py --output runs/demo
+
+# Execute the notebooks that changed into pages with their pictures; all of them with `make -B gallery`. Adult is
+# looked for in $(DATA_ROOT)/adult, and downloaded where it is not there. Warnings are left out.
+DATA_ROOT ?= $(CURDIR)/data
+GALLERY := $(patsubst examples/gallery/%.py,docs/gallery/%.md,$(wildcard examples/gallery/*.py))
+
+gallery: $(GALLERY)
+
+$(GALLERY): docs/gallery/%.md: examples/gallery/%.py | install-gallery
+	rm -rf docs/gallery/$*_files build/gallery/$*
+	mkdir -p build/gallery/$*
+	$(BIN)/jupytext --quiet --to ipynb --output build/gallery/$*/$*.ipynb $<
+	DATA_ROOT=$(DATA_ROOT) PYTHONWARNINGS=ignore $(BIN)/jupyter-nbconvert --log-level WARN --execute --to markdown \
+		--output-dir docs/gallery build/gallery/$*/$*.ipynb
+
+install-gallery: install
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[gallery]"
 
 # The commands of README, of the documentation and of the examples, also those that take minutes.
 docs-test: install

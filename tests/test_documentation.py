@@ -72,7 +72,9 @@ def write_files(page: pathlib.Path, folder: pathlib.Path, monkeypatch: pytest.Mo
 
 
 EXAMPLES = sorted((ROOT / "examples").glob("*/README.md"))
-SHOWN = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *EXAMPLES]
+# The pages of the gallery are what its notebooks gave, and those have tests of their own.
+PROSE = [page for page in sorted((ROOT / "docs").rglob("*.md")) if page.parent.name != "gallery"]
+SHOWN = [ROOT / "README.md", *PROSE, *EXAMPLES]
 PAGES = [page for page in SHOWN if page.exists() and steps(page)]
 
 

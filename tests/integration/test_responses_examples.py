@@ -25,16 +25,6 @@ def figure(output: str, name: str) -> float:
     return float(found[1])
 
 
-@pytest.mark.slow
-def test_digits_are_answered_and_taught_privately(tmp_path: Path) -> None:
-    script = EXAMPLES / "responses_digits" / "demo.py"
-    output = run_script(script, "--members", "16", "--epochs", "8", "--output", "out", folder=tmp_path)
-    assert figure(output, "one member, no noise") > 0.8
-    assert figure(output, "private answers") > 0.6
-    assert 50 <= figure(output, "membership inference") < 50.1
-    assert (tmp_path / "out" / "privacy_card.md").exists()
-
-
 def test_the_table_needs_no_torch_network(tmp_path: Path) -> None:
     output = run_script(EXAMPLES / "responses_table" / "demo.py", "--members", "8", "--output", "out", folder=tmp_path)
     assert figure(output, "one member, no noise") > 0.8

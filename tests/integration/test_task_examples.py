@@ -9,7 +9,7 @@ from scripts import run_script
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
-pytestmark = pytest.mark.skipif(not EXAMPLES.exists(), reason="the examples are in a checkout")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not EXAMPLES.exists(), reason="the examples are in a checkout")]
 
 
 def run(folder: Path, name: str, *words: str) -> dict[str, float]:
@@ -18,27 +18,18 @@ def run(folder: Path, name: str, *words: str) -> dict[str, float]:
     return {key: float(value) for key, value in re.findall(r"^(.+?)  +\D*?([0-9.]+)", printed, re.MULTILINE)}
 
 
-def test_a_table(tmp_path: Path) -> None:
-    figures = run(tmp_path, "tabular", "--epochs", "10")
-    assert figures["private training"] > figures["always the same answer"] + 0.1
-    assert 0 < figures["differential privacy"] < 8
-
-
-@pytest.mark.slow
 def test_images(tmp_path: Path) -> None:
     figures = run(tmp_path, "vision", "--epochs", "2")
     assert figures["Rényi epsilon"] <= 8
     assert 50 < figures["guessing the secret"] < 100
 
 
-@pytest.mark.slow
 def test_a_frozen_backbone(tmp_path: Path) -> None:
     figures = run(tmp_path, "frozen_backbone", "--epochs", "10")
     assert figures["private head"] > 0.3
     assert figures["guessing the secret"] < 95
 
 
-@pytest.mark.slow
 def test_texts(tmp_path: Path) -> None:
     """On a corpus made here, in the two forms that AG News comes in."""
     folder = tmp_path / "data" / "ag_news"
@@ -52,11 +43,3 @@ def test_texts(tmp_path: Path) -> None:
     figures = run(tmp_path, "text", *words)
     assert figures["ordinary training"] > 0.9
     assert 0 < figures["differential privacy"] < 4
-
-
-def test_a_side_channel(tmp_path: Path) -> None:
-    figures = run(tmp_path, "side_channel", "--answers", "20")
-    assert figures["bare, long records"] > 2 * figures["bare, short records"]
-    # Each is the maximum of 100 ms, and noise whose median over 18 answers differs by less.
-    assert min(figures["padded, short records"], figures["padded, long records"]) > 99
-    assert figures["attack on one bare answer"] > figures["bound for all of them"] > 73

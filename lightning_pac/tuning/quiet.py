@@ -24,8 +24,8 @@ def quiet(path: Path) -> Iterator[None]:
     """Let everything that is printed, warned of or logged go to a file, and leave no trace in the process.
 
     Both Python's streams and the descriptors below them are led there, as other languages write to those; logging is
-    off, since handlers may write anywhere. Global generators and the environment are put back, which a number of runs
-    would leave in different states.
+    off, since handlers may write anywhere; what a notebook would display, past the streams, is dropped. Global
+    generators and the environment are put back, which a number of runs would leave in different states.
 
     Args:
         path: The file, in the folder of the run.
@@ -40,6 +40,10 @@ def quiet(path: Path) -> Iterator[None]:
             os.dup2(file.fileno(), descriptor)
         stack.enter_context(contextlib.redirect_stdout(file))
         stack.enter_context(contextlib.redirect_stderr(file))
+        if "IPython" in sys.modules:  # tables and bars of rich come as displays there, one for each run
+            from IPython.utils.capture import capture_output
+
+            stack.enter_context(capture_output(stdout=False, stderr=False))
         stack.enter_context(warnings.catch_warnings(record=True))
         stack.enter_context(isolate_rng())
         stack.callback(logging.disable, level)

@@ -10,6 +10,9 @@ import lightning.pytorch as pl
 import pytest
 import torch
 import torchmetrics
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.display import display
+from IPython.utils.capture import capture_output
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -20,6 +23,7 @@ from lightning_pac.exceptions import BudgetExceededError, LedgerMismatchError, P
 from lightning_pac.ledger import PrivacyLedger
 from lightning_pac.scenarios import Poisson, TwoWorldScenario
 from lightning_pac.tuning import Choice, PrivateSelection, SearchSpace, SelectionRun
+from lightning_pac.tuning.quiet import quiet
 
 SCENARIO, SAMPLING = TwoWorldScenario(num_differing=1, num_records=60), Poisson(rate=0.2)
 (STEPS,) = SRPPAccountant(SCENARIO, SAMPLING).events(noise_multiplier=4.0, num_steps=3)
@@ -139,6 +143,20 @@ def test_one_charge_and_no_trace(tmp_path, capfd):
     assert (again.settings, again.score) == (best.settings, best.score)
     assert all(map(torch.equal, again.module.state_dict().values(), best.module.state_dict().values()))
     assert len(charges(tmp_path / "study.db")) == 2
+
+
+def test_a_notebook_shows_no_run(tmp_path):
+    """Lightning's tables and bars come there as displays, which no stream carries: counted, they are the runs."""
+    InteractiveShell.instance()
+    try:
+        with capture_output() as shown:
+            display("before")
+            with quiet(tmp_path / "output.txt"):
+                display("a run")
+            display("after")
+        assert [output.data["text/plain"] for output in shown.outputs] == ["'before'", "'after'"]
+    finally:
+        InteractiveShell.clear_instance()
 
 
 @pytest.mark.filterwarnings("ignore:PrivateSelection")

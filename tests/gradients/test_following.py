@@ -10,9 +10,9 @@ from followed_sequences import SEQUENCES
 from per_example_loop import assert_same, clipped_sum_by_loop
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils.rnn import pack_padded_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence, pad_packed_sequence
 
-from lightning_pac.gradients import make_engine
+from lightning_pac.gradients import flat_sum, make_engine
 
 CASES: dict[str, Any] = {**MODELS, **SEQUENCES}
 
@@ -185,6 +185,39 @@ def test_all_packed_sequences_of_a_record_count(kind: type[nn.RNNBase]) -> None:
     sums, norms = engine.clipped_sum(0.5)
     engine.detach()
     assert_same(sums, norms, clipped_sum_by_loop(module, inputs, mean_loss, 0.5), 1e-4)
+
+
+class PackedBefore(nn.Module):
+    """A sequence a record, packed where the batch is put together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.recurrent, self.head = nn.Linear(3, 3), nn.LSTM(3, 4, bidirectional=True), nn.Linear(8, 1)
+
+    def forward(self, sequences: PackedSequence, targets: Tensor) -> Tensor:
+        outputs, (state, _) = self.recurrent(sequences._replace(data=self.embed(sequences.data)))
+        firsts = pad_packed_sequence(outputs, batch_first=True)[0][:, 0]
+        return (self.head(firsts).squeeze(1) + state[-1].sum(1) - targets).square()
+
+
+@pytest.mark.parametrize("lengths", [(5, 4, 4, 2, 1), (2, 5, 1, 4, 4)])
+def test_packed_sequences_come_with_the_batch(lengths: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    module, targets, engine = PackedBefore(), torch.randn(len(lengths)), make_engine()
+    sequences = [torch.randn(length, 3) for length in lengths]
+    ordered = list(lengths) == sorted(lengths, reverse=True)
+    batch = pack_sequence(sequences, enforce_sorted=ordered), targets
+    parameters = list(module.parameters())
+    alone = [(pack_sequence([one]), targets[i : i + 1]) for i, one in enumerate(sequences)]
+    gradients = [torch.autograd.grad(module(*one).mean(), parameters) for one in alone]
+    truth = torch.stack([torch.cat([part.flatten() for part in parts]) for parts in gradients])
+    engine.attach(module)
+    module(*batch).mean().backward()
+    sums, norms = engine.clipped_sum(0.5)
+    engine.detach()
+    size = truth.norm(dim=1, keepdim=True)
+    assert torch.allclose(norms, size, rtol=1e-4)
+    assert torch.allclose(flat_sum(sums), (truth * (0.5 / size).clamp(max=1.0)).sum(0), rtol=1e-4, atol=1e-5)
 
 
 class TokenForMissing(nn.Module):

@@ -443,7 +443,7 @@ def test_records_of_several_rows_are_refused_at_the_start(tmp_path: Path) -> Non
     inputs, labels = make_data().tensors
     windows = torch.utils.data.TensorDataset(inputs[:, None].expand(-1, 16, -1), labels)
     loader = DataLoader(windows, batch_size=10, collate_fn=windows_as_rows)
-    with pytest.raises(MisconfigurationException, match="reaches the layers in 128 rows for 8 records"):
+    with pytest.raises(MisconfigurationException, match=r"reaches the layers in 128 rows for 8 records.*flatten that"):
         make_trainer(tmp_path, make_private()).fit(Classifier(), loader)
     make_trainer(tmp_path, make_private()).fit(Windows(), DataLoader(windows, batch_size=10))
 

@@ -13,15 +13,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--table", type=Path, help="page whose table of networks is written anew")
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.when == "call":  # also of a worker's test, in the process that writes the page
+        FOUND.update(value for key, value in report.user_properties if key == "largest error of a network")
+
+
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     page: Any = session.config.getoption("--table", default=None)
-    if page is None or exitstatus:
+    if page is None or exitstatus or hasattr(session.config, "workerinput"):
         return
     from page import with_table
 
     page.write_text(with_table(page.read_text(), FOUND))
-
-
-@pytest.fixture
-def found() -> dict[str, float]:
-    return FOUND

@@ -15,6 +15,13 @@ from lightning_pac.callbacks.srpp_sgd.writing_callbacks import is_repeated
 
 __all__ = ["check_loss_first"]
 
+# By the way a problem begins; all others are the loss's own.
+_ADVICE = {
+    "reaches the layers": "let the collate function keep each record in one row of the batch, with its windows or "
+    "frames in a dimension of their own, and flatten that in training_step",
+    "has gradients whose squares": "scale it down",
+}
+
 
 def check_loss_first(trainer: pl.Trainer, pl_module: pl.LightningModule, loader: DataLoader[Any]) -> LossCheck:
     """Refuse a loss without a gradient for each record, and state that keeps records; name what leaves unnoised.
@@ -26,9 +33,11 @@ def check_loss_first(trainer: pl.Trainer, pl_module: pl.LightningModule, loader:
     repeated = [callback for callback in trainer.callbacks if is_repeated(callback)]  # type: ignore[attr-defined]
     found = check_loss(pl_module, loader, datamodule, 0, repeated)
     if found.problem:
+        advice = "return the mean of losses that each depend on one record only"
+        advice = next((text for start, text in _ADVICE.items() if found.problem.startswith(start)), advice)
         raise MisconfigurationException(
             f"The loss of {type(pl_module).__name__} {found.problem}, so that no record has a clipped gradient of "
-            "its own: return the mean of losses that each depend on one record only."
+            f"its own: {advice}."
         )
     if found.pads:
         raise MisconfigurationException(f"Records of the dataset make batches of different shapes, {PAD}")

@@ -2,7 +2,7 @@
 
 from lightning_pac.gradients.calls.call import Autocast, Call, name_of, unflattened, without_autocast
 from lightning_pac.gradients.calls.layouts import CONSTANTS, layout_of_result
-from lightning_pac.gradients.calls.moved_rows import functions_named
+from lightning_pac.gradients.calls.moved_rows import functions_named, settle_packed
 from lightning_pac.gradients.calls.tags import (
     Batched,
     Free,
@@ -40,6 +40,7 @@ __all__ = [
     "record_count",
     "set_tag",
     "settle",
+    "settle_packed",
     "tag_of",
     "unflattened",
     "without_autocast",

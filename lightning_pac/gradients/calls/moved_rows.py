@@ -6,10 +6,22 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.utils.rnn import PackedSequence
 
-from lightning_pac.gradients.calls.tags import Batched, Pass, record_axis, tag_of
+from lightning_pac.gradients.calls.tags import Batched, Pass, record_axis, set_tag, tag_of
 
-__all__ = ["ADDS", "WHERE", "WRITES", "added", "functions_named", "is_index", "moved", "source_of", "unpacked"]
+__all__ = [
+    "ADDS",
+    "WHERE",
+    "WRITES",
+    "added",
+    "functions_named",
+    "is_index",
+    "moved",
+    "settle_packed",
+    "source_of",
+    "unpacked",
+]
 
 
 def functions_named(names: str) -> list[Any]:
@@ -128,6 +140,20 @@ def unpacked(args: Sequence[Any], result: Tensor, tag: Batched, current: Pass) -
         return Batched(current, None)
     rows = tag.rows if tag.rows is not None else torch.arange(len(data)) // max(1, len(data) // max(1, current.count))
     return Batched(current, 1 if batch_first else result.shape[0], rows[: int(sizes[0])])
+
+
+def settle_packed(sequences: PackedSequence, current: Pass) -> None:
+    """Tag the tensors of packed sequences that come with the batch, one of each record."""
+    data, sizes, order, back = sequences
+    if order is None:
+        order = torch.arange(int(sizes[0]), device=data.device)
+    else:
+        set_tag(order, Batched(current, 1, order.clone()))
+    # Step t has a row of each of the first sizes[t] sequences, in the order of their lengths.
+    set_tag(data, Batched(current, 1, torch.cat([order[:size] for size in sizes.tolist()])))
+    for other in (sizes, back):
+        if other is not None:
+            set_tag(other, current.unknown)
 
 
 def _read(labels: Tensor, current: Pass) -> Batched:

@@ -106,18 +106,18 @@ def free_of(tensor: Any) -> Free | None:
     return tag if type(tag) is Free else None
 
 
-def nested_tensors(value: Any, depth: int = 4) -> Iterator[Tensor]:
-    """Tensors in containers and in the attributes of other objects, as batches are made of them."""
-    if isinstance(value, Tensor):
+def nested_tensors(value: Any, depth: int = 4, kind: Any = Tensor) -> Iterator[Any]:
+    """Tensors, or what is of another kind, in containers and in the attributes of objects, as batches are made of."""
+    if isinstance(value, kind):
         yield value
     elif depth and isinstance(value, dict):
         for part in value.values():
-            yield from nested_tensors(part, depth - 1)
+            yield from nested_tensors(part, depth - 1, kind)
     elif depth and isinstance(value, list | tuple | set):
         for part in value:
-            yield from nested_tensors(part, depth - 1)
+            yield from nested_tensors(part, depth - 1, kind)
     elif depth and hasattr(value, "__dict__") and not isinstance(value, type | torch.nn.Module) and not callable(value):
-        yield from nested_tensors(vars(value), depth - 1)
+        yield from nested_tensors(vars(value), depth - 1, kind)
 
 
 def record_count(batch: list[Tensor], batch_dim: int) -> int:

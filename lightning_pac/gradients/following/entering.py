@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 from torch.overrides import _get_current_function_mode_stack, _pop_mode_temporarily
 from torch.utils.hooks import RemovableHandle
 
@@ -18,6 +19,7 @@ from lightning_pac.gradients.calls import (
     nested_tensors,
     record_count,
     set_tag,
+    settle_packed,
     tag_of,
 )
 from lightning_pac.gradients.following.mode import Following
@@ -113,9 +115,13 @@ class Entrance:
     def _begin(self, arguments: Any, batch_dim: int) -> None:
         tensors = list(nested_tensors(arguments))
         batch = [tensor for tensor in tensors if type(tag_of(tensor)) is not Free]
-        self._mode.current = current = Pass(record_count(batch, batch_dim), self._mode.receiver)
+        packed = list(nested_tensors(arguments, kind=PackedSequence))
+        count = int(packed[0].batch_sizes[0]) if packed else record_count(batch, batch_dim)
+        self._mode.current = current = Pass(count, self._mode.receiver)
         for tensor in batch:
             set_tag(tensor, _tag_of_input(tensor, current, batch_dim))
+        for sequences in packed:
+            settle_packed(sequences, current)
         self._outside = False
         self._mode.__enter__()  # type: ignore[no-untyped-call]
 

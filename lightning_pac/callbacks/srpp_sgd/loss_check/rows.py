@@ -85,7 +85,7 @@ def _compare_rows(probe: Probe, records: list[Any]) -> tuple[str | None, bool]:
     if probe.is_random:
         return None, True
     if any(float(gradient.norm()) > _TOO_LARGE for gradient in ordinary):
-        return "has gradients whose squares no float32 holds, which count as zero: scale it down", True
+        return "has gradients whose squares no float32 holds, which count as zero", True
     size = float(whole.max())
     if not all(is_small(gradient - public[0], float(public[0].norm())) for gradient in public):
         return "adds a term to the mean over the records whose gradient depends on them", True

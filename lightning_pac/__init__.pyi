@@ -5,6 +5,7 @@ from .accountants import (
     SRPPAccountant as SRPPAccountant,
     SRPPRun as SRPPRun,
     membership_success_bound as membership_success_bound,
+    plan as plan,
 )
 from .callbacks import (
     DPSGD as DPSGD,

@@ -43,7 +43,8 @@ Recipes = dict[str, dict[str, Any]]
 # Types, bases that users do not call, results that the library makes, and what is read back from files.
 NOT_CALLED = {
     "accountants": "Notion PrivacyCurve PrivacyEvent Promise ProvenInformation ReferenceDistribution StepFigures "
-    "LedgerTotal event_from_dict one_promise",
+    "LedgerTotal PlannedRun ProjectOption ProjectPlan RunFigures Share event_from_dict joint_curve one_promise "
+    "share_unit",
     "audits": "AttackResult AttributeAttackResult DecoderLeakage MeanComparison MembershipAudit RecoveryAudit",
     "ledger": "AccountKind Attempt BudgetChange Charge LedgerAccount LedgerArgument Payment ResponseTranscript "
     "TrainingAttempt check_amount pack_arrays smallest_integers",
@@ -103,6 +104,8 @@ INTERNAL = [
     "PrivateDDPStrategy.divide_members", "divide_records",
     "RankShare.fingerprint", "RankShare.largest", "RankShare.of", "RowShards.join",
     "DPAdamBC.expect_noise", "Persons.records_of",
+    # Any path is a file to write.
+    "ProjectPlan.declare", "ProjectPlan.plot",
     "PrivateSelection.run", "Setting.draw", "OptunaSpace.draw",
     # What needs a Trainer, or a law that only a forward pass has.
     "SRPACDecoder.certify", "StackelbergGame.tabulate", "GaussianDecoder.normal", "MixtureDecoder.normal",
@@ -261,6 +264,19 @@ def of_accountants(folder: Path) -> Recipes:
         "LedgerPlan": {"shares": [event], "promise": promise, "num_draws": 1e9},
         "LedgerPlan.of": {"ledger": ledger},
         "LogisticReference": {"scale": 1.0},
+        "PlannedAnswers": {"number": 10, "membership_success_bound": 0.6, "prior": 0.5},
+        "PlannedTraining": {
+            "batch_size": 10, "epochs": 2, "parameters": 5, "weight": 2.0, "runs": runs, "score_share": 0.1,
+        },
+        "PlannedValues": {"number": 3, "weight": 2.0},
+        "plan": {
+            "num_records": 100, "releases": {"metrics": acc.PlannedValues(3)}, "epsilon": 3.0, "delta": 1e-5,
+            "world_success_bound": None, "prior": 0.5, "scenario": WORLDS, "proxy": None,
+        },
+        "run_figures": {
+            "accountant": account, "num_steps": 5, "batch_size": 10.0, "noise": 2.0, "parameters": 5, "delta": 1e-5,
+            "prior": 0.5,
+        },
         "PlannedLedger": {
             "given": folder / "planned.db", "witness": folder / "planned.mark", "share": "fit",
             "plan": folder / "plan.json", "epsilon": None,
@@ -364,7 +380,7 @@ def of_accountants(folder: Path) -> Recipes:
         "ledger_events": {"ledger": ledger},
         "ledger_order": {"ledger": ledger},
         "ledger_total": {"ledger": ledger, "delta": 1e-5, "prior": 0.5},
-        "least_noise": {"promise": promise, "events": lambda noise: [acc.GaussianRelease(noise**-2)]},
+        "least_noise": {"promise": promise, "events": lambda noise: [acc.GaussianRelease(noise**-2)], "others": None},
         "membership_prior": {"rate": 0.4},
         "membership_success_bound": {"mutual_information": 0.1, "prior": 0.5},
         "most_steps": {"promise": promise, "events": lambda steps: [acc.GaussianRelease(0.01 * steps)]},
@@ -373,7 +389,7 @@ def of_accountants(folder: Path) -> Recipes:
             "order": 2.0, "noise_multiplier": 1.0, "rate": 0.1, "num_first": 1, "num_second": 1,
         },
         "posterior_disadvantage": {"intrinsic": -0.5, "success": 0.6, "prior": 0.5},
-        "privacy_curve": {"events": [event]},
+        "privacy_curve": {"events": [event], "others": [curve]},
         "renyi_divergence": {"events": [event], "order": 8.0},
         "promise_of": {"epsilon": 1.0, "delta": 1e-5, "world_success_bound": None, "prior": 0.5},
         "reference_offset": {"values": [[0.1], [0.2]], "reference": acc.LogisticReference()},
@@ -958,6 +974,10 @@ def of_tuning(folder: Path) -> Recipes:
             "space": space, "score": "val/accuracy", "one_run": {"fit": event}, "scenario": WORLDS,
             "ledger": folder / "study.db", "folder": folder / "selection", "runs": acc.NumberOfRuns(0.05),
             "mode": "max", "renyi_order": 16.0, "wall_time": 1.0, "num_draws": 1e6,
+        },
+        "PublicProxy": {
+            "make_module": pl.LightningModule, "train": DataLoader([1]), "evaluation": DataLoader([1]),
+            "score": "val/accuracy", "max_grad_norm": 1.0,
         },
         "SearchSpace": {"settings": space.settings},
         **methods(space, draw={"generator": generator}),

@@ -2,6 +2,7 @@
 
 from lightning_pac.tuning.optuna_space import OptunaSpace
 from lightning_pac.tuning.private_selection import PrivateSelection, SelectionResult
+from lightning_pac.tuning.public_proxy import PublicProxy
 from lightning_pac.tuning.selection_run import SelectionRun
 from lightning_pac.tuning.space import Choice, Integers, LogUniform, SearchSpace, Setting, Uniform
 
@@ -11,6 +12,7 @@ __all__ = [
     "LogUniform",
     "OptunaSpace",
     "PrivateSelection",
+    "PublicProxy",
     "SearchSpace",
     "SelectionResult",
     "SelectionRun",

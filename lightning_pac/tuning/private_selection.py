@@ -22,6 +22,7 @@ from lightning_pac.accountants import (
     PrivacyEvent,
     SelectionPrice,
     ledger_order,
+    share_terms,
 )
 from lightning_pac.exceptions import LedgerMismatchError, PrivacyError
 from lightning_pac.ledger import LedgerAccount, LedgerArgument, LedgerHandle, PrivacyLedger
@@ -97,7 +98,7 @@ class PrivateSelection:
         score: Name under which ``validation_step`` logs the score.
         one_run: The most that one run releases, its score included, by names of shares.
         scenario: The two worlds of all runs.
-        ledger: Where the selection is charged; it may have a budget or a promise, and no plan.
+        ledger: Where the selection is charged; if it has a plan, to a share that is a selection with these runs.
         folder: The private folder, which need not exist; it keeps the released run.
         runs: The number of runs; left out, the logarithmic one that expects 20.
         mode: Whether the largest or the smallest score is the best.
@@ -136,7 +137,7 @@ class PrivateSelection:
         if not one_run:
             raise ValueError("one_run is empty, so that a run might release nothing: name its training and its score.")
         self.plan = LedgerPlan(dict(one_run), num_draws=num_draws)
-        self.price = SelectionPrice(list(self.plan.by_name.values()), self.runs, self.plan.num_draws)
+        self.price = SelectionPrice(list(one_run.values()), self.runs, self.plan.num_draws)
         self._ledger = LedgerHandle(ledger)
         self._order = renyi_order
 
@@ -182,7 +183,7 @@ class PrivateSelection:
             if not account.num_charges:
                 # The number of runs is independent of their draws: a union bound over all of them holds with its mean.
                 draws = math.ceil(self.runs.mean * self.plan.num_draws)
-                Allowance(ledger, account, list(self.price.one_run)).check(1, draws)
+                Allowance(ledger, account, [self.price]).check(1, draws)
                 account.charge(account.declaration["cost"], {"release": "selection", "draws": draws})
             if not draw.is_drawn:
                 if account.num_charges > 1:
@@ -196,16 +197,12 @@ class PrivateSelection:
                 account.charge(0.0, {"release": "nothing: the draw is on the disk"})
 
     def _open_account(self, ledger: PrivacyLedger, name: str) -> LedgerAccount:
-        if LedgerPlan.of(ledger) is not None:
-            raise LedgerMismatchError(
-                f"{ledger.path} has a plan, of which a selection draws on no share: charge it to a ledger with a "
-                "promise or a budget."
-            )
         order = self._order or ledger_order(ledger) or 16.0
         declaration = {
             "coupling": {"scenario": self.scenario.coupling(), "renyi_order": order},
             "selection": self.price.to_dict(),
             "cost": self.price.renyi(order),
+            **share_terms(ledger, [self.price], self._ledger.share),
         }
         return ledger.account(name, "rpp", declaration)
 

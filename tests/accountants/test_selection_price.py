@@ -210,4 +210,4 @@ def test_a_ledger_totals_a_selection(tmp_path):
         metric.charge(0.1)
         both = ledger_total(ledger)
         assert (both.basis, both.renyi_epsilon) == ("cap", 3.0)
-        assert "only Rényi prices add" in both.reason
+        assert "no plan was declared" in both.reason

@@ -17,7 +17,14 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_pac.accountants import GaussianRelease, LedgerPlan, NumberOfRuns, SRPPAccountant
+from lightning_pac.accountants import (
+    GaussianRelease,
+    LedgerPlan,
+    NumberOfRuns,
+    SelectionPrice,
+    SRPPAccountant,
+    ledger_total,
+)
 from lightning_pac.callbacks import SRPPSGD, PrivateMetrics
 from lightning_pac.exceptions import BudgetExceededError, LedgerMismatchError, PrivacyError
 from lightning_pac.ledger import PrivacyLedger
@@ -160,6 +167,19 @@ def test_a_notebook_shows_no_run(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:PrivateSelection")
+def test_a_selection_draws_on_the_share_of_a_plan(tmp_path):
+    price = SelectionPrice(list(ONE_RUN.values()), FixedRuns(0.05), 2.0**27)
+    with PrivacyLedger(tmp_path / "study.db") as ledger:
+        LedgerPlan({"values": GaussianRelease(0.1), "model": price}).declare(ledger)
+    selection(tmp_path, runs=FixedRuns(0.05)).run(Maker())
+    with PrivacyLedger.read_only(tmp_path / "study.db") as ledger:
+        assert [account.declaration["share"] for account in ledger.accounts()] == ["model"]
+        assert ledger_total(ledger).basis == "plan"
+    with pytest.raises(BudgetExceededError, match="has 1 selections, others took 1"):
+        selection(tmp_path, folder=tmp_path / "another").run(Maker())
+
+
+@pytest.mark.filterwarnings("ignore:PrivateSelection")
 def test_a_crash_continues_the_same_draw(tmp_path):
     crashing = Maker(fails_at=3, error=KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
@@ -223,7 +243,7 @@ def test_a_ledger_that_cannot_pay_draws_nothing(tmp_path):
     assert not (tmp_path / "selection" / "secret" / "draw.json").exists()
     with PrivacyLedger(tmp_path / "planned.db") as ledger:
         LedgerPlan([STEPS]).declare(ledger)
-    with pytest.raises(LedgerMismatchError, match="has a plan"):
+    with pytest.raises(LedgerMismatchError, match="does not pay for this: None of the shares"):
         selection(tmp_path, ledger=tmp_path / "planned.db").run(Maker())
     with pytest.raises(LedgerMismatchError, match="other terms"):
         selection(tmp_path, mode="min").run(Maker())

@@ -5,6 +5,7 @@ from lightning_pac.accountants.composed_ledger.budget import LedgerBudget
 from lightning_pac.accountants.composed_ledger.events import ledger_events, ledger_order
 from lightning_pac.accountants.composed_ledger.plan import LedgerPlan
 from lightning_pac.accountants.composed_ledger.planned_ledger import PlannedLedger
+from lightning_pac.accountants.composed_ledger.shares import Share, joint_curve, share_unit
 from lightning_pac.accountants.composed_ledger.total import LedgerTotal, ledger_total, taken_of_shares
 
 __all__ = [
@@ -13,9 +14,12 @@ __all__ = [
     "LedgerPlan",
     "LedgerTotal",
     "PlannedLedger",
+    "Share",
+    "joint_curve",
     "ledger_events",
     "ledger_order",
     "ledger_total",
     "share_terms",
+    "share_unit",
     "taken_of_shares",
 ]

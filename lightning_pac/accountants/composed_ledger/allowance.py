@@ -9,8 +9,8 @@ from lightning_pac._validation import checks_itself, validated
 from lightning_pac.accountants.composed_ledger.budget import LedgerBudget
 from lightning_pac.accountants.composed_ledger.events import draws_of, worlds_of
 from lightning_pac.accountants.composed_ledger.plan import NUM_DRAWS, LedgerPlan
+from lightning_pac.accountants.composed_ledger.shares import Share, share_unit
 from lightning_pac.accountants.composed_ledger.total import taken_of_shares
-from lightning_pac.accountants.privacy_loss import PoissonSteps, PrivacyEvent
 from lightning_pac.exceptions import BudgetExceededError, LedgerMismatchError
 from lightning_pac.ledger import LedgerAccount, PrivacyLedger
 
@@ -18,7 +18,7 @@ __all__ = ["Allowance", "share_terms"]
 
 
 @validated
-def share_terms(ledger: PrivacyLedger, unit: Sequence[PrivacyEvent], share: str | None = None) -> dict[str, str]:
+def share_terms(ledger: PrivacyLedger, unit: Sequence[Share], share: str | None = None) -> dict[str, str]:
     """The share an account declares that it draws on; nothing where the ledger has no plan.
 
     Args:
@@ -55,7 +55,7 @@ class Allowance:
         unit: What one unit of it releases, an amount that adds.
     """
 
-    def __init__(self, ledger: PrivacyLedger, account: LedgerAccount, unit: Sequence[PrivacyEvent]) -> None:
+    def __init__(self, ledger: PrivacyLedger, account: LedgerAccount, unit: Sequence[Share]) -> None:
         self._ledger = ledger
         self._account = account
         self._event = unit
@@ -99,9 +99,9 @@ class Allowance:
             )
         need = 0.0 if self._plan is None else units * self._plan.amount(self._share, self._event)
         if self._plan is not None and not self._plan.holds(self._share, self._taken + need):
-            words = "steps" if isinstance(self._plan.by_name[self._share], PoissonSteps) else "of mu^2"
+            unit = share_unit(self._plan.by_name[self._share]).replace("mu^2", "of mu^2")
             raise BudgetExceededError(
-                f"Share {self._share!r} of the ledger {path} has {self._plan.size(self._share):.6g} {words}, others "
+                f"Share {self._share!r} of the ledger {path} has {self._plan.size(self._share):.6g} {unit}, others "
                 f"took {self._taken:.6g} and account {name!r} needs {need:.6g}: take less, or another "
                 "share; a plan is not raised after looking, and a larger one for other data is declared by "
                 "`lightning-pac account plan NEW_LEDGER PLAN`."

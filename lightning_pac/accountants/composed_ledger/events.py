@@ -8,6 +8,7 @@ from typing import Any
 
 from lightning_pac._validation import validated
 from lightning_pac.accountants.composed_ledger.budget import LedgerBudget
+from lightning_pac.accountants.composed_ledger.shares import Share
 from lightning_pac.accountants.correlated_noise import BandedMatrix
 from lightning_pac.accountants.privacy_loss import GaussianRelease, PrivacyEvent
 from lightning_pac.accountants.private_selection import SelectionPrice
@@ -16,7 +17,7 @@ from lightning_pac.ledger import LedgerAccount, PrivacyLedger
 from lightning_pac.randomness import finite_precision, missing_tail
 from lightning_pac.scenarios import TwoWorldScenario, sampling_from_dict
 
-__all__ = ["arithmetic_of", "draws_of", "events_of", "ledger_events", "ledger_order", "selection_of", "worlds_of"]
+__all__ = ["arithmetic_of", "draws_of", "events_of", "ledger_events", "ledger_order", "releases_of", "worlds_of"]
 
 _TRAINING = ("rpp", "srpp_joint", "srpp_ave", "ms_srpp_joint", "ms_srpp_ave")
 
@@ -110,7 +111,7 @@ def events_of(account: LedgerAccount) -> tuple[PrivacyEvent, ...]:
         )
     if "selection" in terms:
         raise ValueError(
-            f"Account {account.name!r} is a private selection, of which only Rényi prices add to other accounts"
+            f"Account {account.name!r} is a private selection, which is no event, and has the curve of its price"
         )
     raise ValueError(
         f"Account {account.name!r} does not say what it released, only what that cost: its Rényi price adds, and "
@@ -118,10 +119,14 @@ def events_of(account: LedgerAccount) -> tuple[PrivacyEvent, ...]:
     )
 
 
-def selection_of(account: LedgerAccount) -> SelectionPrice | None:
-    """The private selection that one account paid for, None where it paid for something else."""
+def releases_of(account: LedgerAccount) -> tuple[Share, ...]:
+    """The releases of one account, a private selection as one of them.
+
+    Raises:
+        ValueError: if it averages over batches, or does not say what it released.
+    """
     values = account.declaration.get("selection")
-    return None if values is None else SelectionPrice.from_dict(values)
+    return events_of(account) if values is None else (SelectionPrice.from_dict(values),)
 
 
 def arithmetic_of(*accounts: LedgerAccount) -> tuple[float, float]:

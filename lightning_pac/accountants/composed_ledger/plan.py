@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lightning_pac._validation import validated
-from lightning_pac.accountants.privacy_loss import (
-    GaussianRelease,
-    PoissonSteps,
-    PrivacyCurve,
-    PrivacyEvent,
-    Promise,
-    event_from_dict,
-    privacy_curve,
-    promise_of,
+from lightning_pac.accountants.composed_ledger.shares import (
+    Share,
+    amount_of,
+    covers,
+    joint_curve,
+    merged_shares,
+    share_from_dict,
+    share_to_dict,
 )
+from lightning_pac.accountants.privacy_loss import GaussianRelease, PrivacyCurve, Promise, promise_of
 from lightning_pac.ledger import PrivacyLedger, declare_plan, declared_plan
 from lightning_pac.randomness import finite_precision, missing_tail
 
@@ -36,18 +35,19 @@ _ROUNDING = 1 + 1e-9
 class LedgerPlan:
     r"""Shares that the releases of a ledger draw on, and what all of them together promise.
 
-    A share is a number of equal steps, or a total of $\mu^2$. An account draws on one share, which it names before its
-    first charge (`LedgerHandle(path, share="fit")`); a step draws on a step of its share that has no more noise, no
-    lower rate and no fewer records, or as a Gaussian on a share of $\mu^2$. In which order shares are used, how far,
-    by how many runs and with how much more noise may then depend on what was released: whatever is chosen tells no
-    more than all shares together, since every step stands in the place of one that was counted. (That the place is
-    fixed beforehand matters: were it found afterwards, a step could be chosen by an outcome and set against either of
-    two that differ in kind.) No charge passes its share; replayed steps count.
+    A share is a number of equal steps, a total of $\mu^2$, or a private selection. An account draws on one share, which
+    it names before its first charge (`LedgerHandle(path, share="fit")`): a step on a step of its share that has no more
+    noise, no lower rate and no fewer records, or as a Gaussian on a share of $\mu^2$; a selection on a whole share,
+    whose runs may tell at least as much and whose number has the same law. In which order shares are used, how far, by
+    how many runs and with how much more noise may then depend on what was released: whatever is chosen tells no more
+    than all shares together, since every release stands in the place of one that was counted. (That the place is fixed
+    beforehand matters: were it found afterwards, a step could be chosen by an outcome and set against either of two
+    that differ in kind.) No charge passes its share; replayed steps count.
 
     Args:
         shares: the most that will be released, by name: what `SRPPAccountant.events` gives for a run, and
-            `GaussianRelease(mu_squared=2 * epsilon / renyi_order)` for each noised value. A list is merged by kind and
-            numbered from "1".
+            `GaussianRelease(mu_squared=2 * epsilon / renyi_order)` for each noised value, and the `SelectionPrice` of a
+            selection. A list is merged by kind and numbered from "1".
         promise: what all of it together keeps, an `EpsilonDelta` or a `SuccessBound`.
         num_draws: the most values of noise that everything draws, whose finite bits count in every figure.
 
@@ -61,14 +61,14 @@ class LedgerPlan:
         0.5885
     """
 
-    shares: Mapping[str, PrivacyEvent] | Sequence[PrivacyEvent]
+    shares: Mapping[str, Share] | Sequence[Share]
     promise: Promise | None = None
     num_draws: float = NUM_DRAWS
 
     def __post_init__(self) -> None:
         check_draws(self.num_draws)
         if not isinstance(self.shares, Mapping):
-            object.__setattr__(self, "shares", _merged(self.shares))
+            object.__setattr__(self, "shares", merged_shares(self.shares))
         if not self.shares:
             raise ValueError("shares is empty, so that nothing might be released: name the runs to come.")
         nats, tail = self.arithmetic
@@ -80,7 +80,7 @@ class LedgerPlan:
             )
 
     @property
-    def by_name(self) -> Mapping[str, PrivacyEvent]:
+    def by_name(self) -> Mapping[str, Share]:
         """The shares by their names."""
         assert isinstance(self.shares, Mapping)
         return self.shares
@@ -88,10 +88,10 @@ class LedgerPlan:
     @property
     def curve(self) -> PrivacyCurve:
         """The curve of everything planned, without the charge for finite random bits."""
-        return privacy_curve(
+        return joint_curve(
             [
-                GaussianRelease(event.mu_squared * _ROUNDING) if isinstance(event, GaussianRelease) else event
-                for event in self.by_name.values()
+                GaussianRelease(share.mu_squared * _ROUNDING) if isinstance(share, GaussianRelease) else share
+                for share in self.by_name.values()
             ]
         )
 
@@ -100,7 +100,7 @@ class LedgerPlan:
         """The charge of finite random bits to every figure, in nats, and to every delta."""
         return finite_precision(self.num_draws), missing_tail(self.num_draws)
 
-    def share_for(self, kind: PrivacyEvent, name: str | None = None) -> str:
+    def share_for(self, kind: Share, name: str | None = None) -> str:
         """The share that releases of one kind draw on: the named one, or the only one that they can.
 
         Args:
@@ -110,12 +110,12 @@ class LedgerPlan:
         Raises:
             ValueError: if there is no such share, the releases cannot draw on it, or several would do.
         """
-        fitting = [share for share, planned in self.by_name.items() if _is_dearer(planned, kind)]
+        fitting = [share for share, planned in self.by_name.items() if covers(planned, kind)]
         # A Gaussian pays for anything, and for what is amplified far too much.
         fitting = [share for share in fitting if isinstance(self.by_name[share], type(kind))] or fitting
         if name is not None and name not in self.by_name:
             raise ValueError(f"share is {name!r}, but the plan has {', '.join(map(repr, self.by_name))}.")
-        if name is not None and not _is_dearer(self.by_name[name], kind):
+        if name is not None and not covers(self.by_name[name], kind):
             raise ValueError(
                 f"share {name!r} is {self.by_name[name]}, which does not cover {kind}: take more noise, a lower rate "
                 "or fewer records, or another share."
@@ -127,30 +127,27 @@ class LedgerPlan:
             )
         return fitting[0] if name is None else name
 
-    def amount(self, share: str, events: Sequence[PrivacyEvent]) -> float:
-        """The part of a share that events take: steps of it, or `mu^2`.
+    def amount(self, share: str, events: Sequence[Share]) -> float:
+        """The part of a share that releases take: steps of it, `mu^2`, or selections.
 
         Args:
             share: name of the share.
             events: what draws on it.
         """
-        if isinstance(self.by_name[share], PoissonSteps):
-            return math.fsum(event.num_steps for event in events if isinstance(event, PoissonSteps))
-        return math.fsum(event.mu_squared for event in events)
+        return amount_of(self.by_name[share], events)
 
     def holds(self, share: str, amount: float) -> bool:
         """Whether a share has so much, up to the rounding that the curve includes.
 
         Args:
             share: name of the share.
-            amount: steps, or `mu^2`.
+            amount: steps, `mu^2`, or selections.
         """
         return amount <= self.size(share) * _ROUNDING
 
     def size(self, share: str) -> float:
-        """All of a share: steps, or `mu^2`."""
-        planned = self.by_name[share]
-        return planned.num_steps if isinstance(planned, PoissonSteps) else planned.mu_squared
+        """All of a share: steps, `mu^2`, or one selection."""
+        return amount_of(self.by_name[share], [self.by_name[share]])
 
     def declare(self, ledger: PrivacyLedger) -> None:
         """Keep the plan with a ledger that holds no charge yet.
@@ -177,7 +174,7 @@ class LedgerPlan:
     def to_dict(self) -> dict[str, Any]:
         """The plan as plain values, as a ledger and a file keep it."""
         return {
-            "shares": {name: event.to_dict() for name, event in self.by_name.items()},
+            "shares": {name: share_to_dict(share) for name, share in self.by_name.items()},
             "promise": promise_terms(self.promise),
             "num_draws": self.num_draws,
         }
@@ -203,7 +200,7 @@ class LedgerPlan:
                 f"values is no plan, which has shares, and may have a promise and num_draws: it has "
                 f"{', '.join(map(str, values)) or 'nothing'}."
             )
-        events = {name: event_from_dict(event) for name, event in shares.items()}
+        events = {name: share_from_dict(event) for name, event in shares.items()}
         return cls(events, promise_of(**promise), values.get("num_draws", NUM_DRAWS))
 
 
@@ -223,40 +220,3 @@ def promise_terms(promise: Promise | None) -> dict[str, float]:
         return {}
     values: dict[str, float] = dataclasses.asdict(promise)  # type: ignore[call-overload]
     return {{"bound": "world_success_bound"}.get(name, name): value for name, value in values.items()}
-
-
-def _merged(events: Sequence[PrivacyEvent]) -> dict[str, PrivacyEvent]:
-    """Equal kinds as one share each, numbered."""
-    merged: dict[PrivacyEvent, float] = {}
-    for event in events:
-        if isinstance(event, PoissonSteps):
-            kind: PrivacyEvent = dataclasses.replace(event, num_steps=0)
-            merged[kind] = merged.get(kind, 0) + event.num_steps
-        else:
-            merged[GaussianRelease(0.0)] = merged.get(GaussianRelease(0.0), 0.0) + event.mu_squared
-    return {
-        str(number): (
-            dataclasses.replace(kind, num_steps=int(amount))
-            if isinstance(kind, PoissonSteps)
-            else GaussianRelease(amount)
-        )
-        for number, (kind, amount) in enumerate(merged.items(), 1)
-    }
-
-
-def _is_dearer(planned: PrivacyEvent, taken: PrivacyEvent) -> bool:
-    """Whether one planned release tells at least as much as one that is taken, about the same worlds."""
-    if isinstance(planned, GaussianRelease):
-        return True
-    if isinstance(taken, GaussianRelease):
-        return False
-    kind = (taken.adjacency, taken.nested, taken.holder, type(taken.num_differing))
-    if kind != (planned.adjacency, planned.nested, planned.holder, type(planned.num_differing)):
-        return False
-    most = planned.num_differing if isinstance(planned.num_differing, tuple) else (planned.num_differing,)
-    counts = taken.num_differing if isinstance(taken.num_differing, tuple) else (taken.num_differing,)
-    return (
-        planned.noise_multiplier <= taken.noise_multiplier
-        and planned.rate >= taken.rate
-        and all(count <= limit for count, limit in zip(counts, most, strict=True))
-    )

@@ -12,12 +12,12 @@ from lightning_pac.accountants import bounds, orders
 from lightning_pac.accountants.composed_ledger.events import (
     arithmetic_of,
     draws_of,
-    events_of,
-    selection_of,
+    releases_of,
     worlds_of,
 )
 from lightning_pac.accountants.composed_ledger.plan import LedgerPlan
-from lightning_pac.accountants.privacy_loss import PrivacyEvent, privacy_curve
+from lightning_pac.accountants.composed_ledger.shares import Share, joint_curve
+from lightning_pac.accountants.private_selection import SelectionPrice
 from lightning_pac.ledger import LedgerAccount, PrivacyLedger, first_charge
 
 __all__ = ["LedgerTotal", "ledger_total", "taken_of_shares"]
@@ -64,24 +64,24 @@ def ledger_total(ledger: PrivacyLedger, delta: OpenProbability = 1e-5, prior: Op
     spent = math.fsum(account.spent for account in accounts)
     order = float(accounts[0].declaration["coupling"]["renyi_order"]) if accounts else None
     plan = LedgerPlan.of(ledger)
-    selection = selection_of(accounts[0]) if plan is None and len(accounts) == 1 else None
     try:
-        events = [] if selection is not None else [events_of(account) for account in accounts]
+        releases = [releases_of(account) for account in accounts]
         if plan is not None:
-            _check_shares(plan, accounts, events)
+            _check_shares(plan, accounts, releases)
     except ValueError as error:
         return _capped(ledger, accounts, order, delta, prior, str(error).rstrip("."))
     if plan is not None:
         curve, basis, (nats, tail) = plan.curve, "plan", plan.arithmetic
         reason = "everything charged stays under the plan that was declared before the first charge"
-    elif selection is not None:
-        curve, basis, (nats, tail) = selection.curve, "run", (0.0, selection.tail)
-        reason = "there is one private selection, which was charged before the number of its runs was drawn"
     elif len(accounts) <= 1:
-        curve, basis = privacy_curve([event for one in events for event in one]), "run"
+        together = [release for one in releases for release in one]
+        curve, basis = joint_curve(together), "run"
         nats, tail = arithmetic_of(*accounts)
-        fixed = "there is one account, whose noise was fixed before its first charge"
-        reason = fixed if accounts else "nothing was charged"
+        reason = "there is one account, whose noise was fixed before its first charge"
+        if any(isinstance(release, SelectionPrice) for release in together):
+            nats = 0.0  # its curve has them
+            reason = "there is one private selection, which was charged before the number of its runs was drawn"
+        reason = reason if accounts else "nothing was charged"
     else:
         return _capped(ledger, accounts, order, delta, prior, "no plan was declared before its charges")
     return LedgerTotal(
@@ -96,15 +96,13 @@ def ledger_total(ledger: PrivacyLedger, delta: OpenProbability = 1e-5, prior: Op
     )
 
 
-def _check_shares(
-    plan: LedgerPlan, accounts: Sequence[LedgerAccount], events: Sequence[Sequence[PrivacyEvent]]
-) -> None:
+def _check_shares(plan: LedgerPlan, accounts: Sequence[LedgerAccount], releases: Sequence[Sequence[Share]]) -> None:
     """Refuse what passes a share, or draws on none.
 
     Raises:
         ValueError: Says what.
     """
-    for share, amount in _taken(plan, accounts, events).items():
+    for share, amount in _taken(plan, accounts, releases).items():
         if not plan.holds(share, amount):
             raise ValueError(f"more was charged than share {share!r} of its plan holds")
     if sum(map(draws_of, accounts)) > plan.num_draws:
@@ -113,7 +111,7 @@ def _check_shares(
 
 @validated
 def taken_of_shares(ledger: PrivacyLedger, plan: LedgerPlan, without: LedgerAccount | None = None) -> dict[str, float]:
-    """The part taken of each share of a plan: steps, or `mu^2`.
+    """The part taken of each share of a plan: steps, `mu^2`, or selections.
 
     Args:
         ledger: The ledger.
@@ -124,16 +122,16 @@ def taken_of_shares(ledger: PrivacyLedger, plan: LedgerPlan, without: LedgerAcco
         ValueError: if something draws on no share.
     """
     accounts = [account for account in worlds_of(ledger) if without is None or account.id != without.id]
-    return _taken(plan, accounts, [events_of(account) for account in accounts])
+    return _taken(plan, accounts, [releases_of(account) for account in accounts])
 
 
 def _taken(
-    plan: LedgerPlan, accounts: Sequence[LedgerAccount], events: Sequence[Sequence[PrivacyEvent]]
+    plan: LedgerPlan, accounts: Sequence[LedgerAccount], releases: Sequence[Sequence[Share]]
 ) -> dict[str, float]:
-    drawn: dict[str, list[PrivacyEvent]] = {name: [] for name in plan.by_name}
-    for account, released in zip(accounts, events, strict=True):
-        for event in released:
-            drawn[plan.share_for(event, account.declaration.get("share"))].append(event)
+    drawn: dict[str, list[Share]] = {name: [] for name in plan.by_name}
+    for account, released in zip(accounts, releases, strict=True):
+        for release in released:
+            drawn[plan.share_for(release, account.declaration.get("share"))].append(release)
     return {share: plan.amount(share, released) for share, released in drawn.items()}
 
 

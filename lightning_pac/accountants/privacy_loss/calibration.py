@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from lightning_pac._validation import validated
 from lightning_pac.accountants.privacy_loss.composition import privacy_curve
+from lightning_pac.accountants.privacy_loss.curves import PrivacyCurve
 from lightning_pac.accountants.privacy_loss.events import PrivacyEvent
 from lightning_pac.accountants.privacy_loss.promises import Promise
 
@@ -20,7 +21,11 @@ _MOST_STEPS = 1 << 32
 
 
 @validated
-def least_noise(promise: Promise, events: Callable[[float], Sequence[PrivacyEvent]]) -> float:
+def least_noise(
+    promise: Promise,
+    events: Callable[[float], Sequence[PrivacyEvent]],
+    others: Callable[[float], Sequence[PrivacyCurve]] | None = None,
+) -> float:
     """The least noise multiplier that keeps a promise, rounded up by at most a few parts in a million.
 
     The figure of the returned noise, rounded upwards like every figure, keeps the promise: it is computed, not
@@ -29,6 +34,7 @@ def least_noise(promise: Promise, events: Callable[[float], Sequence[PrivacyEven
     Args:
         promise: what is to be kept.
         events: everything released, as a function of the noise multiplier.
+        others: curves of further releases, likewise.
 
     Raises:
         ValueError: if no noise keeps the promise, since other events break it, or any noise does.
@@ -39,8 +45,11 @@ def least_noise(promise: Promise, events: Callable[[float], Sequence[PrivacyEven
         1.9736
     """
 
+    def curve(noise: float) -> PrivacyCurve:
+        return privacy_curve(events(noise), () if others is None else others(noise))
+
     def log_share(log_noise: float) -> float:
-        return promise.log_share(privacy_curve(events(math.exp(log_noise))))
+        return promise.log_share(curve(math.exp(log_noise)))
 
     # Figures fall about like the inverse of the noise, or faster: that is where to look for the other end.
     here = 0.0
@@ -70,7 +79,7 @@ def least_noise(promise: Promise, events: Callable[[float], Sequence[PrivacyEven
         broken, kept = (here, kept) if share > 0 else (broken, here)
     noise = math.exp(kept)
     # The logarithms above are rounded: the promise itself decides.
-    while not promise.is_kept_by(privacy_curve(events(noise))):
+    while not promise.is_kept_by(curve(noise)):
         noise *= 1 + 1e-9
     return noise
 

@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from lightning_pac._validation import validated
 from lightning_pac.accountants.privacy_loss.convolution import LossSum
+from lightning_pac.accountants.privacy_loss.curve_losses import curve_losses
 from lightning_pac.accountants.privacy_loss.curves import CombinedCurve, GaussianCurve, LatticeCurve, PrivacyCurve
 from lightning_pac.accountants.privacy_loss.discretization import LossAtoms, loss_atoms
 from lightning_pac.accountants.privacy_loss.events import GaussianRelease, PoissonSteps, PrivacyEvent
@@ -27,7 +28,7 @@ _NUM_RUNGS = 8
 
 
 @validated
-def privacy_curve(events: Sequence[PrivacyEvent]) -> PrivacyCurve:
+def privacy_curve(events: Sequence[PrivacyEvent], others: Sequence[PrivacyCurve] = ()) -> PrivacyCurve:
     """The curve of everything that was released.
 
     Gaussian releases alone give the exact Gaussian curve. Otherwise the privacy losses of all steps are convolved, once
@@ -42,6 +43,7 @@ def privacy_curve(events: Sequence[PrivacyEvent]) -> PrivacyCurve:
 
     Args:
         events: what was released.
+        others: curves of further releases, of which nothing else is known (a private selection).
 
     Raises:
         ValueError: if two events leave the split of different numbers of records open.
@@ -55,14 +57,20 @@ def privacy_curve(events: Sequence[PrivacyEvent]) -> PrivacyCurve:
     """
     steps = [event for event in events if isinstance(event, PoissonSteps) and event.num_steps]
     mu_squared = math.fsum(event.mu_squared for event in events if isinstance(event, GaussianRelease))
-    unamplified = GaussianCurve(math.sqrt(math.fsum([mu_squared, *(event.mu_squared for event in steps)])))
-    if all(event.rate == 1 for event in steps):
+    known = math.fsum([mu_squared, *(event.mu_squared for event in steps)])
+    unamplified = GaussianCurve(math.sqrt(known))
+    if not others and all(event.rate == 1 for event in steps):
         return unamplified
+    if not known and len(others) == 1:
+        return others[0]
     splits = _joint_splits(steps)
+    atoms = [curve_losses(curve) for curve in others]
     # Every split in both orders of the worlds, which are exchanged in all events at once.
     worlds = {*splits, *(tuple((second, first) for first, second in pairs) for pairs in splits)}
-    worst = [SummedLosses(_loss_sum(steps, pairs, mu_squared)) for pairs in sorted(worlds)]
+    worst = [SummedLosses(_loss_sum(steps, pairs, mu_squared, atoms)) for pairs in sorted(worlds)]
     amplified = worst[0] if len(worst) == 1 else CombinedCurve(worst, max)
+    if others:
+        return amplified
     # Showing the draws as well only helps the adversary, so both curves are bounds and the lesser counts.
     return CombinedCurve([amplified, unamplified], min)
 
@@ -76,18 +84,20 @@ def _joint_splits(steps: Sequence[PoissonSteps]) -> list[tuple[tuple[int, int], 
             "Two events leave open how different numbers of records are split between the worlds: declare the same "
             "num_differing for both, since they speak of the same worlds."
         )
-    number = max(len(choices) for choices in pairs)
+    number = max((len(choices) for choices in pairs), default=1)
     return [tuple(choices[split if len(choices) > 1 else 0] for choices in pairs) for split in range(number)]
 
 
-def _loss_sum(steps: Sequence[PoissonSteps], pairs: Sequence[tuple[int, int]], mu_squared: float) -> LossSum:
+def _loss_sum(
+    steps: Sequence[PoissonSteps], pairs: Sequence[tuple[int, int]], mu_squared: float, others: Sequence[LossAtoms]
+) -> LossSum:
     counts: Counter[MixturePair] = Counter()
     for event, (first, second) in zip(steps, pairs, strict=True):
         counts[MixturePair(event.noise_multiplier, event.rate, first, second, _DROPPED)] += event.num_steps
     if mu_squared:
         # All Gaussian releases are one step at rate 1, N(1, s^2) against N(0, s^2) with s = 1 / mu.
         counts[MixturePair(1 / math.sqrt(mu_squared), 1.0, 1, 0)] += 1
-    return LossSum([_atoms(pair) for pair in counts], list(counts.values()))
+    return LossSum([*map(_atoms, counts), *others], [*counts.values(), *[1] * len(others)])
 
 
 @lru_cache(maxsize=256)
@@ -103,7 +113,7 @@ class SummedLosses(PrivacyCurve):
     """
 
     total: LossSum
-    _tilts: dict[int, float] = field(default_factory=dict, repr=False, compare=False)
+    _tilts: dict[int, tuple[float, float]] = field(default_factory=dict, repr=False, compare=False)
     _curves: dict[int, LatticeCurve] = field(default_factory=dict, repr=False, compare=False)
 
     @override
@@ -135,15 +145,17 @@ class SummedLosses(PrivacyCurve):
 
     def _chernoff(self, rung: int, epsilon: float) -> float:
         """Logarithm of what a rung's absolute errors are multiplied by at epsilon."""
-        tilt = self._tilt(rung)
-        return self.total.tilted(tilt)[0] - tilt * epsilon
+        tilt, log_moment = self._tilt(rung)
+        return log_moment - tilt * epsilon
 
-    def _tilt(self, rung: int) -> float:
+    def _tilt(self, rung: int) -> tuple[float, float]:
+        """The tilt of a rung, and `K` there."""
         if rung not in self._tilts:
-            self._tilts[rung] = self.total.tilt_for_rarity(_RUNG * rung)
+            tilt = self.total.tilt_for_rarity(_RUNG * rung)
+            self._tilts[rung] = tilt, self.total.tilted(tilt)[0]
         return self._tilts[rung]
 
     def _curve(self, rung: int) -> LatticeCurve:
         if rung not in self._curves:
-            self._curves[rung] = self.total.curve(self._tilt(rung))
+            self._curves[rung] = self.total.curve(self._tilt(rung)[0])
         return self._curves[rung]

@@ -158,6 +158,9 @@ class SelectionPrice:
     runs: NumberOfRuns
     draws: NonNegative = 0.0
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "one_run", tuple(self.one_run))
+
     @cached_property
     def curve(self) -> SelectionCurve:
         """The curve of everything that is shown, but for `tail`."""

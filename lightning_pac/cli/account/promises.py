@@ -98,16 +98,16 @@ def _print_shares(ledger: "PrivacyLedger", plan: "LedgerPlan") -> None:
 
 
 def _shares(ledger: "PrivacyLedger", plan: "LedgerPlan") -> list[dict[str, Any]]:
-    from lightning_pac.accountants import PoissonSteps, taken_of_shares
+    from lightning_pac.accountants import share_unit, taken_of_shares
 
     taken = taken_of_shares(ledger, plan)
     return [
         {
             "name": name,
-            "release": "steps" if isinstance(event, PoissonSteps) else "mu^2",
+            "release": share_unit(share),
             "size": plan.size(name),
             "taken": taken[name],
             "left": max(0.0, plan.size(name) - taken[name]),
         }
-        for name, event in plan.by_name.items()
+        for name, share in plan.by_name.items()
     ]

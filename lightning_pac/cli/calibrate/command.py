@@ -3,6 +3,7 @@
 import argparse
 import importlib
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -185,7 +186,7 @@ def _row(
     steps: int,
     promise: "Promise | None",
 ) -> dict[str, Any]:
-    from lightning_pac.accountants import SRPPAccountant, signal_of_run, signal_to_noise
+    from lightning_pac.accountants import SRPPAccountant, run_figures
 
     delta = 1e-5 if args.delta is None else args.delta
     row = {
@@ -203,21 +204,8 @@ def _row(
     }
     try:
         accountant = SRPPAccountant(scenario, sampling, args.renyi_order or 16.0, notion)
-        noise = args.noise_multiplier
-        if noise is None and promise is not None:
-            noise = accountant.noise_for(promise, steps)
-        elif noise is None:
-            noise = accountant.noise_multiplier(args.epsilon, steps)
-        row |= {
-            "noise_multiplier": noise,
-            "epsilon": accountant.epsilon(noise, steps),
-            "world_success_bound": accountant.world_success_bound(noise, steps, args.prior),
-        }
-        if args.parameters is not None:
-            ratio = signal_to_noise(args.batch_size, noise, args.parameters)
-            row["signal_of_run"] = signal_of_run(ratio, steps, args.parameters)
-        if not accountant.is_mean_square:
-            row["epsilon_at_delta"] = accountant.epsilon_at_delta(noise, steps, delta)[0]
+        noise = args.noise_multiplier or promise or accountant.noise_multiplier(args.epsilon, steps)
+        row |= asdict(run_figures(accountant, steps, args.batch_size, noise, args.parameters, delta, args.prior))
     except ValueError as error:
         row["refused"] = str(error)
     return row

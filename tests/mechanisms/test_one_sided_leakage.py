@@ -152,6 +152,27 @@ def test_maximal_leakage_is_the_gain_of_the_best_guess():
     assert uniform == pytest.approx(math.exp(maximal_leakage(transition)))
 
 
+def test_guesses_of_a_secret_are_bounded_over_releases() -> None:
+    rng = np.random.default_rng(5)
+    for size, leakage in itertools.product((4, 6), (0.3, math.log(2), 1.2)):
+        states, prior = np.arange(size), np.full(size, 1 / size)
+        channel = PositiveNoise.for_maximal_leakage(states, prior, np.tile(states, (size, 1)), leakage)
+        # The input is the secret, and uniform: the bound is what the best guess reaches.
+        assert channel.guess_bound(1 / size) == pytest.approx(channel.transition.max(axis=0).sum() / size)
+        # Two releases of two functions of a secret of 8 values, the second chosen by what the first showed.
+        functions = rng.integers(0, size, (size + 1, 8))
+        first = channel.transition[functions[0]]
+        both = [(first[:, [shown]] * channel.transition[functions[1 + shown]]).max(axis=0).sum() for shown in states]
+        assert channel.guess_bound(1 / 8) >= first.max(axis=0).sum() / 8
+        assert channel.guess_bound(1 / 8, releases=2) >= sum(both) / 8
+        assert channel.guess_bound(1 / 8, releases=0) == pytest.approx(1 / 8)
+        assert channel.guess_bound(1 / 8, releases=100) == 1.0
+    with pytest.raises(ValueError, match="prior must be the probability of the likeliest secret"):
+        channel.guess_bound(0.0)
+    with pytest.raises(ValueError, match="releases must not be negative"):
+        channel.guess_bound(0.5, releases=-1)
+
+
 @pytest.mark.parametrize(
     ("location", "scale", "end"),
     [(2.0, 1.0, 4.0), (0.0, 0.01, 5.0), (-3.0, 0.2, 1.0), (7.0, 0.5, 1.0), (0.5, 1e6, 3.0), (1.0, 30.0, 2.0)],

@@ -94,14 +94,18 @@ def figure_4() -> dict[str, Any]:
     prior /= prior.sum()
     show, extra = np.tile(states + 1.0, (38, 1)), states[None, :] - states[:, None].astype(float)
     leakages = [1.0 + 0.5 * k for k in range(20)]
-    channels = [
-        {
-            "v": v,
-            "misses": PositiveNoise.for_maximal_leakage(states, prior, show, math.log(v)).expected_cost,
-            "additional_misses": PositiveNoise.for_maximal_leakage(states, prior, extra, math.log(v)).expected_cost,
-        }
-        for v in leakages
-    ]
+    channels = []
+    for v in leakages:
+        whole = PositiveNoise.for_maximal_leakage(states, prior, show, math.log(v))
+        added = PositiveNoise.for_maximal_leakage(states, prior, extra, math.log(v))
+        channels.append(
+            {
+                "v": v,
+                "misses": whole.expected_cost,
+                "additional_misses": added.expected_cost,
+                "log2_guess_of_a_key": math.log2(added.guess_bound(2.0**-256)),
+            }
+        )
     budgets = np.geomspace(1.0, 200.0, 30)
     by_budget = {
         str(end): [PositiveNoise.for_pac(20.6, end, b).mutual_information for b in budgets] for end in (5.0, 10.0, 20.0)
@@ -113,6 +117,7 @@ def figure_4() -> dict[str, Any]:
     return {
         "cache_misses": "binomial(37, 1/2) in place of the measured distribution",
         "maximal_leakage": channels,
+        "log2_guess_without_noise": math.log2(38 * 2.0**-256),
         "budgets": budgets.tolist(),
         "information_by_budget": by_budget,
         "two_sided_gaussian": [two_sided_information(20.6, float(b)) for b in budgets],

@@ -11,6 +11,9 @@ from lightning_pac.randomness import SecureGenerator, secure_generator
 
 __all__ = ["LeakageChannel", "maximal_leakage", "optimal_channel"]
 
+# Rounding of exponents up to 1,000, among them that of the smallest float, never understates a bound.
+_UPWARDS = 1 + 2.0**-30
+
 
 class LeakageChannel:
     """Shows, for each true state, a random state at least as high.
@@ -67,6 +70,36 @@ class LeakageChannel:
     def leakage(self) -> float:
         """Maximal leakage of one release in nats; T releases leak at most T times as much."""
         return maximal_leakage(self._transition)
+
+    def guess_bound(self, prior: float, releases: int = 1) -> float:
+        r"""Bound on the probability of guessing the secret after so many releases.
+
+        $$P(\hat U = U) \le e^{T \ell} \max_u P(u)$$
+
+        for every secret U that the inputs depend on, however, and every attacker who chooses what is shown next; for a
+        single release of an input that is itself the secret and uniform, with equality.
+
+        Args:
+            prior: Probability of the likeliest value of the secret, for instance `2**-256` of a random key.
+            releases: Number T of states that are shown.
+
+        Raises:
+            ValueError: If the prior is not in (0, 1], or the number of releases is negative.
+
+        Source: *One-Sided Bounded Noise*, Section 5.2; Issa, Wagner and Kamath, *An Operational Approach to Information
+        Leakage*.
+
+        Example:
+            >>> channel = optimal_channel([0, 1, 2, 3], [0.25] * 4, np.tile(np.arange(4.0), (4, 1)), leakage=np.log(2))
+            >>> round(math.log2(channel.guess_bound(2.0**-256, releases=10)), 6)
+            -246.0
+        """
+        if not 0.0 < prior <= 1.0:
+            raise ValueError(f"prior must be the probability of the likeliest secret, in (0, 1], got {prior!r}.")
+        if releases < 0:
+            raise ValueError(f"releases must not be negative, got {releases}.")
+        exponent = math.log(prior) + releases * self.leakage
+        return min(1.0, math.exp(min(exponent, 0.0)) * _UPWARDS)
 
     @property
     def max_value(self) -> int:

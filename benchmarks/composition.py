@@ -78,8 +78,9 @@ def main() -> None:
     results = []
     for num_classes in (10, 100):
         for budget in (2.0**-8, 2.0**-32):
-            results.append(compare(128, num_classes, budget, arguments.queries))
-            print(json.dumps(results[-1]))
+            for scattered in (0.0, 0.15):
+                results.append(compare(128, num_classes, budget, arguments.queries, scattered))
+                print(json.dumps(results[-1]))
     if arguments.responses:
         votes = make_votes(arguments.responses, 128, 10)
         start = time.process_time()
@@ -91,15 +92,15 @@ def main() -> None:
         arguments.output.write_text(json.dumps(results, indent=1))
 
 
-def compare(num_secrets: int, num_classes: int, budget: float, num_queries: int) -> dict[str, float]:
-    votes = make_votes(num_queries, num_secrets, num_classes)
+def compare(num_secrets: int, num_classes: int, budget: float, num_queries: int, scattered: float) -> dict[str, float]:
+    votes = make_votes(num_queries, num_secrets, num_classes, scattered)
     few = votes[: max(1, num_queries // 10)]
 
     def ours() -> None:
         AdaptiveComposition(np.full(num_secrets, 1 / num_secrets), secret=3).release_batch(votes, budget)
 
     fast = seconds(ours) / len(votes)
-    result = {"num_classes": num_classes, "budget": budget, "microseconds": 1e6 * fast}
+    result = {"num_classes": num_classes, "budget": budget, "scattered": scattered, "microseconds": 1e6 * fast}
     for name, plain_class in (("written", WrittenComposition), ("reusing", ReusingComposition)):
 
         def plain(plain_class: type[ReusingComposition] = plain_class) -> None:
@@ -122,13 +123,17 @@ def seconds(run: Callable[[], None], repeats: int = 5) -> float:
     return min(times)
 
 
-def make_votes(num_queries: int, num_secrets: int, num_classes: int) -> np.ndarray:
-    """Votes of which 35 % are not unanimous, with two to four classes."""
+def make_votes(num_queries: int, num_secrets: int, num_classes: int, scattered: float = 0.0) -> np.ndarray:
+    """Votes of which 35 % are not unanimous: two to four classes, or a share of the secrets scattered over all."""
     rng = np.random.default_rng(0)
     votes = np.repeat(rng.integers(0, num_classes, (num_queries, 1)), num_secrets, axis=1)
     mixed = rng.random(num_queries) < 0.35
     others = rng.integers(1, 4, num_queries)
     for row in np.flatnonzero(mixed):
+        if scattered:
+            dissenters = rng.choice(num_secrets, round(scattered * num_secrets), replace=False)
+            votes[row, dissenters] = rng.integers(0, num_classes, len(dissenters))
+            continue
         dissenters = rng.choice(num_secrets, rng.integers(3, num_secrets // 3), replace=False)
         dissent = 1 + np.arange(len(dissenters)) % others[row]
         votes[row, dissenters] = (votes[row, dissenters] + dissent) % num_classes

@@ -3,8 +3,10 @@
     python benchmarks/papers/srpp/cifar.py --data-root DATA --output runs/srpp-cifar            # for a GPU
     python benchmarks/papers/srpp/cifar.py --data-root DATA --output runs/srpp-cifar --reduced  # minutes on a CPU
 
-Writes `cifar.json`, `noise.png`, `accuracy.png` and `overfitted.png`. The curves of noise against epsilon are those of
-the paper's full setting in both. The reduced setting trains a linear layer on fixed random features of 10,000 images.
+Writes `cifar.json`, `noise.png`, `accuracy.png` and `overfitted.png`. An interrupted command goes on: models that have
+ended are read from `runs/`, and the one in training continues from its last checkpoint and its own journal. The curves
+of noise against epsilon are those of the paper's full setting in both. The reduced setting trains a linear layer on
+fixed random features of 10,000 images.
 """
 
 from __future__ import annotations
@@ -13,7 +15,6 @@ import argparse
 import json
 import logging
 import math
-import tempfile
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ import lightning.pytorch as pl
 import numpy as np
 import torch
 from images import ResNet22, load_split, random_features
+from lightning.pytorch.callbacks import ModelCheckpoint
 from rich.progress import track
 from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
@@ -38,6 +40,7 @@ from lightning_pac.scenarios import LabelWorlds, Sampling
 CAT = 3
 RENYI_ORDER = 16.0
 DELTA = 1e-5
+CHECKPOINT_STEPS = 50
 BUDGETS = [0.5, 1, 2, 4, 8, 10, 12, 14, 18, 20, 25, 30, 35, 40, 45, 50, 55, 60, 65, 70, 80]
 METHODS = ["amplified RPP", "shuffled RPP", "ms-SRPP", "SRPP", "group-DP", "group-DP of all edits"]
 
@@ -52,6 +55,7 @@ class Setting:
         epochs: passes over them.
         prevalences: frequency of cats in the two worlds.
         learning_rate: at its peak; it warms up over 5 % of the steps and then follows a cosine.
+        max_grad_norm: the clipping norm.
         weight_decay: of the optimizer, SGD with momentum 0.9.
         make_network: builds the classifier.
         features: what is computed from the images once, before training; None for nothing.
@@ -65,6 +69,12 @@ class Setting:
     weight_decay: float
     make_network: Callable[[], nn.Module]
     features: Callable[[Tensor], Tensor] | None = None
+    max_grad_norm: float = 1.0
+
+    @property
+    def changeable(self) -> tuple[float, ...]:
+        """What the command line changes: models that differ in it have folders of their own."""
+        return (self.epochs, self.learning_rate, self.max_grad_norm)
 
     @property
     def num_steps(self) -> int:
@@ -168,33 +178,41 @@ class Experiment:
         self.labels = torch.from_numpy(self.worlds.labels)
         self.scenario = self.worlds.scenario.resolve(setting.num_records)
 
-    def train(self, method: str | None, epsilon: float | None) -> dict[str, Any]:
-        """One model and what it achieved; no method, no privacy."""
+    def train(self, method: str | None, epsilon: float | None, folder: Path) -> dict[str, Any]:
+        """One model and what it achieved; no method, no privacy. What has ended in the folder is read from there."""
+        ended = folder / "result.json"
+        if ended.exists():
+            found: dict[str, Any] = json.loads(ended.read_text())
+            return found
         setting, model = self.setting, Classifier(self.setting)
         result: dict[str, Any] = {"method": method or "not private", "epsilon": epsilon}
         callbacks = []
         if method is not None and epsilon is not None:
             noise, sampling = plan(method, setting, self.scenario, epsilon)
-            private = SRPPSGD(self.scenario, None, noise, RENYI_ORDER, sampling=sampling)
+            clip = setting.max_grad_norm
+            private = SRPPSGD(self.scenario, None, noise, RENYI_ORDER, sampling=sampling, max_grad_norm=clip)
             callbacks.append(private)
-        with tempfile.TemporaryDirectory() as folder:
-            trainer = pl.Trainer(
-                max_steps=setting.num_steps,
-                max_epochs=-1,
-                callbacks=callbacks,
-                logger=False,
-                enable_checkpointing=False,
-                enable_progress_bar=False,
-                enable_model_summary=False,
-                devices=1,
-                default_root_dir=folder,
-            )
-            records = TensorDataset(self.inputs, self.labels)
-            trainer.fit(model, DataLoader(records, setting.batch_size, shuffle=True))
-        if callbacks:
+        saved = ModelCheckpoint(folder, "last", every_n_train_steps=CHECKPOINT_STEPS, enable_version_counter=False)
+        trainer = pl.Trainer(
+            max_steps=setting.num_steps,
+            max_epochs=-1,
+            callbacks=[*callbacks, saved],
+            logger=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            devices=1,
+            default_root_dir=folder,
+        )
+        records = TensorDataset(self.inputs, self.labels)
+        last = folder / "last.ckpt"
+        loader = DataLoader(records, setting.batch_size, shuffle=True)
+        trainer.fit(model, loader, ckpt_path=last if last.exists() else None, weights_only=False)
+        if method is not None:
             # What the run costs unsliced and in the worst case, whatever the method says of itself.
             result |= {"noise_multiplier": noise, "rpp_epsilon": private.account.epsilon}
-        return result | self._evaluate(model)
+        result |= self._evaluate(model)
+        ended.write_text(json.dumps(result, indent=1))
+        return result
 
     def _evaluate(self, model: Classifier) -> dict[str, Any]:
         losses, hits = _losses(model, self.inputs, self.labels)
@@ -272,6 +290,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("runs/srpp-cifar"))
     parser.add_argument("--reduced", action="store_true", help="a linear layer on 10,000 images, for a CPU")
     parser.add_argument("--epochs", type=int, help="passes over the data, where the setting's are too many")
+    parser.add_argument("--learning-rate", type=float, help="at its peak; the setting's if not given")
+    parser.add_argument("--max-grad-norm", type=float, default=1.0, help="clipping norm")
     parser.add_argument("--skip-overfitted", action="store_true", help="leave out the overfitted regime")
     parser.add_argument("--budgets", type=float, nargs="+", help="epsilons at which models are trained")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS)
@@ -282,7 +302,11 @@ def main() -> None:
     budgets = arguments.budgets or ([0.5, 2, 8, 30, 80] if arguments.reduced else [0.5, 2, 8, 20, 40, 80])
     result: dict[str, Any] = {"renyi_order": RENYI_ORDER, "reduced": arguments.reduced, "noise": noise_curves()}
     usual, overfitted = (REDUCED, REDUCED_OVERFITTED) if arguments.reduced else (FULL, FULL_OVERFITTED)
-    kinds = [("accuracy", arguments.methods, replace(usual, epochs=arguments.epochs or usual.epochs))]
+    changes = {
+        "learning_rate": arguments.learning_rate or usual.learning_rate,
+        "epochs": arguments.epochs or usual.epochs,
+    }
+    kinds = [("accuracy", arguments.methods, replace(usual, max_grad_norm=arguments.max_grad_norm, **changes))]
     if not arguments.skip_overfitted:
         kinds.append(("overfitted", ["ms-SRPP", "amplified RPP"], overfitted))
     for name, methods, setting in kinds:
@@ -293,7 +317,8 @@ def main() -> None:
         result[f"{name}_num_differing"] = experiment.scenario.total_differing
         result[name] = []
         for terms in track([*work, (None, None)], name):
-            result[name].append(experiment.train(*terms))
+            label = "-".join(str(part) for part in (name, *setting.changeable, *terms)).replace(" ", "_")
+            result[name].append(experiment.train(*terms, arguments.output / "runs" / label))
             (arguments.output / "cifar.json").write_text(json.dumps(result, indent=1))
     draw(result, arguments.output)
 

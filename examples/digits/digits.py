@@ -26,6 +26,7 @@ class DigitsData(pl.LightningDataModule):
         batch_size: Records in a batch of a shuffled epoch.
         seed: Of the split and of the labels that differ; none of them is secret.
         world: The world to realize; drawn at random by default.
+        copies: Images to train on that are made of each of the 1,437, with noise on every pixel.
     """
 
     def __init__(
@@ -35,12 +36,18 @@ class DigitsData(pl.LightningDataModule):
         batch_size: int = 719,
         seed: int = 0,
         world: int | None = None,
+        copies: int = 1,
     ) -> None:
         super().__init__()
         images, labels = load_digits(return_X_y=True)
-        order = np.random.default_rng(seed).permutation(len(labels))
-        images, labels = _standardized(images[order]), labels[order]
-        train_labels = labels[NUM_TEST:]
+        rng = np.random.default_rng(seed)
+        order = rng.permutation(len(labels))
+        images, labels = images[order], labels[order]
+        train_images, train_labels = images[NUM_TEST:], labels[NUM_TEST:]
+        if copies > 1:
+            train_images = np.tile(train_images, (copies, 1))
+            train_images += rng.normal(scale=2.0, size=train_images.shape)  # a pixel is at most 16
+            train_labels = np.tile(train_labels, copies)
         count = int(np.count_nonzero(train_labels == secret_digit))
         worlds = TwoWorldScenario.from_prevalence(
             train_labels,
@@ -53,8 +60,8 @@ class DigitsData(pl.LightningDataModule):
         secret = f"whether {count} or {count + num_differing} of {len(train_labels)} images are labelled {secret_digit}"
         self.worlds = dataclasses.replace(worlds, secret=secret)
         self.batch_size = batch_size
-        self.train_set = TensorDataset(torch.tensor(images[NUM_TEST:]), torch.tensor(self.worlds.labels))
-        self.test_set = TensorDataset(torch.tensor(images[:NUM_TEST]), torch.tensor(labels[:NUM_TEST]))
+        self.train_set = TensorDataset(torch.tensor(_standardized(train_images)), torch.tensor(self.worlds.labels))
+        self.test_set = TensorDataset(torch.tensor(_standardized(images[:NUM_TEST])), torch.tensor(labels[:NUM_TEST]))
 
     def train_dataloader(self) -> DataLoader[tuple[Tensor, ...]]:
         return DataLoader(self.train_set, batch_size=self.batch_size, shuffle=True)

@@ -18,7 +18,8 @@ def add_parser(subparsers: Any) -> None:
         "write an HTML report of a run, with plots",
         description="""
         Reads the metrics (CSV or TensorBoard logger) and privacy cards under RUN_DIR, and writes one self-contained
-        page: epsilon, clipped fraction, accuracy and attack success, and in words what epsilon means.
+        page: one sentence on what was promised and what it cost, promises and attacks on a scale from a coin to
+        certainty, a table of the runs, and technical figures in a fold.
         """,
         examples="""
         lightning-pac report runs/demo
@@ -44,10 +45,8 @@ def run(args: argparse.Namespace) -> int:
         return 0
     columns = {
         "run": "run",
-        "epsilon_name": "notion",
-        "epsilon": "epsilon",
-        "success_bound": "bound on guessing",
-        "noise_multiplier": "noise",
+        "success_bound": "guess correct at most",
+        "epsilon": "Rényi epsilon",
         "accuracy": "accuracy",
     }
     cells = [[row[key] for key in columns] for row in rows]

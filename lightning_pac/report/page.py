@@ -5,19 +5,24 @@ from __future__ import annotations
 import base64
 import dataclasses
 from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 from lightning_pac import __version__
 from lightning_pac._validation import validated
 from lightning_pac.cards import at_most, draw_rocs
-from lightning_pac.report.plots import attack_plot, course_plot
+from lightning_pac.report.plots import cost_plot, course_plot, promise_plot
 from lightning_pac.report.runs import EPSILON, Run, Series, find_runs
+from lightning_pac.report.verdict import accuracy_cost, promise_in_words, verdict
 
 __all__ = ["summarize", "write_report"]
 
 # The most that an attacker can guess right: training runs state the first, private answers the second.
 _BOUNDS = ("world_success_bound", "membership_success_bound")
+
+# Marks that are nearer to each other than this would cover each other on the scale of a phone.
+_MARKS_APART = 0.08
 
 _PROMISES = {
     "rpp_epsilon": "in the worst case, for any attacker who sees everything released",
@@ -32,8 +37,9 @@ _PROMISES = {
 def write_report(directory: str | Path, output: str | Path | None = None, runs: Sequence[Run] | None = None) -> Path:
     """Write the HTML report of a run, or of all runs in a folder.
 
-    Plots of epsilon, the bound on guessing the secret, the clipped fraction, accuracy and attack success are embedded,
-    so the page can be sent to someone as it is.
+    One sentence says what was promised and what it cost in accuracy; promises and measured attacks are drawn on a scale
+    from a coin to certainty, and the runs stand beside each other in one table. Technical names, courses over the
+    run and privacy cards are folded away. Pictures are embedded, so the page can be sent or printed as it is.
 
     Args:
         directory: The folder that the run, or several, were logged to.
@@ -55,13 +61,23 @@ def write_report(directory: str | Path, output: str | Path | None = None, runs: 
     )
     environment.filters["at_most"] = lambda value: at_most(value).replace(" ", "\N{NO-BREAK SPACE}")
     environment.filters["percent"] = lambda value: f"{100 * value:.1f}\N{NO-BREAK SPACE}%"
+    rows = [summarize(run) for run in runs]
+    for row in rows:
+        row |= {"words": promise_in_words(row), "cost": accuracy_cost(row, rows)}
+    today = date.today()
+    bounds = sorted(row["success_bound"] for row in rows if row["success_bound"] is not None)
     page = environment.get_template("page.html.j2").render(
         title=Path(directory).resolve().name,
         version=__version__,
-        secrets=list(dict.fromkeys(run.card.secret for run in runs if run.card and run.card.guarantees)),
-        rows=[summarize(run) for run in runs],
+        date=f"{today.day} {today:%B %Y}",
+        verdict=verdict(rows),
+        marks=[bound for bound in bounds[:1] if bounds[-1] - bound > _MARKS_APART] + bounds[-1:],
+        secrets=list(dict.fromkeys(row["secret"] for row in rows if row["secret"])),
+        rows=rows,
         cards=[(run.name, run.card) for run in runs if run.card is not None],
-        plots=[(caption, _embedded(svg)) for caption, svg in _plots(runs) if svg is not None],
+        promises=_embedded(promise_plot(runs, _bound)),
+        cost=_embedded(cost_plot(runs, _bound)),
+        plots=[(caption, source) for caption, svg in _plots(runs) if (source := _embedded(svg)) is not None],
     )
     path = Path(output) if output is not None else Path(directory) / "report.html"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -82,6 +98,7 @@ def summarize(run: Run) -> dict[str, Any]:
     details = run.card.details if run.card else {}
     return {
         "run": run.name,
+        "secret": run.card.secret if run.card and run.card.guarantees else None,
         "epsilon_name": name,
         "epsilon": epsilon,
         "renyi_order": details.get("renyi_order"),
@@ -136,23 +153,26 @@ def _bound_course(run: Run) -> Series | None:
 
 
 def _plots(runs: Sequence[Run]) -> list[tuple[str, str | None]]:
+    """Courses over the run. Where bounds on guessing were logged, epsilon would be the same picture twice."""
+
     def epsilon(run: Run) -> Series | None:
-        return run.epsilon[1] if run.epsilon else None
+        return run.epsilon[1] if run.epsilon and _bound_course(run) is None else None
+
+    def information(run: Run) -> Series | None:
+        return run.metric("privacy/mutual_information") if _bound_course(run) is None else None
 
     def accuracy(run: Run) -> Series | None:
-        courses = [name for name in run.metrics if name.startswith("val") and "acc" in name.lower()]
-        return run.metrics[courses[0]] if courses else (run.accuracy[1] if run.accuracy else None)
+        names = [name for name in run.metrics if name.startswith("val") and "acc" in name.lower()]
+        course = run.metrics[names[0]] if names else (run.accuracy[1] if run.accuracy else None)
+        return course if course is not None and len(course.steps) > 1 else None
 
     rocs = {run.name: run.card.roc if run.card else None for run in runs[:20]}
     return [
+        ("Accuracy on records that were not trained on.", course_plot(runs, accuracy, "accuracy", percent=True)),
         (
-            "The most that any attacker can achieve who guesses the secret from everything released so far. "
-            "50 % is a coin.",
+            "The promise so far: how often a guess of the secret from everything released can be correct. It grows "
+            "with every step, whether or not the step helped, and never shrinks. 50 % is a coin.",
             course_plot(runs, _bound_course, "bound on guessing", percent=True),
-        ),
-        (
-            "The best possible attacker: how often the one world is found at most, for how often it is named wrongly.",
-            draw_rocs(rocs) if any(rocs.values()) else None,
         ),
         (
             "Epsilon spent. It grows with every step, whether or not the step helped, and never shrinks.",
@@ -160,12 +180,12 @@ def _plots(runs: Sequence[Run]) -> list[tuple[str, str | None]]:
         ),
         (
             "Mutual information spent by private answers. It adds up over all answers and all clients.",
-            course_plot(runs, lambda run: run.metric("privacy/mutual_information"), "mutual information, nats"),
+            course_plot(runs, information, "mutual information, nats"),
         ),
         (
-            "Share of drawn records whose gradient was longer than the clipping norm. It is released with noise (two "
-            "standard deviations are shaded), so it may leave the range from 0 to 100 %. Near 100 %, all records pull "
-            "equally hard; near 0 %, a smaller norm would mean less noise.",
+            "Share of drawn records whose gradient was longer than the clipping norm, released with noise (two "
+            "standard deviations are shaded). Near 100 %, all records pull equally hard; near 0 %, a smaller norm "
+            "would mean less noise.",
             course_plot(
                 runs,
                 lambda run: run.metric("privacy/clipped_fraction"),
@@ -174,14 +194,12 @@ def _plots(runs: Sequence[Run]) -> list[tuple[str, str | None]]:
                 deviation=lambda run: run.metric("privacy/clipped_fraction_deviation"),
             ),
         ),
-        ("Accuracy on records that were not trained on.", course_plot(runs, accuracy, "accuracy", percent=True)),
         (
-            "What real attacks achieved, with their confidence intervals, and what no attack on the secret can exceed. "
-            "An interval above the bound would mean that the bound is wrong; staying below it proves nothing.",
-            attack_plot(runs, _bound),
+            "The best possible attacker: how often the one world is found at most, for how often it is named wrongly.",
+            draw_rocs(rocs) if any(rocs.values()) else None,
         ),
     ]
 
 
-def _embedded(svg: str) -> str:
-    return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
+def _embedded(svg: str | None) -> str | None:
+    return None if svg is None else "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()

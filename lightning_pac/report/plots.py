@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from lightning_pac.cards import at_most
 from lightning_pac.report.runs import Run, Series
 
-__all__ = ["attack_plot", "course_plot"]
+__all__ = ["cost_plot", "course_plot", "promise_plot"]
 
 # Okabe and Ito's colours, which remain apart for colour-blind readers.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_LINES = ("-", "--", "-.", ":")
 _ATTACK_MARKERS = ("o", "s", "D", "^", "v", "P")
 # More than these have neither a colour nor a name of their own: a legend or labels would leave no room for the figure.
 _MOST_NAMED = 20
@@ -34,88 +36,148 @@ def course_plot(
         runs: The runs; a run keeps its colour over all figures.
         select: Picks the metric of a run.
         label: Name of the vertical axis.
-        percent: Whether the values are shares, shown in per cent.
+        percent: Whether the values are shares, shown in per cent; noise may have taken them out of 0 to 100 %, where
+            they are cut.
         deviation: Picks the standard deviation of the noise in the metric; two of them are shaded.
     """
     found = [(run, series, index) for index, run in enumerate(runs) if (series := select(run)) is not None]
     if not found:
         return None
-    figure, axes = _figure(label, percent)
+    figure, axes = _figure((6.4, 3.6), "y")
+    axes.set_ylabel(f"{label}, %" if percent else label)
     are_named = len(runs) <= _MOST_NAMED
+
+    def shown(values: list[float]) -> list[float]:
+        return [min(100.0, max(0.0, value)) for value in values] if percent else values
+
     for run, series, index in found:
         colour = _COLOURS[index % len(_COLOURS)] if are_named else _COLOURS[0]
         marker = "o" if len(series.steps) < 3 else None
         scale = 100 if percent else 1
         values = [scale * value for value in series.values]
         alpha, width = (1.0, 1.5) if are_named else (0.4, 0.7)
-        axes.plot(series.steps, values, color=colour, marker=marker, alpha=alpha, lw=width, label=run.name)
+        style = _LINES[index % len(_LINES)] if are_named else "-"  # lines that coincide remain apart
+        axes.plot(
+            series.steps, shown(values), style, color=colour, marker=marker, alpha=alpha, lw=width, label=run.name
+        )
         noise = deviation(run) if are_named else None
         if noise is not None and noise.steps == series.steps:
             band = [2 * scale * value for value in noise.values]
             lower = [value - width for value, width in zip(values, band, strict=True)]
             upper = [value + width for value, width in zip(values, band, strict=True)]
-            axes.fill_between(series.steps, lower, upper, color=colour, alpha=0.12, lw=0)
+            axes.fill_between(series.steps, shown(lower), shown(upper), color=colour, alpha=0.12, lw=0)
     axes.set_xlabel("optimizer step" if are_named else f"optimizer step ({len(found)} runs)")
     if len(runs) > 1 and are_named:
         axes.legend(frameon=False)
     return _svg(figure)
 
 
-def attack_plot(runs: Sequence[Run], bound: Callable[[Run], float | None]) -> str | None:
-    """Measured attack successes with their intervals, beside the proven bound of each run.
+def promise_plot(runs: Sequence[Run], bound: Callable[[Run], float | None]) -> str | None:
+    """Promises and measured attacks on a scale from a coin to certainty, a row for each run.
 
     Args:
         runs: The runs.
         bound: The largest success of any attack on the secret that a run's guarantee allows.
     """
-    if not any(run.attacks for run in runs):
+    bounds = [bound(run) for run in runs]
+    if not any(run.attacks for run in runs) and all(value is None for value in bounds):
         return None
-    figure, axes = _figure("success of the attack, %", percent=False)
-    limits = [(position, value) for position, run in enumerate(runs) if (value := bound(run)) is not None]
-    if limits:
-        places, values = np.array(limits).T
-        label = "proven bound on guessing the secret"
-        axes.hlines(100 * values, places - 0.35, places + 0.35, color="#444444", lw=2, label=label)
+    are_named = len(runs) <= _MOST_NAMED
+    figure, axes = _figure((9.6, 2.0 + (0.55 * len(runs) if are_named else 4.0)), "x")
+    for row, value in enumerate(bounds):
+        if value is None:
+            axes.barh(row, 50, left=50, height=0.6, color="none", edgecolor="#bbbbbb", hatch="///")
+            continue
+        axes.barh(row, 100 * value - 50, left=50, height=0.6, color="#cfe3f1")
+        axes.vlines(100 * value, row - 0.3, row + 0.3, color="#0072B2", lw=3)
+        if are_named:
+            axes.annotate(
+                f"at most {at_most(value)}", (100 * value, row), va="center", color="#0072B2", fontsize=10,
+                xytext=(16, 0), textcoords="offset points",
+            )  # fmt: skip
     names = list(dict.fromkeys(estimate.name for run in runs for estimate in run.attacks))
     for order, name in enumerate(names):
         found = [
-            (position, estimate.value, *(estimate.interval or (estimate.value, estimate.value)))
-            for position, run in enumerate(runs)
+            (row, estimate.value, *(estimate.interval or (estimate.value, estimate.value)))
+            for row, run in enumerate(runs)
             for estimate in run.attacks
             if estimate.name == name
         ]
-        places, values, lower, upper = np.array(found).T
+        rows, values, lower, upper = np.array(found).T
         axes.errorbar(
-            places + 0.16 * (order - (len(names) - 1) / 2),
             100 * values,
-            yerr=100 * np.maximum(0.0, [values - lower, upper - values]),
+            rows + 0.16 * (order - (len(names) - 1) / 2),
+            xerr=100 * np.maximum(0.0, [values - lower, upper - values]),
             fmt=_ATTACK_MARKERS[order % len(_ATTACK_MARKERS)],
-            color=_COLOURS[order % len(_COLOURS)],
-            label=_words(name),
-            **({"capsize": 3} if len(runs) <= _MOST_NAMED else {"ms": 2, "lw": 0.7}),
+            color=_COLOURS[1 + order % (len(_COLOURS) - 1)],
+            label=f"measured: {_words(name)}",
+            **({"capsize": 3} if are_named else {"ms": 2, "lw": 0.7}),
         )
-    axes.axhline(50, color="#999999", lw=1, ls=":")
-    axes.text(-0.45, 50.4, "a coin", color="#777777", fontsize=8)
-    if len(runs) <= _MOST_NAMED:
-        axes.set_xticks(range(len(runs)), [run.name for run in runs])
+    axes.axvline(50, color="#999999", lw=1)
+    if are_named:
+        labels = [
+            run.name if value is not None else f"{run.name}\n(no promise)"
+            for run, value in zip(runs, bounds, strict=True)
+        ]
+        axes.set_yticks(range(len(runs)), labels)
     else:
-        axes.set_xlabel(f"{len(runs)} runs, the oldest first")
-    axes.set_xlim(-0.5, len(runs) - 0.5)
-    axes.set_ylim(40, 103)
-    figure.legend(loc="outside upper left", ncols=2, frameon=False)
+        axes.set_ylabel(f"{len(runs)} runs, the oldest first")
+    axes.set_ylim(len(runs) - 0.5, -0.5)
+    axes.set_xlim(
+        min(
+            49.0,
+            *(100 * (estimate.interval or (estimate.value,))[0] - 1 for run in runs for estimate in run.attacks),
+            49.0,
+        ),
+        101,
+    )
+    axes.set_xticks([50, 60, 70, 80, 90, 100], ["50 %\na coin", "60 %", "70 %", "80 %", "90 %", "100 %\ncertainty"])
+    axes.set_xlabel("guesses of the secret that are correct")
+    if names:
+        figure.legend(loc="outside upper left", ncols=2, frameon=False)
     return _svg(figure)
 
 
-def _figure(label: str, percent: bool) -> tuple[Any, Any]:
+def cost_plot(runs: Sequence[Run], bound: Callable[[Run], float | None]) -> str | None:
+    """Accuracy against promise, or None where fewer than two runs have both.
+
+    Args:
+        runs: The runs; those without a promise are a line at their accuracy.
+        bound: The largest success of any attack on the secret that a run's guarantee allows.
+    """
+    found = [(run, bound(run), run.accuracy[1].values[-1]) for run in runs if run.accuracy]
+    points = [(run.name, 100 * value, 100 * accuracy) for run, value, accuracy in found if value is not None]
+    if len(points) < 2:
+        return None
+    figure, axes = _figure((6.4, 3.6), "y")
+    are_named = len(runs) <= _MOST_NAMED
+    for place, (name, value, accuracy) in enumerate(sorted(points, key=lambda point: point[1])):
+        axes.plot(value, accuracy, "o", color=_COLOURS[0], ms=7 if are_named else 3)
+        if are_named:
+            # Above and below in turns, so that names of neighbours do not cover each other.
+            offset = (0, 8 if place % 2 else -16)
+            axes.annotate(name, (value, accuracy), xytext=offset, textcoords="offset points", fontsize=9, ha="center")
+    for run, value, accuracy in found:
+        if value is None:
+            axes.axhline(100 * accuracy, color="#999999", ls=":")
+            axes.annotate(run.name, (100, 100 * accuracy), ha="right", va="bottom", fontsize=9, color="#666666")
+    axes.set_xlabel("promise: the secret is guessed correctly at most, %")
+    axes.set_ylabel("accuracy, %")
+    axes.set_xlim(49, 101)
+    low = min(100 * accuracy for _, _, accuracy in found)
+    axes.set_ylim(max(0.0, low - 10), 101)
+    return _svg(figure)
+
+
+def _figure(size: tuple[float, float], grid: str) -> tuple[Any, Any]:
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise ImportError("The report's plots need matplotlib: `pip install matplotlib`.") from None
-    figure = Figure(figsize=(6.4, 3.6), layout="constrained")
+    figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots()
-    axes.set_ylabel(f"{label}, %" if percent else label)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", color="#e6e6e6")
+    axes.grid(axis=grid, color="#e6e6e6")
     axes.set_axisbelow(True)
     return figure, axes
 

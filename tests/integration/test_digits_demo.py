@@ -19,21 +19,18 @@ def rows(tmp_path_factory):
     output = tmp_path_factory.mktemp("demo") / "runs"
     printed = run_script(DEMO, "--output", str(output), folder=output.parent)
     assert (output / "report.html").stat().st_size > 50_000
-    assert "not-private" in printed
+    assert "ordinary" in printed
     return {row["run"]: row for row in map(summarize, find_runs(output))}
 
 
-@pytest.mark.parametrize("run", ["rpp-poisson", "ms-joint-poisson", "joint-shuffled"])
-def test_private_runs_learn_within_their_budget(rows, run):
+@pytest.mark.parametrize(("run", "bound"), [("promise-65", 0.65), ("promise-60", 0.6), ("promise-55", 0.55)])
+def test_private_runs_keep_a_promise_worth_keeping_and_learn(rows, run, bound):
     row = rows[run]
-    assert row["renyi_order"] == 4
-    assert 7.5 < row["epsilon"] <= 8
-    assert row["steps"] == 50
-    # Over the noise, accuracy is 0.907 with a deviation of 0.012 for the noisiest of the three; 0.84 is five below.
-    assert row["accuracy"] > 0.84
+    assert bound - 0.01 < row["success_bound"] <= bound
+    assert row["accuracy"] > rows["ordinary"]["accuracy"] - 0.1
 
 
-@pytest.mark.parametrize("run", ["rpp-poisson", "ms-joint-poisson", "joint-shuffled"])
+@pytest.mark.parametrize("run", ["promise-65", "promise-60", "promise-55"])
 def test_no_attack_passes_the_bound(rows, run):
     attacks = {attack["name"]: attack for attack in rows[run]["attacks"]}
     assert set(attacks) == {"loss_threshold_attack_success", "likelihood_ratio_attack_success"}
@@ -41,15 +38,9 @@ def test_no_attack_passes_the_bound(rows, run):
     for attack in attacks.values():
         low, high = attack["interval"]
         assert attack["value"] - 5 / 1.96 * (high - low) / 2 <= rows[run]["success_bound"]
-    assert attacks["likelihood_ratio_attack_success"]["value"] > 0.7
 
 
 def test_without_noise_the_worlds_are_told_apart(rows):
-    row = rows["not-private"]
-    assert row["epsilon"] is None
+    row = rows["ordinary"]
+    assert row["success_bound"] is None
     assert {attack["name"]: attack["value"] for attack in row["attacks"]}["likelihood_ratio_attack_success"] == 1.0
-
-
-def test_amplification_needs_the_least_noise(rows):
-    noise = {run: row["noise_multiplier"] for run, row in rows.items()}
-    assert noise["rpp-poisson"] < noise["ms-joint-poisson"] < noise["joint-shuffled"]

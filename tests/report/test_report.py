@@ -10,8 +10,9 @@ import pytest
 from lightning_pac import cli
 from lightning_pac.cards import Estimate, Guarantee, PrivacyCard, Roc
 from lightning_pac.report import find_runs, summarize, write_report
-from lightning_pac.report.plots import attack_plot, course_plot
+from lightning_pac.report.plots import course_plot, promise_plot
 from lightning_pac.report.runs import Run, Series
+from lightning_pac.report.verdict import verdict
 
 ATTACK = Estimate("loss_threshold_attack_success", 0.53, "probability", "Slightly better than a coin.", "a threshold",
                   interval=(0.5, 0.56), confidence=0.95)  # fmt: skip
@@ -94,7 +95,7 @@ def test_a_run_too_short_for_its_logger_is_read_from_its_card(tmp_path):
     row = summarize(run)
     assert run.epsilon is None
     assert (row["epsilon_name"], row["epsilon"], row["renyi_order"]) == ("srpp_joint_epsilon", 5.9, 4.0)
-    assert "promises nothing" not in write_report(tmp_path).read_text()
+    assert "Little can be told." in verdict([row])
 
 
 def test_private_answers_are_told_by_their_guarantees(tmp_path):
@@ -105,10 +106,10 @@ def test_private_answers_are_told_by_their_guarantees(tmp_path):
                 conditions=()).save(tmp_path)  # fmt: skip
     page = write_report(tmp_path).read_text()
     assert meaning in page
-    assert "promises nothing" not in page
+    assert "plain to see" not in page
     assert "worlds differ in a few records" not in page
     assert "57\N{NO-BREAK SPACE}%" in page
-    assert page.count("<figure>") == 2
+    assert page.count("<figure") == 2  # the scale, and the bound over the answers; their information is the same
 
 
 def test_without_a_card_the_logs_tell(tmp_path):
@@ -133,22 +134,25 @@ def test_tensorboard_events_are_read(tmp_path):
 def test_the_page_says_what_the_numbers_mean_and_needs_no_other_file(runs):
     page = write_report(runs).read_text()
     assert page == (runs / "report.html").read_text()
-    assert "private.</strong> It ended at epsilon 5.9 at order 4 (srpp_joint_epsilon)" in " ".join(page.split())
-    assert "The secret.</strong> How many sevens there are." in page
-    assert "guesses the secret right at most\n79\N{NO-BREAK SPACE}% of the time" in page
-    assert "this run promises nothing about the secret" in page
+    assert "The secret:</strong> How many sevens there are." in page
+    assert "guesses the secret correctly at most 79\N{NO-BREAK SPACE}% of the time" in page
+    assert "None: the secret may be plain to see." in page
+    assert "0.0 points" in page  # both runs reach 87.5 %
+    # Technical names are folded away.
+    assert "epsilon" not in page[: page.index("<details>")].lower()
+    assert "srpp_joint_epsilon" in page[page.index("<details>") :]
     assert "53.0 % (50.0 % to 56.0 %)".replace(" %", "\N{NO-BREAK SPACE}%") in page
     assert "87.5\N{NO-BREAK SPACE}%" in page
     assert "Digits &lt;private&gt;" in page
     assert not re.findall(r'(?:src|href)="(?!data:)', page)
     figures = re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', page)
-    assert len(figures) == 5
+    assert len(figures) == 4
     assert all(base64.b64decode(figure).startswith(b"<svg") for figure in figures)
 
 
 def test_figures_without_data_are_left_out(tmp_path):
     write_csv(tmp_path / "plain", private=False)
-    assert write_report(tmp_path, tmp_path / "pages" / "r.html").read_text().count("<figure>") == 1
+    assert write_report(tmp_path, tmp_path / "pages" / "r.html").read_text().count("<figure") == 1
 
 
 @pytest.mark.parametrize(("count", "is_named"), [(20, True), (21, False)])
@@ -159,8 +163,8 @@ def test_lines_of_many_runs_have_no_legend_that_would_fill_the_figure(count, is_
     svg = course_plot(runs, lambda run: run.metric("privacy/rpp_epsilon"), "epsilon")
     assert ('id="legend_1"' in svg) == is_named
     assert svg.count("clip-path=") - svg.count("<clipPath") >= count
-    bounds = attack_plot(runs, lambda run: 0.75)
-    assert bounds.count('id="xtick_') == count if is_named else bounds.count('id="xtick_') < count
+    bounds = promise_plot(runs, lambda run: 0.75)
+    assert bounds.count('id="ytick_') == count if is_named else bounds.count('id="ytick_') < count
 
 
 def test_the_command_reads_the_runs_once(runs, monkeypatch):
@@ -176,7 +180,7 @@ def test_the_command_prints_json_for_programs_and_a_table_for_people(runs, capsy
     assert answer["runs"] == json.loads(json.dumps([summarize(run) for run in find_runs(runs)]))
     assert answer["runs"][1]["epsilon"] == 5.9
     assert cli.main(["report", str(runs)]) == 0
-    assert "srpp_joint_epsilon" in capsys.readouterr().out
+    assert "guess correct at most" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("folder", "sentence"), [("nowhere", "There is no folder"), (".", "holds no metrics.csv")])
@@ -195,8 +199,50 @@ def test_the_promise_comes_first_and_the_best_attacker_has_a_picture(tmp_path):
     write_csv(tmp_path / "one")
     PrivacyCard("A model", "A fact.", guarantees, (), roc=roc).save(tmp_path / "one")
     page = write_report(tmp_path).read_text()
-    words = " ".join(page.split())
-    assert "<strong>one.</strong> Three, at delta. Nobody guesses much. It ended at epsilon 7 (rpp_epsilon)" in words
     assert "63.41\N{NO-BREAK SPACE}%" in page
     assert "The best possible attacker: how often" in page
     assert summarize(find_runs(tmp_path)[0])["epsilon_at_delta"] == 3.0
+
+
+def row(name, bound, accuracy):
+    return {
+        "run": name, "success_bound": bound, "is_private": bound is not None, "accuracy": accuracy,
+        "accuracy_name": "test_acc", "epsilon_name": "rpp_epsilon", "guarantees": [],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rows", "sentence"),
+    [
+        ([row("one", 0.6, 0.91)], "that this run released guesses the secret correctly at most 60 % of the time, where "
+                                  "a coin gets 50 %; accuracy is 91.0 %."),
+        ([row("plain", None, 0.96), row("one", 0.6, 0.91)], "that a private run released guesses the secret correctly "
+                                  "at most 60 % of the time, where a coin gets 50 %; this cost 5.0 percentage points"),
+        ([row("plain", None, 0.96), row("one", 0.6, 0.91), row("two", 0.65, 0.95)], "at most 60 to 65 % of the time, "
+                                  "where a coin gets 50 %; this cost 1.0 to 5.0 percentage points of accuracy."),
+        ([row("lucky", 0.6, 0.97), row("plain", None, 0.96)], "this cost 0.0 percentage points of accuracy."),
+        ([row("plain", None, 0.96)], "This run promises nothing: the secret may be plain to see."),
+        ([row("a", None, 0.9), row("b", None, 0.9)], "None of these 2 runs promises anything"),
+    ],
+)  # fmt: skip
+def test_the_verdict_says_what_was_promised_and_what_it_cost(rows, sentence):
+    assert sentence in verdict(rows).replace("\N{NO-BREAK SPACE}", " ")
+
+
+def test_each_secret_stands_beside_its_run_where_there_are_several(tmp_path):
+    for name, secret in (("first", "How many sevens."), ("second", "How many nines.")):
+        write_csv(tmp_path / name)
+        dataclasses.replace(CARD, secret=secret).save(tmp_path / name)
+    page = write_report(tmp_path).read_text()
+    assert "The secret:</strong>" not in page
+    assert "<td>first</td><td>How many sevens.</td>" in page
+    assert 'alt="Accuracy against promise"' in page
+
+
+def test_fractions_that_noise_took_out_of_their_range_are_cut():
+    series = {"privacy/clipped_fraction": Series((0, 1, 2), (-0.5, 0.5, 1.7))}
+    svg = course_plot([Run("run", series)], lambda run: run.metric("privacy/clipped_fraction"), "share", percent=True)
+    inside = {"privacy/clipped_fraction": Series((0, 1, 2), (0.0, 0.5, 1.0))}
+    same = course_plot([Run("run", inside)], lambda run: run.metric("privacy/clipped_fraction"), "share", percent=True)
+    pattern = r'<path d="(M [^"]+)" clip-path'
+    assert re.findall(pattern, svg) == re.findall(pattern, same)

@@ -1,0 +1,86 @@
+"""The words of a report: one sentence on what was promised and what it cost, and the promise of each run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lightning_pac.cards import at_most
+
+__all__ = ["accuracy_cost", "promise_in_words", "verdict"]
+
+_SPACE = "\N{NO-BREAK SPACE}"
+
+
+def verdict(rows: Sequence[dict[str, Any]]) -> str:
+    """One sentence on all runs: how often the secret can be guessed, beside a coin, and the accuracy paid for it.
+
+    Args:
+        rows: what `summarize` says of each run.
+    """
+    bounded = [row for row in rows if row["success_bound"] is not None]
+    if not bounded:
+        promised = [row for row in rows if row["is_private"]]
+        if len(promised) == 1 == len(rows):
+            return promise_in_words(promised[0])
+        if promised:
+            return f"{len(promised)} of {len(rows)} runs make a promise, each in the words of its row below."
+        subject = "This run promises" if len(rows) == 1 else f"None of these {len(rows)} runs promises"
+        return f"{subject} {'nothing' if len(rows) == 1 else 'anything'}: the secret may be plain to see."
+    one = "this run" if len(rows) == 1 else "one of these runs" if len(bounded) == len(rows) else "a private run"
+    bounds = [row["success_bound"] for row in bounded]
+    sentence = (
+        f"An attacker who sees everything that {one} released guesses the secret correctly at most "
+        f"{_span(min(bounds), max(bounds), _percent)} of the time, where a coin gets 50{_SPACE}%"
+    )
+    costs = [cost for row in bounded if (cost := accuracy_cost(row, rows)) is not None]
+    if costs:
+        return f"{sentence}; this cost {_span(min(costs), max(costs), _points)} of accuracy."
+    accuracies = [row["accuracy"] for row in bounded if row["accuracy"] is not None]
+    if not accuracies:
+        return f"{sentence}."
+    return f"{sentence}; accuracy is {_span(min(accuracies), max(accuracies), lambda value: _points(value, '%'))}."
+
+
+def promise_in_words(row: dict[str, Any]) -> str:
+    """The promise of a run without a technical name, or that there is none.
+
+    Args:
+        row: what `summarize` says of it.
+    """
+    if not row["is_private"]:
+        return "None: the secret may be plain to see."
+    if row["success_bound"] is None:
+        return row["guarantees"][0]["meaning"] if row["guarantees"] else "See its logs: no card was saved."
+    words = f"A guess of the secret is correct at most {_percent(row['success_bound'])} of the time"
+    if (row["epsilon_name"] or "").startswith("ms_"):
+        return f"{words}, on average over the drawn batches: an unlucky draw may tell more."
+    return f"{words}."
+
+
+def accuracy_cost(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> float | None:
+    """Accuracy that a private run has less than the best run without a promise, if both are known; at least 0."""
+    ordinary = [
+        other["accuracy"]
+        for other in rows
+        if not other["is_private"] and other["accuracy"] is not None and other["accuracy_name"] == row["accuracy_name"]
+    ]
+    if not ordinary or row["accuracy"] is None or not row["is_private"]:
+        return None
+    return float(max(0.0, max(ordinary) - row["accuracy"]))
+
+
+def _span(low: float, high: float, words: Any) -> str:
+    first, last = words(low), words(high)
+    if first == last:
+        return str(last)
+    number, _, unit = first.partition(_SPACE)
+    return f"{number} to {last}" if last.endswith(unit) else f"{first} to {last}"
+
+
+def _percent(value: float) -> str:
+    return at_most(value).replace(" ", _SPACE)
+
+
+def _points(value: float, unit: str = "percentage points") -> str:
+    return f"{100 * value:.1f}{_SPACE}{unit.replace(' ', _SPACE)}"

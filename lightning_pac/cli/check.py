@@ -12,7 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning_pac.cli.common import add_command, print_json, print_table
-from lightning_pac.cli.lightning import add_recipe_option, private_cli_class, readable_errors, with_recipes
+from lightning_pac.cli.lightning import (
+    add_preset_options,
+    add_recipe_option,
+    private_cli_class,
+    readable_errors,
+    with_presets,
+)
 from lightning_pac.exceptions import PrivacyError
 
 if TYPE_CHECKING:
@@ -36,11 +42,13 @@ def add_parser(subparsers: Any) -> None:
         """,
         examples="""
         lightning-pac check --config my_own.yaml --recipe srpp_sgd --trainer.callbacks.scenario.num_differing=10
+        lightning-pac check --config my_own.yaml --dp 3 1e-5 --rate 0.1 --batch-size 400
         lightning-pac check --config my_own.yaml --config callbacks/srpp_sgd.yaml --json
         """,
         passes_unknown=True,
     )
     add_recipe_option(parser)
+    add_preset_options(parser)
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("-h", "--help", action="help", help="show this message; the other options are those of fit")
 
@@ -50,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     from lightning.fabric.utilities.exceptions import MisconfigurationException
 
     try:
-        found = _dry_run(with_recipes(args.arguments, args.recipe))
+        found = _dry_run(with_presets(args))
     except (ValueError, TypeError, MisconfigurationException, PrivacyError) as error:
         if not args.json or args.debug:
             raise

@@ -13,13 +13,24 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from lightning_pac.cli.common import add_command
+from lightning_pac.cli.common import add_command, count
 from lightning_pac.cli.recipes import find_recipe
 
 if TYPE_CHECKING:
     from lightning.pytorch.cli import LightningCLI
 
-__all__ = ["add_parser", "named_callbacks", "private_cli_class", "read_yaml", "run", "with_recipes"]
+__all__ = [
+    "add_parser",
+    "add_preset_options",
+    "add_recipe_option",
+    "named_callbacks",
+    "private_cli_class",
+    "read_yaml",
+    "readable_errors",
+    "run",
+    "with_presets",
+    "with_recipes",
+]
 
 _SUMMARIES = {
     "fit": "train, with the callbacks of the configuration",
@@ -49,11 +60,13 @@ def add_parser(subparsers: Any) -> None:
             examples=f"""
             lightning-pac {command} --config my_own.yaml --recipe srpp_sgd
             lightning-pac {command} --config my_own.yaml --recipe srpp_sgd --trainer.callbacks.scenario.num_differing=10
+            lightning-pac {command} --config my_own.yaml --dp 3 1e-5 --rate 0.1 --batch-size 400
             lightning-pac {command} --config my_own.yaml --config callbacks/srpp_sgd.yaml
             """,
             passes_unknown=True,
         )
         add_recipe_option(parser)
+        add_preset_options(parser)
         parser.add_argument("-h", "--help", action="help", help="show this message")
         parser.add_argument("--help-all", action="store_true", help="show all options (some seconds)")
 
@@ -71,13 +84,52 @@ def run(args: argparse.Namespace) -> int:
         args.parser.print_help()
         print("\noptions of LightningCLI:")
         args.arguments.append("--help")
-    words = with_recipes(args.arguments, args.recipe)
+    words = with_presets(args)
     with readable_errors():
         private_cli_class()(args=[args.command, *words], parser_kwargs={"exit_on_error": False})
     return 0
 
 
-def with_recipes(words: Sequence[str], recipes: Sequence[str]) -> list[str]:
+def add_preset_options(parser: argparse.ArgumentParser) -> None:
+    """Declare `--dp`, `--rate` and `--batch-size`, which `with_presets` resolves."""
+    parser.add_argument(
+        "--dp",
+        nargs=2,
+        type=float,
+        metavar=("EPSILON", "DELTA"),
+        help="train with differential privacy (recipe dp_sgd); with --rate and --batch-size",
+    )
+    parser.add_argument("--rate", type=float, metavar="Q", help="Poisson sampling: how likely a record is in a batch")
+    parser.add_argument(
+        "--batch-size", type=count, metavar="B", help="records in a Poisson batch on average, with --rate"
+    )
+
+
+def with_presets(args: argparse.Namespace) -> list[str]:
+    """The command line of LightningCLI with recipes and presets written out.
+
+    Args:
+        args: The options of `add_recipe_option` and `add_preset_options`.
+
+    Raises:
+        ValueError: If a batch size is given without a rate.
+    """
+    recipes, options = list(args.recipe), []
+    if args.dp is not None:
+        recipes += [] if "dp_sgd" in recipes else ["dp_sgd"]
+        options += [
+            f"--trainer.callbacks.{name}={value!r}" for name, value in zip(("epsilon", "delta"), args.dp, strict=True)
+        ]
+    if args.rate is not None:
+        options += ["--trainer.callbacks.sampling=Poisson", f"--trainer.callbacks.sampling.rate={args.rate!r}"]
+    if args.batch_size is not None:
+        if args.rate is None:
+            raise ValueError("--batch-size says how large a Poisson batch is on average: give --rate as well.")
+        options.append(f"--trainer.callbacks.sampling.batch_size={args.batch_size}")
+    return with_recipes(args.arguments, recipes, options)
+
+
+def with_recipes(words: Sequence[str], recipes: Sequence[str], options: Sequence[str] = ()) -> list[str]:
     """The command line with each recipe as a `--config` behind the user's own.
 
     Recipes append to the list of callbacks, so a file of the user must come before them; options that address the last
@@ -86,6 +138,7 @@ def with_recipes(words: Sequence[str], recipes: Sequence[str]) -> list[str]:
     Args:
         words: The arguments of LightningCLI.
         recipes: Names of recipes.
+        options: Arguments of the last recipe's callback.
 
     Returns:
         The arguments, with `--config PATH` for each recipe.
@@ -97,7 +150,7 @@ def with_recipes(words: Sequence[str], recipes: Sequence[str]) -> list[str]:
         elif word.startswith("--config="):
             position = index + 1
     added = [part for name in recipes for part in ("--config", str(find_recipe(name)))]
-    return [*words[:position], *added, *words[position:]]
+    return [*words[:position], *added, *options, *words[position:]]
 
 
 def private_cli_class() -> "type[LightningCLI]":

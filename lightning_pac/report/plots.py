@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -123,14 +123,8 @@ def promise_plot(runs: Sequence[Run], bound: Callable[[Run], float | None]) -> s
     else:
         axes.set_ylabel(f"{len(runs)} runs, the oldest first")
     axes.set_ylim(len(runs) - 0.5, -0.5)
-    axes.set_xlim(
-        min(
-            49.0,
-            *(100 * (estimate.interval or (estimate.value,))[0] - 1 for run in runs for estimate in run.attacks),
-            49.0,
-        ),
-        101,
-    )
+    lowest = min((100 * (e.interval or (e.value,))[0] for run in runs for e in run.attacks), default=50.0)
+    axes.set_xlim(max(0.0, min(50.0, lowest) - 1), 101)
     axes.set_xticks([50, 60, 70, 80, 90, 100], ["50 %\na coin", "60 %", "70 %", "80 %", "90 %", "100 %\ncertainty"])
     axes.set_xlabel("guesses of the secret that are correct")
     if names:
@@ -157,8 +151,8 @@ def cost_plot(runs: Sequence[Run], bound: Callable[[Run], float | None]) -> str 
             # Above and below in turns, so that names of neighbours do not cover each other.
             offset = (0, 8 if place % 2 else -16)
             axes.annotate(name, (value, accuracy), xytext=offset, textcoords="offset points", fontsize=9, ha="center")
-    for run, value, accuracy in found:
-        if value is None:
+    for run, promised, accuracy in found:
+        if promised is None:
             axes.axhline(100 * accuracy, color="#999999", ls=":")
             axes.annotate(run.name, (100, 100 * accuracy), ha="right", va="bottom", fontsize=9, color="#666666")
     axes.set_xlabel("promise: the secret is guessed correctly at most, %")
@@ -169,7 +163,7 @@ def cost_plot(runs: Sequence[Run], bound: Callable[[Run], float | None]) -> str 
     return _svg(figure)
 
 
-def _figure(size: tuple[float, float], grid: str) -> tuple[Any, Any]:
+def _figure(size: tuple[float, float], grid: Literal["x", "y"]) -> tuple[Any, Any]:
     try:
         from matplotlib.figure import Figure
     except ImportError:

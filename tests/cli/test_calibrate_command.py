@@ -82,12 +82,22 @@ def test_where_the_number_of_records_is_the_secret_only_poisson_remains(capsys):
         ([*RUN, "--world-success-bound", "0.5"], "must lie above 0.5, which a blind guess reaches"),
         ([*RUN, "--world-success-bound", "0.6", "--noise-multiplier", "3"], "exactly one promise is kept"),
         ([*RUN, "--renyi-order", "1"], "renyi_order is 1.0"),
+        (
+            ["--dp", "3", "1e-5", "--epsilon", "2", "--batch-size", "8", "--rate", "0.1", "--steps", "5"],
+            "--dp is the whole",
+        ),
         ([*RUN, "--num-differing", "60000"], "only 50000 records to differ in"),
     ],
 )
 def test_bad_arguments_are_one_sentence(capsys, arguments, sentence):
     assert cli.main(["calibrate", *arguments]) == 1
     assert sentence in capsys.readouterr().err
+
+
+def test_the_preset_of_differential_privacy_is_its_promise_written_out(capsys):
+    length = ["--rate", "0.01", "--batch-size", "500", "--steps", "100"]
+    written = ["--adjacency", "add_remove", "--num-differing", "1", "--epsilon", "3", "--delta", "1e-5"]
+    assert table(capsys, "--dp", "3", "1e-5", *length) == table(capsys, *written, *length)
 
 
 def test_each_promise_has_its_noise(capsys):

@@ -1,10 +1,12 @@
+import argparse
+
 import numpy as np
 import pytest
 import yaml
 from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.demos.boring_classes import BoringModel
 
-from lightning_pac.cli.lightning import with_recipes
+from lightning_pac.cli.lightning import add_preset_options, add_recipe_option, with_presets, with_recipes
 from lightning_pac.cli.recipes import find_recipe, recipe_names
 from lightning_pac.mechanisms import BoundedOutputs, MixtureNoise, certify_mechanism
 
@@ -27,6 +29,26 @@ def test_a_recipe_comes_behind_the_files_and_before_the_options():
     assert with_recipes(words, ["srpp_sgd"]) == [*words[:3], "--config", path, words[3]]
     assert with_recipes(words[3:], ["srpp_sgd"]) == ["--config", path, words[3]]
     assert with_recipes(words, []) == words
+
+
+def presets(*words):
+    parser = argparse.ArgumentParser()
+    add_recipe_option(parser)
+    add_preset_options(parser)
+    args, arguments = parser.parse_known_args(words)
+    return with_presets(argparse.Namespace(**vars(args), arguments=arguments))
+
+
+def test_a_preset_writes_its_recipe_and_its_options_out():
+    written = presets("--config", "mine.yaml", "--dp", "2", "1e-6", "--rate", "0.1", "--batch-size", "40", "--data.x=1")
+    assert written == [
+        "--config", "mine.yaml", "--config", str(find_recipe("dp_sgd")), "--trainer.callbacks.epsilon=2.0",
+        "--trainer.callbacks.delta=1e-06", "--trainer.callbacks.sampling=Poisson",
+        "--trainer.callbacks.sampling.rate=0.1", "--trainer.callbacks.sampling.batch_size=40", "--data.x=1",
+    ]  # fmt: skip
+    assert presets("--recipe", "dp_sgd", "--dp", "2", "1e-6").count("--config") == 1
+    with pytest.raises(ValueError, match="give --rate as well"):
+        presets("--dp", "2", "1e-6", "--batch-size", "40")
 
 
 # What a user adds to a recipe, beside the name of the callback that it must build; a new recipe needs a line here.

@@ -27,7 +27,7 @@ def add_parser(subparsers: Any) -> None:
         "how much noise a run needs for what it promises, for all samplings side by side",
         examples="""
         lightning-pac calibrate --num-records 50000 --num-differing 10 --batch-size 512 --epochs 40
-        lightning-pac calibrate --num-records 4000 --num-differing 1 --batch-size 400 --epochs 5 --epsilon 3 --delta 1e-5
+        lightning-pac calibrate --dp 3 1e-5 --num-records 4000 --batch-size 400 --epochs 5
         lightning-pac calibrate --num-records 999 --share-differing 0.01 --batch-size 99 --epochs 5 --world-success-bound 0.6
         lightning-pac calibrate --num-records 1437 --num-differing 4 --batch-size 719 --epochs 25 --noise-multiplier 20
         lightning-pac calibrate --adjacency add_remove --num-differing 1 --rate 0.01 --batch-size 500 --steps 4000
@@ -40,6 +40,9 @@ def add_parser(subparsers: Any) -> None:
     differing = parser.add_mutually_exclusive_group(required=True)
     differing.add_argument("--num-differing", type=count, metavar="D", help="records that may differ")
     differing.add_argument("--share-differing", type=float, metavar="S", help="share of the records that may differ")
+    differing.add_argument(
+        "--dp", nargs=2, type=float, metavar=("EPSILON", "DELTA"), help="differential privacy for each record"
+    )
     parser.add_argument("--num-records", type=count, metavar="N", help="records in the dataset")
     parser.add_argument("--batch-size", type=count, required=True, metavar="B", help="records in a batch")
     parser.add_argument("--rate", type=float, metavar="Q", help="Poisson sampling rate (default: B / N)")
@@ -70,6 +73,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the table; in JSON, every cell with its figures or the reason of its refusal."""
     from lightning_pac.accountants import HOPELESS_SIGNAL
 
+    _read_preset(args)
     _read_promise(args)
     rows = compare(args)
     if args.plot is not None:
@@ -138,6 +142,15 @@ def compare(args: argparse.Namespace, notions: Sequence[str] = _NOTIONS) -> list
     if all(row["refused"] for row in rows):
         raise ValueError(rows[0]["refused"])
     return rows
+
+
+def _read_preset(args: argparse.Namespace) -> None:
+    """Write `--dp` out: a promise, and one record that is there or not."""
+    if args.dp is None:
+        return
+    if any(value is not None for value in (args.epsilon, args.delta, args.world_success_bound, args.noise_multiplier)):
+        raise ValueError("--dp is the whole promise: leave --epsilon, --delta, bounds and the noise out, or --dp.")
+    (args.epsilon, args.delta), args.num_differing, args.adjacency = args.dp, 1, "add_remove"
 
 
 def _read_promise(args: argparse.Namespace) -> "Promise | None":

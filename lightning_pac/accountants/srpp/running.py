@@ -108,6 +108,7 @@ class RunningAccount(Generic[_TermsT]):
         planned_open = max(planned_steps - sum(self._closed), self._open + 1)
         self._horizon = self._closed_units + accountant.units(planned_open)
         self._figures: StepFigures | None = None
+        self._figured = self._horizon, self._planned_steps, self._left[1]  # units and steps that they reach, and delta
         self._kept_units: float | None = None
 
     @property
@@ -249,20 +250,23 @@ class RunningAccount(Generic[_TermsT]):
     def _look_up(self) -> tuple[StepFigures, int]:
         units = self._units
         self._reach(units, self.num_steps)
+        # The plan may have grown because a step beyond it was asked for: the figures of the steps taken stay as exact.
+        if units > self._figured[0] or (self.draws_per_step and self.num_steps > self._figured[1]):
+            self._figured, self._figures = (self._horizon, self._planned_steps, self._left[1]), None
         if self._figures is None:
             self._figures = self._compute_figures()
         # Rounded up beyond the quotient's own rounding, so that no part has fewer units than the run.
-        part = math.ceil(units / self._horizon * _PARTS * (1 + 1e-12)) if units else 0
+        part = math.ceil(units / self._figured[0] * _PARTS * (1 + 1e-12)) if units else 0
         return self._figures, min(_PARTS, part)
 
     def _reach(self, units: float, num_steps: int) -> None:
         """Plan for more if that is needed: a run was continued, or replays steps."""
         if units > self._horizon:
             self._horizon = 2 * units
-            self._figures = self._kept_units = None
+            self._kept_units = None
         if num_steps > self._planned_steps and self.draws_per_step:
             self._planned_steps = 2 * num_steps
-            self._figures = self._kept_units = None
+            self._kept_units = None
             try:
                 self._left = self._leave_for_arithmetic()
             except ValueError:  # the finite bits alone have used the promise up
@@ -277,15 +281,14 @@ class RunningAccount(Generic[_TermsT]):
     def _compute_figures(self) -> StepFigures:
         """Figures of parts of the planned units."""
         accountant, noise = self.accountant, self.noise_multiplier
+        horizon, _, delta = self._figured
 
         def units(part: int) -> float:
-            return (
-                math.ceil(self._horizon * part / _PARTS) if accountant.is_amplified else self._horizon * part / _PARTS
-            )
+            return math.ceil(horizon * part / _PARTS) if accountant.is_amplified else horizon * part / _PARTS
 
         if not accountant.is_mean_square:
             return StepFigures.of(
-                lambda part: accountant.events_of_units(noise, units(part)), _PARTS, self._left[1], self.prior
+                lambda part: accountant.events_of_units(noise, units(part)), _PARTS, delta, self.prior
             )
         parts = tuple(i * i for i in range(math.isqrt(_PARTS) + 1))
         return StepFigures(parts, lambda part: (math.inf, accountant.success_of_units(noise, units(part), self.prior)))

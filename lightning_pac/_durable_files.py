@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["create_file", "flush_folder", "real_path", "replace_file"]
+__all__ = ["create_file", "flush_folder", "move_file", "real_path", "replace_file"]
 
 
 def create_file(path: Path, text: str) -> None:
@@ -50,6 +50,22 @@ def replace_file(path: Path, text: str) -> None:
     """
     with _written_aside(path, text) as aside:
         os.replace(aside, path)
+    flush_folder(path.parent)
+
+
+def move_file(source: Path, path: Path) -> None:
+    """Put a file that was written under another name in its place, in the same folder.
+
+    Args:
+        source: The file as it was written.
+        path: Its place.
+
+    Raises:
+        OSError: If it cannot be moved; what was there before is then as it was.
+    """
+    with open(source, "rb") as file:
+        os.fsync(file.fileno())
+    os.replace(source, path)
     flush_folder(path.parent)
 
 

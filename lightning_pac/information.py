@@ -27,8 +27,7 @@ SMALLEST_BUDGET, LARGEST_BUDGET = 2.0**-100, 256.0
 def binary_kl(p: npt.ArrayLike, q: npt.ArrayLike) -> Array:
     """Kullback-Leibler divergence of two Bernoulli laws, `p ln(p/q) + (1-p) ln((1-p)/(1-q))`.
 
-    Written with `p = q (1 + u)` as `q phi(u) + (1-q) phi(-q u / (1-q))`, `phi(t) = (1+t) ln(1+t) - t`, so that nearly
-    equal laws lose no digits.
+    Each term is taken with `-p + q` beside it, which sum to 0, so that nearly equal laws lose no digits.
 
     Args:
         p: success probability of the first law, in [0, 1].
@@ -46,11 +45,7 @@ def binary_kl(p: npt.ArrayLike, q: npt.ArrayLike) -> Array:
     """
     first, second = np.broadcast_arrays(_probability("p", p), _probability("q", q))
     difference = first - second
-    with np.errstate(divide="ignore", invalid="ignore"):
-        value = second * _phi(difference / second) + (1 - second) * _phi(-difference / (1 - second))
-    # Against a sure outcome the divergence is 0 or infinite, where the quotients above are not numbers.
-    degenerate = (second == 0) | (second == 1)
-    divergence: Array = np.where(degenerate, np.where(difference == 0, 0.0, math.inf), value)[()]
+    divergence: Array = (_excess(first, second, difference) + _excess(1 - first, 1 - second, -difference))[()]
     return divergence
 
 
@@ -131,10 +126,8 @@ def kl_divergence(p: npt.ArrayLike, q: npt.ArrayLike) -> Array:
         0.130812
     """
     first, second = np.broadcast_arrays(_law("p", p), _law("q", q))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        # q phi(p/q - 1) = p ln(p/q) - p + q: the additions sum to 0, and no term is negative, so that nothing cancels.
-        terms = np.where(first > 0, second * _phi((first - second) / second), second)
-    divergence: Array = np.sum(np.where((first > 0) & (second == 0), math.inf, terms), axis=-1)
+    # The terms -p + q sum to 0, and no summand is negative with them, so that nothing cancels.
+    divergence: Array = np.sum(_excess(first, second, first - second), axis=-1)
     return divergence
 
 
@@ -173,15 +166,18 @@ def renyi_divergence(p: npt.ArrayLike, q: npt.ArrayLike, order: float) -> Array:
     return np.asarray(np.maximum(divergence, 0.0))[()]
 
 
-def _phi(t: Array) -> Array:
-    """`(1+t) ln(1+t) - t`, by its series where that difference would cancel."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        direct = np.where(t <= -1, 1.0, (1 + t) * np.log1p(t) - t)
-    # sum_n (-t)^n / (n (n - 1)); below 0.01 the first term left out is less than 1e-21 of the sum.
+def _excess(first: Array, second: Array, difference: Array) -> Array:
+    """`p ln(p/q) - p + q` from p, q and p - q, never negative, by its series where those terms would cancel."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        t = difference / second
+        # A quotient beyond floats has a logarithm all the same.
+        ratio = np.where(np.isfinite(t), np.log1p(t), np.log(first) - np.log(second))
+        direct = np.where(first > 0, first * ratio - difference, second)
+    # q sum_n (-t)^n / (n (n - 1)); below 0.01 the first term left out is less than 1e-21 of the sum.
     powers = np.arange(2, 12)
     small = np.abs(t) < 0.01
     series = np.sum((-1.0) ** powers * np.where(small, t, 0.0)[..., None] ** powers / (powers * (powers - 1)), axis=-1)
-    return np.where(small, series, direct)
+    return np.where(small, second * series, direct)
 
 
 def _probability(name: str, value: npt.ArrayLike) -> Array:

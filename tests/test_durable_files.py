@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lightning_pac import _durable_files
-from lightning_pac._durable_files import create_file, replace_file
+from lightning_pac._durable_files import create_file, move_file, replace_file
 
 
 def names(folder: Path) -> list[str]:
@@ -54,3 +54,25 @@ def test_a_disk_that_fails_leaves_nothing_half_done(tmp_path: Path, monkeypatch:
         replace_file(tmp_path / "kept", "new")
     assert (tmp_path / "kept").read_text() == "old"
     assert names(tmp_path) == ["kept"]
+
+
+def test_a_file_is_on_the_disk_before_it_is_in_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").write_text("old")
+    (tmp_path / "b").write_text("new")
+    new, done = (tmp_path / "b").stat().st_ino, []
+    flush, replace = os.fsync, os.replace
+
+    def note_flush(descriptor: int) -> None:
+        done.append("file" if os.fstat(descriptor).st_ino == new else "folder")
+        flush(descriptor)
+
+    def note_replace(*paths: object) -> None:
+        done.append("replaced")
+        replace(*paths)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "fsync", note_flush)
+    monkeypatch.setattr(os, "replace", note_replace)
+    move_file(tmp_path / "b", tmp_path / "a")
+    assert done == ["file", "replaced", "folder"]
+    assert (tmp_path / "a").read_text() == "new"
+    assert names(tmp_path) == ["a"]

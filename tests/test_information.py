@@ -35,6 +35,15 @@ def test_ends_of_the_interval() -> None:
     assert binary_kl([0.1, 0.2], 0.5).shape == (2,)
 
 
+@pytest.mark.parametrize("rare", [1e-300, 1e-310, 5e-324])
+def test_a_quotient_beyond_floats_has_a_divergence(rare: float) -> None:
+    # Of a half against what is so rare: half of ln 0.5 / rare, and of ln 0.5 / 1.
+    expected = math.log(0.5) - math.log(rare) / 2
+    assert binary_kl(0.5, rare) == pytest.approx(expected, rel=1e-12)
+    assert binary_kl(0.5, 1 - rare) == math.inf
+    assert kl_divergence([0.5, 0.5], [rare, 1.0]) == pytest.approx(expected, rel=1e-12)
+
+
 def test_discrete_laws_against_scipy() -> None:
     rng = np.random.default_rng(0)
     p, q = rng.dirichlet(np.ones(5), size=(3, 4)), rng.dirichlet(np.ones(5), size=4)

@@ -56,9 +56,10 @@ def membership_success_bound(mutual_information: float, prior: float = 0.5) -> f
         return 1.0
     if mutual_information == 0:
         return prior
+    prior = max(prior, 2.0**-1022)  # a likelier guess has the larger bound, and 1 / prior is to be a float
     # The excess u = p / p0 - 1 is bisected on a log scale: it is about sqrt(MI), far below what p itself resolves.
     # u = (1 - p0)/p0 is p = 1. The bound is kept at `low` and broken at `high`, which is returned: it errs upwards.
-    low, high = math.log(1e-300), math.log((1 - prior) / prior)
+    low, high = math.log(1e-300), math.log1p(-prior) - math.log(prior)
     for _ in range(200):
         middle = (low + high) / 2
         if _relative_kl(math.exp(middle), prior) <= mutual_information:
@@ -301,13 +302,14 @@ def _largest_symmetric_logit(
 def _relative_kl(excess: float, prior: float) -> float:
     """`kl(p0 (1 + u), p0)` without forming `p0 (1 + u)`, which would round a small excess u away."""
 
-    def phi(t: float) -> float:
-        # (1 + t) ln(1 + t) and t cancel near 0; the first term left out of the series is below 1e-19 of the sum.
+    def term(weight: float, t: float) -> float:
+        """`w ((1 + t) ln(1 + t) - t)`; the weight is small where t is large, and goes first, so that none overflows."""
+        # Both parts cancel near 0; the first term left out of the series is below 1e-19 of the sum.
         if abs(t) < 1e-2:
-            return t * t * sum((-t) ** k / ((k + 1) * (k + 2)) for k in range(9))
-        return 1.0 if t <= -1 else (1 + t) * math.log1p(t) - t
+            return weight * t * t * sum((-t) ** k / ((k + 1) * (k + 2)) for k in range(9))
+        return weight if t <= -1 else weight * (1 + t) * math.log1p(t) - weight * t
 
-    return prior * phi(excess) + (1 - prior) * phi(-prior * excess / (1 - prior))
+    return term(prior, excess) + term(1 - prior, -prior * excess / (1 - prior))
 
 
 def _symmetric_divergence(order: npt.NDArray[np.float64], logit: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

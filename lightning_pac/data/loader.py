@@ -67,6 +67,9 @@ class PrivateDataLoader(DataLoader[Any]):
         share: What this process takes of every microbatch; None takes all.
         units: What is drawn, as rows; each record is one if left out.
         kwargs: Further arguments of `torch.utils.data.DataLoader`.
+
+    Raises:
+        ValueError: If batches may come in another order than that in which they were drawn.
     """
 
     def __init__(
@@ -79,6 +82,10 @@ class PrivateDataLoader(DataLoader[Any]):
         units: UnitRows | None = None,
         **kwargs: Any,
     ) -> None:
+        if not kwargs.get("in_order", True):
+            raise ValueError(
+                "in_order is False, but which rows of a batch count is known by the order of the batches: leave it out."
+            )
         self.sampling = sampling
         self.units = units or UnitRows(dataset)
         self.unused_rows: Tensor | None = None

@@ -1,6 +1,7 @@
 """Persons as the unit of privacy: which records are whose, and how many of them are used."""
 
 import operator
+import unicodedata
 from collections.abc import Callable, Hashable, Sized
 from dataclasses import dataclass
 from typing import Any, cast
@@ -75,10 +76,10 @@ class Persons:
         groups: dict[Hashable, list[int]] = {}
         for index, name in enumerate(names):
             groups.setdefault(name, []).append(index)
-        if len({str(name).strip().casefold() for name in groups}) < len(groups):
+        if len(set(map(_as_read, groups))) < len(groups):
             raise ValueError(
-                "unit: names of persons differ in spaces or capitals alone, so that one may be in two groups: write "
-                "them alike."
+                "unit: names of persons differ in spaces, capitals or the encoding of letters alone, so that one may "
+                "be in two groups: write them alike."
             )
         return [group[: self.at_most] for group in groups.values()]
 
@@ -99,3 +100,8 @@ class Persons:
                 "give it to one."
             )
         return name
+
+
+def _as_read(name: Hashable) -> str:
+    """A name as people read it: an accented letter may be one character or two."""
+    return " ".join(unicodedata.normalize("NFKC", str(name)).casefold().split())

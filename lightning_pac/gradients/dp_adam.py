@@ -1,6 +1,7 @@
 """Adam that knows how noisy its gradients are."""
 
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -45,6 +46,8 @@ class DPAdamBC(Optimizer):
         -0.1155
     """
 
+    _deviations: Mapping[Tensor, float] = MappingProxyType({})  # of the class, since torch copies without it
+
     def __init__(
         self,
         params: Iterable[Any],
@@ -55,7 +58,6 @@ class DPAdamBC(Optimizer):
         if not all(0 <= beta < 1 for beta in betas):
             raise ValueError(f"betas is {betas}, but both must lie in [0, 1).")
         super().__init__(params, {"lr": lr, "betas": tuple(betas), "floor": floor})
-        self._deviations: dict[Tensor, float] = {}
 
     @checks_itself
     def expect_noise(self, deviations: Mapping[Tensor, float]) -> None:

@@ -204,7 +204,8 @@ def _compare(declared: list[Mapping[str, Any]]) -> None:
         for name in [*first, *other]:
             expected, found = first.get(name, "missing"), other.get(name, "missing")
             if expected != found:
-                values = "" if isinstance(found, bytes) else f" ({expected!r} and {found!r})"
+                hidden = isinstance(expected, bytes) or isinstance(found, bytes)
+                values = "" if hidden else f" ({expected!r} and {found!r})"
                 raise MisconfigurationException(
                     f"The ranks of one private run must not differ, and {name} differs between rank 0 and rank {rank}"
                     f"{values}: give every rank the same script, arguments and data."

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import lightning.pytorch as pl
 import torch
 
+from lightning_pac._durable_files import move_file
 from lightning_pac._validation import NonNegative, Order, validated
 from lightning_pac.accountants import (
     Allowance,
@@ -171,8 +172,9 @@ class PrivateSelection:
 
     def _rehearse(self, make_trainer: MakeTrainer, draw: SealedDraw) -> None:
         """Refuse before the charge what every run would be refused for."""
-        run = SelectionRun(self.space.draw(), draw.new_folder(), self.plan)
-        with quiet(run.folder / "output.txt"):
+        folder = draw.new_folder()
+        with quiet(folder / "output.txt"):
+            run = SelectionRun(self.space.draw(), folder, self.plan)
             trainer, module, _ = make_trainer(run)
             check_run(run, trainer, self.score)
             check_shares(run, trainer, module)
@@ -192,7 +194,9 @@ class PrivateSelection:
                         "name a new folder, which is charged anew."
                     )
                 number = self.runs.draw(generator)
-                draw.seal([self.space.draw(generator) for _ in range(number)])
+                with quiet(draw.new_folder() / "output.txt"):  # Optuna, for one, tells of every draw
+                    settings = [self.space.draw(generator) for _ in range(number)]
+                draw.seal(settings)
             if account.num_charges == 1:
                 account.charge(0.0, {"release": "nothing: the draw is on the disk"})
 
@@ -213,7 +217,7 @@ class PrivateSelection:
                 check_run(run, trainer, self.score)
                 score = train_run(run, trainer, module, data, self.score)
                 if math.isfinite(score):
-                    torch.save(module.state_dict(), run.folder / "weights.pt")
+                    _save(module.state_dict(), run.folder / "weights.pt")
                     draw.finish(run.folder, score)
             except Exception:  # also tells of a record, so that nobody may see it
                 traceback.print_exc()
@@ -227,10 +231,7 @@ class PrivateSelection:
             score, path, settings = best
             weights = torch.load(path / "weights.pt", weights_only=True)
             released = {"settings": settings, "score": score, "weights": weights}
-        partial = draw.best.with_suffix(".partial")
-        torch.save(released, partial)
-        partial.chmod(0o600)
-        partial.replace(draw.best)
+        _save(released, draw.best)
         draw.remove_runs()
 
     def _released(self, make_trainer: MakeTrainer, draw: SealedDraw) -> SelectionResult:
@@ -248,3 +249,11 @@ class PrivateSelection:
             module.load_state_dict(released["weights"])
         again.remove_runs()
         return SelectionResult(released["settings"], released["score"], module, self.price)
+
+
+def _save(values: dict[str, Any], path: Path) -> None:
+    """Write what `torch.load` reads, durably: the losing runs are removed in reliance on it."""
+    partial = path.with_suffix(".partial")
+    torch.save(values, partial)
+    partial.chmod(0o600)
+    move_file(partial, path)

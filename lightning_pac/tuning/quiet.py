@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import datetime
 import logging
 import os
@@ -32,12 +33,13 @@ def quiet(path: Path) -> Iterator[None]:
     """
     environment, level = dict(os.environ), logging.root.manager.disable
     with open(path, "a") as file, contextlib.ExitStack() as stack:
-        for stream, descriptor in ((sys.stdout, 1), (sys.stderr, 2)):
-            _flush(stream)
+        _flush()
+        for descriptor in (1, 2):
             kept = os.dup(descriptor)
             stack.callback(os.close, kept)
             stack.callback(os.dup2, kept, descriptor)
             os.dup2(file.fileno(), descriptor)
+        stack.callback(_flush)  # while the descriptors still lead to the file
         stack.enter_context(contextlib.redirect_stdout(file))
         stack.enter_context(contextlib.redirect_stderr(file))
         if "IPython" in sys.modules:  # tables and bars of rich come as displays there, one for each run
@@ -81,6 +83,10 @@ def showing_time() -> Iterator[None]:
         screen.close()
 
 
-def _flush(stream: TextIO | None) -> None:
-    if stream is not None:
-        stream.flush()
+def _flush() -> None:
+    """Write out all that Python and C hold back."""
+    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+        if stream is not None:
+            stream.flush()
+    if os.name == "posix":
+        ctypes.CDLL(None).fflush(None)

@@ -9,7 +9,6 @@ from typing import Any
 
 import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
 from lightning_pac._validation import validated
@@ -79,8 +78,10 @@ def check_run(run: SelectionRun, trainer: pl.Trainer, score: str) -> None:
                     f"{type(callback).__name__} charges {path}, where charges of single runs would tell how many there "
                     "are: give it ledger=run.ledger()."
                 )
-        if isinstance(callback, ModelCheckpoint) and callback.dirpath is not None:
-            _check_inside(run, callback.dirpath, "dirpath of ModelCheckpoint")
+    for writer in (*callbacks, trainer.profiler):  # type: ignore[attr-defined]
+        folder = getattr(writer, "dirpath", None)  # of checkpoints, also those of an error, and of profiles
+        if folder is not None:
+            _check_inside(run, folder, f"dirpath of {type(writer).__name__}")
     _check_inside(run, trainer.default_root_dir, "default_root_dir of the Trainer")
     for logger in trainer.loggers:
         if not isinstance(logger, CSVLogger | TensorBoardLogger):

@@ -52,7 +52,8 @@ class Uniform(Setting):
 
     @override
     def draw(self, generator: SecureGenerator) -> float:
-        return self.low + (self.high - self.low) * float(generator.uniform())
+        share = float(generator.uniform())
+        return min(max((1 - share) * self.low + share * self.high, self.low), self.high)
 
 
 @validated
@@ -76,7 +77,8 @@ class LogUniform(Setting):
 
     @override
     def draw(self, generator: SecureGenerator) -> float:
-        return math.exp(Uniform(math.log(self.low), math.log(self.high)).draw(generator))
+        value = math.exp(Uniform(math.log(self.low), math.log(self.high)).draw(generator))
+        return min(max(value, self.low), self.high)
 
 
 @validated

@@ -61,6 +61,10 @@ def test_success_bound_is_never_below_fifty_digits(information: float, prior: fl
 
 def test_ends_of_the_success_bound() -> None:
     assert membership_success_bound(0.0, 0.3) == 0.3
+    # All of 1,020, 1,023 and 1,074 independent bits: their odds are hardly a float, or none.
+    for bits in (1020, 1023, 1074):
+        exact = exact_success(4.0, 2.0**-bits)
+        assert exact <= membership_success_bound(4.0, 2.0**-bits) <= exact * 1.1
     assert membership_success_bound(math.inf) == membership_success_bound(math.log(2)) == 1.0
     excess = membership_success_bound(2.0**-32) - 0.5
     assert excess == pytest.approx(math.sqrt(2.0**-32 / 2), rel=1e-6)

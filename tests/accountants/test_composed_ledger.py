@@ -257,6 +257,7 @@ def test_accounts_of_different_worlds_do_not_compose(tmp_path: Path) -> None:
         {"epsilon": 3.0, "delta": 1e-5},
         {"world_success_bound": 0.6},
         {"world_success_bound": 0.85, "prior": 0.3},
+        {"world_success_bound": 0.9999, "renyi_order": 100.0},
         {"epsilon": 8.0, "renyi_order": 16.0},
         {"epsilon": 1.0, "delta": 1e-6, "renyi_order": 32.0},
     ],

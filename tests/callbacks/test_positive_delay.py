@@ -27,7 +27,7 @@ from lightning_pac.callbacks.padding import positive_delay
 from lightning_pac.callbacks.padding.clocks import refuse_clocks
 from lightning_pac.callbacks.padding.noise_account import NoiseAccount
 from lightning_pac.callbacks.padding.positive_delay import wait_until
-from lightning_pac.exceptions import BudgetExceededError, LedgerMismatchError, PrivacyViolationError
+from lightning_pac.exceptions import LedgerMismatchError, PrivacyViolationError
 from lightning_pac.ledger import PrivacyLedger
 from lightning_pac.mechanisms.one_sided import DiscreteNoise, PositiveNoise
 
@@ -50,6 +50,16 @@ class _Work(pl.LightningModule):
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.01)
+
+
+class _Counting(_Work):
+    """Counts the predictions that were begun."""
+
+    predicted = 0
+
+    def predict_step(self, batch, batch_idx):
+        self.predicted += 1
+        return super().predict_step(batch, batch_idx)
 
 
 class _Observer(pl.Callback):
@@ -225,8 +235,11 @@ def test_predictions_are_padded_and_refused_when_spent():
     _trainer(delay, limit_predict_batches=3).predict(_Work(), _loader(3))
     assert delay.num_observations == 3
     assert time.monotonic() - start >= 3 * 0.01
-    with pytest.raises(BudgetExceededError, match="designed for 3 releases and all are spent"):
-        _trainer(delay).predict(_Work(), _loader(1))
+    # Nothing more is begun: a step that ends without a charge has shown how long it took.
+    delay, work = PositiveDelay(noise, unit=0.001), _Counting()
+    with pytest.warns(UserWarning, match="stopped after 3 padded steps, since all releases are spent"):
+        predicted = _trainer(delay).predict(work, _loader(5))
+    assert (len(predicted), work.predicted, delay.num_observations) == (3, 3, 3)
 
 
 def test_an_overrun_is_an_error_or_is_counted():

@@ -166,6 +166,11 @@ def test_public_poisson_draws_are_refused() -> None:
         private_loader(Indices(), Poisson(0.1), num_microbatches=0)
 
 
+def test_batches_in_any_order_are_refused() -> None:
+    with pytest.raises(ValueError, match="known by the order of the batches"):
+        private_loader(Indices(), Poisson(0.1), num_workers=2, in_order=False)
+
+
 def test_datasets_that_fetch_many_records_at_once_work() -> None:
     class Fast(TensorDataset):
         def __getitems__(self, indices: list[int]) -> list[tuple[torch.Tensor, ...]]:

@@ -1,5 +1,6 @@
 """The second moment without the noise, against simulation and a fit of noise alone."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +53,10 @@ def test_nobody_told_of_noise() -> None:
     optimizer = DPAdamBC([weight])
     optimizer.expect_noise({weight: 1.0})
     optimizer.step()
-    with pytest.raises(RuntimeError, match="nobody told it of any: add SRPPSGD"):
-        optimizer.step()
+    for silent in (optimizer, copy.deepcopy(optimizer)):
+        silent.param_groups[0]["params"][0].grad = torch.ones(1)
+        with pytest.raises(RuntimeError, match="nobody told it of any: add SRPPSGD"):
+            silent.step()
     with pytest.raises(ValueError, match=r"^floor is 0"):
         DPAdamBC([weight], floor=0.0)
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
+import pandas
 import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -361,7 +362,7 @@ class KeepsData(Classifier):
         self.save_hyperparameters()
 
 
-@pytest.mark.parametrize("data", [make_data(), torch.zeros(3), {"weights": [torch.zeros(1)]}])
+@pytest.mark.parametrize("data", [make_data(), torch.zeros(3), {"weights": [torch.zeros(1)]}, pandas.Series([1.0])])
 def test_hyperparameters_that_hold_records_are_refused(data: Any, tmp_path: Path) -> None:
     with pytest.raises(MisconfigurationException, match="'data' of KeepsData holds records or a tensor"):
         make_trainer(tmp_path, make_private()).fit(KeepsData(data), make_loader())

@@ -1,7 +1,10 @@
 """A private selection with real runs: what is charged, what is shown, and what is left behind."""
 
+import ctypes
+import io
 import json
 import os
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import display
 from IPython.utils.capture import capture_output
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.profilers import SimpleProfiler
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -99,6 +103,14 @@ class Maker:
         return pl.Trainer(**(options | self.spoiled.get("trainer", {}))), Model(run.settings["learning_rate"]), Data()
 
 
+class TellingChoice(Choice):
+    """A choice that tells of every draw, as Optuna does."""
+
+    def draw(self, generator: Any) -> Any:
+        print("a setting is drawn")
+        return super().draw(generator)
+
+
 class FixedRuns(NumberOfRuns):
     """Three runs, whatever is drawn."""
 
@@ -108,7 +120,7 @@ class FixedRuns(NumberOfRuns):
 
 def selection(root: Path, **changed: Any) -> PrivateSelection:
     arguments: dict[str, Any] = {
-        "space": SearchSpace({"learning_rate": Choice([0.1, 0.5, 1.0])}),
+        "space": SearchSpace({"learning_rate": TellingChoice([0.1, 0.5, 1.0])}),
         "score": "val/accuracy",
         "one_run": ONE_RUN,
         "scenario": SCENARIO,
@@ -222,6 +234,7 @@ def test_a_run_that_fails_is_the_worst(tmp_path, capfd):
         ({"fit": {"ledger": "elsewhere.db"}}, "how many there"),
         ({"score": {"ledger": "elsewhere.db"}}, "how many there"),
         ({"trainer": {"default_root_dir": "elsewhere"}}, "default_root_dir"),
+        ({"trainer": {"profiler": SimpleProfiler(dirpath="elsewhere")}}, "dirpath of SimpleProfiler"),
         ({"trainer": {"logger": True, "default_root_dir": None}}, "use run.folder"),
         ({"fit": {"noise_multiplier": None, "epsilon": 1.0, "delta": 1e-5}}, "promise of its own"),
         ({"fit": {"noise_multiplier": 1.0}}, "does not cover"),
@@ -256,3 +269,17 @@ def test_a_lost_draw_is_not_drawn_again(tmp_path):
     (tmp_path / "selection" / "secret" / "draw.json").unlink()
     with pytest.raises(LedgerMismatchError, match="lost the draw"):
         selection(tmp_path).run(Maker())
+
+
+def test_nothing_that_was_held_back_is_printed_afterwards(tmp_path, capfd, monkeypatch):
+    stream, libc = io.TextIOWrapper(io.FileIO(1, "w", closefd=False)), ctypes.CDLL(None)
+    monkeypatch.setattr(sys, "stdout", stream)
+    with quiet(tmp_path / "output.txt"):
+        stream.write("by Python")
+        libc.printf(b"by C")
+    stream.flush()
+    libc.fflush(None)
+    assert capfd.readouterr().out == ""
+    told = (tmp_path / "output.txt").read_text()
+    assert "by Python" in told
+    assert "by C" in told

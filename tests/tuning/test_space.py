@@ -30,6 +30,9 @@ def test_draws_follow_their_distributions(generator):
     assert stats.kstest(np.log10([row["b"] for row in drawn]), stats.uniform(-2, 4).cdf).pvalue > 1e-3
     assert stats.chisquare([sum(row["c"] == number for row in drawn) for number in (2, 3, 4)]).pvalue > 1e-3
     assert {row["d"] for row in drawn} == {"x", None}
+    # Rounding leads to neither side of an end, and the width of a range may be no float.
+    assert LogUniform(0.1, 0.1).draw(generator) == 0.1
+    assert abs(Uniform(-1.5e308, 1.5e308).draw(generator)) <= 1.5e308
 
 
 @pytest.mark.parametrize("of_data", [lambda data: 0.1, np.ones(2), 0.1, [0.1]])

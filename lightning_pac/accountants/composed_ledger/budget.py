@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 from scipy import optimize
 
 from lightning_pac._validation import Order, validated
@@ -175,12 +176,12 @@ def _least_divergence(promise: SuccessBound, order: float) -> float:
         # Naming the first world on heads is right with prior p + (1 - prior)(1 - r) = bound, solved for r.
         other = 1 - (bound - prior * heads) / (1 - prior)  # of the second coin
         pairs = ((heads, other), (1 - heads, 1 - other))
-        # p^a r^(1-a) + (1-p)^a (1-r)^(1-a), and with p and r exchanged; the larger one counts.
+        # p^a r^(1-a) + (1-p)^a (1-r)^(1-a), and with p and r exchanged, in logarithms; the larger one counts.
         sums = [
-            math.fsum(math.exp(order * math.log(p) + (1 - order) * math.log(q)) for p, q in way)
+            np.logaddexp(*(order * math.log(p) + (1 - order) * math.log(q) for p, q in way))
             for way in (pairs, [(q, p) for p, q in pairs])
         ]
-        return math.log(max(sums)) / (order - 1)
+        return float(max(sums)) / (order - 1)
 
     # Both coins show heads with a chance between 0 and 1.
     low, high = max(0.0, (bound - 1 + prior) / prior), min(1.0, bound / prior)

@@ -325,8 +325,9 @@ def _clipped(added: Tensor, bound: float) -> Tensor:
     Sums of up to 2^25 such contributions are exact in float64, so that one record moves them by its own alone.
     """
     grid = 2.0 ** (math.frexp(bound)[1] - 27)
-    # Rounding to the grid adds at most half a step a coordinate; the last factor is for the roundings of the norm.
-    within = max(0.0, bound - grid * math.sqrt(len(added)) / 2) * (1 - 2.0**-40)
+    # Rounding to the grid adds at most half a step a coordinate; the last factor is for the roundings of the norm
+    # of up to 2^20 values, which are 2^-53 for each of them.
+    within = max(0.0, bound - grid * math.sqrt(len(added)) / 2) * (1 - 2.0**-32)
     factor = (within / added.norm().clamp(min=1e-300)).clamp(max=1.0)
     rounded: Tensor = (added * factor / grid).round() * grid
     return rounded

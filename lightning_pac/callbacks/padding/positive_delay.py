@@ -31,7 +31,8 @@ class PositiveDelay(PaddingCallback):
     A step counts from the end of the step before (in an epoch's first step and after a validation, from its own start)
     and ends at a deadline: its true duration in whole units, plus noise. Only then is it charged, and only then do
     other callbacks and loggers see its results, so that files and times of theirs tell of the deadline alone; what they
-    do counts into the next step. Training stops when the releases that the noise was designed for are spent.
+    do counts into the next step. Training and predicting stop when the releases that the noise was designed for are
+    spent.
 
     With noise for differential privacy of sensitivity s, the steps of neighbouring runs must not differ by more than s
     units. Declare `max_duration` to have that hold by construction: shorter steps are first padded to
@@ -161,6 +162,13 @@ class PositiveDelay(PaddingCallback):
     def on_predict_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
+        if not self._account.affords_another():
+            rank_zero_warn(
+                f"PositiveDelay: predicting stopped after {self.num_observations} padded steps, since all releases are "
+                "spent."
+            )
+            # Lightning's prediction loop ends cleanly on this and keeps the predictions that were made.
+            raise StopIteration
         self._begin()
 
     @override

@@ -302,7 +302,8 @@ def _holds_data(value: Any) -> bool:
         return any(map(_holds_data, value.values()))
     if isinstance(value, list | tuple | set):
         return any(map(_holds_data, value))
-    return isinstance(value, torch.Tensor | np.ndarray | Dataset | DataLoader)
+    is_table = hasattr(value, "iloc") or hasattr(value, "__arrow_c_stream__")  # of pandas, polars and others
+    return is_table or isinstance(value, torch.Tensor | np.ndarray | Dataset | DataLoader)
 
 
 def _attributes(holder: Any) -> list[Any]:

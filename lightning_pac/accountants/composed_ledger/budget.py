@@ -177,11 +177,10 @@ def _least_divergence(promise: SuccessBound, order: float) -> float:
         other = 1 - (bound - prior * heads) / (1 - prior)  # of the second coin
         pairs = ((heads, other), (1 - heads, 1 - other))
         # p^a r^(1-a) + (1-p)^a (1-r)^(1-a), and with p and r exchanged, in logarithms; the larger one counts.
-        sums = [
-            np.logaddexp(*(order * math.log(p) + (1 - order) * math.log(q) for p, q in way))
-            for way in (pairs, [(q, p) for p, q in pairs])
-        ]
-        return float(max(sums)) / (order - 1)
+        (p, r), (tails, other_tails) = np.log(pairs).tolist()
+        there = np.logaddexp(order * p + (1 - order) * r, order * tails + (1 - order) * other_tails)
+        back = np.logaddexp(order * r + (1 - order) * p, order * other_tails + (1 - order) * tails)
+        return float(max(there, back)) / (order - 1)
 
     # Both coins show heads with a chance between 0 and 1.
     low, high = max(0.0, (bound - 1 + prior) / prior), min(1.0, bound / prior)

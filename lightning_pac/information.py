@@ -14,7 +14,16 @@ from scipy.special import logsumexp, xlogy
 
 from lightning_pac._validation import validated
 
-__all__ = ["Array", "binary_kl", "check_budget", "check_total_budget", "entropy", "kl_divergence", "renyi_divergence"]
+__all__ = [
+    "Array",
+    "binary_kl",
+    "check_budget",
+    "check_total_budget",
+    "entropy",
+    "kl_divergence",
+    "log_mean_exp",
+    "renyi_divergence",
+]
 
 Array = npt.NDArray[np.float64]
 """An array of double-precision numbers."""
@@ -164,6 +173,29 @@ def renyi_divergence(p: npt.ArrayLike, q: npt.ArrayLike, order: float) -> Array:
     absent = (first == 0) | ((second == 0) if order < 1 else False)
     divergence = logsumexp(np.where(absent, -math.inf, terms), axis=-1) / (order - 1)
     return np.asarray(np.maximum(divergence, 0.0))[()]
+
+
+def log_mean_exp(exponents: npt.ArrayLike, weights: npt.ArrayLike) -> Array:
+    """`ln sum_j w_j e^(x_j)` for weights of sum 1, with all its digits also where every exponent is near 0.
+
+    Args:
+        exponents: x, shape (..., m).
+        weights: w, shape (m,); a rounding of their sum costs nothing.
+
+    Returns:
+        Shape (...).
+
+    Example:
+        >>> print(f"{log_mean_exp([1e-12, 3e-12], [0.5, 0.5]):.3e}")
+        2.000e-12
+    """
+    values, shares = np.asarray(exponents, dtype=np.float64), np.asarray(weights, dtype=np.float64)
+    shares = shares / shares.sum()
+    largest = np.max(np.where(shares > 0, values, -math.inf), axis=-1)
+    # Taking the ones off first leaves nothing to cancel; larger powers would overflow.
+    small = np.log1p(np.expm1(np.minimum(values, 1.0)) @ shares)
+    large = logsumexp(values, b=shares, axis=-1)
+    return np.asarray(np.where(largest < 1.0, small, large))[()]
 
 
 def _excess(first: Array, second: Array, difference: Array) -> Array:

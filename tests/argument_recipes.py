@@ -224,6 +224,7 @@ def of_information(folder: Path) -> Recipes:
         "binary_kl": {"p": 0.5, "q": 0.25},
         "entropy": {"weights": law},
         "kl_divergence": {"p": law, "q": law},
+        "log_mean_exp": {"exponents": [0.5, 1.0], "weights": law},
         "renyi_divergence": {"p": law, "q": law, "order": 2.0},
     }
 
@@ -641,7 +642,7 @@ def of_randomness(folder: Path) -> Recipes:
             release_={"total": torch.zeros(2), "deviation": 1.0, "step": 0.5},
             uniform={"size": (2,)},
         ),
-        "finite_precision": {"num_draws": 4.0},
+        "finite_precision": {"num_draws": 4.0, "order": 3.0},
         "missing_tail": {"num_draws": 4.0},
         "secure_generator": {},
         "seed_globally_in_secret": {},

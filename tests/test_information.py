@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 from scipy import stats
 
-from lightning_pac.information import binary_kl, entropy, kl_divergence, renyi_divergence
+from lightning_pac.information import binary_kl, entropy, kl_divergence, log_mean_exp, renyi_divergence
 
 PROBABILITY = st.floats(1e-9, 1 - 1e-9)
 
@@ -77,3 +77,13 @@ def test_bad_input_is_one_clear_sentence() -> None:
         entropy([0.5, 0.6])
     with pytest.raises(ValueError, match="a Rényi order is positive"):
         renyi_divergence([1.0], [1.0], 0.0)
+
+
+@pytest.mark.parametrize("size", [1e-300, 1e-12, 1e-3, 0.9, 1.1, 800.0])
+def test_a_mean_of_exponentials_keeps_its_digits(size: float) -> None:
+    exponents, weights = [size, -size / 3, size / 2], [0.2, 0.3, 0.5 - 9e-10]  # the sum of weights is rounded
+    with mpmath.workdps(340):
+        total = sum(map(mpmath.mpf, weights))
+        mean = sum(mpmath.mpf(w) * mpmath.exp(mpmath.mpf(x)) for w, x in zip(weights, exponents, strict=True)) / total
+        exact = float(mpmath.log(mean))
+    assert log_mean_exp(exponents, weights) == pytest.approx(exact, rel=1e-12)

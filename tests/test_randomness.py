@@ -296,6 +296,7 @@ def test_noise_takes_at_most_twice_the_time_of_normal() -> None:
         (lambda g: release_grid(math.inf), "positive and finite"),
         (lambda g: missing_tail(-1), "must not be negative"),
         (lambda g: finite_precision(-1), "must not be negative"),
+        (lambda g: finite_precision(1, order=1.0), "order is 1.0, but must be above 1"),
     ],
 )
 def test_bad_arguments(call: object, sentence: str) -> None:

@@ -15,8 +15,7 @@ DEFAULT_ORDERS: tuple[float, ...] = (
     *(1.01, 1.02, 1.05, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 7.0, 8.0, 10.0, 12.0),
     *(14.0, 16.0, 20.0, 24.0, 28.0, 32.0, 40.0, 48.0, 64.0, 96.0, 128.0, 256.0),
 )
-"""Rényi orders that an account tracks beside its own, from 1.01 to 256."""
-"""Orders tracked beside the one that the budget is stated at; the low ones matter when epsilon is large."""
+"""Rényi orders that an account tracks beside its own; the low ones matter where epsilon is large."""
 
 
 @validated

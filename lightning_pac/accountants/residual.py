@@ -41,6 +41,9 @@ class GaussianReference:
         mean: Shape (d,).
         covariance: Shape (d, d), positive definite.
 
+    Raises:
+        ValueError: If the shapes do not fit, or the covariance is not positive definite.
+
     Example:
         >>> reference = GaussianReference(np.zeros(1), np.eye(1))
         >>> round(reference.entropy, 4)
@@ -49,6 +52,16 @@ class GaussianReference:
 
     mean: Array
     covariance: Array
+
+    def __post_init__(self) -> None:
+        mean, covariance = np.asarray(self.mean, np.float64), np.asarray(self.covariance, np.float64)
+        if mean.ndim != 1 or covariance.shape != 2 * mean.shape:
+            raise ValueError(
+                f"mean has shape {mean.shape} and covariance {covariance.shape}, but they must be (d,) and (d, d)."
+            )
+        # Of an even number of negative eigenvalues a determinant says nothing.
+        if not (np.allclose(covariance, covariance.T) and (np.linalg.eigvalsh(covariance) > 0).all()):
+            raise ValueError("covariance must be symmetric and positive definite: leave out what follows from others.")
 
     @property
     def entropy(self) -> float:
@@ -97,10 +110,17 @@ class UniformReference:
     Attributes:
         low: Lower corner, shape (d,).
         high: Upper corner, shape (d,).
+
+    Raises:
+        ValueError: If a side has no length.
     """
 
     low: Array
     high: Array
+
+    def __post_init__(self) -> None:
+        if np.shape(self.low) != np.shape(self.high) or not (np.asarray(self.high) > np.asarray(self.low)).all():
+            raise ValueError(f"low is {self.low} and high {self.high}, but a box has its upper corner above the lower.")
 
     @property
     def entropy(self) -> float:

@@ -33,8 +33,9 @@ def likelihood_ratio_attack(
     knows them. By Neyman and Pearson no attacker who sees all noised gradients does better on such runs, so a success
     above `world_success_bound` refutes the account; staying below it proves nothing.
 
-    Under Poisson sampling with secret draws the attacker knows the rate and weighs the binomial mixture of every step.
-    Otherwise the attacker also sees how many differing records each batch drew.
+    Under Poisson sampling with secret draws the attacker knows the rate and weighs the binomial mixture of every step
+    (within blocks, of every turn of the one record's block). Otherwise the attacker also sees how many differing
+    records each batch drew.
 
     Args:
         scenario: The two worlds, with `num_records` where batches are not Poisson.
@@ -57,7 +58,10 @@ def likelihood_ratio_attack(
     """
     generator = np.random.default_rng(rng)
     groups = _groups(scenario)
-    hidden_rate = sampling.amplified_rate
+    # Steps that may hold the differing records: they come first in the data, so they wait for the first block's turn.
+    turns = (sampling.separation(scenario.num_records) or 1) if sampling.amplifies_one_record else 1
+    several = sampling.amplifies_one_record and scenario.total_differing > 1
+    hidden_rate = None if several else sampling.amplified_rate
     right = 0
     for start in range(0, num_runs, _RUNS_PER_CHUNK):
         runs = min(_RUNS_PER_CHUNK, num_runs - start)
@@ -70,7 +74,7 @@ def likelihood_ratio_attack(
         released = np.where(world[:, None] == 0, shifts[0], shifts[1])
         released = released + noise_multiplier * generator.standard_normal(released.shape)
         if hidden_rate is not None:
-            ratio = _mixture_ratio(released, groups, hidden_rate, noise_multiplier)
+            ratio = _mixture_ratio(released[:, ::turns], groups, hidden_rate, noise_multiplier)
         else:
             # With known draws the worlds differ by a shift, and the test statistic is linear.
             ratio = ((shifts[1] - shifts[0]) * (released - (shifts[0] + shifts[1]) / 2)).sum(axis=1)

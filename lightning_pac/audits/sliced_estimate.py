@@ -6,7 +6,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from lightning_pac._validation import Matrix, Noise, Order, Vector, validated
-from lightning_pac.information import Array
+from lightning_pac.information import Array, log_mean_exp
 from lightning_pac.scenarios.slice_profile import SliceProfile
 
 __all__ = ["gaussian_mixture_divergence", "sliced_divergence"]
@@ -58,7 +58,7 @@ def sliced_divergence(
             for direction in profile.directions
         ]
     )
-    joint = logsumexp((renyi_order - 1) * divergences, b=profile.weights) / (renyi_order - 1)
+    joint = log_mean_exp((renyi_order - 1) * divergences, profile.weights) / (renyi_order - 1)
     return {"ave": float(profile.weights @ divergences), "joint": float(joint)}
 
 

@@ -30,6 +30,7 @@ from weakref import WeakValueDictionary
 from typing_extensions import Self
 
 from lightning_pac._durable_files import real_path
+from lightning_pac._mutex import Mutex
 from lightning_pac._validation import NonNegative, validated
 from lightning_pac.exceptions import LedgerMismatchError
 from lightning_pac.ledger.account import AccountKind, LedgerAccount, check_text, encode_json
@@ -39,6 +40,8 @@ from lightning_pac.ledger.storage import LedgerStorage
 
 __all__ = ["BudgetChange", "PrivacyLedger"]
 
+# Two threads that ask for one path are given one ledger.
+_guard = Mutex()
 _OPEN: "WeakValueDictionary[tuple[int, Path], PrivacyLedger]" = WeakValueDictionary()
 
 
@@ -143,13 +146,14 @@ class PrivacyLedger:
         if isinstance(ledger, PrivacyLedger):
             return ledger
         path = real_path(ledger)
-        shared = _OPEN.get((os.getpid(), path))
-        if shared is None or shared.closed:
-            return cls(path, witness=witness)
-        if witness is not None:
-            shared._keep_marks_at(witness)
-        shared._holders += 1
-        return shared
+        with _guard:
+            shared = _OPEN.get((os.getpid(), path))
+            if shared is None or shared.closed:
+                return cls(path, witness=witness)
+            if witness is not None:
+                shared._keep_marks_at(witness)
+            shared._holders += 1
+            return shared
 
     @property
     def path(self) -> Path:
@@ -297,9 +301,10 @@ class PrivacyLedger:
 
     def close(self) -> None:
         """Closes the file and lets another writer in, unless others in this process share it (see `ensure`)."""
-        self._holders -= 1
-        if self._holders <= 0:
-            self._storage.close()
+        with _guard:
+            self._holders -= 1
+            if self._holders <= 0:
+                self._storage.close()
 
     @property
     def closed(self) -> bool:

@@ -95,7 +95,8 @@ def adopt_ledger(ledger: PrivacyLedger, witness: str | Path | None = None) -> tu
         )
     if witness is not None:
         ledger.storage.check_witness(real_path(witness))
-    ledger.storage.mend()
+    with ledger.storage.mending():
+        pass  # nothing is missing
     if witness is not None:
         ledger.storage.keep_marks_at(real_path(witness))
     return tuple(account.name for account in with_secret)
@@ -154,12 +155,12 @@ def restore_ledger(
                 )
             booked[name] = amount
         missing = {name: mark.currency for name, mark in known.items() if name not in found}
-        storage.mend()
         time = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        for name, amount in booked.items():
-            account = found.get(name) or _reopen(ledger, name, missing[name])
-            if amount > 0:
-                account.book(amount, {"unknown": "lost with a part of the ledger", "restored": time})
+        with storage.mending():
+            for name, amount in booked.items():
+                account = found.get(name) or _reopen(ledger, name, missing[name])
+                if amount > 0:
+                    account.book(amount, {"unknown": "lost with a part of the ledger", "restored": time})
     return booked
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from lightning_pac._durable_files import real_path
 from lightning_pac.exceptions import LedgerError
+from lightning_pac.ledger.connection import make_durable, open_database, roll_back
 from lightning_pac.ledger.files import (
     AccountMarks,
     Facts,
@@ -109,7 +110,7 @@ class LedgerStorage:
                 # The marks first, so that a file that holds nothing and has none was not left by a kill.
                 self.marks.write(ledger_id, (0, digest_budgets(())), {})
                 create_private(self.path)
-            connection = _open_database(self.path, "rw" if self.writable else _read_mode(self.path))
+            connection = open_database(self.path, self.writable)
             self.version = SCHEMA_VERSION
             is_new = self.writable and is_empty(connection)
             if not is_new:
@@ -119,7 +120,7 @@ class LedgerStorage:
             else:
                 self._check_that_nothing_is_lost()
             if self.writable:
-                _make_durable(connection, may_use_wal=not is_on_network(self.path))
+                make_durable(connection, may_use_wal=not is_on_network(self.path))
             if is_new:
                 create_schema(connection, self.marks.ledger_id, write_home(self.path))
         except SQLITE_ERRORS as error:
@@ -243,9 +244,27 @@ class LedgerStorage:
             if found is not None:
                 raise found
 
-    def mend(self) -> None:
-        """Takes the ledger as it stands for the newest, in the place where it is; the caller has seen to it."""
+    @contextmanager
+    def mending(self) -> Iterator[None]:
+        """Takes the ledger as it stands for the newest, in the place where it is; the caller has seen to it.
+
+        What is written in the block comes first: until it is left, and after a kill or an error in it, the marks refuse
+        the ledger as before, so that nothing goes on without what was to be booked.
+        """
+        before = self.problem, self.marks.exists
         self.problem = None
+        if self.version < SCHEMA_VERSION:
+            self._accept()  # an old format has no place for what is booked, and no marks that could be ahead
+        self.marks.exists = False
+        try:
+            yield
+        except BaseException:
+            self.problem, self.marks.exists = before
+            raise
+        self._accept()
+
+    def _accept(self) -> None:
+        """Lets marks and place say what the ledger says, in the format of now."""
         ledger_id, rows, budgets, _ = read_state(self)
         self.marks.write(ledger_id, budget_state(budgets), marks_of(rows))
         self._files = FileSet(self.path, self.marks.files())
@@ -288,7 +307,7 @@ class LedgerStorage:
                 yield self._connection
                 self._connection.execute("COMMIT")
             except BaseException as error:
-                _roll_back(self._connection)
+                roll_back(self._connection)
                 if isinstance(error, SQLITE_ERRORS):
                     raise explain(self.path, self.writable, error) from error
                 raise
@@ -353,40 +372,6 @@ class LedgerStorage:
                 f"The ledger {self.path} was opened by process {self._process} and is used in its fork {os.getpid()}: "
                 "charge in the process that opened it."
             )
-
-
-def _open_database(path: Path, mode: str) -> sqlite3.Connection:
-    return sqlite3.connect(
-        f"{path.as_uri()}?mode={mode}", uri=True, isolation_level=None, check_same_thread=False, timeout=5.0
-    )
-
-
-def _read_mode(path: Path) -> str:
-    # Where no writer left a write-ahead log, a folder without write permission can still be read as it stands.
-    if os.access(path.parent, os.W_OK) or path.with_name(path.name + "-wal").exists():
-        return "ro"
-    return "ro&immutable=1"
-
-
-def _make_durable(connection: sqlite3.Connection, may_use_wal: bool) -> None:
-    mode = ""
-    try:
-        if may_use_wal:
-            mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
-    except sqlite3.OperationalError as error:
-        if "locked" in str(error) or "readonly" in str(error) or "full" in str(error):
-            raise
-    if mode != "wal":
-        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
-        connection.execute("PRAGMA journal_mode = DELETE")
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("PRAGMA foreign_keys = ON")
-
-
-def _roll_back(connection: sqlite3.Connection) -> None:
-    # SQLite undoes some failed commits by itself.
-    if connection.in_transaction:
-        connection.execute("ROLLBACK")
 
 
 def _close(connection: sqlite3.Connection, lock: WriterLock | None, marks: AccountMarks, process: int) -> None:

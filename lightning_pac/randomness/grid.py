@@ -81,7 +81,7 @@ def check_step(step: float) -> None:
 
 
 @validated
-def finite_precision(num_draws: float) -> float:
+def finite_precision(num_draws: float, order: float = 2.0) -> float:
     r"""Nats, to be added to every epsilon, by which normal values from finite bits in float64 differ from the Gaussian.
 
     A draw lands within $e = 2^{-50} R$ of its place in exact arithmetic, R its distance from zero in steps of the grid
@@ -91,21 +91,25 @@ def finite_precision(num_draws: float) -> float:
     the noise is added to. Over the n/2 pairs of a run the logarithms of these factors are a martingale but for their
     mean, so that (Freedman 1975) they sum to more than $c = \rho \sqrt{n L} + n \rho^2 / 4 + b L / 3$ with probability
     $e^{-L}$ only; $L = 100 \ln 2$, and `missing_tail` pays for it. Both worlds move by c, a Rényi divergence of order
-    two or more by 3 c, which the result covers, and a chance of success by less. Ours.
+    a by $(2 a - 1) c / (a - 1)$, which is 3 c or less from order two on, and a chance of success by less. Ours.
 
     Args:
         num_draws: Normal values drawn in the whole run: coordinates times steps.
+        order: Rényi order that the nats are added at; two covers all above, and every other figure.
 
     Raises:
-        ValueError: If the number is negative.
+        ValueError: If the number is negative, or the order not above 1.
 
     Example:
         >>> finite_precision(270_000 * 4_000) < 2e-5
         True
     """
     _check_draws(num_draws)
+    if not order > 1:
+        raise ValueError(f"order is {order}, but must be above 1.")
     # 3 c: 3 rho sqrt(L) is below 2^-31.8, b L below 2^-20.8, and n rho^2 fits into the rest up to 2^80 draws.
-    return math.sqrt(num_draws) * 2.0**-31 + 2.0**-20 if num_draws else 0.0
+    three = math.sqrt(num_draws) * 2.0**-31 + 2.0**-20 if num_draws else 0.0
+    return three if order >= 2 else three * (2 * order - 1) / (3 * (order - 1))
 
 
 @validated

@@ -61,7 +61,9 @@ class AttributeScenario:
                     f"pairs has ({first!r}, {second!r}), but a pair has two different values of the secret."
                 )
         prior = dict.fromkeys(self.laws, 1.0 / len(self.laws)) if self.prior is None else dict(self.prior)
-        if set(prior) != set(self.laws) or min(prior.values()) < 0 or abs(sum(prior.values()) - 1.0) > 1e-9:
+        # In this form NaN is refused too.
+        is_law = min(prior.values(), default=-1.0) >= 0 and abs(sum(prior.values()) - 1.0) <= 1e-9
+        if set(prior) != set(self.laws) or not is_law:
             raise ValueError("prior must give every value of the secret a probability, and these must sum to 1.")
         object.__setattr__(self, "pairs", pairs)
         object.__setattr__(self, "prior", prior)

@@ -333,7 +333,7 @@ class SubsetTable(SecretSpace):
                 "keep one of them and give it the sum of their weights."
             )
         prior = np.full(num_secrets, 1 / num_secrets) if weights is None else np.array(weights, dtype=np.float64)
-        if prior.shape != (num_secrets,) or not (prior >= 0).all() or not np.isclose(prior.sum(), 1, atol=1e-9):
+        if prior.shape != (num_secrets,) or not (prior >= 0).all() or not abs(prior.sum() - 1) <= 1e-9:
             raise ValueError(f"weights must be {num_secrets} non-negative numbers with sum 1, got {weights!r}.")
         self._prior: npt.NDArray[np.float64] = prior / prior.sum()
 

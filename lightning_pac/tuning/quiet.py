@@ -86,7 +86,7 @@ def showing_time() -> Iterator[None]:
 def _flush() -> None:
     """Write out all that Python and C hold back."""
     for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
-        if stream is not None:
+        if stream is not None and not stream.closed:
             stream.flush()
     if os.name == "posix":
         ctypes.CDLL(None).fflush(None)

@@ -111,3 +111,12 @@ def test_the_best_attack_leaves_at_least_the_residual_privacy():
     assert posterior_disadvantage(residual.intrinsic, success, 1 / 8) >= residual.residual
     with pytest.raises(ValueError, match="at most 0"):
         posterior_disadvantage(0.1, 0.5, 0.5)
+
+
+def test_references_that_are_no_laws_are_refused():
+    with pytest.raises(ValueError, match="symmetric and positive definite"):
+        GaussianReference(np.zeros(2), -np.eye(2))  # whose determinant is that of the unit matrix
+    with pytest.raises(ValueError, match=r"mean has shape \(2,\) and covariance \(1, 1\)"):
+        GaussianReference(np.zeros(2), np.eye(1))
+    with pytest.raises(ValueError, match="upper corner above the lower"):
+        UniformReference(np.zeros(2), np.array([1.0, 0.0]))

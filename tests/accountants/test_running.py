@@ -115,3 +115,15 @@ def test_steps_look_up_what_the_first_one_computed(
     for name in ("_compute_figures", "_most_units"):
         monkeypatch.delattr(RunningAccount, name)
     spend(account, 2_000)
+
+
+def test_finite_bits_cost_more_at_orders_near_one() -> None:
+    """Both worlds move by c, whose price at order a is (2a - 1) c / (a - 1): 3 c at two, 22 c at 1.05."""
+    scenario = TwoWorldScenario(num_differing=1, num_records=100)
+    charged = []
+    for order in (2.0, 1.05):
+        accountant = SRPPAccountant(scenario, FixedSize(10), order)
+        account = accountant.track(4.0, draws_per_step=1000)
+        account.start_step()
+        charged.append(account.epsilon - accountant.epsilon(4.0, 1))
+    assert charged[1] / charged[0] == pytest.approx(22 / 3, rel=1e-6)

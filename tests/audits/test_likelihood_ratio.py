@@ -4,7 +4,7 @@ from scipy import integrate, stats
 
 from lightning_pac.accountants import SRPPAccountant
 from lightning_pac.audits import likelihood_ratio_attack
-from lightning_pac.scenarios import EpochShuffle, FixedSize, Poisson, TwoWorldScenario, WithReplacement
+from lightning_pac.scenarios import BlockedPoisson, EpochShuffle, FixedSize, Poisson, TwoWorldScenario, WithReplacement
 
 # Intervals at this confidence fail falsely less than once in a million runs each.
 SURE = 1 - 1e-6
@@ -122,3 +122,22 @@ def test_the_attack_stays_below_the_account_and_refutes_it_when_the_noise_is_hal
     assert attack.success > 0.5 + (bound - 0.5) / 2, "the attack is too weak to audit anything"
     halved = likelihood_ratio_attack(scenario, sampling, noise / 2, steps, num_runs=20_000, confidence=SURE, rng=0)
     assert halved.refutes(bound), (halved.success, bound)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "same"),
+    [
+        # Five turns of the one record's block, and of several records whose draws are known as much.
+        (TwoWorldScenario(1, num_records=40, adjacency="zero_out"), Poisson(0.4)),
+        (TwoWorldScenario(1, num_records=40), Poisson(0.4)),
+        (TwoWorldScenario(3, num_records=3, adjacency="zero_out"), None),
+    ],
+)
+def test_within_blocks_the_attacker_waits_for_the_turn_of_the_record(scenario, same):
+    sampling = BlockedPoisson(rate=0.05, blocks=8)
+    result = likelihood_ratio_attack(scenario, sampling, 0.7, 40, num_runs=4_000, confidence=SURE, rng=0)
+    if same is None:
+        assert "and every draw" in result.method
+    else:
+        assert within(result, likelihood_ratio_attack(scenario, same, 0.7, 5, num_runs=40_000, rng=1).success)
+    assert not result.refutes(SRPPAccountant(scenario, sampling).world_success_bound(0.7, 40))

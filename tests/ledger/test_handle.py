@@ -1,5 +1,7 @@
 """A ledger as arguments give it: whose it is to close, and that nobody leaves it open."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -44,3 +46,15 @@ def test_handles_of_equal_arguments_are_written_alike_on_every_rank(tmp_path: Pa
     assert "share='fit'" in repr(first)
     planned = [PlannedLedger(tmp_path / "study.db", epsilon=epsilon, delta=1e-5) for epsilon in (3.0, 3.0, 4.0)]
     assert repr(planned[0]) == repr(planned[1]) != repr(planned[2])
+
+
+def test_threads_that_ask_at_once_share_a_ledger(tmp_path: Path) -> None:
+    start = threading.Barrier(8)
+
+    def charge(number: int) -> float:
+        start.wait()
+        with LedgerHandle(tmp_path / "study.db") as ledger:
+            return ledger.account(f"of {number}").charge(1.0)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(charge, range(8))) == [1.0] * 8

@@ -436,7 +436,7 @@ def test_a_ledger_that_may_not_be_read_is_named(path: Path, monkeypatch: pytest.
     def refuse(*arguments: object, **options: object) -> None:
         raise sqlite3.OperationalError("unable to open database file")
 
-    monkeypatch.setattr("lightning_pac.ledger.storage.sqlite3.connect", refuse)
+    monkeypatch.setattr("lightning_pac.ledger.connection.sqlite3.connect", refuse)
     with pytest.raises(LedgerError, match=r"cannot be read .*: get the right to read it"):
         PrivacyLedger.read_only(path)
     with pytest.raises(LedgerError, match="make the file and its folder writable"):
@@ -446,12 +446,12 @@ def test_a_ledger_that_may_not_be_read_is_named(path: Path, monkeypatch: pytest.
 def test_without_shared_memory_a_rollback_journal_with_exclusive_locking_is_used(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def open_without_shared_memory(file: Path, mode: str) -> sqlite3.Connection:
+    def open_without_shared_memory(file: Path, writable: bool) -> sqlite3.Connection:
         # SQLite's lock-file access layer cannot map memory, as on a network file system: WAL is refused.
-        uri = f"{file.as_uri()}?mode={mode}&vfs=unix-dotfile"
+        uri = f"{file.as_uri()}?mode={'rw' if writable else 'ro'}&vfs=unix-dotfile"
         return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=0.1)
 
-    monkeypatch.setattr(storage_module, "_open_database", open_without_shared_memory)
+    monkeypatch.setattr(storage_module, "open_database", open_without_shared_memory)
     with PrivacyLedger(path) as ledger:
         account = ledger.account("a")
         account.charge(1.0)

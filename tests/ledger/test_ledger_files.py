@@ -267,6 +267,25 @@ def test_restoring_an_unnamed_or_strange_amount_is_refused(path: Path) -> None:
     charge(path)
 
 
+def test_what_ends_a_restore_early_leaves_the_ledger_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    charge(path)
+    part(path, "-mark").unlink()
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LedgerAccount, "book", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            restore_ledger(path, {"fit": 3.0})
+    with pytest.raises(LedgerError, match="is missing, without which nobody can tell"):
+        charge(path)
+    restore_ledger(path, {"fit": 3.0})
+    charge(path)
+    with PrivacyLedger.read_only(path) as ledger:
+        assert ledger.spent("rpp") >= 3.0
+
+
 def test_a_second_name_is_refused(path: Path, tmp_path: Path) -> None:
     charge(path)
     os.link(path, tmp_path / "second.db")

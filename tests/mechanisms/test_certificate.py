@@ -36,6 +36,18 @@ def random_problem(rng):
     return points, rng.dirichlet(np.full(len(points), 2.0))
 
 
+@pytest.mark.parametrize("probability", [0.5, 0.1, 1e-3, 1e-6])
+@pytest.mark.parametrize("distance", [1e-6, 5e-5, 1e-3, 0.02])
+def test_two_points_that_tell_next_to_nothing(distance, probability):
+    """The series of the information in its distance: half the variance less a quarter of its square, and so on."""
+    variance, skew = probability * (1 - probability), 1 - 2 * probability
+    squares = distance**2
+    # I = v d^2 / 2 - v^2 d^4 / 4 + (v^3 / 6 - (v s)^2 / 12) d^6 + ..., from the cumulants of the two points.
+    series = variance * squares / 2 - (variance * squares) ** 2 / 4
+    series += (variance**3 / 6 - (variance * skew) ** 2 / 12) * squares**3
+    assert two_point_information(distance, probability) == pytest.approx(series, rel=1e-12 + squares**2)
+
+
 @pytest.mark.parametrize("distance", [1e-3, 0.1, 1.0, 5.0, 30.0])
 @pytest.mark.parametrize("probability", [0.5, 0.1, 1e-4])
 def test_two_points_by_quadrature(distance, probability):

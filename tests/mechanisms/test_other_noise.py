@@ -151,6 +151,8 @@ def test_lattice_noise_is_not_less_than_it_should_be_for_the_smallest_budgets():
     assert truth == pytest.approx(2.0**-46, rel=1e-6)
     with pytest.raises(ValueError, match="draws are not that even"):
         calibrate_lattice([0, 1], 1e-18)
+    with pytest.raises(ValueError, match="spread over 18446744073709551615 steps"):
+        calibrate_lattice([-(2**63), 2**63 - 1], 0.1)
 
 
 def test_lattice_noise_beats_gaussian_noise_on_rare_outputs():

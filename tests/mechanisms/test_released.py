@@ -227,6 +227,7 @@ def test_a_saved_mechanism_is_the_same(law, tmp_path):
     assert loaded.declaration() == released.declaration()
     assert np.array_equal(loaded.noise.loadings, released.noise.loadings)
     assert np.array_equal(loaded.check(ROWS), released.check(ROWS))
+    assert [file.name for file in tmp_path.iterdir()] == ["released.npz"]
     np.savez(tmp_path / "other.npz", a=np.ones(1))
     with pytest.raises(ValueError, match="is not a released mechanism"):
         ReleasedMechanism.load(tmp_path / "other.npz")
@@ -278,3 +279,18 @@ def test_a_certified_mechanism_never_has_more_power_than_logdet():
         released = certified(MixtureNoise.gaussian(factor @ factor.T), FiniteOutputs(rows), budget, num_draws=2_000)
         assert released.mutual_information <= budget * (1 + 1e-9)
         assert released.power <= calibrate_gaussian(rows, budget).power * (1 + 1e-6)
+
+
+def test_a_disk_that_fails_leaves_the_saved_mechanism_as_it_was(tmp_path, monkeypatch):
+    released = certified(budget=0.3)
+    path = released.save(tmp_path / "released")
+    before = path.read_bytes()
+
+    def fail(file, **arrays):
+        file.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "savez", fail)
+    with pytest.raises(OSError, match="No space left"):
+        released.save(path)
+    assert path.read_bytes() == before

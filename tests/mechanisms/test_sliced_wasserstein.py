@@ -1,7 +1,10 @@
 """The sliced mechanism against divergences integrated numerically, and against a general convex solver."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import mpmath
 import numpy as np
 import pytest
 from scipy import stats
@@ -119,6 +122,40 @@ def test_the_optimized_covariance_is_the_optimum_of_a_general_solver() -> None:
     assert np.trace(found) == pytest.approx(best.fun, rel=5e-3)
     assert np.trace(found) < 0.95 * np.trace(isotropic_covariance(sensitivities, profile, epsilon, order, "ave"))
     assert sliced_cost(sensitivities, profile, found, order, "ave") <= epsilon * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("order", "distance"), [(1.0001, 1e-3), (2.0, 1e-6)])
+def test_a_small_joint_cost_is_not_below_its_digits(order: float, distance: float) -> None:
+    distances = [distance, distance / 2, distance / 3]
+    cost = sliced_cost(np.array([distances]), SliceProfile.coordinate(3), np.eye(3), order, "joint")
+    with mpmath.workdps(50):
+        terms = [mpmath.exp((mpmath.mpf(order) - 1) * order * mpmath.mpf(d) ** 2 / 2) for d in distances]
+        exact = mpmath.log(sum(terms) / 3) / (mpmath.mpf(order) - 1)
+    assert cost == pytest.approx(float(exact), rel=1e-12)
+
+
+def test_of_two_static_releases_at_once_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario = AttributeScenario.from_shifts({"a": [0.0, 0.0], "b": [1.0, 0.0]})
+    spent = PrivacyLedger.spent
+
+    def slowly(self: PrivacyLedger, currency: str) -> float:
+        found = spent(self, currency)
+        time.sleep(0.05)
+        return found
+
+    monkeypatch.setattr(PrivacyLedger, "spent", slowly)
+    with PrivacyLedger(tmp_path / "study.db") as ledger:
+        mechanism = SlicedWassersteinMechanism(scenario, None, SliceProfile.coordinate(2), 1.0, ledger=ledger)
+
+        def release(_: int) -> bool:
+            try:
+                mechanism.release([0.0, 0.0])
+            except PrivacyError:
+                return False
+            return True
+
+        with ThreadPoolExecutor(2) as pool:
+            assert sum(pool.map(release, range(2))) == 1
 
 
 def test_releases_have_the_stated_covariance() -> None:

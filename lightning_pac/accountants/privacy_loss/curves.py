@@ -96,7 +96,7 @@ class GaussianCurve(PrivacyCurve):
         mu: distance of the means, not negative.
 
     Raises:
-        ValueError: if mu is negative or not a number.
+        ValueError: if mu is negative or not finite.
 
     Example:
         >>> curve = GaussianCurve(0.5)
@@ -107,8 +107,8 @@ class GaussianCurve(PrivacyCurve):
     mu: float
 
     def __post_init__(self) -> None:
-        if not self.mu >= 0:
-            raise ValueError(f"mu is {self.mu}, but a distance is not negative.")
+        if not 0 <= self.mu < math.inf:
+            raise ValueError(f"mu is {self.mu}, but a distance is finite and not negative.")
 
     @override
     def delta(self, epsilon: float) -> float:
@@ -187,9 +187,9 @@ class LatticeCurve(PrivacyCurve):
     @override
     def error_bounds(self, false_positive_rate: float) -> tuple[float, float]:
         # Lines of the points with epsilon >= 0, and in `flat` their mirror images, which are less steep than 1.
-        first = max(0, math.ceil(-self.start / self.step))
-        slopes = np.exp(np.minimum(self.start + self.step * np.arange(first, len(self.deltas)), 700.0))
-        offsets = 1 - self.deltas[first:]
+        epsilons = self.start + self.step * np.arange(len(self.deltas))
+        kept = (epsilons >= 0) & (epsilons <= 700.0)  # e^epsilon is to be a number; every line is a bound by itself
+        slopes, offsets = np.exp(epsilons[kept]), 1 - self.deltas[kept]
         steep, flat = offsets - slopes * false_positive_rate, (offsets - false_positive_rate) / slopes
         return float(steep.max(initial=0.0)), float(flat.max(initial=0.0))
 

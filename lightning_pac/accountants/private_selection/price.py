@@ -201,7 +201,7 @@ class SelectionPrice:
         Raises:
             ValueError: if the order is not above 1.
         """
-        return self.curve.renyi(renyi_divergence(self.one_run, order) + finite_precision(self.draws), order)
+        return self.curve.renyi(renyi_divergence(self.one_run, order) + finite_precision(self.draws, order), order)
 
 
 def comparison_cost(runs: NumberOfRuns, delta: Callable[[float], float]) -> float:

@@ -310,7 +310,16 @@ class RunningAccount(Generic[_TermsT]):
 
     def _epsilon_of(self, units: float, num_steps: int) -> float:
         epsilon = self.accountant.aggregate(self._price * units)
-        return epsilon + self.arithmetic_of(num_steps)[0] if self.draws_per_step else epsilon
+        if not self.draws_per_step:
+            return epsilon
+        draws = self.draws_per_step * num_steps * self.accountant.precision(num_steps)
+        return epsilon + _precision_at(draws, self.accountant.renyi_order)
+
+
+@lru_cache(maxsize=16)
+def _precision_at(num_coarse: float, order: float) -> float:
+    """What finite bits add to the Rényi divergence of that order; kept likewise."""
+    return finite_precision(num_coarse, order)
 
 
 @lru_cache(maxsize=16)

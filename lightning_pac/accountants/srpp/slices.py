@@ -9,9 +9,9 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import logsumexp
 
 from lightning_pac._validation import validated
+from lightning_pac.information import log_mean_exp
 
 __all__ = ["SliceCoefficients", "effective_noise_multiplier"]
 
@@ -122,4 +122,4 @@ class SliceCoefficients:
         costs = cost * np.asarray(self.coefficients)
         if aggregation == "max":
             return float(costs.max())
-        return float(logsumexp((order - 1) * costs, b=self.weights)) / (order - 1)
+        return float(log_mean_exp((order - 1) * costs, self.weights)) / (order - 1)

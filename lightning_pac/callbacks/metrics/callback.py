@@ -105,6 +105,7 @@ class PrivateMetrics(TrainerCallback):
             self.noise_multiplier = accountant.noise_for(promise.less(nats, tail), 1)
         else:
             assert epsilon is not None
+            nats = finite_precision(LARGEST_VALUE, accountant.renyi_order)
             if not epsilon > nats:
                 raise ValueError(
                     f"epsilon is {epsilon}, but must be above the {nats:.2g} that finite random bits take."
@@ -297,7 +298,7 @@ class PrivateMetrics(TrainerCallback):
         accountant = self._accountant(self.renyi_order or order_in(self.ledger))
         (self._release,) = accountant.events(self.noise_multiplier, 1)
         asked = self.epsilon if self.delta is None else None
-        nats = finite_precision(LARGEST_VALUE)
+        nats = finite_precision(LARGEST_VALUE, accountant.renyi_order)
         self._cost = asked or accountant.epsilon(self.noise_multiplier, 1) + nats
         declaration = {
             "coupling": {"scenario": self.scenario.coupling(), "renyi_order": accountant.renyi_order},

@@ -193,11 +193,12 @@ def choose_noise(
             "max_steps in the Trainer, or give noise_multiplier."
         )
     num_draws = draws * planned_steps
-    nats = finite_precision(num_draws * accountant.precision(int(planned_steps)))
-    tail = missing_tail(num_draws)
+    num_coarse = num_draws * accountant.precision(int(planned_steps))
     if arguments.promise is not None:
+        nats, tail = finite_precision(num_coarse), missing_tail(num_draws)
         return accountant.noise_for(arguments.promise.less(nats, tail), int(planned_steps))
     assert arguments.epsilon is not None
+    nats = finite_precision(num_coarse, accountant.renyi_order)
     if not nats < arguments.epsilon:
         raise ValueError(
             f"epsilon is {arguments.epsilon:g}, but noise from finite random bits alone takes {nats:.2g} of it in this "

@@ -357,10 +357,27 @@ def _torch_divergences(draws: Array, points: Array, mass: Array, device: str | N
 def _two_point_divergence(log_ratio: Array, probability: float, other: float) -> Array:
     """Divergence of the posterior from (probability, other), given the log-likelihood ratio of the other value."""
     # Each side is measured from its own likelier value: the difference of two large logarithms would lose what counts.
-    shrinkage = np.exp(-np.abs(log_ratio))
-    likely, rare = np.where(log_ratio > 0, other, probability), np.where(log_ratio > 0, probability, other)
-    total = likely + rare * shrinkage
-    exact = -rare * shrinkage / total * np.abs(log_ratio) - np.log(total)
-    # Nearly equal likelihoods cancel there; the divergence is then p q L^2 / 2 up to third order.
-    cubic = probability * other * (log_ratio**2 / 2 + (probability - other) * log_ratio**3 / 3)
-    return np.where(np.abs(log_ratio) < 1e-4, cubic, exact)
+    size = np.abs(log_ratio)
+    rare = np.where(log_ratio > 0, probability, other)
+    log_total = np.log1p(rare * np.expm1(-size))
+    far = -rare * np.exp(-size - log_total) * size - log_total
+    # Where neither likelihood is far above the other, from the value of less prior, so that digits of it count.
+    less, towards = (other, log_ratio) if other <= probability else (probability, -log_ratio)
+    towards = np.minimum(towards, 1.0)
+    log_total = np.log1p(less * np.expm1(towards))
+    exact = np.where(size < 1, less * np.exp(towards - log_total) * towards - log_total, far)
+    # Nearly equal likelihoods cancel there. The divergence is L K'(L) - K(L) with K(L) = ln(p + q e^L), whose cumulants
+    # k_n give the series sum_n k_n L^n (n - 1) / n!; from the ninth on less than 1e-13 of it is left out.
+    spread, skew = probability * other, probability - other
+    terms = (
+        1 / 2,
+        skew / 3,
+        (1 - 6 * spread) / 8,
+        skew * (1 - 12 * spread) / 30,
+        (1 - 30 * spread + 120 * spread**2) / 144,
+        skew * (1 - 60 * spread + 360 * spread**2) / 840,
+        (1 - 126 * spread + 1680 * spread**2 - 5040 * spread**3) / 5760,
+    )
+    near = np.where(size < 0.05, log_ratio, 0.0)
+    series = spread * near**2 * np.polyval(terms[::-1], near)
+    return np.where(size < 0.05, series, exact)

@@ -76,7 +76,9 @@ class JointRelease:
             assert first.weights is not None
             assert law.weights is not None
             # Row j of every table must stand for the same value; equal priors are what can be checked of it.
-            if law.weights.shape != first.weights.shape or not np.allclose(law.weights, first.weights, atol=1e-12):
+            if law.weights.shape != first.weights.shape or not np.allclose(
+                law.weights, first.weights, rtol=0.0, atol=1e-12
+            ):
                 raise ValueError(
                     f"The mechanisms speak of secrets with {len(first.outputs)} and {len(law.outputs)} values or other "
                     "probabilities: make their tables from one list of secrets."

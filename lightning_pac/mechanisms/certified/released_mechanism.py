@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 import numpy.typing as npt
 
+from lightning_pac._durable_files import move_file
 from lightning_pac._validation import Confidence, Draws, Natural, validated
 from lightning_pac.accountants.bounds import membership_success_bound
 from lightning_pac.cards import Guarantee, PrivacyCard, at_most
@@ -218,9 +219,11 @@ class ReleasedMechanism:
         arrays = {"weights": self.noise.weights, "means": self.noise.means, "loadings": self.noise.loadings}
         arrays |= {f"law_{name}": part for name, part in law.items()}
         arrays |= {} if self.basis is None else {"basis": self.basis}
-        with target.open("wb") as file:
-            target.chmod(0o600)
+        partial = target.with_name(f".{target.name}.partial")
+        with partial.open("wb") as file:
+            partial.chmod(0o600)
             np.savez(file, facts=np.array(json.dumps(facts)), allow_pickle=False, **arrays)
+        move_file(partial, target)
         return target
 
     @classmethod

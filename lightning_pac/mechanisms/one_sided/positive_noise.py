@@ -202,8 +202,9 @@ def _least_epsilon(
     while excess(high) > 0.0 and high < math.log(20.0):
         high += 0.7
     if excess(high) > 0.0:
+        on_range = "" if max_value is None else f" on 0..{max_value}"
         raise ValueError(
-            f"second_moment is {second_moment:g}, but no such noise on 0..{max_value} makes {compositions} releases "
+            f"second_moment is {second_moment:g}, but no such noise{on_range} makes {compositions} releases "
             f"private at delta {delta:g} with epsilon up to 20: raise second_moment, max_value or delta."
         )
     if excess(low) > 0.0:

@@ -101,7 +101,7 @@ def calibrate_lattice(outputs: npt.ArrayLike, budget: float, weights: npt.ArrayL
     merged = np.bincount(inverse, weights=mass[mass > 0]).astype(np.float64, copy=False)
     if len(distinct) == 1:
         return LatticeNoise(0.0, Certificate(0.0, 1.0, "lattice", 0.0), distinct.astype(np.int64))
-    if (span := int(distinct[-1] - distinct[0])) > 10**6:
+    if (span := int(distinct[-1]) - int(distinct[0])) > 10**6:  # as integers of Python, which do not overflow
         raise ValueError(f"Outputs spread over {span} steps are too many to sum over: divide them by a public unit.")
     entropy = float(-(merged * np.log(merged)).sum())
     if budget >= entropy:

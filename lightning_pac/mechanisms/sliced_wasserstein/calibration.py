@@ -11,7 +11,7 @@ from scipy.optimize import brentq, minimize
 from scipy.special import logsumexp
 
 from lightning_pac._validation import Matrix, Positive, Probability, validated
-from lightning_pac.information import SMALLEST_BUDGET, Array
+from lightning_pac.information import SMALLEST_BUDGET, Array, log_mean_exp
 from lightning_pac.scenarios.slice_profile import SliceProfile
 
 __all__ = [
@@ -198,7 +198,7 @@ def _pair_costs(
         return averaged
     if joint == "max":
         return np.asarray(costs[:, profile.weights > 0].max(axis=1))
-    return np.asarray(logsumexp((order - 1) * costs, b=profile.weights, axis=1) / (order - 1))
+    return np.asarray(log_mean_exp((order - 1) * costs, profile.weights) / (order - 1))
 
 
 def _scale(
@@ -269,7 +269,7 @@ def _log_power(
     if notion == "ave":
         pair_costs, slice_weights = costs @ profile.weights, np.broadcast_to(profile.weights, costs.shape)
     else:
-        pair_costs = logsumexp((order - 1) * costs, b=profile.weights, axis=1) / (order - 1)
+        pair_costs = log_mean_exp((order - 1) * costs, profile.weights) / (order - 1)
         # Derivatives of the log-sum-exp by the slices' costs, which sum to 1.
         slice_weights = profile.weights * np.exp((order - 1) * (costs - pair_costs[:, None]))
     # A maximum over pairs, smoothed at one part in two hundred of the budget.

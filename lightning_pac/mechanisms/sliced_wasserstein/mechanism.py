@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from lightning_pac._mutex import Mutex
 from lightning_pac._validation import validated
 from lightning_pac.cards import Estimate, Guarantee, PrivacyCard
 from lightning_pac.exceptions import PrivacyError
@@ -28,6 +29,8 @@ __all__ = ["SlicedWassersteinMechanism"]
 
 STATIC_CURRENCY = "static_pufferfish"
 """One joint release a ledger: costs that rest on W-infinity distances do not add."""
+
+_one_release = Mutex()
 
 # Slices of the profile along which couplings are tried, beside the axes.
 _COUPLING_DIRECTIONS = 16
@@ -192,6 +195,10 @@ class SlicedWassersteinMechanism:
         )
 
     def _charge(self, ledger: PrivacyLedger) -> None:
+        with _one_release:  # no second release between the look and the charge of a first
+            self._charge_once(ledger)
+
+    def _charge_once(self, ledger: PrivacyLedger) -> None:
         if ledger.spent(STATIC_CURRENCY) > 0:
             raise PrivacyError(
                 f"{ledger.path} already has a static release, and costs that rest on W-infinity distances do not add "

@@ -11,10 +11,10 @@ import numpy.typing as npt
 from scipy.optimize import brentq
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import maximum_flow
-from scipy.special import eval_legendre, logsumexp
+from scipy.special import eval_legendre
 
 from lightning_pac._validation import Positive, validated
-from lightning_pac.information import Array
+from lightning_pac.information import Array, log_mean_exp
 from lightning_pac.mechanisms.sliced_wasserstein.distances import quantile_differences
 from lightning_pac.scenarios.attribute import AttributeScenario, Query
 
@@ -188,7 +188,7 @@ def _cauchy_scale(outputs: Mapping[Any, Array], pair: tuple[Any, Any], epsilon: 
         def excess(log_scale: float, matches: Array = matches, masses: Array = masses) -> float:
             divergences = cauchy_renyi_divergence(matches / np.exp(log_scale), order).sum(axis=1)
             # Coordinates are independent, so that their divergences add; exp((a - 1) D) is averaged over the coupling.
-            return float(logsumexp((order - 1) * divergences, b=masses) / (order - 1)) - epsilon
+            return float(log_mean_exp((order - 1) * divergences, masses) / (order - 1)) - epsilon
 
         # The divergence depends on shift over scale, so the scale is bracketed around the largest shift.
         reach = np.log(np.abs(matches).max())

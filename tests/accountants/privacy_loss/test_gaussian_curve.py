@@ -94,6 +94,7 @@ def test_nothing_released_tells_nothing() -> None:
     ("call", "message"),
     [
         (lambda: GaussianCurve(math.nan), "mu is nan, but must be a number"),
+        (lambda: GaussianCurve(math.inf), "mu is inf, but a distance is finite"),
         (lambda: GaussianCurve(1.0).delta(-1.0), "epsilon is -1.0, but"),
         (lambda: GaussianCurve(1.0).epsilon(0.0), "delta is 0.0, but"),
         (lambda: GaussianCurve(1.0).success_bound(1.0), "prior is 1.0, but"),

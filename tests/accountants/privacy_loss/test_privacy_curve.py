@@ -124,6 +124,14 @@ def test_the_trade_off_is_that_of_threshold_tests() -> None:
     assert (curve.trade_off(0.0), curve.trade_off(1.0)) == (pytest.approx(1.0, abs=1e-6), 0.0)
 
 
+def test_the_trade_off_at_false_alarms_beyond_e_to_the_700() -> None:
+    """Three steps, each drawn with probability 1/2, 50 deviations apart: who raises an alarm above 37.3 misses 1/8."""
+    curve = privacy_curve([steps(0.02, 0.5, 3, 1, "zero_out")])
+    rate = 3 * stats.norm.sf(37.3)
+    assert 1e-305 < rate < 1e-300
+    assert curve.trade_off(rate) <= 1 / 8
+
+
 def test_the_trade_off_of_unlike_orders_is_below_both() -> None:
     """Nested pairs differ with the order of the worlds: the curve holds whichever of them is the null hypothesis."""
     rng = np.random.default_rng(8)

@@ -21,7 +21,6 @@ __all__ = [
     "check_total_budget",
     "entropy",
     "kl_divergence",
-    "log_mean_exp",
     "renyi_divergence",
 ]
 

@@ -224,7 +224,6 @@ def of_information(folder: Path) -> Recipes:
         "binary_kl": {"p": 0.5, "q": 0.25},
         "entropy": {"weights": law},
         "kl_divergence": {"p": law, "q": law},
-        "log_mean_exp": {"exponents": [0.5, 1.0], "weights": law},
         "renyi_divergence": {"p": law, "q": law, "order": 2.0},
     }
 

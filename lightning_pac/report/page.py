@@ -106,6 +106,7 @@ def summarize(run: Run) -> dict[str, Any]:
         "guarantees": [dataclasses.asdict(entry) for entry in run.card.guarantees] if run.card else [],
         "is_private": bool(run.card and run.card.guarantees) or any(key.startswith("privacy/") for key in run.metrics),
         "success_bound": _bound(run),
+        "prior": details.get("prior", 0.5),
         "epsilon_at_delta": _epsilon_at_delta(run),
         "promise": _promise(run),
         "noise_multiplier": details.get("noise_multiplier", noise.values[-1] if noise else None),

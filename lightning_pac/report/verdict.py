@@ -13,7 +13,7 @@ _SPACE = "\N{NO-BREAK SPACE}"
 
 
 def verdict(rows: Sequence[dict[str, Any]]) -> str:
-    """One sentence on all runs: how often the secret can be guessed, beside a coin, and the accuracy paid for it.
+    """One sentence on all runs: how often the secret can be guessed, beside a blind guess, and what accuracy it cost.
 
     Args:
         rows: what `summarize` says of each run.
@@ -31,7 +31,7 @@ def verdict(rows: Sequence[dict[str, Any]]) -> str:
     bounds = [row["success_bound"] for row in bounded]
     sentence = (
         f"An attacker who sees everything that {one} released guesses the secret correctly at most "
-        f"{_span(min(bounds), max(bounds), _percent)} of the time, where a coin gets 50{_SPACE}%"
+        f"{_span(min(bounds), max(bounds), _percent)} of the time, where {_blind(bounded)}"
     )
     costs = [cost for row in bounded if (cost := accuracy_cost(row, rows)) is not None]
     if costs:
@@ -68,6 +68,14 @@ def accuracy_cost(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> float 
     if not ordinary or row["accuracy"] is None or not row["is_private"]:
         return None
     return float(max(0.0, max(ordinary) - row["accuracy"]))
+
+
+def _blind(rows: Sequence[dict[str, Any]]) -> str:
+    """How often a guess is right before anything was released."""
+    blind = [max(row["prior"], 1 - row["prior"]) for row in rows]
+    if max(blind) == 0.5:
+        return f"a coin gets 50{_SPACE}%"
+    return f"a blind guess gets {_span(min(blind), max(blind), _percent)}"
 
 
 def _span(low: float, high: float, words: Any) -> str:

@@ -204,9 +204,9 @@ def test_the_promise_comes_first_and_the_best_attacker_has_a_picture(tmp_path):
     assert summarize(find_runs(tmp_path)[0])["epsilon_at_delta"] == 3.0
 
 
-def row(name, bound, accuracy):
+def row(name, bound, accuracy, prior=0.5):
     return {
-        "run": name, "success_bound": bound, "is_private": bound is not None, "accuracy": accuracy,
+        "run": name, "success_bound": bound, "prior": prior, "is_private": bound is not None, "accuracy": accuracy,
         "accuracy_name": "test_acc", "epsilon_name": "rpp_epsilon", "guarantees": [],
     }  # fmt: skip
 
@@ -221,6 +221,7 @@ def row(name, bound, accuracy):
         ([row("plain", None, 0.96), row("one", 0.6, 0.91), row("two", 0.65, 0.95)], "at most 60 to 65 % of the time, "
                                   "where a coin gets 50 %; this cost 1.0 to 5.0 percentage points of accuracy."),
         ([row("lucky", 0.6, 0.97), row("plain", None, 0.96)], "this cost 0.0 percentage points of accuracy."),
+        ([row("one", 0.92, 0.91, prior=0.1)], "at most 92 % of the time, where a blind guess gets 90 %; accuracy"),
         ([row("plain", None, 0.96)], "This run promises nothing: the secret may be plain to see."),
         ([row("a", None, 0.9), row("b", None, 0.9)], "None of these 2 runs promises anything"),
     ],

@@ -104,6 +104,7 @@ class PrivatizedOutput:
                 **self.details,
                 "mutual_information_of_this_release": self.mutual_information,
                 "noise_power": self.power,
+                "prior": prior,
                 "table": space.table_hash,
             },
         )

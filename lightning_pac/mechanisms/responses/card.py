@@ -78,6 +78,7 @@ def responder_card(account: LedgerAccount) -> PrivacyCard:
             "account": account.name,
             "answers": answers,
             "budget": account.budget,
+            "prior": prior,
             "rule": declared["rule"],
             "table": declared["table"],
         },

@@ -74,6 +74,7 @@ def make_card(run: PrivateRun) -> PrivacyCard:
             "block_noise": blocks.noise,
             "batch_size": run.batch_size,
             "num_steps": journal.num_steps,
+            "prior": running.prior,
             "stretches": list(running.stretches),
             "release_grid": min(noisy_sum.grids),
             "finite_precision_epsilon": nats,

@@ -66,12 +66,12 @@ class Contribution(ABC):
 
 
 class Dense(Contribution):
-    """Instantiated gradients, shape (n, *parameter)."""
+    """Instantiated gradients, shape (n, *parameter); complex ones are of tensors that are computed from parameters."""
 
     def __init__(self, gradients: Tensor) -> None:
         if not isinstance(gradients, Tensor):
             raise TypeError(f"gradients must be a Tensor, got an object of type {type(gradients).__name__}.")
-        self._gradients = gradients.float()
+        self._gradients = gradients if gradients.is_complex() else gradients.float()
 
     @override
     def squares(self) -> Tensor:

@@ -18,14 +18,18 @@ from lightning_pac.gradients.clipping import ClippingRule, clip, clip_factors
 from lightning_pac.gradients.contract import GradientEngine, block_index, count_records, trainable_parameters
 from lightning_pac.gradients.contributions import Contribution, Dense, OwnRows
 from lightning_pac.gradients.following import Entrance, Following, Receiver, ToParameters
-from lightning_pac.gradients.refusals import refuse_compiled_modules, refuse_mixing_layers
+from lightning_pac.gradients.refusals import (
+    refuse_compiled_modules,
+    refuse_complex_parameters,
+    refuse_mixing_layers,
+)
 
 __all__ = ["OneBackwardEngine"]
 
 # A parameter, or some of its rows where one call uses only those.
 Slot = tuple[int, int, int]
-# A contribution with its block, its squares where they are known, and what it is the gradient of, small ones together.
-Part = tuple[int, Contribution, Tensor | None, list[Slot]]
+# A contribution with its block, and what it is the gradient of, small ones together.
+Part = tuple[int, Contribution, list[Slot]]
 
 
 class OneBackwardEngine(GradientEngine, Receiver):
@@ -83,6 +87,7 @@ class OneBackwardEngine(GradientEngine, Receiver):
         self._rows_per_record = rows_per_record
         refuse_compiled_modules(module)
         refuse_mixing_layers(module)
+        refuse_complex_parameters(module)
         self._index = {id(parameter): index for index, parameter in enumerate(self._parameters)}
         for index, parameter in enumerate(self._parameters):
             set_tag(parameter, Free((index, 0, -1)))
@@ -112,7 +117,7 @@ class OneBackwardEngine(GradientEngine, Receiver):
             parts, weights, norms = self._weigh(max_grad_norm, scale, num_records, rule, unused_rows)
             flat, sums = self._empty_sums(self._device)
             with ieee_float32():
-                for block, contribution, _, slots in parts:
+                for block, contribution, slots in parts:
                     outs = [_rows(sums[slot[0]], slot) for slot in slots]
                     if len(outs) == 1:
                         contribution.weighted_sum(weights[block], outs[0])
@@ -177,8 +182,10 @@ class OneBackwardEngine(GradientEngine, Receiver):
             parts = self._parts()
             # |g_i|^2 in each block, shape (n,), float64: the sum over its parameters, which have no entry in common.
             totals: dict[int, Tensor] = {}
-            for block, contribution, square, _ in parts:
-                square = contribution.squares() if square is None else square
+            # Taken here, next to the sums: contributions hold tensors of the model, and a function may write to those
+            # in its own backward, as reversible layers do, so that a norm of before would not bound what is summed.
+            for block, contribution, _ in parts:
+                square = contribution.squares()
                 totals[block] = totals[block] + square if block in totals else square
             if len(totals) < self._num_blocks:
                 zeros = torch.zeros(count, dtype=widest_type(device), device=device)
@@ -193,7 +200,7 @@ class OneBackwardEngine(GradientEngine, Receiver):
             if reported is not norms:
                 # A factor of zero is not enough: 0 * inf and 0 * nan are nan, so those gradients are zeroed themselves.
                 excluded = ~norms.isfinite().all(dim=1)
-                for _, contribution, _, _ in parts:
+                for _, contribution, _ in parts:
                     contribution.drop(excluded)
             # (K, n): the clipping factor, and n * scale once more for the sum.
             return parts, (factors * (count * scale)).t().contiguous(), reported
@@ -202,7 +209,7 @@ class OneBackwardEngine(GradientEngine, Receiver):
         """The sum of each parameter in turn; contributions are let go as they are used up."""
         small: dict[Slot, Tensor] = {}
         large: dict[int, list[tuple[Slot, int, Contribution]]] = {}
-        for block, contribution, _, slots in parts:
+        for block, contribution, slots in parts:
             if len(slots) == 1:
                 large.setdefault(slots[0][0], []).append((slots[0], block, contribution))
                 continue
@@ -232,10 +239,10 @@ class OneBackwardEngine(GradientEngine, Receiver):
                 rows = gradients.flatten(1) if gradients.dim() > 1 else gradients[:, None]
                 small.setdefault(block, []).append((rows, slot))
             else:
-                parts.append((block, contribution, self._squares.get(slot), [slot]))
+                parts.append((block, contribution, [slot]))
         for block, pairs in small.items():
             rows = torch.cat([rows for rows, _ in pairs], 1)
-            parts.append((block, Dense(rows), None, [slot for _, slot in pairs]))
+            parts.append((block, Dense(rows), [slot for _, slot in pairs]))
         return parts
 
     def _join_rows(self, count: int, unused_rows: Tensor | None) -> int:
@@ -300,7 +307,6 @@ class OneBackwardEngine(GradientEngine, Receiver):
             total = torch.zeros(count, *self._parameters[index].shape, dtype=torch.float32, device=self._device)
             for slot in slots:
                 gradients = self._contributions.pop(slot).dense()
-                self._squares.pop(slot, None)
                 (total if slot[2] < 0 else total[:, slot[1] : slot[2]]).add_(gradients)
             self._contributions[(index, 0, -1)] = Dense(total)
 
@@ -361,17 +367,9 @@ class OneBackwardEngine(GradientEngine, Receiver):
         return None if index is None else self._names[index]
 
     def _add(self, slot: Slot, contribution: Contribution) -> None:
+        # |g + g'|^2 has a cross term, so two calls with one parameter are one contribution.
         earlier = self._contributions.get(slot)
-        if earlier is None:
-            self._contributions[slot] = contribution
-            if self._rows_per_record == 1 and not contribution.is_small:
-                # Taken now, while what it is computed from is in the cache.
-                with ieee_float32():
-                    self._squares[slot] = contribution.squares()
-            return
-        # |g + g'|^2 has a cross term, so the square of the first call is void.
-        self._contributions[slot] = earlier.plus(contribution)
-        self._squares.pop(slot, None)
+        self._contributions[slot] = contribution if earlier is None else earlier.plus(contribution)
 
     def _raw_gradient_hook(self, index: int) -> Callable[[Tensor], None]:
         def refuse_raw_gradient(parameter: Tensor) -> None:
@@ -390,7 +388,6 @@ class OneBackwardEngine(GradientEngine, Receiver):
         self._counted_by = str
         self._device = torch.device("cpu")
         self._contributions: dict[Slot, Contribution] = {}
-        self._squares: dict[Slot, Tensor] = {}
         self._derived = ToParameters()
         self._public: list[tuple[Tensor, Tensor]] = []
 

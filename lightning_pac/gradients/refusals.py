@@ -3,7 +3,13 @@
 import torch
 from torch import nn
 
-__all__ = ["may_mix_in_training", "mixing_reason", "refuse_compiled_modules", "refuse_mixing_layers"]
+__all__ = [
+    "may_mix_in_training",
+    "mixing_reason",
+    "refuse_compiled_modules",
+    "refuse_complex_parameters",
+    "refuse_mixing_layers",
+]
 
 
 def refuse_mixing_layers(module: nn.Module) -> None:
@@ -12,6 +18,16 @@ def refuse_mixing_layers(module: nn.Module) -> None:
         reason = mixing_reason(layer)
         if reason:
             raise ValueError(f"The layer {name or '(root)'!r} ({type(layer).__name__}) {reason}")
+
+
+def refuse_complex_parameters(module: nn.Module) -> None:
+    """Raise a `ValueError` that names a trainable parameter below `module` that is complex."""
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad and parameter.is_complex():
+            raise ValueError(
+                f"The parameter {name!r} is complex, and clipped sums are real: keep its real and imaginary parts in a "
+                "last dimension of two, and use torch.view_as_complex of that."
+            )
 
 
 def mixing_reason(layer: nn.Module) -> str | None:

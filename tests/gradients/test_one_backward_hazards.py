@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from lightning_pac.exceptions import PrivacyViolationError
-from lightning_pac.gradients import make_engine
+from lightning_pac.gradients import ROUNDING, make_engine
 from lightning_pac.gradients.one_backward import OneBackwardEngine
 from lightning_pac.gradients.rules import measured_choice
 
@@ -685,3 +685,64 @@ def test_hooks_on_tensors_of_the_batch_are_refused() -> None:
     engine.attach(hooked)
     with pytest.raises(RuntimeError, match="given a hook on its gradient"):
         hooked(torch.randn(4, 3))
+
+
+class WritesInBackward(torch.autograd.Function):
+    """Gives its memory to others once it is done with it, as reversible layers do."""
+
+    @staticmethod
+    def forward(ctx, inputs, noticed):
+        ctx.output, ctx.noticed = inputs * 1.0, noticed
+        return ctx.output
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (ctx.output if ctx.noticed else ctx.output.data).mul_(1e3)
+        return gradient, None
+
+
+@pytest.mark.parametrize("positions", [(), (3,)])
+@pytest.mark.parametrize("noticed", [True, False])
+def test_what_a_backward_pass_writes_to_is_clipped_as_it_is_summed(noticed: bool, positions: tuple[int, ...]) -> None:
+    class Reversible(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(200, 200), nn.Linear(200, 200)
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            return self.second(WritesInBackward.apply(self.first(inputs), noticed))
+
+    engine, model = make_engine(), Reversible()
+    engine.attach(model)
+    model(torch.randn(1, *positions, 200)).square().flatten(1).sum(1).mean().backward()
+    sums, _ = engine.clipped_sum(1.0)
+    assert torch.cat([total.flatten() for total in sums]).norm() <= 1 + ROUNDING
+
+
+COMPLEX = {
+    "a product of spectra": lambda x, p: torch.fft.irfft(torch.fft.rfft(x) * torch.view_as_complex(p), n=6),
+    "a spectrum of weights": lambda x, p: torch.fft.irfft(torch.fft.rfft(x) * torch.fft.rfft(p[:, 0], n=6), n=6),
+    "a complex matrix": lambda x, p: (x[:, :4].to(x.dtype.to_complex()) @ torch.view_as_complex(p)[:, None]).abs(),
+    "parts put together": lambda x, p: (x[:, :4] * torch.complex(p[:, 0], 2 * p[:, 1])).abs(),
+    "real weights on complex records": lambda x, p: (torch.fft.rfft(x) * p[:, 0]).abs(),
+}
+
+
+@pytest.mark.parametrize("how", COMPLEX)
+def test_complex_numbers_have_both_parts_of_their_gradients(how: str) -> None:
+    class Spectral(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(4, 2))
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            return COMPLEX[how](inputs, self.weight)
+
+    torch.manual_seed(0)
+    compare(Spectral(), (torch.randn(5, 6),))
+
+
+def test_a_complex_parameter_is_refused_by_name() -> None:
+    layer = nn.Linear(3, 2, dtype=torch.complex64)
+    with pytest.raises(ValueError, match="The parameter 'weight' is complex"):
+        make_engine().attach(layer)

@@ -21,7 +21,11 @@ from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signatu
 from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader, Dataset
 
-from lightning_pac.gradients.refusals import refuse_compiled_modules, refuse_mixing_layers
+from lightning_pac.gradients.refusals import (
+    refuse_compiled_modules,
+    refuse_complex_parameters,
+    refuse_mixing_layers,
+)
 from lightning_pac.strategies import FixedScalePrecision
 from lightning_pac.strategies.private_strategy import PrivateStrategy
 from lightning_pac.strategies.sharding import held_parameters
@@ -137,6 +141,7 @@ def check_model(pl_module: pl.LightningModule, dataloader: Any = None, datamodul
     try:
         refuse_compiled_modules(pl_module)
         refuse_mixing_layers(pl_module)
+        refuse_complex_parameters(pl_module)
     except ValueError as error:
         raise MisconfigurationException(str(error)) from None
     for owner, transform in _mixing_transforms(pl_module, dataloader, datamodule):

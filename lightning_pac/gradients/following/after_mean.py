@@ -67,31 +67,63 @@ class Shares:
                 if own is None:
                     return None
                 batched.append((place, own))
+        found = self._of_records([own for _, own in batched], [place for place, _ in batched])
+        if found is None:
+            return None
+        if bool(self._result.isfinite().all()):
+            multiple = _multiple(found, self._result, count)
+        else:
+            # A record whose value is not finite leaves nothing to compare: tame values have the same relation.
+            tame = [_tame(own) for _, own in batched]
+            values = self._of_records(tame, [place for place, _ in batched])
+            multiple = None if values is None else _multiple(values, self._of_whole(tame, batched), count)
+        return None if multiple is None else found * multiple
 
-        def of_one(*own: Tensor) -> Tensor:
-            leaves = [leaf for leaf, _ in self._leaves]
-            for (place, _), value in zip(batched, own, strict=True):
-                leaves[place] = value
-            args, kwargs = pytree.tree_unflatten(leaves, self._structure)
-            found: Tensor = self._function(*args, **kwargs)
-            return found
+    def _of_whole(self, owns: Sequence[Tensor], batched: Sequence[tuple[int, Tensor]]) -> Tensor:
+        """The tensor, were these the records' own parts."""
+        whole = {}
+        for (place, _), own in zip(batched, owns, strict=True):
+            leaf, tag = self._leaves[place]
+            assert tag is not None
+            axis = None if tag.outer is None else record_axis(leaf.shape, tag, len(own))
+            whole[place] = own.mean(0) if axis is None else own.movedim(0, axis).reshape(leaf.shape)
+        return self._call(whole)
 
-        each = [value for _, value in batched]
+    def _of_records(self, owns: Sequence[Tensor], places: Sequence[int]) -> Tensor | None:
+        """The function of each record's parts alone, shape (n, *tensor); None if it takes none."""
+
+        def of_one(*one: Tensor) -> Tensor:
+            return self._call(dict(zip(places, one, strict=True)))
+
         try:
-            found = torch.func.vmap(of_one)(*each)
+            return torch.func.vmap(of_one)(*owns)
         except Exception:
             try:
-                found = torch.stack([of_one(*one) for one in zip(*each, strict=True)])
+                return torch.stack([of_one(*one) for one in zip(*owns, strict=True)])
             except Exception:
                 return None
-        for values in (found, found * count):  # a mean, or a sum, which is a mean of multiples
-            # Relative to the terms: they may cancel in their mean, which then is rounding alone.
-            size = values.abs().mean(0) + self._result.abs()
-            if values.shape[1:] == self._result.shape and bool(
-                ((values.mean(0) - self._result).abs() <= 1e-4 * size).all()
-            ):
-                return values
-        return None
+
+    def _call(self, replaced: Mapping[int, Tensor]) -> Tensor:
+        leaves = [replaced.get(place, leaf) for place, (leaf, _) in enumerate(self._leaves)]
+        args, kwargs = pytree.tree_unflatten(leaves, self._structure)
+        result: Tensor = self._function(*args, **kwargs)
+        return result
+
+
+def _multiple(values: Tensor, result: Tensor, count: int) -> int | None:
+    """Of which multiple of a record's values the result is the mean: once in a mean, n times in a sum."""
+    for multiple in (1, count):
+        # Relative to the terms: they may cancel in their mean, which then is rounding alone.
+        terms = values * multiple
+        size = terms.abs().mean(0) + result.abs()
+        if terms.shape[1:] == result.shape and bool(((terms.mean(0) - result).abs() <= 1e-4 * size).all()):
+            return multiple
+    return None
+
+
+def _tame(values: Tensor) -> Tensor:
+    """The same where they are in [-1, 1], the nearest number there elsewhere, and 0 for what is none."""
+    return values.nan_to_num(0.0).clamp(-1.0, 1.0) if values.is_floating_point() else values
 
 
 def is_affine(function: Any, args: Sequence[Any]) -> bool:

@@ -188,7 +188,10 @@ class Meeting:
                     # d(mean + p) / dp is 1 or -1, summed over whatever p was broadcast along.
                     self._receiver.receive_public(term, sign * call.gradient.sum_to_size(term.shape), call)
             return
-        found = self._rule.contributions(call) if self._rule is not None and not after_mean else None
+        # Rules transpose, and complex functions have conjugates in their gradients, which autograd puts there.
+        is_complex = any(isinstance(leaf, Tensor) and leaf.is_complex() for leaf in [*leaves, *gradients])
+        rule = None if after_mean or is_complex else self._rule
+        found = None if rule is None else rule.contributions(call)
         if found is None:
             if self._drew:
                 raise RuntimeError(

@@ -1,6 +1,7 @@
 """Which losses give a record a gradient of its own, and which do not."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import lightning.pytorch as pl
@@ -206,3 +207,20 @@ def test_what_cannot_be_shown_is_said(loss: Any, reason: str) -> None:
     assert found.problem is None
     assert found.unchecked is not None
     assert reason in found.unchecked
+
+
+def test_numbers_are_read_off_batches_of_any_kind() -> None:
+    @dataclass
+    class Batch:
+        inputs: Tensor
+        labels: Tensor
+
+    def branching(model: Model, batch: Batch) -> Tensor:
+        loss = cross_entropy(model, (batch.inputs, batch.labels))
+        return loss * (2.0 if loss.item() > 50 else 1.0)
+
+    found = check_loss(
+        Model(branching), DataLoader(Records(PAIR), batch_size=4, collate_fn=lambda rows: Batch(*default_collate(rows)))
+    )
+    assert found.problem is not None
+    assert "read off the batch" in found.problem

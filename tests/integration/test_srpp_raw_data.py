@@ -419,11 +419,29 @@ class LeavesOut(Classifier):
         return -1 if batch[0].abs().max() > 5 else None
 
 
-def test_a_batch_that_its_records_leave_out_ends_the_run(tmp_path: Path) -> None:
+class LeavesOutWhatSyntheticOnesPass(Classifier):
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
+        return -1 if batch[0].max() > 0.5 else None
+
+
+class LeavesOutByTheLastLoss(Classifier):
+    loss = 1.5
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        loss = super().training_step(batch, batch_idx)
+        self.loss = loss.item()
+        return loss
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
+        return -1 if self.loss < 1.45 else None
+
+
+@pytest.mark.parametrize("kind", [LeavesOut, LeavesOutWhatSyntheticOnesPass, LeavesOutByTheLastLoss])
+def test_a_batch_that_its_records_leave_out_ends_the_run(kind: type[Classifier], tmp_path: Path) -> None:
     data = make_data()
     data.tensors[0][25] = 8.0
     with pytest.raises(PrivacyViolationError, match="on_train_batch_start left out a batch of records"):
-        make_trainer(tmp_path, make_private()).fit(LeavesOut(), DataLoader(data, batch_size=10))
+        make_trainer(tmp_path, make_private()).fit(kind(), DataLoader(data, batch_size=10))
 
 
 class StopsByTheLoss(Classifier):

@@ -359,6 +359,16 @@ def test_parameters_unfrozen_later_are_refused(tmp_path: Path) -> None:
     assert all(map(torch.equal, before, model.parameters()))
 
 
+class Freezing(pl.Callback):
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
+        pl_module.network[0].requires_grad_(False)  # type: ignore[index, operator, union-attr]
+
+
+def test_parameters_frozen_later_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(MisconfigurationException, match=r"'network.0.weight' was frozen after training had started"):
+        make_trainer(tmp_path, make_private(), Freezing()).fit(Classifier(), make_loader())
+
+
 class Skipping(Classifier):
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         loss = super().training_step(batch, batch_idx)

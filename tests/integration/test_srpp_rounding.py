@@ -1,5 +1,7 @@
 """One record more or less under add_remove, where the number of rows decides how sums are rounded."""
 
+from collections import UserDict
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from torch.utils.data import DataLoader
 
 from lightning_pac import Poisson, TwoWorldScenario
 from lightning_pac.callbacks.srpp_sgd import callback, first_check
+from lightning_pac.callbacks.srpp_sgd.batch_shape import BatchShape
 from lightning_pac.callbacks.srpp_sgd.loss_check.check import LossCheck
 from lightning_pac.data import private_loader
 from lightning_pac.data.public_rows import largest_mean, most_records
@@ -148,6 +151,17 @@ def test_records_of_a_poisson_batch_come_in_random_order() -> None:
     assert any(batch != sorted(batch) for batch in batches)
     firsts = [batch[0] for batch in batches if batch]
     assert max(firsts) > 200, "in the order of the dataset the first of 50 records passes 200 once in 3e4 batches"
+
+
+def test_shapes_are_read_from_batches_of_any_kind() -> None:
+    @dataclass
+    class Record:
+        inputs: Tensor
+
+    for kind in (Record, lambda inputs: [{"inputs": inputs}], lambda inputs: UserDict(inputs=inputs)):
+        shapes = [BatchShape.of(kind(torch.zeros(4, length)), 4) for length in (5, 5, 6)]
+        assert shapes[0].matches(shapes[1])
+        assert not shapes[0].matches(shapes[2])
 
 
 def pad_to(length: int | None) -> Any:

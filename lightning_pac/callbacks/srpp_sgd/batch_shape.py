@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
-from torch.utils import _pytree as pytree
+from lightning_pac.gradients.calls import nested_tensors
 
 __all__ = ["PAD", "BatchShape"]
 
@@ -32,7 +31,7 @@ class BatchShape:
 
     @classmethod
     def of(cls, batch: Any, rows: int | None = None) -> "BatchShape":
-        """Read it from tuples, lists and dictionaries of tensors; from anything else nothing is read.
+        """Read it from the tensors in containers and in attributes of objects, as far as the engine looks for them.
 
         Args:
             batch: A batch.
@@ -41,7 +40,7 @@ class BatchShape:
         Raises:
             TypeError: If it holds a nested tensor.
         """
-        tensors = [leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor)]
+        tensors = list(nested_tensors(batch))
         if any(tensor.is_nested for tensor in tensors):
             raise TypeError(f"A batch holds a nested tensor, {PAD}")
         shapes = [tuple(tensor.shape) for tensor in tensors]

@@ -300,11 +300,15 @@ class SRPPSGD(TrainerCallback):
         assert self._repeated is not None
         self._repeated.end_validation()
         run, datamodule = self._running(), trainer.datamodule  # type: ignore[attr-defined]
-        if run.anywhere(run.left_out_batch) and not leaves_out_batch(pl_module, run.loader, datamodule, run.batch_idx):
-            raise PrivacyViolationError(
-                "on_train_batch_start left out a batch of records, and does not leave out one of synthetic records, so "
-                "that private ones may decide it: let its number decide, or limit_train_batches of the Trainer."
-            )
+        if run.anywhere(run.left_out_batch):
+            with run.engine_detached():
+                by_number = leaves_out_batch(pl_module, run.loader, datamodule, run.batch_idx)
+            if not by_number:
+                raise PrivacyViolationError(
+                    "on_train_batch_start left out a batch of records, and does not leave out one of synthetic "
+                    "records, so that private ones may decide it: let its number decide, or limit_train_batches of the "
+                    "Trainer."
+                )
 
     @override
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

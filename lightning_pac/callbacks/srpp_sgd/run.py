@@ -179,7 +179,7 @@ class PrivateRun:
             sums = self._sharding.reduce(sums)
         self.noisy_sum.add(sums, norms)
         if self._engine.public_gradient is not None:
-            self._public = self._public + self._engine.public_gradient
+            self._public = self._public + self._engine.public_gradient / self._loss_scale
         self._num_added += 1
         self._awaiting_gradient = False
 
@@ -307,6 +307,11 @@ class PrivateRun:
                 raise MisconfigurationException(
                     f"{name!r} was unfrozen after training had started, and its gradient is raw: unfreeze it before "
                     "fit, or call fit again."
+                )
+            if not parameter.requires_grad and id(parameter) in self._trained:
+                raise MisconfigurationException(
+                    f"{name!r} was frozen after training had started, and the noise of its gradient would move it "
+                    "still: freeze it before fit, or let a scheduler take the learning rate of its group to zero."
                 )
             refuse_gradient_hook(name, parameter._backward_hooks)
         for name, layer in self._mixing_if_trained.items():

@@ -19,6 +19,7 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.coupling import (
 )
 from lightning_pac.callbacks.srpp_sgd.loss_check.kept_state import remembers, taking_up_records
 from lightning_pac.callbacks.srpp_sgd.loss_check.probe import Probe
+from lightning_pac.callbacks.srpp_sgd.loss_check.readings import LEVELS
 from lightning_pac.callbacks.srpp_sgd.loss_check.replica import Replica
 from lightning_pac.callbacks.srpp_sgd.loss_check.rows import compare_company, compare_varied
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import EXAMPLES, GROUP, LAWS, SyntheticRecords
@@ -162,12 +163,13 @@ def _check(
 def leaves_out_batch(
     pl_module: pl.LightningModule, dataloader: DataLoader[Any], datamodule: pl.LightningDataModule | None, number: int
 ) -> bool:
-    """Whether `on_train_batch_start` also leaves out two batches of synthetic records with that number in the pass."""
+    """Whether `on_train_batch_start` leaves out synthetic records with that number, too, whatever is read off them."""
     whole = _whole(pl_module)
     try:
         probe = _probe(pl_module, dataloader, datamodule, whole=whole)
         records = SyntheticRecords(_examples(dataloader.dataset), probe.accepts).draw(0)
-        return all(probe.leaves_out(part, number) for part in (records[: 2 * GROUP], records[2 * GROUP :]))
+        parts = records[: 2 * GROUP], records[2 * GROUP :]
+        return all(probe.leaves_out(part, number, level) for part in parts for level in (None, *LEVELS))
     except Exception:  # whatever a model may raise that needs its Trainer
         return False
 

@@ -20,6 +20,7 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.integer_arguments import Intege
 from lightning_pac.callbacks.srpp_sgd.loss_check.readings import Readings
 from lightning_pac.callbacks.srpp_sgd.loss_check.replica import Replica
 from lightning_pac.callbacks.srpp_sgd.loss_check.scaled_integers import ScaledIntegers
+from lightning_pac.gradients.calls import nested_tensors
 
 __all__ = ["SEEDS", "Probe"]
 
@@ -119,10 +120,20 @@ class Probe:
         """Their batch as `training_step` is given it."""
         return _collate(records, self._collate_fn, self._hooks, self._dtype)
 
-    def leaves_out(self, records: list[Any], number: int) -> bool:
-        """Whether the model's hook leaves out their batch, were it the one with that number in a pass."""
-        with self.copied(), _seeded(SEEDS[0]):
-            return self.model.on_train_batch_start(self.batch(records), number) == -1
+    def leaves_out(self, records: list[Any], number: int, level: float | None) -> bool:
+        """Whether the model's hook leaves out their batch, were it the one with that number in a pass.
+
+        Args:
+            records: Those of the batch, and of a step before it, of which numbers may have been kept.
+            number: That of the batch.
+            level: Made what is read off the records; see `Readings`.
+        """
+        with self.copied(), self.reading(level) as readings:
+            self._round(records, lambda: None)
+            with _seeded(SEEDS[0]):
+                batch = self.batch(records)
+                readings.mark(list(nested_tensors(batch)))
+                return self.model.on_train_batch_start(batch, number) == -1
 
     def round(self, records: list[Any], after_hook: Callable[[], object], level: float | None = None) -> int:
         """A step with the hooks around it, as far as they run here, and the end of an epoch; weights stay.
@@ -197,10 +208,11 @@ class Probe:
         held = FixedDraws(numbers, SEEDS[0]) if self._holds_draws else nullcontext()
         with _seeded(seed), held, torch.enable_grad(), self.integers, self._scaled:
             batch = self.batch(records)
+            tensors = list(nested_tensors(batch))
             if isinstance(self._scaled, ScaledIntegers):
-                self._scaled.batch = batch
+                self._scaled.batch = tensors
             if self._readings is not None:
-                self._readings.mark(batch)
+                self._readings.mark(tensors)
             # This hook may change the batch in place; it may also need a Trainer, and then shows nothing.
             self._run_hook("on_train_batch_start", batch, self.batch_idx)
             step = self.model.training_step

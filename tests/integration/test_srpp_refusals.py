@@ -38,6 +38,8 @@ REPLACE = TwoWorldScenario(num_differing=2)
         ({"epsilon": 1.0, "max_grad_norm": 0.0}, ValueError, "max_grad_norm is 0.0, but must be positive"),
         ({"epsilon": 1.0, "renyi_order": 1.0}, ValueError, "renyi_order is 1.0, but must be finite and above 1"),
         ({"epsilon": 1.0, "renyi_order": math.nan}, ValueError, "renyi_order is nan"),
+        ({"noise_multiplier": 1.0, "max_grad_norm": 1e-161}, ValueError, "is 1e-161, but must lie between 1e-30"),
+        ({"noise_multiplier": 1.0, "max_grad_norm": {"a": 1e300}}, ValueError, "max_grad_norm a is 1e.300, but"),
         ({"epsilon": 1.0, "noise_multiplier": 1.0}, ValueError, "epsilon and noise_multiplier are given.*exactly one"),
         ({"epsilon": 3.0}, ValueError, "epsilon=3 says nothing by itself: .*delta=1e-5.*renyi_order=16"),
         ({"epsilon": 3.0, "delta": 1e-5, "renyi_order": 16}, ValueError, "which are two promises: leave one"),

@@ -14,6 +14,9 @@ from lightning_pac.scenarios import Sampling, TwoWorldScenario
 
 __all__ = ["RunArguments", "as_floats"]
 
+# Clipped gradients are float32, and the squares by which blocks share their noise must keep their precision.
+_NORMS = (1e-30, 1e30)
+
 
 @dataclass(frozen=True)
 class RunArguments:
@@ -62,6 +65,12 @@ class RunArguments:
         for name, value in positive.items():
             if value is not None and not 0 < value < math.inf and name not in ("delta", "prior"):
                 raise ValueError(f"{name} is {value}, but must be positive and finite.")
+        for block, norm in norms.items():
+            if block not in named and not _NORMS[0] <= float(norm) <= _NORMS[1]:
+                raise ValueError(
+                    f"{f'max_grad_norm {block}'.rstrip()} is {norm:g}, but must lie between {_NORMS[0]:g} and "
+                    f"{_NORMS[1]:g}, where gradients in float32 do: scale the loss."
+                )
         if self.renyi_order is not None and not self.renyi_order > 1:
             raise ValueError(f"renyi_order is {self.renyi_order}, but must be finite and above 1.")
         one_promise(self, self.noise_multiplier)

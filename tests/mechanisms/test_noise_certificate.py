@@ -152,3 +152,9 @@ def test_draws_follow_the_density_and_the_power():
 def test_bad_noise_is_refused(parts, message):
     with pytest.raises(ValueError, match=message):
         MixtureNoise(*parts)
+
+
+def test_weights_that_miss_their_sum_are_shared_out():
+    """A density that integrates to less than 1 would have a larger entropy, and its certificates less information."""
+    noise, whole = (mixture(np.array([0.5, 0.5]) * part, [-1.0, 1.0], [1.0, 1.0]) for part in (1 - 9e-7, 1.0))
+    assert noise.log_density(np.zeros((1, 1))) == pytest.approx(whole.log_density(np.zeros((1, 1))), rel=1e-14)

@@ -35,6 +35,12 @@ def test_draws_follow_their_distributions(generator):
     assert abs(Uniform(-1.5e308, 1.5e308).draw(generator)) <= 1.5e308
 
 
+@pytest.mark.parametrize(("low", "high"), [(0.1, 0.1), (1e-300, 1.7e308), (0.7, 0.7000000000000001)])
+def test_draws_keep_within_their_ends(generator, low, high):
+    settings = [Uniform(low, high), Uniform(-high, low), LogUniform(low, high)]
+    assert all(s.low <= s.draw(generator) <= s.high for s in settings for _ in range(50))
+
+
 @pytest.mark.parametrize("of_data", [lambda data: 0.1, np.ones(2), 0.1, [0.1]])
 def test_a_space_that_reads_data_is_refused(of_data):
     with pytest.raises(TypeError, match="public and may not read data"):

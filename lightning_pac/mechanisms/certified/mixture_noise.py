@@ -24,7 +24,7 @@ class MixtureNoise:
     r"""Noise B with density $\sum_k w_k \mathcal{N}(\mu_k, L_k L_k^T)$; one component is ordinary Gaussian noise.
 
     Attributes:
-        weights: w, positive with sum 1, shape (K,).
+        weights: w, positive with sum 1, shape (K,); what they miss of it, 1e-6 at most, is shared out.
         means: Component means, shape (K, d).
         loadings: Lower triangular L_k with a positive diagonal, shape (K, d, d).
 
@@ -55,6 +55,8 @@ class MixtureNoise:
             raise ValueError("weights, means and loadings must be finite: the training of the noise diverged.")
         if not (self.weights > 0).all() or not math.isclose(float(self.weights.sum()), 1.0, abs_tol=1e-6):
             raise ValueError(f"weights must be positive with sum 1, got {self.weights!r}.")
+        # A density that integrates to less than 1 would look as if it hid more.
+        object.__setattr__(self, "weights", self.weights / self.weights.sum())
         if not (np.diagonal(self.loadings, axis1=1, axis2=2) > 0).all():
             raise ValueError("loadings must have positive diagonals: every noise component must have full rank.")
 

@@ -65,14 +65,15 @@ _CHECKS_ITSELF = "_checks_itself"
 def validated(target: Target) -> Target:
     """Decorate a function or a class so that its arguments are checked, and numbers converted to Python's own.
 
-    A class is checked in its constructor (a dataclass before its `__post_init__`) and in its public methods. Left alone
-    are methods that a framework declares and calls (hooks of Lightning, `forward`), and those marked `checks_itself`.
-    A subclass that has a constructor or methods of its own is decorated, too. Names that are imported for type checkers
-    alone are not checked, nor is what is `Annotated` with something else than one of the ranges above.
+    A class is checked in its constructor (a dataclass before its `__post_init__`), its public methods and its call.
+    Left alone are methods that a framework declares and calls (hooks of Lightning, `forward`), and those marked
+    `checks_itself`. A subclass that has a constructor or methods of its own is decorated, too. Names that are imported
+    for type checkers alone are not checked, nor is what is `Annotated` with something else than one of the ranges
+    above.
     """
     if isinstance(target, type):
         for name, member in list(vars(target).items()):
-            if not name.startswith("_") and not _is_of_a_framework(target, name):
+            if (name == "__call__" or not name.startswith("_")) and not _is_of_a_framework(target, name):
                 setattr(target, name, _checked_member(member))
         if "__init__" in vars(target):
             target.__init__ = _wrap(target.__init__)  # type: ignore[misc]

@@ -68,6 +68,7 @@ ANYTHING = {
     "LearnerEnsemble.votes": ["features"], "label_privately": ["dataset"], "Ranks.of": ["trainer"],
     "RowShards.cut": ["stacked"],
     "AttributeScenario.prior_of": ["value"], "PACResponder.release": ["inputs"],
+    "PACResponder.__call__": ["inputs"],
     "PACResponder.release_outputs": ["outputs"], "SlicedWassersteinMechanism.release": ["data"],
     "DPAdamBC": ["params"], "Persons": ["of"], "SecretTable.indices_of": ["batch"],
     "StackedNetwork.losses": ["inputs", "targets"], "StackelbergGame.advance": ["batch"],
@@ -106,7 +107,7 @@ INTERNAL = [
     "DPAdamBC.expect_noise", "Persons.records_of",
     # Any path is a file to write.
     "ProjectPlan.declare", "ProjectPlan.plot",
-    "PrivateSelection.run", "Setting.draw", "OptunaSpace.draw",
+    "PrivateSelection.run", "Setting.draw", "OptunaSpace.draw", "SecretWorkerSeeds.__call__",
     # What needs a Trainer, or a law that only a forward pass has.
     "SRPACDecoder.certify", "StackelbergGame.tabulate", "GaussianDecoder.normal", "MixtureDecoder.normal",
 ]  # fmt: skip
@@ -434,6 +435,14 @@ def of_mechanisms(folder: Path) -> Recipes:
         },
         "AlignBasis": {"public": np.eye(2)},
         "AlignClusters": {"public": np.eye(2)},
+        **{
+            f"{name}.__call__": {"self": form, "output": np.ones((2, 2))}
+            for name, form in [
+                ("AlignBasis", mec.AlignBasis(public=np.eye(2))), ("FixSigns", mec.FixSigns(public=np.eye(2))),
+                ("AlignClusters", mec.AlignClusters(public=np.eye(2))), ("CanonicalForm", mec.SortRows()),
+                ("SortRows", mec.SortRows()),
+            ]
+        },
         "BoundedOutputs": {"centre": np.zeros(1), "radius": 1.0},
         "Certificate": {
             "mutual_information": 0.5, "confidence": 1.0, "method": "by hand", "estimate": 0.4, "about": "the secret",
@@ -453,6 +462,7 @@ def of_mechanisms(folder: Path) -> Recipes:
             "model": np.asarray, "secret": secret, "budget_per_response": 0.01, "ledger": folder / "responses.db",
             "budget": 1.0, "rule": "logdet", "account": "responses",
         },
+        "PACResponder.__call__": {"self": responder, "inputs": votes, "budget": [0.1]},
         "PositiveNoise": {},
         "PositiveNoise.for_dp": {
             "epsilon": 1.0, "delta": 1e-3, "compositions": 1, "max_value": 40, "second_moment": None, "sensitivity": 1,

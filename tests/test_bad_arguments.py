@@ -55,7 +55,7 @@ def methods(kind: type, of_class: bool) -> set[str]:
     found = set()
     for name in dir(kind):
         base = next(base for base in kind.__mro__ if name in vars(base))
-        if name.startswith("_") or (base is not kind and is_public(base)):
+        if (name.startswith("_") and name != "__call__") or (base is not kind and is_public(base)):
             continue
         # What a framework declares, it calls, too.
         if any(name in vars(other) and not is_ours(other) for other in kind.__mro__):

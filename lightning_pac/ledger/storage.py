@@ -2,7 +2,6 @@
 
 import os
 import sqlite3
-import threading
 import uuid
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_pac._durable_files import real_path
+from lightning_pac._mutex import Mutex
 from lightning_pac.exceptions import LedgerError
 from lightning_pac.ledger.connection import make_durable, open_database, roll_back
 from lightning_pac.ledger.files import (
@@ -61,7 +61,7 @@ class LedgerStorage:
         self.path = real_path(path)
         self.writable = writable
         self.problem: LedgerError | None = None
-        self._mutex = threading.RLock()
+        self._mutex = Mutex()
         self._process = os.getpid()
         self._lock: WriterLock | None = None
         self._files: FileSet | None = None

@@ -4,7 +4,6 @@ import hashlib
 import json
 import re
 import secrets
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from lightning_pac._durable_files import real_path, replace_file
+from lightning_pac._mutex import Mutex
 from lightning_pac._validation import NonNegative, validated
 
 __all__ = ["APIKey", "APIKeys"]
@@ -70,7 +70,7 @@ class APIKeys:
     def __init__(self, path: str | Path) -> None:
         real_path(path)
         self.path = Path(path).expanduser()  # and not where a link leads, which may change
-        self._mutex = threading.Lock()
+        self._mutex = Mutex()
         self._stamp: tuple[int, ...] | None = None
         self._keys: dict[str, APIKey] = {}
         self.refresh()

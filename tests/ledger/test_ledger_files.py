@@ -9,6 +9,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import pytest
 from lightning_pac.cli import main
 from lightning_pac.exceptions import LedgerError, LedgerMismatchError
 from lightning_pac.ledger import LedgerAccount, PrivacyLedger, adopt_ledger, backup_ledger, restore_ledger
-from lightning_pac.ledger.files import writer_lock
+from lightning_pac.ledger.files import file_system, writer_lock
 
 FORMAT_1 = Path(__file__).parent / "format_1.sql"
 PARTS = ("", "-wal", "-shm", "-mark")
@@ -61,12 +62,25 @@ def crash(path: Path, times: int) -> None:
     assert part(path, "-wal").stat().st_size > 0
 
 
+@pytest.fixture(params=["busy", "quiet"])
+def folder_is(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """A function after which the ledger's folder is busy, so that each file is looked at, or quiet."""
+    if request.param == "quiet":
+        monkeypatch.setattr(file_system, "_NANOSECONDS_UNTIL_SETTLED", 0)
+        return lambda: time.sleep(0.02)  # some ticks of the clock that stamps folders
+    return lambda: None
+
+
 @pytest.mark.parametrize("suffix", ["", "-wal", "-mark", "-writer"])
 @pytest.mark.parametrize("fault", ["deleted", "renamed", "replaced"])
-def test_a_file_that_goes_while_it_is_open_ends_the_charges(path: Path, suffix: str, fault: str) -> None:
+def test_a_file_that_goes_while_it_is_open_ends_the_charges(
+    path: Path, suffix: str, fault: str, folder_is: Callable[[], None]
+) -> None:
     with PrivacyLedger(path) as ledger:
         account = ledger.account("fit", "rpp")
+        folder_is()
         account.charge(0.5)
+        folder_is()
         file = part(path, suffix)
         aside = file.with_name("aside")
         if fault == "replaced":
@@ -85,9 +99,14 @@ def test_a_file_that_goes_while_it_is_open_ends_the_charges(path: Path, suffix: 
             assert account.charge(0.5) == 1.0
 
 
-def test_a_ledger_that_goes_during_a_charge_releases_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ledger_that_goes_during_a_charge_releases_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch, folder_is: Callable[[], None]
+) -> None:
     with PrivacyLedger(path) as ledger:
         account = ledger.account("fit", "rpp")
+        folder_is()
+        account.charge(0.0)
+        folder_is()
         add = account._add
         monkeypatch.setattr(account, "_add", lambda *charged: (add(*charged), path.rename(path.with_name("aside")))[0])
         with pytest.raises(LedgerError, match="the last charge may be lost with it and nothing was released"):

@@ -1,6 +1,8 @@
 import json
 import math
+import os
 import shutil
+import signal
 import sqlite3
 import stat
 import threading
@@ -563,3 +565,43 @@ def test_members_in_another_order_than_the_table_are_refused(tmp_path: Path) -> 
     swapped = Ensemble(pool=table, votes=np.asarray, members=(1, 0))
     with pytest.raises(ValueError, match="not in the order of the table"):
         Folder(tmp_path, table).open(swapped)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_fork_in_mid_answer_is_refused_at_once(tmp_path):
+    """The thread that holds the locks of responder and ledger is not there to give them back."""
+    asked, forked = threading.Event(), threading.Event()
+
+    def answer_slowly(votes):
+        with responder.ledger.storage.transaction():
+            asked.set()
+            forked.wait(30)
+        return votes
+
+    folder = Folder(tmp_path)
+    with folder.open(answer_slowly) as responder:
+        thread = threading.Thread(target=responder, args=(np.arange(8) % 2,))
+        thread.start()
+        asked.wait(30)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            try:
+                responder(np.arange(8) % 2)
+            except LedgerError:
+                responder.close()
+                os._exit(0)
+            os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+        forked.set()
+        thread.join()
+        assert responder.num_responses == 1
+
+
+@pytest.mark.parametrize("outputs", [[[1.0], [1.0, 2.0]], np.ones((8, 2), np.longdouble)], ids=["ragged", "long"])
+def test_outputs_that_are_no_array_of_numbers_are_refused_in_a_sentence(tmp_path, outputs):
+    with Folder(tmp_path).open(lambda _: outputs) as responder:
+        with pytest.raises(ValueError, match=r"^The model (must return|returned)"):
+            responder(0)
+        assert responder.num_responses == 0

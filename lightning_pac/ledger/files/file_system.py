@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import stat
+import time
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
@@ -27,7 +28,15 @@ _NETWORK_TYPES = {"9p", "afs", "beegfs", "ceph", "cifs", "gpfs", "lustre", "ncpf
 _NETWORK_TYPES |= {f"fuse.{name}" for name in ("ceph", "glusterfs", "s3fs", "sshfs")}
 
 
-def is_on_network(path: Path, mounts: Path = Path("/proc/self/mounts")) -> bool:
+# These stamp a folder whenever a name in it comes, goes or changes its file.
+_STAMPING_TYPES = {"btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"}
+# Two changes this close may leave the same stamp.
+_NANOSECONDS_UNTIL_SETTLED = 1_000_000_000
+
+_MOUNTS = Path("/proc/self/mounts")
+
+
+def is_on_network(path: Path, mounts: Path = _MOUNTS) -> bool:
     """Whether Linux says that a file is on a network file system; False where the system does not tell.
 
     A write-ahead log needs memory that all its readers share, and some network file systems accept one without it.
@@ -36,10 +45,15 @@ def is_on_network(path: Path, mounts: Path = Path("/proc/self/mounts")) -> bool:
         path: An absolute path without symbolic links.
         mounts: The system's list of mounted file systems.
     """
+    return _type_of(path, mounts) in _NETWORK_TYPES
+
+
+def _type_of(path: Path, mounts: Path = _MOUNTS) -> str:
+    """The kind of file system that Linux says a file is on, empty where the system does not tell."""
     try:
         lines = mounts.read_text(errors="replace").splitlines()
     except OSError:
-        return False
+        return ""
     # A later mount hides an earlier one on the same folder.
     best, kind = -1, ""
     for line in lines:
@@ -49,13 +63,14 @@ def is_on_network(path: Path, mounts: Path = Path("/proc/self/mounts")) -> bool:
         folder = Path(fields[1].replace("\\040", " "))
         if path.is_relative_to(folder) and len(folder.parts) >= best:
             best, kind = len(folder.parts), fields[2]
-    return kind in _NETWORK_TYPES
+    return kind
 
 
 class FileSet:
     """The files of an open ledger, remembered by device and inode.
 
-    SQLite goes on in a file that was deleted or renamed while it was open, and what it writes there is lost.
+    SQLite goes on in a file that was deleted or renamed while it was open, and what it writes there is lost. As long as
+    the folder's own stamp stands, no name in it has changed: then one look at the folder stands for a look at each.
 
     Args:
         path: The ledger, open for writing.
@@ -69,6 +84,9 @@ class FileSet:
         files = [str(file) for file in (path, *beside, *others)]
         self._known = [(file, found) for file in files if (found := _identity(file)) is not None]
         self._holding = self._known[: 2 if beside[0].exists() else 1]
+        self._folder = str(path.parent) if _type_of(path) in _STAMPING_TYPES else None
+        self._elsewhere = [entry for entry in self._known if Path(entry[0]).parent != path.parent]
+        self._seen: tuple[int, ...] | None = None
 
     def check(self, consequence: str, written: bool = False) -> None:
         """Refuse if a file is another, or none, by now.
@@ -80,12 +98,22 @@ class FileSet:
         Raises:
             LedgerError: If it is.
         """
-        for file, known in self._holding if written else self._known:
+        stamp = None if self._folder is None else _stamp(self._folder)
+        is_quiet = stamp is not None and stamp == self._seen
+        if is_quiet:
+            asked = [] if written else self._elsewhere
+        else:
+            asked = self._holding if written else self._known
+        for file, known in asked:
             if _identity(file) != known:
                 raise LedgerError(
                     f"{file} was deleted, moved or replaced while {self._path} was open, so {consequence}: put the "
                     "files back where they were and open the ledger again, or see `lightning-pac account restore`."
                 )
+        if not (written or is_quiet):
+            # Taken before the files were looked at, and long enough after the last change that another would show.
+            settled = stamp is not None and time.time_ns() - stamp[2] > _NANOSECONDS_UNTIL_SETTLED
+            self._seen = stamp if settled else None
 
 
 def check_kind(path: Path) -> None:
@@ -210,6 +238,14 @@ def _unwritable(path: Path, error: OSError) -> LedgerError:
         f"{path} cannot be opened for writing ({error.strerror}): choose a writable path, or open it with "
         "PrivacyLedger.read_only."
     )
+
+
+def _stamp(folder: str) -> tuple[int, ...] | None:
+    try:
+        status = os.stat(folder)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_ctime_ns
 
 
 def _identity(file: str) -> tuple[int, int] | None:

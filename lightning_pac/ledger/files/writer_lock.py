@@ -5,11 +5,11 @@ import json
 import os
 import socket
 import sys
-import threading
 import weakref
 from datetime import datetime, timezone
 from pathlib import Path
 
+from lightning_pac._mutex import Mutex
 from lightning_pac.exceptions import LedgerError
 
 __all__ = ["WriterLock"]
@@ -19,7 +19,7 @@ _HELD = {errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES, errno.EDEADLK}
 
 # Locks of this process and their descriptors.
 _held_here: dict[str, int] = {}
-_held_here_guard = threading.Lock()
+_held_here_guard = Mutex()
 
 
 class WriterLock:

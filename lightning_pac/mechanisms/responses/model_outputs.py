@@ -22,7 +22,7 @@ def as_batch(outputs: Any) -> tuple[npt.NDArray[Any], bool]:
     """Outputs as (n, m) labels or (n, m, d) scores, and whether they were those of one query."""
     values = _to_array(outputs)
     votes = bool(np.issubdtype(values.dtype, np.integer))
-    if not votes and not np.issubdtype(values.dtype, np.floating):
+    if not votes and not (np.issubdtype(values.dtype, np.floating) and values.dtype.itemsize <= 8):
         raise ValueError(f"The model must return integer labels or real scores, got {values.dtype}.")
     dimensions = 1 if votes else 2
     if values.ndim not in (dimensions, dimensions + 1):
@@ -44,7 +44,10 @@ def _to_array(outputs: Any) -> npt.NDArray[Any]:
         outputs = outputs.detach().cpu()
         # NumPy has no bfloat16.
         outputs = outputs.float() if outputs.is_floating_point() and outputs.element_size() == 2 else outputs
-    return np.asarray(outputs)
+    try:
+        return np.asarray(outputs)
+    except ValueError as error:
+        raise ValueError("The model returned rows of different lengths: return one array, a row for each.") from error
 
 
 def _evaluation_mode(model: Any) -> AbstractContextManager[None]:

@@ -2,7 +2,6 @@
 
 import math
 import operator
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Self
 
+from lightning_pac._mutex import Mutex
 from lightning_pac._validation import validated
 from lightning_pac.cards import PrivacyCard
 from lightning_pac.exceptions import LedgerError, LedgerMismatchError
@@ -106,7 +106,7 @@ class PACResponder:
         self._composition = AdaptiveComposition(self._space.prior, secret, rule)
         self._prior_entropy = float(entropy(self._space.prior))
         self._last_snapshot = 0  # in answers
-        self._mutex = threading.RLock()
+        self._mutex = Mutex()
         self._handle = LedgerHandle(ledger)
         self._ledger = self._handle.open()
         try:

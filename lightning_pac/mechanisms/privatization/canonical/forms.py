@@ -123,7 +123,7 @@ class FixSigns(CanonicalForm):
 
     @override
     def __call__(self, output: npt.ArrayLike) -> Array:
-        rows = _matrix(output, "the output")
+        rows = _matrix(output, "output")
         assert self.public is not None
         if self.public.shape[1] != rows.shape[1] or len(self.public) not in (1, len(rows)):
             raise ValueError(f"Directions of shape {self.public.shape} do not fit an output of shape {rows.shape}.")
@@ -147,7 +147,7 @@ class SortRows(CanonicalForm):
 
     @override
     def __call__(self, output: npt.ArrayLike) -> Array:
-        rows = _matrix(output, "the output")
+        rows = _matrix(output, "output")
         if self.public is None:
             # The last key of lexsort counts first.
             return rows[np.lexsort(rows.T[::-1])]
@@ -164,7 +164,7 @@ def _matrix(value: npt.ArrayLike, name: str) -> Array:
 
 
 def _like(output: npt.ArrayLike, public: Array | None) -> Array:
-    matrix = _matrix(output, "the output")
+    matrix = _matrix(output, "output")
     assert public is not None
     if matrix.shape != public.shape:
         raise ValueError(

@@ -2,8 +2,10 @@
 
 import hashlib
 import json
+import os
 import re
 import secrets
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -57,7 +59,7 @@ class APIKeys:
         path: The file; none yet means no keys.
 
     Raises:
-        ValueError: If the file is not a list of keys, or the path leads to none.
+        ValueError: If the file is not a list of keys, may be changed by others, or the path leads to none.
 
     Example:
         >>> import tempfile
@@ -174,7 +176,7 @@ def _check_known(path: Path, keys: dict[str, APIKey], name: str) -> None:
 
 
 def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
 def _stamp(path: Path) -> tuple[int, ...] | None:
@@ -190,8 +192,19 @@ def _is_settled(stamp: tuple[int, ...]) -> bool:
 
 
 def _read(path: Path) -> dict[str, APIKey]:
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode):
+        raise ValueError(f"{path} is a folder, a device or a pipe: name a file for the keys.")
+    if os.name == "posix" and mode & 0o022:
+        raise ValueError(
+            f"{path} may be changed by other users (mode {stat.S_IMODE(mode):o}), who could add keys of their own: see "
+            f"what it holds by `lightning-pac keys list` after `chmod 600 {path}`."
+        )
     try:
-        entries = [APIKey(**entry) for entry in json.loads(path.read_text())]
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(found, list):
+            raise ValueError("no list")
+        entries = [APIKey(**entry) for entry in found]
         keys = {entry.name: entry for entry in entries}
         if len(keys) != len(entries) or not all(_HASH.fullmatch(entry.sha256) for entry in entries):
             raise ValueError("a name comes twice, or a hash is none")

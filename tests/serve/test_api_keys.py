@@ -53,6 +53,7 @@ def test_a_file_that_holds_no_keys_is_refused(tmp_path: Path) -> None:
         "{",
         "[1]",
         '{"name": "alice"}',
+        "{}",
         '[{"name": "alice"}]',
         '[{"name": "alice", "sha256": 5}]',
         '[{"name": "alice", "sha256": ""}]',
@@ -63,6 +64,22 @@ def test_a_file_that_holds_no_keys_is_refused(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(ValueError, match="is not a file of API keys"):
             APIKeys(path)
+        assert path.read_text() == text
+    assert not (tmp_path / "keys.json.lock").exists()
+
+
+def test_what_others_may_change_and_what_is_no_file_hold_no_keys(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    APIKeys(path).add("alice")
+    path.chmod(0o620)
+    with pytest.raises(ValueError, match="may be changed by other users"):
+        APIKeys(path)
+    path.chmod(0o640)
+    assert APIKeys(path).find("\ud800") is None
+    os.mkfifo(tmp_path / "pipe")
+    for name in (tmp_path, tmp_path / "pipe"):
+        with pytest.raises(ValueError, match="is a folder, a device or a pipe"):
+            APIKeys(name)
 
 
 def test_the_command_prints_a_key_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -396,7 +396,9 @@ def test_the_wait_ends_at_the_deadline():
     ("arguments", "error", "message"),
     [
         ({"unit": 0.0}, ValueError, "unit must be a positive number of seconds"),
+        ({"unit": 5e-324}, ValueError, "unit must be .* from 1e-09 to 1e"),
         ({"max_duration": -1.0}, ValueError, "max_duration must be a positive number"),
+        ({"max_duration": 1e300}, ValueError, "max_duration must be .* from 1e-09 to 1e"),
         ({"on_overrun": "ignore"}, ValueError, "on_overrun is 'ignore', but must be raise or count"),
         (
             {"noise": DiscreteNoise([0.5, 0.5])},

@@ -138,6 +138,18 @@ def test_what_draws_cannot_keep_is_refused():
     assert all(1e6 <= noise.pad(1e6) <= 1e6 + noise.max_value + 1 for _ in range(200))
 
 
+def test_what_is_padded_is_a_number():
+    """A text, a truth value or infinity is refused by name, in steps and in numbers."""
+    steps = [
+        PositiveNoise.for_dp(1.0, 1e-3, max_value=40),
+        PositiveNoise.for_maximal_leakage([0, 1], [0.5, 0.5], [[0.0, 1.0], [0.0, 1.0]], 0.5),
+    ]
+    for noise in (*steps, PositiveNoise.for_pac(1.0, 8.0, 20.0), TruncatedLaplace.for_dp(1.0, 1e-6)):
+        for value in ("1", True, None, np.inf, np.nan, 10**400, *([0.5] if noise in steps else [])):
+            with pytest.raises((TypeError, ValueError), match=r"^value is "):
+                noise.pad(value)
+
+
 def test_a_channel_draws_what_its_leakage_was_computed_from():
     channel = PositiveNoise.for_maximal_leakage(
         np.arange(3), np.full(3, 1 / 3), np.tile(np.arange(3.0), (3, 1)), leakage=1e-13

@@ -10,7 +10,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities import rank_zero_warn
 from typing_extensions import override
 
-from lightning_pac._validation import Finite, validated
+from lightning_pac._validation import NonNegative, validated
 from lightning_pac.callbacks.padding.clocks import refuse_clocks
 from lightning_pac.callbacks.padding.noise_account import Noise, NoiseAccount
 from lightning_pac.callbacks.padding.padding_callback import PaddingCallback
@@ -22,6 +22,9 @@ from lightning_pac.mechanisms.one_sided import DPNoise, PACNoise
 from lightning_pac.strategies import Ranks
 
 __all__ = ["PositiveDelay"]
+
+# Clocks tell no more than nanoseconds; of longer times floats have too few digits to carry a delay.
+_SHORTEST, _LONGEST = 1e-9, 1e6
 
 
 @validated
@@ -58,7 +61,7 @@ class PositiveDelay(PaddingCallback):
 
     Args:
         noise: Made by `PositiveNoise`; its values count units.
-        unit: Seconds in one unit.
+        unit: Seconds in one unit, from 1e-9 to 1e6.
         max_duration: Longest true step in seconds.
         on_overrun: `"raise"` ends the run at a step longer than `max_duration`; `"count"` pads it like any other and
             reports the number at the end.
@@ -66,7 +69,7 @@ class PositiveDelay(PaddingCallback):
 
     Raises:
         TypeError: If the noise has no known guarantee.
-        ValueError: If `unit` or `max_duration` is not positive.
+        ValueError: If `unit` or `max_duration` is out of range.
 
     Example:
         `Trainer(callbacks=[PositiveDelay(PositiveNoise.for_dp(1.0, 1e-6, compositions=500), unit=0.001)])`
@@ -80,10 +83,11 @@ class PositiveDelay(PaddingCallback):
         on_overrun: Literal["raise", "count"] = "raise",
         ledger: LedgerArgument | None = None,
     ) -> None:
-        if not (math.isfinite(unit) and unit > 0.0):
-            raise ValueError(f"unit must be a positive number of seconds, got {unit!r}.")
-        if max_duration is not None and not (math.isfinite(max_duration) and max_duration > 0.0):
-            raise ValueError(f"max_duration must be a positive number of seconds, got {max_duration!r}.")
+        for name, seconds in (("unit", unit), ("max_duration", 1.0 if max_duration is None else max_duration)):
+            if not _SHORTEST <= seconds <= _LONGEST:
+                raise ValueError(
+                    f"{name} must be a positive number of seconds, from {_SHORTEST:g} to {_LONGEST:g}, got {seconds!r}."
+                )
         self.noise, self.unit, self.max_duration, self.on_overrun = noise, unit, max_duration, on_overrun
         self.num_overruns = 0
         super().__init__(NoiseAccount(noise, "time", ledger, "positive_delay"))
@@ -201,12 +205,14 @@ class PositiveDelay(PaddingCallback):
         super().load_state_dict(state_dict)
         self.num_overruns = state_dict["num_overruns"]
 
-    def padded_duration(self, duration: Finite) -> float:
+    def padded_duration(self, duration: NonNegative) -> float:
         """Seconds that a step of that true duration is shown to take; draws noise.
 
         Raises:
             PrivacyViolationError: If it is longer than `max_duration` and `on_overrun="raise"`.
         """
+        if duration > _LONGEST:
+            raise ValueError(f"duration is {duration:g} seconds, and steps of at most {_LONGEST:g} can be padded.")
         if self.max_duration is not None and duration > self.max_duration:
             self.num_overruns += 1
             if self.on_overrun == "raise":

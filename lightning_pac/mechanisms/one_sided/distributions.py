@@ -5,6 +5,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from lightning_pac._validation import validated
 from lightning_pac.information import Array
 from lightning_pac.randomness import SecureGenerator, round_up, secure_generator
 
@@ -87,6 +88,7 @@ class DiscreteNoise:
         """Draw values of that shape from the secure generator."""
         return draw_units(self._cumulative, self._generator or secure_generator(), size)
 
+    @validated
     def pad(self, value: int) -> int:
         """The value plus one draw: what an observer may see in its place."""
         return int(value) + int(self.sample())

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from lightning_pac._validation import validated
 from lightning_pac.information import Array
 from lightning_pac.mechanisms.one_sided.distributions import draw_units, in_units
 from lightning_pac.randomness import SecureGenerator, secure_generator
@@ -115,6 +116,7 @@ class LeakageChannel:
         probability = float(self._transition[index, state])
         return math.log(probability) if probability > 0 else -math.inf
 
+    @validated
     def pad(self, value: int) -> int:
         """The state to show in place of the true state `value`.
 

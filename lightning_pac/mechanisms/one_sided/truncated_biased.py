@@ -5,6 +5,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from lightning_pac._validation import Finite, validated
 from lightning_pac.information import Array
 from lightning_pac.mechanisms.one_sided.distributions import DiscreteNoise, UnresolvedDeltaError, pad_up
 from lightning_pac.mechanisms.one_sided.laplace import biased_laplace_location
@@ -107,7 +108,8 @@ class TruncatedLaplace:
         side = 1 - 2 * generator.integers(2, size)
         return np.clip(self.mean + side * distance, 0.0, self.max_value)
 
-    def pad(self, value: float) -> float:
+    @validated
+    def pad(self, value: Finite) -> float:
         """The value plus one draw, rounded up to a public grid: what an observer may see in its place."""
         return pad_up(float(value), float(self.sample()), release_grid(min(self.scale, self.max_value)))
 

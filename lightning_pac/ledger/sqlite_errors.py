@@ -33,8 +33,8 @@ def explain(path: Path, writable: bool, error: Exception) -> LedgerError:
         return LedgerError(f"{path} cannot be read ({text}): get the right to read it and its folder.")
     if "readonly" in text or "unable to open" in text:
         return LedgerError(
-            f"{path} cannot be opened or written ({text}): nothing was charged; make the file and its folder "
-            "writable, or open it with PrivacyLedger.read_only."
+            f"{path} cannot be opened or written ({text}): nothing was charged; make the file, those beside it "
+            "and its folder writable, or open it with PrivacyLedger.read_only."
         )
     return LedgerError(f"{path} could not be used ({text}): nothing was charged; check the disk.")
 

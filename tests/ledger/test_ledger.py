@@ -439,7 +439,7 @@ def test_a_ledger_that_may_not_be_read_is_named(path: Path, monkeypatch: pytest.
     monkeypatch.setattr("lightning_pac.ledger.connection.sqlite3.connect", refuse)
     with pytest.raises(LedgerError, match=r"cannot be read .*: get the right to read it"):
         PrivacyLedger.read_only(path)
-    with pytest.raises(LedgerError, match="make the file and its folder writable"):
+    with pytest.raises(LedgerError, match="make the file, those beside it and its folder writable"):
         PrivacyLedger(path)
 
 

@@ -37,7 +37,8 @@ class AdaptiveComposition:
     one-hot vectors over the classes that occur) or an m x d array (scores). Where all outputs of positive prior are
     identical, the output is released exactly and costs nothing, since it does not depend on the secret.
 
-    Threads may share it: their answers are given one after the other, since each depends on those before.
+    Threads may share it: their answers are given one after the other, since each depends on those before. A copy, or
+    the one in a fork of the process, goes on by itself, and nobody adds up what both tell: a `PACResponder` refuses.
 
     To keep a ledger, call `state_dict` before a release and commit the release before showing it; if the commit
     fails, `load_state_dict` takes the release back.

@@ -107,7 +107,7 @@ INTERNAL = [
     "DPAdamBC.expect_noise", "Persons.records_of",
     # Any path is a file to write.
     "ProjectPlan.declare", "ProjectPlan.plot",
-    "PrivateSelection.run", "Setting.draw", "OptunaSpace.draw", "SecretWorkerSeeds.__call__",
+    "PrivateSelection.run", "PublicProxy.__call__", "Setting.draw", "OptunaSpace.draw", "SecretWorkerSeeds.__call__",
     # What needs a Trainer, or a law that only a forward pass has.
     "SRPACDecoder.certify", "StackelbergGame.tabulate", "GaussianDecoder.normal", "MixtureDecoder.normal",
 ]  # fmt: skip

@@ -59,7 +59,8 @@ class APIKeys:
         path: The file; none yet means no keys.
 
     Raises:
-        ValueError: If the file is not a list of keys, may be changed by others, or the path leads to none.
+        ValueError: If the file is not a list of keys, or may be changed by others.
+        OSError: If the path leads to no file.
 
     Example:
         >>> import tempfile
@@ -194,7 +195,7 @@ def _is_settled(stamp: tuple[int, ...]) -> bool:
 def _read(path: Path) -> dict[str, APIKey]:
     mode = path.stat().st_mode
     if not stat.S_ISREG(mode):
-        raise ValueError(f"{path} is a folder, a device or a pipe: name a file for the keys.")
+        raise OSError(f"{path} is a folder, a device or a pipe: name a file for the keys.")
     if os.name == "posix" and mode & 0o022:
         raise ValueError(
             f"{path} may be changed by other users (mode {stat.S_IMODE(mode):o}), who could add keys of their own: see "

@@ -78,7 +78,7 @@ def test_what_others_may_change_and_what_is_no_file_hold_no_keys(tmp_path: Path)
     assert APIKeys(path).find("\ud800") is None
     os.mkfifo(tmp_path / "pipe")
     for name in (tmp_path, tmp_path / "pipe"):
-        with pytest.raises(ValueError, match="is a folder, a device or a pipe"):
+        with pytest.raises(OSError, match="is a folder, a device or a pipe"):
             APIKeys(name)
 
 

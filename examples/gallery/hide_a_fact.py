@@ -110,5 +110,5 @@ plt.show()
 
 - A scenario says what is secret, and `num_differing` how many records decide it: three labels here.
 - The promise is in the secret's own terms: how often a guess of it is right, where a coin gets 50 %.
-- The best attack comes up to the promise and not above it: nothing is given away, and no noise is wasted.
+- The best attack, measured on 4,000 simulated runs to within 1.5 points, comes up to the promise: no noise is wasted.
 """

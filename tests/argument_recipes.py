@@ -829,7 +829,7 @@ def of_data(folder: Path) -> Recipes:
         "PrivateDataLoader.skip_microbatches": {"self": dat.private_loader(records, POISSON), "count": 1},
         "RankShare": {"rank": 0, "num_ranks": 2, "key": bytes(32)},
         **methods(dat.RankShare(0, 2, bytes(32)), generator={"num_passes": 1}),
-        "SecretWorkerSeeds": {"then": lambda worker: None},
+        "SecretWorkerSeeds": {"then": lambda worker: None, "check": lambda dataset: None},
         "ShuffledBatchSampler": {"num_records": 20, "batch_size": 4, **passes},
         **methods(dat.ShuffledBatchSampler(20, 4), state_dict={"num_batches": 1}),
         "WithIndex": {"dataset": records},

@@ -1,7 +1,7 @@
 """The meaning of a dataset's indices, as digests that several processes can compare."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -34,7 +34,9 @@ def digest_positions(dataset: Any, key: bytes) -> bytes:
     return digest(positions_of_records(dataset), key)
 
 
-def digest_loaded_records(dataset: Any, key: bytes) -> bytes | None:
+def digest_loaded_records(
+    dataset: Any, key: bytes, count: int = RECORDS_COMPARED, view: Callable[[list[Any]], Any] = list
+) -> bytes | None:
     """Digest of up to 64 records at indices that are drawn with the key, so that all processes load the same.
 
     Augmentations that draw from the global generators are the same in all processes, too: each record is loaded under
@@ -43,18 +45,20 @@ def digest_loaded_records(dataset: Any, key: bytes) -> bytes | None:
     Args:
         dataset: A map-style dataset.
         key: 32 bytes that the processes share and keep to themselves.
+        count: How many records are loaded.
+        view: What is made of each record, given as the only one of a list.
 
     Returns:
         None if records differ from themselves when they are loaded twice, or cannot be loaded or looked into.
     """
     drawn = np.random.default_rng(list(key))
-    indices = drawn.permutation(len(dataset))[:RECORDS_COMPARED].tolist()
+    indices = drawn.permutation(len(dataset))[:count].tolist()
     seeds = drawn.integers(2**32, size=len(indices)).tolist()
     digests = []
     with own_generators():
         for index, seed in zip(indices, seeds, strict=True):
             try:
-                first, second = (digest(load_alone(dataset, index, seed), key) for _ in range(2))
+                first, second = (digest(view([load_alone(dataset, index, seed)]), key) for _ in range(2))
             except Exception:  # if it cannot be loaded at all, the loader will say so
                 return None
             if first != second:

@@ -4,26 +4,26 @@ import copy
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence, Sized
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import torch
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
 from lightning_pac.data.record_digest import load_alone, own_generators
-from lightning_pac.data.repeated_records import TWICE, datasets_inside
+from lightning_pac.data.repeated_records import TWICE, datasets_inside, is_same_record
+from lightning_pac.data.surroundings import Surroundings
+from lightning_pac.data.tables import holds_integers, reordered, replaced, tables
 from lightning_pac.data.value_digest import digest
 from lightning_pac.data.with_index import check_records
 
 __all__ = ["check_records_alone"]
 
-_DEPTH = 3  # of attributes and keys below one another
+_BEFORE = 8  # records that are loaded before another
 _LARGE = 2**16  # values of state that is not copied
 _NAMES = 64
-_LARGEST_TABLE = 2**26  # values of a table of which a second one is made
 _SEED = 1
 LET_ONE = "let an index give one record, and compute what all have in common from public data"
 
@@ -50,12 +50,15 @@ def check_records_alone(dataset: Any) -> None:
     check_records(dataset, "dataset")
     with own_generators():
         for part in _with_all_inside(dataset):
-            if not hasattr(part, "__dict__") or isinstance(part, TensorDataset) or len(cast(Sized, part)) < 3:
+            if not hasattr(part, "__dict__") or type(part) is TensorDataset or len(cast(Sized, part)) < 3:
                 continue
             _check_file_names(part)
-            size = len(cast(Sized, part))
-            for check in (_check_asked, _check_rows, _check_memory, _check_many):
-                check(part, (0, size // 2, size - 1))
+            size, surroundings = len(cast(Sized, part)), Surroundings(part)
+            _check_memory(part, surroundings)
+            with surroundings.copied({}):
+                for check in (_check_asked, _check_rows, _check_many):
+                    check(part, (0, size // 2, size - 1))
+                _check_other_indices(part)
 
 
 def _with_all_inside(dataset: Any) -> list[Any]:
@@ -111,7 +114,7 @@ def _check_asked(dataset: Any, indices: Sequence[int]) -> None:
 
 def _check_rows(dataset: Any, indices: Sequence[int]) -> None:
     """Other rows of its own tables."""
-    for path, value in _tables(vars(dataset), len(dataset)):
+    for path, value in tables(vars(dataset), len(dataset)):
         for index in indices:
             own = _loaded(_fresh(dataset), index)
             reproducible = own is not None and own == _loaded(_fresh(dataset), index)
@@ -122,23 +125,12 @@ def _check_rows(dataset: Any, indices: Sequence[int]) -> None:
                 )
 
 
-def _tables(value: Any, rows: int, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Everything that has a row for every record, and its place: attributes and keys, one below the other."""
-    for key, part in list(value.items()):
-        if isinstance(part, Dataset):
-            continue
-        if _is_table(part, rows):
-            yield (*path, key), part
-        elif len(path) < _DEPTH and (isinstance(part, dict) or type(part).__module__ != "builtins"):
-            yield from _tables(part if isinstance(part, dict) else getattr(part, "__dict__", {}), rows, (*path, key))
-
-
 def _made_of_one(dataset: Any, path: tuple[Any, ...], value: Any, index: int, own: bytes | None) -> bool:
     rows = len(value)
     another = (3 * index + rows // 3) % rows  # no partner at one distance is spared at every index
     another = another if another != index else (index + rows // 2) % rows
     # Where a record's numbers begin and end may be two rows of integers.
-    beside = [row % rows for row in (index - 1, index, index + 1)] if _holds_integers(value) else [index]
+    beside = [row % rows for row in (index - 1, index, index + 1)] if holds_integers(value) else [index]
 
     def same_with(kept: range) -> bool:
         """Whether the record stays what it is where these rows stay, and all others become copies of one."""
@@ -146,10 +138,7 @@ def _made_of_one(dataset: Any, path: tuple[Any, ...], value: Any, index: int, ow
         order[kept.start : kept.stop] = kept
         if index in kept:
             order[beside] = beside
-        changed = _fresh(dataset)
-        changed = copy.copy(dataset) if changed is dataset else changed
-        changed.__dict__.update(_replaced(vars(changed), path, _reordered(value, order)))
-        found = _loaded(changed, index)
+        found = _loaded(_with_rows(dataset, path, value, order), index)
         return found is None or found == own
 
     if same_with(range(index, index + 1)):
@@ -166,43 +155,28 @@ def _made_of_one(dataset: Any, path: tuple[Any, ...], value: Any, index: int, ow
     return True
 
 
-def _replaced(holder: dict[Any, Any], path: tuple[Any, ...], value: Any) -> dict[Any, Any]:
-    """A copy of a dictionary in which what lies at a path is another value."""
-    key, *below = path
-    if not below:
-        return {**holder, key: value}
-    inner = holder[key]
-    if isinstance(inner, dict):
-        return {**holder, key: _replaced(inner, tuple(below), value)}
-    inner = copy.copy(inner)
-    inner.__dict__.update(_replaced(vars(inner), tuple(below), value))
-    return {**holder, key: inner}
+def _with_rows(dataset: Any, path: tuple[Any, ...], value: Any, order: np.ndarray[Any, Any]) -> Any:
+    """A copy of the dataset in which row i of a table is the row that order says."""
+    changed = _fresh(dataset)
+    changed = copy.copy(dataset) if changed is dataset else changed
+    changed.__dict__.update(replaced(vars(changed), path, reordered(value, order)))
+    return changed
 
 
-def _reordered(value: Any, order: np.ndarray[Any, Any]) -> Any:
-    if isinstance(value, Tensor | np.ndarray):
-        return value[order if isinstance(value, np.ndarray) else torch.from_numpy(order)]
-    if isinstance(value, dict):
-        entries = list(value.values())
-        return dict(zip(value, (entries[row] for row in order), strict=True))
-    if hasattr(value, "iloc"):  # a table of pandas, whose rows keep their names
-        moved = value.iloc[order]
-        moved.index = value.index
-        return moved
-    return type(value)(value[row] for row in order)
-
-
-def _check_memory(dataset: Any, indices: Sequence[int]) -> None:
-    """Everything it has loaded before."""
-    last = []
-    for between in indices[1:]:
-        fresh = _fresh(dataset)
+def _check_memory(dataset: Any, surroundings: Surroundings) -> None:
+    """Everything it has loaded before, kept in its attributes or beside it."""
+    middle, last = len(dataset) // 2, len(dataset) - 1
+    found = []
+    # As many records before, so that a generator of its own has made as many draws.
+    for start, stop in ((1, middle), (middle, last)):
+        before = [start + number * (stop - start) // _BEFORE for number in range(_BEFORE)]
+        memo: dict[int, Any] = {}
+        fresh = _fresh(dataset, memo)
         if fresh is dataset:
             return
-        for index in (indices[0], between, indices[0]):
-            found = _loaded(fresh, index)
-        last.append(found)
-    if None not in last and last[0] != last[1]:
+        with surroundings.copied(memo):
+            found.append([_loaded(fresh, index) for index in (*before, 0, 0)][-2:])
+    if not any(None in outcomes for outcomes in found) and found[0] != found[1]:
         raise ValueError(
             f"{type(dataset).__name__} gives a record otherwise after another one was loaded, as running statistics "
             f"do, so each record enters others: {LET_ONE}."
@@ -229,10 +203,86 @@ def _check_many(dataset: Any, indices: Sequence[int]) -> None:
         )
 
 
-def _fresh(dataset: Any) -> Any:
+def _check_other_indices(dataset: Any) -> None:
+    """The same record under several indices, at a distance that its tables suggest, or where they repeat an integer."""
+    size = len(dataset)
+    held = {len(value) for _, value in tables(vars(dataset), None)} - {size}
+    held |= {list.__len__(dataset)} if isinstance(dataset, list) else set()
+    # Of twelve, so that whole divisions by 2, 3, 4 and 6 begin a new record there.
+    first = size // 2 - size // 2 % 12 if size > 24 else 0
+    suspected = [(first, first + 1), (0, size - 1)]
+    suspected += [(start, start + rows) for rows in {*held, size // 2, size // 3} for start in (0,) if rows < size]
+    for _, value in tables(vars(dataset), size):
+        suspected += _equal_integers(value)
+    for pair in dict.fromkeys(suspected):
+        # Both are held on to, so that what they are made of lies at two places unless it is the same.
+        kept = _fresh(dataset)
+        with suppress(Exception):  # if they cannot be loaded at all, the loader will say so
+            records = [load_alone(kept, index, _SEED) for index in pair]
+            if digest(records[0]) != digest(records[1]):
+                continue
+            if is_same_record(*records) or _share_a_row(dataset, *pair) or _go_on_alike(dataset, *pair):
+                break
+    else:
+        return
+    raise ValueError(f"{type(dataset).__name__} {TWICE}")
+
+
+def _equal_integers(table: Any) -> list[tuple[int, int]]:
+    """Two pairs of rows that hold the same integer."""
+    if not holds_integers(table):
+        return []
+    values = np.asarray(list(table.values()) if isinstance(table, dict) else table)
+    if values.ndim != 1:
+        return []
+    order = np.argsort(values, kind="stable")
+    places = np.flatnonzero(np.diff(values[order]) == 0)
+    return [(int(order[place]), int(order[place + 1])) for place in places[[0, -1]]] if len(places) else []
+
+
+def _share_a_row(dataset: Any, first: int, second: int) -> bool:
+    """Whether one row of a table decides both records, and not all of them, as a mean to subtract does."""
+    own, size = _loaded(_fresh(dataset), first), len(dataset)
+    spread = [number * size // _BEFORE for number in range(_BEFORE)]
+    other = next((index for index in spread if _loaded(_fresh(dataset), index) != own), None)
+    if other is None:
+        return False
+    for path, value in tables(vars(dataset), None):
+        rows = len(value)
+
+        def changes(index: int, start: int, stop: int, path: Any = path, value: Any = value, rows: int = rows) -> bool:
+            order = np.arange(rows)
+            order[start:stop] = np.roll(order, rows // 2)[start:stop]
+            before, found = _loaded(_fresh(dataset), index), _loaded(_with_rows(dataset, path, value, order), index)
+            return before is not None and found is not None and found != before
+
+        start, stop = 0, rows
+        if not changes(first, start, stop):
+            continue
+        while stop - start > 1:
+            middle = (start + stop) // 2
+            start, stop = (start, middle) if changes(first, start, middle) else (middle, stop)
+        if all(changes(index, start, stop) for index in (first, second)) and not changes(other, start, stop):
+            return True
+    return False
+
+
+def _go_on_alike(dataset: Any, first: int, second: int) -> bool:
+    """Whether other pairs at that distance are equal, too, and not for holding little: no neighbours, as sorted are."""
+    distance, size = second - first, len(dataset)
+    if not 1 < distance < size - _BEFORE:
+        return False
+    starts = [number * (size - distance) // _BEFORE for number in range(_BEFORE)]
+    found = [(_loaded(_fresh(dataset), start), _loaded(_fresh(dataset), start + distance)) for start in starts]
+    return all(one is not None and one == other for one, other in found) and len(set(found)) == _BEFORE
+
+
+def _fresh(dataset: Any, memo: dict[int, Any] | None = None) -> Any:
     """A copy that shares what is inside and what is large; the dataset itself where it cannot be copied."""
+    memo = {} if memo is None else memo
+    memo.update({id(part): part for part in _shared(vars(dataset))})
     try:
-        return copy.deepcopy(dataset, {id(part): part for part in _shared(vars(dataset))})
+        return copy.deepcopy(dataset, memo)
     except Exception:  # open files and the like
         return dataset
 
@@ -251,25 +301,6 @@ def _size(value: Any) -> int:
     if isinstance(value, Tensor):
         return value.numel()
     return value.size if isinstance(value, np.ndarray) else 64 * len(value) if hasattr(value, "__len__") else 0
-
-
-def _is_table(value: Any, rows: int) -> bool:
-    """Whether it is a tensor, an array, a list, a dictionary or a table of pandas with a row for every record."""
-    if isinstance(value, Tensor | np.ndarray):
-        return bool(value.ndim) and len(value) == rows and _size(value) <= _LARGEST_TABLE
-    plain = type(value) in (list, tuple, dict) or hasattr(value, "iloc")
-    return plain and len(value) == rows and 64 * rows <= _LARGEST_TABLE
-
-
-def _holds_integers(value: Any) -> bool:
-    if isinstance(value, Tensor):
-        return not value.is_floating_point() and value.dtype != torch.uint8
-    if isinstance(value, np.ndarray):
-        return value.dtype.kind not in "f" and value.dtype != np.uint8
-    if hasattr(value, "iloc"):
-        return False
-    entry = next(iter(value.values() if isinstance(value, dict) else value), None)
-    return isinstance(entry, int | np.integer)
 
 
 def _loaded(dataset: Any, index: int, seed: int = _SEED) -> bytes | None:

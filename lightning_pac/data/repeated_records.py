@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ __all__ = [
     "check_each_record_once",
     "check_map_style",
     "datasets_inside",
+    "is_same_record",
     "load_records",
     "positions_of_records",
 ]
@@ -48,7 +50,7 @@ def check_each_record_once(dataset: Any) -> None:
 
     Wrappers of any kind are followed to what they are made of: an inner dataset is replaced by one that only notes
     which index it is asked for, so no record is loaded. Rows of a `TensorDataset` are told apart by where they lie in
-    memory, and tensors and arrays in a list by their identity. Equal values at different places are different records.
+    memory, and so are tensors and arrays in a list. Equal values at different places are different records.
 
     Args:
         dataset: A map-style dataset.
@@ -224,8 +226,10 @@ def _own_keys(dataset: Any) -> _Keys:
     """Those of a dataset of which nothing is known but its length, and sometimes where its records lie."""
     if type(dataset) is TensorDataset:
         return _mixed(*map(_addresses, dataset.tensors))
-    if isinstance(dataset, list | tuple) and all(map(_has_identity, dataset)):
-        return _mixed(np.asarray([id(record) for record in dataset], dtype=np.uint64))
+    if _is_sequence(dataset):
+        identities = [_identity(record) for record in dataset]
+        if all(map(_holds_place, identities)):
+            return np.asarray([hash(identity) % 2**64 for identity in identities], dtype=np.uint64)
     return _mixed(np.arange(len(dataset), dtype=np.uint64), np.uint64(id(dataset)))
 
 
@@ -243,8 +247,38 @@ def _addresses(tensor: Tensor) -> _Keys:
     return np.uint64(tensor.data_ptr()) + np.arange(len(tensor), dtype=np.uint64) * np.uint64(step)
 
 
-def _has_identity(record: Any) -> bool:
-    """Not so for numbers, strings and tuples of them, of which Python may keep one for many equal ones."""
+def _is_sequence(dataset: Any) -> bool:
+    """Whether it gives its records as a list does, and not in a way of its own."""
+    kinds = (list, tuple, deque)
+    return isinstance(dataset, kinds) and any(type(dataset).__getitem__ is kind.__getitem__ for kind in kinds)
+
+
+def is_same_record(first: Any, second: Any) -> bool:
+    """Whether two records that are equal lie at the same place in memory.
+
+    Args:
+        first: A record, as it was loaded.
+        second: Another one, loaded while the first is held.
+    """
+    identity = _identity(first)
+    return _holds_place(identity) and identity == _identity(second)
+
+
+def _identity(record: Any) -> tuple[Any, ...]:
+    """Where tensors and arrays lie, the identity of lists and other objects, and the values of scalars.
+
+    Python may keep one scalar or string for many equal ones.
+    """
+    if isinstance(record, Tensor) and record.numel():
+        return "place", record.data_ptr(), tuple(record.shape)
+    if isinstance(record, np.ndarray) and record.size:
+        return "place", record.__array_interface__["data"][0], record.shape
     if isinstance(record, tuple):
-        return any(map(_has_identity, record))
-    return isinstance(record, Tensor | np.ndarray | list | dict)
+        return "parts", *map(_identity, record)
+    if isinstance(record, list | dict):
+        return "place", id(record)
+    return "value", record if isinstance(record, str | bytes | int | float | complex) else id(record)
+
+
+def _holds_place(identity: tuple[Any, ...]) -> bool:
+    return identity[0] == "place" or (identity[0] == "parts" and any(map(_holds_place, identity[1:])))

@@ -224,3 +224,68 @@ def test_numbers_are_read_off_batches_of_any_kind() -> None:
     )
     assert found.problem is not None
     assert "read off the batch" in found.problem
+
+
+KEPT: dict[str, Tensor] = {}
+
+
+def less_what_was_kept(model: Model, batch: Any, where: str) -> Tensor:
+    """Cross entropy less the first mean of a batch, or of a moving average, kept where no copy of the model reaches."""
+    mean = batch[0].mean(0).detach()
+    if where == "global":
+        KEPT.setdefault("mean", mean)
+    elif where == "function":
+        KEEPER.mean = (getattr(KEEPER, "mean", 0.0) + mean) / 2
+    else:
+        Model.mean = (getattr(Model, "mean", 0.0) + mean) / 2
+    kept = {"global": KEPT.get("mean"), "function": getattr(KEEPER, "mean", 0), "class": getattr(Model, "mean", 0)}
+    return F.cross_entropy(model.network(batch[0] - kept[where]), batch[1])
+
+
+def keeper() -> None: ...
+
+
+KEEPER: Any = keeper
+
+
+@pytest.mark.parametrize("where", ["global", "function", "class"])
+def test_a_memory_beside_the_model_is_found_and_left_empty(where: str) -> None:
+    found = check_loss(Model(lambda m, b: less_what_was_kept(m, b, where)), DataLoader(Records(PAIR), batch_size=4))
+    assert found.problem is not None
+    assert "earlier batches" in found.problem
+    assert not KEPT
+    assert not hasattr(KEEPER, "mean")
+    assert not hasattr(Model, "mean")
+
+
+def test_a_memory_of_the_collate_function_is_found() -> None:
+    first: list[Tensor] = []
+
+    def collate(records: list[Any]) -> Any:
+        inputs, labels = default_collate(records)
+        first.extend([inputs.mean(0)] if not first else [])
+        return inputs - first[0], labels
+
+    found = check_loss(Model(cross_entropy), DataLoader(Records(PAIR), batch_size=4, collate_fn=collate))
+    assert found.problem is not None
+    assert "earlier batches" in found.problem
+
+
+@pytest.mark.parametrize(
+    "scale",
+    [
+        lambda inputs: torch.where(inputs.max() > 1e9, 2.0, 1.0),
+        lambda inputs: torch.where((inputs.amax(1) > 1e9).any(), 2.0, 1.0),
+        lambda inputs: 1 + (inputs.amax(0) >= 1e9).float().mean(),
+    ],
+)
+def test_a_threshold_between_tensors_that_no_made_number_passes_is_found(scale: Any) -> None:
+    found = check_loss(Model(lambda m, b: cross_entropy(m, b) * scale(b[0])), DataLoader(Records(PAIR), batch_size=4))
+    assert found.problem is not None
+    assert "is read off the batch" in found.problem
+
+
+def test_a_loss_too_small_for_its_squares_is_told_so() -> None:
+    found = check_loss(Model(lambda m, b: cross_entropy(m, b) * 1e-30), DataLoader(Records(PAIR), batch_size=4))
+    assert found.problem is not None
+    assert found.problem.startswith("has gradients so small")

@@ -1,5 +1,7 @@
 """Datasets that put other records into one."""
 
+import functools
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from lightning_pac.data import WithIndex, check_records_alone
+from lightning_pac.data.repeated_records import check_each_record_once
 
 ROWS = 12
 
@@ -292,3 +295,132 @@ def test_generators_are_put_back_and_odd_datasets_are_left_out() -> None:
     for dataset in datasets:
         check_records_alone(dataset)
     assert torch.equal(torch.get_rng_state(), state)
+
+
+FIRST: dict[str, Tensor] = {}
+
+
+@functools.cache
+def first_seen() -> list[Tensor]:
+    return []
+
+
+class Keeps(Rows):
+    """Adds the first record that was ever loaded, or one of some time ago, kept where a copy does not reach."""
+
+    first: Any = None
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self.queue: deque[Tensor] = deque()
+        closure: list[Tensor] = []
+
+        def keep(row: Tensor, default: list[Tensor] = []) -> Tensor:  # noqa: B006
+            if where == "class":
+                Keeps.first = row if Keeps.first is None else Keeps.first
+                return Keeps.first
+            if where == "function":
+                keep.__dict__.setdefault("first", row)
+                return keep.__dict__["first"]
+            if where == "global":
+                return FIRST.setdefault("first", row)
+            if where == "queue":
+                self.queue.append(row)
+                return self.queue.popleft() if len(self.queue) > 5 else row
+            kept = {"closure": closure, "default": default, "cache": first_seen()}[where]
+            kept += [] if kept else [row]
+            return kept[0]
+
+        self.keep = keep
+
+    def __getitem__(self, index: int) -> Any:
+        row = super().__getitem__(index)
+        return row + self.keep(row)
+
+
+@pytest.mark.parametrize("where", ["class", "function", "global", "closure", "default", "cache", "queue"])
+def test_a_memory_beside_the_dataset_is_found_and_left_empty(where: str) -> None:
+    with pytest.raises(ValueError, match="gives a record otherwise after another"):
+        check_records_alone(Keeps(where))
+    assert Keeps.first is None
+    assert not FIRST
+    assert not first_seen()
+
+
+def test_a_tensor_dataset_of_ones_own_is_checked_for_a_memory() -> None:
+    class Delayed(TensorDataset):
+        kept: Any = ()
+
+        def __getitem__(self, index: int) -> Any:
+            row = super().__getitem__(index)[0]
+            self.kept = (*self.kept, row)[-6:]
+            return row + self.kept[0]
+
+    with pytest.raises(ValueError, match="gives a record otherwise after another"):
+        check_records_alone(Delayed(torch.randn(ROWS, 3)))
+
+
+class Halves(list[Any]):
+    def __getitem__(self, index: Any) -> Any:
+        return super().__getitem__(index // 2)
+
+    def __len__(self) -> int:
+        return 2 * super().__len__()
+
+
+class Repeats(Rows):
+    """Gives rows of a shorter table, or of one that integers point into, in new memory."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(torch.randn(ROWS if kind == "integers" else ROWS // 2, 3))
+        self.kind, self.order = kind, [0, 1, 2, 3, 3, 5, 6, 7, 8, 9, 10, 11]
+        self.mean = torch.ones(3)
+
+    def __getitem__(self, index: int) -> Any:
+        places = {"half": index // 2, "remainder": index % (ROWS // 2), "integers": self.order[index]}
+        return self.values[places[self.kind]] - self.mean
+
+
+class MadeOfNumbers(Rows):
+    """Computes its records, and has no table."""
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.full((3,), float(index % 24)).sin()
+
+    def __len__(self) -> int:
+        return 48
+
+
+TWO_PLACES = [
+    lambda: Halves([torch.randn(3) for _ in range(ROWS)]),
+    lambda: Repeats("half"),
+    lambda: Repeats("remainder"),
+    lambda: Repeats("integers"),
+    MadeOfNumbers,
+    lambda: [(ROW, 0), (torch.randn(3), 1), (ROW, 0)],
+    lambda: deque([ROW, torch.randn(3), ROW[:]]),
+]
+ROW = torch.randn(3)
+
+
+@pytest.mark.parametrize("number", range(len(TWO_PLACES)))
+def test_a_record_under_two_indices_is_found(number: int) -> None:
+    dataset: Any = TWO_PLACES[number]()
+    check = check_each_record_once if type(dataset) in (list, deque) else check_records_alone
+    with pytest.raises(ValueError, match="holds records twice"):
+        check(dataset)
+
+
+def test_equal_records_of_their_own_pass() -> None:
+    class Categories(Rows):
+        """Sorted, with labels, a mean to subtract and many equal rows."""
+
+        def __init__(self) -> None:
+            super().__init__(torch.arange(ROWS).div(3, rounding_mode="floor").float())
+            self.labels, self.mean = [0] * ROWS, torch.ones(4)
+
+        def __getitem__(self, index: int) -> Any:
+            return self.values[index] - self.mean, self.labels[index]
+
+    check_records_alone(Categories())
+    check_records_alone([(ROW, 0), (ROW, 1), (ROW.clone(), 0)])

@@ -455,3 +455,22 @@ def test_an_early_end_is_not_silent(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="trainer.should_stop ended this run early"):
         make_trainer(tmp_path, make_private()).fit(StopsByTheLoss(), make_loader())
     assert "stopped early" in "".join((tmp_path / "privacy_card.json").read_text())
+
+
+class ShortensTheRun(Classifier):
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if batch_idx == 2 and float(batch[0].max()) > 0:
+            self.trainer.fit_loop.epoch_loop.max_steps = self.trainer.global_step
+
+
+class BreaksOff(Classifier):
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if batch_idx == 2 and float(batch[0].max()) > 0:
+            raise StopIteration
+
+
+@pytest.mark.usefixtures("checked_once")
+@pytest.mark.parametrize(("kind", "what"), [(ShortensTheRun, "max_steps of the Trainer"), (BreaksOff, "StopIteration")])
+def test_records_do_not_decide_when_a_run_ends(kind: type[Classifier], what: str, tmp_path: Path) -> None:
+    with pytest.raises(PrivacyViolationError, match=what):
+        make_trainer(tmp_path, make_private()).fit(kind(), make_loader())

@@ -300,6 +300,7 @@ class SRPPSGD(TrainerCallback):
         assert self._repeated is not None
         self._repeated.end_validation()
         run, datamodule = self._running(), trainer.datamodule  # type: ignore[attr-defined]
+        run.planned_end.check_epoch()
         if run.anywhere(run.left_out_batch):
             with run.engine_detached():
                 by_number = leaves_out_batch(pl_module, run.loader, datamodule, run.batch_idx)
@@ -313,6 +314,7 @@ class SRPPSGD(TrainerCallback):
     @override
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         run = self._running()
+        run.planned_end.check()
         if trainer.should_stop and not run.exhausted:
             run.stopped_by_others = True
             warn_of_early_end()

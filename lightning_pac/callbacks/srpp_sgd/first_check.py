@@ -19,7 +19,8 @@ __all__ = ["check_loss_first"]
 _ADVICE = {
     "reaches the layers": "let the collate function keep each record in one row of the batch, with its windows or "
     "frames in a dimension of their own, and flatten that in training_step",
-    "has gradients whose squares": "scale it down",
+    "has gradients so large": "scale it down",
+    "has gradients so small": "scale it up",
 }
 
 

@@ -17,6 +17,7 @@ from lightning_pac.callbacks.shared import refuse_gradient_hook
 from lightning_pac.callbacks.srpp_sgd.batch_shape import PAD, BatchShape
 from lightning_pac.callbacks.srpp_sgd.hidden_loss import hide_loss
 from lightning_pac.callbacks.srpp_sgd.journal import RunJournal
+from lightning_pac.callbacks.srpp_sgd.planned_end import PlannedEnd
 from lightning_pac.callbacks.srpp_sgd.step import (
     ClippingBlocks,
     NoisySum,
@@ -104,6 +105,7 @@ class PrivateRun:
             self._optimizer.register_step_post_hook(self._end_update),
         ]
         self._show_loss = hide_loss(pl_module)
+        self.planned_end = PlannedEnd(pl_module.trainer)
 
     def begin_epoch(self, first_step: int) -> None:
         """Tell the journal of a fresh pass, unless the last one was complete."""
@@ -215,6 +217,7 @@ class PrivateRun:
     def end_batch(self) -> None:
         """Check that the optimizer used the released gradient."""
         self._check_gradient_was_added()
+        self.planned_end.check()
         self._mark_last_batch(unused=False)
         if self.released:
             self._gradient.verify()

@@ -2,6 +2,7 @@
 
 import traceback
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -131,8 +132,11 @@ def _check(
     problem, unchecked, keeps_order = None, None, True
     state: tuple[str, ...] = ()
     written: frozenset[str] = frozenset()
+    apart = ExitStack()
     try:
-        probe = _probe(pl_module, dataloader, datamodule, callbacks, dtype, whole)
+        memo: dict[int, Any] = {}
+        probe = _probe(pl_module, dataloader, datamodule, callbacks, dtype, whole, memo)
+        apart.enter_context(probe.surroundings.copied(memo))
         probe.batch_idx = batch_idx
         logged, unread = probe.replica.logged, probe.failed
         unread.update(f"{name}, which cannot be copied," for name in probe.replica.left_out)
@@ -156,6 +160,8 @@ def _check(
             problem = compare_company(probe, synthetic, laws, keeps_order and not repeated)
     except Exception as error:  # any model, dataset or collate function may run here
         problem, unchecked = None, _place_of(error)
+    finally:
+        apart.close()
     names = tuple(dict.fromkeys(logged))
     return LossCheck(problem, unchecked, names, state, keeps_order, written, tuple(sorted(unread)), pads)
 
@@ -181,10 +187,10 @@ def _probe(
     callbacks: Sequence[pl.Callback] = (),
     dtype: torch.dtype = torch.float32,
     whole: WholeCopies | None = None,
+    memo: dict[int, Any] | None = None,
 ) -> Probe:
-    replica = Replica.of(pl_module, callbacks, dtype, whole)
-    hooks = [source for source in (datamodule, replica.model) if source is not None]
-    return Probe(replica, dataloader.collate_fn, hooks, dtype)
+    replica = Replica.of(pl_module, callbacks, dtype, whole, memo)
+    return Probe(replica, dataloader.collate_fn, [] if datamodule is None else [datamodule], dtype)
 
 
 def _whole(pl_module: pl.LightningModule) -> WholeCopies | None:
@@ -196,7 +202,8 @@ def _whole(pl_module: pl.LightningModule) -> WholeCopies | None:
 def _pads(probe: Probe, examples: list[Any]) -> bool:
     """Whether records come in batches of different shapes, each beside a copy of itself."""
     try:
-        shapes = [BatchShape.of(probe.batch([example] * 2)) for example in examples]
+        with probe.copied():
+            shapes = [BatchShape.of(probe.batch([example] * 2)) for example in examples]
     except Exception:  # whatever a collate function may raise here, the loader will, or not
         return False
     return not all(shape.matches(shapes[0]) for shape in shapes)

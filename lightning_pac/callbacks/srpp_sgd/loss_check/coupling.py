@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from lightning_pac.callbacks.srpp_sgd.loss_check.probe import SEEDS, Probe
-from lightning_pac.callbacks.srpp_sgd.loss_check.readings import LEVELS
+from lightning_pac.callbacks.srpp_sgd.loss_check.readings import LEVELS, Readings
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import GROUP, SyntheticRecords
 
 __all__ = ["compare_many", "compare_readings", "compare_whole", "coupled", "coupled_later", "is_small"]
@@ -86,19 +86,30 @@ def compare_many(probe: Probe, synthetic: SyntheticRecords, dataloader: DataLoad
 
 
 def compare_readings(probe: Probe, records: list[Any]) -> str | None:
-    """Whether numbers that are read off a batch decide its gradient; of numbers of one record there are as many."""
+    """Whether numbers of a batch decide its gradient, read off it or compared with others.
 
-    def gradient(number: int, level: float | None) -> tuple[Tensor, int]:
-        with probe.copied(), probe.reading(level, only_sizes=True) as readings:
-            return probe.gradient(records[:number]), readings.count
+    Of numbers of one record there are more in a larger batch; those of the batch are as many, of the same shapes.
+    """
+
+    def gradient(
+        number: int, level: float | None = None, decisions: frozenset[int] = frozenset()
+    ) -> tuple[Tensor, Readings]:
+        with probe.copied(), probe.reading(level, only_sizes=True, decisions=decisions) as readings:
+            return probe.gradient(records[:number]), readings
 
     with probe.without_randomness():
-        whole, num_read = gradient(2 * GROUP, None)
-        if probe.is_random or not num_read or gradient(GROUP, None)[1] != num_read:
+        whole, all_read = gradient(2 * GROUP)
+        if probe.is_random or not (all_read.count or all_read.shapes):
+            return None
+        _, half_read = gradient(GROUP)
+        pairs = zip(all_read.shapes, half_read.shapes, strict=False)
+        same = frozenset(number for number, (shape, other) in enumerate(pairs) if shape == other)
+        decisions = same if len(half_read.shapes) == len(all_read.shapes) else frozenset[int]()
+        if half_read.count != all_read.count or not (all_read.count or decisions):
             return None
         for level in LEVELS:
             try:
-                found, _ = gradient(2 * GROUP, level)
+                found, _ = gradient(2 * GROUP, level, decisions)
             except Exception:  # the model refuses such numbers
                 continue
             if not is_small(found - whole, float(whole.norm())):

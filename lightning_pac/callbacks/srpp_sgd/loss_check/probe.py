@@ -20,6 +20,7 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.integer_arguments import Intege
 from lightning_pac.callbacks.srpp_sgd.loss_check.readings import Readings
 from lightning_pac.callbacks.srpp_sgd.loss_check.replica import Replica
 from lightning_pac.callbacks.srpp_sgd.loss_check.scaled_integers import ScaledIntegers
+from lightning_pac.data.surroundings import Surroundings, copy_small
 from lightning_pac.gradients.calls import nested_tensors
 
 __all__ = ["SEEDS", "Probe"]
@@ -44,7 +45,7 @@ class Probe:
     Args:
         replica: A copy of the model and of what is around it.
         collate_fn: Makes a batch of records.
-        hooks: Objects whose transfer hooks are run, the first that has one.
+        hooks: Objects whose transfer hooks are run, the first that has one; the model's are, if none has.
         dtype: Type of the floating-point numbers in a batch.
 
     Attributes:
@@ -55,6 +56,7 @@ class Probe:
         failed: Hooks that add to checkpoints and did not run.
         batch_idx: The number that batches are given.
         num_errors: Hooks that ended in an error so far.
+        surroundings: State that the code around the model keeps beside objects.
     """
 
     def __init__(
@@ -75,6 +77,9 @@ class Probe:
         self._readings: Readings | None = None
         self._numbers: dict[int, int] = {}
         self._collate_fn, self._hooks, self._dtype = collate_fn, hooks, dtype
+        around = [part for callback in replica.callbacks for part in (callback, *vars(callback).values())]
+        schedules = [config.scheduler for config in replica.schedules]
+        self.surroundings = Surroundings(replica.model, *around, *schedules, collate_fn, *hooks)
         self._explicit = is_param_in_hook_signature(replica.model.training_step, "batch_idx", min_args=2)
 
     @property
@@ -84,9 +89,15 @@ class Probe:
 
     @contextmanager
     def copied(self) -> Iterator[Replica]:
-        """Run another copy meanwhile."""
-        with self.using(self.replica.copy()) as replica:
-            yield replica
+        """Run another copy meanwhile, which shares nothing that it writes to, be it in a global variable."""
+        memo: dict[int, Any] = {}
+        collate_fn, hooks, replica = self._collate_fn, self._hooks, self.replica.copy(memo)
+        with self.surroundings.copied(memo), self.using(replica):
+            self._collate_fn, self._hooks = (copy_small(value, memo) for value in (collate_fn, hooks))
+            try:
+                yield replica
+            finally:
+                self._collate_fn, self._hooks = collate_fn, hooks
 
     @contextmanager
     def using(self, other: Replica) -> Iterator[Replica]:
@@ -118,7 +129,7 @@ class Probe:
 
     def batch(self, records: list[Any]) -> Any:
         """Their batch as `training_step` is given it."""
-        return _collate(records, self._collate_fn, self._hooks, self._dtype)
+        return _collate(records, self._collate_fn, [*self._hooks, self.model], self._dtype)
 
     def leaves_out(self, records: list[Any], number: int, level: float | None) -> bool:
         """Whether the model's hook leaves out their batch, were it the one with that number in a pass.
@@ -151,9 +162,11 @@ class Probe:
         return readings.count
 
     @contextmanager
-    def reading(self, level: float | None, only_sizes: bool = False) -> Iterator[Readings]:
+    def reading(
+        self, level: float | None, only_sizes: bool = False, decisions: frozenset[int] = frozenset()
+    ) -> Iterator[Readings]:
         """Make what is read off the records of that level, and count it; see `Readings`."""
-        self._readings = Readings(level, only_sizes)
+        self._readings = Readings(level, only_sizes, decisions)
         try:
             with self._readings as readings:
                 yield readings

@@ -44,10 +44,14 @@ class Readings(TorchDispatchMode):  # type: ignore[no-untyped-call]
         (1e+30, 1.0, True)
     """
 
-    def __init__(self, level: float | None = None, only_sizes: bool = False) -> None:
+    def __init__(
+        self, level: float | None = None, only_sizes: bool = False, decisions: frozenset[int] = frozenset()
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.level, self.count = level, 0
-        self._only_sizes, self._comparisons = only_sizes, set[int]()
+        self.shapes: list[torch.Size] = []
+        self._only_sizes, self._comparisons, self._decisions = only_sizes, set[int](), decisions
+        self._orderings: dict[int, Any] = {}
         # The storages are held on to, so that none that is new can have the address of one that is gone.
         self._marked: dict[int, Any] = {}
         self._arrays = _Arrays(self)
@@ -93,9 +97,22 @@ class Readings(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if func is torch.ops.aten._local_scalar_dense.default:
                 counts = isinstance(found, float) or self._key(given[0]) in self._comparisons
                 return self.read(found) if counts or not self._only_sizes else found
+            if isinstance(found, Tensor) and found.dtype == torch.bool and found.layout is torch.strided:
+                found = self._ordered(func, given, found)
             self.mark(found)
-            if func.overloadpacket in _COMPARISONS and given[0].is_floating_point() and found.numel() == 1:
-                self._comparisons.add(self._key(found))
+        return found
+
+    def _ordered(self, func: Any, given: list[Tensor], found: Tensor) -> Tensor:
+        """What is decided by the order of numbers made of records; true or false, if that is asked for."""
+        orders = func.overloadpacket in _COMPARISONS and given[0].is_floating_point()
+        if not orders and not any(self._key(tensor) in self._orderings for tensor in given):
+            return found
+        if len(self.shapes) in self._decisions and self.level is not None:
+            found = torch.full_like(found, _as_kind("b", self.level))
+        self.shapes.append(found.shape)
+        self._orderings[self._key(found)] = found.untyped_storage()
+        if orders and found.numel() == 1:
+            self._comparisons.add(self._key(found))
         return found
 
 

@@ -43,6 +43,7 @@ class Replica:
         callbacks: Sequence[pl.Callback] = (),
         dtype: torch.dtype = torch.float32,
         whole: WholeCopies | None = None,
+        memo: dict[int, Any] | None = None,
     ) -> "Replica":
         """Copy what is trained; a callback that cannot be copied is left out, and named.
 
@@ -51,10 +52,13 @@ class Replica:
             callbacks: Those that are copied with it.
             dtype: Type of the copy's floating-point numbers.
             whole: Makes the copy of a sharded model.
+            memo: Is given the copies of all objects, as in `copy.deepcopy`.
         """
         trainer, logged = pl_module._trainer, list[str]()
         view = None if trainer is None else _TrainerView(trainer)
-        memo: dict[int, Any] = {} if trainer is None else {id(trainer): view}
+        memo = {} if memo is None else memo
+        if trainer is not None:
+            memo[id(trainer)] = view
         model: Any = copy.deepcopy(pl_module, memo) if whole is None else whole.copy(memo)
         model = model.cpu()
         model = model.double() if dtype == torch.float64 else model.float()
@@ -68,10 +72,15 @@ class Replica:
         found._let_log()
         return found
 
-    def copy(self) -> "Replica":
-        """Another one, which shares the list of logged names and starts without anything logged."""
+    def copy(self, memo: dict[int, Any]) -> "Replica":
+        """Another one, which shares the list of logged names and starts without anything logged.
+
+        Args:
+            memo: Is given the copies of all objects, as in `copy.deepcopy`.
+        """
         view: Any = self.model._trainer
-        memo: dict[int, Any] = {} if view is None else {id(view): _TrainerView(view._trainer)}
+        if view is not None:
+            memo[id(view)] = _TrainerView(view._trainer)
         model, optimizer = copy.deepcopy(self.model, memo), copy.deepcopy(self.optimizer, memo)
         model.trainer = memo.get(id(view))
         schedules, callbacks = (list(_copies(originals, memo)) for originals in (self.schedules, self.callbacks))

@@ -20,7 +20,7 @@ MEANS_OF_ALL = (
 BY_EXTREMES = "a function of the mean, a scale that the batch decides, or a mean over what is not missing does so"
 
 _NO_CLIPPING = 1e30
-_TOO_LARGE = 1e18
+_TOO_LARGE, _TOO_SMALL = 1e18, 1e-15
 
 
 def compare_varied(
@@ -84,8 +84,9 @@ def _compare_rows(probe: Probe, records: list[Any]) -> tuple[str | None, bool]:
         return f"reaches the layers in {len(whole)} rows for {2 * GROUP} records", True
     if probe.is_random:
         return None, True
-    if any(float(gradient.norm()) > _TOO_LARGE for gradient in ordinary):
-        return "has gradients whose squares no float32 holds, which count as zero", True
+    if not all(_TOO_SMALL <= float(gradient.norm()) <= _TOO_LARGE for gradient in ordinary):
+        direction = "large" if any(float(gradient.norm()) > _TOO_LARGE for gradient in ordinary) else "small"
+        return f"has gradients so {direction} that no float32 holds their squares, which count as zero", True
     size = float(whole.max())
     if not all(is_small(gradient - public[0], float(public[0].norm())) for gradient in public):
         return "adds a term to the mean over the records whose gradient depends on them", True

@@ -1,0 +1,261 @@
+"""State that code keeps beside its objects, and copies of it, so that what code remembers can be tried out."""
+
+import copy
+import functools
+import sys
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from enum import Enum
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+__all__ = ["Surroundings", "copy_small"]
+
+_LARGE = 2**16  # values of what is shared by copies
+_MOST_PARTS = 2000  # that are looked at of one value; a larger one is shared
+_MOST_OBJECTS = 5000  # that are followed
+_LIBRARIES = frozenset(sys.stdlib_module_names) | {
+    *("torch", "torchvision", "torchaudio", "torchdata", "torchmetrics", "lightning", "lightning_pac", "numpy"),
+    *("pytorch_lightning", "lightning_fabric", "scipy", "pandas", "PIL", "sklearn", "transformers", "datasets", "cv2"),
+    *("pytest", "_pytest"),
+}
+_SCALARS = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis))
+_CACHE = type(functools.cache(id))
+_DESCRIPTORS = (property, classmethod, staticmethod, types.GetSetDescriptorType, types.MemberDescriptorType)
+_CODE = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type, _CACHE, *_DESCRIPTORS)
+_MISSING: Any = object()
+
+
+class Surroundings:
+    """State in closures, default arguments, global variables, attributes of classes and functions, and caches.
+
+    A copy of an object shares all of this with the original, so a memory of earlier records may lie there. Code of
+    torch, NumPy, Lightning and of Python itself is not followed. Datasets, loaders and what is large are shared, and a
+    `functools.cache` that holds something already is left as it is.
+
+    Args:
+        objects: Whose code is followed: that of their classes, and of what they hold.
+
+    Example:
+        >>> def count(seen=[]):
+        ...     seen.append(1)
+        ...     return len(seen)
+        >>> surroundings = Surroundings(count)
+        >>> for _ in range(2):
+        ...     with surroundings.copied({}):
+        ...         print(count(), count())
+        1 2
+        1 2
+    """
+
+    def __init__(self, *objects: Any) -> None:
+        self._owners: list[Any] = []  # classes and functions, of which all attributes may be state
+        self._globals: dict[int, tuple[dict[str, Any], set[str]]] = {}
+        self._cells: dict[int, types.CellType] = {}
+        self._caches: list[Any] = []
+        seen: dict[int, Any] = {}
+        waiting = list(objects)
+        while waiting and len(seen) < _MOST_OBJECTS:
+            value = waiting.pop()
+            if not isinstance(value, (*_SCALARS, Tensor, np.ndarray)) and id(value) not in seen:
+                seen[id(value)] = value
+                waiting += self._follow(value)
+        self._caches = [cache for cache in self._caches if not cache.cache_info().currsize]
+
+    @contextmanager
+    def copied(self, memo: dict[int, Any]) -> Iterator[None]:
+        """Let code see copies of the state meanwhile, and the state as it was afterwards.
+
+        Args:
+            memo: Copies of other objects, as in `copy.deepcopy`; those that are made here join them.
+        """
+        owned = [(owner, _attributes(owner)) for owner in self._owners]
+        named = [
+            (space, {name: space.get(name, _MISSING) for name in names}) for space, names in self._globals.values()
+        ]
+        cells = [(cell, _contents(cell)) for cell in self._cells.values()]
+        functions = [owner for owner in self._owners if isinstance(owner, types.FunctionType)]
+        defaults = [(function, function.__defaults__, function.__kwdefaults__) for function in functions]
+        try:
+            self._clear_caches()
+            for owner, attributes in owned:
+                _set_attributes(owner, {name: _copy_of_state(value, memo) for name, value in attributes.items()})
+            for space, values in named:
+                _set_names(space, {name: _copy_of_state(value, memo) for name, value in values.items()})
+            for cell, value in cells:
+                _fill(cell, _copy_of_state(value, memo))
+            for function, *given in defaults:
+                _set_defaults(function, *(_copy_of_state(values, memo) for values in given))
+            yield
+        finally:
+            for owner, attributes in owned:
+                _set_attributes(owner, attributes)
+            for space, values in named:
+                _set_names(space, values)
+            for cell, value in cells:
+                _fill(cell, value)
+            for function, *given in defaults:
+                _set_defaults(function, *given)
+            self._clear_caches()
+
+    def _clear_caches(self) -> None:
+        for cache in self._caches:
+            cache.cache_clear()
+
+    def _follow(self, value: Any) -> list[Any]:
+        """All that is reached from a value; what of it is a place for state is noted."""
+        if isinstance(value, types.FunctionType):
+            return [] if _is_library(value.__module__) else self._follow_function(value)
+        if isinstance(value, type):
+            if _is_library(value.__module__) or issubclass(value, Enum):
+                return []
+            self._owners.append(value)
+            return [*value.__mro__[1:], *vars(value).values()]
+        if isinstance(value, types.MethodType):
+            return [value.__func__, value.__self__]
+        if isinstance(value, functools.partial):
+            return [value.func, *value.args, *value.keywords.values()]
+        if isinstance(value, _CACHE):
+            self._caches.append(value)
+            return [value.__wrapped__]
+        if isinstance(value, property):
+            return [value.fget, value.fset]
+        if isinstance(value, classmethod | staticmethod):
+            return [value.__func__]
+        if isinstance(value, types.ModuleType | types.BuiltinFunctionType):
+            return []
+        return [] if _is_apart(value) else [*(_parts(value) if _size(value) <= _LARGE else []), type(value)]
+
+    def _follow_function(self, function: types.FunctionType) -> list[Any]:
+        self._owners.append(function)
+        self._cells.update({id(cell): cell for cell in function.__closure__ or ()})
+        reached = [*map(_contents, function.__closure__ or ()), *vars(function).values()]
+        reached += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+        used, space = _names_in(function.__code__), function.__globals__
+        modules = [value for name in used if isinstance(value := space.get(name), types.ModuleType)]
+        for names in (space, *(vars(module) for module in modules if not _is_library(module.__name__))):
+            self._globals.setdefault(id(names), (names, set()))[1].update(used)
+            reached += [names[name] for name in used if name in names]
+        return reached
+
+
+def copy_small(value: Any, memo: dict[int, Any]) -> Any:
+    """A deep copy that shares code, datasets, what is large and what cannot be copied.
+
+    Args:
+        value: Anything.
+        memo: Copies of other objects, as in `copy.deepcopy`.
+    """
+    shared = _shared(value, memo)
+    if shared is None:
+        return value
+    memo.update(shared)
+    try:
+        return copy.deepcopy(value, memo)
+    except Exception:  # open files and the like
+        return value
+
+
+def _copy_of_state(value: Any, memo: dict[int, Any]) -> Any:
+    return value if isinstance(value, _SCALARS) or value is _MISSING or _is_code(value) else copy_small(value, memo)
+
+
+def _shared(value: Any, memo: dict[int, Any]) -> dict[int, Any] | None:
+    """The parts that copies of a value share, for `copy.deepcopy`; None if all of it is."""
+    shared: dict[int, Any] = {}
+    seen: dict[int, Any] = {}
+    waiting = [value]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, _SCALARS) or id(part) in seen or id(part) in memo or _is_code(part):
+            continue
+        seen[id(part)] = part
+        if len(seen) > _MOST_PARTS:
+            return None
+        if isinstance(part, Dataset | DataLoader) or _is_apart(part) or _size(part) > _LARGE:
+            shared[id(part)] = part
+        else:
+            waiting += _parts(part)
+    return shared
+
+
+def _parts(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return [*value.values()]
+    if isinstance(value, list | tuple | set | frozenset):
+        return [*value]
+    return [*getattr(value, "__dict__", {}).values()]
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, Tensor):
+        return value.numel()
+    if isinstance(value, np.ndarray):
+        return value.size
+    return 64 * len(value) if isinstance(value, list | tuple | dict | set | frozenset) else 0
+
+
+def _is_code(value: Any) -> bool:
+    return isinstance(value, _CODE)
+
+
+def _is_apart(value: Any) -> bool:
+    """A Trainer and the like, which hold all there is."""
+    return type(value).__module__.startswith("lightning") and not isinstance(value, nn.Module)
+
+
+def _is_library(module: str | None) -> bool:
+    return module is None or module.partition(".")[0] in _LIBRARIES
+
+
+@functools.cache
+def _names_in(code: types.CodeType) -> frozenset[str]:
+    inner = [part for part in code.co_consts if isinstance(part, types.CodeType)]
+    return frozenset(code.co_names).union(*map(_names_in, inner))
+
+
+def _contents(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not filled yet
+        return _MISSING
+
+
+def _fill(cell: types.CellType, value: Any) -> None:
+    if value is not _MISSING:
+        cell.cell_contents = value
+    elif _contents(cell) is not _MISSING:
+        del cell.cell_contents
+
+
+def _attributes(owner: Any) -> dict[str, Any]:
+    """Those of a class or a function that may be state."""
+    return {name: value for name, value in vars(owner).items() if not name.startswith("__") and not _is_code(value)}
+
+
+def _set_attributes(owner: Any, attributes: dict[str, Any]) -> None:
+    found = _attributes(owner)
+    for name in found.keys() - attributes.keys():
+        with suppress(AttributeError, TypeError):  # a class that forbids it
+            delattr(owner, name)
+    for name, value in attributes.items():
+        if found.get(name, _MISSING) is not value:
+            with suppress(AttributeError, TypeError):
+                setattr(owner, name, value)
+
+
+def _set_names(space: dict[str, Any], values: dict[str, Any]) -> None:
+    for name, value in values.items():
+        if value is _MISSING:
+            space.pop(name, None)
+        else:
+            space[name] = value
+
+
+def _set_defaults(function: types.FunctionType, values: Any, keywords: Any) -> None:
+    if values is not function.__defaults__ or keywords is not function.__kwdefaults__:
+        function.__defaults__, function.__kwdefaults__ = values, keywords

@@ -1,0 +1,89 @@
+"""Rows of the tables that a dataset keeps in its attributes, and copies in which they are others."""
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+__all__ = ["holds_integers", "reordered", "replaced", "tables"]
+
+_DEPTH = 3  # of attributes and keys below one another
+_FEW = 16  # tables in a list of them
+_LARGEST_TABLE = 2**26  # values of a table of which a second one is made
+
+
+def tables(value: Any, rows: int | None, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Everything in a dictionary with that many rows, or two and more, and its place: attributes and keys.
+
+    Args:
+        value: The attributes of a dataset.
+        rows: How many rows a table has; None for any number.
+        path: Where the dictionary lies.
+    """
+    parts = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, part in list(parts):
+        if isinstance(part, Dataset):
+            continue
+        if _is_table(part, rows):
+            yield (*path, key), part
+        elif len(path) < _DEPTH and type(part) in (list, tuple) and len(part) <= _FEW:
+            yield from tables(part, rows, (*path, key))
+        elif len(path) < _DEPTH and (isinstance(part, dict) or type(part).__module__ != "builtins"):
+            yield from tables(part if isinstance(part, dict) else getattr(part, "__dict__", {}), rows, (*path, key))
+
+
+def replaced(holder: Any, path: tuple[Any, ...], value: Any) -> Any:
+    """A copy of a dictionary, a list or an object in which what lies at a path is another value."""
+    if not path:
+        return value
+    key, *below = path
+    if isinstance(holder, dict):
+        return {**holder, key: replaced(holder[key], tuple(below), value)}
+    if type(holder) in (list, tuple):
+        return type(holder)([*holder[:key], replaced(holder[key], tuple(below), value), *holder[key + 1 :]])
+    found = copy.copy(holder)
+    found.__dict__[key] = replaced(vars(holder)[key], tuple(below), value)
+    return found
+
+
+def reordered(value: Any, order: np.ndarray[Any, Any]) -> Any:
+    """A table whose row number i is the row that order says for i."""
+    if isinstance(value, Tensor | np.ndarray):
+        return value[order if isinstance(value, np.ndarray) else torch.from_numpy(order)]
+    if isinstance(value, dict):
+        entries = list(value.values())
+        return dict(zip(value, (entries[row] for row in order), strict=True))
+    if hasattr(value, "iloc"):  # a table of pandas, whose rows keep their names
+        moved = value.iloc[order]
+        moved.index = value.index
+        return moved
+    return type(value)(value[row] for row in order)
+
+
+def _is_table(value: Any, rows: int | None) -> bool:
+    """Whether it is a tensor, an array, a list, a dictionary or a table of pandas with that many rows."""
+    if isinstance(value, Tensor | np.ndarray):
+        size = value.numel() if isinstance(value, Tensor) else value.size
+        return bool(value.ndim) and _has_rows(value, rows) and size <= _LARGEST_TABLE
+    plain = type(value) in (list, tuple, dict) or hasattr(value, "iloc")
+    return plain and _has_rows(value, rows) and 64 * len(value) <= _LARGEST_TABLE
+
+
+def _has_rows(value: Any, rows: int | None) -> bool:
+    return len(value) == rows if rows is not None else len(value) > 1
+
+
+def holds_integers(value: Any) -> bool:
+    """Whether its rows are integers, which may be indices."""
+    if isinstance(value, Tensor):
+        return not value.is_floating_point() and value.dtype != torch.uint8
+    if isinstance(value, np.ndarray):
+        return value.dtype.kind not in "f" and value.dtype != np.uint8
+    if hasattr(value, "iloc"):
+        return False
+    entry = next(iter(value.values() if isinstance(value, dict) else value), None)
+    return isinstance(entry, int | np.integer)

@@ -474,3 +474,35 @@ class BreaksOff(Classifier):
 def test_records_do_not_decide_when_a_run_ends(kind: type[Classifier], what: str, tmp_path: Path) -> None:
     with pytest.raises(PrivacyViolationError, match=what):
         make_trainer(tmp_path, make_private()).fit(kind(), make_loader())
+
+
+class Shifted(Classifier):
+    shift: Any = 0.0
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        inputs, labels = batch
+        return torch.nn.functional.cross_entropy(self.network(inputs - self.shift), labels)
+
+
+class CentresABatch(pl.Callback):
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        if batch_idx == 4:
+            batch[0].sub_(batch[0].mean(0))
+
+
+class HandsOnAMean(pl.Callback):
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        pl_module.shift = batch[0].mean(0)
+
+
+class TurnsDropoutOff(pl.Callback):
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if trainer.global_step == 5:
+            pl_module.network.train(bool(outputs["loss"] < -1))
+
+
+@pytest.mark.parametrize("kind", [CentresABatch, HandsOnAMean, TurnsDropoutOff])
+def test_a_callback_mixes_no_records_between_two_checks(kind: type[pl.Callback], tmp_path: Path) -> None:
+    network = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 3))
+    with pytest.raises(PrivacyViolationError, match="During the run"):
+        make_trainer(tmp_path, make_private(), kind()).fit(Shifted(network=network), make_loader())

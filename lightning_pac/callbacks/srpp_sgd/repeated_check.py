@@ -45,6 +45,7 @@ class RepeatedCheck:
         self._anywhere = anywhere
         self._watch, self._writing, self._check = watch, writing, check
         self._explained = set(first.written)
+        self._modes: dict[str, bool] | None = None
         self._by_validation: set[str] = set()
         self._before_validation: set[str] | None = None
         self._cost, self._last = cost, time.monotonic()
@@ -76,7 +77,9 @@ class RepeatedCheck:
         """
         self.end_validation()
         written = self._watch.changed(norms=True) - self._explained
-        if self._anywhere(bool(written)):
+        modes, self._modes = self._modes, self._watch.modes()
+        passes_on = bool(self._writing.passing - self._explained) or (modes or self._modes) != self._modes
+        if self._anywhere(bool(written) or passes_on):
             self._explained |= self._repeat().written
         if self._anywhere(bool(written - self._explained)):
             self._explained |= self._repeat(all_callbacks=True).written
@@ -117,6 +120,7 @@ class RepeatedCheck:
     def _repeat(self, all_callbacks: bool = False) -> LossCheck:
         start = time.monotonic()
         self._repeated += 1
+        self._explained |= self._writing.passing  # unless the check finds what it does to a gradient
         found = self._check(self._repeated, self._writing.repeated(all_callbacks))
         self._last = time.monotonic()
         self._cost = self._last - start

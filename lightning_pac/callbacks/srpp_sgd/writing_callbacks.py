@@ -7,11 +7,14 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import BaseFinetuning, LambdaCallback, StochasticWeightAveraging, WeightAveraging
 
-from lightning_pac.callbacks.srpp_sgd.loss_check import StateWatch, hidden_behind
+from lightning_pac.callbacks.srpp_sgd.loss_check import PassingState, StateWatch, hidden_behind
 
 __all__ = ["WritingCallbacks"]
 
+_AROUND_BACKWARD = ("on_before_", "on_after_")
 _HOOKS = tuple(name for name in dir(pl.Callback) if name.startswith("on_") and "exception" not in name)
+# What is set before the first step counts as done before training.
+_OF_STEPS = tuple(name for name in _HOOKS if "batch" in name or "epoch" in name or name.startswith(_AROUND_BACKWARD))
 # Lightning's own, which read released weights and the number of the epoch only; in the other hooks they write nothing.
 _TRUSTED = (StochasticWeightAveraging, WeightAveraging, BaseFinetuning)
 _TRUSTED_HOOKS = tuple(name for name in _HOOKS if "epoch" in name or name in ("on_fit_start", "on_train_end"))
@@ -24,9 +27,14 @@ class WritingCallbacks:
         trainer: Its callbacks are watched until `restore`, and its schedules are trusted.
         pl_module: The model that is trained.
         watch: Of the model and its optimizer.
+
+    Attributes:
+        passing: Names of attributes of the model that they have set, and the batch if they have changed it.
     """
 
     def __init__(self, trainer: pl.Trainer, pl_module: pl.LightningModule, watch: StateWatch) -> None:
+        self.passing: set[str] = set()
+        self._pl_module = pl_module
         self._watch, self._writing = watch, list[pl.Callback]()
         self._users: list[pl.Callback] = []
         self._wrapped: list[tuple[Any, str, Any]] = []
@@ -65,8 +73,11 @@ class WritingCallbacks:
         @functools.wraps(hook)
         def noting(*args: Any, **kwargs: Any) -> Any:
             before = self._watch.changed()
+            passing = PassingState(self._pl_module, args[2] if hook.__name__ == "on_train_batch_start" else None)
             result = hook(*args, **kwargs)
-            if callback not in self._writing and self._watch.changed() - before:
+            changed = passing.changed() if hook.__name__ in _OF_STEPS else set[str]()
+            self.passing |= changed
+            if callback not in self._writing and (self._watch.changed() - before or changed):
                 self._writing.append(callback)
             return result
 

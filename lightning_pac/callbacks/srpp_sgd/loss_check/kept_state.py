@@ -23,6 +23,7 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import GROUP
 
 __all__ = ["remembers", "taking_up_records"]
 
+MODES = "modes of the layers"
 STOPS = "trainer.should_stop"
 
 
@@ -111,8 +112,10 @@ def remembers(probe: Probe, records: list[Any]) -> bool:
 def _gradient_after(
     probe: Probe, before: list[Any], records: list[Any], level: float | None = None
 ) -> tuple[Tensor, int]:
-    with probe.copied():
+    with probe.copied() as replica:
         num_read = probe.round(before, lambda: None, level)
+        if replica.callbacks:  # which may hand on in the next step what they kept in this one
+            num_read += probe.round(before, lambda: None, level)
         return probe.gradient(records), num_read
 
 
@@ -135,6 +138,7 @@ def _saved_state(probe: Probe) -> dict[str, Any]:
         ]
     if replica.view is not None:
         found[STOPS] = bool(replica.view.should_stop)
+    found[MODES] = {name: layer.training for name, layer in model.named_modules()}
     found[SETTINGS] = copy.deepcopy(settings_of(replica.optimizer))
     found[OPTIMIZER_STATE] = copy.deepcopy([dict(state) for state in replica.optimizer.state.values()])
     buffers = {name: buffer.detach() for name, buffer in model.named_buffers()}

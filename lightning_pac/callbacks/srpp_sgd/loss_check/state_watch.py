@@ -70,6 +70,10 @@ class StateWatch:
             self._found |= {_title(name) for name, is_same in zip(now, same, strict=True) if not is_same}
         return set(self._found)
 
+    def modes(self) -> dict[str, bool]:
+        """Whether each layer is in training mode, by name."""
+        return {name: layer.training for name, layer in self._modules}
+
     @contextmanager
     def trusting(self) -> Iterator[None]:
         """Leave out what is written meanwhile."""

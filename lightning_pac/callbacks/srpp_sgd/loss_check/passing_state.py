@@ -1,0 +1,62 @@
+"""State that a hook leaves behind beside weights, buffers and the optimizer: attributes of a model, and a batch."""
+
+import functools
+from typing import Any
+
+import lightning.pytorch as pl
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+__all__ = ["PassingState"]
+
+BATCH = "the batch"
+
+
+class PassingState:
+    """Attributes of a model and tensors of a batch as they are at one moment, to be held against a later one.
+
+    Values are compared by identity, and tensors also by the version that writing in place raises.
+
+    Args:
+        module: The model; those of its layers are its own.
+        batch: What a hook is given, if it may change it.
+
+    Example:
+        >>> module = pl.LightningModule()
+        >>> before = PassingState(module)
+        >>> module.shift = 1.0
+        >>> before.changed()
+        {"the attribute 'shift'"}
+    """
+
+    def __init__(self, module: pl.LightningModule, batch: Any = None) -> None:
+        self._module, self._batch = module, batch
+        self._facts = self._read()
+
+    def changed(self) -> set[str]:
+        """Names of what was written to since."""
+        now = self._read()
+        names = now.keys() | self._facts.keys()
+        return {name for name in names if not _same(now.get(name, ()), self._facts.get(name, ()))}
+
+    def _read(self) -> dict[str, tuple[Any, ...]]:
+        own = {name: value for name, value in vars(self._module).items() if name not in _plain_names()}
+        facts = {f"the attribute {name!r}": _fact(value) for name, value in own.items()}
+        leaves = pytree.tree_leaves(self._batch) if self._batch is not None else []
+        return {**facts, BATCH: tuple(part for leaf in leaves for part in _fact(leaf))}
+
+
+def _fact(value: Any) -> tuple[Any, ...]:
+    return (value, value._version) if isinstance(value, Tensor) and not value.is_inference() else (value,)
+
+
+def _same(first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:
+    return len(first) == len(second) and all(
+        one is other or (type(one) is int and one == other) for one, other in zip(first, second, strict=True)
+    )
+
+
+@functools.cache
+def _plain_names() -> frozenset[str]:
+    """Attributes that every model has, of which Lightning writes some in each hook."""
+    return frozenset(vars(pl.LightningModule()))

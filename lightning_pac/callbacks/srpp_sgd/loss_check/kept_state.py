@@ -112,10 +112,8 @@ def remembers(probe: Probe, records: list[Any]) -> bool:
 def _gradient_after(
     probe: Probe, before: list[Any], records: list[Any], level: float | None = None
 ) -> tuple[Tensor, int]:
-    with probe.copied() as replica:
+    with probe.copied():
         num_read = probe.round(before, lambda: None, level)
-        if replica.callbacks:  # which may hand on in the next step what they kept in this one
-            num_read += probe.round(before, lambda: None, level)
         return probe.gradient(records), num_read
 
 

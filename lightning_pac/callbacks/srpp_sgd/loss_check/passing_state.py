@@ -43,7 +43,8 @@ class PassingState:
         own = {name: value for name, value in vars(self._module).items() if name not in _plain_names()}
         facts = {f"the attribute {name!r}": _fact(value) for name, value in own.items()}
         leaves = pytree.tree_leaves(self._batch) if self._batch is not None else []
-        return {**facts, BATCH: tuple(part for leaf in leaves for part in _fact(leaf))}
+        modes = tuple(layer.training for layer in self._module.modules())
+        return {**facts, "the modes of layers": modes, BATCH: tuple(part for leaf in leaves for part in _fact(leaf))}
 
 
 def _fact(value: Any) -> tuple[Any, ...]:

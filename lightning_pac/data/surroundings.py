@@ -71,8 +71,10 @@ class Surroundings:
         """Let code see copies of the state meanwhile, and the state as it was afterwards.
 
         Args:
-            memo: Copies of other objects, as in `copy.deepcopy`; those that are made here join them.
+            memo: Copies of other objects, as in `copy.deepcopy`; those that are made here join them. Code that sees one
+                of these copies already goes on seeing it, rather than a copy of the copy.
         """
+        memo.update({id(found): found for found in list(memo.values())})
         owned = [(owner, _attributes(owner)) for owner in self._owners]
         named = [
             (space, {name: space.get(name, _MISSING) for name in names}) for space, names in self._globals.values()

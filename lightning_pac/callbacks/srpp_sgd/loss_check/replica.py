@@ -11,6 +11,7 @@ import lightning.pytorch as pl
 import torch
 from torch import Tensor
 
+from lightning_pac.data.surroundings import copy_small
 from lightning_pac.strategies.whole_copies import WholeCopies
 
 __all__ = ["Replica", "hidden_behind"]
@@ -189,8 +190,8 @@ def hidden_behind(wrapper: Callable[..., Any], original: Any) -> Callable[..., A
 _ORIGINAL = "_original_of_replicas"
 
 
-def _rebind(holder: Any, memo: Mapping[int, Any]) -> None:
-    """Let functions in attributes, and in lists there, see the copies; a function itself is never copied."""
+def _rebind(holder: Any, memo: dict[int, Any]) -> None:
+    """Let functions in attributes, and in lists there, see the copies; `copy.deepcopy` never copies a function."""
     for name, value in list(getattr(holder, "__dict__", {}).items()):
         original = getattr(value, "__dict__", {}).get(_ORIGINAL)
         if isinstance(original, types.MethodType):
@@ -201,16 +202,20 @@ def _rebind(holder: Any, memo: Mapping[int, Any]) -> None:
             value[:] = [_rebound(entry, memo) if isinstance(entry, types.FunctionType) else entry for entry in value]
 
 
-def _rebound(function: types.FunctionType, memo: Mapping[int, Any]) -> types.FunctionType:
+def _rebound(function: types.FunctionType, memo: dict[int, Any]) -> types.FunctionType:
+    """The function with copies of what it keeps in its closure, default arguments and attributes."""
+
     def rebound_cell(cell: types.CellType) -> types.CellType:
         try:
-            return types.CellType(memo.get(id(cell.cell_contents), cell.cell_contents))
+            return types.CellType(copy_small(cell.cell_contents, memo))
         except ValueError:  # not filled yet
             return cell
 
     cells = tuple(map(rebound_cell, function.__closure__ or ()))
-    found = types.FunctionType(
-        function.__code__, function.__globals__, function.__name__, function.__defaults__, cells or None
+    defaults, keywords, attributes = (
+        copy_small(values, memo) for values in (function.__defaults__, function.__kwdefaults__, vars(function))
     )
-    found.__dict__.update(function.__dict__)
+    found = types.FunctionType(function.__code__, function.__globals__, function.__name__, defaults, cells or None)
+    found.__kwdefaults__ = keywords
+    found.__dict__.update(attributes)
     return found

@@ -4,7 +4,7 @@ import copy
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence, Sized
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -204,49 +204,58 @@ def _check_many(dataset: Any, indices: Sequence[int]) -> None:
 
 
 def _check_other_indices(dataset: Any) -> None:
-    """The same record under several indices, at a distance that its tables suggest, or where they repeat an integer."""
+    """Records under several indices: neighbours, or those a table's length or a fraction of all records apart."""
     size = len(dataset)
-    held = {len(value) for _, value in tables(vars(dataset), None)} - {size}
+    held = {len(value) for _, value in tables(vars(dataset), None)}
     held |= {list.__len__(dataset)} if isinstance(dataset, list) else set()
-    # Of twelve, so that whole divisions by 2, 3, 4 and 6 begin a new record there.
-    first = size // 2 - size // 2 % 12 if size > 24 else 0
-    suspected = [(first, first + 1), (0, size - 1)]
-    suspected += [(start, start + rows) for rows in {*held, size // 2, size // 3} for start in (0,) if rows < size]
-    for _, value in tables(vars(dataset), size):
-        suspected += _equal_integers(value)
-    for pair in dict.fromkeys(suspected):
-        # Both are held on to, so that what they are made of lies at two places unless it is the same.
-        kept = _fresh(dataset)
-        with suppress(Exception):  # if they cannot be loaded at all, the loader will say so
-            records = [load_alone(kept, index, _SEED) for index in pair]
-            if digest(records[0]) != digest(records[1]):
-                continue
-            if is_same_record(*records) or _share_a_row(dataset, *pair) or _go_on_alike(dataset, *pair):
-                break
-    else:
-        return
-    raise ValueError(f"{type(dataset).__name__} {TWICE}")
+    for distance in sorted({1, size // 2, size // 3, *held}):
+        # Of twelve, so that whole divisions by 2, 3, 4 and 6 begin a new record there.
+        unit, room = 12 if distance == 1 else 1, size - distance
+        starts = sorted({unit * (number * room // (unit * _BEFORE)) for number in range(_BEFORE)}) if room > 0 else []
+        if len(starts) > 1 and _repeats(dataset, [(start, start + distance) for start in starts]):
+            raise ValueError(f"{type(dataset).__name__} {TWICE}")
 
 
-def _equal_integers(table: Any) -> list[tuple[int, int]]:
-    """Two pairs of rows that hold the same integer."""
-    if not holds_integers(table):
-        return []
-    values = np.asarray(list(table.values()) if isinstance(table, dict) else table)
-    if values.ndim != 1:
-        return []
-    order = np.argsort(values, kind="stable")
-    places = np.flatnonzero(np.diff(values[order]) == 0)
-    return [(int(order[place]), int(order[place + 1])) for place in places[[0, -1]]] if len(places) else []
+def _repeats(dataset: Any, pairs: list[tuple[int, int]]) -> bool:
+    """Whether each pair is one record; different records may be equal, also all at some distance, as in a full design.
+
+    Those are made of rows of their own. What is the same is made of one place in memory, or of one row of a table.
+    """
+    contents, at_one_place = set(), []
+    for pair in pairs:
+        kept, records, digests = _fresh(dataset), [], set()
+        try:
+            for index in pair:
+                # Both are held on to, so that what they are made of lies at two places unless it is the same.
+                records.append(load_alone(kept, index, _SEED))
+                digests.add(digest(records[-1]))
+        except Exception:  # if they cannot be loaded at all, the loader will say so
+            return False
+        if len(digests) > 1 or digests <= contents:
+            return False
+        contents |= digests
+        at_one_place.append(is_same_record(*records))
+    return all(
+        (at_one_place[number] or _share_a_row(dataset, *pair, pairs[number - 1][0]))
+        and not all(_has_own_row(dataset, index) for index in pair)
+        for number, pair in enumerate(pairs[:2])
+    )
 
 
-def _share_a_row(dataset: Any, first: int, second: int) -> bool:
-    """Whether one row of a table decides both records, and not all of them, as a mean to subtract does."""
-    own, size = _loaded(_fresh(dataset), first), len(dataset)
-    spread = [number * size // _BEFORE for number in range(_BEFORE)]
-    other = next((index for index in spread if _loaded(_fresh(dataset), index) != own), None)
-    if other is None:
-        return False
+def _has_own_row(dataset: Any, index: int) -> bool:
+    """Whether a record changes with the row of its own index, be it a number by which another row is looked up."""
+    own = _loaded(_fresh(dataset), index)
+    for path, value in tables(vars(dataset), len(dataset)):
+        for number in range(_BEFORE):
+            order = np.arange(len(value))
+            order[index] = (index + 1 + number * len(value) // _BEFORE) % len(value)
+            if _loaded(_with_rows(dataset, path, value, order), index) != own:
+                return True
+    return False
+
+
+def _share_a_row(dataset: Any, first: int, second: int, other: int) -> bool:
+    """Whether one row of a table decides two records and not another, as a mean to subtract does."""
     for path, value in tables(vars(dataset), None):
         rows = len(value)
 
@@ -265,16 +274,6 @@ def _share_a_row(dataset: Any, first: int, second: int) -> bool:
         if all(changes(index, start, stop) for index in (first, second)) and not changes(other, start, stop):
             return True
     return False
-
-
-def _go_on_alike(dataset: Any, first: int, second: int) -> bool:
-    """Whether other pairs at that distance are equal, too, and not for holding little: no neighbours, as sorted are."""
-    distance, size = second - first, len(dataset)
-    if not 1 < distance < size - _BEFORE:
-        return False
-    starts = [number * (size - distance) // _BEFORE for number in range(_BEFORE)]
-    found = [(_loaded(_fresh(dataset), start), _loaded(_fresh(dataset), start + distance)) for start in starts]
-    return all(one is not None and one == other for one, other in found) and len(set(found)) == _BEFORE
 
 
 def _fresh(dataset: Any, memo: dict[int, Any] | None = None) -> Any:

@@ -258,6 +258,30 @@ def test_a_memory_beside_the_model_is_found_and_left_empty(where: str) -> None:
     assert not hasattr(Model, "mean")
 
 
+@pytest.mark.parametrize("where", ["closure", "default"])
+def test_a_memory_of_a_function_that_a_callback_holds_is_found(where: str) -> None:
+    closure: list[Tensor] = []
+    default: list[Tensor] = []
+
+    def first(mean: Tensor, default: list[Tensor] = default) -> Tensor:
+        kept = closure if where == "closure" else default
+        kept += [] if kept else [mean]
+        return kept[0]
+
+    class Centres(pl.Callback):
+        def __init__(self) -> None:
+            self.first = first
+
+        def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+            batch[0].sub_(self.first(batch[0].mean(0)))
+
+    found = check_loss(Model(cross_entropy), DataLoader(Records(PAIR), batch_size=4), callbacks=[Centres()])
+    assert found.problem is not None
+    assert "earlier batches" in found.problem
+    assert not closure
+    assert not default
+
+
 def test_a_memory_of_the_collate_function_is_found() -> None:
     first: list[Tensor] = []
 

@@ -1,6 +1,7 @@
 """Datasets that put other records into one."""
 
 import functools
+import random
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -369,38 +370,29 @@ class Halves(list[Any]):
 
 
 class Repeats(Rows):
-    """Gives rows of a shorter table, or of one that integers point into, in new memory."""
+    """Gives rows of a shorter table, or of half of its own, in new memory."""
 
-    def __init__(self, kind: str) -> None:
-        super().__init__(torch.randn(ROWS if kind == "integers" else ROWS // 2, 3))
-        self.kind, self.order = kind, [0, 1, 2, 3, 3, 5, 6, 7, 8, 9, 10, 11]
-        self.mean = torch.ones(3)
-
-    def __getitem__(self, index: int) -> Any:
-        places = {"half": index // 2, "remainder": index % (ROWS // 2), "integers": self.order[index]}
-        return self.values[places[self.kind]] - self.mean
-
-
-class MadeOfNumbers(Rows):
-    """Computes its records, and has no table."""
-
-    def __getitem__(self, index: int) -> Any:
-        return torch.full((3,), float(index % 24)).sin()
+    def __init__(self, kind: str, rows: int) -> None:
+        super().__init__(torch.randn(rows, 3))
+        self.kind, self.mean = kind, torch.ones(3)
 
     def __len__(self) -> int:
         return 48
 
+    def __getitem__(self, index: int) -> Any:
+        return self.values[index // 2 if self.kind == "half" else index % 24] - self.mean
 
+
+ROW = torch.randn(3)
 TWO_PLACES = [
-    lambda: Halves([torch.randn(3) for _ in range(ROWS)]),
-    lambda: Repeats("half"),
-    lambda: Repeats("remainder"),
-    lambda: Repeats("integers"),
-    MadeOfNumbers,
+    lambda: Halves([torch.randn(3) for _ in range(2 * ROWS)]),
+    lambda: Repeats("half", 24),
+    lambda: Repeats("half", 48),
+    lambda: Repeats("remainder", 24),
+    lambda: Repeats("remainder", 48),
     lambda: [(ROW, 0), (torch.randn(3), 1), (ROW, 0)],
     lambda: deque([ROW, torch.randn(3), ROW[:]]),
 ]
-ROW = torch.randn(3)
 
 
 @pytest.mark.parametrize("number", range(len(TWO_PLACES)))
@@ -411,16 +403,66 @@ def test_a_record_under_two_indices_is_found(number: int) -> None:
         check(dataset)
 
 
-def test_equal_records_of_their_own_pass() -> None:
-    class Categories(Rows):
-        """Sorted, with labels, a mean to subtract and many equal rows."""
+class Honest(Dataset[Any]):
+    """Records of their own, `make(index)`, and what they are made of in attributes."""
 
-        def __init__(self) -> None:
-            super().__init__(torch.arange(ROWS).div(3, rounding_mode="floor").float())
-            self.labels, self.mean = [0] * ROWS, torch.ones(4)
+    def __init__(self, make: Any, **attributes: Any) -> None:
+        self.make = make
+        self.__dict__.update(attributes)
 
-        def __getitem__(self, index: int) -> Any:
-            return self.values[index] - self.mean, self.labels[index]
+    def __len__(self) -> int:
+        return 48
 
-    check_records_alone(Categories())
-    check_records_alone([(ROW, 0), (ROW, 1), (ROW.clone(), 0)])
+    def __getitem__(self, index: int) -> Any:
+        return self.make(self, index)
+
+
+class Shifted(TensorDataset):
+    def __getitem__(self, index: Any) -> Any:
+        return tuple(part + 1 for part in super().__getitem__(index))
+
+
+@functools.cache
+def encoded(text: str) -> Tensor:
+    return torch.tensor([ord(letter) for letter in text])
+
+
+DESIGN = torch.cartesian_prod(torch.arange(4), torch.arange(6)).repeat(2, 1)  # each setting twice
+IMAGES = np.random.default_rng(1).integers(0, 256, (48, 4, 4, 3), dtype=np.uint8)
+IMAGES[[1, 47]] = IMAGES[0]
+ZEROS = torch.zeros(48, dtype=torch.int64)
+SORTED = torch.arange(48) // 2
+TEXTS = [f"sentence {number % 24}" for number in range(48)]
+EQUAL_RECORDS = {
+    "images": lambda: Honest(lambda d, i: (d.data[i], d.targets[i]), data=IMAGES, targets=[0] * 48),
+    "augmented": lambda: Honest(lambda d, i: d.data[i][:: random.choice((1, -1))] / 255, data=IMAGES),
+    "augmented in turn": lambda: Honest(lambda d, i: d.data[i // 2] * (1 + i % 2), data=IMAGES),
+    "design": lambda: Honest(lambda d, i: d.x[i] - d.mean, x=DESIGN.float(), mean=DESIGN.float().mean(0)),
+    "one-hot": lambda: Honest(lambda d, i: torch.cat([d.eye[d.x[i, 0]], d.eye[d.x[i, 1]]]), x=DESIGN, eye=torch.eye(6)),
+    "looked up": lambda: Honest(lambda d, i: d.table[d.code[i]], code=SORTED, table=torch.randn(24, 3)),
+    "pandas": lambda: Honest(lambda d, i: d.frame.iloc[i].to_numpy(), frame=pd.DataFrame(DESIGN.numpy())),
+    "constant": lambda: Honest(lambda d, i: d.eye[d.labels[i]], labels=ZEROS, eye=torch.eye(6)),
+    "sorted": lambda: Honest(lambda d, i: (d.x[i], d.eye[d.x[i]]), x=SORTED, eye=torch.eye(24)),
+    "sentences": lambda: Honest(lambda d, i: encoded(d.texts[i]), texts=TEXTS),
+    "of a rule": lambda: Honest(lambda d, i: torch.full((3,), float(i % 24)).sin()),
+    "integers": lambda: Shifted(DESIGN, ZEROS),
+}
+
+
+@pytest.mark.parametrize("name", EQUAL_RECORDS)
+def test_different_records_may_be_equal(name: str) -> None:
+    check_records_alone(EQUAL_RECORDS[name]())
+    check_each_record_once(EQUAL_RECORDS[name]())
+
+
+def test_files_of_equal_contents_pass(tmp_path: Path) -> None:
+    for number, row in enumerate(DESIGN.numpy()):
+        np.save(tmp_path / f"{number}.npy", row)
+    check_records_alone(Honest(lambda d, i: np.load(d.folder / f"{i}.npy"), folder=tmp_path))
+    files = [f"{number}.npy" for number in range(48)]
+    check_records_alone(Honest(lambda d, i: np.load(d.folder / d.files[i]), folder=tmp_path, files=files))
+
+
+def test_equal_entries_of_a_list_pass() -> None:
+    check_each_record_once([(ROW, 0), (ROW, 1), (ROW.clone(), 0)])
+    check_each_record_once([(row, 0) for row in DESIGN])

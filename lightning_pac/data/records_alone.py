@@ -221,7 +221,7 @@ def _repeats(dataset: Any, pairs: list[tuple[int, int]]) -> bool:
 
     Those are made of rows of their own. What is the same is made of one place in memory, or of one row of a table.
     """
-    contents, at_one_place = set(), []
+    contents, at_one_place = set[bytes](), []
     for pair in pairs:
         kept, records, digests = _fresh(dataset), [], set()
         try:

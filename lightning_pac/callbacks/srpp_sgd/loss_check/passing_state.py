@@ -7,6 +7,8 @@ import lightning.pytorch as pl
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from lightning_pac.gradients.calls import nested_tensors
+
 __all__ = ["PassingState"]
 
 BATCH = "the batch"
@@ -42,7 +44,8 @@ class PassingState:
     def _read(self) -> dict[str, tuple[Any, ...]]:
         own = {name: value for name, value in vars(self._module).items() if name not in _plain_names()}
         facts = {f"the attribute {name!r}": _fact(value) for name, value in own.items()}
-        leaves = pytree.tree_leaves(self._batch) if self._batch is not None else []
+        batch = self._batch
+        leaves = [] if batch is None else [*pytree.tree_leaves(batch), *nested_tensors(batch)]  # the latter of any kind
         modes = tuple(layer.training for layer in self._module.modules())
         return {**facts, "the modes of layers": modes, BATCH: tuple(part for leaf in leaves for part in _fact(leaf))}
 

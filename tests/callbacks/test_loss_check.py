@@ -313,3 +313,10 @@ def test_a_loss_too_small_for_its_squares_is_told_so() -> None:
     found = check_loss(Model(lambda m, b: cross_entropy(m, b) * 1e-30), DataLoader(Records(PAIR), batch_size=4))
     assert found.problem is not None
     assert found.problem.startswith("has gradients so small")
+
+
+def test_a_loss_without_a_gradient_passes() -> None:
+    found = check_loss(
+        Model(lambda m, b: F.relu(m.network(b[0]) - 1e9).mean()), DataLoader(Records(PAIR), batch_size=4)
+    )
+    assert found.problem is None

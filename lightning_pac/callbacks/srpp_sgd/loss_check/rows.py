@@ -84,8 +84,10 @@ def _compare_rows(probe: Probe, records: list[Any]) -> tuple[str | None, bool]:
         return f"reaches the layers in {len(whole)} rows for {2 * GROUP} records", True
     if probe.is_random:
         return None, True
-    if not all(_TOO_SMALL <= float(gradient.norm()) <= _TOO_LARGE for gradient in ordinary):
-        direction = "large" if any(float(gradient.norm()) > _TOO_LARGE for gradient in ordinary) else "small"
+    lengths = [float(gradient.norm()) for gradient in ordinary]
+    is_large = any(length > _TOO_LARGE for length in lengths)
+    if is_large or any(0 < length < _TOO_SMALL for length in lengths):  # none at all is no mistake
+        direction = "large" if is_large else "small"
         return f"has gradients so {direction} that no float32 holds their squares, which count as zero", True
     size = float(whole.max())
     if not all(is_small(gradient - public[0], float(public[0].norm())) for gradient in public):

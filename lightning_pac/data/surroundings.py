@@ -44,6 +44,7 @@ class Surroundings:
         >>> def count(seen=[]):
         ...     seen.append(1)
         ...     return len(seen)
+        >>> count.__module__ = "__main__"  # code of the library itself is not followed
         >>> surroundings = Surroundings(count)
         >>> for _ in range(2):
         ...     with surroundings.copied({}):

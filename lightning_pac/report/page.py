@@ -12,7 +12,7 @@ from typing import Any
 from lightning_pac import __version__
 from lightning_pac._validation import validated
 from lightning_pac.cards import at_most, draw_rocs
-from lightning_pac.report.plots import cost_plot, course_plot, promise_plot
+from lightning_pac.report.plots import attack_plot, cost_plot, course_plot
 from lightning_pac.report.runs import EPSILON, Run, Series, find_runs
 from lightning_pac.report.verdict import accuracy_cost, promise_in_words, verdict
 
@@ -75,7 +75,7 @@ def write_report(directory: str | Path, output: str | Path | None = None, runs: 
         secrets=list(dict.fromkeys(row["secret"] for row in rows if row["secret"])),
         rows=rows,
         cards=[(run.name, run.card) for run in runs if run.card is not None],
-        promises=_embedded(promise_plot(runs, _bound)),
+        promises=_embedded(attack_plot(runs, _bound)),
         cost=_embedded(cost_plot(runs, _bound)),
         plots=[(caption, source) for caption, svg in _plots(runs) if (source := _embedded(svg)) is not None],
     )

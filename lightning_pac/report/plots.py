@@ -11,7 +11,7 @@ import numpy as np
 from lightning_pac.cards import at_most
 from lightning_pac.report.runs import Run, Series
 
-__all__ = ["cost_plot", "course_plot", "promise_plot"]
+__all__ = ["attack_plot", "cost_plot", "course_plot"]
 
 # Okabe and Ito's colours, which remain apart for colour-blind readers.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -72,7 +72,7 @@ def course_plot(
     return _svg(figure)
 
 
-def promise_plot(runs: Sequence[Run], bound: Callable[[Run], float | None]) -> str | None:
+def attack_plot(runs: Sequence[Run], bound: Callable[[Run], float | None]) -> str | None:
     """Promises and measured attacks on a scale from a coin to certainty, a row for each run.
 
     Args:

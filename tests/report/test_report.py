@@ -10,7 +10,7 @@ import pytest
 from lightning_pac import cli
 from lightning_pac.cards import Estimate, Guarantee, PrivacyCard, Roc
 from lightning_pac.report import find_runs, summarize, write_report
-from lightning_pac.report.plots import course_plot, promise_plot
+from lightning_pac.report.plots import attack_plot, course_plot
 from lightning_pac.report.runs import Run, Series
 from lightning_pac.report.verdict import verdict
 
@@ -163,7 +163,7 @@ def test_lines_of_many_runs_have_no_legend_that_would_fill_the_figure(count, is_
     svg = course_plot(runs, lambda run: run.metric("privacy/rpp_epsilon"), "epsilon")
     assert ('id="legend_1"' in svg) == is_named
     assert svg.count("clip-path=") - svg.count("<clipPath") >= count
-    bounds = promise_plot(runs, lambda run: 0.75)
+    bounds = attack_plot(runs, lambda run: 0.75)
     assert bounds.count('id="ytick_') == count if is_named else bounds.count('id="ytick_') < count
 
 

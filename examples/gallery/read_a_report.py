@@ -88,8 +88,8 @@ run](../images/report.png)
   does.
 - **The scale** goes from a coin, where nothing is learned, to certainty. A promise near its left end is worth
   keeping.
-- **Blue areas** end at the promise, which is proven. **Marks** are attacks that were tried: one above its promise
-  would refute it, those below prove nothing.
+- **Blue areas** end at the promise, which is proven. **Marks** are attacks that were tried: one whose whole
+  interval lies above its promise would refute it, those below prove nothing.
 - **The folds** hold courses over the run, technical names and figures, and the privacy cards with their conditions.
 """
 

@@ -16,7 +16,7 @@ from lightning_pac.callbacks.shared import SharedAccount, TrainerCallback, check
 from lightning_pac.callbacks.srpp_sgd.arguments import RunArguments, as_floats
 from lightning_pac.callbacks.srpp_sgd.first_check import check_loss_first
 from lightning_pac.callbacks.srpp_sgd.hidden_randomness import HiddenRandomness
-from lightning_pac.callbacks.srpp_sgd.loss_check import LossCheck, StateWatch, check_loss, leaves_out_batch
+from lightning_pac.callbacks.srpp_sgd.loss_check import LossCheck, StateWatch, check_loss, refuse_left_out_batch
 from lightning_pac.callbacks.srpp_sgd.noise_design import correlate_noise
 from lightning_pac.callbacks.srpp_sgd.repeated_check import RepeatedCheck
 from lightning_pac.callbacks.srpp_sgd.reporting import (
@@ -303,13 +303,7 @@ class SRPPSGD(TrainerCallback):
         run.planned_end.check_epoch()
         if run.anywhere(run.left_out_batch):
             with run.engine_detached():
-                by_number = leaves_out_batch(pl_module, run.loader, datamodule, run.batch_idx)
-            if not by_number:
-                raise PrivacyViolationError(
-                    "on_train_batch_start left out a batch of records, and does not leave out one of synthetic "
-                    "records, so that private ones may decide it: let its number decide, or limit_train_batches of the "
-                    "Trainer."
-                )
+                refuse_left_out_batch(pl_module, run.loader, datamodule, run.batch_idx)
 
     @override
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

@@ -1,6 +1,6 @@
 """The check that a loss gives each record a gradient of its own, on synthetic records."""
 
-from lightning_pac.callbacks.srpp_sgd.loss_check.check import LossCheck, check_loss, leaves_out_batch
+from lightning_pac.callbacks.srpp_sgd.loss_check.check import LossCheck, check_loss, refuse_left_out_batch
 from lightning_pac.callbacks.srpp_sgd.loss_check.passing_state import PassingState
 from lightning_pac.callbacks.srpp_sgd.loss_check.replica import hidden_behind
 from lightning_pac.callbacks.srpp_sgd.loss_check.state_watch import OPTIMIZER_STATE, StateWatch
@@ -12,5 +12,5 @@ __all__ = [
     "StateWatch",
     "check_loss",
     "hidden_behind",
-    "leaves_out_batch",
+    "refuse_left_out_batch",
 ]

@@ -24,9 +24,10 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.readings import LEVELS
 from lightning_pac.callbacks.srpp_sgd.loss_check.replica import Replica
 from lightning_pac.callbacks.srpp_sgd.loss_check.rows import compare_company, compare_varied
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import EXAMPLES, GROUP, LAWS, SyntheticRecords
+from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.strategies.whole_copies import WholeCopies
 
-__all__ = ["LossCheck", "check_loss", "leaves_out_batch"]
+__all__ = ["LossCheck", "check_loss", "refuse_left_out_batch"]
 
 # Of the records: the one class with another weight may be missing in a draw, of three classes in one draw of ten. Each
 # but the first is made at a step of its own, since a term may be added in every tenth step, or from the hundredth on.
@@ -166,18 +167,29 @@ def _check(
     return LossCheck(problem, unchecked, names, state, keeps_order, written, tuple(sorted(unread)), pads)
 
 
-def leaves_out_batch(
+def refuse_left_out_batch(
     pl_module: pl.LightningModule, dataloader: DataLoader[Any], datamodule: pl.LightningDataModule | None, number: int
-) -> bool:
-    """Whether `on_train_batch_start` leaves out synthetic records with that number, too, whatever is read off them."""
+) -> None:
+    """Refuse `on_train_batch_start` that left out a batch, unless it leaves out synthetic records with that number.
+
+    It has to do so whatever is read off them.
+
+    Raises:
+        PrivacyViolationError: If it takes some.
+    """
     whole = _whole(pl_module)
     try:
         probe = _probe(pl_module, dataloader, datamodule, whole=whole)
         records = SyntheticRecords(_examples(dataloader.dataset), probe.accepts).draw(0)
         parts = records[: 2 * GROUP], records[2 * GROUP :]
-        return all(probe.leaves_out(part, number, level) for part in parts for level in (None, *LEVELS))
+        by_number = all(probe.leaves_out(part, number, level) for part in parts for level in (None, *LEVELS))
     except Exception:  # whatever a model may raise that needs its Trainer
-        return False
+        by_number = False
+    if not by_number:
+        raise PrivacyViolationError(
+            "on_train_batch_start left out a batch of records, and does not leave out one of synthetic records, so "
+            "that private ones may decide it: let its number decide, or limit_train_batches of the Trainer."
+        )
 
 
 def _probe(

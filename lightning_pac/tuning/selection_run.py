@@ -82,6 +82,8 @@ def check_run(run: SelectionRun, trainer: pl.Trainer, score: str) -> None:
         folder = getattr(writer, "dirpath", None)  # of checkpoints, also those of an error, and of profiles
         if folder is not None:
             _check_inside(run, folder, f"dirpath of {type(writer).__name__}")
+    with run.ledger():
+        pass  # is declared with the plan now, also if callbacks were given the path alone
     _check_inside(run, trainer.default_root_dir, "default_root_dir of the Trainer")
     for logger in trainer.loggers:
         if not isinstance(logger, CSVLogger | TensorBoardLogger):
@@ -117,7 +119,8 @@ def check_shares(run: SelectionRun, trainer: pl.Trainer, module: pl.LightningMod
                 )
             if arguments.sampling is not None:
                 accountant = SRPPAccountant(arguments.scenario, arguments.sampling)
-                _check_share(run.plan, accountant.events(arguments.noise_multiplier, 1), arguments.ledger)
+                known = max(1, trainer.max_steps)
+                _check_share(run.plan, accountant.events(arguments.noise_multiplier, known), arguments.ledger)
         elif isinstance(callback, PrivateMetrics):
             # One value of a metric is one step of a sampler that draws every record.
             everything = SRPPAccountant(callback.scenario, Poisson(rate=1.0, batch_size=1, secret_draws=False))
@@ -128,7 +131,10 @@ def _check_share(plan: LedgerPlan, events: Sequence[PrivacyEvent], ledger: Ledge
     assert ledger is not None
     share = plan.share_for(events[0], LedgerHandle(ledger).share)
     if not plan.holds(share, plan.amount(share, events)):
-        raise BudgetExceededError(f"Share {share!r} of one_run does not pay for a single release: state a larger one.")
+        raise BudgetExceededError(
+            f"Share {share!r} of one_run does not pay for a run, which needs {plan.amount(share, events):.6g} of "
+            f"{plan.size(share):.6g}: state a larger one, or release less."
+        )
 
 
 def train_run(

@@ -263,3 +263,14 @@ def test_a_ledger_with_charges_takes_no_plan(tmp_path: Path) -> None:
     project.declare(tmp_path / "study.db")
     with pytest.raises(LedgerMismatchError, match="another plan"):
         other.declare(tmp_path / "study.db")
+
+
+@pytest.mark.parametrize("prior", [0.5, 0.01])
+def test_answers_near_the_prior_are_planned_at_once(prior: float) -> None:
+    for gain in (1e-2, 1e-8, 1e-11):
+        answers = PlannedAnswers(1000, prior * (1 + gain), prior)
+        exact = prior * gain**2 / (2 * (1 - prior))  # of kl, whose next term is about `gain` of it
+        assert answers.mutual_information == pytest.approx(exact, rel=2 * gain + 1e-3)
+        assert membership_success_bound(answers.mutual_information, prior) <= answers.membership_success_bound
+    with pytest.raises(ValueError, match="so close to the prior"):
+        PlannedAnswers(1000, math.nextafter(prior, 1.0), prior)

@@ -10,7 +10,13 @@ import numpy as np
 import pytest
 from dp_accounting.pld import pld_pmf
 
-from lightning_pac.accountants import ShiftComposition, loss_induction, shift_composition, shift_hockey_stick
+from lightning_pac.accountants import (
+    ShiftComposition,
+    hybrid_rdp_epsilon,
+    loss_induction,
+    shift_composition,
+    shift_hockey_stick,
+)
 
 EPSILONS = (0.0, 0.3, 1.0, 2.5)
 
@@ -247,6 +253,16 @@ def test_hundreds_of_releases_take_well_under_a_second(compositions, size):
 def test_what_is_no_distribution_is_refused(p):
     with pytest.raises(ValueError, match="probabilities "):
         ShiftComposition(p)
+
+
+def test_a_sum_that_misses_one_a_little_makes_no_bound_smaller():
+    p = np.exp(-0.5 * (np.arange(-2000, 2001) / 250.0) ** 2)
+    p /= p.sum()
+    epsilons = [hybrid_rdp_epsilon(p * factor, 1e-5, 10**6) for factor in (1.0, 1 - 9e-10, 1 + 9e-10)]
+    assert epsilons[1:] == pytest.approx(epsilons[:1] * 2, rel=1e-9)
+    p = bell(41, 5.0)
+    deltas = [ShiftComposition(p * factor, 1000).delta(5.0) for factor in (1.0, 1 - 9e-10)]
+    assert deltas[1] == pytest.approx(deltas[0], rel=1e-10)
 
 
 def test_at_least_one_release():

@@ -469,8 +469,35 @@ class BreaksOff(Classifier):
             raise StopIteration
 
 
+class SkipsTheRest(Classifier):
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if batch_idx == 2 and float(batch[0].max()) > 0:
+            self.trainer.fit_loop.max_batches = batch_idx + 1
+
+
+class CallsItTheLast(Classifier):
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if batch_idx == 2 and float(batch[0].max()) > 0:
+            self.trainer.fit_loop.epoch_loop.batch_progress.is_last_batch = True
+
+
+class SkipsAnEpoch(Classifier):
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if batch_idx == 2 and float(batch[0].max()) > 0:
+            self.trainer.fit_loop.epoch_progress.current.processed += 1
+
+
 @pytest.mark.usefixtures("checked_once")
-@pytest.mark.parametrize(("kind", "what"), [(ShortensTheRun, "max_steps of the Trainer"), (BreaksOff, "StopIteration")])
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [
+        (ShortensTheRun, "max_steps of the Trainer"),
+        (BreaksOff, "StopIteration"),
+        (SkipsTheRest, "num_training_batches of the Trainer"),
+        (CallsItTheLast, "An epoch ended after 3 of"),
+        (SkipsAnEpoch, "The number of epochs"),
+    ],
+)
 def test_records_do_not_decide_when_a_run_ends(kind: type[Classifier], what: str, tmp_path: Path) -> None:
     with pytest.raises(PrivacyViolationError, match=what):
         make_trainer(tmp_path, make_private()).fit(kind(), make_loader())

@@ -35,6 +35,7 @@ from lightning_pac.ledger import PrivacyLedger
 from lightning_pac.scenarios import Poisson, TwoWorldScenario
 from lightning_pac.tuning import Choice, PrivateSelection, SearchSpace, SelectionRun
 from lightning_pac.tuning.quiet import quiet
+from lightning_pac.tuning.selection_run import check_run, check_shares
 
 SCENARIO, SAMPLING = TwoWorldScenario(num_differing=1, num_records=60), Poisson(rate=0.2)
 (STEPS,) = SRPPAccountant(SCENARIO, SAMPLING).events(noise_multiplier=4.0, num_steps=3)
@@ -283,3 +284,16 @@ def test_nothing_that_was_held_back_is_printed_afterwards(tmp_path, capfd, monke
     told = (tmp_path / "output.txt").read_text()
     assert "by Python" in told
     assert "by C" in told
+
+
+def test_a_run_that_is_given_the_path_of_its_ledger_is_held_to_its_plan(tmp_path):
+    maker = Maker(fit={"ledger": tmp_path / "ledger.db"}, score={"ledger": tmp_path / "ledger.db"})
+    plan = LedgerPlan(ONE_RUN)
+    run = SelectionRun({"learning_rate": 0.1}, tmp_path, plan)
+    trainer, module, _ = maker(run)
+    check_run(run, trainer, "val/accuracy")
+    with PrivacyLedger.read_only(run.path) as ledger:
+        assert LedgerPlan.of(ledger) == plan
+    trainer.fit_loop.epoch_loop.max_steps = 30
+    with pytest.raises(BudgetExceededError, match="does not pay for a run, which needs 30 of 3"):
+        check_shares(run, trainer, module)

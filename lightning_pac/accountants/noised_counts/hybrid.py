@@ -143,4 +143,4 @@ def _check_noise(probabilities: npt.ArrayLike) -> npt.NDArray[np.float64]:
             "probabilities must be one row of at least two positive numbers with sum 1; noise with a hole in its "
             "support gives its neighbours away there."
         )
-    return p
+    return np.asarray(p / p.sum())  # the noise that is drawn; the sum may miss 1 a little

@@ -69,6 +69,7 @@ class ShiftComposition:
         if discretization is not None and not 0 < discretization < math.inf:
             raise ValueError(f"discretization must be positive and finite, got {discretization!r}.")
         self.compositions = compositions
+        p = p / p.sum()  # the noise that is drawn; the sum may miss 1 a little, and by as much in every release
         # Both laws over the outputs 0, ..., R + 1, the second query being one higher.
         here, there = np.append(p, 0.0), np.append(0.0, p)
         directions = [ReleaseLoss.between(here, there), ReleaseLoss.between(there, here)]

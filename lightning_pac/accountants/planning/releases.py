@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lightning_pac._validation import Count, OpenProbability, Positive, validated
 from lightning_pac.accountants.bounds import membership_success_bound
 from lightning_pac.accountants.private_selection import NumberOfRuns
+from lightning_pac.information import binary_kl
 
 __all__ = ["PlannedAnswers", "PlannedTraining", "PlannedValues"]
+
+# Of the prior: a gain that a bound states in three digits and more.
+_LEAST_GAIN = 1e-12
 
 
 @validated
@@ -94,15 +97,21 @@ class PlannedAnswers:
                 f"membership_success_bound is {self.membership_success_bound:g}, but a guess is right with probability "
                 f"{self.prior:g} before any answer: allow more."
             )
+        if self.membership_success_bound - self.prior < _LEAST_GAIN * self.prior:
+            raise ValueError(
+                f"membership_success_bound is {self.membership_success_bound!r}, so close to the prior of "
+                f"{self.prior:g} that its digits cannot tell them apart: allow more."
+            )
 
     @property
     def mutual_information(self) -> float:
         """The most that all answers may tell, in nats: `kl(bound, prior)`, rounded downwards."""
         bound, prior = self.membership_success_bound, self.prior
-        nats = bound * math.log(bound / prior) + (1 - bound) * math.log((1 - bound) / (1 - prior))
-        while membership_success_bound(nats, prior) > bound:
-            nats *= 1 - 1e-12
-        return nats
+        nats, too_much = float(binary_kl(bound, prior)), 1e-12
+        # Near the prior a bound has few digits that count, so the share that is taken off is doubled.
+        while membership_success_bound(nats * (1 - too_much), prior) > bound:
+            too_much *= 2
+        return nats * (1 - too_much)
 
     @property
     def budget_per_response(self) -> float:

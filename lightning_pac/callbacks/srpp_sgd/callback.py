@@ -249,6 +249,7 @@ class SRPPSGD(TrainerCallback):
         if trainer.train_dataloader is not run.loader:
             run.loader = read_loader(trainer)
             check_replacement(trainer, run.loader, run.journal.running.accountant)
+            run.planned_end.begin_loader()
         run.begin_epoch(trainer.global_step)
         if not run.journal.can_afford_step():  # a pass that was cut short makes the next step dearer
             self._stop(trainer, run)
@@ -300,7 +301,7 @@ class SRPPSGD(TrainerCallback):
         assert self._repeated is not None
         self._repeated.end_validation()
         run, datamodule = self._running(), trainer.datamodule  # type: ignore[attr-defined]
-        run.planned_end.check_epoch()
+        run.planned_end.check_epoch(run.left_out_batch)
         if run.anywhere(run.left_out_batch):
             with run.engine_detached():
                 refuse_left_out_batch(pl_module, run.loader, datamodule, run.batch_idx)

@@ -1,6 +1,7 @@
 """When a fit ends, which its records must not decide."""
 
-from typing import Any
+import math
+from typing import Any, NoReturn
 
 import lightning.pytorch as pl
 
@@ -19,6 +20,11 @@ class PlannedEnd:
     def __init__(self, trainer: pl.Trainer) -> None:
         self._trainer = trainer
         self._settings = self._read()
+        self._epoch = trainer.fit_loop.epoch_progress.current.processed
+
+    def begin_loader(self) -> None:
+        """Another train loader, which the Trainer asked for, may have another number of batches."""
+        self._settings["num_training_batches"] = self._trainer.num_training_batches
 
     def check(self) -> None:
         """Hold the settings against those of the start.
@@ -28,23 +34,37 @@ class PlannedEnd:
         """
         changed = [name for name, value in self._read().items() if value != self._settings[name]]
         if changed:
-            raise PrivacyViolationError(
-                f"{changed[0]} of the Trainer was changed during the run, and private records may have decided that: "
-                "set it before fit, or end the run by trainer.should_stop, of which the card tells."
-            )
+            self._refuse(f"{changed[0]} of the Trainer was changed during the run", "set it before fit")
 
-    def check_epoch(self) -> None:
-        """Hold the batches of an epoch against each other at its end; one that was left out was not begun.
+    def check_epoch(self, left_out: bool) -> None:
+        """Hold the batches of an epoch against each other, and against their number, at its end.
+
+        Args:
+            left_out: Whether `on_train_batch_start` left out the last one, which was not begun then.
 
         Raises:
-            PrivacyViolationError: If one was begun and broken off, which ends the epoch without a word.
+            PrivacyViolationError: If one was begun and broken off, which ends the epoch without a word, or some are
+                missing, or epochs.
         """
-        batches: Any = self._trainer.fit_loop.epoch_loop.batch_progress.current
+        loop: Any = self._trainer.fit_loop
+        batches, self._epoch = loop.epoch_loop.batch_progress.current, self._epoch + 1
         if batches.started > batches.completed:
             raise PrivacyViolationError(
                 "A batch was broken off by StopIteration, which ends the epoch, and private records may have decided "
                 "that: leave the end to the Trainer, or end the run by trainer.should_stop, of which the card tells."
             )
+        ended = self._trainer.should_stop or self._trainer.global_step == loop.epoch_loop.max_steps
+        planned = self._trainer.num_training_batches
+        if not (left_out or ended) and planned != math.inf and batches.ready != planned:
+            self._refuse(f"An epoch ended after {batches.ready} of {planned} batches", "leave its end to the Trainer")
+        if loop.epoch_progress.current.processed != self._epoch:
+            self._refuse("The number of epochs was changed during the run", "leave it to the Trainer")
+
+    def _refuse(self, found: str, instead: str) -> NoReturn:
+        raise PrivacyViolationError(
+            f"{found}, and private records may have decided that: {instead}, or end the run by trainer.should_stop, of "
+            "which the card tells."
+        )
 
     def _read(self) -> dict[str, Any]:
         loop: Any = self._trainer.fit_loop
@@ -53,6 +73,7 @@ class PlannedEnd:
             "min_epochs": loop.min_epochs,
             "max_steps": loop.epoch_loop.max_steps,
             "min_steps": loop.epoch_loop.min_steps,
+            "num_training_batches": self._trainer.num_training_batches,
             "limit_train_batches": self._trainer.limit_train_batches,
             "accumulate_grad_batches": self._trainer.accumulate_grad_batches,
         }

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_pac import BalancedSubsets, DistilledDataModule, PACResponder, PACResponses, SubsetEnsemble, WithIndex
 from lightning_pac.accountants import membership_success_bound
+from lightning_pac.cards import at_most
 
 pl.seed_everything(0, verbose=False)  # public: secrets and noise are drawn from the operating system
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
@@ -99,7 +100,7 @@ print(f"one model, no noise     {one_member:.1%}")
 print(f"private answers         {private_accuracy:.1%}")
 print(f"student                 {student_accuracy:.1%}")
 print(f"spent                   {responder.spent:.2g} nats in {responder.num_responses} answers")
-print(f"who was in the pool     guessed right at most {responder.membership_success_bound:.3%} of the time")
+print(f"who was in the pool     guessed right at most {at_most(responder.membership_success_bound)} of the time")
 
 # %%
 figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 3.2), layout="constrained")

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_pac import PositiveDelay, PositiveNoise
 from lightning_pac.accountants import dp_success_bound
+from lightning_pac.cards import at_most
 
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 ANSWERS, SHORT, LONG = 40, 50, 500  # answers about records of each length
@@ -91,7 +92,7 @@ def attack(short: npt.NDArray[np.float64], long: npt.NDArray[np.float64]) -> flo
 
 print(f"bare     {np.median(bare[0]):6.1f} and {np.median(bare[1]):6.1f} ms   attack {attack(*bare):.0%} right")
 print(f"padded   {np.median(padded[0]):6.1f} and {np.median(padded[1]):6.1f} ms   attack {attack(*padded):.0%} right")
-print(f"promise                            at most {dp_success_bound(1.0, 1e-5):.1%} right, whatever the attack")
+print(f"promise                            at most {at_most(dp_success_bound(1.0, 1e-5))} right, whatever the attack")
 
 # %%
 figure, panels = plt.subplots(1, 2, figsize=(8.4, 2.8), layout="constrained")

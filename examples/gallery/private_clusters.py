@@ -15,6 +15,7 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.svm import LinearSVC
 
 from lightning_pac import ComplementaryHalves, privatize
+from lightning_pac.cards import at_most
 from lightning_pac.mechanisms import AlignClusters, FittedEstimator
 
 # %% [markdown]
@@ -97,7 +98,8 @@ decided = (public @ planes.value[0, :-1] + planes.value[0, -1] > 0).astype(int)
 planes.card().save(".")
 print(f"public records classified right       {(decided == public_classes).mean():.1%}")
 print(f"spent in {planes.num_releases} releases                   {planes.total_mutual_information:g} nats")
-print(f"who was in the half                   guessed right at most {planes.membership_success_bound:.1%} of the time")
+bound = at_most(planes.membership_success_bound)
+print(f"who was in the half                   guessed right at most {bound} of the time")
 
 # %% [markdown]
 """

@@ -3,7 +3,7 @@
 # A sweep within a budget
 
 Every run on private data costs, also those that are thrown away. If only the best of a secret number of runs is
-shown, all of them together cost little more than one: `PrivateSelection`.
+shown, all of them together cost less than two: `PrivateSelection`.
 """
 
 # %%
@@ -26,8 +26,8 @@ logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 """
 ## What many runs cost
 
-One run has 40 steps and ends with one noised score. Paid for one by one, twenty runs cost several times as much as
-one; selected, hardly more.
+One run has 40 steps and ends with one noised score. Paid for one by one, twenty runs cost five times as much as one;
+selected, less than twice as much.
 """
 
 # %%
@@ -107,7 +107,7 @@ print(f"the whole search: epsilon {best.price.curve.epsilon(1e-5):.2f} at delta 
 """
 ## What to take away
 
-- Showing only the best of a secret number of runs makes a whole search cost little more than one run.
+- Showing only the best of a secret number of runs makes a whole search of twenty cost less than two runs.
 - Settings are drawn at random from a space that is stated beforehand, and the score is private, too.
 - How many runs there were stays secret, and so must how long they took: `wall_time` makes short searches alike.
 """

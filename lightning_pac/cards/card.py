@@ -5,13 +5,14 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from decimal import ROUND_CEILING, Context, Decimal
 from pathlib import Path
 from typing import Any
 
-from lightning_pac._validation import Probability, validated
+from lightning_pac._validation import Count, Probability, validated
 from lightning_pac.cards.roc import Roc, draw_rocs
 
-__all__ = ["Estimate", "Guarantee", "PrivacyCard", "at_most"]
+__all__ = ["Estimate", "Guarantee", "PrivacyCard", "at_most", "upwards"]
 
 
 @validated
@@ -248,13 +249,34 @@ def at_most(probability: Probability) -> str:
     return f"{math.ceil(1e4 * probability * (1 - 1e-14)) / 100:g} %"
 
 
+@validated
+def upwards(bound: float, digits: Count = 6) -> str:
+    """A bound with so many digits, rounded up as by `at_most`.
+
+    Args:
+        bound: of any size, in any unit.
+        digits: that are shown.
+
+    Example:
+        >>> upwards(3.0000001), upwards(1.23412, digits=4), upwards(8.0)
+        ('3.00001', '1.235', '8')
+    """
+    if not math.isfinite(bound):
+        return f"{bound:g}"
+    # A bound with these digits up to its last bits stays one.
+    lowered = Decimal(bound) - abs(Decimal(bound)) * Decimal("1e-14")
+    rounded = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(lowered)
+    return f"{float(rounded):.{digits}g}"
+
+
 def _figure(entry: Guarantee | Estimate) -> str:
     name = entry.name.replace("_", " ")
     if entry.unit == "probability" and isinstance(entry, Guarantee):
         return f"{name[:1].upper()}{name[1:]}: {at_most(entry.value)}."
     if entry.unit == "probability":
         return f"{name[:1].upper()}{name[1:]}: {100 * entry.value:.4g} %."
-    return f"{name[:1].upper()}{name[1:]}: {entry.value:.6g}{' ' + entry.unit if entry.unit else ''}."
+    value = upwards(entry.value) if isinstance(entry, Guarantee) else f"{entry.value:.6g}"
+    return f"{name[:1].upper()}{name[1:]}: {value}{' ' + entry.unit if entry.unit else ''}."
 
 
 def _measurement(entry: Estimate) -> str:

@@ -153,6 +153,7 @@ def _audit_given(
 ) -> int:
     """Print the attack on what was really released beside the bound: one trial, which refutes nothing."""
     from lightning_pac.accountants import membership_success_bound
+    from lightning_pac.cards import at_most, upwards
 
     if args.plot is not None:
         raise ValueError("Only games can be drawn, and none are played here: leave --plot out.")
@@ -171,7 +172,7 @@ def _audit_given(
     print_table(
         "Attack on what was released",
         ["releases", "nats", "bound", "attack"],
-        [[f"{account.num_charges:,}", f"{account.spent:.3g}", f"{100 * bound:.2f} %", f"{100 * success:.2f} %"]],
+        [[f"{account.num_charges:,}", upwards(account.spent, 3), at_most(bound), f"{100 * success:.2f} %"]],
         "The bound is an average over secrets, and one secret can neither refute it nor prove it. About the attack's "
         f"success: {_KEEP}",
     )
@@ -233,11 +234,13 @@ def _moments(num_responses: int) -> list[int]:
 
 
 def _print(rows: list[dict[str, Any]], trials: int, given: float | None, refuted: bool) -> None:
+    from lightning_pac.cards import at_most, upwards
+
     table = [
         [
             f"{row['responses']:,}",
-            f"{row['mutual_information']:.3g}",
-            f"{100 * row['membership_success_bound']:.2f} %",
+            upwards(row["mutual_information"], 3),
+            at_most(row["membership_success_bound"]),
             f"{100 * row['membership_attack_success']:.2f} %",
             f"{100 * row['interval'][0]:.1f} to {100 * row['interval'][1]:.1f} %",
         ]

@@ -118,10 +118,11 @@ def parse_budget(text: str) -> float:
 
 
 def _print(args: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
+    from lightning_pac.cards import at_most
+
     columns = ["responses", *args.budget]
     table: list[list[object]] = [
-        [f"{count:,}", *(f"{100 * row['membership_success_bound'][count]:.2f} %" for row in rows)]
-        for count in args.responses
+        [f"{count:,}", *(at_most(row["membership_success_bound"][count]) for row in rows)] for count in args.responses
     ]
     for bound in args.success_bound:
         counts = [row["responses_within"][f"{bound:g}"] for row in rows]

@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         print_json({"refused": None, **found})
         return 0
     values = {name: value for name, value in found.items() if value is not None and not isinstance(value, list)}
-    rows = [[name.replace("_", " "), f"{v:.4g}" if isinstance(v, float) else str(v)] for name, v in values.items()]
+    rows = [[name.replace("_", " "), _shown(name, value)] for name, value in values.items()]
     print_table("This fit would be private", ["", "value"], rows)
     for title in ("conditions", "warnings"):
         if found[title]:
@@ -76,6 +76,15 @@ def run(args: argparse.Namespace) -> int:
             for sentence in found[title]:
                 print(f"- {sentence}")
     return 0
+
+
+def _shown(name: str, value: object) -> str:
+    """A figure with four digits, rounded up where it is proven or is noise."""
+    from lightning_pac.cards import upwards
+
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:.4g}" if name == "left_in_ledger" else upwards(value, 4)
 
 
 class _ReachedTraining(Exception):

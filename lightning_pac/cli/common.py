@@ -181,7 +181,15 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
         console.print(Text(caption), soft_wrap=True)
 
 
+class Bound(float):
+    """A number in a table that was proven and is shown rounded up, or noise that must not be less."""
+
+
 def _cell(value: object) -> str:
+    if isinstance(value, Bound):
+        from lightning_pac.cards import upwards
+
+        return upwards(float(value), 4)
     if isinstance(value, float):
         return f"{value:.4g}"
     return "" if value is None else str(value)

@@ -139,6 +139,7 @@ def _print_options(project: "ProjectPlan") -> None:
 
 def _print_shares(project: "ProjectPlan", num_records: int, ledger: Path | None) -> None:
     from lightning_pac.accountants import share_unit
+    from lightning_pac.accountants.planning import round_down
 
     best = project.best
     rows: list[tuple[object, ...]] = []
@@ -148,7 +149,7 @@ def _print_shares(project: "ProjectPlan", num_records: int, ledger: Path | None)
             rows.append((name, size, _how(name, best, num_records)))
     for name, answers in project.answers.items():
         nats = f"{answers.mutual_information:.5g} nats"
-        rows.append((name, nats, f"PACResponder(budget_per_response={answers.budget_per_response:.4g})"))
+        rows.append((name, nats, f"PACResponder(budget_per_response={round_down(answers.budget_per_response):.5g})"))
     shown = "FILE" if ledger is None else str(ledger)
     print_table(
         "Shares",

@@ -1,4 +1,4 @@
-"""`lightning-pac tune`: the best of a secret number of private runs, for the price of little more than one."""
+"""`lightning-pac tune`: the best of a secret number of private runs, for less than the price of two."""
 
 import argparse
 import pathlib

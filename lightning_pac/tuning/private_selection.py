@@ -60,8 +60,8 @@ class SelectionResult:
 class PrivateSelection:
     r"""Trains a secret number of times with settings drawn at random, and releases the best run only.
 
-    The ledger is charged once, before the number of runs is drawn, and about as much as for one run and a fifth
-    (`SelectionPrice`), where a sweep pays for each. What that rests on is kept here: the number comes from the secure
+    The ledger is charged once, before the number of runs is drawn, and less than for two runs where twenty are expected
+    (`SelectionPrice`); a sweep pays for each. What that rests on is kept here: the number comes from the secure
     generator; settings are drawn from a public space, independently; a run is private by itself, which a ledger of its
     own with a plan enforces, and it is scored by one value of `PrivateMetrics`; the losing runs, their number, logs and
     checkpoints stay in a private folder and are removed, nothing of them is printed, and they leave no state in the

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 from scipy import stats
 
-from lightning_pac.cards import ROC_RATES, Estimate, Guarantee, PrivacyCard, Roc, at_most, draw_rocs
+from lightning_pac.cards import ROC_RATES, Estimate, Guarantee, PrivacyCard, Roc, at_most, draw_rocs, upwards
 
 CARD = PrivacyCard(
     title="A model of digits",
@@ -33,7 +33,7 @@ def test_a_reader_finds_every_promise_every_condition_and_measurements_apart() -
     conditions, measured = rest.split("## What was measured")
     assert text.startswith("# A model of digits\n")
     assert CARD.secret in guaranteed
-    for entry, figure in zip(CARD.guarantees, ("61.75 %", "8.", "0.000976562 nats"), strict=True):
+    for entry, figure in zip(CARD.guarantees, ("61.75 %", "8.", "0.000976563 nats"), strict=True):
         assert entry.meaning in guaranteed
         assert figure in guaranteed
     assert "Batches were drawn in secret." in conditions
@@ -94,6 +94,16 @@ def test_a_promise_in_percent_is_never_below_the_bound(excess: float) -> None:
     shown = float(at_most(bound).removesuffix(" %"))
     assert 100 * bound <= shown * (1 + 1e-12)
     assert shown <= 100 * bound + 0.0100001
+
+
+def test_a_bound_in_words_is_never_below_itself() -> None:
+    for exponent in range(-320, 308, 7):
+        for digits, mantissa in enumerate((1.0, 1.5, 2.00001, math.pi, 9.99995, 9.9999999), start=1):
+            bound = mantissa * 10.0**exponent
+            shown = float(upwards(bound, digits))
+            subnormal = bound < 1e-300  # has few bits
+            assert bound * (1 - 2e-14) <= shown <= bound * (1 + 1.01 * 10.0 ** (1 - digits)) or subnormal
+    assert [upwards(value, 2) for value in (0.0, math.inf, 0.30000000000000004, 8.0)] == ["0", "inf", "0.3", "8"]
 
 
 def test_the_best_attacker_is_on_the_card_and_in_a_picture_beside_it(tmp_path: Path) -> None:

@@ -32,10 +32,12 @@ def test_the_numbers_are_those_of_the_paper(capsys: pytest.CaptureFixture[str]) 
 
 def test_the_table_and_the_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     image = tmp_path / "bounds.png"
-    command = ["bounds", "--budget", "2^-32", "1e-4", "--responses", "1e6", "--epsilon", "1", "--plot", str(image)]
+    numbers = ["--budget", "2^-32", "1e-4", "--responses", "1e6", "210000", "--epsilon", "1"]
+    command = ["bounds", *numbers, "--plot", str(image)]
     assert main(command) == 0
     shown = capsys.readouterr().out
     assert "51.08 %" in shown
+    assert "50.5 %" in shown  # of 50.494 %, rounded up
     assert image.read_bytes().startswith(b"\x89PNG")
 
 

@@ -1,5 +1,6 @@
 """What a project may release for one promise: noise, steps and signal of everything that it plans."""
 
+from lightning_pac.accountants.planning.division import round_down
 from lightning_pac.accountants.planning.figures import RunFigures, run_figures
 from lightning_pac.accountants.planning.option import PlannedRun, ProjectOption
 from lightning_pac.accountants.planning.project import ProjectPlan, plan
@@ -14,5 +15,6 @@ __all__ = [
     "ProjectPlan",
     "RunFigures",
     "plan",
+    "round_down",
     "run_figures",
 ]

@@ -3,7 +3,7 @@
 import math
 
 from lightning_pac.accountants.bounds import dp_success_bound
-from lightning_pac.cards import Guarantee, PrivacyCard, at_most
+from lightning_pac.cards import Guarantee, PrivacyCard, at_most, upwards
 from lightning_pac.mechanisms.one_sided import DPNoise, LeakageChannel, PACNoise
 
 __all__ = ["Noise", "noise_card"]
@@ -69,7 +69,7 @@ def _guarantees(noise: Noise, spent: float) -> tuple[Guarantee, ...]:
     if isinstance(noise, LeakageChannel):
         meaning = (
             "All observations together make the best guess of anything about the secret at most "
-            f"{math.exp(min(spent, 700.0)):.4g} times as likely to be right as a blind one."
+            f"{upwards(math.exp(min(spent, 700.0)), 4)} times as likely to be right as a blind one."
         )
         return (Guarantee("padding_maximal_leakage", spent, "nats", meaning),)
     meaning = "This is how much all observations together can tell about the secret."

@@ -20,7 +20,8 @@ class PlannedEnd:
     def __init__(self, trainer: pl.Trainer) -> None:
         self._trainer = trainer
         self._settings = self._read()
-        self._epoch = trainer.fit_loop.epoch_progress.current.processed
+        progress: Any = trainer.fit_loop.epoch_progress.current
+        self._epoch = progress.processed
 
     def begin_loader(self) -> None:
         """Another train loader, which the Trainer asked for, may have another number of batches."""

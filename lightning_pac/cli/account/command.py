@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightning_pac.cli.account.promises import PROMISES, declare_plan, declare_promise, show_total
 from lightning_pac.cli.bounds import parse_budget
-from lightning_pac.cli.common import add_command, describe_last_charge, print_json, print_table
+from lightning_pac.cli.common import Bound, add_command, describe_last_charge, print_json, print_table
 
 if TYPE_CHECKING:
     from lightning_pac.cards import PrivacyCard
@@ -293,7 +293,7 @@ def _show(ledger: "PrivacyLedger") -> None:
     for currency in ledger.currencies():
         budget = ledger.budget(currency)
         left = None if budget is None else ledger.remaining(currency)
-        totals.append((currency, ledger.spent(currency), budget, left, describe_currency(currency)))
+        totals.append((currency, Bound(ledger.spent(currency)), budget, left, describe_currency(currency)))
     columns = ("currency", "spent", "budget", "left", "what it counts")
     print_table("What was spent in which currency", columns, totals, "Currencies do not add up to one another.")
     changes = ledger.budget_changes()
@@ -318,4 +318,4 @@ def _row(account: "LedgerAccount") -> tuple[object, ...]:
     remaining = account.remaining
     left = None if remaining == float("inf") else remaining
     starts = len(account.attempts()) or None
-    return account.name, account.currency, account.spent, account.budget, left, account.num_charges, starts
+    return account.name, account.currency, Bound(account.spent), account.budget, left, account.num_charges, starts

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightning_pac.cli.common import print_json, print_table
+from lightning_pac.cli.common import Bound, print_json, print_table
 
 if TYPE_CHECKING:
     from lightning_pac.accountants import LedgerPlan
@@ -67,6 +67,7 @@ def declare_promise(args: argparse.Namespace) -> int:
 def show_total(args: argparse.Namespace) -> int:
     """Everything a ledger holds about two worlds, in all three promises, and what a plan has left."""
     from lightning_pac.accountants import LedgerPlan, ledger_total
+    from lightning_pac.cards import at_most
     from lightning_pac.ledger import PrivacyLedger
 
     with PrivacyLedger.read_only(args.words[0]) as ledger:
@@ -79,9 +80,9 @@ def show_total(args: argparse.Namespace) -> int:
             return 0
         order = "" if total.renyi_order is None else f" of order {total.renyi_order:g}"
         rows: list[tuple[object, ...]] = [
-            ("a guess of the world is right at most", f"{100 * total.world_success_bound:.4g} %"),
-            (f"epsilon at delta {total.delta:g}", total.epsilon_at_delta),
-            (f"Rényi divergence{order}", total.renyi_epsilon),
+            ("a guess of the world is right at most", at_most(total.world_success_bound)),
+            (f"epsilon at delta {total.delta:g}", Bound(total.epsilon_at_delta)),
+            (f"Rényi divergence{order}", Bound(total.renyi_epsilon)),
         ]
         print_table(f"What everything in {ledger.path} tells together", ("promise", "figure"), rows, total.reason)
         if plan is not None:

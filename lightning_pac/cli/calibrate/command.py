@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightning_pac.cli.common import add_command, count, print_json, print_table
+from lightning_pac.cli.common import Bound, add_command, count, print_json, print_table
 
 if TYPE_CHECKING:
     from lightning_pac.accountants import Promise
@@ -72,6 +72,7 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the table; in JSON, every cell with its figures or the reason of its refusal."""
     from lightning_pac.accountants import HOPELESS_SIGNAL
+    from lightning_pac.cards import at_most
 
     _read_preset(args)
     _read_promise(args)
@@ -91,9 +92,11 @@ def run(args: argparse.Namespace) -> int:
         cells = {row["notion"]: row for row in rows if row["sampling"] == name}
         worst = cells["rpp"]
         bound = worst["world_success_bound"]
-        words = None if bound is None else f"{100 * bound:.1f} %"
+        words = None if bound is None else at_most(bound)
         signal = [] if args.parameters is None else [worst["signal_of_run"]]
-        table.append([worst["title"], *(cells[n][shown] for n in notions), words, worst["epsilon_at_delta"], *signal])
+        figures = (*(cells[n][shown] for n in notions), worst["epsilon_at_delta"])
+        proven = [None if value is None else Bound(value) for value in figures]
+        table.append([worst["title"], *proven[:-1], words, proven[-1], *signal])
     title = f"{shown.replace('_', ' ').capitalize()} for {_aim(args)}, {rows[0]['steps']} steps"
     delta = rows[0]["delta"]
     columns = ["batches", *notions, "bound on guessing (rpp)", f"epsilon at delta {delta:g} (rpp)"]

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from lightning_pac.accountants import SRPPAccountant
 from lightning_pac.callbacks.srpp_sgd.journal import RunJournal
-from lightning_pac.cards import at_most
+from lightning_pac.cards import at_most, upwards
 
 __all__ = ["RunFigure", "average_of", "figures_of", "verdict"]
 
@@ -46,7 +46,7 @@ def figures_of(journal: RunJournal) -> tuple[RunFigure, ...]:
             accountant.epsilon_name,
             running.epsilon,
             "nats",
-            f"the Rényi divergence of order {accountant.renyi_order:g} is at most {running.epsilon:.4g} "
+            f"the Rényi divergence of order {accountant.renyi_order:g} is at most {upwards(running.epsilon, 4)} "
             f"({accountant.epsilon_name})",
             f"Rényi divergence of order {accountant.renyi_order:g} between what the two worlds release{average} at "
             "most.",
@@ -59,9 +59,9 @@ def figures_of(journal: RunJournal) -> tuple[RunFigure, ...]:
                 "epsilon_at_delta",
                 epsilon,
                 "nats",
-                f"epsilon is at most {epsilon:.4g} at delta {running.delta:g}",
-                f"The two worlds are (epsilon, delta)-indistinguishable with epsilon at most {epsilon:.6g} at delta = "
-                f"{running.delta:g}.",
+                f"epsilon is at most {upwards(epsilon, 4)} at delta {running.delta:g}",
+                f"The two worlds are (epsilon, delta)-indistinguishable with epsilon at most {upwards(epsilon)} at "
+                f"delta = {running.delta:g}.",
             )
         )
     return tuple(sorted(figures, key=lambda figure: figure.name != journal.promised))

@@ -219,6 +219,10 @@ def test_the_correction_is_below_the_divergence_and_helps_for_clusters():
     distance = 4.0
     truth = 0.5 * math.log1p(distance**2 / 4) - two_point_information(distance, 0.5)
     deviation = math.sqrt(1 + distance**2 / 4)
+    grid = np.linspace(-20, 20, 40_001)
+    density = 0.5 * stats.norm.pdf(grid, -distance / 2) + 0.5 * stats.norm.pdf(grid, distance / 2)
+    logs = np.log(density) - stats.norm.logpdf(grid, scale=deviation)
+    assert truth == pytest.approx(float((density * logs).sum() * (grid[1] - grid[0])), rel=1e-6)
 
     def critic(y):
         mixture = 0.5 * stats.norm.pdf(y, -distance / 2) + 0.5 * stats.norm.pdf(y, distance / 2)

@@ -119,8 +119,8 @@ def test_slice_costs_of_blocks_are_below_the_truth_over_steps_and_say_so() -> No
     assert sliced.epsilon(sigma, 2) == pytest.approx(0.50)
     assert not sliced.is_certified
     assert sliced.metric_name == "privacy/srpp_joint_epsilon_uncertified"
-    # The first block's mean in step two is the second block of step one, in both worlds: what is seen of the first block
-    # alone is Gaussian with these moments, and its divergence a / 2 shift^T covariance^-1 shift.
+    # The first block's mean in step two is the second block of step one, in both worlds: what is seen of the first
+    # block alone is Gaussian with these moments, and its divergence a / 2 shift^T covariance^-1 shift.
     shift, covariance = np.array([2.0, 2.0 + 2.0]), 16 * np.array([[1.0, 0.0], [0.0, 2.0]])
     truth = shift @ np.linalg.solve(covariance, shift)
     assert truth == pytest.approx(0.75)

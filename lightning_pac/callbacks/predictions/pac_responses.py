@@ -17,6 +17,7 @@ from lightning_pac._validation import validated
 from lightning_pac.callbacks.predictions.dummy_queries import append_dummies, check_paddable
 from lightning_pac.callbacks.predictions.private_predictions import PrivatePredictions
 from lightning_pac.callbacks.predictions.ranks_answers import RanksAnswers
+from lightning_pac.cards import upwards
 from lightning_pac.data.with_index import batch_inputs
 from lightning_pac.exceptions import BudgetExceededError
 from lightning_pac.ledger import LedgerArgument
@@ -142,7 +143,9 @@ class PACResponses(PrivatePredictions):
         if self.responder is None:  # rank zero speaks for all
             self._restore_step()
             return
-        summary = ", ".join(f"{name.removeprefix('privacy/')} {value:g}" for name, value in self.metrics().items())
+        summary = ", ".join(
+            f"{name.removeprefix('privacy/')} {upwards(value)}" for name, value in self.metrics().items()
+        )
         rank_zero_info(f"Private answers: {summary}.")
         self._restore_step()
 

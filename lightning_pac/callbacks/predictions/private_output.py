@@ -14,6 +14,7 @@ from typing_extensions import override
 
 from lightning_pac._validation import validated
 from lightning_pac.callbacks.predictions.private_predictions import PrivatePredictions
+from lightning_pac.cards import upwards
 from lightning_pac.exceptions import BudgetExceededError
 from lightning_pac.ledger import LedgerAccount, LedgerArgument, LedgerHandle
 from lightning_pac.mechanisms import ReleasedMechanism
@@ -100,7 +101,7 @@ class PrivateOutput(PrivatePredictions):
 
     @override
     def on_predict_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        summary = ", ".join(f"{name.split('/')[1]} {value:g}" for name, value in self.metrics().items())
+        summary = ", ".join(f"{name.split('/')[1]} {upwards(value)}" for name, value in self.metrics().items())
         rank_zero_info(f"Private predictions: {summary}.")
         self._restore_step()
 

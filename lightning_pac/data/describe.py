@@ -162,7 +162,9 @@ def _describe_sampler(batch_sampler: BatchSampler, dataloader: DataLoader[Any]) 
         shortened = sampler.num_samples < records
         return EpochShuffle(size, drop_last, steps_per_pass=len(batch_sampler) if shortened else None)
     if type(sampler) is SubsetRandomSampler:
-        if len(set(map(int, sampler.indices))) < len(sampler.indices):
+        records = len(cast(Sized, dataloader.dataset))
+        places = {int(index) % records for index in sampler.indices}  # a negative index counts from the end
+        if len(places) < len(sampler.indices):
             raise ValueError(f"SubsetRandomSampler {TWICE}")
         return EpochShuffle(size, drop_last)
     raise ValueError(_refusal(sampler))

@@ -1,5 +1,6 @@
 """Persons as the unit of privacy: which records are whose, and how many of them are used."""
 
+import math
 import operator
 import unicodedata
 from collections.abc import Callable, Hashable, Sized
@@ -91,7 +92,7 @@ class Persons:
                 f"unit: a record, of type {type(record).__name__}, has no {self.of!r} that says whose it is: name a "
                 "key or a position that all records have, or give a function."
             ) from error
-        if isinstance(name, Tensor | np.ndarray | np.generic) and np.size(name) == 1:
+        if isinstance(name, Tensor | np.ndarray | np.generic) and math.prod(name.shape) == 1:
             name = name.item()
         if isinstance(name, bool) or not isinstance(name, int | str):
             raise ValueError(

@@ -25,13 +25,15 @@ _BEFORE = 8  # records that are loaded before another
 _LARGE = 2**16  # values of state that is not copied
 _NAMES = 64
 _SEED = 1
+_SEVERAL = -1
 LET_ONE = "let an index give one record, and compute what all have in common from public data"
 
 
 def check_records_alone(dataset: Any) -> None:
     """Refuse a dataset that puts other records into one, or lists one twice under the name of its file.
 
-    Three of its records are loaded, under seeded generators. Other rows of the tensors, arrays, lists, dictionaries
+    Three of its records are loaded, under seeded generators. The index must choose the record, and no draw (a
+    bootstrap). Other rows of the tensors, arrays, lists, dictionaries
     and pandas tables that it keeps, as many as it has records, may not change them (mosaics, triplets, files of
     others), nor may what was loaded before (running statistics), nor may another dataset or index be asked that is not
     seen from outside (in a closure, a global variable, an attribute of an attribute). Datasets inside are checked in
@@ -56,8 +58,9 @@ def check_records_alone(dataset: Any) -> None:
             size, surroundings = len(cast(Sized, part)), Surroundings(part)
             _check_memory(part, surroundings)
             with surroundings.copied({}):
-                for check in (_check_asked, _check_rows, _check_many):
+                for check in (_check_asked, _check_chosen, _check_rows):
                     check(part, (0, size // 2, size - 1))
+                _check_many(part, sorted({size * number // _BEFORE for number in range(_BEFORE)}))
                 _check_other_indices(part)
 
 
@@ -112,21 +115,46 @@ def _check_asked(dataset: Any, indices: Sequence[int]) -> None:
         hidden += unknown
 
 
+def _check_chosen(dataset: Any, indices: Sequence[int]) -> None:
+    """Records that are drawn at random, whatever the index."""
+    found = [{_loaded(_fresh(dataset), index, seed) for index in indices} for seed in range(_SEED, _SEED + 3)]
+    drawn = set.union(*found)
+    if all(len(outcomes) == 1 for outcomes in found) and len(drawn) > 1 and None not in drawn:
+        raise ValueError(
+            f"{type(dataset).__name__} draws a record at random, whatever the index, so that one may come any number "
+            f"of times in a pass: {LET_ONE}, and let sampling= draw."
+        )
+
+
 def _check_rows(dataset: Any, indices: Sequence[int]) -> None:
     """Other rows of its own tables."""
     for path, value in tables(vars(dataset), len(dataset)):
         for index in indices:
-            own = _loaded(_fresh(dataset), index)
-            reproducible = own is not None and own == _loaded(_fresh(dataset), index)
-            if reproducible and not _made_of_one(dataset, path, value, index, own):
+            found = {_row_of(dataset, path, value, index, draw) for draw in (1, 2)} - {None}
+            if len(found) > 1 or _SEVERAL in found:
                 raise ValueError(
                     f"{type(dataset).__name__} makes a record of several rows of {path[0]!r}, so each of those counts "
                     f"more than once in a pass: {LET_ONE}."
                 )
 
 
-def _made_of_one(dataset: Any, path: tuple[Any, ...], value: Any, index: int, own: bytes | None) -> bool:
-    rows = len(value)
+def _row_of(dataset: Any, path: tuple[Any, ...], value: Any, index: int, draw: int) -> int | None:
+    """The row of a table that a record is made of; `_SEVERAL`, or None where it is not made twice in the same way.
+
+    Args:
+        dataset: A dataset.
+        path: Where it keeps the table.
+        value: The table.
+        index: That of the record.
+        draw: Number of the draw, from 1, by the global generators and by those of the dataset.
+    """
+
+    def loaded(fresh: Any) -> bytes | None:
+        return [_loaded(fresh, index, _SEED + draw - 1) for _ in range(draw)][-1]
+
+    rows, own = len(value), loaded(_fresh(dataset))
+    if own is None or own != loaded(_fresh(dataset)):
+        return None
     another = (3 * index + rows // 3) % rows  # no partner at one distance is spared at every index
     another = another if another != index else (index + rows // 2) % rows
     # Where a record's numbers begin and end may be two rows of integers.
@@ -138,11 +166,11 @@ def _made_of_one(dataset: Any, path: tuple[Any, ...], value: Any, index: int, ow
         order[kept.start : kept.stop] = kept
         if index in kept:
             order[beside] = beside
-        found = _loaded(_with_rows(dataset, path, value, order), index)
+        found = loaded(_with_rows(dataset, path, value, order))
         return found is None or found == own
 
     if same_with(range(index, index + 1)):
-        return True
+        return index
     start, stop = 0, rows
     while stop - start > 1:
         middle = (start + stop) // 2
@@ -151,8 +179,8 @@ def _made_of_one(dataset: Any, path: tuple[Any, ...], value: Any, index: int, ow
         elif same_with(range(middle, stop)):
             start = middle
         else:
-            return False
-    return True
+            return _SEVERAL
+    return start
 
 
 def _with_rows(dataset: Any, path: tuple[Any, ...], value: Any, order: np.ndarray[Any, Any]) -> Any:

@@ -4,6 +4,7 @@ import copy
 import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -114,11 +115,17 @@ def _keys_of_wrapper(dataset: Any, own_keys: Callable[[Any], _Keys]) -> _Keys:
     if asked is None:
         return own_keys(dataset)
     sources = datasets_inside(dataset)
+    places = set(asked[:, 0].tolist())
+    keys_of = {place: _keys(sources[place], own_keys) for place in places}
     keys = np.empty(len(asked), dtype=np.uint64)
-    for place in np.unique(asked[:, 0]):
+    for place in places:
         mine = asked[:, 0] == place
-        keys[mine] = _keys(sources[place], own_keys)[asked[mine, 1]]
-    _check_no_partners(dataset, inside, asked)
+        keys[mine] = keys_of[place][asked[mine, 1]]
+    for place, source in enumerate(sources):  # one that is seldom asked, or asked second, may hold the same records
+        if place not in places:
+            with suppress(TypeError, ValueError):  # it may repeat its own
+                keys_of[place] = _keys(source, own_keys)
+    _check_no_partners(dataset, inside, keys, keys_of)
     return keys
 
 
@@ -138,18 +145,19 @@ def _asked_for(dataset: Any, inside: dict[str, Any]) -> NDArray[np.int64] | None
     return asked
 
 
-def _check_no_partners(dataset: Any, inside: dict[str, Any], asked: NDArray[np.int64]) -> None:
+def _check_no_partners(dataset: Any, inside: dict[str, Any], keys: _Keys, keys_of: dict[int, _Keys]) -> None:
     """Refuse records that are made of another index's record, too, as MixUp in a dataset does; some are loaded."""
-    first = set(map(tuple, asked.tolist()))
-    chosen = sorted({len(asked) * number // LOADED for number in range(LOADED)})
+    first = set(keys.tolist())
+    chosen = sorted({len(keys) * number // LOADED for number in range(LOADED)})
     for indices in [[index] for index in chosen] + [chosen]:
         loaded: list[tuple[int, int]] = []
         try:
             load_records(_with_notes(dataset, inside, loaded, answers=True), indices)
         except Exception:  # the loader will say so
             continue
-        own = set(map(tuple, asked[indices].tolist()))
-        if (set(loaded) & first) - own or not own <= set(loaded):
+        own = set(keys[indices].tolist())
+        found = {int(keys_of[place][row]) for place, row in loaded if place in keys_of}
+        if (found & first) - own or not own <= found:
             raise ValueError(
                 f"{type(dataset).__name__} makes a record of several that have indices of their own, so each of those "
                 "counts more than once in a pass: let an index give one record (MixUp does not)."

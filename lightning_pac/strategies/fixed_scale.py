@@ -24,16 +24,16 @@ class FixedScalePrecision(MixedPrecision):
         `Trainer(plugins=FixedScalePrecision(scale=2.0**14, device="cuda"), callbacks=[SRPPSGD(...)])`
 
     Args:
-        scale: What the loss is multiplied by before the backward pass, a power of two from 1 on.
+        scale: What the loss is multiplied by before the backward pass, a power of two from 1 to 2^24.
         device: Type of the device, as `torch.autocast` names it.
 
     Raises:
-        ValueError: If the scale is no power of two, so that gradients would be rounded by it.
+        ValueError: If the scale is no power of two, so that gradients would be rounded by it, or out of range.
     """
 
     def __init__(self, scale: Positive = 2.0**10, device: Device = "cuda") -> None:
-        if not 1 <= scale < math.inf or math.frexp(scale)[0] != 0.5:
-            raise ValueError(f"scale must be a power of two, at least 1, got {scale!r}.")
+        if not 1 <= scale <= 2**24 or math.frexp(scale)[0] != 0.5:
+            raise ValueError(f"scale must be a power of two from 1 to 2**24, got {scale!r}.")
         super().__init__("bf16-mixed", device)  # makes no scaler
         self.precision = "16-mixed"
         self.scale = scale

@@ -185,6 +185,12 @@ def test_no_search_without_gradients_finds_better_bands(momentum: float) -> None
     assert workload.error(optimal_bands(workload, 3)) < 1.01 * best
 
 
+def test_more_bands_than_steps_correlate_what_there_is() -> None:
+    workload = SGDWorkload(4)
+    found, enough = (workload.error(optimal_bands(workload, bands)) for bands in (9, 4))
+    assert found == pytest.approx(enough, rel=1e-3)
+
+
 def test_the_deviation_of_a_mean_is_that_of_dense_matrices() -> None:
     matrix = square_root(4)
     inverse = linalg.inv(dense(matrix, 30))

@@ -181,6 +181,7 @@ class MyBatchSampler(BatchSampler):
             "RandomSampler draws 150 of 100 records without replacement",
         ),
         (load(batch_size=8, sampler=SubsetRandomSampler([1, 1, 2])), ValueError, "SubsetRandomSampler holds records"),
+        (load(batch_size=8, sampler=SubsetRandomSampler([1, -99])), ValueError, "SubsetRandomSampler holds records"),
         (Repeating(DATA, batch_size=2), ValueError, "Repeating iterates in its own way"),
         (DataLoader(Subset(DATA, [3, 3]), batch_size=2), ValueError, "Subset holds records twice"),
         (DataLoader(Subset(DATA, np.array([3, 3])), batch_size=2), ValueError, "Subset holds records twice"),
@@ -254,6 +255,17 @@ class Mixed(Wrapper):
         return self.inner[index] + self.inner[(index + 7) % len(self.inner)]
 
 
+class Zipped(Wrapper):
+    """Partners from what is inside a second time, as it is or in part."""
+
+    def __init__(self, inner: Any, other: Any) -> None:
+        super().__init__(inner)
+        self.other = other
+
+    def __getitem__(self, index: int) -> Any:
+        return self.inner[index], self.other[(index + 7) % len(self.other)]
+
+
 class Alternating(Wrapper):
     def __getitem__(self, index: int) -> Any:
         return self.inner[index % 2][0]
@@ -324,7 +336,9 @@ def test_wrappers_around_different_records_pass(dataset: Any) -> None:
 
 
 def test_a_record_that_is_made_of_two_is_refused() -> None:
-    for dataset in (Mixed(RANGE), LastOfAll(RANGE)):
+    part = Subset(RANGE, range(50))
+    describe_loader(DataLoader(Zipped(RANGE, Wrapper(range(100))), batch_size=2))
+    for dataset in (Mixed(RANGE), LastOfAll(RANGE), Zipped(RANGE, RANGE), Zipped(RANGE, part), Zipped(part, RANGE)):
         with pytest.raises(ValueError, match=f"{type(dataset).__name__} makes a record of several"):
             describe_loader(DataLoader(dataset, batch_size=2))
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from torch.utils.data import TensorDataset
 
 from lightning_pac import Poisson
 from lightning_pac.data import Persons, count_records, private_loader
@@ -40,6 +41,11 @@ def test_persons_are_drawn_independently_with_at_most_so_many_of_their_records()
             drawn[np.asarray(present) - 1] += 1
     for count in drawn:
         assert stats.binomtest(int(count), batches, 0.3).pvalue > 1e-6 / 3
+
+
+def test_a_tensor_of_one_number_names_a_person() -> None:
+    owners = TensorDataset(torch.zeros(7, 2), torch.tensor(OWNERS))
+    assert Persons(of=1, at_most=2).records_of(owners) == Persons(of=1, at_most=2).records_of(RECORDS)
 
 
 def changing() -> Any:

@@ -108,6 +108,22 @@ class Again(Rows):
         return self[index - 1] if index == ROWS // 2 else self.values[index]
 
 
+class Bootstrap(Rows):
+    """Draws a row for every index, by Python's generator, one of its own, or below the index's own part."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.drawn = how, np.random.default_rng(0)
+        self.kept = {"few": self.values} if how == "few" else {}
+
+    def __getitem__(self, index: int) -> Any:
+        if self.how == "few":
+            return self.kept["few"][random.randrange(5)]
+        if self.how == "class":
+            return self.values[index % 3 + 3 * random.randrange(ROWS // 3)]
+        return self.values[random.randrange(ROWS) if self.how == "global" else self.drawn.integers(ROWS)]
+
+
 class Config:
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
@@ -203,6 +219,11 @@ class Together(Rows):
         return [self[indices[0] if self.same else index] for index in indices]
 
 
+class BatchRepeats(Together):
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self[indices[0] if len(indices) > 4 else index] for index in indices]
+
+
 class DrawsTogether(Together):
     def __getitem__(self, index: int) -> Any:
         return self.values[index] + torch.randn(3)
@@ -258,6 +279,11 @@ def test_records_of_their_own_pass(make: Any) -> None:
         (NoDataset, "several rows of 'values'"),
         (CentredInPlace, "otherwise after another one was loaded"),
         (lambda: Subset(Centred(), range(ROWS)), "Centred gives a record otherwise"),
+        (BatchRepeats, "gives other records when several are asked for together"),
+        (lambda: Bootstrap("global"), "draws a record at random, whatever the index"),
+        (lambda: Bootstrap("own"), "several rows of 'values'"),
+        (lambda: Bootstrap("class"), "several rows of 'values'"),
+        (lambda: Bootstrap("few"), "draws a record at random, whatever the index"),
         (Mixed, "several rows of 'values'"),
         (Triplet, "several rows of 'values'"),
         (Weighted, "several rows of 'weights'"),

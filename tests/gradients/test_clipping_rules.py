@@ -1,5 +1,7 @@
 """Every rule keeps a record strictly below C in floating point, and does what it says in real arithmetic."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -15,7 +17,7 @@ def too_long(norms: torch.Tensor, bounds: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("rule", [clip, *NORMLESS_RULES.values(), too_long])
-@pytest.mark.parametrize("bound", [1.0, 0.3, 7e4])
+@pytest.mark.parametrize("bound", [1.0, 0.3, 7e4, 1e-7, 1e-15])
 def test_no_factor_takes_a_norm_up_to_the_bound(rule: ClippingRule, bound: float) -> None:
     generator = np.random.default_rng(0)
     # All magnitudes of float32, subnormal numbers included.
@@ -63,3 +65,16 @@ def test_a_normalised_record_moves_the_sum_by_less_than_its_bound(dtype: torch.d
     engine.detach()
     length = float(torch.cat([weight.flatten(), bias]).double().norm())
     assert 0.99 * 64 < length < 64 * (1 + ROUNDING)
+
+
+@pytest.mark.parametrize("bound", [1e-4, 1e-6, 1e-7, 1e-15])
+def test_small_bounds_hold_beside_the_largest_gradients(bound: float) -> None:
+    """A factor below the smallest normal float is rounded by up to its own size."""
+    layer, engine = nn.Linear(1, 1, bias=False), make_engine()
+    engine.attach(layer)
+    for exponent in np.linspace(math.log10(bound) + 25, 37.9, 60):
+        inputs, outer = torch.tensor([[1e19], [0.0]]), torch.tensor([[2 * 10 ** (exponent - 19)], [0.0]])
+        (layer(inputs) * outer).sum(1).mean().backward()
+        (total,), _ = engine.clipped_sum(bound)
+        assert abs(total.item()) < bound
+    engine.detach()

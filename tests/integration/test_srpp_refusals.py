@@ -18,7 +18,15 @@ from lightning.pytorch.callbacks import (
 from lightning.pytorch.callbacks.spike import SpikeDetection
 from tiny_fits import RECORDS, Classifier, make_data, make_loader, make_private, make_trainer
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, Sampler, WeightedRandomSampler, default_collate
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Sampler,
+    Subset,
+    WeightedRandomSampler,
+    default_collate,
+)
 from torch.utils.data.distributed import DistributedSampler
 
 from lightning_pac import SRPPSGD, EpochShuffle, FixedSize, Poisson, TwoWorldScenario
@@ -38,7 +46,7 @@ REPLACE = TwoWorldScenario(num_differing=2)
         ({"epsilon": 1.0, "max_grad_norm": 0.0}, ValueError, "max_grad_norm is 0.0, but must be positive"),
         ({"epsilon": 1.0, "renyi_order": 1.0}, ValueError, "renyi_order is 1.0, but must be finite and above 1"),
         ({"epsilon": 1.0, "renyi_order": math.nan}, ValueError, "renyi_order is nan"),
-        ({"noise_multiplier": 1.0, "max_grad_norm": 1e-161}, ValueError, "is 1e-161, but must lie between 1e-30"),
+        ({"noise_multiplier": 1.0, "max_grad_norm": 1e-161}, ValueError, "is 1e-161, but must lie between 1e-15"),
         ({"noise_multiplier": 1.0, "max_grad_norm": {"a": 1e300}}, ValueError, "max_grad_norm a is 1e.300, but"),
         ({"epsilon": 1.0, "noise_multiplier": 1.0}, ValueError, "epsilon and noise_multiplier are given.*exactly one"),
         ({"epsilon": 3.0}, ValueError, "epsilon=3 says nothing by itself: .*delta=1e-5.*renyi_order=16"),
@@ -576,6 +584,65 @@ def test_a_loader_with_other_records_is_refused(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, make_private(), max_epochs=2, reload_dataloaders_every_n_epochs=1)
     with pytest.raises(MisconfigurationException, match="equal sampling over as many records"):
         trainer.fit(Shrinking())
+
+
+class Epochs(Dataset[Any]):
+    """Rows of its own at first."""
+
+    def __init__(self) -> None:
+        self.inputs, self.labels = make_data().tensors
+        self.length, self.stride = RECORDS, 1
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Any:
+        return self.inputs[index // self.stride], self.labels[index // self.stride]
+
+
+class Changes(pl.Callback):
+    def __init__(self, change: Any) -> None:
+        self.change = change
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if trainer.current_epoch == 1:
+            self.change(trainer.train_dataloader)
+
+
+CHANGES: dict[str, tuple[Any, Any, str]] = {
+    "a sampler": (
+        make_data,
+        lambda loader: setattr(loader.batch_sampler, "sampler", WeightedRandomSampler([1.0] * RECORDS, RECORDS)),
+        "draws by weights",
+    ),
+    "replacement": (make_data, lambda loader: setattr(loader.sampler, "replacement", True), "draws otherwise"),
+    "the indices of a Subset": (
+        lambda: Subset(make_data(80), range(RECORDS)),
+        lambda loader: setattr(loader.dataset, "indices", range(20, 20 + RECORDS)),
+        "draws from other records",
+    ),
+    "indices that repeat": (
+        lambda: Subset(make_data(), range(RECORDS)),
+        lambda loader: setattr(loader.dataset, "indices", [0] * RECORDS),
+        "Subset holds records twice",
+    ),
+    "what the dataset chooses": (
+        Epochs,
+        lambda loader: setattr(loader.dataset, "stride", 2),
+        "Epochs holds records twice",
+    ),
+    "its length": (Epochs, lambda loader: setattr(loader.dataset, "length", 50), "as many records"),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_loader_or_dataset_that_changes_during_the_run_is_refused(what: str, tmp_path: Path) -> None:
+    make, change, message = CHANGES[what]
+    loader = DataLoader(make(), batch_size=10, shuffle=True)
+    trainer = make_trainer(tmp_path, make_private(), Changes(change), max_epochs=2)
+    with pytest.raises((ValueError, MisconfigurationException), match=message):
+        trainer.fit(Classifier(), loader)
+    assert trainer.global_step == RECORDS // 10
 
 
 class MixUpCallback(pl.Callback):

@@ -592,7 +592,7 @@ def test_a_replaced_loader_must_draw_like_the_first(tmp_path: Path) -> None:
     from lightning.fabric.utilities.exceptions import MisconfigurationException
 
     trainer = make_trainer(tmp_path, make_private(), max_epochs=2, reload_dataloaders_every_n_epochs=1)
-    with pytest.raises(MisconfigurationException, match="replaced by one that draws otherwise"):
+    with pytest.raises(MisconfigurationException, match="changed or replaced and draws otherwise"):
         trainer.fit(Changing())
     trainer = make_trainer(
         tmp_path, make_private(sampling=Poisson(0.2)), max_epochs=2, reload_dataloaders_every_n_epochs=1

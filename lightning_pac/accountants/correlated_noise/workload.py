@@ -151,7 +151,7 @@ def optimal_bands(workload: SGDWorkload, num_bands: Count) -> BandedMatrix:
         twice = signal.lfilter([1.0], coefficients, column)
         adjoint = workload.adjoint(responses, starts)
         # With S^l the shift by l steps, the slope in c_l is -2 <A^T A C^-1, S^l C^-2>.
-        slope = np.array([-2 * adjoint[lag:] @ twice[: steps - lag] for lag in range(num_bands)])
+        slope = np.array([-2 * adjoint[lag:] @ twice[: max(0, steps - lag)] for lag in range(num_bands)])
         square = float(coefficients @ coefficients)
         # The product of both squared norms does not change with the scale of c, which is free until the end.
         return math.log(error * square), slope / error + 2 * coefficients / square

@@ -15,7 +15,7 @@ from lightning_pac.scenarios import Sampling, TwoWorldScenario
 __all__ = ["RunArguments", "as_floats"]
 
 # Clipped gradients are float32, and the squares by which blocks share their noise must keep their precision.
-_NORMS = (1e-30, 1e30)
+_NORMS = (1e-15, 1e30)
 
 
 @dataclass(frozen=True)

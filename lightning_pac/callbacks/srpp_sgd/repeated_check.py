@@ -1,4 +1,4 @@
-"""Asking again, during a run, whether the loss is a mean over records and whether anything keeps them."""
+"""Asking again, during a run, whether the loss is a mean over records, and whether anything keeps or repeats them."""
 
 import time
 from collections.abc import Callable, Sequence

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import lightning.pytorch as pl
+import numpy as np
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch.utils.data import DataLoader
 
@@ -19,12 +20,14 @@ from lightning_pac.data import (
     order_is_public,
     rebuild_loader,
 )
+from lightning_pac.data.repeated_records import positions_of_records
+from lightning_pac.data.value_digest import digest
 from lightning_pac.scenarios import Sampling
 from lightning_pac.strategies import Ranks
 from lightning_pac.strategies.agreement import share_records
 from lightning_pac.strategies.private_strategy import PrivateStrategy
 
-__all__ = ["check_replacement", "declared_sampling", "swap_loader"]
+__all__ = ["check_draws", "check_replacement", "declared_sampling", "records_drawn", "swap_loader"]
 
 
 def swap_loader(trainer: pl.Trainer, arguments: RunArguments) -> Callable[[], None]:
@@ -118,19 +121,49 @@ def declared_sampling(trainer: pl.Trainer, dataloader: DataLoader[Any], needs_hi
     return cut
 
 
-def check_replacement(trainer: pl.Trainer, dataloader: DataLoader[Any], accountant: SRPPAccountant) -> None:
-    """Hold a loader that took the place of the first one against what the account assumes.
+def records_drawn(dataloader: DataLoader[Any], accountant: SRPPAccountant) -> bytes:
+    """Digest of the records that a loader draws from, in their order if the noise rests on that."""
+    positions = positions_of_records(dataloader.dataset)
+    chosen = getattr(getattr(dataloader.batch_sampler, "sampler", None), "indices", None)
+    positions = positions if chosen is None else positions[np.asarray(chosen, dtype=np.int64)]
+    return digest(positions if accountant.correlation is not None else np.sort(positions))
+
+
+def check_draws(trainer: pl.Trainer, dataloader: DataLoader[Any], accountant: SRPPAccountant, first: bytes) -> None:
+    """Hold a loader, which may have changed or taken the place of the first one, against what the account assumes.
+
+    Args:
+        trainer: Makes the passes.
+        dataloader: The loader of now.
+        accountant: The terms of the account.
+        first: `records_drawn` at the start.
+
+    Raises:
+        MisconfigurationException: If it draws otherwise, or from other records.
+    """
+    records = accountant.scenario.num_records
+    changed = records is not None and count_records(dataloader) != records
+    if changed or declared_sampling(trainer, dataloader) != accountant.sampling:
+        raise MisconfigurationException(
+            "The train loader was changed or replaced and draws otherwise, and the account is for the first: keep "
+            "sampler, batch size and number of records, and return loaders with equal sampling over as many records."
+        )
+    if records_drawn(dataloader, accountant) != first:
+        raise MisconfigurationException(
+            "The train loader draws from other records than at the start, or puts them into another order, which "
+            "records may have decided: keep the indices of a Subset or sampler as they are."
+        )
+
+
+def check_replacement(
+    trainer: pl.Trainer, dataloader: DataLoader[Any], accountant: SRPPAccountant, first: bytes
+) -> None:
+    """Hold a loader that took the place of the first one against what the account assumes; see `check_draws`.
 
     Raises:
         MisconfigurationException: If it draws otherwise, or the noise rests on the order of the first.
     """
-    records = accountant.scenario.num_records
-    replaced = records is not None and count_records(dataloader) != records
-    if replaced or declared_sampling(trainer, dataloader) != accountant.sampling:
-        raise MisconfigurationException(
-            "The train loader was replaced by one that draws otherwise, and the account is for the first: return "
-            "loaders with equal sampling over as many records, or leave reload_dataloaders_every_n_epochs out."
-        )
+    check_draws(trainer, dataloader, accountant, first)
     if accountant.correlation is not None:
         raise MisconfigurationException(
             "The train loader was replaced, and with it the order that correlated noise rests on: leave "

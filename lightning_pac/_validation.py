@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lightning_pac._annotations import ANYTHING, MISMATCH, Range, Refused, Rule, is_finite, rule_of
+from lightning_pac._shown import shows_itself
 
 __all__ = [
     "Confidence", "Cost", "Count", "Device", "Draws", "Exponent", "Finite", "Matrix", "MatrixLike", "Natural", "Noise",
@@ -65,13 +66,15 @@ _CHECKS_ITSELF = "_checks_itself"
 def validated(target: Target) -> Target:
     """Decorate a function or a class so that its arguments are checked, and numbers converted to Python's own.
 
-    A class is checked in its constructor (a dataclass before its `__post_init__`), its public methods and its call.
+    A class is checked in its constructor (a dataclass before its `__post_init__`), its public methods and its call; and
+    it shows itself in one line (`_shown`).
     Left alone are methods that a framework declares and calls (hooks of Lightning, `forward`), and those marked
     `checks_itself`. A subclass that has a constructor or methods of its own is decorated, too. Names that are imported
     for type checkers alone are not checked, nor is what is `Annotated` with something else than one of the ranges
     above.
     """
     if isinstance(target, type):
+        shows_itself(target)
         for name, member in list(vars(target).items()):
             if (name == "__call__" or not name.startswith("_")) and not _is_of_a_framework(target, name):
                 setattr(target, name, _checked_member(member))

@@ -10,6 +10,8 @@ import inspect
 import math
 import os
 import re
+import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,11 +19,13 @@ from typing import Any
 import argument_recipes
 import numpy as np
 import pytest
+import torch
 from argument_recipes import Fresh, Recipes
 from typing_extensions import is_protocol
 
 from lightning_pac.accountants import ResidualPrivacy
 from lightning_pac.exceptions import PrivacyError
+from lightning_pac.ledger import LedgerHandle
 from lightning_pac.mechanisms import Certificate
 from lightning_pac.randomness import SecureGenerator
 from lightning_pac.report import Run
@@ -191,6 +195,40 @@ def test_every_public_name_has_a_recipe_for_all_its_arguments(package: str, reci
         function, valid = resolved(package, name, arguments)
         parameters = inspect.signature(function).parameters.values()
         assert {p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)} == set(valid), name
+
+
+@pytest.fixture(scope="module")
+def made(package: str, recipes: Recipes, folder: Path) -> list[Any]:
+    """Objects of ours that the recipes make and belong to, and how they show themselves: line, table and seconds."""
+    found: dict[type, Any] = {}
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        patch.chdir(folder)
+        warnings.simplefilter("ignore")
+        for name, arguments in recipes.items():
+            function, valid = resolved(package, name, arguments)
+            result = function(**{argument: usual_of(value) for argument, value in valid.items()})
+            for thing in (result, arguments.get("self")):
+                if is_ours(type(thing)) and type(thing) not in found:
+                    started = time.process_time()
+                    found[type(thing)] = (
+                        repr(thing),
+                        getattr(thing, "_repr_html_", str)(),
+                        time.process_time() - started,
+                    )
+            getattr(result, "close", lambda: None)()
+    return list(found.items())
+
+
+def test_what_is_made_shows_itself_in_a_line(made: list[Any]) -> None:
+    problems = []
+    for kind, (line, table, seconds) in made:
+        # The layers of a module and the groups of an optimizer stand on lines of their own; ranks compare handles.
+        is_torchs = issubclass(kind, torch.nn.Module | torch.optim.Optimizer)
+        is_short = is_torchs or issubclass(kind, LedgerHandle) or (len(line) <= 160 and "\n" not in line)
+        shown = {"no name": kind.__name__ in line, "an address": " at 0x" not in line + table, "too long": is_short}
+        shown |= {"too slow": seconds < 0.01, "no table": is_torchs or table.startswith("<table>")}
+        problems += [f"{kind.__name__}: {problem}: {line}" for problem, is_kept in shown.items() if not is_kept]
+    assert not problems, "\n".join(problems)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lightning_pac._shown import shows_itself
 from lightning_pac._validation import Confidence, Matrix, validated
 from lightning_pac.audits.attack_result import proportion_interval
 from lightning_pac.information import Array
@@ -16,6 +17,7 @@ from lightning_pac.information import Array
 __all__ = ["AttributeAttackResult", "gaussian_map_attack"]
 
 
+@shows_itself
 @dataclass(frozen=True)
 class AttributeAttackResult:
     """The success of a maximum a posteriori attack.

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from lightning_pac._shown import shows_itself
 from lightning_pac._validation import Confidence, OpenProbability, VectorLike, validated
 from lightning_pac.cards import Estimate
 from lightning_pac.information import entropy
@@ -14,6 +15,7 @@ from lightning_pac.mechanisms.certified import empirical_bernstein_margin
 __all__ = ["DecoderLeakage", "decoder_leakage"]
 
 
+@shows_itself
 @dataclasses.dataclass(frozen=True)
 class DecoderLeakage:
     """The information that a decoder found in releases of a finite secret.

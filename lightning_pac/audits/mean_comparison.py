@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 from scipy import stats
 
+from lightning_pac._shown import shows_itself
 from lightning_pac._validation import Count, MatrixLike, Seed, validated
 from lightning_pac.accountants.bounds import dp_epsilon_for_success, membership_success_bound
 from lightning_pac.information import Array, check_budget, entropy
@@ -17,6 +18,7 @@ __all__ = ["MeanComparison", "compare_private_means"]
 _CLIPPING_QUANTILES = np.linspace(0.02, 1.0, 50)
 
 
+@shows_itself
 @dataclasses.dataclass(frozen=True)
 class MeanComparison:
     """Expected distances of private means from the mean of all records, all at the same membership success bound.

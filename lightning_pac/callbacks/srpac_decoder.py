@@ -76,6 +76,9 @@ class SRPACDecoder(TrainerCallback):
         self._optimizers: list[torch.optim.Optimizer] = []
         self._saved: list[dict[str, Any]] = []
 
+    def _shown_state(self) -> dict[str, Any]:
+        return {"budget": self.game.play.budget, "steps": self.game.num_steps}
+
     @property
     @override
     def state_key(self) -> str:

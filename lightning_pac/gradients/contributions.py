@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from lightning_pac._shown import shows_itself
 from lightning_pac.gradients.arithmetic import accumulate, squared_norm_of_sum, squared_norms, widest_type
 
 __all__ = [
@@ -65,6 +66,7 @@ class Contribution(ABC):
         """Set the gradients of the examples where `excluded`, shape (n,), is true to zero, even if not finite."""
 
 
+@shows_itself
 class Dense(Contribution):
     """Instantiated gradients, shape (n, *parameter); complex ones are of tensors that are computed from parameters."""
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from typing_extensions import override
 
+from lightning_pac._shown import shows_itself
 from lightning_pac._validation import Count, Natural, Positive, validated
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.gradients.arithmetic import ieee_float32, widest_type
@@ -32,6 +33,7 @@ Slot = tuple[int, int, int]
 Part = tuple[int, Contribution, list[Slot]]
 
 
+@shows_itself
 class OneBackwardEngine(GradientEngine, Receiver):
     """Per-example clipping near the cost of an ordinary step.
 

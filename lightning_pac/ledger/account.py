@@ -74,6 +74,9 @@ class LedgerAccount:
             others = list(kind_of_old(self._declaration, bool(others[0])))
         self._kind, self._table = others[0], others[1]
 
+    def _shown_state(self) -> dict[str, Any]:
+        return {"currency": self.currency, "budget": self.budget, "path": self._storage.path}
+
     @property
     def id(self) -> int:
         """The account's number in the ledger."""

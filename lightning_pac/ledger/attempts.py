@@ -2,7 +2,7 @@
 
 import sqlite3
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -66,6 +66,9 @@ class TrainingAttempt:
         self._first_step = first_step
         self._num_steps = 0
         self._row: int | None = None
+
+    def _shown_state(self) -> dict[str, Any]:
+        return {"account": self._account.name, "first_step": self._first_step}
 
     @property
     def first_step(self) -> int:

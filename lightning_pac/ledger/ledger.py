@@ -19,6 +19,7 @@ whatever must agree under the key `"coupling"` of the declaration, and a second 
 """
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -154,6 +155,18 @@ class PrivacyLedger:
                 shared._keep_marks_at(witness)
             shared._holders += 1
             return shared
+
+    def _shown_state(self) -> dict[str, Any]:
+        if self.closed:
+            return {"closed": True}
+        accounts = self.accounts()
+        currencies = sorted({account.currency for account in accounts})
+        left = {currency: self.remaining(currency) for currency in currencies}
+        return {
+            "accounts": len(accounts),
+            "spent": {currency: self.spent(currency) for currency in currencies},
+            "remaining": {currency: amount for currency, amount in left.items() if amount < math.inf} or None,
+        }
 
     @property
     def path(self) -> Path:

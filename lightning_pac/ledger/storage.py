@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from lightning_pac._durable_files import real_path
 from lightning_pac._mutex import Mutex
@@ -283,6 +283,12 @@ class LedgerStorage:
         """
         if self.problem is not None:
             raise LedgerError(str(self.problem)) from self.problem
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"What holds an open ledger cannot be copied or pickled, as {self.path} has one writer: give others its "
+            "path as ledger=, and copy a callback before or after its run."
+        )
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:

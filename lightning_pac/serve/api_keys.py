@@ -9,7 +9,7 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -39,7 +39,7 @@ class APIKey:
     """
 
     name: str
-    sha256: str
+    sha256: str = field(repr=False)
     budget: NonNegative | None = None
 
     def __post_init__(self) -> None:

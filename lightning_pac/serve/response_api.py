@@ -11,6 +11,7 @@ import litserve
 from litserve.loops.simple_loops import BatchedLoop
 from typing_extensions import override
 
+from lightning_pac._shown import shows_itself
 from lightning_pac.mechanisms import PACResponder
 from lightning_pac.serve.batch_answers import BatchAnswers, Refusal, Ticket
 from lightning_pac.serve.health import SECONDS_BETWEEN_SIGNS, Health
@@ -94,6 +95,7 @@ class ResponseAPI(litserve.LitAPI):  # type: ignore[misc]
         return output
 
 
+@shows_itself
 class PrivateServer(litserve.LitServer):  # type: ignore[misc]
     """LitServe's server, whose worker hears of no Ctrl-C, from its first instruction on."""
 

@@ -1,5 +1,7 @@
 """Runs that are stopped, killed and resumed: the account is the journal's, never the checkpoint's."""
 
+import copy
+import pickle
 import random
 import sqlite3
 import time
@@ -13,7 +15,7 @@ import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
 from prepared import Child
-from tiny_fits import RECORDS, Classifier, make_data, make_private, make_trainer
+from tiny_fits import RECORDS, Classifier, make_data, make_loader, make_private, make_trainer
 from torch.utils.data import DataLoader, Dataset
 
 from lightning_pac import EpochShuffle, Poisson, PrivacyLedger, SRPPAccountant, TwoWorldScenario
@@ -54,6 +56,33 @@ class NotingScheduled(Noting):
 
 def numbered_loader(**kwargs: Any) -> DataLoader[Any]:
     return DataLoader(Numbered(), **{"batch_size": 10, "shuffle": True, **kwargs})
+
+
+def test_a_copy_of_a_callback_goes_on_with_its_account(tmp_path: Path) -> None:
+    model, private = Classifier(), make_private(sampling=Poisson(rate=0.2), ledger=tmp_path / "study.db")
+    make_trainer(tmp_path, private).fit(model, make_loader())
+    sent = pickle.loads(pickle.dumps(private))
+    assert len(pickle.dumps(private)) < 20_000  # neither the model nor the data go along
+    for copied in (copy.deepcopy(private), sent):
+        assert repr(copied) == repr(private)
+        assert copied.account is not None
+        assert copied.account.num_steps == 5
+    assert "steps=5, world_success_bound_so_far=0.7" in repr(private)
+    make_trainer(tmp_path, sent, RefusedCopy(sent)).fit(model, make_loader())
+    with PrivacyLedger.read_only(tmp_path / "study.db") as ledger:
+        (account,) = ledger.accounts()
+        assert account.num_charges == 10
+
+
+class RefusedCopy(pl.Callback):
+    """Pickles another callback within a step."""
+
+    def __init__(self, other: pl.Callback) -> None:
+        self.other = other
+
+    def on_train_batch_end(self, *args: Any) -> None:
+        with pytest.raises(TypeError, match="copy a callback before or after its run"):
+            pickle.dumps(self.other)
 
 
 class StopAfter(pl.Callback):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from lightning_pac._shown import shows_itself
 from lightning_pac._validation import OpenProbability, validated
 from lightning_pac.accountants import bounds, orders
 from lightning_pac.accountants.composed_ledger.events import (
@@ -23,6 +24,7 @@ from lightning_pac.ledger import LedgerAccount, PrivacyLedger, first_charge
 __all__ = ["LedgerTotal", "ledger_total", "taken_of_shares"]
 
 
+@shows_itself
 @dataclass(frozen=True)
 class LedgerTotal:
     """The figures that are in force for everything a ledger holds about two worlds.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lightning_pac._shown import shows_itself
 from lightning_pac._validation import Count, Noise, OpenProbability, Positive, validated
 from lightning_pac.accountants.privacy_loss import Promise
 from lightning_pac.accountants.signal import signal_of_run, signal_to_noise
@@ -12,6 +13,7 @@ from lightning_pac.accountants.srpp import SRPPAccountant
 __all__ = ["RunFigures", "run_figures"]
 
 
+@shows_itself
 @dataclass(frozen=True)
 class RunFigures:
     """The figures of a run alone.

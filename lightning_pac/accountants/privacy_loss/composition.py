@@ -10,6 +10,7 @@ from functools import lru_cache
 
 from typing_extensions import override
 
+from lightning_pac._shown import shows_itself
 from lightning_pac._validation import validated
 from lightning_pac.accountants.privacy_loss.convolution import LossSum
 from lightning_pac.accountants.privacy_loss.curve_losses import curve_losses
@@ -105,6 +106,7 @@ def _atoms(pair: MixturePair) -> LossAtoms:
     return loss_atoms(pair)
 
 
+@shows_itself
 @dataclass(frozen=True)
 class SummedLosses(PrivacyCurve):
     """The curve of a sum of losses, tilted to where it is read.

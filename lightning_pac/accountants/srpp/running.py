@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from lightning_pac._mutex import Mutex
 from lightning_pac._validation import Natural, checks_itself, validated
@@ -110,6 +110,9 @@ class RunningAccount(Generic[_TermsT]):
         self._figures: StepFigures | None = None
         self._figured = self._horizon, self._planned_steps, self._left[1]  # units and steps that they reach, and delta
         self._kept_units: float | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_figures": None}  # computed anew where a copy is asked for one
 
     @property
     def stretches(self) -> tuple[int, ...]:

@@ -115,6 +115,8 @@ class PrivateMetrics(TrainerCallback):
         self.ledger = LedgerHandle(ledger)
         self._cost = math.nan  # which it has once the ledger says at which order it counts
         self._account: LedgerAccount | None = None
+        self._allowance: Allowance | None = None
+        self._spent: float | None = None
         self._private: dict[str, PrivateMetric] = {}
         self._last: dict[str, Any] = {}
         # Metrics that were found to be private, in validation and, under True, in tests; and where all have been found.
@@ -333,16 +335,20 @@ class PrivateMetrics(TrainerCallback):
 
     def _close_account(self) -> None:
         self.ledger.close()
-        self._account = None
+        self._account = self._allowance = None
         self._is_open = False
+
+    def _shown_state(self) -> dict[str, Any]:
+        return {"spent": self._spent}
 
     def _charge(self) -> bool:
         assert self._account is not None
+        assert self._allowance is not None
         values = {"mu_squared": self._release.mu_squared, "draws": LARGEST_VALUE}
         try:
             number = self._account.num_charges + 1
             self._allowance.check(number, number * LARGEST_VALUE)
-            self._account.charge(self._cost, event={"release": "metric", **values})
+            self._spent = self._account.charge(self._cost, event={"release": "metric", **values})
         except BudgetExceededError as error:
             rank_zero_warn(f"PrivateMetrics: the last value is shown again, since a new one was refused: {error}")
             return False

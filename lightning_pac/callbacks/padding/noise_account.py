@@ -41,7 +41,7 @@ class NoiseAccount:
         self.noise = noise
         self.num_observations = 0
         self._observable, self._name = observable, name
-        self._ledger = None if ledger is None else LedgerHandle(ledger)
+        self.ledger = None if ledger is None else LedgerHandle(ledger)
         self._ranks = Ranks()
         self._account: LedgerAccount | None = None
         self._total: tuple[int, float] | None = None  # observations and cost, as rank zero's ledger said last
@@ -78,17 +78,17 @@ class NoiseAccount:
                 it may be chosen by what was seen before; None where it was fixed beforehand.
         """
         self._ranks = ranks or Ranks()
-        started = [] if not self.num_observations or self._ledger is not None else self._ranges
+        started = [] if not self.num_observations or self.ledger is not None else self._ranges
         self._ranges = [*(width for width in started if width != output_range), output_range]
-        check_path(None if self._ledger is None else self._ledger.given, self._ranks)
+        check_path(None if self.ledger is None else self.ledger.given, self._ranks)
         self._total = self._ranks.from_first(self._open)
 
     def close(self) -> None:
         """Close the ledger, unless the caller owns it; a rank may call it alone."""
         if self._account is not None:
             self._total = self._totals()
-        if self._ledger is not None:
-            self._ledger.close()
+        if self.ledger is not None:
+            self.ledger.close()
         self._account = None
 
     def affords_another(self) -> bool:
@@ -149,14 +149,14 @@ class NoiseAccount:
         return figures
 
     def _open(self) -> tuple[int, float] | None:
-        if self._ledger is not None and self._account is None:
+        if self.ledger is not None and self._account is None:
             releases = float(self.noise.guarantee.compositions) if isinstance(self.noise, DPNoise) else None
             name = self._name if self._ranges[-1] is None else f"{self._name}_of_queries"
             try:
-                ledger = self._ledger.open()
+                ledger = self.ledger.open()
                 self._account = ledger.account(name, self.currency, self._declaration(), releases)
             except BaseException:
-                self._ledger.close()
+                self.ledger.close()
                 raise
         return self._ledger_totals()
 

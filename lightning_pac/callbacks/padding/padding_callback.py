@@ -29,6 +29,9 @@ class PaddingCallback(TrainerCallback, ABC):
     def state_key(self) -> str:
         return f"lightning_pac.{type(self).__name__}"
 
+    def _shown_state(self) -> dict[str, Any]:
+        return {"ledger": self._account.ledger}
+
     @property
     def num_observations(self) -> int:
         """Padded observations so far."""

@@ -82,10 +82,10 @@ class PACResponses(PrivatePredictions):
         super().__init__()
         self.responder = responder
         self.draw_dummies: Callable[[], int | None] | None = None
-        self._secret = None if secret is None else Path(secret)
-        self._budget_per_response = budget_per_response
-        self._ledger = ledger
-        self._budget = budget
+        self.secret = None if secret is None else Path(secret)
+        self.budget_per_response = budget_per_response
+        self.ledger = ledger
+        self.budget = budget
         self._answered = self._unanimous = 0
         self._ranks = Ranks()
         self._answers: RanksAnswers | None = None
@@ -151,7 +151,7 @@ class PACResponses(PrivatePredictions):
 
     @override
     def _close_account(self) -> None:
-        if self._secret is not None and self.responder is not None:
+        if self.secret is not None and self.responder is not None:
             self.responder.close()
             self.responder = None
         self._answers = None
@@ -169,16 +169,16 @@ class PACResponses(PrivatePredictions):
 
     def _open(self, pl_module: pl.LightningModule) -> PACResponder:
         pool = getattr(pl_module, "pool", None)
-        if pool is None or self._secret is None or self._ledger is None:
+        if pool is None or self.secret is None or self.ledger is None:
             raise MisconfigurationException(
                 f"{type(pl_module).__name__} has no pool to draw a secret from: predict with a SubsetEnsemble or a "
                 "LearnerEnsemble, or give PACResponses a responder."
             )
-        secret = pool.load_secret(self._secret) if self._secret.exists() else pool.draw_secret(self._secret)
-        return PACResponder(pl_module, secret, self._budget_per_response, self._ledger, self._budget)
+        secret = pool.load_secret(self.secret) if self.secret.exists() else pool.draw_secret(self.secret)
+        return PACResponder(pl_module, secret, self.budget_per_response, self.ledger, self.budget)
 
     def _join(self, ranks: Ranks, pl_module: pl.LightningModule) -> None:
-        if self._secret is None:
+        if self.secret is None:
             raise MisconfigurationException(
                 f"Of {ranks.size} processes one alone may hold the secret and the ledger: give PACResponses secret= "
                 "and ledger= instead of a responder, which every process would open."

@@ -63,8 +63,8 @@ class PrivateOutput(PrivatePredictions):
         mechanism = ReleasedMechanism.load(released) if isinstance(released, str | Path) else released
         super().__init__()
         self.released = mechanism
-        self._budget, self._account_name = budget, account
-        self._ledger = LedgerHandle(ledger)
+        self.budget, self._account_name = budget, account
+        self.ledger = LedgerHandle(ledger)
         self._account: LedgerAccount | None = None
         self._shown = 0
 
@@ -76,9 +76,9 @@ class PrivateOutput(PrivatePredictions):
                 "predict with devices=1."
             )
         try:
-            self._account = self.released.open_account(self._ledger.open(), self._account_name, self._budget)
+            self._account = self.released.open_account(self.ledger.open(), self._account_name, self.budget)
         except BaseException:
-            self._ledger.close()
+            self.ledger.close()
             raise
         self._shown = 0
 
@@ -107,7 +107,7 @@ class PrivateOutput(PrivatePredictions):
 
     @override
     def _close_account(self) -> None:
-        self._ledger.close()
+        self.ledger.close()
         self._account = None
 
     @override

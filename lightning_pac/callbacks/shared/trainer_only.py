@@ -11,6 +11,10 @@ __all__ = ["TrainerCallback"]
 class TrainerCallback(pl.Callback):
     """A callback whose hooks a Trainer calls; Fabric, which takes any callback and calls none by itself, is refused."""
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Lightning gives a callback the methods by which its model logs, and a copy would take the model along.
+        return {name: value for name, value in self.__dict__.items() if name not in ("log", "log_dict")}
+
     def on_after_setup(self, fabric: Any, module: Any) -> None:
         """Called by `Fabric.setup`.
 

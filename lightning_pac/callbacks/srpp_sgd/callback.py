@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import lightning.pytorch as pl
@@ -161,6 +162,7 @@ class SRPPSGD(TrainerCallback):
             unit=unit,
         )
         self._run: PrivateRun | None = None
+        self._account: RunningAccount[SRPPAccountant] | None = None
         self._repeated: RepeatedCheck | None = None
         self._violation: PrivacyViolationError | None = None
         self._charged: SharedAccount | None = None
@@ -179,7 +181,24 @@ class SRPPSGD(TrainerCallback):
     @property
     def account(self) -> RunningAccount[SRPPAccountant] | None:
         """The cost of the run so far; None before it has started."""
-        return self._run.journal.running if self._run is not None else None
+        return self._account
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy has the account, and goes on with it in a fit of its own; the run stays with its model and its Trainer.
+        return {**super().__getstate__(), "_run": None}
+
+    def _shown_state(self) -> dict[str, Any]:
+        state, account = self.state_dict(), self._account
+        if account is None or not state:
+            return {}
+        promised = self.arguments.promised(account.accountant.epsilon_name)
+        others = {"epsilon_at_delta": account.epsilon_at_delta, "world_success_bound": account.world_success_bound}
+        return {
+            "steps": account.num_steps,
+            f"{promised}_so_far": others[promised]() if promised in others else account.epsilon,
+            "ledger": Path(state["journal"]["path"]),
+            "account": state["journal"]["account"],
+        }
 
     @override
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
@@ -223,7 +242,7 @@ class SRPPSGD(TrainerCallback):
         journal = open_journal(
             self.arguments, accountant, noise_multiplier, planned_steps, draws, self._log_dir, self._restored, ranks
         )
-        self._charged = journal.account
+        self._charged, self._account = journal.account, journal.running
         begin_attempt(trainer, loader, journal, self._restored)
         microbatches = trainer.accumulate_grad_batches
         self._run = PrivateRun(

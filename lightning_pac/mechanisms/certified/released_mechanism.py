@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lightning_pac._durable_files import move_file
+from lightning_pac._shown import shows_itself
 from lightning_pac._validation import Confidence, Draws, Natural, validated
 from lightning_pac.accountants.bounds import membership_success_bound
 from lightning_pac.cards import Guarantee, PrivacyCard, at_most
@@ -311,6 +312,7 @@ def certify_mechanism(
     return min(candidates, key=lambda pair: pair[0])[1]
 
 
+@shows_itself
 @dataclasses.dataclass(frozen=True)
 class Composed:
     """The joint information of several releases about one secret.

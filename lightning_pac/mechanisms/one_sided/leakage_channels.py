@@ -5,6 +5,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from lightning_pac._shown import shows_itself
 from lightning_pac._validation import validated
 from lightning_pac.information import Array
 from lightning_pac.mechanisms.one_sided.distributions import draw_units, in_units
@@ -16,6 +17,7 @@ __all__ = ["LeakageChannel", "maximal_leakage", "optimal_channel"]
 _UPWARDS = 1 + 2.0**-30
 
 
+@shows_itself
 class LeakageChannel:
     """Shows, for each true state, a random state at least as high.
 

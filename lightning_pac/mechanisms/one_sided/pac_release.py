@@ -4,6 +4,7 @@ import math
 
 from scipy.optimize import brentq, minimize_scalar
 
+from lightning_pac._shown import shows_itself
 from lightning_pac.mechanisms.one_sided.truncated_gaussian import TruncatedGaussian
 
 __all__ = ["PACNoise", "optimal_pac_noise", "two_sided_information"]
@@ -16,6 +17,7 @@ _DRAWN = 2.0**-26
 _LARGEST = 2.0**100
 
 
+@shows_itself
 class PACNoise(TruncatedGaussian):
     """A truncated Gaussian and the mutual information it leaves about outputs of bounded variance.
 

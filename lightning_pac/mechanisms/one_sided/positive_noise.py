@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import brentq
 
+from lightning_pac._shown import shows_itself
 from lightning_pac._validation import Count, Natural, Positive, validated
 from lightning_pac.mechanisms.one_sided.distributions import DiscreteNoise, UnresolvedDeltaError, kept_delta, stretch
 from lightning_pac.mechanisms.one_sided.laplace import LARGEST_EPSILON
@@ -38,6 +39,7 @@ class DPGuarantee:
     accounting: Accounting
 
 
+@shows_itself
 class DPNoise(DiscreteNoise):
     """Noise on {0..R} with the guarantee it was designed for."""
 

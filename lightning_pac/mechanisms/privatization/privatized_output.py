@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lightning_pac._shown import shows_itself
 from lightning_pac.cards import Guarantee, PrivacyCard, at_most
 from lightning_pac.mechanisms.responses import attacker_conditions, success_bound
 from lightning_pac.scenarios import SecretSpace
@@ -23,6 +24,7 @@ _CONDITIONS = (
 )
 
 
+@shows_itself
 @dataclasses.dataclass(frozen=True, eq=False)
 class PrivatizedOutput:
     """A private release of a black box. Nothing in it tells more than its value does.

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+from lightning_pac._shown import shows_itself
 from lightning_pac.information import Array
 from lightning_pac.mechanisms.responses.belief import ScoreChannel
 from lightning_pac.mechanisms.responses.votes import vote_channel
@@ -16,6 +17,7 @@ __all__ = ["BatchRelease", "Release"]
 LARGEST_DENSE = 4096
 
 
+@shows_itself
 @dataclasses.dataclass(frozen=True, eq=False)
 class Release:
     """One private answer of `AdaptiveComposition`.
@@ -69,6 +71,7 @@ class Release:
         return np.asarray(loading @ loading.T)
 
 
+@shows_itself
 @dataclasses.dataclass(frozen=True, eq=False)
 class BatchRelease:
     """Private answers to n queries, as arrays. `batch[i]` and iteration give each as a `Release`.

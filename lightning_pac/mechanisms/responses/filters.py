@@ -8,6 +8,7 @@ import numpy.typing as npt
 from scipy.special import log_softmax
 from scipy.stats import norm
 
+from lightning_pac._shown import shows_itself
 from lightning_pac._validation import validated
 from lightning_pac.information import Array
 from lightning_pac.mechanisms.responses.answer import BatchRelease
@@ -16,6 +17,7 @@ from lightning_pac.mechanisms.responses.votes import vote_channel
 __all__ = ["FilteredLabels", "bayes_filter", "hypothesis_filter"]
 
 
+@shows_itself
 @dataclasses.dataclass(frozen=True, eq=False)
 class FilteredLabels:
     """Labels and which of them to keep.

@@ -4,7 +4,7 @@ import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -125,6 +125,15 @@ class PACResponder:
         except BaseException:
             self.close()
             raise
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "A PACResponder cannot be copied or pickled, as one process holds its secret and its ledger: give others a "
+            "SavedResponder, or the paths, and make it where it is to answer."
+        )
+
+    def _shown_state(self) -> dict[str, Any]:
+        return {"account": self._account.name, "path": self._ledger.path}
 
     def __call__(self, inputs: Any, budget: npt.ArrayLike | None = None) -> Any:
         """Private labels, the only thing that users may see.

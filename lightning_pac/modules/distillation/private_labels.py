@@ -14,6 +14,7 @@ from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 from torch.utils.data import default_collate
 
+from lightning_pac._shown import shows_itself
 from lightning_pac._validation import Count, OpenProbability, validated
 from lightning_pac.cards import PrivacyCard
 from lightning_pac.data.with_index import batch_inputs, check_records
@@ -37,6 +38,7 @@ _MEANING = {
 }
 
 
+@shows_itself
 @dataclass(frozen=True, eq=False)
 class PrivateLabels:
     """The labels that a filter kept, and what they cost.

@@ -246,11 +246,10 @@ def trace(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_bad_argument_is_named(package: str, recipes: Recipes, trace: Callable[[], Any]) -> None:
+def test_a_bad_argument_is_named(package: str, recipes: Recipes, made: list[Any], trace: Callable[[], Any]) -> None:
     lines = []
-    for name, arguments in recipes.items():
+    for name, arguments in recipes.items():  # of which `made` has tried each as it stands
         function, valid = resolved(package, name, arguments)
-        called(function, **valid)
         lines += [f"{name}: {line}" for line in unclear_answers(name, function, valid, trace)]
     assert not lines, "\n".join(lines)
 

@@ -3,6 +3,7 @@
 import argparse
 import functools
 import importlib
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -104,6 +105,8 @@ def run(args: argparse.Namespace) -> int:
         rate_limit=args.rate_limit,
         timeout=args.timeout,
     )
+    if not args.json:
+        _announce_end(args.ledger)
     return 0
 
 
@@ -119,6 +122,19 @@ def _import(name: str) -> Callable[[], Any]:
         raise ValueError(f"{module} has no function or class {attribute!r}: check --network.")
     made: Callable[[], Any] = found
     return made
+
+
+def _announce_end(path: Path) -> None:
+    from lightning_pac.ledger import PrivacyLedger
+
+    with PrivacyLedger.read_only(path) as ledger:
+        for account in ledger.accounts():
+            if account.kind == "responses":
+                left = "" if account.remaining == math.inf else f", {account.remaining:.6g} are left"
+                print(
+                    f"Stopped. Its {account.num_charges} answers so far cost {account.spent:.6g} nats{left}. All are "
+                    f"on record in {path}; the same command goes on."
+                )
 
 
 def _announce(args: argparse.Namespace, last: tuple[str, str] | None) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.utilities import rank_zero_info
 
 from lightning_pac._durable_files import move_file
 from lightning_pac._validation import NonNegative, Order, validated
@@ -156,9 +157,16 @@ class PrivateSelection:
             if not draw.is_drawn:
                 self._rehearse(make_trainer, draw)
             self._charge_and_draw(draw, generator)
-            with showing_time():
-                for path, settings in draw.pending():
-                    self._run_one(make_trainer, draw, SelectionRun(settings, draw.begin(path), self.plan))
+            try:
+                with showing_time():
+                    for path, settings in draw.pending():
+                        self._run_one(make_trainer, draw, SelectionRun(settings, draw.begin(path), self.plan))
+            except (KeyboardInterrupt, SystemExit):  # Lightning ends an interrupted fit by exit(1)
+                rank_zero_info(
+                    f"PrivateSelection: interrupted. {self._ledger.path} was charged for all runs at once; the same "
+                    f"selection in {self.folder} goes on after the run that was under way, and is not charged again."
+                )
+                raise
             self._choose(draw)
             if self.wall_time is not None:
                 time.sleep(max(0.0, self.wall_time - (time.monotonic() - began)))

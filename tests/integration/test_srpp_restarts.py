@@ -74,6 +74,36 @@ def test_a_copy_of_a_callback_goes_on_with_its_account(tmp_path: Path) -> None:
         assert account.num_charges == 10
 
 
+class CtrlC(pl.Callback):
+    """Interrupts a fit after some steps."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *args: Any) -> None:
+        if trainer.global_step == self.steps:
+            raise KeyboardInterrupt
+
+
+def test_ctrl_c_says_what_is_spent_and_how_to_go_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    private, ledger = make_private(sampling=Poisson(rate=0.2), ledger=tmp_path / "study.db"), str(tmp_path / "study.db")
+    saves = OnExceptionCheckpoint(tmp_path)
+    for callbacks, advice in (([], "OnExceptionCheckpoint(dirpath)"), ([saves], f"ckpt_path={saves.ckpt_path!r}")):
+        caplog.clear()
+        with caplog.at_level("INFO"), pytest.raises(SystemExit):
+            make_trainer(tmp_path, private, CtrlC(2), *callbacks, enable_checkpointing=bool(callbacks)).fit(
+                Classifier(), make_loader()
+            )
+        (told,) = [message for message in caplog.messages if "interrupted after" in message]
+        assert ledger in told
+        assert "guesses right at most" in told
+        assert advice in told
+    assert told.startswith("SRPPSGD: interrupted after 4 of 5 steps, which stay charged.")
+    make_trainer(tmp_path, make_private(sampling=Poisson(rate=0.2), ledger=ledger)).fit(
+        Classifier(), make_loader(), ckpt_path=saves.ckpt_path
+    )
+
+
 class RefusedCopy(pl.Callback):
     """Pickles another callback within a step."""
 

@@ -4,6 +4,7 @@ import math
 import operator
 import pathlib
 import time
+import warnings
 
 import numpy as np
 import pytest
@@ -420,3 +421,27 @@ def test_a_kept_secret_is_the_one_released(tmp_path):
     belief = KeptSecret(secret, tmp_path / "study.db", "privatize", None).belief()
     # A posterior calls the true secret less likely than x with probability at most 4 x.
     assert belief[operator.index(secret)] > 1e-7
+
+
+@pytest.mark.parametrize(("size", "drowned"), [(1.0, True), (1e3, False)])
+def test_noise_that_drowns_is_told_from_the_release_alone(size: float, drowned: bool) -> None:
+    halves = ComplementaryHalves(num_records=64, num_subsets=64)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        # Outputs at a distance of 1, or a public centre of 1000 about which they lie as close: the noise is the same.
+        released = privatize(
+            lambda rows: np.full(64, size) + rows.mean(axis=0),
+            halves,
+            1e-4,
+            data=np.eye(64),
+            workers=1,
+            progress=False,
+            generator=SecureGenerator(seed=0),
+        )
+    told = [str(warning.message) for warning in caught if "drowns" in str(warning.message)]
+    assert bool(told) == drowned == (released.signal_to_noise < 1)
+    squares = float((released.value**2).sum())
+    assert released.signal_to_noise == pytest.approx(np.sqrt(max(0.0, squares / released.power - 1)))
+    if told:
+        assert f"their noise alone is {np.sqrt(released.power / 64):.3g}" in told[0]
+        assert "larger budget" in told[0]

@@ -193,10 +193,11 @@ def test_a_selection_draws_on_the_share_of_a_plan(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:PrivateSelection")
-def test_a_crash_continues_the_same_draw(tmp_path):
+def test_a_crash_continues_the_same_draw(tmp_path, caplog):
     crashing = Maker(fails_at=3, error=KeyboardInterrupt())
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt), caplog.at_level("INFO"):
         selection(tmp_path).run(crashing)
+    assert "goes on after the run that was under way, and is not charged again" in caplog.text
     before = charges(tmp_path / "study.db")
     sealed = json.loads((tmp_path / "selection" / "secret" / "draw.json").read_text())
     assert len(sealed) == 3

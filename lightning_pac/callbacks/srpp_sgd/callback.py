@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 import lightning.pytorch as pl
@@ -22,10 +21,12 @@ from lightning_pac.callbacks.srpp_sgd.noise_design import correlate_noise
 from lightning_pac.callbacks.srpp_sgd.repeated_check import RepeatedCheck
 from lightning_pac.callbacks.srpp_sgd.reporting import (
     announce_end,
+    announce_interruption,
     announce_start,
     log_metrics,
     make_card,
     save_card,
+    shown_state,
     warn_of_early_end,
 )
 from lightning_pac.callbacks.srpp_sgd.run import PrivateRun
@@ -88,6 +89,9 @@ class SRPPSGD(TrainerCallback):
         private = SRPPSGD(scenario, sampling=Poisson(rate=0.01), world_success_bound=0.6)
         trainer = Trainer(max_epochs=40, callbacks=[private])
 
+    Attributes:
+        account: The cost of the run so far; None before it has started.
+
     Args:
         scenario: The two worlds that must not be told apart. Its number of records defaults to the dataset's.
         epsilon: What the run may cost, in nats, with `delta` or with `renyi_order`.
@@ -104,14 +108,12 @@ class SRPPSGD(TrainerCallback):
             gradients the norm 1, so that only the learning rate is left to choose.
         block_noise: How several blocks share the noise: ``"optimal"`` for the least noise power at the same guarantee,
             ``"isotropic"`` for the same noise on every coordinate.
-        ledger: A ledger, or the path of one, that several runs on the same data may share. Left out, the run is
-            journalled in a ledger of its own beside the logs.
+        ledger: A ledger, or its path, that several runs on the data may share; left out, one of its own by the logs.
         delta: Probability, in (0, 1), with which epsilon may fail: well below one in the number of records.
         world_success_bound: How often a guess of the world may be right, above a blind guess and below 1.
         prior: Probability of one of the worlds before anything is released, for `world_success_bound`.
         noise: ``Banded(bands=16)`` correlates the noise over steps, at the same guarantee, so that most of it cancels
-            in the weights; it needs ``sampling=CyclicShuffle(batch_size)``, or a loader that does not shuffle. Left
-            out, the noise of all steps is independent.
+            in the weights; it needs ``sampling=CyclicShuffle(batch_size)``, or a loader that does not shuffle.
         views: How often each drawn record is loaded, under fresh draws of the random transforms in the dataset; it is
             clipped once, with the mean of their gradients.
         unit: `Persons`, if all records of a person are to be hidden at once: rates and numbers count persons then.
@@ -162,7 +164,7 @@ class SRPPSGD(TrainerCallback):
             unit=unit,
         )
         self._run: PrivateRun | None = None
-        self._account: RunningAccount[SRPPAccountant] | None = None
+        self.account: RunningAccount[SRPPAccountant] | None = None
         self._repeated: RepeatedCheck | None = None
         self._violation: PrivacyViolationError | None = None
         self._charged: SharedAccount | None = None
@@ -178,27 +180,9 @@ class SRPPSGD(TrainerCallback):
         # A key built from arguments would drop the account without a word when one of them changes.
         return "lightning_pac.SRPPSGD"
 
-    @property
-    def account(self) -> RunningAccount[SRPPAccountant] | None:
-        """The cost of the run so far; None before it has started."""
-        return self._account
-
-    def __getstate__(self) -> dict[str, Any]:
-        # A copy has the account, and goes on with it in a fit of its own; the run stays with its model and its Trainer.
-        return {**super().__getstate__(), "_run": None}
-
     def _shown_state(self) -> dict[str, Any]:
-        state, account = self.state_dict(), self._account
-        if account is None or not state:
-            return {}
-        promised = self.arguments.promised(account.accountant.epsilon_name)
-        others = {"epsilon_at_delta": account.epsilon_at_delta, "world_success_bound": account.world_success_bound}
-        return {
-            "steps": account.num_steps,
-            f"{promised}_so_far": others[promised]() if promised in others else account.epsilon,
-            "ledger": Path(state["journal"]["path"]),
-            "account": state["journal"]["account"],
-        }
+        state = self.state_dict()
+        return shown_state(self.account, self.arguments, state["journal"]) if self.account and state else {}
 
     @override
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
@@ -242,7 +226,7 @@ class SRPPSGD(TrainerCallback):
         journal = open_journal(
             self.arguments, accountant, noise_multiplier, planned_steps, draws, self._log_dir, self._restored, ranks
         )
-        self._charged, self._account = journal.account, journal.running
+        self._charged, self.account = journal.account, journal.running
         begin_attempt(trainer, loader, journal, self._restored)
         microbatches = trainer.accumulate_grad_batches
         self._run = PrivateRun(
@@ -353,6 +337,8 @@ class SRPPSGD(TrainerCallback):
     @override
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         self._violation = exception if isinstance(exception, PrivacyViolationError) else None
+        if self._run is not None and isinstance(exception, KeyboardInterrupt):
+            announce_interruption(self._run, trainer)
         self._release_resources()
 
     @override

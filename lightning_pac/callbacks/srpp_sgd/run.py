@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from lightning_pac.callbacks.shared import refuse_gradient_hook
+from lightning_pac.callbacks.shared import SharedAccount, refuse_gradient_hook
 from lightning_pac.callbacks.srpp_sgd.batch_shape import PAD, BatchShape
 from lightning_pac.callbacks.srpp_sgd.hidden_loss import hide_loss
 from lightning_pac.callbacks.srpp_sgd.journal import RunJournal
@@ -106,6 +106,11 @@ class PrivateRun:
         ]
         self._show_loss = hide_loss(pl_module)
         self.planned_end = PlannedEnd(pl_module.trainer)
+
+    def __reduce__(self) -> tuple[Callable[[SharedAccount], None], tuple[SharedAccount]]:
+        # A copied callback has the figures, and goes on with the account in a fit of its own; the run stays with its
+        # model. While it is going on, its open account refuses the copy.
+        return _leave_out, (self.journal.account,)
 
     def begin_epoch(self, first_step: int) -> None:
         """Tell the journal of a fresh pass, unless the last one was complete."""
@@ -381,3 +386,7 @@ class PrivateRun:
                 "training_step returned no loss for a batch with records, so that whether a batch is skipped depends "
                 "on its records: return a loss for every batch."
             )
+
+
+def _leave_out(account: SharedAccount) -> None:
+    """A run, for a copy of its callback."""

@@ -10,6 +10,7 @@ import numpy as np
 from lightning_pac._validation import Confidence, Count, validated
 from lightning_pac.information import Array, check_budget, entropy
 from lightning_pac.ledger import LedgerArgument
+from lightning_pac.mechanisms.drowned import warn_if_drowned
 from lightning_pac.mechanisms.pac_noise import GaussianNoise, NoiseRule, calibrate_gaussian, calibrate_to_belief
 from lightning_pac.mechanisms.privatization.box_runs import Box, check_data, check_fingerprint, run_box, run_twice, take
 from lightning_pac.mechanisms.privatization.canonical import CanonicalForm
@@ -135,6 +136,12 @@ def privatize(
         "canonical_forms": [form.describe() for form in forms],
     }
     released = record.release(matrix, shape, calibrate, budget, event)
+    warn_if_drowned(
+        released.value,
+        released.noise.power,
+        "return fewer or smaller numbers from the box, subtract public centres, align outputs by a canonical form, or "
+        "give a larger budget (four times as much halves the noise)",
+    )
     return PrivatizedOutput(
         value=released.value,
         standard_deviations=_deviations(released.noise).reshape(shape),

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from lightning_pac._shown import shows_itself
 from lightning_pac.cards import Guarantee, PrivacyCard, at_most
+from lightning_pac.mechanisms.drowned import signal_to_noise
 from lightning_pac.mechanisms.responses import attacker_conditions, success_bound
 from lightning_pac.scenarios import SecretSpace
 
@@ -54,6 +55,14 @@ class PrivatizedOutput:
     num_releases: int = 1
     kept: bool = True
     details: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
+
+    @property
+    def signal_to_noise(self) -> float:
+        """Estimated length of the answer in lengths of its noise; below 1 the noise drowns it.
+
+        Computed from the value and the law of its noise, so it tells nothing more than they do.
+        """
+        return signal_to_noise(self.value, self.power)
 
     @property
     def membership_success_bound(self) -> float:

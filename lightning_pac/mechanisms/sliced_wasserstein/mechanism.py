@@ -13,6 +13,7 @@ from lightning_pac.cards import Estimate, Guarantee, PrivacyCard
 from lightning_pac.exceptions import PrivacyError
 from lightning_pac.information import Array
 from lightning_pac.ledger import LedgerArgument, LedgerHandle, PrivacyLedger
+from lightning_pac.mechanisms.drowned import warn_if_drowned
 from lightning_pac.mechanisms.sliced_wasserstein.calibration import (
     SlicedNotion,
     isotropic_covariance,
@@ -154,7 +155,14 @@ class SlicedWassersteinMechanism:
         # The grid follows the smallest deviation of the noise in any direction.
         noise = generator.normal(answer.shape) @ self._factor.T
         step = release_grid(float(np.sqrt(np.linalg.eigvalsh(self.covariance)[0])))
-        return np.asarray(round_to_grid(answer + noise, step), dtype=np.float64)
+        released = np.asarray(round_to_grid(answer + noise, step), dtype=np.float64)
+        rows = released.size / self.profile.dimension
+        warn_if_drowned(
+            released,
+            rows * self.power,
+            "ask for fewer numbers, narrow the values that the query may take, or give a larger epsilon",
+        )
+        return released
 
     def card(self) -> PrivacyCard:
         """The promise of a release by this mechanism, and its limits."""

@@ -2,19 +2,23 @@
 
 from lightning_pac.callbacks.srpp_sgd.reporting.announcements import (
     announce_end,
+    announce_interruption,
     announce_start,
     warn_of_early_end,
     warn_of_raw_values,
 )
 from lightning_pac.callbacks.srpp_sgd.reporting.card import make_card, save_card
+from lightning_pac.callbacks.srpp_sgd.reporting.figures import shown_state
 from lightning_pac.callbacks.srpp_sgd.reporting.logged_metrics import log_metrics
 
 __all__ = [
     "announce_end",
+    "announce_interruption",
     "announce_start",
     "log_metrics",
     "make_card",
     "save_card",
+    "shown_state",
     "warn_of_early_end",
     "warn_of_raw_values",
 ]

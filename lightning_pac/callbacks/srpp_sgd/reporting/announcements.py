@@ -3,13 +3,14 @@
 import math
 from collections.abc import Sequence
 
+import lightning.pytorch as pl
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from lightning_pac.accountants import HOPELESS_SIGNAL, signal_of_run
 from lightning_pac.callbacks.srpp_sgd.reporting.figures import average_of, figures_of, verdict
 from lightning_pac.callbacks.srpp_sgd.run import PrivateRun
 
-__all__ = ["announce_end", "announce_start", "warn_of_early_end", "warn_of_raw_values"]
+__all__ = ["announce_end", "announce_interruption", "announce_start", "warn_of_early_end", "warn_of_raw_values"]
 
 
 def announce_start(run: PrivateRun) -> None:
@@ -71,8 +72,30 @@ def warn_of_early_end() -> None:
 
 def announce_end(run: PrivateRun) -> None:
     """Sum up what the run has cost and where that is on record."""
-    figures = ". ".join(figure.words[:1].upper() + figure.words[1:] for figure in figures_of(run.journal))
-    rank_zero_info(
-        f"SRPPSGD: {run.journal.num_steps} noised steps. {figures}. On record in {run.journal.account.path} as "
-        f"{run.journal.account.name!r}."
+    rank_zero_info(f"SRPPSGD: {run.journal.num_steps} noised steps. {_on_record(run)}")
+
+
+def announce_interruption(run: PrivateRun, trainer: pl.Trainer) -> None:
+    """Say what an interrupted run has cost, and how to go on with it."""
+    steps = f"{run.journal.num_steps}"
+    if math.isfinite(run.planned_steps):
+        steps += f" of {int(run.planned_steps)}"
+    saved = [path for path in map(_saved_by, trainer.checkpoint_callbacks) if path]
+    go_on = (
+        f"Go on with it by ckpt_path={saved[-1]!r}: steps that were taken since are charged again."
+        if saved
+        else "No checkpoint was saved, so it goes on in this process only, by another fit with this callback; "
+        "OnExceptionCheckpoint(dirpath) among the callbacks saves one next time."
     )
+    rank_zero_info(f"SRPPSGD: interrupted after {steps} steps, which stay charged. {_on_record(run)} {go_on}")
+
+
+def _saved_by(callback: pl.callbacks.Checkpoint) -> str:
+    if isinstance(callback, pl.callbacks.OnExceptionCheckpoint):
+        return callback.ckpt_path  # it is about to save there
+    return getattr(callback, "last_model_path", "") or getattr(callback, "best_model_path", "")
+
+
+def _on_record(run: PrivateRun) -> str:
+    figures = ". ".join(figure.words[:1].upper() + figure.words[1:] for figure in figures_of(run.journal))
+    return f"{figures}. On record in {run.journal.account.path} as {run.journal.account.name!r}."

@@ -1,12 +1,16 @@
 """Figures of a run's cost, in the order in which its user asked: the promise first."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from lightning_pac.accountants import SRPPAccountant
+from lightning_pac.accountants import RunningAccount, SRPPAccountant
+from lightning_pac.callbacks.srpp_sgd.arguments import RunArguments
 from lightning_pac.callbacks.srpp_sgd.journal import RunJournal
 from lightning_pac.cards import at_most, upwards
 
-__all__ = ["RunFigure", "average_of", "figures_of", "verdict"]
+__all__ = ["RunFigure", "average_of", "figures_of", "shown_state", "verdict"]
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,20 @@ def figures_of(journal: RunJournal) -> tuple[RunFigure, ...]:
             )
         )
     return tuple(sorted(figures, key=lambda figure: figure.name != journal.promised))
+
+
+def shown_state(
+    account: RunningAccount[SRPPAccountant], arguments: RunArguments, pointer: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What a run has come to, for the line that its callback shows: looked up, not computed anew."""
+    promised = arguments.promised(account.accountant.epsilon_name)
+    others = {"epsilon_at_delta": account.epsilon_at_delta, "world_success_bound": account.world_success_bound}
+    return {
+        "steps": account.num_steps,
+        f"{promised}_so_far": others[promised]() if promised in others else account.epsilon,
+        "ledger": Path(pointer["path"]),
+        "account": pointer["account"],
+    }
 
 
 def average_of(accountant: SRPPAccountant) -> str:

@@ -20,6 +20,7 @@ from .callbacks import (
 from .cards import Estimate as Estimate, Guarantee as Guarantee, PrivacyCard as PrivacyCard
 from .data import (
     Persons as Persons,
+    TableTransform as TableTransform,
     WithIndex as WithIndex,
     describe_loader as describe_loader,
     private_loader as private_loader,

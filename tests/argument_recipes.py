@@ -72,7 +72,8 @@ ANYTHING = {
     "PACResponder.release_outputs": ["outputs"], "SlicedWassersteinMechanism.release": ["data"],
     "DPAdamBC": ["params"], "Persons": ["of"], "SecretTable.indices_of": ["batch"],
     "StackedNetwork.losses": ["inputs", "targets"], "StackelbergGame.advance": ["batch"],
-    "SubsetEnsemble.votes": ["inputs"], "per_record_mean": ["batch"], "private_gradients": ["batch"],
+    "SubsetEnsemble.votes": ["inputs"], "TableTransform.private": ["table"], "TableTransform.__call__": ["table"],
+    "per_record_mean": ["batch"], "private_gradients": ["batch"],
     "privatize": ["public"],
 }  # fmt: skip
 
@@ -822,6 +823,7 @@ def of_data(folder: Path) -> Recipes:
     share = dat.RankShare(0, 2, bytes(32))
     ours = {"sampling": POISSON, "num_microbatches": 2, "share": share, "persons": None, "views": 2}
     stock = DataLoader(records, batch_size=4)
+    table = {"age": [30, ""], "job": ["clerk", None], "zip": ["1", "2"]}
     return {
         "FixedSizeBatchSampler": batches,
         "Persons": {"of": "user", "at_most": 2},
@@ -833,6 +835,21 @@ def of_data(folder: Path) -> Recipes:
         "SecretWorkerSeeds": {"then": lambda worker: None, "check": lambda dataset: None},
         "ShuffledBatchSampler": {"num_records": 20, "batch_size": 4, **passes},
         **methods(dat.ShuffledBatchSampler(20, 4), state_dict={"num_batches": 1}),
+        "TableTransform": {"columns": {"age": [20, 60], "job": ["clerk"], "zip": 4}},
+        "TableTransform.private": {
+            "table": table,
+            "columns": {"age": [20, 60], "job": ["clerk"], "zip": 4},
+            "ledger": folder / "table.db",
+            "scenario": WORLDS,
+            "epsilon": 1.0,
+            "delta": 1e-5,
+            "world_success_bound": None,
+            "prior": 0.5,
+            "coverage": 0.9,
+            "bins": 8,
+            "account": "table",
+        },
+        "TableTransform.__call__": {"self": dat.TableTransform({"age": [20, 60]}), "table": table},
         "WithIndex": {"dataset": records},
         "WithReplacementBatchSampler": batches,
         "batch_sizes": {"dataloader": stock},

@@ -6,6 +6,7 @@ from lightning_pac.data.batch_samplers import (
     ShuffledBatchSampler,
     WithReplacementBatchSampler,
 )
+from lightning_pac.data.columns import TableTransform
 from lightning_pac.data.describe import batch_sizes, count_records, describe_loader, order_is_public
 from lightning_pac.data.loader import PrivateDataLoader, ResumableDataLoader, private_loader, rebuild_loader
 from lightning_pac.data.persons import Persons
@@ -31,6 +32,7 @@ __all__ = [
     "SecretWorkerSeeds",
     "Sequential",
     "ShuffledBatchSampler",
+    "TableTransform",
     "WithIndex",
     "WithReplacement",
     "WithReplacementBatchSampler",

@@ -23,8 +23,8 @@ from lightning_pac.data.batch_samplers import (
     WithReplacementBatchSampler,
 )
 from lightning_pac.data.loader import PrivateDataLoader, ResumableDataLoader
+from lightning_pac.data.persons import UnitRows
 from lightning_pac.data.repeated_records import TWICE, check_each_record_once
-from lightning_pac.data.unit_rows import UnitRows
 from lightning_pac.scenarios import EpochShuffle, Poisson, Sampling, Sequential, WithReplacement
 
 __all__ = ["batch_sizes", "count_records", "describe_loader", "order_is_public"]

@@ -20,9 +20,8 @@ from typing_extensions import override
 
 from lightning_pac._validation import Count, Natural, validated
 from lightning_pac.data.batch_samplers import PoissonBatchSampler, SchemeBatchSampler, ShuffledBatchSampler
-from lightning_pac.data.persons import Persons
+from lightning_pac.data.persons import Persons, UnitRows
 from lightning_pac.data.rank_share import RankShare
-from lightning_pac.data.unit_rows import UnitRows
 from lightning_pac.data.with_index import check_records
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.randomness import SecureGenerator, secure_generator

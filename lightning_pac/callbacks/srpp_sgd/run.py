@@ -24,8 +24,8 @@ from lightning_pac.callbacks.srpp_sgd.step import (
     ReleasedGradient,
 )
 from lightning_pac.data import PrivateDataLoader, ResumableDataLoader, batch_sizes
+from lightning_pac.data.persons import UnitRows
 from lightning_pac.data.public_rows import largest_mean, most_records
-from lightning_pac.data.unit_rows import UnitRows
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.gradients import DPAdamBC, make_engine
 from lightning_pac.gradients.refusals import may_mix_in_training, mixing_reason

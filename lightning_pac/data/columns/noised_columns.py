@@ -20,7 +20,7 @@ _CERTAIN = 3.0  # deviations of the noise above which a count is no accident
 
 
 def choose_columns(
-    generous: Mapping[str, Column],
+    generous: Mapping[str, Any],
     counted: Mapping[str, Sequence[Any]],
     scenario: TwoWorldScenario,
     promise: Mapping[str, Any],
@@ -58,7 +58,6 @@ def choose_columns(
     found = dict(generous)
     for name, part in zip(sizes, np.split(noised, np.cumsum([*sizes.values()])[:-1]), strict=True):
         column = generous[name]
-        assert not isinstance(column, int)
         if isinstance(column[0], float):
             found[name] = _range(part, column, coverage, deviation)
         else:
@@ -67,21 +66,21 @@ def choose_columns(
     return found
 
 
-def _count(cells: Sequence[Any], column: Column, bins: int) -> npt.NDArray[np.float64]:
+def _count(cells: Sequence[Any], column: Any, bins: int) -> npt.NDArray[np.float64]:
     """How many cells fall into each bin or are each text; each into one at most, missing ones into none."""
-    assert not isinstance(column, int)
     if isinstance(column[0], float):
         numbers = np.array([as_number(cell) for cell in cells], dtype=np.float64)
-        inside = np.clip(numbers[~np.isnan(numbers)], *column)
-        return np.histogram(inside, bins, column)[0].astype(np.float64)
+        low, high = column
+        inside = np.clip(numbers[~np.isnan(numbers)], low, high)
+        return np.histogram(inside, bins, (low, high))[0].astype(np.float64)
     known = {text: place for place, text in enumerate(column)}
     places = [known[text] for cell in cells if (text := as_text(cell)) in known]
     return np.bincount(places, minlength=len(column)).astype(np.float64)
 
 
-def _range(counts: npt.NDArray[np.float64], outer: Any, coverage: float, deviation: float) -> list[float]:
+def _range(counts: npt.NDArray[np.float64], outer: Sequence[float], coverage: float, deviation: float) -> list[float]:
     """The bins that hold the share of the records, from where sums from either end exceed the rest beyond the noise."""
-    edges = np.linspace(*outer, len(counts) + 1)
+    edges = np.linspace(outer[0], outer[1], len(counts) + 1)
     beyond = (1 - coverage) / 2 * max(0.0, counts.sum()) + _CERTAIN * deviation * np.sqrt(np.arange(len(counts)) + 1)
     from_below = np.flatnonzero(np.cumsum(counts) > beyond)
     from_above = np.flatnonzero(np.cumsum(counts[::-1]) > beyond)

@@ -165,7 +165,14 @@ def test_it_composes_with_training_in_one_ledger(people: dict[str, Any], tmp_pat
     features = torch.from_numpy(transform(table))
     data = TensorDataset(features, torch.zeros(200, dtype=torch.long))
     private = DPSGD(epsilon=2.0, delta=1e-6, sampling=Poisson(rate=0.1, batch_size=20), ledger=tmp_path / "a.db")
-    trainer = pl.Trainer(max_steps=2, logger=False, callbacks=[private], accelerator="cpu", enable_progress_bar=False)
+    trainer = pl.Trainer(
+        max_steps=2,
+        logger=False,
+        callbacks=[private],
+        accelerator="cpu",
+        enable_progress_bar=False,
+        default_root_dir=tmp_path,
+    )
     trainer.fit(Linear(features.shape[1]), DataLoader(data, batch_size=20))
     assert private.arguments.scenario.coupling() == TwoWorldScenario.differential_privacy().coupling()
     with PrivacyLedger.read_only(tmp_path / "a.db") as ledger:

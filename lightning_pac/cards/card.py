@@ -161,18 +161,18 @@ class PrivacyCard:
         """
         sections = [
             f"# {self.title}",
-            f"**What stays secret.** {self.secret}",
-            "## What is guaranteed",
+            f"**Secret.** {self.secret}",
+            "## Guarantees",
             _bullets(f"**{_figure(entry)}** {entry.meaning}" for entry in self.guarantees)
             or "Nothing: no bound holds for this release.",
             *([] if self.roc is None else ["## The best possible attacker", _attacker(self.roc, picture)]),
-            "## What this rests on",
+            "## Conditions",
             _bullets(self.conditions) or "No conditions were stated.",
         ]
         if self.estimates:
             sections += [
-                "## What was measured",
-                "Measurements can show that a promise is broken; they cannot prove that it is kept.",
+                "## Measurements",
+                "They can show that a promise is broken, but cannot prove that it is kept.",
                 _bullets(_measurement(entry) for entry in self.estimates),
             ]
         if self.details:

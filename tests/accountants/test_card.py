@@ -29,8 +29,8 @@ CARD = PrivacyCard(
 
 def test_a_reader_finds_every_promise_every_condition_and_measurements_apart() -> None:
     text = CARD.to_markdown()
-    guaranteed, rest = text.split("## What this rests on")
-    conditions, measured = rest.split("## What was measured")
+    guaranteed, rest = text.split("## Conditions")
+    conditions, measured = rest.split("## Measurements")
     assert text.startswith("# A model of digits\n")
     assert CARD.secret in guaranteed
     for entry, figure in zip(CARD.guarantees, ("61.75 %", "8.", "0.000976563 nats"), strict=True):
@@ -48,7 +48,7 @@ def test_a_reader_finds_every_promise_every_condition_and_measurements_apart() -
 def test_a_card_without_a_bound_says_so() -> None:
     text = PrivacyCard("t", "s", (), ()).to_markdown()
     assert "Nothing: no bound holds for this release." in text
-    assert "measured" not in text
+    assert "Measurements" not in text
 
 
 def test_it_comes_back_from_json_as_it_was(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from .accountants import (
 from .callbacks import (
     DPSGD as DPSGD,
     SRPPSGD as SRPPSGD,
+    CanaryAudit as CanaryAudit,
     DummyPadding as DummyPadding,
     PACResponses as PACResponses,
     PositiveDelay as PositiveDelay,

@@ -45,7 +45,8 @@ NOT_CALLED = {
     "accountants": "Notion PrivacyCurve PrivacyEvent Promise ProvenInformation ReferenceDistribution StepFigures "
     "LedgerTotal PlannedRun ProjectOption ProjectPlan RunFigures Share event_from_dict joint_curve one_promise "
     "share_unit",
-    "audits": "AttackResult AttributeAttackResult DecoderLeakage MeanComparison MembershipAudit RecoveryAudit",
+    "audits": "AttackResult AttributeAttackResult AuditTest CanaryGame DecoderLeakage MeanComparison MembershipAudit "
+    "RecoveryAudit TrainingAudit UNSEEN",
     "ledger": "AccountKind Attempt BudgetChange Charge LedgerAccount LedgerArgument Payment ResponseTranscript "
     "TrainingAttempt check_amount pack_arrays smallest_integers",
     "data": "IndexedSample PrivateDataLoader ResumableDataLoader",
@@ -106,8 +107,10 @@ INTERNAL = [
     "PrivateDDPStrategy.divide_members", "divide_records",
     "RankShare.fingerprint", "RankShare.largest", "RankShare.of", "RowShards.join",
     "DPAdamBC.expect_noise", "Persons.records_of",
+    # What SRPPSGD calls in its own run.
+    "CanaryAudit.begin_run", "CanaryAudit.end_run", "CanaryAudit.see_step",
     # Any path is a file to write.
-    "ProjectPlan.declare", "ProjectPlan.plot",
+    "ProjectPlan.declare", "ProjectPlan.plot", "TrainingAudit.load", "TrainingAudit.save",
     "PrivateSelection.run", "PublicProxy.__call__", "Setting.draw", "OptunaSpace.draw", "SecretWorkerSeeds.__call__",
     # What needs a Trainer, or a law that only a forward pass has.
     "SRPACDecoder.certify", "StackelbergGame.tabulate", "GaussianDecoder.normal", "MixtureDecoder.normal",
@@ -593,6 +596,21 @@ def of_audits(folder: Path) -> Recipes:
             success={"space": halves},
         ),
         **methods(recovery, bound={"mutual_information": 0.5}, refutes={"mutual_information": 0.5}),
+        "alarms": {"tests": [aud.AuditTest("a", 0.5, "")], "rate": 0.1},
+        "claim_p_value": {"num_canaries": 9, "num_guesses": 5, "num_right": 4, "curve": acc.GaussianCurve(1.0)},
+        "count_test": {"name": "a", "number": 3, "trials": 9, "rate": 0.5},
+        "deviation_test": {"name": "a", "sum_of_squares": 3.0, "number": 9, "deviation": 0.5},
+        "epsilon_lower_bound": {
+            "num_canaries": 9, "num_guesses": 5, "num_right": 4, "delta": 1e-3, "confidence": 0.9,
+        },
+        "exact_test": {"name": "a", "holds": True, "seen": "b"},
+        "gaussian_lower_bound": {"num_canaries": 9, "num_guesses": 5, "num_right": 4, "confidence": 0.9},
+        "guess_coins": {
+            "attacker": "white-box", "scores": scores, "coins": scores > 1, "curve": acc.GaussianCurve(1.0),
+            "num_guesses": 2, "delta": 1e-3, "confidence": 0.9,
+        },
+        "law_test": {"name": "a", "noise": scores},
+        "pure_p_value": {"num_canaries": 9, "num_guesses": 5, "num_right": 4, "epsilon": 1.0, "delta": 1e-3},
         "cluster_confidence": {"centers": points, "records": points},
         "compare_private_means": {
             "records": rng.random((8, 2)), "space": halves, "mutual_information": 0.5, "rule": "logdet",
@@ -695,6 +713,10 @@ def of_callbacks(folder: Path) -> Recipes:
     }  # fmt: skip
     delays = mec.PositiveNoise.for_dp(1.0, 1e-3)
     return {
+        "CanaryAudit": {
+            "canaries": [torch.zeros(2)], "others": [torch.ones(2)], "false_alarm_rate": 0.01, "delta": 1e-5,
+            "num_guesses": 1, "generator": SecureGenerator(),
+        },
         "DPSGD": {
             "epsilon": 1.0, "delta": 1e-5, "sampling": sce.Poisson(0.1, 4), "max_grad_norm": 1.0,
             "block_noise": "optimal", "ledger": folder / "study.db", "views": 2, "unit": None,

@@ -122,9 +122,9 @@ def _numbers(args: argparse.Namespace) -> Iterator[tuple[str, float]]:
                 yield f"--{name.replace('_', '-')}", value
 
 
-def add_pool_options(parser: argparse.ArgumentParser) -> None:
+def add_pool_options(parser: argparse.ArgumentParser, required: bool = True) -> None:
     """Declare the numbers that a public table of subsets is made from, which `make_pool` reads."""
-    parser.add_argument("--records", type=count, required=True, help="number of records in the pool")
+    parser.add_argument("--records", type=count, required=required, help="number of records in the pool")
     parser.add_argument("--subsets", type=count, default=128, help="number of subsets (128)")
     parser.add_argument("--pool-seed", type=int, default=0, help="public seed of the table (0)")
     parser.add_argument(

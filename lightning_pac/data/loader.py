@@ -1,7 +1,7 @@
 """A DataLoader that draws batches as a sampling descriptor says, and knows how many records each of them holds."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterator, Sequence, Sized
 from typing import Annotated, Any, cast
 
 import numpy as np
@@ -50,6 +50,7 @@ class PrivateDataLoader(DataLoader[Any]):
         unused_rows: Those that do not count, because a person has fewer records; None if all do.
         units: What is drawn, as rows.
         microbatch: Its number within its optimizer step.
+        drawn: The records that were drawn for it, secret, in the order of its rows.
         fingerprint: Checksum of it over all processes, None if there is one process only.
         draw_dummies: Asked for every microbatch, in this process and before any of its records is loaded, how many
             dummies follow them (copies of the dataset's first record); None from it ends the pass. No dummies if it is
@@ -94,6 +95,7 @@ class PrivateDataLoader(DataLoader[Any]):
         self.draw_dummies: Callable[[], int | None] | None = None
         self.fill_to: int | None = None
         self.microbatch: int | None = None
+        self.drawn: Sequence[int] = ()
         self.fingerprint: int | None = None
         self._microbatches = _MicrobatchSampler(batches, num_microbatches, share, self._padded_size, self.units)
         super().__init__(dataset, batch_sampler=self._microbatches, **kwargs)
@@ -105,6 +107,7 @@ class PrivateDataLoader(DataLoader[Any]):
             drawn, units, self.microbatch, self.fingerprint = self._microbatches.delivered.popleft()
             self.num_drawn, self.num_rows = drawn, len(units) * self.units.size
             self.unused_rows = self.units.unused(units)
+            self.drawn = units[:drawn]
             yield batch
 
     @property

@@ -53,7 +53,12 @@ def test_a_preset_writes_its_recipe_and_its_options_out():
 
 # What a user adds to a recipe, beside the name of the callback that it must build; a new recipe needs a line here.
 SECRET = "--trainer.callbacks.scenario.num_differing=3"
+RANDOM = "lightning.pytorch.demos.boring_classes.RandomDataset"
 WORDS = {
+    "canary_audit": (
+        "CanaryAudit",
+        [f"--trainer.callbacks.canaries{word}" for word in (f"={RANDOM}", ".size=4", ".length=5")],
+    ),
     "dp_sgd": (
         "DPSGD",
         [f"--trainer.callbacks.sampling{word}" for word in ("=Poisson", ".rate=0.1", ".batch_size=40")],

@@ -2,8 +2,12 @@
 
 from lightning_pac.callbacks.srpp_sgd.callback import SRPPSGD
 from lightning_pac.callbacks.srpp_sgd.dp_sgd import DPSGD
+from lightning_pac.callbacks.srpp_sgd.watching import StepWatcher, WatchedRun, WatchedStep
 
 __all__ = [
     "DPSGD",
     "SRPPSGD",
+    "StepWatcher",
+    "WatchedRun",
+    "WatchedStep",
 ]

@@ -2,11 +2,11 @@
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.utilities import rank_zero_info
 from torch.optim import Optimizer
 from typing_extensions import override
 
@@ -23,6 +23,7 @@ from lightning_pac.callbacks.srpp_sgd.reporting import (
     announce_end,
     announce_interruption,
     announce_start,
+    announce_stop,
     log_metrics,
     make_card,
     save_card,
@@ -234,15 +235,10 @@ class SRPPSGD(TrainerCallback):
         )
         self._records = records_drawn(loader, accountant)
         watch = StateWatch(pl_module, trainer.optimizers[0])
-        self._repeated = RepeatedCheck(
-            watch,
-            WritingCallbacks(trainer, pl_module, watch),
-            lambda repeated, callbacks: self._repeat_check(trainer, pl_module, repeated, callbacks),
-            found,
-            cost,
-            self._run.anywhere,
-        )
+        writing, repeat = WritingCallbacks(trainer, pl_module, watch), partial(self._repeat_check, trainer, pl_module)
+        self._repeated = RepeatedCheck(watch, writing, repeat, found, cost, self._run.anywhere)
         self._run.before_update, self._run.after_update = self._repeated.check_writes, self._repeated.after_update
+        self._run.watch.begin(self._run, trainer, pl_module)
         announce_start(self._run)
         self._hidden_randomness = HiddenRandomness()
 
@@ -319,6 +315,7 @@ class SRPPSGD(TrainerCallback):
             run.stopped_by_others = True
             warn_of_early_end()
         announce_end(run)
+        run.watch.end(trainer, pl_module)
         save_card(make_card(run), trainer, self._log_dir)
 
     @override
@@ -381,9 +378,7 @@ class SRPPSGD(TrainerCallback):
     def _stop(self, trainer: pl.Trainer, run: PrivateRun) -> None:
         run.exhausted = True
         trainer.should_stop = True
-        if trainer.global_step < run.planned_steps:
-            steps = run.journal.num_steps
-            rank_zero_info(f"SRPPSGD: stopping after {steps} steps, as the next would break the promise or a budget.")
+        announce_stop(run, trainer)
 
     def _release_resources(self) -> None:
         """Leave Trainer and model as they were, and let others write the ledger."""

@@ -23,6 +23,7 @@ from lightning_pac.callbacks.srpp_sgd.step import (
     NoisySum,
     ReleasedGradient,
 )
+from lightning_pac.callbacks.srpp_sgd.watching import Watch
 from lightning_pac.data import PrivateDataLoader, ResumableDataLoader, batch_sizes
 from lightning_pac.data.persons import UnitRows
 from lightning_pac.data.public_rows import largest_mean, most_records
@@ -106,6 +107,7 @@ class PrivateRun:
         ]
         self._show_loss = hide_loss(pl_module)
         self.planned_end = PlannedEnd(pl_module.trainer)
+        self.watch = Watch()
 
     def __reduce__(self) -> tuple[Callable[[SharedAccount], None], tuple[SharedAccount]]:
         # A copied callback has the figures, and goes on with the account in a fit of its own; the run stays with its
@@ -120,6 +122,7 @@ class PrivateRun:
             self.noisy_sum.begin_stretch()
         self.noisy_sum.clear()  # an epoch may have ended between two microbatches of a step
         self._public = 0.0
+        self.watch.begin_step()
         self._num_added = 0
         self._batch_sizes = batch_sizes(self.loader)
         self._first_batch = 0
@@ -152,6 +155,7 @@ class PrivateRun:
         if not shape.matches(self._shape):
             raise PrivacyViolationError(f"A batch has another shape than the first, {PAD}")
         self._mark_last_batch(unused=True)
+        self.watch.see_batch(batch, self.loader)
         self._awaiting_gradient = self._num_drawn != 0
         self.released = False
 
@@ -208,7 +212,9 @@ class PrivateRun:
         self._ranks.check_equal(self._fingerprint, "the records of a step")
         self._fingerprint = 0
         self.journal.start_step(step)
+        self.watch.see_sum(self.noisy_sum)
         release = self.noisy_sum.release(self._sharding or self._ranks)
+        self.watch.end_step(release, isinstance(self._public, Tensor), self._pl_module)
         self._num_added = 0
         self._gradient.write(release[: self.noisy_sum.num_here] / self.batch_size + self._public)
         self._public = 0.0

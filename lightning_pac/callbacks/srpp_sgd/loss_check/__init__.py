@@ -2,15 +2,18 @@
 
 from lightning_pac.callbacks.srpp_sgd.loss_check.check import LossCheck, check_loss, refuse_left_out_batch
 from lightning_pac.callbacks.srpp_sgd.loss_check.passing_state import PassingState
-from lightning_pac.callbacks.srpp_sgd.loss_check.replica import hidden_behind
+from lightning_pac.callbacks.srpp_sgd.loss_check.probe import transferred
+from lightning_pac.callbacks.srpp_sgd.loss_check.replica import Replica, hidden_behind
 from lightning_pac.callbacks.srpp_sgd.loss_check.state_watch import OPTIMIZER_STATE, StateWatch
 
 __all__ = [
     "OPTIMIZER_STATE",
     "LossCheck",
     "PassingState",
+    "Replica",
     "StateWatch",
     "check_loss",
     "hidden_behind",
     "refuse_left_out_batch",
+    "transferred",
 ]

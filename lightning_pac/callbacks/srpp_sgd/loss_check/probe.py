@@ -290,6 +290,11 @@ class _Loader:
 
 def _collate(records: list[Any], collate_fn: Callable[[list[Any]], Any], hooks: list[Any], dtype: torch.dtype) -> Any:
     batch = apply_to_collection(collate_fn(records), Tensor, lambda t: t.to(dtype) if t.is_floating_point() else t)
+    return transferred(batch, hooks)
+
+
+def transferred(batch: Any, hooks: Sequence[Any]) -> Any:
+    """A batch as `training_step` is given it, on the CPU, by the transfer hooks of the first object that has each."""
     transfer: list[tuple[str, tuple[Any, ...]]] = [
         ("on_before_batch_transfer", ()),
         ("transfer_batch_to_device", (torch.device("cpu"),)),

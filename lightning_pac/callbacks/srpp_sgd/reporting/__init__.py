@@ -4,6 +4,7 @@ from lightning_pac.callbacks.srpp_sgd.reporting.announcements import (
     announce_end,
     announce_interruption,
     announce_start,
+    announce_stop,
     warn_of_early_end,
     warn_of_raw_values,
 )
@@ -15,6 +16,7 @@ __all__ = [
     "announce_end",
     "announce_interruption",
     "announce_start",
+    "announce_stop",
     "log_metrics",
     "make_card",
     "save_card",

@@ -10,7 +10,14 @@ from lightning_pac.accountants import HOPELESS_SIGNAL, signal_of_run
 from lightning_pac.callbacks.srpp_sgd.reporting.figures import average_of, figures_of, verdict
 from lightning_pac.callbacks.srpp_sgd.run import PrivateRun
 
-__all__ = ["announce_end", "announce_interruption", "announce_start", "warn_of_early_end", "warn_of_raw_values"]
+__all__ = [
+    "announce_end",
+    "announce_interruption",
+    "announce_start",
+    "announce_stop",
+    "warn_of_early_end",
+    "warn_of_raw_values",
+]
 
 
 def announce_start(run: PrivateRun) -> None:
@@ -51,6 +58,13 @@ def announce_start(run: PrivateRun) -> None:
             f"{noise / factor:.3g}, or fewer than {max(1, int(parameters / factor**4))} trainable parameters: try "
             f"{sampling}a weaker promise, or train the last layers only."
         )
+
+
+def announce_stop(run: PrivateRun, trainer: pl.Trainer) -> None:
+    """Say that the run ends before its planned steps."""
+    if trainer.global_step < run.planned_steps:
+        steps = run.journal.num_steps
+        rank_zero_info(f"SRPPSGD: stopping after {steps} steps, as the next would break the promise or a budget.")
 
 
 def warn_of_raw_values(names: Sequence[str]) -> None:

@@ -57,6 +57,7 @@ def make_card(run: PrivateRun) -> PrivacyCard:
         conditions.append(
             "The run was stopped early, and when is not covered if private records or their loss decided."
         )
+    conditions += run.watch.conditions()
     exact = not accountant.is_mean_square
     return PrivacyCard(
         roc=Roc.of(running.true_positive_rate) if exact else None,
@@ -64,6 +65,7 @@ def make_card(run: PrivateRun) -> PrivacyCard:
         secret=_secret(accountant.scenario, "record" if persons is None else "person"),
         guarantees=tuple(guarantees),
         conditions=tuple(conditions),
+        estimates=run.watch.estimates(),
         details={
             **accountant.to_dict(),
             "unit_of_privacy": "record" if persons is None else "person",

@@ -67,6 +67,11 @@ class NoisySum:
         return self._scale * self.noise_multiplier * self.blocks.total_norm
 
     @property
+    def total(self) -> Tensor:
+        """A copy of the exact sum, which nobody but an audit of a run may see."""
+        return self._sum.clone()
+
+    @property
     def grids(self) -> tuple[float, ...]:
         """Steps of the grids that the blocks are rounded to."""
         return tuple(release_grid(deviation) for deviation in self.deviations)

@@ -1,56 +1,27 @@
-"""`lightning-pac audit`: does the best attack agree with the bound?"""
+"""`lightning-pac audit responses`: does the best attack on answers agree with the bound?"""
 
 import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightning_pac.cli.common import add_command, add_pool_options, make_pool, print_json, print_table
+from lightning_pac.cli.common import make_pool, print_json, print_table
 
 if TYPE_CHECKING:
     from lightning_pac.ledger import LedgerAccount, PrivacyLedger
     from lightning_pac.mechanisms.responses import RecordedAnswers
     from lightning_pac.scenarios import SecretSpace
 
-__all__ = ["add_parser", "run"]
+__all__ = ["attack_responses"]
 
 _KEEP = "It was computed from the secret and, with the public table, all but names it: keep it to yourself."
 
 
-def add_parser(subparsers: Any) -> None:
-    """Declare the command and its options."""
-    parser = add_command(
-        subparsers,
-        "audit",
-        run,
-        "attack recorded answers as well as anyone can, and compare with the bound",
-        """
-        lightning-pac audit membership responses.db --records 1437
-        lightning-pac audit membership responses.db --records 1437 --trials 1000 --plot audit.png
-        lightning-pac audit membership responses.db --records 1437 --secret secret.key
-        lightning-pac audit membership study.db --account privatize --records 400 --pool halves --secret secret.key
-        """,
-        """
-        The Bayes-optimal membership attack, by someone who knows all models and all answers. Games with a secret drawn
-        anew are played over the queries that the ledger records, and the attack's success is set beside the bound. With
-        --secret, the answers that were really given are attacked as well; that figure is computed from the secret and
-        all but names it, so it is for the keeper of the data alone. Values released by privatize are attacked
-        with --secret only, since the ledger does not keep what other subsets would have given. Nothing is spent: the
-        ledger is only read.
-        """,
-    )
-    parser.add_argument("attack", choices=["membership"])
-    parser.add_argument("ledger", type=Path, help="the ledger of a responder or of privatize")
-    add_pool_options(parser)
-    parser.add_argument("--account", help="the account to attack, where the ledger has several")
-    parser.add_argument("--trials", type=int, default=200, help="games to play (200)")
-    parser.add_argument("--secret", type=Path, help="the secret file, to attack the answers that were given")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw success and bound into an image file")
-
-
-def run(args: argparse.Namespace) -> int:
+def attack_responses(args: argparse.Namespace) -> int:
     """Play the games and print success beside the bound; exit code 1 where an attack refutes it."""
     from lightning_pac.ledger import PrivacyLedger
 
+    if args.records is None:
+        raise ValueError("The table of subsets is unknown: give --records of the pool that the answers are about.")
     if args.trials < 1:
         raise ValueError(f"{args.trials} games show nothing: give --trials of at least 1.")
     if args.secret is not None and not args.secret.is_file():

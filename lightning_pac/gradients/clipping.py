@@ -7,7 +7,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor, nn
 
-__all__ = ["NORMLESS_RULES", "ClippingRule", "clip", "clip_factors", "normalise"]
+__all__ = ["NORMLESS_RULES", "SMALLEST_NORM", "ClippingRule", "clip", "clip_factors", "normalise"]
 
 ClippingRule = Callable[[Tensor, Tensor], Tensor]
 """From norms, shape (n, K), and bounds, shape (K,), to the factors of the gradients, shape (n, K)."""
@@ -15,7 +15,7 @@ ClippingRule = Callable[[Tensor, Tensor], Tensor]
 # The products that factors enter are rounded as well.
 _CLIP_SLACK = 1.0 - 2e-6
 _SMALLEST_FACTOR = 2.0**-100
-_SMALLEST_NORM = 1e-15
+SMALLEST_NORM = 1e-15
 _STABILITY = 0.01
 
 
@@ -45,8 +45,9 @@ def clip_factors(
     Whatever the rule says, a factor is at most $C (1 - 2 \cdot 10^{-6}) / \lVert g \rVert$. Quotient and product are
     rounded by less than that slack, so factor times norm stays strictly below C, and what `arithmetic.accumulate`
     proves from that holds for every rule. That takes numbers above float32's smallest normal one, below which a
-    rounding is no small share (a norm of 3e38 and C = 1e-7 gave 1.97 C): a factor below $2^{-100}$ is zero, and C is at
-    least 1e-15, so that weighted factors of products, of lengths up to 1.8e19, are above it, too.
+    rounding is no small share (a norm of 3e38 and C = 1e-7 gave 1.97 C): a factor below $2^{-100}$ is zero, and what is
+    noised has a C of at least `SMALLEST_NORM`, so that weighted factors of products, of lengths up to 1.8e19, are above
+    it, too.
 
     Args:
         norms: Per-example norms, shape (n, K), float32.
@@ -60,8 +61,8 @@ def clip_factors(
     bounds = [max_grad_norm] * norms.shape[1] if isinstance(max_grad_norm, int | float) else list(max_grad_norm)
     if len(bounds) != norms.shape[1]:
         raise ValueError(f"max_grad_norm has {len(bounds)} values for {norms.shape[1]} blocks; give one or as many.")
-    if not all(bound >= _SMALLEST_NORM for bound in bounds):
-        raise ValueError(f"max_grad_norm must be at least {_SMALLEST_NORM:g}, got {max_grad_norm!r}: scale the loss.")
+    if not all(bound > 0 for bound in bounds):
+        raise ValueError(f"max_grad_norm must be positive, got {max_grad_norm!r}.")
     limit = torch.tensor([bound * _CLIP_SLACK for bound in bounds], dtype=norms.dtype, device=norms.device)
     # (n, K). A norm of zero makes the quotient infinite, and the rule's factor stands.
     factors = nn.functional.threshold(torch.minimum(rule(norms, limit), limit / norms), _SMALLEST_FACTOR, 0.0)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from lightning_pac._validation import Natural, Noise, Positive, validated
 from lightning_pac.accountants import GaussianRelease, PoissonSteps, PrivacyEvent
 from lightning_pac.gradients.arithmetic import ROUNDING, widest_type
-from lightning_pac.gradients.clipping import NORMLESS_RULES, clip
+from lightning_pac.gradients.clipping import NORMLESS_RULES, SMALLEST_NORM, clip
 from lightning_pac.gradients.contract import flat_sum
 from lightning_pac.gradients.one_backward import OneBackwardEngine
 from lightning_pac.randomness import secure_generator
@@ -60,7 +60,8 @@ def private_gradients(
         Gradients by the parameters' names, and the event: `PoissonSteps`, or `GaussianRelease` without sampling.
 
     Raises:
-        ValueError: If the number of records is secret and not told apart from that of rows, or draws are not secret.
+        ValueError: If the number of records is secret and not told apart from that of rows, draws are not secret, or
+            C is below 1e-15.
         RuntimeError: If gradients of records cannot be told apart.
 
     Example:
@@ -84,6 +85,8 @@ def private_gradients(
         raise ValueError("sampling has public draws, or a law of its own, so it amplifies nothing: leave it out.")
     named = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
     bound, rule = (1.0, NORMLESS_RULES[max_grad_norm]) if isinstance(max_grad_norm, str) else (max_grad_norm, clip)
+    if bound < SMALLEST_NORM:
+        raise ValueError(f"max_grad_norm is {bound:g}, but must be at least {SMALLEST_NORM:g}: scale the loss.")
     engine = OneBackwardEngine(public_terms=True)
     engine.attach(module)
     try:

@@ -9,13 +9,14 @@ from lightning_pac.accountants import Banded, Notion, Promise, one_promise, prom
 from lightning_pac.callbacks.srpp_sgd.step import BlockNoise
 from lightning_pac.data import Persons
 from lightning_pac.exceptions import LedgerMismatchError
+from lightning_pac.gradients.clipping import SMALLEST_NORM
 from lightning_pac.ledger import LedgerArgument
 from lightning_pac.scenarios import Sampling, TwoWorldScenario
 
 __all__ = ["RunArguments", "as_floats"]
 
 # Clipped gradients are float32, and the squares by which blocks share their noise must keep their precision.
-_NORMS = (1e-15, 1e30)
+_NORMS = (SMALLEST_NORM, 1e30)
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ import json
 import math
 import reprlib
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from time import gmtime, strftime, time_ns
 from typing import Any, Literal
 
 from lightning_pac._validation import Natural, NonNegative, checks_itself, validated
@@ -14,6 +14,7 @@ from lightning_pac.cards import PrivacyCard
 from lightning_pac.exceptions import BudgetExceededError, LedgerError
 from lightning_pac.ledger.attempts import Attempt, TrainingAttempt
 from lightning_pac.ledger.integrity import decode_declaration, kind_of_old
+from lightning_pac.ledger.sqlite_errors import damaged
 from lightning_pac.ledger.storage import LedgerStorage
 
 __all__ = ["AccountKind", "Charge", "LedgerAccount"]
@@ -24,16 +25,19 @@ AccountKind = Literal["charges", "training", "responses", "privatize", "api_key"
 # A calibrated run spends its budget exactly, up to the rounding of a sum of its steps.
 ROUNDING = 1e-9
 
-_ADD = "UPDATE accounts SET spent = :spent, num_charges = :total, last_charge = :time WHERE id = :id"
-_ADD_PAYMENT = _ADD.replace("SET", "SET paid = paid + :cost, num_paid = num_paid + :number,")
+_INSERT = "INSERT INTO charges (account, cost, event, time) VALUES (?, ?, ?, ?)"
+_ADD = "UPDATE accounts SET spent = ?, num_charges = ?, last_charge = ? WHERE id = ?"
+_ADD_PAYMENT = "UPDATE accounts SET paid = paid + ?, num_paid = num_paid + ? WHERE id = ?"
 # What all accounts of the currency have spent is added up only where it is limited.
 _LIMITS = """
-    SELECT num_charges, spent, own, whole,
-        CASE WHEN whole NOT NULL THEN (SELECT TOTAL(spent) FROM accounts WHERE currency = ?2) END
-    FROM accounts, (SELECT
-        (SELECT amount FROM budgets WHERE account = ?1 ORDER BY id DESC LIMIT 1) AS own,
-        (SELECT amount FROM budgets WHERE currency = ?2 ORDER BY id DESC LIMIT 1) AS whole)
-    WHERE accounts.id = ?1"""
+    SELECT num_charges, spent,
+        (SELECT amount FROM budgets WHERE account = ?1 ORDER BY id DESC LIMIT 1),
+        (SELECT amount FROM budgets WHERE currency = ?2 ORDER BY id DESC LIMIT 1),
+        CASE WHEN EXISTS (SELECT 1 FROM budgets WHERE currency = ?2)
+            THEN (SELECT TOTAL(spent) FROM accounts WHERE currency = ?2) END
+    FROM accounts WHERE id = ?1"""
+# Of rows, by a statement and its parameters: of the storage, or within a transaction of its connection.
+_Query = Callable[[str, tuple[Any, ...]], Iterable[tuple[Any, ...]]]
 # Totals of fewer than 1e200 charges are finite.
 _LARGEST = 1e100
 # Made once, since every charge has an event.
@@ -144,7 +148,7 @@ class LedgerAccount:
     @property
     def remaining(self) -> float:
         """The remaining budget of the account and of its currency, the smaller; infinite where neither has one."""
-        _, limits = self._read_limits()
+        _, limits = self._read_limits(self._storage.read)
         return min([math.inf, *(max(0.0, budget - spent) for budget, spent, _ in limits)])
 
     @checks_itself
@@ -155,10 +159,10 @@ class LedgerAccount:
             BudgetExceededError: If the charge would pass a budget.
             ValueError: If the cost is negative or not finite.
         """
-        self._check(check_amount(cost, "cost"))
+        self._check(check_amount(cost, "cost"), self._storage.read)
 
-    def _check(self, cost: float) -> tuple[int, float]:
-        totals, limits = self._read_limits()
+    def _check(self, cost: float, query: _Query) -> tuple[int, float]:
+        totals, limits = self._read_limits(query)
         for budget, spent, owner in limits:
             if spent + cost > budget * (1.0 + ROUNDING):
                 raise BudgetExceededError(
@@ -184,7 +188,10 @@ class LedgerAccount:
             ValueError: If the cost is negative or not finite.
         """
         text = None if event is None else encode_json(event, "event")
-        return self._charge([check_amount(cost, "cost")], [text])
+        amount = check_amount(cost, "cost")
+        with self._storage.transaction() as connection:
+            connection.execute(_INSERT, (self._id, amount, text, time := _now()))
+            return self._add(connection, self._check(amount, connection.execute), amount, 1, time)
 
     def charge_many(
         self, costs: Sequence[NonNegative], events: Sequence[Mapping[str, Any] | None] | None = None
@@ -208,15 +215,12 @@ class LedgerAccount:
             raise ValueError(f"events are {len(events)} for {len(costs)} costs: give one event for each cost.")
         amounts = [check_amount(cost, "cost") for cost in costs]
         texts = [None if event is None else encode_json(event, "event") for event in events]
-        return self._charge(amounts, texts)
-
-    def _charge(self, amounts: list[float], texts: list[str | None]) -> float:
+        cost, time = check_amount(math.fsum(amounts), "costs"), _now()
         with self._storage.transaction() as connection:
             connection.executemany(
-                "INSERT INTO charges (account, cost, event) VALUES (?, ?, ?)",
-                [(self._id, amount, text) for amount, text in zip(amounts, texts, strict=True)],
+                _INSERT, [(self._id, amount, text, time) for amount, text in zip(amounts, texts, strict=True)]
             )
-            return self.add(connection, math.fsum(amounts), len(amounts))
+            return self._add(connection, self._check(cost, connection.execute), cost, len(amounts), time)
 
     @checks_itself
     def add(self, connection: sqlite3.Connection, cost: float, num_charges: int, is_payment: bool = False) -> float:
@@ -232,21 +236,15 @@ class LedgerAccount:
             BudgetExceededError: If it would pass a budget; the caller's transaction is then undone.
         """
         amount = check_amount(cost, "cost")
-        return self._add(connection, self._check(amount), amount, num_charges, is_payment)
+        if is_payment:
+            connection.execute(_ADD_PAYMENT, (amount, num_charges, self._id))
+        return self._add(connection, self._check(amount, connection.execute), amount, num_charges, _now())
 
     def _add(
-        self,
-        connection: sqlite3.Connection,
-        before: tuple[int, float],
-        cost: float,
-        num_charges: int,
-        is_payment: bool = False,
+        self, connection: sqlite3.Connection, before: tuple[int, float], cost: float, num_charges: int, time: str
     ) -> float:
         total, spent = before[0] + num_charges, before[1] + cost
-        # As SQLite writes the times of charges, and in a tenth of the time that it takes for it.
-        time = datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        values = {"cost": cost, "number": num_charges, "total": total, "spent": spent, "time": time, "id": self._id}
-        connection.execute(_ADD_PAYMENT if is_payment else _ADD, values)
+        connection.execute(_ADD, (spent, total, time, self._id))
         self._storage.note_charge(self._id, total, spent)
         return spent
 
@@ -255,8 +253,8 @@ class LedgerAccount:
         """Charges what was spent already, whatever the budgets say."""
         text, amount = encode_json(event, "event"), check_amount(cost, "cost")
         with self._storage.transaction() as connection:
-            connection.execute("INSERT INTO charges (account, cost, event) VALUES (?, ?, ?)", (self._id, amount, text))
-            self._add(connection, self._read_limits()[0], amount, 1)
+            connection.execute(_INSERT, (self._id, amount, text, time := _now()))
+            self._add(connection, self._read_limits(connection.execute)[0], amount, 1, time)
 
     def is_in(self, storage: LedgerStorage) -> bool:
         """Whether this is an account of that open ledger."""
@@ -301,11 +299,12 @@ class LedgerAccount:
                 f"The card of account {self.name!r} in {self._storage.path} is damaged: {error}"
             ) from error
 
-    def _read_limits(self) -> tuple[tuple[int, float], list[tuple[float, float, str]]]:
+    def _read_limits(self, query: _Query) -> tuple[tuple[int, float], list[tuple[float, float, str]]]:
         """Charges and spending of the account; budget, spending and owner of each limit on it."""
-        num_charges, spent, own_budget, total_budget, all_spent = self._storage.read_row(
-            _LIMITS, (self._id, self._currency)
-        )
+        try:
+            ((num_charges, spent, own_budget, total_budget, all_spent),) = query(_LIMITS, (self._id, self._currency))
+        except ValueError as error:
+            raise damaged(self._storage.path, "an account is not there") from error
         limits = []
         if own_budget is not None:
             limits.append((own_budget, spent, f"account {self.name!r}"))
@@ -314,8 +313,24 @@ class LedgerAccount:
         return (num_charges, spent), limits
 
 
+_second = (-1, "")
+
+
+def _now() -> str:
+    """The time as SQLite writes it, in a tenth of the time that it takes for it."""
+    global _second
+    seconds, rest = divmod(time_ns(), 10**9)
+    known, text = _second
+    if seconds != known:
+        text = strftime("%Y-%m-%dT%H:%M:%S", gmtime(seconds))
+        _second = seconds, text
+    return f"{text}.{rest // 10**6:03d}Z"
+
+
 def check_amount(amount: float, name: str) -> float:
     """The amount as a float, refused if it is no number, negative or not finite."""
+    if type(amount) is float and 0.0 <= amount <= _LARGEST:  # as nearly always
+        return amount
     try:
         value = math.nan if isinstance(amount, str | bytes | bool) else float(amount)
     except (TypeError, ValueError, OverflowError):

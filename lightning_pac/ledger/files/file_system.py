@@ -100,10 +100,9 @@ class FileSet:
         """
         stamp = None if self._folder is None else _stamp(self._folder)
         is_quiet = stamp is not None and stamp == self._seen
-        if is_quiet:
-            asked = [] if written else self._elsewhere
-        else:
-            asked = self._holding if written else self._known
+        if is_quiet and (written or not self._elsewhere):
+            return
+        asked = self._elsewhere if is_quiet else self._holding if written else self._known
         for file, known in asked:
             if _identity(file) != known:
                 raise LedgerError(

@@ -91,7 +91,8 @@ class AccountMarks:
         self.ledger_id = "" if header is None else str(header["ledger"])
         self.num_budgets, self.budgets = 0, digest_budgets(())
         self.accounts: dict[int, Mark] = {}
-        self._tails: dict[int, _Tail] = {}
+        # Where the last block of each account's line is, all that a charge overwrites, and the check of what is before.
+        self._tails: dict[int, tuple[int, int]] = {}
         offset = 0
         for prefix, number, value, length in lines:
             account_line = offset > 0
@@ -104,7 +105,7 @@ class AccountMarks:
                 )
             offset += length
             if account_line:
-                self._tails[account] = _Tail.of(offset, account, self.accounts[account])
+                self._tails[account] = _find_tail(offset, account, self.accounts[account])
         self._end = offset
 
     def write(
@@ -127,7 +128,7 @@ class AccountMarks:
         for account, mark in accounts.items():
             parts.append(_encode_mark(account, mark))
             end += len(parts[-1])
-            self._tails[account] = _Tail.of(end, account, mark)
+            self._tails[account] = _find_tail(end, account, mark)
         target = real_path(witness or self.path)
         try:
             replace_file(target, b"".join(parts).decode())
@@ -163,8 +164,8 @@ class AccountMarks:
         for account, (num_charges, spent) in totals.items():
             if account not in self._tails:  # the disk was full when the account was opened
                 self._append(account)
-            tail = self._tails[account]
-            self._overwrite(tail.offset, tail.encode(num_charges, spent.hex()))
+            offset, prefix_check = self._tails[account]
+            self._overwrite(offset, _encode_tail(prefix_check, num_charges, spent.hex()))
 
     def add_account(self, account: int, facts: Facts) -> None:
         """Adds the line of a new account.
@@ -200,7 +201,7 @@ class AccountMarks:
         line = _encode_mark(account, self.accounts[account])
         self._overwrite(self._end, line)
         self._end += len(line)
-        self._tails[account] = _Tail.of(self._end, account, self.accounts[account])
+        self._tails[account] = _find_tail(self._end, account, self.accounts[account])
 
     def _overwrite(self, offset: int, line: bytes) -> None:
         try:
@@ -230,7 +231,7 @@ def _encode_mark(account: int, mark: Mark) -> bytes:
 
 def _encode(prefix: Mapping[str, Any], number: int, value: str) -> bytes:
     padded = _pad(prefix)
-    return padded + _Tail(0, zlib.crc32(padded)).encode(number, value)
+    return padded + _encode_tail(zlib.crc32(padded), number, value)
 
 
 def _pad(prefix: Mapping[str, Any]) -> bytes:
@@ -238,22 +239,13 @@ def _pad(prefix: Mapping[str, Any]) -> bytes:
     return text.ljust(-(-len(text) // BLOCK) * BLOCK).encode()
 
 
-@dataclass(frozen=True)
-class _Tail:
-    """The last block of a line, all that a charge overwrites: where it is, and the check of what is before it."""
+def _find_tail(end: int, account: int, mark: Mark) -> tuple[int, int]:
+    return end - BLOCK, zlib.crc32(_encode_mark(account, mark)[:-BLOCK])
 
-    offset: int
-    prefix_check: int
 
-    @classmethod
-    def of(cls, end: int, account: int, mark: Mark) -> "_Tail":
-        """The tail of an account's line that ends at `end`."""
-        return cls(end - BLOCK, zlib.crc32(_encode_mark(account, mark)[:-BLOCK]))
-
-    def encode(self, number: int, value: str) -> bytes:
-        """The block with these numbers."""
-        text = f" {number:>20} {value:>32} ".encode()
-        return text + b"%08x\n" % zlib.crc32(text, self.prefix_check)
+def _encode_tail(prefix_check: int, number: int, value: str) -> bytes:
+    text = b" %20d %32b " % (number, value.encode())
+    return text + b"%08x\n" % zlib.crc32(text, prefix_check)
 
 
 def _read(path: Path) -> tuple[dict[str, Any] | None, list[tuple[dict[str, Any], int, str, int]]]:
@@ -289,11 +281,13 @@ def _decode(line: bytes) -> tuple[dict[str, Any], int, str, int]:
     return dict(prefix), int(number), value, len(line) + 1
 
 
-def _write_at(descriptor: int, data: bytes, offset: int) -> int:
-    if hasattr(os, "pwrite"):
-        return os.pwrite(descriptor, data, offset)
-    os.lseek(descriptor, offset, os.SEEK_SET)
-    return os.write(descriptor, data)
+if hasattr(os, "pwrite"):
+    _write_at = os.pwrite
+else:
+
+    def _write_at(descriptor: int, data: bytes, offset: int) -> int:
+        os.lseek(descriptor, offset, os.SEEK_SET)
+        return os.write(descriptor, data)
 
 
 def _unwritable(path: Path, error: OSError) -> LedgerError:

@@ -14,6 +14,7 @@ import pytest
 from lightning_pac.exceptions import BudgetExceededError, LedgerError, LedgerMismatchError
 from lightning_pac.ledger import PrivacyLedger, adopt_ledger
 from lightning_pac.mechanisms import PACResponder
+from lightning_pac.mechanisms.responses import card
 from lightning_pac.scenarios import BalancedSubsets, SubsetTable
 
 POOL = BalancedSubsets(num_records=50, num_subsets=8)
@@ -542,6 +543,33 @@ def test_the_card_states_the_bound_of_what_was_spent(folder: Folder) -> None:
         assert card.guarantees[0].value == pytest.approx(0.67491, abs=5e-6)  # the check point of 2^-4 nats
         assert responder.membership_success_bound == card.guarantees[0].value
         assert "67.5 %" in card.to_markdown()  # rounded up, since it is a promise
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_a_prior_is_declared_no_lower_than_it_is(
+    tmp_path: Path, earlier: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = SubsetTable([[True, False, False], [False, True, False], [False, False, True]])
+    folder = Folder(tmp_path, table)
+    with monkeypatch.context() as patched:
+        if earlier:  # as version 0.1.0 declared it
+            patched.setattr(
+                card,
+                "declare_space",
+                lambda space, rule: {
+                    "table": space.table_hash,
+                    "num_records": 3,
+                    "num_secrets": 3,
+                    "membership_prior": 0.666666667,
+                    "index_prior": 0.333333333,
+                    "rule": rule,
+                },
+            )
+        folder.open().close()
+    with folder.open() as responder:
+        figures = {figure.name: figure.value for figure in responder.card().guarantees}
+    assert 2 / 3 <= figures["membership_success_bound"] < 2 / 3 + 2e-9
+    assert 1 / 3 <= figures["index_success_bound"] < 1 / 3 + 2e-9
 
 
 def test_the_card_says_whom_the_bounds_do_not_speak_of(folder: Folder) -> None:

@@ -24,7 +24,7 @@ from lightning_pac.ledger import (
     unpack_arrays,
 )
 from lightning_pac.mechanisms.pac_noise import GaussianNoise
-from lightning_pac.mechanisms.responses import SMALLEST_MASS, declare_space
+from lightning_pac.mechanisms.responses import SMALLEST_MASS, open_answers
 from lightning_pac.randomness import SecureGenerator, secure_generator
 from lightning_pac.scenarios import SecretIndex, SecretSpace
 
@@ -190,11 +190,7 @@ def recorded_belief(ledger: PrivacyLedger, account: LedgerAccount) -> Array:
 @contextmanager
 def _open(ledger: LedgerArgument, name: str, space: SecretSpace) -> Iterator[tuple[PrivacyLedger, LedgerAccount]]:
     with LedgerHandle(ledger) as opened:
-        declaration = declare_space(space, "privatize")
-        yield (
-            opened,
-            opened.account(name, "mutual_information", declaration, kind="privatize", table_hash=space.table_hash),
-        )
+        yield opened, open_answers(opened, name, space, "privatize", "privatize")
 
 
 def _read_belief(transcript: ResponseTranscript, space: SecretSpace) -> Array:

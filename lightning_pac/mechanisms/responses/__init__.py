@@ -4,7 +4,7 @@ from lightning_pac.mechanisms.responses.adaptive_composition import AdaptiveComp
 from lightning_pac.mechanisms.responses.answer import BatchRelease, Release
 from lightning_pac.mechanisms.responses.card import (
     attacker_conditions,
-    declare_space,
+    open_answers,
     responder_card,
     success_bound,
 )
@@ -27,8 +27,8 @@ __all__ = [
     "as_batch",
     "attacker_conditions",
     "bayes_filter",
-    "declare_space",
     "hypothesis_filter",
+    "open_answers",
     "query",
     "responder_card",
     "success_bound",

@@ -1,14 +1,18 @@
 """The privacy card of a responder."""
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 from lightning_pac.accountants.bounds import membership_success_bound
 from lightning_pac.cards import Guarantee, PrivacyCard, at_most
-from lightning_pac.ledger import LedgerAccount
+from lightning_pac.exceptions import LedgerMismatchError
+from lightning_pac.ledger import LedgerAccount, PrivacyLedger
 from lightning_pac.scenarios import SecretSpace
 
-__all__ = ["attacker_conditions", "declare_space", "responder_card", "success_bound"]
+__all__ = ["attacker_conditions", "declare_space", "open_answers", "responder_card", "success_bound"]
+
+# Of a prior, so that the same table declares the same number on every platform.
+_DIGITS = 9
 
 _CONDITIONS = (
     "The guarantee is about which half of the pool was used. It does not hide the pool itself: what all halves have in "
@@ -29,11 +33,38 @@ def declare_space(space: SecretSpace, rule: str) -> dict[str, Any]:
         "table": space.table_hash,
         "num_records": space.num_records,
         "num_secrets": space.num_secrets,
-        # Rounded, so that the same table declares the same number on every platform.
-        "membership_prior": round(space.individual_prior, 9),
-        "index_prior": round(space.index_guess_prior, 9),
+        "membership_prior": _round_up(space.individual_prior),
+        "index_prior": _round_up(space.index_guess_prior),
+        "priors": "rounded up",
         "rule": rule,
     }
+
+
+def open_answers(
+    ledger: PrivacyLedger,
+    name: str,
+    space: SecretSpace,
+    rule: str,
+    kind: Literal["responses", "privatize"],
+    budget: float | None = None,
+) -> LedgerAccount:
+    """The account of answers about a secret of this space, opened if there is none.
+
+    Raises:
+        LedgerMismatchError: If it answers about another space, or by another rule.
+    """
+    declaration = declare_space(space, rule)
+    earlier = {key: value for key, value in declaration.items() if key != "priors"} | {
+        "membership_prior": round(space.individual_prior, _DIGITS),
+        "index_prior": round(space.index_guess_prior, _DIGITS),
+    }
+    try:
+        return ledger.account(name, "mutual_information", declaration, budget, kind, space.table_hash)
+    except LedgerMismatchError as mismatch:
+        try:  # earlier versions rounded to the nearest
+            return ledger.account(name, "mutual_information", earlier, budget, kind, space.table_hash)
+        except LedgerMismatchError:
+            raise mismatch from None
 
 
 def responder_card(account: LedgerAccount) -> PrivacyCard:
@@ -43,9 +74,9 @@ def responder_card(account: LedgerAccount) -> PrivacyCard:
         account: The account of a responder.
     """
     spent, answers, declared = account.spent, account.num_charges, account.declaration
-    prior = declared["membership_prior"]
-    success = success_bound(spent, prior)
-    guess = success_bound(spent, declared["index_prior"])
+    slack = 0.0 if "priors" in declared else 0.5 * 10.0**-_DIGITS
+    prior, blind_guess = (min(1.0, declared[key] + slack) for key in ("membership_prior", "index_prior"))
+    success, guess = success_bound(spent, prior), success_bound(spent, blind_guess)
     return PrivacyCard(
         title=f"Privacy of {answers} {'answer' if answers == 1 else 'answers'}",
         secret=f"Which of {declared['num_secrets']} public subsets of the {declared['num_records']} records trained "
@@ -63,7 +94,7 @@ def responder_card(account: LedgerAccount) -> PrivacyCard:
                 guess,
                 "probability",
                 f"They name the whole subset correctly at most {at_most(guess)} of the time; a blind guess is right "
-                f"{at_most(declared['index_prior'])} of the time.",
+                f"{at_most(blind_guess)} of the time.",
             ),
             Guarantee(
                 "mutual_information",
@@ -100,3 +131,8 @@ def attacker_conditions(num_secrets: int, membership_prior: float) -> tuple[str,
 def success_bound(mutual_information: float, prior: float) -> float:
     """`membership_success_bound`, and 1 where a blind guess is always right."""
     return 1.0 if prior >= 1 else membership_success_bound(mutual_information, prior)
+
+
+def _round_up(prior: float) -> float:
+    # But for the last bits of a sum, so that a half stays one.
+    return min(1.0, math.ceil((prior - 1e-15) * 10.0**_DIGITS) / 10.0**_DIGITS)

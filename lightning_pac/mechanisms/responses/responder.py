@@ -27,7 +27,7 @@ from lightning_pac.ledger import (
 )
 from lightning_pac.mechanisms.responses.adaptive_composition import AdaptiveComposition
 from lightning_pac.mechanisms.responses.answer import BatchRelease
-from lightning_pac.mechanisms.responses.card import declare_space, responder_card, success_bound
+from lightning_pac.mechanisms.responses.card import open_answers, responder_card, success_bound
 from lightning_pac.mechanisms.responses.model_outputs import as_batch, query
 from lightning_pac.mechanisms.responses.recorded_answers import RecordedAnswers
 from lightning_pac.mechanisms.responses.replay import replay_releases
@@ -110,10 +110,7 @@ class PACResponder:
         self._handle = LedgerHandle(ledger)
         self._ledger = self._handle.open()
         try:
-            declaration = declare_space(self._space, rule)
-            self._account = self._ledger.account(
-                account, "mutual_information", declaration, budget, "responses", self._space.table_hash
-            )
+            self._account = open_answers(self._ledger, account, self._space, rule, "responses", budget)
             self._transcript = ResponseTranscript(
                 self._ledger, self._account, secret.key, secret.path, operator.index(secret)
             )

@@ -126,6 +126,26 @@ def test_a_forked_child_does_not_repeat_its_parent() -> None:
     assert os.read(reader, 32) != generator.bytes(32)
 
 
+def test_threads_of_a_forked_child_are_keyed_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = SecureGenerator()
+    keyed: list[int] = []
+    rekey = generator._rekey
+
+    def slowly() -> None:
+        keyed.append(0)
+        time.sleep(0.05)
+        rekey()
+
+    monkeypatch.setattr(generator, "_rekey", slowly)
+    generator._generation = -1  # as a child finds it
+    threads = [threading.Thread(target=generator.bytes, args=(8,)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(keyed) == 1
+
+
 def test_copies_and_pickles_are_fresh() -> None:
     generator = SecureGenerator()
     for other in (copy.deepcopy(generator), copy.copy(generator), pickle.loads(pickle.dumps(generator))):

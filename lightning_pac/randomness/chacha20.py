@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lightning_pac._mutex import Mutex
+
 try:
     import triton
     import triton.language as tl
@@ -36,6 +38,8 @@ def is_available() -> bool:
 class ChaCha20Keystream:
     """A keystream on a device, keyed from the operating system; keyed anew before its 32-bit counter ends.
 
+    Threads may share one: each gets blocks of its own.
+
     Args:
         device: Where the keystream is computed.
         key: 32 bytes, for tests against published vectors; random if left out.
@@ -49,17 +53,20 @@ class ChaCha20Keystream:
         if not is_available():
             raise RuntimeError("The ChaCha20 kernel needs Triton; install a CUDA build of torch, which includes it.")
         self._device = device
+        self._mutex = Mutex()
         self._set_key(os.urandom(32) if key is None else key, os.urandom(12) if nonce is None else nonce, counter)
 
     def fill_(self, words: "torch.Tensor") -> "torch.Tensor":
         """Fill a contiguous int32 tensor with keystream, in place."""
         blocks = -(-words.numel() // _WORDS)
-        # A counter that came round would repeat the keystream.
-        if self._counter + blocks >= 2**32:
-            self._set_key(os.urandom(32), os.urandom(12), 0)
+        with self._mutex:
+            # A counter that came round would repeat the keystream.
+            if self._counter + blocks >= 2**32:
+                self._set_key(os.urandom(32), os.urandom(12), 0)
+            state, first = self._state, self._counter
+            self._counter += blocks
         grid = (-(-blocks // _BLOCKS_PER_PROGRAM),)
-        _chacha20_kernel[grid](words, self._state, self._signed(self._counter), words.numel(), _BLOCKS_PER_PROGRAM)
-        self._counter += blocks
+        _chacha20_kernel[grid](words, state, self._signed(first), words.numel(), _BLOCKS_PER_PROGRAM)
         return words
 
     def _set_key(self, key: bytes, nonce: bytes, counter: int) -> None:

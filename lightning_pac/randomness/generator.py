@@ -6,7 +6,6 @@ import math
 import os
 import reprlib
 import sys
-import threading
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, overload
@@ -15,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 
+from lightning_pac._mutex import Mutex
 from lightning_pac._validation import Positive, Probability, checks_itself, validated
 from lightning_pac.randomness.grid import release_grid
 from lightning_pac.randomness.normal import fill_array, fill_normal_, release_
@@ -58,6 +58,7 @@ class SecureGenerator:
     def __init__(self, seed: int | None = None) -> None:
         self._seed = seed
         self._shared = None if seed is None else b"lightning-pac %d" % seed
+        self._mutex = Mutex()
         self._rekey()
         if seed is not None:
             warnings.warn(
@@ -240,11 +241,12 @@ class SecureGenerator:
     def _keystream_on(self, device: "torch.device") -> "ChaCha20Keystream":
         from lightning_pac.randomness.chacha20 import ChaCha20Keystream
 
-        if self._generation != _forks:
-            self._rekey()
-        if device not in self._device_keystreams:
-            self._device_keystreams[device] = ChaCha20Keystream(device)
-        return self._device_keystreams[device]
+        with self._mutex:
+            if self._generation != _forks:
+                self._rekey()
+            if device not in self._device_keystreams:
+                self._device_keystreams[device] = ChaCha20Keystream(device)
+            return self._device_keystreams[device]
 
     def _words_on(self, device: "torch.device") -> Callable[[int], Callable[[int], "torch.Tensor"]]:
         return functools.partial(self.words_for, device)
@@ -261,10 +263,10 @@ class SecureGenerator:
     @checks_itself
     def fill_words(self, words: npt.NDArray[np.int64]) -> None:
         """Fill a contiguous array of 64-bit words with keystream, in place."""
-        if self._generation != _forks and self._shared is None:
-            self._rekey()
         target = words.view(np.uint8).data
-        with self._lock:
+        with self._mutex:
+            if self._generation != _forks and self._shared is None:
+                self._rekey()
             for start in range(0, target.nbytes, len(_ZEROS)):
                 part = target[start : start + len(_ZEROS)]
                 # Encrypted zeros are the keystream itself, written without a copy.
@@ -275,7 +277,6 @@ class SecureGenerator:
         secret = os.urandom(48) if self._shared is None else hashlib.sha384(self._shared).digest()
         cipher = Cipher(algorithms.AES(secret[:32]), modes.CTR(secret[32:]))
         self._keystream: CipherContext = cipher.encryptor()
-        self._lock = threading.Lock()
         self._device_keystreams: dict[torch.device, ChaCha20Keystream] = {}
         self._generation = _forks
 

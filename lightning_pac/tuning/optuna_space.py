@@ -30,7 +30,8 @@ class OptunaSpace(SearchSpace):
 
     Raises:
         ValueError: if there is no setting.
-        TypeError: if a setting is no distribution of Optuna, or the sampler is not random.
+        TypeError: if a setting is no distribution of Optuna, or one of things that JSON does not hold, or the sampler
+            is not random.
         ImportError: if Optuna is not installed.
 
     Example::
@@ -51,6 +52,12 @@ class OptunaSpace(SearchSpace):
         for name, setting in self.settings.items():
             if not isinstance(setting, optuna.distributions.BaseDistribution):
                 raise TypeError(f"settings has a {type(setting).__name__} as {name!r}: give a distribution of Optuna.")
+            for choice in getattr(setting, "choices", ()):
+                if not isinstance(choice, bool | int | float | str | None):  # the draw is kept as JSON
+                    raise TypeError(
+                        f"settings has {choice!r} among the choices of {name!r}, and a setting is a number, a word, a "
+                        "truth value or None: choose a word, and make of it what it stands for in make_trainer."
+                    )
         if self.sampler is not None and type(self.sampler) is not optuna.samplers.RandomSampler:
             raise TypeError(
                 f"sampler is a {type(self.sampler).__name__}, which chooses settings by earlier runs, and then the "

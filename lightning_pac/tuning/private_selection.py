@@ -183,6 +183,7 @@ class PrivateSelection:
         folder = draw.new_folder()
         with quiet(folder / "output.txt"):
             run = SelectionRun(self.space.draw(), folder, self.plan)
+            draw.check(run.settings)
             trainer, module, _ = make_trainer(run)
             check_run(run, trainer, self.score)
             check_shares(run, trainer, module)

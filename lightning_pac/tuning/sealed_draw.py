@@ -66,6 +66,16 @@ class SealedDraw:
         runs = [{"name": secrets.token_hex(8), "settings": dict(values)} for values in settings]
         create_file(self._secret / "draw.json", json.dumps(runs))
 
+    @staticmethod
+    def check(settings: Mapping[str, Any]) -> None:
+        """Refuse what could not be kept."""
+        try:
+            json.dumps(dict(settings))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise TypeError(
+                f"space draws settings that JSON does not hold ({error}): draw numbers, words, truth values and None."
+            ) from None
+
     def pending(self) -> list[tuple[Path, dict[str, Any]]]:
         """Runs that were not begun. One that a crash ended counts with the worst score and is not begun again."""
         return [(path, settings) for path, settings in self._runs() if not path.exists()]

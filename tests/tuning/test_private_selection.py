@@ -33,7 +33,7 @@ from lightning_pac.callbacks import SRPPSGD, PrivateMetrics
 from lightning_pac.exceptions import BudgetExceededError, LedgerMismatchError, PrivacyError
 from lightning_pac.ledger import PrivacyLedger
 from lightning_pac.scenarios import Poisson, TwoWorldScenario
-from lightning_pac.tuning import Choice, PrivateSelection, SearchSpace, SelectionRun
+from lightning_pac.tuning import Choice, PrivateSelection, SearchSpace, SelectionRun, Uniform
 from lightning_pac.tuning.quiet import quiet
 from lightning_pac.tuning.selection_run import check_run, check_shares
 
@@ -247,6 +247,16 @@ def test_refused_before_anything_is_charged(tmp_path, monkeypatch, spoiled, mess
     monkeypatch.chdir(tmp_path)
     with pytest.raises((MisconfigurationException, BudgetExceededError, ValueError), match=message):
         selection(tmp_path).run(Maker(**spoiled))
+    assert not (tmp_path / "study.db").exists()
+
+
+def test_what_could_not_be_kept_is_refused_before_anything_is_charged(tmp_path):
+    class Complex(Uniform):
+        def draw(self, generator: Any) -> Any:
+            return 1j
+
+    with pytest.raises(TypeError, match=r"^space draws settings that JSON does not hold"):
+        selection(tmp_path, space=SearchSpace({"learning_rate": Complex(0.0, 1.0)})).run(Maker())
     assert not (tmp_path / "study.db").exists()
 
 

@@ -60,3 +60,12 @@ def test_optuna_draws_at_random_only():
         OptunaSpace(distributions, optuna.samplers.TPESampler())
     with pytest.raises(TypeError, match="distribution of Optuna"):
         OptunaSpace({"lr": 0.1})
+
+
+@pytest.mark.filterwarnings("ignore:Choices for a categorical distribution")
+@pytest.mark.parametrize("choice", [(8, 8), np.int64(8), object()])
+def test_what_optuna_chooses_from_can_be_kept(choice):
+    optuna = pytest.importorskip("optuna")
+    OptunaSpace({"layers": optuna.distributions.CategoricalDistribution([8, 0.5, True, None, "deep"])})
+    with pytest.raises(TypeError, match=r"^settings has .* among the choices of 'layers'"):
+        OptunaSpace({"layers": optuna.distributions.CategoricalDistribution([8, choice])})

@@ -8,12 +8,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from lightning_pac._validation import validated
+from lightning_pac._validation import Natural, Noise, validated
 from lightning_pac.scenarios import Adjacency, TwoWorldScenario
 
 __all__ = ["GaussianRelease", "PoissonSteps", "PrivacyEvent", "event_from_dict"]
 
 _MAX_SPLITS = 40
+# Sums over a million releases, and their squares' shares, are finite.
+_MAX_MU_SQUARED = 1e200
 
 
 @validated
@@ -25,7 +27,7 @@ class GaussianRelease:
         mu_squared: `sum_t (kappa K_t / sigma)^2`, not negative; it adds over releases.
 
     Raises:
-        ValueError: if mu_squared is negative or not finite.
+        ValueError: if mu_squared is negative or above 1e200.
 
     Example:
         >>> GaussianRelease(mu_squared=0.25).pairs
@@ -35,8 +37,8 @@ class GaussianRelease:
     mu_squared: float
 
     def __post_init__(self) -> None:
-        if not 0 <= self.mu_squared < math.inf:
-            raise ValueError(f"mu_squared is {self.mu_squared}, but must be finite and not negative.")
+        if not 0 <= self.mu_squared <= _MAX_MU_SQUARED:
+            raise ValueError(f"mu_squared is {self.mu_squared}, but must lie between 0 and {_MAX_MU_SQUARED:g}.")
 
     @property
     def pairs(self) -> tuple[tuple[int, int], ...]:
@@ -72,21 +74,17 @@ class PoissonSteps:
         ((10, 0),)
     """
 
-    noise_multiplier: float
+    noise_multiplier: Noise
     rate: float
-    num_steps: int
+    num_steps: Natural
     num_differing: int | tuple[int, int]
     adjacency: Adjacency
     nested: bool = True
     holder: Literal["first", "second"] = "first"
 
     def __post_init__(self) -> None:
-        if not 0 < self.noise_multiplier < math.inf:
-            raise ValueError(f"noise_multiplier is {self.noise_multiplier}, but must be positive and finite.")
         if not 0 < self.rate <= 1:
             raise ValueError(f"rate is {self.rate}, but a record is drawn with a probability in (0, 1].")
-        if self.num_steps < 0:
-            raise ValueError(f"num_steps is {self.num_steps}, but must not be negative.")
         object.__setattr__(self, "num_differing", self._scenario.num_differing)
 
     @classmethod

@@ -251,6 +251,7 @@ def test_sums_are_quick() -> None:
     ("arguments", "message"),
     [
         ((0.0, 0.1, 5, 1, "replace"), "noise_multiplier is 0.0"),
+        ((1e-160, 0.1, 5, 1, "replace"), "noise_multiplier is 1e-160, but must lie between"),
         ((1.0, 0.0, 5, 1, "replace"), "rate is 0.0"),
         ((1.0, 0.1, -1, 1, "replace"), "num_steps is -1"),
         ((1.0, 0.1, 5, 0, "replace"), "num_differing is 0"),

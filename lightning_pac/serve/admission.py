@@ -20,7 +20,7 @@ from lightning_pac.serve.api_keys import APIKey, APIKeys
 from lightning_pac.serve.batch_answers import Ticket
 from lightning_pac.serve.messages import Question
 
-__all__ = ["OPEN_PATH", "Gate", "GateMiddleware", "admit", "authenticate"]
+__all__ = ["OPEN_PATH", "Gate", "GateMiddleware", "OneReadingMiddleware", "admit", "authenticate"]
 
 OPEN_PATH = "/health"
 
@@ -101,6 +101,30 @@ class GateMiddleware:
             except HTTPException as error:
                 passes_to = JSONResponse({"detail": error.detail}, error.status_code, error.headers)
         await passes_to(scope, receive, send)
+
+
+class OneReadingMiddleware:
+    """Refuses what a proxy in front may read otherwise, and ends the connection.
+
+    That is a body of two lengths, after which a part of it would be taken for a request, and a header that comes twice.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or answer it by a refusal."""
+        passes_to: ASGIApp = self._app
+        if scope["type"] == "http" and (reason := _read_twice(Headers(scope=scope))):
+            passes_to = JSONResponse({"detail": reason}, 400, {"Connection": "close"})
+        await passes_to(scope, receive, send)
+
+
+def _read_twice(headers: Headers) -> str | None:
+    if "transfer-encoding" in headers and "content-length" in headers:
+        return "Give Content-Length or Transfer-Encoding, and not both."
+    twice = [name for name in ("Authorization", "Content-Type", "Idempotency-Key") if len(headers.getlist(name)) > 1]
+    return f"Give {twice[0]} once." if twice else None
 
 
 def authenticate(request: Request, _: Annotated[object, Security(_bearer)]) -> APIKey | None:

@@ -91,7 +91,7 @@ def build_server(
     rate, keys = _check_options(host, keys, rate_limit)
     from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-    from lightning_pac.serve.admission import OPEN_PATH, Gate, GateMiddleware
+    from lightning_pac.serve.admission import OPEN_PATH, Gate, GateMiddleware, OneReadingMiddleware
     from lightning_pac.serve.health import Health, add_health_page
     from lightning_pac.serve.predict_route import PREDICT, add_predict_route
     from lightning_pac.serve.privacy_page import add_privacy_page
@@ -108,7 +108,8 @@ def build_server(
         max_payload_size=max_request_bytes,
         middlewares=[
             (GateMiddleware, {"gate": Gate(keys, rate)}),
-            (TrustedHostMiddleware, {"allowed_hosts": names}),  # the last one is the first to see a request
+            (TrustedHostMiddleware, {"allowed_hosts": names}),
+            (OneReadingMiddleware, {}),  # the last one is the first to see a request
         ],
     )
     server.uvicorn_graceful_timeout = shutdown_timeout

@@ -82,6 +82,31 @@ def test_a_hostile_body_gets_a_sentence(guarded: Guarded, name: str) -> None:
 
 
 @pytest.mark.usefixtures("leaves_no_trace")
+def test_what_a_proxy_may_read_otherwise_is_refused(guarded: Guarded) -> None:
+    body = b'c\r\n{"input": 1}\r\n0\r\n\r\n'
+    usual = b"Host: localhost\r\nAuthorization: " + guarded.alice["Authorization"].encode() + b"\r\n"
+    length, chunked = b"Content-Length: 12\r\n", b"Transfer-Encoding: chunked\r\n"
+    last = chunked + b"Connection: close\r\n"
+    for path, headers, words in (
+        (b"/predict", length + chunked, b"and not both"),
+        (b"/health", length + chunked, b"and not both"),
+        (b"/predict", last + b"Idempotency-Key: a\r\nIdempotency-Key: b\r\n", b"Give Idempotency-Key once"),
+        (b"/predict", last + b"Authorization: Bearer x\r\n", b"Give Authorization once"),
+    ):
+        answer = b""
+        with socket.create_connection(("127.0.0.1", guarded.server.port), timeout=10) as connection:
+            connection.sendall(b"POST " + path + b" HTTP/1.1\r\n" + usual + headers + b"\r\n" + body)
+            # It may have been meant as a part of the body, so that it is not answered.
+            connection.sendall(b"GET /health HTTP/1.1\r\n" + usual + b"\r\n")
+            with contextlib.suppress(ConnectionResetError):
+                while part := connection.recv(4096):
+                    answer += part
+        assert answer.startswith(b"HTTP/1.1 400")
+        assert words in answer
+        assert answer.count(b"HTTP/1.1 ") == 1
+
+
+@pytest.mark.usefixtures("leaves_no_trace")
 def test_a_huge_body_is_not_read_to_its_end(guarded: Guarded) -> None:
     sent = 0
 

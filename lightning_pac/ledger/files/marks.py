@@ -281,13 +281,12 @@ def _decode(line: bytes) -> tuple[dict[str, Any], int, str, int]:
     return dict(prefix), int(number), value, len(line) + 1
 
 
-if hasattr(os, "pwrite"):
-    _write_at = os.pwrite
-else:
+def _seek_and_write(descriptor: int, data: bytes, offset: int) -> int:
+    os.lseek(descriptor, offset, os.SEEK_SET)
+    return os.write(descriptor, data)
 
-    def _write_at(descriptor: int, data: bytes, offset: int) -> int:
-        os.lseek(descriptor, offset, os.SEEK_SET)
-        return os.write(descriptor, data)
+
+_write_at = getattr(os, "pwrite", _seek_and_write)
 
 
 def _unwritable(path: Path, error: OSError) -> LedgerError:

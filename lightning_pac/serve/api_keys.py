@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -162,7 +163,8 @@ class APIKeys:
                     )
                 keys = {} if stamp is None else _read(path)
                 yield keys
-                replace_file(path, json.dumps([asdict(key) for key in keys.values()], indent=2))
+                entries = [asdict(key) | {"check": _check_of(key)} for key in keys.values()]
+                replace_file(path, json.dumps(entries, indent=2))
         except Timeout as error:
             raise OSError(
                 f"{self.path} was locked for {_SECONDS_FOR_THE_LOCK:g} s by another process that changes keys: try "
@@ -205,10 +207,22 @@ def _read(path: Path) -> dict[str, APIKey]:
         found = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(found, list):
             raise ValueError("no list")
-        entries = [APIKey(**entry) for entry in found]
+        entries = [_decode(**entry) for entry in found]
         keys = {entry.name: entry for entry in entries}
         if len(keys) != len(entries) or not all(_HASH.fullmatch(entry.sha256) for entry in entries):
             raise ValueError("a name comes twice, or a hash is none")
         return keys
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ValueError(f"{path} is not a file of API keys ({error}): `lightning-pac keys add` writes one.") from error
+
+
+def _decode(check: str | None = None, **fields: Any) -> APIKey:
+    key = APIKey(**fields)
+    if check not in (None, _check_of(key)):  # earlier versions wrote none
+        raise ValueError(f"the entry of {key.name!r} fails its check, so something else has changed it")
+    return key
+
+
+def _check_of(key: APIKey) -> str:
+    """What a flipped bit changes: under another name, a key would begin anew with its whole budget."""
+    return _hash(json.dumps(asdict(key)))[:8]

@@ -68,6 +68,26 @@ def test_a_file_that_holds_no_keys_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "keys.json.lock").exists()
 
 
+def test_a_flipped_bit_gives_nobody_another_name_or_budget(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    keys = APIKeys(path)
+    keys.add("alice", 0.25)
+    keys.add("bob")
+    whole = path.read_bytes()
+    for position in range(8 * len(whole)):
+        flipped = bytearray(whole)
+        flipped[position // 8] ^= 1 << position % 8
+        path.write_bytes(flipped)
+        try:
+            found = {key.name: key.budget for key in APIKeys(path)}
+        except ValueError:
+            continue
+        assert found == {"alice": 0.25, "bob": None}
+    # As earlier versions wrote it.
+    path.write_text(json.dumps([{"name": "alice", "sha256": 64 * "0", "budget": 0.5}]))
+    assert [key.budget for key in APIKeys(path)] == [0.5]
+
+
 def test_what_others_may_change_and_what_is_no_file_hold_no_keys(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     APIKeys(path).add("alice")

@@ -1,3 +1,4 @@
+import contextlib
 import json
 import multiprocessing
 import os
@@ -9,9 +10,11 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from lightning_pac._mutex import Mutex
 from lightning_pac.accountants import storage as storage_module
 from lightning_pac.exceptions import BudgetExceededError, LedgerError, LedgerMismatchError
 from lightning_pac.ledger import PrivacyLedger
@@ -218,6 +221,28 @@ def test_a_second_writer_in_the_same_process_is_refused_until_the_first_is_gone(
             PrivacyLedger(name)
     del ledger  # garbage collected without close, as in a notebook
     PrivacyLedger(path).close()
+
+
+def test_an_interrupt_leaves_no_lock_taken() -> None:
+    """Ctrl-C at any moment, here within Python code of the lock itself: another thread would wait for ever."""
+    mutex = Mutex()
+
+    def interrupt(frame: Any, event: str, value: Any) -> Any:
+        if event == "return" and frame.f_globals.get("__name__") == Mutex.__module__:
+            raise KeyboardInterrupt
+        return interrupt
+
+    sys.settrace(interrupt)
+    try:
+        with contextlib.suppress(KeyboardInterrupt), mutex:
+            pass
+    finally:
+        sys.settrace(None)
+    taken: list[bool] = []
+    thread = threading.Thread(target=lambda: taken.append(mutex.acquire(blocking=False)))
+    thread.start()
+    thread.join()
+    assert taken == [True]
 
 
 def charge_in_fork(ledger: PrivacyLedger, results: "multiprocessing.Queue[str]") -> None:

@@ -147,6 +147,11 @@ def test_slices_average_join_and_take_the_largest() -> None:
     assert SRPPAccountant(scenario, sampling, 3.0, "joint", slices).epsilon(noise, 7) == pytest.approx(1.0, rel=1e-6)
 
 
+def test_weights_that_miss_one_a_little_make_no_cost_smaller() -> None:
+    slices = SliceCoefficients((1.0, 1.0), (0.5 - 4e-10, 0.5 - 4e-10))
+    assert slices.average(1.0) == slices.joint(1.0, 1.0 + 1e-9) == pytest.approx(1.0, rel=1e-13)
+
+
 def test_notions_agree_for_one_flat_block() -> None:
     costs = {
         notion: SRPPAccountant(zero_out(), EpochShuffle(BATCH), 16, notion).epsilon(30.0, STEPS)

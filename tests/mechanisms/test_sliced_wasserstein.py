@@ -1,5 +1,6 @@
 """The sliced mechanism against divergences integrated numerically, and against a general convex solver."""
 
+import math
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +16,12 @@ from lightning_pac.audits import sliced_divergence
 from lightning_pac.exceptions import PrivacyError
 from lightning_pac.ledger import PrivacyLedger
 from lightning_pac.mechanisms import SlicedWassersteinMechanism
-from lightning_pac.mechanisms.sliced_wasserstein import isotropic_covariance, optimized_covariance, sliced_cost
+from lightning_pac.mechanisms.sliced_wasserstein import (
+    isotropic_covariance,
+    optimized_covariance,
+    sliced_cost,
+    unsliced_cost,
+)
 from lightning_pac.scenarios import AttributeScenario, SliceProfile
 
 PROFILE = SliceProfile.random(2, 12, seed=0)
@@ -264,3 +270,28 @@ def test_a_missing_column_is_named() -> None:
 def build(query=lambda rows: rows["x"], **changes) -> SlicedWassersteinMechanism:
     arguments = {"epsilon": 1.0, "renyi_order": 4.0, "notion": "joint", **changes}
     return SlicedWassersteinMechanism(AttributeScenario.from_table(TABLE, "s"), query, PROFILE, **arguments)
+
+
+def test_a_cost_without_noise_is_infinite_whatever_rounding_leaves_of_the_variance() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        loud, still = rng.normal(size=(2, 3))
+        still -= still @ loud / (loud @ loud) * loud
+        directions = np.stack([still, loud])
+        profile = SliceProfile(directions / np.linalg.norm(directions, axis=1, keepdims=True))
+        for notion in ("ave", "joint"):
+            assert sliced_cost(np.ones((1, 2)), profile, np.outer(loud, loud), 2.0, notion) == math.inf
+            beside = sliced_cost(np.array([[0.0, 1.0]]), profile, np.outer(loud, loud), 2.0, notion)
+            assert 0 < beside < math.inf
+    coordinates = SliceProfile.coordinate(2)
+    assert sliced_cost(np.array([[1e-170, 0.0]]), coordinates, np.zeros((2, 2)), 2.0, "ave") == math.inf
+    assert sliced_cost(np.array([[1e200, 0.0]]), coordinates, 1e300 * np.eye(2), 2.0, "joint") == pytest.approx(1e100)
+    ignored = SliceProfile(np.eye(2), np.array([1.0, 0.0]))
+    assert sliced_cost(np.ones((1, 2)), ignored, np.diag([1.0, 0.0]), 2.0, "ave") == 1.0
+    with pytest.raises(ValueError, match="covariance has a direction without noise"):
+        unsliced_cost([np.ones((1, 3))], np.outer(loud, loud), 2.0)
+
+
+def test_weights_that_miss_one_a_little_make_no_cost_smaller() -> None:
+    profile = SliceProfile(np.eye(2), np.full(2, 0.5 - 4e-10))
+    assert sliced_cost(np.ones((1, 2)), profile, np.eye(2), 2.0, "ave") == pytest.approx(1.0, rel=1e-13)

@@ -180,6 +180,8 @@ def test_the_game_needs_less_noise_than_logdet_for_outputs_that_are_not_gaussian
     logdet = calibrate_gaussian(outputs, budget)
     assert released.mutual_information <= logdet.mutual_information
     assert released.power < 0.99 * logdet.power
+    variances = np.linalg.eigvalsh(released.noise.second_moment())
+    assert variances[-1] > 4 * variances[0], "directions that tell more get more noise"
     if released.basis is None:
         fresh = certify_noise(outputs, released.noise, confidence=0.5, num_draws=2**16)
         assert fresh.estimate <= budget

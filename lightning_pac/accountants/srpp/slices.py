@@ -115,7 +115,8 @@ class SliceCoefficients:
 
     def average(self, cost: float) -> float:
         """Ave: the weighted mean of the slice costs, where the unsliced one is `cost`."""
-        return cost * math.fsum(c * w for c, w in zip(self.coefficients, self.weights, strict=True))
+        total = math.fsum(c * w for c, w in zip(self.coefficients, self.weights, strict=True))
+        return cost * total / math.fsum(self.weights)  # which may miss 1 a little
 
     def joint(self, cost: float, order: float, aggregation: Literal["logsumexp", "max"] = "logsumexp") -> float:
         """Joint: `1/(a-1) ln sum_l w_l exp((a-1) cost_l)`, or the paper's largest slice cost, which is never less."""

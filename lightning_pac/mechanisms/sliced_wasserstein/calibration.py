@@ -24,6 +24,8 @@ __all__ = [
 
 SlicedNotion = Literal["ave", "joint"]
 
+_UNIT = 2.0**-53
+
 
 @validated
 def sliced_cost(
@@ -48,7 +50,7 @@ def sliced_cost(
         joint: `logsumexp` (ours, tighter) or `max` (SRPP paper, Theorem 4.8).
 
     Returns:
-        The cost in nats.
+        The cost in nats; infinite where a slice with a difference has no noise.
 
     Raises:
         ValueError: if the order or the notion is out of range.
@@ -59,10 +61,10 @@ def sliced_cost(
         1.0
     """
     check_order_and_notion(renyi_order, notion)
-    variances = np.einsum("ld,de,le->l", profile.directions, covariance, profile.directions, optimize=True)
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         # A slice without difference costs nothing, even where the noise has no variance along it.
-        costs = np.where(sensitivities > 0, renyi_order * sensitivities**2 / (2 * variances), 0.0)
+        shifts = np.where(sensitivities > 0, sensitivities / np.sqrt(_variances(profile.directions, covariance)), 0.0)
+        costs = renyi_order * shifts**2 / 2
     return float(_pair_costs(costs, profile, renyi_order, notion, joint).max())
 
 
@@ -79,9 +81,15 @@ def unsliced_cost(differences: Sequence[Matrix], covariance: Matrix, renyi_order
 
     Returns:
         The cost in nats.
+
+    Raises:
+        ValueError: if there are no differences, or no noise in some direction.
     """
     if not differences:
         raise ValueError("differences is empty: give those of at least one pair.")
+    eigenvalues = np.linalg.eigvalsh(covariance)
+    if not eigenvalues[0] > 8 * len(covariance) * _UNIT * eigenvalues[-1]:
+        raise ValueError("covariance has a direction without noise, where nothing bounds the cost: add noise there.")
     # delta^T Sigma^-1 delta = |L^-1 delta|^2 with Sigma = L L^T.
     factor = np.linalg.cholesky(covariance)
     largest = max(
@@ -193,12 +201,22 @@ def _pair_costs(
     costs: Array, profile: SliceProfile, order: float, notion: SlicedNotion, joint: Literal["logsumexp", "max"]
 ) -> Array:
     assert profile.weights is not None
+    costs, weights = costs[:, profile.weights > 0], profile.weights[profile.weights > 0]
     if notion == "ave":
-        averaged: Array = costs @ profile.weights
+        averaged: Array = costs @ weights / weights.sum()  # which may miss 1 a little
         return averaged
     if joint == "max":
-        return np.asarray(costs[:, profile.weights > 0].max(axis=1))
-    return np.asarray(log_mean_exp((order - 1) * costs, profile.weights) / (order - 1))
+        return np.asarray(costs.max(axis=1))
+    return np.asarray(log_mean_exp((order - 1) * costs, weights) / (order - 1))
+
+
+def _variances(directions: Matrix, covariance: Matrix) -> Array:
+    """Variances of the noise along directions, less their rounding error where it counts; never negative."""
+    found = np.einsum("ld,de,le->l", directions, covariance, directions, optimize=True)
+    sizes = np.einsum("ld,de,le->l", *map(np.abs, (directions, covariance, directions)), optimize=True)
+    error = (2 * len(covariance) + 4) * _UNIT * sizes
+    # Up to a part in 10^12 it is left in: little cancels then.
+    return np.asarray(np.where(found > 2.0**40 * error, found, np.maximum(found - error, 0.0)))
 
 
 def _scale(

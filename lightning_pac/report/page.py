@@ -11,7 +11,7 @@ from typing import Any
 
 from lightning_pac import __version__
 from lightning_pac._validation import validated
-from lightning_pac.cards import at_most, draw_rocs
+from lightning_pac.cards import at_most, draw_rocs, upwards
 from lightning_pac.report.plots import attack_plot, cost_plot, course_plot
 from lightning_pac.report.runs import EPSILON, Run, Series, find_runs
 from lightning_pac.report.verdict import accuracy_cost, promise_in_words, verdict
@@ -60,6 +60,7 @@ def write_report(directory: str | Path, output: str | Path | None = None, runs: 
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=jinja2.StrictUndefined
     )
     environment.filters["at_most"] = lambda value: at_most(value).replace(" ", "\N{NO-BREAK SPACE}")
+    environment.filters["upwards"] = upwards
     environment.filters["percent"] = lambda value: f"{100 * value:.1f}\N{NO-BREAK SPACE}%"
     rows = [summarize(run) for run in runs]
     for row in rows:

@@ -41,6 +41,11 @@ from lightning_pac.ledger.storage import LedgerStorage
 
 __all__ = ["BudgetChange", "PrivacyLedger"]
 
+# A budget that is set after the first charge must look so, also where the clock was put back or has not moved.
+_SET_BUDGET = """INSERT INTO budgets (currency, amount, time) SELECT ?, ?, MAX(
+    strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), COALESCE(strftime('%Y-%m-%dT%H:%M:%fZ', MIN(time), '+0.001 seconds'), '')
+) FROM (SELECT time FROM charges UNION ALL SELECT time FROM attempts)"""
+
 # Two threads that ask for one path are given one ledger.
 _guard = Mutex()
 _OPEN: "WeakValueDictionary[tuple[int, Path], PrivacyLedger]" = WeakValueDictionary()
@@ -276,7 +281,7 @@ class PrivacyLedger:
         """
         check_text(currency, "currency")
         with self._storage.transaction() as connection:
-            connection.execute("INSERT INTO budgets (currency, amount) VALUES (?, ?)", (currency, amount))
+            connection.execute(_SET_BUDGET, (currency, amount))
             self._storage.note_budgets(connection)
 
     @property

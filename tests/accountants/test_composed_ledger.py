@@ -121,6 +121,8 @@ def test_what_was_not_bounded_beforehand_is_bounded_by_nothing(tmp_path: Path) -
         charge_run(ledger, "first", poisson(), 30.0, 20)
         charge_run(ledger, "second", poisson(), 30.0, 20)
         assert ledger_total(ledger).basis == "none"
+        with ledger.storage.transaction() as connection:
+            connection.execute("UPDATE attempts SET time = '2999-12-31T23:59:59.999Z'")  # the clock was put back since
         ledger.set_budget("rpp", 9.0)
         late = ledger_total(ledger)
         with pytest.raises(LedgerError, match="holds charges already"):

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_pac import SRPPSGD, Poisson, TwoWorldScenario
+from lightning_pac.cards import at_most
 
 NUM_FEATURES = 32
 
@@ -40,7 +41,7 @@ def main() -> None:
     print(f"ordinary head            {head_accuracy(Classifier(backbone), private, test, args, []):.3f}")
     print(f"private head             {head_accuracy(Classifier(backbone), private, test, args, [protection]):.3f}")
     print(f"private, all layers      {head_accuracy(whole, private, test, args, [all_layers]):.3f}")
-    print(f"guessing the secret      at most {100 * protection.account.world_success_bound():.1f} %")
+    print(f"guessing the secret      at most {at_most(protection.account.world_success_bound())}")
 
 
 class Classifier(pl.LightningModule):

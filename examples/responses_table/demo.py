@@ -19,6 +19,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from torch.utils.data import DataLoader
 
 from lightning_pac.callbacks import PACResponses
+from lightning_pac.cards import at_most
 from lightning_pac.mechanisms import PACResponder
 from lightning_pac.modules import LearnerEnsemble
 from lightning_pac.scenarios import BalancedSubsets
@@ -71,7 +72,7 @@ def main() -> None:
         print(f"one member, no noise     {members:.3f}")
         print(f"private answers          {(answers == test_labels).mean():.3f}")
         print(f"spent                    {responder.spent:.3g} nats in {responder.num_responses} answers")
-        print(f"membership inference     at most {100 * responder.membership_success_bound:.4f} %")
+        print(f"membership inference     at most {at_most(responder.membership_success_bound)}")
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ import torch
 from digits_members import NUM_POOL, digits, make_network
 from torch.utils.data import DataLoader
 
+from lightning_pac.cards import at_most
 from lightning_pac.data import WithIndex
 from lightning_pac.modules import SubsetEnsemble
 from lightning_pac.scenarios import BalancedSubsets
@@ -55,7 +56,7 @@ def main() -> None:
         page = get(url, "/privacy", alice)
         print(f"private answers          {correct / len(images):.3f} correct of {len(images)}")
         print(f"spent                    {page['spent']:.3g} of {page['budget']:g} nats")
-        print(f"membership inference     at most {100 * page['membership_success_bound']:.3f} %")
+        print(f"membership inference     at most {at_most(page['membership_success_bound'])}")
 
         retry = post(url, alice, images[0].tolist(), "digit 0")
         print(f"a retry costs            {get(url, '/privacy', alice)['spent'] - page['spent']:g} nats")

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_pac import SRPPSGD, Poisson, TwoWorldScenario
+from lightning_pac.cards import at_most
 
 
 def main() -> None:
@@ -40,7 +41,7 @@ def main() -> None:
     print(f"ordinary training        {train(train_set, test_set, [], **settings):.3f}")
     print(f"private training         {train(train_set, test_set, [private], **settings):.3f}")
     print(f"Rényi epsilon            {private.account.epsilon:.2f} at order 4")
-    print(f"guessing the secret      at most {100 * private.account.world_success_bound():.1f} %")
+    print(f"guessing the secret      at most {at_most(private.account.world_success_bound())}")
 
 
 class SmallConvNet(pl.LightningModule):

@@ -4,12 +4,14 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightning_pac.cli.common import add_command, count, print_json, print_table
+from lightning_pac.cli.common import Bound, add_command, count, print_json, print_table
 
 if TYPE_CHECKING:
     from lightning_pac.mechanisms.one_sided import DPNoise, PACNoise
 
 __all__ = ["add_parser", "run"]
+
+_PROVEN = ("epsilon", "delta", "mutual_information", "leakage")
 
 
 def add_parser(subparsers: Any) -> None:
@@ -53,7 +55,8 @@ def run(args: argparse.Namespace) -> int:
         print_json(design)
     else:
         shown = {key: value for key, value in design.items() if not isinstance(value, list)}
-        print_table("One-sided noise", ["figure", "value"], [[key, value] for key, value in shown.items()])
+        rows = [[key, Bound(value) if key in _PROVEN else value] for key, value in shown.items()]
+        print_table("One-sided noise", ["figure", "value"], rows)
     if args.plot is not None:
         _plot(args.plot, values, masses, args.notion)
     return 0

@@ -54,7 +54,7 @@ class PlannedEnd:
                 "A batch was broken off by StopIteration, which ends the epoch, and private records may have decided "
                 "that: leave the end to the Trainer, or end the run by trainer.should_stop, of which the card tells."
             )
-        ended = self._trainer.should_stop or self._trainer.global_step == loop.epoch_loop.max_steps
+        ended = self._trainer.should_stop or 0 <= loop.epoch_loop.max_steps <= self._trainer.global_step
         planned = self._trainer.num_training_batches
         if not (left_out or ended) and planned != math.inf and batches.ready != planned:
             self._refuse(f"An epoch ended after {batches.ready} of {planned} batches", "leave its end to the Trainer")

@@ -138,6 +138,9 @@ def order_is_public(dataloader: DataLoader[Any]) -> bool:
     """
     if isinstance(dataloader, PrivateDataLoader):
         return not dataloader.sampling.random_draws
+    drawn: Any = dataloader.batch_sampler
+    if isinstance(drawn, SchemeBatchSampler) and drawn.generator is not None and drawn.generator.seeded:
+        return True
     inner = getattr(dataloader.batch_sampler, "sampler", None)
     if isinstance(inner, SequentialSampler):
         return True

@@ -40,6 +40,7 @@ from lightning_pac.data import (
     order_is_public,
     private_loader,
 )
+from lightning_pac.randomness import SecureGenerator
 
 DATA: Any = range(100)
 
@@ -117,6 +118,10 @@ def test_a_chosen_seed_makes_the_order_public() -> None:
         assert order_is_public(load(batch_size=8))
         assert not order_is_public(private_loader(DATA, EpochShuffle(8)))
         assert order_is_public(private_loader(DATA, Sequential(8)))
+        assert not order_is_public(load(batch_sampler=FixedSizeBatchSampler(100, 8)))
+        with pytest.warns(UserWarning, match="protect nothing"):
+            seeded = SecureGenerator(seed=0)
+        assert order_is_public(load(batch_sampler=FixedSizeBatchSampler(100, 8, generator=seeded)))
     finally:
         torch.set_rng_state(state)
 

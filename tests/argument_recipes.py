@@ -108,9 +108,10 @@ INTERNAL = [
     "RankShare.fingerprint", "RankShare.largest", "RankShare.of", "RowShards.join",
     "DPAdamBC.expect_noise", "Persons.records_of",
     # What SRPPSGD calls in its own run.
-    "CanaryAudit.begin_run", "CanaryAudit.end_run", "CanaryAudit.see_step",
+    "CanaryAudit.begin_run", "CanaryAudit.end_run", "CanaryAudit.see_step", "PrivateMetrics.show_noise",
     # Any path is a file to write.
-    "ProjectPlan.declare", "ProjectPlan.plot", "TrainingAudit.load", "TrainingAudit.save",
+    "ProjectPlan.declare", "ProjectPlan.plot", "TrainingAudit.load", "TrainingAudit.path_beside",
+    "TrainingAudit.save",
     "PrivateSelection.run", "PublicProxy.__call__", "Setting.draw", "OptunaSpace.draw", "SecretWorkerSeeds.__call__",
     # What needs a Trainer, or a law that only a forward pass has.
     "SRPACDecoder.certify", "StackelbergGame.tabulate", "GaussianDecoder.normal", "MixtureDecoder.normal",

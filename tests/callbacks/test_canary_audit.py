@@ -11,18 +11,21 @@ from typing import Any
 import lightning.pytorch as pl
 import pytest
 import torch
+import torchmetrics
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import ModelCheckpoint
 from scipy import stats
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 
-from lightning_pac import SRPPSGD, Banded, CanaryAudit, CyclicShuffle, Poisson, TwoWorldScenario
+from lightning_pac import SRPPSGD, Banded, CanaryAudit, CyclicShuffle, Poisson, PrivateMetrics, TwoWorldScenario
 from lightning_pac.audits import UNSEEN, TrainingAudit
 from lightning_pac.callbacks.canary_audit.auditable import check_trainer
 from lightning_pac.callbacks.canary_audit.record_gradients import RecordGradients
+from lightning_pac.callbacks.metrics import noised_metric
 from lightning_pac.callbacks.srpp_sgd.run import PrivateRun
 from lightning_pac.callbacks.srpp_sgd.step.noisy_sum import NoisySum
+from lightning_pac.cli import main
 from lightning_pac.data.batch_samplers import SchemeBatchSampler
 from lightning_pac.randomness import SecureGenerator
 from lightning_pac.scenarios import BlockedPoisson
@@ -71,7 +74,9 @@ def audited(folder: Path, **changed: Any) -> CanaryAudit:
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        trainer.fit(changed.get("module") or Small(), DataLoader(records(40), 28), ckpt_path=changed.get("checkpoint"))
+        validated = DataLoader(records(40), 28) if "validated" in changed else None
+        model, checkpoint = changed.get("module") or Small(), changed.get("checkpoint")
+        trainer.fit(model, DataLoader(records(40), 28), validated, ckpt_path=checkpoint)
     return audit
 
 
@@ -239,6 +244,34 @@ def test_batches_are_followed_as_the_step_is_given_them(tmp_path: Path) -> None:
     verdict = audited(tmp_path, module=Unusual(), trainer=changed).verdict
     assert verdict is not None
     assert verdict.alarms == ()
+
+
+class Measured(Small):
+    def __init__(self) -> None:
+        super().__init__()
+        self.accuracy = torchmetrics.Accuracy("multiclass", num_classes=2)
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.accuracy(self.network(batch[0]), batch[1])
+        self.log("val/accuracy", self.accuracy)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_noise_of_private_metrics_is_tested(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Silent(SecureGenerator):
+        def release_(self, total: torch.Tensor, deviation: float) -> torch.Tensor:
+            return total
+
+    for number in range(2):
+        if number:
+            monkeypatch.setattr(noised_metric, "secure_generator", Silent)
+        ledger = tmp_path / str(number) / "twin.db"
+        metrics = PrivateMetrics(["val/accuracy"], WORLDS, epsilon=1.0, renyi_order=16, ledger=ledger, budget=50.0)
+        audited(ledger.parent, module=Measured(), extra=[metrics], validated=True)
+        assert main(["audit", "metrics", str(ledger)]) == number
+        assert "noise of the metric accuracy" in capsys.readouterr().out
 
 
 class Dropped(Small):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from lightning_pac._durable_files import replace_file
 from lightning_pac._validation import validated
@@ -49,8 +50,8 @@ class TrainingAudit:
     def summary(self) -> str:
         """One sentence: what was found, and by which instrument."""
         if not self.alarms:
-            canaries = self.games[0].num_canaries if self.games else 0
-            return f"Nothing found by {len(self.tests)} white-box tests and the coins of {canaries:,} canaries."
+            coins = f" and the coins of {self.games[0].num_canaries:,} canaries" if self.games else ""
+            return f"Nothing found by {len(self.tests)} white-box tests{coins}."
         games = {game.to_test().name for game in self.games}
         found = "; ".join(
             f"{alarm.name}{'' if alarm.name in games else ' (white-box test)'}: {alarm.seen}" for alarm in self.alarms
@@ -68,6 +69,17 @@ class TrainingAudit:
             f"{self.false_alarm_rate:.2g} of runs",
         )
         return (count, *(game.to_estimate() for game in self.games))
+
+    @staticmethod
+    def path_beside(ledger: str | Path, account: str) -> Path:
+        """Where the verdict on a run lies.
+
+        Args:
+            ledger: the ledger of the run.
+            account: its account there.
+        """
+        path = Path(ledger)
+        return path.with_name(f"{path.stem}-{quote(account, safe=' ')}.audit.json")
 
     def save(self, path: str | Path) -> None:
         """Write it as JSON.

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
@@ -20,6 +19,7 @@ from lightning_pac.audits import UNSEEN, TrainingAudit, guess_coins
 from lightning_pac.callbacks.canary_audit.auditable import check_run, check_trainer
 from lightning_pac.callbacks.canary_audit.draw_secrecy import draws_are_secret
 from lightning_pac.callbacks.canary_audit.joined_records import JoinedRecords, check_canaries, over
+from lightning_pac.callbacks.canary_audit.metric_noise import MetricNoise
 from lightning_pac.callbacks.canary_audit.record_gradients import RecordGradients
 from lightning_pac.callbacks.canary_audit.white_box_tests import WhiteBoxTests, declared_scale
 from lightning_pac.callbacks.srpp_sgd import StepWatcher, WatchedRun, WatchedStep
@@ -40,7 +40,8 @@ class CanaryAudit(StepWatcher):
     where records are replaced). Every step is held against plain backward passes of single records.
 
     - *White-box tests* say whether the run is the mechanism that is accounted for: the deviation of the noise in every
-      layer and its law, the clipped sum, the number of draws, their secrecy, and how often a record was drawn at once.
+      layer and its law, the clipped sum, the number of draws, their secrecy, how often a record was drawn at once, and
+      the noise of the metrics that `PrivateMetrics` releases meanwhile.
     - *The canary game* says what can be told: someone who sees every step (white-box), or the trained model alone
       (black-box), guesses the coins. More right guesses than the claimed curve allows are an alarm as well, and show a
       lower limit of epsilon (`lightning_pac.audits.guess_coins`), which is an estimate.
@@ -101,6 +102,7 @@ class CanaryAudit(StepWatcher):
             return
         check_trainer(trainer)
         self.verdict = self._joined = None
+        self._metrics = MetricNoise(trainer.callbacks)  # type: ignore[attr-defined]
         self._strategy = trainer.strategy
         hand_out = self._strategy.process_dataloader
 
@@ -177,9 +179,9 @@ class CanaryAudit(StepWatcher):
             guess_coins(attacker, scores, self._coins, curve, self.num_guesses, self.delta)
             for attacker, scores in (("white-box", self._scores), ("black-box", gains))
         )
-        self.verdict = TrainingAudit(self._tests.tests(self._secret), games, self.false_alarm_rate)
-        ledger = Path(self._run.ledger)
-        self.verdict.save(ledger.with_name(f"{ledger.stem}-{self._run.account}.audit.json"))
+        tests = (*self._tests.tests(self._secret), *self._metrics.tests())
+        self.verdict = TrainingAudit(tests, games, self.false_alarm_rate)
+        self.verdict.save(TrainingAudit.path_beside(self._run.ledger, self._run.account))
         tell = rank_zero_warn if self.verdict.alarms else rank_zero_info
         tell(f"CanaryAudit: {self.verdict.summary()}")
 
@@ -205,6 +207,7 @@ class CanaryAudit(StepWatcher):
         if self._strategy is not None:
             self._strategy.__dict__.pop("process_dataloader", None)
             self._strategy = None
+            self._metrics.close()
 
     def _join(self, loader: object) -> object:
         """The train loader over the records and the canaries that their coins put among them."""

@@ -7,6 +7,7 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities import rank_zero_warn
+from torch import Tensor
 from torchmetrics import Metric, MetricCollection
 from typing_extensions import override
 
@@ -128,6 +129,11 @@ class PrivateMetrics(TrainerCallback):
         self._is_open = False
         self._delivered: DeliveredRecords | None = None
         self._undo_division: Callable[[], None] | None = None
+        self._show_noise: Callable[[str, Tensor], None] | None = None
+
+    def show_noise(self, watcher: Callable[[str, Tensor], None] | None) -> None:
+        """Let an audit see the noise of every release, by the metric's name; None for nobody."""
+        self._show_noise = watcher
 
     @override
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
@@ -232,6 +238,7 @@ class PrivateMetrics(TrainerCallback):
                 private = PrivateMetric(
                     metric, self.max_contribution, self.noise_multiplier, charge, self._delivered, ranks, name
                 )
+                private.show_noise = self._show_noise
                 private.last = self._last.get(name)
                 private.is_private = name in known
                 self._private[name] = private

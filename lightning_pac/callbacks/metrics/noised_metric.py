@@ -65,6 +65,7 @@ class PrivateMetric:
         self.metric = metric
         self.is_private = False
         self.last: Any = None
+        self.show_noise: Callable[[str, Tensor], None] | None = None
         self._max_contribution = max_contribution
         self._noise_multiplier = noise_multiplier
         self._charge = charge
@@ -184,7 +185,11 @@ class PrivateMetric:
         deviation = self._noise_multiplier * self._max_contribution
         # A record is evaluated on one rank, so it enters the total once, clipped to C.
         total = torch.stack([share for _, share in shares]).sum(0)
-        return secure_generator().release_(total, deviation)
+        if self.show_noise is None:
+            return secure_generator().release_(total, deviation)
+        released = secure_generator().release_(total.clone(), deviation)
+        self.show_noise(self._name, released - total)
+        return released
 
     def _reset(self) -> None:
         if not self._inside_forward:

@@ -10,7 +10,12 @@ from lightning_pac.cli.common import add_command, add_pool_options
 
 __all__ = ["add_parser", "run"]
 
-_AUDITS = {"responses": attack_responses, "membership": attack_responses, "training": show_training}
+_AUDITS = {
+    "training": show_training,
+    "metrics": show_training,
+    "responses": attack_responses,
+    "membership": attack_responses,
+}
 # What only some audits know, beside --account.
 _OF_RESPONSES = ("records", "secret", "plot")
 
@@ -24,6 +29,7 @@ def add_parser(subparsers: Any) -> None:
         "attack what was released as well as anyone can, and compare with the bound",
         """
         lightning-pac audit training logs/privacy_ledger.db
+        lightning-pac audit metrics logs/privacy_ledger.db
         lightning-pac audit responses responses.db --records 1437
         lightning-pac audit responses responses.db --records 1437 --trials 1000 --plot audit.png
         lightning-pac audit responses responses.db --records 1437 --secret secret.key
@@ -31,7 +37,7 @@ def add_parser(subparsers: Any) -> None:
         """,
         """
         `training` tells what CanaryAudit found in the run that the ledger is of: the white-box tests, the canary games
-        with their limits on epsilon, and the alarms.
+        with their limits on epsilon, and the alarms. `metrics` tells those of the metrics that were released meanwhile.
 
         `responses` (or `membership`) is the Bayes-optimal membership attack, by someone who knows all models and all
         answers. Games with a secret drawn anew are played over the queries that the ledger records, and the attack's

@@ -1,4 +1,4 @@
-"""`lightning-pac audit training`: what an audit found in a training run."""
+"""`lightning-pac audit training` and `audit metrics`: what an audit found in a run."""
 
 import argparse
 
@@ -17,7 +17,7 @@ def show_training(args: argparse.Namespace) -> int:
     with PrivacyLedger.read_only(args.ledger) as ledger:
         names = [account.name for account in ledger.accounts() if args.account in (None, account.name)]
         path = ledger.path
-    found = [file for name in names if (file := path.with_name(f"{path.stem}-{name}.audit.json")).is_file()]
+    found = [file for name in names if (file := TrainingAudit.path_beside(path, name)).is_file()]
     if not found:
         which = "none of its accounts" if args.account is None else f"account {args.account!r}"
         raise ValueError(
@@ -28,6 +28,11 @@ def show_training(args: argparse.Namespace) -> int:
             f"{len(found)} runs of {path} were audited ({', '.join(file.name for file in found)}): choose by --account."
         )
     verdict = TrainingAudit.load(found[0])
+    if args.audit == "metrics":
+        of_metrics = tuple(test for test in verdict.tests if test.name.startswith("noise of the metric"))
+        if not of_metrics:
+            raise ValueError(f"{found[0]} is of a run without private metrics: give its twin PrivateMetrics as well.")
+        verdict = TrainingAudit(of_metrics, (), verdict.false_alarm_rate)
     alarms = {alarm.name for alarm in verdict.alarms}
     if args.json:
         print_json({**asdict(verdict), "alarms": sorted(alarms), "unseen": UNSEEN})
@@ -37,7 +42,7 @@ def show_training(args: argparse.Namespace) -> int:
             for test in verdict.every_test
         ]
         print_table(
-            "Audit of a training", ["test", "seen", "p-value", ""], rows, f"{verdict.summary()} {UNSEEN} {_ESTIMATE}"
+            f"Audit of {args.audit}", ["test", "seen", "p-value", ""], rows, f"{verdict.summary()} {UNSEEN} {_ESTIMATE}"
         )
     return int(bool(alarms))
 

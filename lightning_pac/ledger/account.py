@@ -3,6 +3,7 @@
 import json
 import math
 import reprlib
+import shlex
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -167,9 +168,18 @@ class LedgerAccount:
             if spent + cost > budget * (1.0 + ROUNDING):
                 raise BudgetExceededError(
                     f"A {self.currency} cost of {cost:g} would pass the budget of {owner}: {spent:g} of {budget:g} is "
-                    "spent; stop here, or let the keeper of the data raise the budget."
+                    f"spent and {spent + cost:g} would be; stop here, or let the keeper of the data raise it by "
+                    f"`{self._raise_by(owner)}`."
                 )
         return totals
+
+    def _raise_by(self, owner: str) -> str:
+        if self.kind == "api_key":
+            return f"lightning-pac keys budget KEYS {shlex.quote(str(self.api_key))} --budget AMOUNT"
+        of_account = owner.startswith("account")
+        whose = ("--account", self.name) if of_account else ("--currency", self.currency)
+        path = shlex.quote(str(self._storage.path))
+        return f"lightning-pac account budget {path} AMOUNT {whose[0]} {shlex.quote(whose[1])}"
 
     @checks_itself
     def charge(self, cost: float, event: Mapping[str, Any] | None = None) -> float:
@@ -307,7 +317,7 @@ class LedgerAccount:
             raise damaged(self._storage.path, "an account is not there") from error
         limits = []
         if own_budget is not None:
-            limits.append((own_budget, spent, f"account {self.name!r}"))
+            limits.append((own_budget, spent, f"account {self.name!r} of {self._storage.path}"))
         if total_budget is not None:
             limits.append((total_budget, all_spent, f"the ledger {self._storage.path}"))
         return (num_charges, spent), limits

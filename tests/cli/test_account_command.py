@@ -1,4 +1,5 @@
 import json
+import shlex
 import shutil
 from pathlib import Path
 
@@ -172,3 +173,18 @@ def test_a_responder_goes_on_with_a_raised_budget(tmp_path: Path, capsys: pytest
             assert responder.remaining == pytest.approx(0.015 if budget else 0.005)
             if budget:
                 responder([0, 1, 1, 1])
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_refused_charge_names_the_command_that_raises_the_budget(tmp_path: Path, whole: bool) -> None:
+    path = tmp_path / "two words.db"
+    with PrivacyLedger(path, budget={"rpp": 1.0} if whole else None) as ledger:
+        account = ledger.account("the fit", "rpp", budget=None if whole else 1.0)
+        account.charge(0.75)
+        with pytest.raises(BudgetExceededError, match=r"0\.75 of 1 is spent and 1\.25 would be") as refused:
+            account.charge(0.5)
+    assert str(path) in str(refused.value)
+    _, *words = shlex.split(str(refused.value).split("`")[1].replace("AMOUNT", "1.25"))
+    assert main(words) == 0
+    with PrivacyLedger(path) as ledger:
+        ledger.account("the fit", "rpp").charge(0.5)

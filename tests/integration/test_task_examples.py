@@ -2,10 +2,15 @@
 
 import csv
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from scripts import run_script
+
+from lightning_pac import PrivacyLedger
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -43,3 +48,13 @@ def test_texts(tmp_path: Path) -> None:
     figures = run(tmp_path, "text", *words)
     assert figures["ordinary training"] > 0.9
     assert 0 < figures["differential privacy"] < 4
+
+
+def test_the_template_trains_and_reports(tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    shutil.copytree(EXAMPLES / "template", folder)
+    for words in (["make_table.py"], ["train.py", "--trainer.max_epochs=3"]):
+        subprocess.run([sys.executable, *words], cwd=folder, check=True)
+    with PrivacyLedger.read_only(folder / "customers.db") as ledger:
+        assert sorted(account.num_charges for account in ledger.accounts()) == [0, 30]
+    assert [*folder.glob("lightning_logs/**/privacy_card.md")]

@@ -1,6 +1,7 @@
 """Cells of a table as numbers and texts."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 __all__ = ["Column", "as_number", "as_text", "table_column"]
@@ -16,9 +17,16 @@ def table_column(table: Any, name: str) -> list[Any]:
             return list(table[name])
         return [row[name] for row in table]
     except (KeyError, TypeError, IndexError) as error:
+        has = ", ".join(repr(other) for other in _names(table) if other is not None)
         raise ValueError(
-            f"table has no column {name!r}: give a mapping of names to columns, a table of pandas or a list of rows."
+            f"table has no column {name!r}{' but only ' * bool(has)}{has}: give a mapping of names to columns, a table "
+            "of pandas, or rows as csv.DictReader reads them (delimiter=';' where that stands between the cells)."
         ) from error
+
+
+def _names(table: Any) -> list[Any]:
+    named = table[0] if isinstance(table, Sequence) and table else table
+    return list(named) if hasattr(named, "keys") else []
 
 
 def as_number(value: Any) -> float:

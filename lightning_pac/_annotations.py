@@ -26,6 +26,9 @@ class Range(NamedTuple):
     holds: Callable[[Any], bool]
     words: str
 
+    def __repr__(self) -> str:  # as a command line shows an annotation that an argument does not fit
+        return repr(self.words)
+
 
 class Refused(Exception):
     """An entry of a collection, or a value of the right type that no function takes; with the rest of the sentence."""

@@ -17,22 +17,20 @@ class Table(pl.LightningDataModule):
 
     Args:
         path: The file.
-        transform: What is known of its columns without looking.
+        columns: What is known of its columns without looking, as for `TableTransform`.
         label: The column to be predicted.
         classes: The texts that it may hold.
         num_validation: Rows that are kept for validation.
         batch_size: As in `sampling`.
     """
 
-    def __init__(
-        self, path: str, transform: TableTransform, label: str, classes: list[str], num_validation: int, batch_size: int
-    ):
+    def __init__(self, path: str, columns: dict, label: str, classes: list[str], num_validation: int, batch_size: int):
         super().__init__()
         self.batch_size = batch_size
         with open(path, newline="") as file:
             rows = list(csv.DictReader(file))
         labels = torch.tensor([classes.index(row[label]) for row in rows])
-        records = TensorDataset(torch.from_numpy(transform(rows)), labels)
+        records = TensorDataset(torch.from_numpy(TableTransform(columns)(rows)), labels)
         self.validation = torch.utils.data.Subset(records, range(num_validation))
         self.training = torch.utils.data.Subset(records, range(num_validation, len(records)))
 
@@ -44,13 +42,15 @@ class Table(pl.LightningDataModule):
 
 
 class Classifier(pl.LightningModule):
-    """One hidden layer. `num_features` is `len(transform.features)`."""
+    """One hidden layer over the features of the same columns."""
 
-    def __init__(self, num_features: int, num_classes: int = 2, lr: float = 4.0):
+    def __init__(self, columns: dict, num_classes: int = 2, lr: float = 4.0):
         super().__init__()
         self.save_hyperparameters()
         self.network = torch.nn.Sequential(
-            torch.nn.Linear(num_features, 16), torch.nn.Tanh(), torch.nn.Linear(16, num_classes)
+            torch.nn.Linear(len(TableTransform(columns).features), 16),
+            torch.nn.Tanh(),
+            torch.nn.Linear(16, num_classes),
         )
         self.accuracy = torchmetrics.Accuracy("multiclass", num_classes=num_classes)
 

@@ -49,7 +49,7 @@ class TableTransform:
         ('age', 'age is missing', 'job = clerk', 'job = cook', 'job = other')
     """
 
-    def __init__(self, columns: Mapping[str, Sequence[float] | Sequence[str] | Count]) -> None:
+    def __init__(self, columns: Mapping[str, Sequence[float | str] | Count]) -> None:
         if not columns:
             raise ValueError("columns is empty, but must name at least one column of the table.")
         self.columns: dict[str, Column] = {name: _checked(name, column) for name, column in columns.items()}
@@ -58,7 +58,7 @@ class TableTransform:
     def private(
         cls,
         table: Any,
-        columns: Mapping[str, Sequence[float] | Sequence[str] | Count],
+        columns: Mapping[str, Sequence[float | str] | Count],
         *,
         ledger: LedgerArgument,
         scenario: TwoWorldScenario | None = None,
@@ -137,7 +137,7 @@ class TableTransform:
         return tuple(feature for name, column in self.columns.items() for feature in _features(name, column))
 
 
-def _checked(name: str, column: Sequence[float] | Sequence[str] | int) -> Column:
+def _checked(name: str, column: Sequence[float | str] | int) -> Column:
     if isinstance(column, int):
         return column
     if all(isinstance(entry, str) for entry in column):

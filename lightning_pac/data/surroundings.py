@@ -3,15 +3,19 @@
 import copy
 import functools
 import sys
+import sysconfig
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
+
+from lightning_pac.data.value_digest import digest
 
 __all__ = ["Surroundings", "copy_small"]
 
@@ -28,6 +32,8 @@ _CACHE = type(functools.cache(id))
 _DESCRIPTORS = (property, classmethod, staticmethod, types.GetSetDescriptorType, types.MemberDescriptorType)
 _CODE = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type, _CACHE, *_DESCRIPTORS)
 _MISSING: Any = object()
+_MISTAKABLE = frozenset(sys.stdlib_module_names) | {"datasets", "transformers"}  # names that a user's file may have
+_STANDARD = sysconfig.get_path("stdlib")
 
 
 class Surroundings:
@@ -58,6 +64,8 @@ class Surroundings:
         self._globals: dict[int, tuple[dict[str, Any], set[str]]] = {}
         self._cells: dict[int, types.CellType] = {}
         self._caches: list[Any] = []
+        self._own = {id(value) for value in objects}
+        self._own |= {id(part) for value in objects if isinstance(value, nn.Module) for part in value.modules()}
         seen: dict[int, Any] = {}
         waiting = list(objects)
         while waiting and len(seen) < _MOST_OBJECTS:
@@ -104,6 +112,22 @@ class Surroundings:
             for function, *given in defaults:
                 _set_defaults(function, *given)
             self._clear_caches()
+
+    def digest(self) -> bytes:
+        """A digest of all of this, but for the objects themselves and modules in them.
+
+        Of what is large, only the length counts, and how often it was written to.
+        """
+        found: list[Any] = [_attributes(owner) for owner in self._owners]
+        found += [[space.get(name) for name in names] for space, names in self._globals.values()]
+        found += [*map(_contents, self._cells.values()), [cache.cache_info().currsize for cache in self._caches]]
+        functions = [owner for owner in self._owners if isinstance(owner, types.FunctionType)]
+        found += [(function.__defaults__, function.__kwdefaults__) for function in functions]
+
+        def outline(value: Any) -> Any:
+            return () if id(value) in self._own else _outline(value)
+
+        return b"".join(digest(values, view=outline) for values in found)
 
     def _clear_caches(self) -> None:
         for cache in self._caches:
@@ -202,6 +226,17 @@ def _size(value: Any) -> int:
     return 64 * len(value) if isinstance(value, list | tuple | dict | set | frozenset) else 0
 
 
+def _outline(value: Any) -> Any:
+    """What counts of a value: all that copies would not share."""
+    if _is_code(value) or value is _MISSING or _is_apart(value) or isinstance(value, Dataset | DataLoader):
+        return ()
+    if _size(value) > _LARGE:
+        return len(value), getattr(value, "_version", None)
+    if isinstance(value, (*_SCALARS, Tensor, np.ndarray, dict, list, tuple, set, frozenset)):
+        return value
+    return getattr(value, "__dict__", ())
+
+
 def _is_code(value: Any) -> bool:
     return isinstance(value, _CODE)
 
@@ -211,8 +246,17 @@ def _is_apart(value: Any) -> bool:
     return type(value).__module__.startswith("lightning") and not isinstance(value, nn.Module)
 
 
+@functools.cache
 def _is_library(module: str | None) -> bool:
-    return module is None or module.partition(".")[0] in _LIBRARIES
+    """Whether it is one of the libraries that are not followed, and no file of the user's that has its name."""
+    if module is None:
+        return True
+    name = module.partition(".")[0]
+    file = getattr(sys.modules.get(name), "__file__", None)
+    if name not in _MISTAKABLE or file is None:
+        return name in _LIBRARIES
+    path = Path(file)
+    return path.is_relative_to(_STANDARD) or not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
 
 
 @functools.cache

@@ -50,6 +50,7 @@ def _feed(feed: _Feed, value: Any, seen: dict[int, tuple[int, Any]], view: Calla
         return
     seen[id(value)] = len(seen), value  # kept, so that no other object gets its number
     _add(feed, f"{kind.__module__}.{kind.__qualname__}")
+    value = view(value)
     if isinstance(value, Tensor):
         _feed_tensor(feed, value)
     elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
@@ -58,7 +59,7 @@ def _feed(feed: _Feed, value: Any, seen: dict[int, tuple[int, Any]], view: Calla
     elif isinstance(value, set | frozenset):
         _feed(feed, sorted(digest(element, view=view) for element in value), seen, view)
     else:
-        parts = list(_parts(view(value)))
+        parts = list(_parts(value))
         _add(feed, f"{len(parts)} parts")
         for part in parts:
             _feed(feed, part, seen, view)

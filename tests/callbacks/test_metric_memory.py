@@ -1,5 +1,7 @@
 """Metrics that are handed more than rows, or that keep more than their states: both are refused."""
 
+import functools
+import math
 from collections import deque
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,7 +13,7 @@ import torch
 import torchmetrics
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Subset, TensorDataset
 from torchmetrics import Metric
 
 from lightning_pac import PrivateMetrics, TwoWorldScenario
@@ -44,6 +46,18 @@ def test_numbers_beside_rows_are_refused(arguments: dict[str, Any], named: str) 
     private(metric, max_contribution=2.0)
     with pytest.raises(MisconfigurationException, match=f"updated with {named}, which may be made of other records"):
         metric.update(LOSSES, **arguments)
+
+
+SEEN: list[Tensor] = []
+
+
+def keep(values: Tensor, kept: list[Tensor] = []) -> None:  # noqa: B006
+    kept.append(values)
+
+
+@functools.cache
+def seen_first(value: float) -> float:
+    return value
 
 
 class Kept(Metric):
@@ -90,6 +104,14 @@ class Kept(Metric):
             self.random.random()
         elif self.place == "closure":
             self.closure().append(values)
+        elif self.place == "global":
+            SEEN.append(values.mean())
+        elif self.place == "default argument":
+            keep(values)
+        elif self.place == "function":
+            keep.__dict__["last"] = values
+        elif self.place == "cache of a function":
+            seen_first(float(values.mean()))
 
     def compute(self) -> Tensor:
         return self.total / self.count if self.last is None else torch.as_tensor(self.last)
@@ -107,6 +129,10 @@ PLACES = (
     "default",
     "generator",
     "closure",
+    "global",
+    "default argument",
+    "function",
+    "cache of a function",
 )
 
 
@@ -121,7 +147,7 @@ class Logging(pl.LightningModule):
         self.log("mean", self.metric)
 
 
-def validate(folder: Path, model: Logging, times: int = 1) -> list[float]:
+def validate(folder: Path, model: Logging, times: int = 1, loaders: Any = None) -> list[float]:
     callback = PrivateMetrics(
         ["mean"], TwoWorldScenario(1), epsilon=1.4306e-6, renyi_order=16, ledger=folder / "study.db"
     )
@@ -134,8 +160,8 @@ def validate(folder: Path, model: Logging, times: int = 1) -> list[float]:
         callbacks=[callback],
         default_root_dir=folder,
     )
-    loader = DataLoader(TensorDataset(LOSSES), 127)
-    return [trainer.validate(model, loader, verbose=False)[0]["mean"] for _ in range(times)]
+    loaders = loaders or DataLoader(TensorDataset(LOSSES), 127)
+    return [trainer.validate(model, loaders, verbose=False)[0]["mean"] for _ in range(times)]
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -143,6 +169,7 @@ def test_a_metric_that_keeps_what_it_saw_is_refused(tmp_path: Path, place: str) 
     with pytest.raises(MisconfigurationException, match="Kept keeps something of what it saw outside of its states"):
         validate(tmp_path, Logging(Kept(place)))
     Kept.shared.clear()
+    seen_first.cache_clear()
 
 
 def test_a_metric_that_keeps_its_states_only_is_noised_each_time(tmp_path: Path) -> None:
@@ -166,7 +193,8 @@ class Best(Kept):
 def test_what_is_remembered_of_an_exact_value_is_refused(tmp_path: Path) -> None:
     class Computing(Logging):
         def validation_step(self, batch: Any, batch_idx: int) -> None:
-            self.metric(batch[0])  # computes the value of the batch before it is known to be private
+            assert len(batch[0]) == 127  # which hides from synthetic records that the metric is private
+            self.metric(batch[0])  # computes the value of the batch
             self.log("mean", self.metric)
 
     with pytest.raises(MisconfigurationException, match="keeps something of what it saw"):
@@ -248,3 +276,113 @@ def test_digests_are_equal_where_values_are() -> None:
     assert digest(first) != digest(same)
     with pytest.raises(TypeError, match="can be neither looked into nor pickled"):
         digest(x for x in first)
+
+
+class Rows(Logging):
+    """Updates its metric with what a function makes of the batch's numbers."""
+
+    def __init__(self, rows: Any, at_end: bool = False) -> None:
+        super().__init__(torchmetrics.SumMetric())
+        self.rows, self.at_end = rows, at_end
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.kept = batch[0]
+        if not self.at_end:
+            self.add()
+
+    def on_validation_epoch_end(self) -> None:
+        if self.at_end:
+            self.add()
+
+    def add(self) -> None:
+        for rows in self.rows(self.kept):
+            self.metric.update(rows)
+        self.log("mean", self.metric)
+
+
+MIXED: dict[str, Any] = {
+    "half of the rows twice": lambda values: [values[: len(values) // 2]] * 2,
+    "one row for all": lambda values: [values[:1].expand(len(values))],
+    "over the largest": lambda values: [values / values.max()],
+    "less the mean": lambda values: [values - values.mean()],
+    "each with the next": lambda values: [values + values.roll(1)],
+    "running sums": lambda values: [values.cumsum(0)],
+}
+
+
+@pytest.mark.parametrize("at_end", [False, True])
+@pytest.mark.parametrize("what", MIXED)
+def test_rows_of_which_one_record_decides_several_are_refused(tmp_path: Path, what: str, at_end: bool) -> None:
+    with pytest.raises(MisconfigurationException, match="rows of which one record decides several"):
+        validate(tmp_path, Rows(MIXED[what], at_end))
+
+
+def test_rows_of_their_own_pass_also_in_part_and_in_another_order(tmp_path: Path) -> None:
+    validate(tmp_path, Rows(lambda values: [values[values > 0.5].flip(0)]))
+    validate(tmp_path, Rows(lambda values: values.chunk(2), at_end=True))
+
+
+def test_what_cannot_be_asked_of_synthetic_records_is_said(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match=r"could not show that each row of mean is of one record \(ZeroDivisionError"):
+        validate(tmp_path, Rows(lambda values: [values] if len(values) == 127 else 1 // 0))
+
+
+class Early(Logging):
+    """Computes its metric, in one way or the other, before it is logged."""
+
+    public = False
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        if not self.public and len(batch[0]) < 127:
+            raise ValueError("no batch of such a size")
+        self.seen.append(float(self.metric(batch[0])))
+
+    def on_validation_epoch_end(self) -> None:
+        self.seen.append(float(self.metric.compute()))
+        self.log("mean", self.metric)
+
+
+def test_a_metric_is_private_before_it_is_logged(tmp_path: Path) -> None:
+    model = Early(torchmetrics.MeanMetric())
+    model.public = True
+    (logged,) = validate(tmp_path, model)
+    batch, computed = model.seen
+    assert math.isnan(batch)
+    assert computed == pytest.approx(logged)
+    # Noise of deviation 4e6 over a count that it hides as well: as near as 1e-3 with chance below 1e-3.
+    assert computed != pytest.approx(float(LOSSES.mean()), abs=1e-3)
+
+
+def test_a_value_that_was_shown_before_it_was_noised_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MisconfigurationException, match="was computed without noise before it was logged"):
+        validate(tmp_path, Early(torchmetrics.MeanMetric()))
+
+
+def test_exact_states_are_forgotten_as_soon_as_a_metric_is_logged(tmp_path: Path) -> None:
+    class Saving(Logging):
+        def on_validation_epoch_end(self) -> None:
+            self.seen = [float(value) for value in self.state_dict().values()]
+
+    model = Saving(torchmetrics.MeanMetric())
+    model.metric.persistent(True)
+    validate(tmp_path, model)
+    assert model.seen == [0.0, 0.0]
+
+
+def test_loaders_that_share_records_do_not_add_to_one_metric(tmp_path: Path) -> None:
+    class Several(Logging):
+        def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+            self.metric.update(batch[0])
+
+        def on_validation_epoch_end(self) -> None:
+            self.log("mean", self.metric)
+
+    data = TensorDataset(LOSSES)
+    for second in (range(100, 127), range(99, 127)):
+        model = Several(torchmetrics.MeanMetric())
+        loaders = [DataLoader(Subset(data, part), 50) for part in (range(100), second)]
+        if len(second) == 27:
+            validate(tmp_path, model, loaders=loaders)
+        else:
+            with pytest.raises(MisconfigurationException, match="several loaders, which hold the same records"):
+                validate(tmp_path, model, loaders=loaders)

@@ -1,7 +1,9 @@
 """Datasets that put other records into one."""
 
 import functools
+import importlib
 import random
+import sys
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from lightning_pac.data import WithIndex, check_records_alone
 from lightning_pac.data.repeated_records import check_each_record_once
+from lightning_pac.data.surroundings import Surroundings
 
 ROWS = 12
 
@@ -492,3 +495,20 @@ def test_files_of_equal_contents_pass(tmp_path: Path) -> None:
 def test_equal_entries_of_a_list_pass() -> None:
     check_each_record_once([(ROW, 0), (ROW, 1), (ROW.clone(), 0)])
     check_each_record_once([(row, 0) for row in DESIGN])
+
+
+def test_a_file_of_the_users_with_the_name_of_a_library_is_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "this.py").write_text("def count(seen=[]):\n    seen.append(1)\n    return len(seen)\n")
+    monkeypatch.delitem(sys.modules, "this", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    count = importlib.import_module("this").count
+    surroundings = Surroundings(count)
+    before = surroundings.digest()
+    with surroundings.copied({}):
+        assert (count(), count()) == (1, 2)
+        assert surroundings.digest() != before
+    assert surroundings.digest() == before
+    assert count() == 1
+    monkeypatch.delitem(sys.modules, "this")

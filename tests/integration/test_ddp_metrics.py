@@ -79,6 +79,10 @@ def evaluate(rank: int, size: int, folder: Path, sizes: list[int], epsilon: floa
 
 class _Unlimited:
     batch, in_batch, in_all = 0, None, 10**9
+    loaders, all_loaders = frozenset[int](), ()
+
+    def share_records(self, numbers: frozenset[int]) -> bool:
+        return False
 
     def begin_batch(self, batch_idx: int, dataloader_idx: int) -> None:
         pass
@@ -176,7 +180,7 @@ def test_private_training_with_private_validation_shares_one_ledger(tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("broken", "sentence"),
-    [("rows", "updated with 6 rows in a batch of 3 records"), ("step", "in one rank's step")],
+    [("rows", "one record decides several"), ("step", "in one rank's step")],
 )
 def test_a_rank_that_fails_ends_all_ranks(tmp_path: Path, broken: str, sentence: str) -> None:
     results = RankProcesses(fit, 2, tmp_path, broken).results(timeout=60)

@@ -8,6 +8,7 @@ import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
+from torch.utils.data import DataLoader
 from torchmetrics import Metric, MetricCollection
 from typing_extensions import override
 
@@ -16,6 +17,7 @@ from lightning_pac.accountants import Allowance, SRPPAccountant, one_promise, sh
 from lightning_pac.callbacks.metrics.delivered_records import DeliveredRecords, divide_evaluation
 from lightning_pac.callbacks.metrics.noised_metric import LARGEST_VALUE, PrivateMetric, unsuited_states
 from lightning_pac.callbacks.shared import TrainerCallback, check_path, order_in, refuse_searches
+from lightning_pac.callbacks.srpp_sgd import MetricRows, rows_of_metrics
 from lightning_pac.exceptions import BudgetExceededError
 from lightning_pac.ledger import LedgerAccount, LedgerArgument, LedgerHandle
 from lightning_pac.randomness import finite_precision, missing_tail
@@ -44,8 +46,9 @@ class PrivateMetrics(TrainerCallback):
 
     Note:
         Log the torchmetrics object itself, ``self.log("val/accuracy", self.accuracy)``, once an epoch, updated with one
-        row a record. Each record is evaluated on its own, which takes about half a millisecond a record and
-        metric. A record that several loaders hold counts as several. Metrics that are not named stay as they are.
+        row a record: that no record decides two of them is asked of synthetic records, on a copy of the model. Each
+        record is evaluated on its own, which takes about half a millisecond a record and metric. Metrics that are not
+        named stay as they are.
 
     Example::
 
@@ -68,8 +71,8 @@ class PrivateMetrics(TrainerCallback):
 
     Raises:
         ValueError: If an argument is out of range, or not exactly one promise is given.
-        MisconfigurationException: In an evaluation, if a named metric has no bound on what a record adds to it, or a
-            loader may deliver a record more than once.
+        MisconfigurationException: In an evaluation, if a named metric has no bound on what a record adds to it, or
+            loaders may deliver a record more than once.
     """
 
     def __init__(
@@ -95,8 +98,8 @@ class PrivateMetrics(TrainerCallback):
             raise ValueError(
                 "ledger is None, but values are charged before they are shown: give one, that of training if there is."
             )
-        if not 0 < max_contribution < math.inf:
-            raise ValueError(f"max_contribution is {max_contribution}, but must be positive and finite.")
+        if not 1e-100 <= max_contribution <= 1e100:  # squares of contributions must not vanish
+            raise ValueError(f"max_contribution is {max_contribution}, but must lie between 1e-100 and 1e100.")
         self.names = tuple(names)
         self.scenario = scenario
         self.max_contribution = max_contribution
@@ -123,6 +126,7 @@ class PrivateMetrics(TrainerCallback):
         # Metrics that were found to be private, in validation and, under True, in tests; and where all have been found.
         self._known: dict[bool, set[str]] = {False: set(), True: set()}
         self._complete: set[bool] = set()
+        self._asked: dict[str, MetricRows] = {}
         self._warned_missing = False
         self._log: Any = None
         self._logged: set[str] = set()
@@ -224,6 +228,8 @@ class PrivateMetrics(TrainerCallback):
             ranks.from_first(self._open_account)
             self._is_open = True
         self._delivered = ranks.together(lambda: DeliveredRecords.of(trainer))
+        rows = self._rows_of_metrics(trainer, pl_module, self._delivered.all_loaders)
+        shown = {rows.logged[name] for name in self.names if name in rows.logged}
         charge = self._sanity_charge if trainer.sanity_checking else self._charge
         for module in pl_module.modules():
             if isinstance(module, MetricCollection):
@@ -240,7 +246,9 @@ class PrivateMetrics(TrainerCallback):
                 )
                 private.show_noise = self._show_noise
                 private.last = self._last.get(name)
-                private.is_private = name in known
+                private.is_private = name in known or name in shown
+                if name in rows.mixed:
+                    private.refuse_rows()
                 self._private[name] = private
         self._log = pl_module.log
 
@@ -249,6 +257,22 @@ class PrivateMetrics(TrainerCallback):
             self._log(name, value, *args, **kwargs)
 
         pl_module.log = log  # type: ignore[method-assign]
+
+    def _rows_of_metrics(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, loaders: Sequence[DataLoader[Any]]
+    ) -> MetricRows:
+        """What the evaluation does with synthetic records, asked when the first of its stage begins."""
+        stage = "test" if trainer.testing else "validation"
+        if stage not in self._asked:
+            datamodule: pl.LightningDataModule | None = trainer.datamodule  # type: ignore[attr-defined]
+            found = self._asked[stage] = rows_of_metrics(pl_module, loaders, datamodule, stage)
+            if found.unchecked is not None:
+                rank_zero_warn(
+                    f"PrivateMetrics: synthetic records could not show that each row of {', '.join(self.names)} is of "
+                    f"one record ({found.unchecked} in {stage}_step): make sure that no row is computed from others or "
+                    "comes twice."
+                )
+        return self._asked[stage]
 
     def _make_private(self, name: str, value: Any, kwargs: dict[str, Any]) -> None:
         if name in self.names:

@@ -6,10 +6,11 @@ from typing import Any, cast
 import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.trainer.states import TrainerFn
-from torch.utils.data import BatchSampler, DataLoader
+from torch.utils.data import BatchSampler, ConcatDataset, DataLoader
 
 from lightning_pac.data import PrivateDataLoader, check_records_alone, count_records, describe_loader, rebuild_loader
 from lightning_pac.data.loader import divides_all_records
+from lightning_pac.data.repeated_records import check_each_record_once
 from lightning_pac.scenarios import Sequential
 from lightning_pac.strategies import Ranks
 from lightning_pac.strategies.agreement import share_records
@@ -25,6 +26,8 @@ class DeliveredRecords:
         in_batch: Records in it, which is none where it only keeps this rank in step with the others; None outside of
             the batches.
         in_all: Records of this evaluation so far.
+        loaders: Numbers of the loaders of the batch, or of all outside of the batches.
+        all_loaders: The evaluation's loaders.
 
     Args:
         loaders: The evaluation's loaders, in the order of their batches.
@@ -34,7 +37,9 @@ class DeliveredRecords:
         self.batch = 0
         self.in_batch: int | None = None
         self.in_all = 0
-        self._loaders = loaders
+        self.loaders = frozenset[int]()
+        self.all_loaders = loaders
+        self._shared: dict[frozenset[int], bool] = {}
 
     @classmethod
     def of(cls, trainer: pl.Trainer) -> "DeliveredRecords":
@@ -55,7 +60,7 @@ class DeliveredRecords:
 
     def begin_batch(self, batch_idx: int, dataloader_idx: int) -> None:
         """Count the records of the batch that is delivered now."""
-        loader = self._loaders[dataloader_idx]
+        loader, self.loaders = self.all_loaders[dataloader_idx], frozenset([dataloader_idx])
         if isinstance(loader, PrivateDataLoader):
             assert loader.num_drawn is not None
             self.in_batch = loader.num_drawn
@@ -67,7 +72,20 @@ class DeliveredRecords:
 
     def end_batches(self) -> None:
         """From now on, a metric may be updated with records of all batches."""
-        self.in_batch = None
+        self.in_batch, self.loaders = None, frozenset(range(len(self.all_loaders)))
+
+    def share_records(self, numbers: frozenset[int]) -> bool:
+        """Whether loaders with these numbers deliver a record twice, as far as that shows."""
+        if len(numbers) < 2:
+            return False
+        if numbers not in self._shared:
+            try:
+                check_each_record_once(ConcatDataset([self.all_loaders[number].dataset for number in sorted(numbers)]))
+            except ValueError:
+                self._shared[numbers] = True
+            else:
+                self._shared[numbers] = False
+        return self._shared[numbers]
 
 
 def divide_evaluation(trainer: pl.Trainer) -> Callable[[], None]:

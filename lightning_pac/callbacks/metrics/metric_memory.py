@@ -33,7 +33,7 @@ BOOKKEEPING = {
 
 
 def remembered(metric: Metric) -> bytes:
-    """Digest of all that a metric holds and `reset` does not clear: attributes, inner metrics, attributes of its class.
+    """Digest of all that a metric holds and `reset` does not clear: attributes and inner metrics.
 
     Args:
         metric: Any metric.
@@ -50,17 +50,7 @@ def remembered(metric: Metric) -> bytes:
         # Most are empty dictionaries of hooks; one that is filled appears.
         return {name: value for name, value in attributes.items() if value or not isinstance(value, dict)}
 
-    return digest([metric, *map(_class_attributes, type(metric).__mro__)], view=without_bookkeeping)
-
-
-def _class_attributes(kind: type) -> dict[str, Any]:
-    if kind.__module__.split(".")[0] in ("torch", "torchmetrics", "builtins", "abc"):
-        return {}
-    return {
-        name: value
-        for name, value in vars(kind).items()
-        if not name.startswith(("__", "_abc_")) and not hasattr(value, "__get__")
-    }
+    return digest(metric, view=without_bookkeeping)
 
 
 def other_than_rows(arguments: Any) -> str | None:

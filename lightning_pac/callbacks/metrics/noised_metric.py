@@ -14,6 +14,7 @@ from torchmetrics.utilities import dim_zero_sum
 
 from lightning_pac.callbacks.metrics.delivered_records import DeliveredRecords
 from lightning_pac.callbacks.metrics.metric_memory import other_than_rows, remembered
+from lightning_pac.data.surroundings import Surroundings
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.randomness import secure_generator
 from lightning_pac.strategies import Ranks
@@ -79,11 +80,14 @@ class PrivateMetric:
         self._problem: str | None = None
         self._memory = self._remembered(self._scratch)
         self._exact_memory = self._remembered(metric)
+        self._surroundings = Surroundings(metric)
+        self._keeps = self._was_shown = False
         self._influential = _influential_states(self._blank)
         self._total = torch.zeros_like(self._flatten(self._blank))
         self._released: Any = None
         self._inside_forward = False
         self._rows = 0
+        self._loaders: set[int] = set()
         self._rows_in_batch = (0, 0)  # of the batch of that number
         self._own = {name: getattr(metric, name) for name in ("forward", "update", "compute", "reset")}
         for name, replacement in (
@@ -105,6 +109,10 @@ class PrivateMetric:
             "it, or the module that holds it, before the evaluation or after it."
         )
 
+    def refuse_rows(self) -> None:
+        """Refuse the metric if it becomes private, since its rows are made of several records or several of one."""
+        self._problem = "was updated, for synthetic records, with rows of which one record decides several"
+
     def make_private(self) -> None:
         """From now on, show the noised value only.
 
@@ -117,8 +125,12 @@ class PrivateMetric:
                 f"{type(self.metric).__name__} keeps {len(self._total):,} sums, but noise is paid for up to "
                 f"{LARGEST_VALUE:,}: log a smaller metric, such as a mean over classes."
             )
-        if not self.is_private and self._remembered(self.metric) != self._exact_memory:
-            self._problem = self._problem or KEEPS
+        if not self.is_private:
+            if self._keeps or self._remembered(self.metric) != self._exact_memory:
+                self._problem = self._problem or KEEPS
+            elif self._was_shown:
+                self._problem = self._problem or "was computed without noise before it was logged"
+            self._forget_exact_states()
         self.is_private = True
         if self._ranks.size == 1:
             self._require_records()
@@ -137,7 +149,7 @@ class PrivateMetric:
         self._add(*args, **kwargs)
         self._inside_forward = True
         try:
-            return self._own["forward"](*args, **kwargs)
+            return self._exactly("forward", *args, **kwargs)
         finally:
             self._inside_forward = False
 
@@ -148,12 +160,29 @@ class PrivateMetric:
             self._released = None
             # Lightning computes only what was updated.
             self.metric._update_count += 1
-        else:
+        elif self._inside_forward:
             self._own["update"](*args, **kwargs)
+        else:
+            self._exactly("update", *args, **kwargs)
+
+    def _exactly(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """What the metric itself does, noting whether its code keeps something beside it."""
+        before = self._surroundings.digest()
+        found = self._own[method](*args, **kwargs)
+        self._keeps = self._keeps or self._surroundings.digest() != before
+        return found
+
+    def _forget_exact_states(self) -> None:
+        count = self.metric._update_count  # Lightning computes only what was updated
+        self._own["reset"]()
+        self.metric._update_count = count
 
     def _compute(self) -> Any:
-        if not self.is_private or self._inside_forward:
+        if self._inside_forward:
             return self._own["compute"]()
+        if not self.is_private:
+            self._was_shown = True
+            return self._exactly("compute")
         if self._released is None:
             sums = self._ranks.exchange(self._own_share, self._release)
             if sums is not None:
@@ -196,6 +225,7 @@ class PrivateMetric:
             self._total = torch.zeros_like(self._total)
             self._released = None
             self._rows, self._rows_in_batch = 0, (0, 0)
+            self._loaders.clear()
         self._own["reset"]()
 
     def _add(self, *args: Any, **kwargs: Any) -> None:
@@ -213,14 +243,14 @@ class PrivateMetric:
             if self.is_private and self._ranks.size == 1:
                 self._require_records()
             return
-        one = self._scratch
+        one, beside = self._scratch, self._surroundings.digest()
         for record in range(sizes.pop()):
             one.reset()
             part_args, part_kwargs = apply_to_collection(
                 (args, kwargs), Tensor, lambda tensor, row=record: tensor[row : row + 1]
             )
             one.update(*part_args, **part_kwargs)
-            if self._remembered(one) != self._memory:
+            if self._remembered(one) != self._memory or self._surroundings.digest() != beside:
                 self._problem = self._problem or KEEPS
                 return
             added = self._flatten(one)
@@ -242,6 +272,9 @@ class PrivateMetric:
             return f"was updated with {self._rows_in_batch[1]} rows in a batch of {delivered.in_batch} records"
         if self._rows > delivered.in_all:
             return f"was updated with {self._rows} rows for {delivered.in_all} records"
+        self._loaders |= delivered.loaders
+        if delivered.share_records(frozenset(self._loaders)):
+            return "was updated with the rows of several loaders, which hold the same records"
         return None
 
     def _remembered(self, metric: Metric) -> bytes:

@@ -2,12 +2,15 @@
 
 from lightning_pac.callbacks.srpp_sgd.callback import SRPPSGD
 from lightning_pac.callbacks.srpp_sgd.dp_sgd import DPSGD
+from lightning_pac.callbacks.srpp_sgd.loss_check import MetricRows, rows_of_metrics
 from lightning_pac.callbacks.srpp_sgd.watching import StepWatcher, WatchedRun, WatchedStep
 
 __all__ = [
     "DPSGD",
     "SRPPSGD",
+    "MetricRows",
     "StepWatcher",
     "WatchedRun",
     "WatchedStep",
+    "rows_of_metrics",
 ]

@@ -1,6 +1,7 @@
 """The check that a loss gives each record a gradient of its own, on synthetic records."""
 
 from lightning_pac.callbacks.srpp_sgd.loss_check.check import LossCheck, check_loss, refuse_left_out_batch
+from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows import MetricRows, rows_of_metrics
 from lightning_pac.callbacks.srpp_sgd.loss_check.passing_state import PassingState
 from lightning_pac.callbacks.srpp_sgd.loss_check.probe import transferred
 from lightning_pac.callbacks.srpp_sgd.loss_check.replica import Replica, hidden_behind
@@ -9,11 +10,13 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.state_watch import OPTIMIZER_ST
 __all__ = [
     "OPTIMIZER_STATE",
     "LossCheck",
+    "MetricRows",
     "PassingState",
     "Replica",
     "StateWatch",
     "check_loss",
     "hidden_behind",
     "refuse_left_out_batch",
+    "rows_of_metrics",
     "transferred",
 ]

@@ -27,7 +27,7 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import EXAMPL
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.strategies.whole_copies import WholeCopies
 
-__all__ = ["LossCheck", "check_loss", "refuse_left_out_batch"]
+__all__ = ["LossCheck", "check_loss", "refuse_left_out_batch", "synthetic_probe"]
 
 # Of the records: the one class with another weight may be missing in a draw, of three classes in one draw of ten. Each
 # but the first is made at a step of its own, since a term may be added in every tenth step, or from the hundredth on.
@@ -190,6 +190,13 @@ def refuse_left_out_batch(
             "on_train_batch_start left out a batch of records, and does not leave out one of synthetic records, so "
             "that private ones may decide it: let its number decide, or limit_train_batches of the Trainer."
         )
+
+
+def synthetic_probe(
+    pl_module: pl.LightningModule, dataloader: DataLoader[Any], datamodule: pl.LightningDataModule | None
+) -> tuple[Probe, list[Any]]:
+    """What runs a copy of a model, and records of which synthetic ones may take the structure."""
+    return _probe(pl_module, dataloader, datamodule, whole=_whole(pl_module)), _examples(dataloader.dataset)
 
 
 def _probe(

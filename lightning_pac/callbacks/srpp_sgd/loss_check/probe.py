@@ -131,6 +131,22 @@ class Probe:
         """Their batch as `training_step` is given it."""
         return _collate(records, self._collate_fn, [*self._hooks, self.model], self._dtype)
 
+    def evaluate(self, records: list[Any], stage: str, dataloader_idx: int | None = None) -> None:
+        """Run the step of an evaluation on a batch of these records, and the end of its epoch, in evaluation mode.
+
+        Args:
+            records: Those of the batch.
+            stage: ``"validation"`` or ``"test"``.
+            dataloader_idx: Number of the loader, where there are several.
+        """
+        model = self.model.eval()
+        step = getattr(model, f"{stage}_step")
+        given = [0] if is_param_in_hook_signature(step, "batch_idx", min_args=2) else []
+        given += [] if dataloader_idx is None else [dataloader_idx]
+        with _seeded(SEEDS[0]), torch.no_grad(), self.integers:
+            step(self.batch(records), *given)
+            self._run_hook(f"on_{stage}_epoch_end")
+
     def leaves_out(self, records: list[Any], number: int, level: float | None) -> bool:
         """Whether the model's hook leaves out their batch, were it the one with that number in a pass.
 

@@ -1,0 +1,149 @@
+"""Whether each row that a metric is updated with is of one record, asked of synthetic records."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning_utilities.core.apply_func import apply_to_collection
+from torch import Tensor
+from torch.utils.data import DataLoader
+from torchmetrics import Metric
+
+from lightning_pac.callbacks.srpp_sgd.loss_check.check import synthetic_probe
+from lightning_pac.callbacks.srpp_sgd.loss_check.probe import Probe
+from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import GROUP, SyntheticRecords
+
+__all__ = ["MetricRows", "rows_of_metrics"]
+
+_TOLERANCE = 1e-4
+_FAR = 1e3
+_PLACES = (0, 2, 5, 7)
+
+Rows = dict[str, list[Tensor]]
+
+
+@dataclass(frozen=True)
+class MetricRows:
+    """What an evaluation of synthetic records does with the metrics of a model.
+
+    Attributes:
+        mixed: Names, in the model, of metrics of which one record decides more than one row.
+        logged: Those of metrics, by the names under which they are logged.
+        unchecked: Why nothing could be shown, or None.
+    """
+
+    mixed: frozenset[str] = frozenset()
+    logged: Mapping[str, str] = field(default_factory=dict)
+    unchecked: str | None = None
+
+
+def rows_of_metrics(
+    pl_module: pl.LightningModule,
+    loaders: Sequence[DataLoader[Any]],
+    datamodule: pl.LightningDataModule | None,
+    stage: str,
+) -> MetricRows:
+    """Evaluate batches of synthetic records in which one makes room for another.
+
+    That other has numbers of the usual size, and a thousand times as large: with a loss over the largest of a batch, a
+    row that is used twice, or tokens of a record as rows, several rows then change. Values of records are drawn at
+    random (`SyntheticRecords`), so that nothing found here shows one.
+
+    Args:
+        pl_module: The model; a copy of it is run, on the CPU.
+        loaders: Those of the evaluation, one after another.
+        datamodule: Its transfer hooks are run as the Trainer would.
+        stage: ``"validation"`` or ``"test"``, after which the hooks are named.
+    """
+    mixed: set[str] = set()
+    logged: dict[str, str] = {}
+    for number, loader in enumerate(loaders):
+        try:
+            probe, examples = synthetic_probe(pl_module, loader, datamodule)
+
+            def rows_of(records: list[Any], probe: Probe = probe, number: int = number) -> Rows:
+                with probe.copied():
+                    noted = _noting(probe.model, logged)
+                    probe.evaluate(records, stage, number if len(loaders) > 1 else None)
+                return {name: list(_rows(updates)) for name, updates in noted.items()}
+
+            def accepts(records: list[Any], rows_of: Callable[[list[Any]], Rows] = rows_of) -> bool:
+                return all(bool(row.isfinite().all()) for rows in rows_of(records).values() for row in rows)
+
+            mixed |= _mixed(rows_of, SyntheticRecords(examples, accepts).draw(0))
+        except Exception as error:  # any model, dataset or collate function may run here
+            return MetricRows(frozenset(mixed), logged, type(error).__name__)
+    return MetricRows(frozenset(mixed), logged)
+
+
+def _mixed(rows_of: Callable[[list[Any]], Rows], records: list[Any]) -> set[str]:
+    batch, others = records[: 2 * GROUP], records[2 * GROUP :]
+    first, again = rows_of(batch), rows_of(batch)
+    if any(_unmatched(first[name], again[name]) for name in first):
+        raise ValueError("rows are drawn at random")
+    found = set()
+    for place in _PLACES:
+        other = others[place]
+        far = apply_to_collection(other, Tensor, lambda value: value * _FAR if value.is_floating_point() else value)
+        for record in (other, far):
+            rows = rows_of([*batch[:place], record, *batch[place + 1 :]])
+            for name in first:
+                if max(_unmatched(first[name], rows[name]), _unmatched(rows[name], first[name])) > 1:
+                    found.add(name)
+    return found
+
+
+def _unmatched(rows: list[Tensor], others: list[Tensor]) -> int:
+    """How many rows are not among the others, of which each is taken once."""
+    left, count = list(others), 0
+    for row in rows:
+        place = next((place for place, other in enumerate(left) if _is_close(row, other)), None)
+        if place is None:
+            count += 1
+        else:
+            left.pop(place)
+    return count
+
+
+def _is_close(first: Tensor, second: Tensor) -> bool:
+    return first.shape == second.shape and torch.allclose(first, second, rtol=_TOLERANCE, atol=0.0, equal_nan=True)
+
+
+def _noting(model: Any, logged: dict[str, str]) -> dict[str, list[Any]]:
+    """Let the metrics of a model do nothing but note what they are updated with, and logging their names."""
+    noted: dict[str, list[Any]] = {}
+    names: dict[int, str] = {}
+    for name, metric in model.named_modules():
+        if isinstance(metric, Metric):
+            names[id(metric)] = name
+            updates = noted.setdefault(name, [])
+
+            def note(*args: Any, updates: list[Any] = updates, **kwargs: Any) -> Tensor:
+                updates.append((args, kwargs))
+                return torch.tensor(0.0)
+
+            for method, stand_in in {"forward": note, "update": note, "compute": torch.zeros(()).clone}.items():
+                setattr(metric, method, stand_in)
+
+    def log(name: str, value: Any = None, *args: Any, **kwargs: Any) -> None:
+        if id(value) in names:
+            logged[name] = names[id(value)]
+
+    def log_dict(dictionary: Mapping[str, Any], *args: Any, **kwargs: Any) -> None:
+        for name, value in dictionary.items():
+            log(name, value)
+
+    model.log, model.log_dict = log, log_dict
+    return noted
+
+
+def _rows(updates: list[Any]) -> Iterator[Tensor]:
+    """Each row of each update, its numbers one after another; of no updates that have no rows (`other_than_rows`)."""
+    for update in updates:
+        tensors: list[Tensor] = []
+        apply_to_collection(update, Tensor, tensors.append)
+        if tensors and len({len(tensor) if tensor.ndim else -1 for tensor in tensors}) == 1 and tensors[0].ndim:
+            rows = [tensor.detach().double().reshape(len(tensor), tensor[:1].numel()) for tensor in tensors]
+            yield from torch.cat(rows, 1)

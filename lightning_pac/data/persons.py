@@ -1,5 +1,6 @@
 """Persons as the unit of privacy: which records are whose, how many of them are used, and their rows in a batch."""
 
+import itertools
 import math
 import operator
 import unicodedata
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from lightning_pac._validation import Count, validated
 from lightning_pac.data.record_digest import own_generators
+from lightning_pac.data.surroundings import Surroundings
 
 __all__ = ["Persons", "UnitRows"]
 
@@ -63,13 +65,14 @@ class Persons:
         """
         size = len(cast(Sized, dataset))
         with own_generators():
+            alone = self._same_alone(dataset, again := range(0, size, -(-size // _ASKED_AGAIN)))
             names = [self._person(dataset[index]) for index in range(size)]
-            again = range(0, size, -(-size // _ASKED_AGAIN))
             changed = any(self._person(dataset[index]) != names[index] for index in again)
+            changed |= alone != [names[first] == names[second] for first, second in itertools.pairwise(again)]
         if changed:
             raise ValueError(
-                "unit: a record belongs to one person and, when it is asked again, to another, who would be in two "
-                "groups: let it be a function of the record alone, that draws nothing."
+                "unit: a record belongs to one person and, when it is asked again or before others, to another, who "
+                "would be in two groups: let it be a function of the record alone, that draws and keeps nothing."
             )
         if len({type(name) for name in names}) > 1:
             raise ValueError(
@@ -85,6 +88,14 @@ class Persons:
                 "be in two groups: write them alike."
             )
         return [group[: self.at_most] for group in groups.values()]
+
+    def _same_alone(self, dataset: Any, indices: range) -> list[bool]:
+        """Whether each and the next are of one person, where nobody else was asked before."""
+        surroundings, found = Surroundings(self.of), []
+        for first, second in itertools.pairwise(indices):
+            with surroundings.copied({}):
+                found.append(self._person(dataset[first]) == self._person(dataset[second]))
+        return found
 
     def _person(self, record: Any) -> Hashable:
         try:

@@ -53,6 +53,19 @@ def changing() -> Any:
     return lambda record: next(calls)
 
 
+def by_order(pairs: bool) -> Any:
+    """Numbers pairs of records by the order in which they come; or persons, who stay who they are."""
+    seen: dict[Any, int] = {}
+    return lambda record: seen.setdefault(float(record[0]) if pairs else record[1], len(seen) // (1 + pairs))
+
+
+def test_persons_may_be_numbered_as_they_come() -> None:
+    records = [(record, owner % 4) for record, owner in RECORDS] * 3
+    assert Persons(of=by_order(pairs=False), at_most=9).records_of(records) == Persons(of=1, at_most=9).records_of(
+        records
+    )
+
+
 @pytest.mark.parametrize(
     ("of", "records", "sentence"),
     [
@@ -63,7 +76,8 @@ def changing() -> Any:
         (1, [(0.0, "Ann"), (0.0, "ann ")], "in spaces, capitals or the encoding of letters alone, .* in two groups"),
         (1, [(0.0, "Ann  Lee"), (0.0, "Ann Lee")], "in spaces"),
         (1, [(0.0, "Jos\u00e9"), (0.0, "Jose\u0301")], "the encoding of letters"),
-        (changing(), RECORDS, "to one person and, when it is asked again, to another, .* in two groups"),
+        (changing(), RECORDS, "to one person and, when it is asked again or before others, .* in two groups"),
+        (by_order(pairs=True), RECORDS, "to one person and, when it is asked again or before others, .* in two groups"),
         ("user", RECORDS, "a record, of type tuple, has no 'user' that says whose it is"),
         (5, RECORDS, "a record, of type tuple, has no 5 that says whose it is"),
     ],

@@ -645,6 +645,16 @@ def test_a_loader_or_dataset_that_changes_during_the_run_is_refused(what: str, t
     assert trainer.global_step == RECORDS // 10
 
 
+def shuffled(rows: list[Any]) -> Any:
+    return default_collate([rows[place] for place in torch.randperm(len(rows)).tolist()])
+
+
+def test_a_collate_function_that_shuffles_is_refused(tmp_path: Path) -> None:
+    loader = make_loader(collate_fn=shuffled)
+    with pytest.raises(MisconfigurationException, match="rows in an order that the collate function, or a hook, draws"):
+        make_trainer(tmp_path, make_private()).fit(Classifier(), loader)
+
+
 class MixUpCallback(pl.Callback):
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         batch[0].add_(batch[0].flip(0))

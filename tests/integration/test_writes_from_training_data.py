@@ -374,3 +374,48 @@ def test_public_schedules_averages_and_swaps_pass(
     assert private.account is not None
     assert private.account.num_steps == 18
     assert not [warning for warning in recwarn if "was written to" in str(warning.message)]
+
+
+class Shifted(Classifier):
+    shift = 0.0
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        return super().training_step((batch[0] + self.shift, batch[1]), batch_idx)
+
+
+class HandsOn(pl.Callback):
+    """Keeps means after the step, of which one enters a batch some batches later."""
+
+    def __init__(self, lag: int) -> None:
+        self.lag = lag
+        self.means: list[float] = []
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        if len(self.means) >= self.lag:
+            batch[0].add_(self.means[-self.lag])
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.means.append(float(batch[0].mean()))
+
+
+class ShiftsAfter(pl.Callback):
+    """Shifts the model after the batch with that number in a pass, by the batch's mean or by the number."""
+
+    def __init__(self, number: int | None) -> None:
+        self.number = number
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if self.number is None:
+            pl_module.shift = 0.01 * batch_idx
+        elif batch_idx == self.number:
+            pl_module.shift = float(batch[0].mean())
+
+
+@pytest.mark.parametrize("callback", [HandsOn(2), HandsOn(4), ShiftsAfter(3), ShiftsAfter(5)])
+def test_what_is_kept_after_a_step_does_not_enter_a_later_one(callback: pl.Callback, tmp_path: Path) -> None:
+    with pytest.raises((MisconfigurationException, PrivacyViolationError), match="depends on the records of earlier"):
+        make_trainer(tmp_path, make_private(), callback, max_epochs=2).fit(Shifted(), make_loader())
+
+
+def test_what_is_kept_of_a_number_may(tmp_path: Path) -> None:
+    make_trainer(tmp_path, make_private(), ShiftsAfter(None)).fit(Shifted(), make_loader())

@@ -17,6 +17,7 @@ __all__ = ["check_loss_first"]
 
 # By the way a problem begins; all others are the loss's own.
 _ADVICE = {
+    "is given its rows in an order": "keep record i in row i, and let the loader shuffle",
     "reaches the layers": "let the collate function keep each record in one row of the batch, with its windows or "
     "frames in a dimension of their own, and flatten that in training_step",
     "has gradients so large": "scale it down",

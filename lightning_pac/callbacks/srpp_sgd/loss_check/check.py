@@ -40,6 +40,9 @@ REMEMBERS = (
 )
 
 
+SHUFFLES = "is given its rows in an order that the collate function, or a hook, draws"
+
+
 @dataclass(frozen=True)
 class LossCheck:
     """The outcome of running `training_step` on synthetic records.
@@ -147,6 +150,8 @@ def _check(
         records = synthetic.draw(DRAWS * repeated)
         state, written = taking_up_records(probe, records)
         problem, unchecked = (REMEMBERS, None) if remembers(probe, records) else compare_whole(probe, records)
+        if problem is None and not repeated and probe.shuffles(records):
+            problem = SHUFFLES
         for draw, number in enumerate(LATER, 1):
             if problem is None and unchecked is None and not repeated:
                 problem, unchecked = coupled_later(probe, synthetic.draw(draw), number)

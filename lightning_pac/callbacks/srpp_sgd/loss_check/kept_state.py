@@ -26,6 +26,8 @@ __all__ = ["remembers", "taking_up_records"]
 MODES = "modes of the layers"
 STOPS = "trainer.should_stop"
 
+_LAGS = 4  # batches between one that is kept and one that it enters
+
 
 def taking_up_records(probe: Probe, records: list[Any]) -> tuple[tuple[str, ...], frozenset[str]]:
     """Names of the saved state that ends up different after different records, and of all that a step writes to.
@@ -99,6 +101,8 @@ def remembers(probe: Probe, records: list[Any]) -> bool:
     found: list[Tensor] = []
     try:
         found += [_gradient_after(probe, part, second)[0] for part in (first, first, other)]
+        if probe.keeps_after_steps and _hands_on(probe, first, second, other):
+            return True
         if not is_small(found[1] - found[0], float(found[0].norm())):
             return False
         gradient, num_read = _gradient_after(probe, first, second, LEVELS[0])
@@ -107,6 +111,23 @@ def remembers(probe: Probe, records: list[Any]) -> bool:
     except Exception:  # a second batch, a copy that has seen one, or extreme numbers may not work here
         pass
     return not all(is_small(gradient - found[0], float(found[0].norm())) for gradient in found)
+
+
+def _hands_on(probe: Probe, first: list[Any], second: list[Any], other: list[Any]) -> bool:
+    """Whether the gradient of a batch depends on the records of one that was several batches before."""
+
+    def later(before: list[Any]) -> Tensor:
+        with probe.copied():
+            probe.round(before, lambda: None)
+            found = []
+            for _ in range(_LAGS):
+                probe.round(second, lambda: None)
+                found.append(probe.gradient(second))
+            return torch.stack(found)
+
+    outcomes = [later(part) for part in (first, first, other)]
+    size = float(outcomes[0].norm())
+    return is_small(outcomes[1] - outcomes[0], size) and not is_small(outcomes[2] - outcomes[0], size)
 
 
 def _gradient_after(

@@ -1,6 +1,7 @@
 """Runs a copy of a model on synthetic records."""
 
 import functools
+import math
 import random
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -131,6 +132,22 @@ class Probe:
         """Their batch as `training_step` is given it."""
         return _collate(records, self._collate_fn, [*self._hooks, self.model], self._dtype)
 
+    def shuffles(self, records: list[Any]) -> bool:
+        """Whether the rows of their batch come in an order that is drawn."""
+        orders = []
+        for seed in SEEDS:
+            with self.copied(), _seeded(seed):
+                tensors = [tensor for tensor in nested_tensors(self.batch(records)) if len(tensor.shape)]
+            orders.append([[repr(row.tolist()) for row in tensor] for tensor in tensors])
+        columns = list(zip(*orders, strict=False))
+        return any(len({tuple(order) for order in column}) > 1 == len({*map(_sorted, column)}) for column in columns)
+
+    @property
+    def keeps_after_steps(self) -> bool:
+        """Whether code of the user's runs after a step, which may hand something on to later ones."""
+        hooks = ("on_train_batch_end", *AFTER_A_BATCH)
+        return bool(self.replica.callbacks) or any(is_overridden(hook, self.model) for hook in hooks)
+
     def evaluate(self, records: list[Any], stage: str, dataloader_idx: int | None = None) -> None:
         """Run the step of an evaluation on a batch of these records, and the end of its epoch, in evaluation mode.
 
@@ -210,13 +227,19 @@ class Probe:
                     with suppress(Exception):
                         type(self.model).lr_scheduler_step(self.model, config.scheduler, None)
             after_hook()
-            self._run_hook("on_train_batch_end", output, batch, 0)
-            after_hook()
+            for number in sorted({self._last_number(), self.batch_idx}):  # what was written may be of the last batch
+                self._run_hook("on_train_batch_end", output, batch, number)
+                after_hook()
             for hook in AFTER_A_BATCH:
                 self._run_hook(hook)
                 after_hook()
             # What was kept of this batch may be used when the next one begins.
-            self._run_hook("on_train_batch_start", batch, 1)
+            self._run_hook("on_train_batch_start", batch, self.batch_idx + 1)
+
+    def _last_number(self) -> int:
+        """That of the batch before this one, which may have been in another pass."""
+        batches = getattr(self.replica.view, "num_training_batches", 1) if self.batch_idx == 0 else self.batch_idx
+        return int(batches) - 1 if 0 < batches < math.inf else 0
 
     def _run_hook(self, hook: str, *arguments: Any) -> None:
         for callback in self.replica.callbacks:
@@ -321,6 +344,10 @@ def transferred(batch: Any, hooks: Sequence[Any]) -> Any:
         if source is not None:
             batch = getattr(source, name)(batch, *arguments, 0)
     return batch
+
+
+def _sorted(order: list[str]) -> tuple[str, ...]:
+    return tuple(sorted(order))
 
 
 def _generator_states() -> tuple[Any, ...]:

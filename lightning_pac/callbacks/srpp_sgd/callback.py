@@ -42,7 +42,7 @@ from lightning_pac.callbacks.srpp_sgd.start import (
     run_declaration,
 )
 from lightning_pac.callbacks.srpp_sgd.step import ClippingBlocks
-from lightning_pac.callbacks.srpp_sgd.step_sampling import check_draws, check_replacement, records_drawn, swap_loader
+from lightning_pac.callbacks.srpp_sgd.step_sampling import DrawnRecords, swap_loader
 from lightning_pac.callbacks.srpp_sgd.writing_callbacks import WritingCallbacks
 from lightning_pac.data import Persons, ResumableDataLoader
 from lightning_pac.exceptions import PrivacyViolationError
@@ -170,7 +170,6 @@ class SRPPSGD(TrainerCallback):
         self._violation: PrivacyViolationError | None = None
         self._charged: SharedAccount | None = None
         self._log_dir = ""
-        self._records = b""
         self._restored: dict[str, Any] | None = None
         self._undo_swap: Callable[[], None] | None = None
         self._hidden_randomness: HiddenRandomness | None = None
@@ -233,7 +232,7 @@ class SRPPSGD(TrainerCallback):
         self._run = PrivateRun(
             pl_module, loader, journal, blocks, microbatches, planned_steps, found.keeps_order, found.not_shown
         )
-        self._records = records_drawn(loader, accountant)
+        self._drawn = DrawnRecords(loader, accountant)
         watch = StateWatch(pl_module, trainer.optimizers[0])
         writing, repeat = WritingCallbacks(trainer, pl_module, watch), partial(self._repeat_check, trainer, pl_module)
         self._repeated = RepeatedCheck(watch, writing, repeat, found, cost, self._run.anywhere)
@@ -249,7 +248,7 @@ class SRPPSGD(TrainerCallback):
             raise StopIteration  # ends the fit; `min_epochs` and `min_steps` override `should_stop`
         if trainer.train_dataloader is not run.loader:
             run.loader = read_loader(trainer)
-            check_replacement(trainer, run.loader, run.journal.running.accountant, self._records)
+            self._drawn.check_replacement(trainer, run.loader)
             run.planned_end.begin_loader()
         run.begin_epoch(trainer.global_step)
         if not run.journal.can_afford_step():  # a pass that was cut short makes the next step dearer
@@ -371,7 +370,7 @@ class SRPPSGD(TrainerCallback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, repeated: int, callbacks: Sequence[pl.Callback]
     ) -> LossCheck:
         run, datamodule = self._running(), trainer.datamodule  # type: ignore[attr-defined]
-        check_draws(trainer, read_loader(trainer), run.journal.running.accountant, self._records)
+        self._drawn.check_again(trainer, lambda: read_loader(trainer), run.batch_idx == 0)
         with run.engine_detached():
             return check_loss(pl_module, run.loader, datamodule, repeated, callbacks, run.batch_idx)
 

@@ -10,7 +10,7 @@ from lightning_pac.callbacks.srpp_sgd.loss_check import OPTIMIZER_STATE, LossChe
 from lightning_pac.callbacks.srpp_sgd.writing_callbacks import WritingCallbacks
 from lightning_pac.exceptions import PrivacyViolationError
 
-__all__ = ["RepeatedCheck"]
+__all__ = ["SHARE", "RepeatedCheck"]
 
 SHARE = 0.01
 """Of the time since the last check that one may take, where it is not due anyway."""

@@ -1,6 +1,7 @@
 """The draw of an optimizer step's batch, from what the loader does and what the Trainer makes of it."""
 
 import math
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch.utils.data import DataLoader
 
 from lightning_pac.accountants import SRPPAccountant
 from lightning_pac.callbacks.srpp_sgd.arguments import RunArguments
+from lightning_pac.callbacks.srpp_sgd.repeated_check import SHARE
 from lightning_pac.data import (
     PoissonBatchSampler,
     PrivateDataLoader,
@@ -27,7 +29,7 @@ from lightning_pac.strategies import Ranks
 from lightning_pac.strategies.agreement import share_records
 from lightning_pac.strategies.private_strategy import PrivateStrategy
 
-__all__ = ["check_draws", "check_replacement", "declared_sampling", "records_drawn", "swap_loader"]
+__all__ = ["DrawnRecords", "declared_sampling", "swap_loader"]
 
 
 def swap_loader(trainer: pl.Trainer, arguments: RunArguments) -> Callable[[], None]:
@@ -121,54 +123,72 @@ def declared_sampling(trainer: pl.Trainer, dataloader: DataLoader[Any], needs_hi
     return cut
 
 
-def records_drawn(dataloader: DataLoader[Any], accountant: SRPPAccountant) -> bytes:
-    """Digest of the records that a loader draws from, in their order if the noise rests on that."""
-    positions = positions_of_records(dataloader.dataset)
-    chosen = getattr(getattr(dataloader.batch_sampler, "sampler", None), "indices", None)
-    positions = positions if chosen is None else positions[np.asarray(chosen, dtype=np.int64)]
-    return digest(positions if accountant.correlation is not None else np.sort(positions))
-
-
-def check_draws(trainer: pl.Trainer, dataloader: DataLoader[Any], accountant: SRPPAccountant, first: bytes) -> None:
-    """Hold a loader, which may have changed or taken the place of the first one, against what the account assumes.
+class DrawnRecords:
+    """What a loader draws, and which records from: held against later states of it, and against its replacements.
 
     Args:
-        trainer: Makes the passes.
-        dataloader: The loader of now.
+        dataloader: The loader as it was described for the account.
         accountant: The terms of the account.
-        first: `records_drawn` at the start.
-
-    Raises:
-        MisconfigurationException: If it draws otherwise, or from other records.
     """
-    records = accountant.scenario.num_records
-    changed = records is not None and count_records(dataloader) != records
-    if changed or declared_sampling(trainer, dataloader) != accountant.sampling:
-        raise MisconfigurationException(
-            "The train loader was changed or replaced and draws otherwise, and the account is for the first: keep "
-            "sampler, batch size and number of records, and return loaders with equal sampling over as many records."
-        )
-    if records_drawn(dataloader, accountant) != first:
-        raise MisconfigurationException(
-            "The train loader draws from other records than at the start, or puts them into another order, which "
-            "records may have decided: keep the indices of a Subset or sampler as they are."
-        )
 
+    def __init__(self, dataloader: DataLoader[Any], accountant: SRPPAccountant) -> None:
+        self._accountant = accountant
+        self._first = self._digest(dataloader)
+        self._cost, self._last = 0.0, time.monotonic()
 
-def check_replacement(
-    trainer: pl.Trainer, dataloader: DataLoader[Any], accountant: SRPPAccountant, first: bytes
-) -> None:
-    """Hold a loader that took the place of the first one against what the account assumes; see `check_draws`.
+    def check(self, trainer: pl.Trainer, dataloader: DataLoader[Any]) -> None:
+        """Refuse a loader that draws otherwise than the first did.
 
-    Raises:
-        MisconfigurationException: If it draws otherwise, or the noise rests on the order of the first.
-    """
-    check_draws(trainer, dataloader, accountant, first)
-    if accountant.correlation is not None:
-        raise MisconfigurationException(
-            "The train loader was replaced, and with it the order that correlated noise rests on: leave "
-            "reload_dataloaders_every_n_epochs out, or noise."
-        )
+        Raises:
+            MisconfigurationException: If it draws by another scheme, or from other records.
+        """
+        records = self._accountant.scenario.num_records
+        changed = records is not None and count_records(dataloader) != records
+        if changed or declared_sampling(trainer, dataloader) != self._accountant.sampling:
+            raise MisconfigurationException(
+                "The train loader was changed or replaced and draws otherwise, and the account is for the first: keep "
+                "sampler, batch size and number of records, and return loaders with equal sampling over as many "
+                "records."
+            )
+        if self._digest(dataloader) != self._first:
+            raise MisconfigurationException(
+                "The train loader draws from other records than at the start, or puts them into another order, which "
+                "records may have decided: keep the indices of a Subset or sampler as they are."
+            )
+
+    def check_again(self, trainer: pl.Trainer, read: Callable[[], DataLoader[Any]], starts_epoch: bool) -> None:
+        """Hold the loader of now against the first, in an epoch's first step or where that takes little time.
+
+        Args:
+            trainer: Makes the passes.
+            read: Gives the loader, once it has been checked like the first.
+            starts_epoch: Whether the step is the first of its epoch.
+        """
+        started = time.monotonic()
+        if starts_epoch or started - self._last > self._cost / SHARE:
+            self.check(trainer, read())
+            self._last = time.monotonic()
+            self._cost = self._last - started
+
+    def check_replacement(self, trainer: pl.Trainer, dataloader: DataLoader[Any]) -> None:
+        """Hold a loader that took the place of the first one against it.
+
+        Raises:
+            MisconfigurationException: If it draws otherwise, or the noise rests on the order of the first.
+        """
+        self.check(trainer, dataloader)
+        if self._accountant.correlation is not None:
+            raise MisconfigurationException(
+                "The train loader was replaced, and with it the order that correlated noise rests on: leave "
+                "reload_dataloaders_every_n_epochs out, or noise."
+            )
+
+    def _digest(self, dataloader: DataLoader[Any]) -> bytes:
+        """Of the records that a loader draws from, in their order if the noise rests on that."""
+        positions = positions_of_records(dataloader.dataset)
+        chosen = getattr(getattr(dataloader.batch_sampler, "sampler", None), "indices", None)
+        positions = positions if chosen is None else positions[np.asarray(chosen, dtype=np.int64)]
+        return digest(positions if self._accountant.correlation is not None else np.sort(positions))
 
 
 def _step_sampling(sampling: Sampling, num_microbatches: int, num_ranks: int = 1) -> Sampling:

@@ -47,7 +47,7 @@ def add_parser(subparsers: Any) -> None:
         have given. Nothing is spent: the ledger is only read.
         """,
     )
-    parser.add_argument("audit", choices=_AUDITS, help="of what")
+    parser.add_argument("audit", choices=list(_AUDITS), help="of what")
     parser.add_argument("ledger", type=Path, help="the ledger of a training, of a responder, or of privatize")
     parser.add_argument("--account", help="the account to audit, where the ledger has several")
     add_pool_options(parser, required=False)

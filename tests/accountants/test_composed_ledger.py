@@ -28,7 +28,7 @@ from lightning_pac.accountants import (
 )
 from lightning_pac.accountants.bounds import world_success_bound
 from lightning_pac.exceptions import BudgetExceededError, LedgerError, LedgerMismatchError
-from lightning_pac.ledger import LedgerHandle, PrivacyLedger
+from lightning_pac.ledger import LedgerHandle, PrivacyLedger, restore_ledger
 from lightning_pac.scenarios import EpochShuffle, Poisson, TwoWorldScenario
 
 SCENARIO = TwoWorldScenario(num_differing=5, num_records=1000, adjacency="zero_out")
@@ -327,3 +327,20 @@ def test_a_planned_ledger_is_declared_where_it_is_opened(tmp_path: Path) -> None
     for broken in ({}, {"shares": {}}, {"shares": {"a": {"kind": "laplace"}}}, {"events": []}):
         with pytest.raises(ValueError, match=r"plan|shares|kind"):
             LedgerPlan.from_dict(broken)
+
+
+@pytest.mark.parametrize("has_budget", [False, True])
+def test_what_a_ledger_has_lost_is_in_no_figure(tmp_path: Path, has_budget: bool) -> None:
+    """Of a hundred steps, ten are known, and ninety were lost and booked by their price."""
+    path, accountant = tmp_path / "study.db", poisson()
+    with PrivacyLedger(path, budget={"rpp": accountant.epsilon(20.0, 50)} if has_budget else None) as ledger:
+        charge_run(ledger, "fit", accountant, 20.0, 10)
+        before = ledger_total(ledger)
+    restore_ledger(path, {"fit": accountant.epsilon(20.0, 90)})
+    with PrivacyLedger.read_only(path) as ledger:
+        total = ledger_total(ledger)
+    assert before.basis == "run"
+    assert math.isfinite(before.epsilon_at_delta)
+    assert total.basis == "none", "also where the budget was passed, which a booking does"
+    assert (total.world_success_bound, total.epsilon_at_delta) == (1.0, math.inf)
+    assert "is not known" in total.reason

@@ -2,11 +2,11 @@
 
 from lightning_pac.accountants.composed_ledger.allowance import Allowance, share_terms
 from lightning_pac.accountants.composed_ledger.budget import LedgerBudget
-from lightning_pac.accountants.composed_ledger.events import ledger_events, ledger_order
+from lightning_pac.accountants.composed_ledger.events import accountant_of, ledger_events, ledger_order
 from lightning_pac.accountants.composed_ledger.plan import LedgerPlan
 from lightning_pac.accountants.composed_ledger.planned_ledger import PlannedLedger
 from lightning_pac.accountants.composed_ledger.shares import Share, joint_curve, share_unit
-from lightning_pac.accountants.composed_ledger.total import LedgerTotal, ledger_total, taken_of_shares
+from lightning_pac.accountants.composed_ledger.total import LedgerTotal, account_total, ledger_total, taken_of_shares
 
 __all__ = [
     "Allowance",
@@ -15,6 +15,8 @@ __all__ = [
     "LedgerTotal",
     "PlannedLedger",
     "Share",
+    "account_total",
+    "accountant_of",
     "joint_curve",
     "ledger_events",
     "ledger_order",

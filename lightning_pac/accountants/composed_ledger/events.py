@@ -17,7 +17,16 @@ from lightning_pac.ledger import LedgerAccount, PrivacyLedger
 from lightning_pac.randomness import finite_precision, missing_tail
 from lightning_pac.scenarios import TwoWorldScenario, sampling_from_dict
 
-__all__ = ["arithmetic_of", "draws_of", "events_of", "ledger_events", "ledger_order", "releases_of", "worlds_of"]
+__all__ = [
+    "accountant_of",
+    "arithmetic_of",
+    "draws_of",
+    "events_of",
+    "ledger_events",
+    "ledger_order",
+    "releases_of",
+    "worlds_of",
+]
 
 _TRAINING = ("rpp", "srpp_joint", "srpp_ave", "ms_srpp_joint", "ms_srpp_ave")
 
@@ -91,20 +100,18 @@ def events_of(account: LedgerAccount) -> tuple[PrivacyEvent, ...]:
     """The releases of one account.
 
     Raises:
-        ValueError: if it averages over batches, or does not say what it released.
+        ValueError: if it averages over batches, or does not say what it released, or a part of that is lost.
     """
     terms = account.declaration
     order = float(terms["coupling"]["renyi_order"])
-    if "noise_multiplier" in terms:
-        scenario = TwoWorldScenario.from_dict(terms["scenario"])
-        accountant = SRPPAccountant(
-            scenario,
-            sampling_from_dict(terms["sampling"]),
-            order,
-            terms["notion"],
-            correlation=_correlation_of(terms),
+    if any("unknown" in (charge.event or {}) for charge in account.events()):
+        raise ValueError(
+            f"Account {account.name!r} holds an amount that was booked for what its ledger has lost, and what that "
+            "released is not known: go on in a new ledger"
         )
-        return accountant.events(terms["noise_multiplier"], [attempt.num_steps for attempt in account.attempts()])
+    if "noise_multiplier" in terms:
+        steps = [attempt.num_steps for attempt in account.attempts()]
+        return accountant_of(terms).events(terms["noise_multiplier"], steps)
     if "epsilon_of_each" in terms:
         return (
             GaussianRelease(math.fsum(_mu_squared(charge.event, charge.cost, order) for charge in account.events())),
@@ -117,6 +124,25 @@ def events_of(account: LedgerAccount) -> tuple[PrivacyEvent, ...]:
         f"Account {account.name!r} does not say what it released, only what that cost: its Rényi price adds, and "
         "nothing else."
     )
+
+
+@validated
+def accountant_of(declaration: Mapping[str, Any]) -> SRPPAccountant:
+    """The terms of a training run, from what its account declares.
+
+    Args:
+        declaration: `LedgerAccount.declaration` of a run.
+
+    Raises:
+        ValueError: if the terms are none, or a sampling scheme of one's own is not registered here.
+    """
+    try:
+        scenario = TwoWorldScenario.from_dict(declaration["scenario"])
+        sampling, notion = sampling_from_dict(declaration["sampling"]), declaration["notion"]
+        order = float(declaration["coupling"]["renyi_order"])
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"declaration is not one of a training run ({error!r}): give that of its account.") from None
+    return SRPPAccountant(scenario, sampling, order, notion, correlation=_correlation_of(declaration))
 
 
 def releases_of(account: LedgerAccount) -> tuple[Share, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,10 +19,11 @@ from lightning_pac.accountants.composed_ledger.events import (
 )
 from lightning_pac.accountants.composed_ledger.plan import LedgerPlan
 from lightning_pac.accountants.composed_ledger.shares import Share, joint_curve
+from lightning_pac.accountants.privacy_loss import PrivacyCurve
 from lightning_pac.accountants.private_selection import SelectionPrice
 from lightning_pac.ledger import LedgerAccount, PrivacyLedger, first_charge
 
-__all__ = ["LedgerTotal", "ledger_total", "taken_of_shares"]
+__all__ = ["LedgerTotal", "account_total", "ledger_total", "taken_of_shares"]
 
 
 @shows_itself
@@ -72,29 +74,61 @@ def ledger_total(ledger: PrivacyLedger, delta: OpenProbability = 1e-5, prior: Op
             _check_shares(plan, accounts, releases)
     except ValueError as error:
         return _capped(ledger, accounts, order, delta, prior, str(error).rstrip("."))
+    left_out = _left_out(ledger, accounts)
     if plan is not None:
-        curve, basis, (nats, tail) = plan.curve, "plan", plan.arithmetic
         reason = "everything charged stays under the plan that was declared before the first charge"
-    elif len(accounts) <= 1:
-        together = [release for one in releases for release in one]
-        curve, basis = joint_curve(together), "run"
-        nats, tail = arithmetic_of(*accounts)
-        reason = "there is one account, whose noise was fixed before its first charge"
-        if any(isinstance(release, SelectionPrice) for release in together):
-            nats = 0.0  # its curve has them
-            reason = "there is one private selection, which was charged before the number of its runs was drawn"
-        reason = reason if accounts else "nothing was charged"
-    else:
-        return _capped(ledger, accounts, order, delta, prior, "no plan was declared before its charges")
+        return _exact(plan.curve, "plan", plan.arithmetic, spent, order, delta, prior, reason + "." + left_out)
+    if not accounts:
+        return _exact(joint_curve([]), "run", (0.0, 0.0), spent, order, delta, prior, f"nothing was charged.{left_out}")
+    if len(accounts) == 1:
+        alone = account_total(accounts[0], delta, prior)
+        return dataclasses.replace(alone, reason=alone.reason + left_out)
+    return _capped(ledger, accounts, order, delta, prior, "no plan was declared before its charges")
+
+
+@validated
+def account_total(account: LedgerAccount, delta: OpenProbability = 1e-5, prior: OpenProbability = 0.5) -> LedgerTotal:
+    """The figures of one training run, metric or selection by itself, whatever else its ledger holds.
+
+    Args:
+        account: The account.
+        delta: failure probability that epsilon goes with.
+        prior: probability of one of the worlds before anything is released.
+
+    Raises:
+        ValueError: if it averages over batches, or does not say what it released, or a part of that is lost.
+    """
+    releases = releases_of(account)
+    nats, tail = arithmetic_of(account)
+    reason = "there is one account, whose noise was fixed before its first charge."
+    if any(isinstance(release, SelectionPrice) for release in releases):
+        nats = 0.0  # its curve has them
+        reason = "there is one private selection, which was charged before the number of its runs was drawn."
+    order = float(account.declaration["coupling"]["renyi_order"])
+    return _exact(joint_curve(releases), "run", (nats, tail), account.spent, order, delta, prior, reason)
+
+
+def _exact(
+    curve: PrivacyCurve,
+    basis: Literal["run", "plan"],
+    arithmetic: tuple[float, float],
+    spent: float,
+    order: float | None,
+    delta: float,
+    prior: float,
+    reason: str,
+) -> LedgerTotal:
+    """The figures of a curve, with the charge for noise from finite random bits."""
+    nats, tail = arithmetic
     return LedgerTotal(
-        basis,  # type: ignore[arg-type]
+        basis,
         min(1.0, curve.success_bound(prior) + nats + tail),
         # Finite bits add to delta and to epsilon; the least float stands for a delta that they used up.
         curve.epsilon(max(delta - tail, math.nextafter(0.0, 1.0))) + nats,
         delta,
         spent,
         order,
-        f"These figures hold since {reason}.{_left_out(ledger, accounts)}",
+        f"These figures hold since {reason}",
     )
 
 
@@ -165,7 +199,8 @@ def _capped(
     cap = math.fsum(caps)
     spent = math.fsum(account.spent for account in accounts)
     _, tail = arithmetic_of(*accounts)
-    if order is None or not worst_case or not math.isfinite(cap):
+    passed = spent > cap * (1 + 1e-9)  # what was lost is booked whatever the budgets say
+    if order is None or not worst_case or not math.isfinite(cap) or passed:
         return LedgerTotal(
             "none",
             1.0,

@@ -4,6 +4,7 @@ import ctypes
 import io
 import json
 import os
+import signal
 import sys
 import warnings
 from pathlib import Path
@@ -18,6 +19,7 @@ from IPython.display import display
 from IPython.utils.capture import capture_output
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.profilers import SimpleProfiler
+from prepared import Child
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -207,6 +209,55 @@ def test_a_crash_continues_the_same_draw(tmp_path, caplog):
     # The run that crashed is not begun again; the first one is not, either.
     assert [run.folder.name for run in make.made[:-1]] == [sealed[2]["name"]]
     assert best.settings in [sealed[0]["settings"], sealed[2]["settings"]]
+
+
+class KilledModel(Model):
+    """A model in whose second step the process is killed, as where memory runs out; told by the run's own journal."""
+
+    ledger: Path
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        if steps_in(self.ledger):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().training_step(batch, batch_idx)
+
+
+def steps_in(path: Path) -> list[int]:
+    with PrivacyLedger.read_only(path) as ledger:
+        return [attempt.num_steps for account in ledger.accounts() for attempt in account.attempts()]
+
+
+class KilledMaker(Maker):
+    """Kills the process inside the second run of a selection."""
+
+    def __call__(self, run: SelectionRun) -> Any:
+        trainer, module, data = super().__call__(run)
+        if len(self.made) == 3:  # the rehearsal is the first, and is not trained
+            module = KilledModel(module.learning_rate)
+            module.ledger = run.path
+        return trainer, module, data
+
+
+def select_until_killed(root: Path) -> None:
+    selection(root).run(KilledMaker())
+
+
+@pytest.mark.filterwarnings("ignore:PrivateSelection")
+def test_a_kill_inside_a_run_continues_the_same_draw(tmp_path):
+    child = Child(select_until_killed, tmp_path)
+    child.finish()
+    assert child.poll() == -signal.SIGKILL
+    before = charges(tmp_path / "study.db")
+    assert [cost > 0 for cost, _ in before] == [True, False]
+    sealed = json.loads((tmp_path / "selection" / "secret" / "draw.json").read_text())
+    killed = tmp_path / "selection" / "secret" / sealed[1]["name"] / "ledger.db"
+    assert steps_in(killed) == [1], "it was in its second step"
+    make = Maker()
+    best = selection(tmp_path).run(make)
+    assert charges(tmp_path / "study.db") == before
+    assert [run.folder.name for run in make.made[:-1]] == [sealed[2]["name"]]
+    assert best.settings in [sealed[0]["settings"], sealed[2]["settings"]]
+    assert {path.name for path in (tmp_path / "selection").iterdir()} == {"selection.json", "best.pt"}
 
 
 @pytest.mark.filterwarnings("ignore:PrivateSelection")

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import lightning.pytorch as pl
 import numpy as np
 import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from torch.utils.data import DataLoader
 
 from lightning_pac import (
@@ -22,6 +24,7 @@ from lightning_pac import (
     audits as aud,
     callbacks as cal,
     data as dat,
+    evidence as evi,
     ledger as led,
     mechanisms as mec,
     modules as mod,
@@ -47,6 +50,7 @@ NOT_CALLED = {
     "share_unit",
     "audits": "AttackResult AttributeAttackResult AuditTest CanaryGame DecoderLeakage MeanComparison MembershipAudit "
     "RecoveryAudit TrainingAudit UNSEEN",
+    "evidence": "EvidenceCheck",
     "ledger": "AccountKind Attempt BudgetChange Charge LedgerAccount LedgerArgument Payment ResponseTranscript "
     "TrainingAttempt check_amount pack_arrays smallest_integers",
     "data": "IndexedSample PrivateDataLoader ResumableDataLoader",
@@ -240,6 +244,9 @@ def of_accountants(folder: Path) -> Recipes:
     runs = acc.NumberOfRuns(0.05)
     run, event = acc.SRPPRun(account, 1.0, 5), acc.GaussianRelease(0.5)
     ledger, plan = PrivacyLedger(folder / "accounts.db"), acc.LedgerPlan([event])
+    terms = {name: value for name, value in account.to_dict().items() if name != "renyi_order"}
+    worlds = {"coupling": {"scenario": WORLDS.coupling(), "renyi_order": 16.0}}
+    fitted = PrivacyLedger(folder / "fitted.db").account("fit", "rpp", {**worlds, **terms, "noise_multiplier": 2.0})
     planned = PrivacyLedger(folder / "with a plan.db")
     plan.declare(planned)
     (folder / "plan.json").write_text(json.dumps(plan.to_dict()))
@@ -383,6 +390,8 @@ def of_accountants(folder: Path) -> Recipes:
         "hybrid_rdp": {"probabilities": counts, "order": 2.0},
         "hybrid_rdp_epsilon": {"probabilities": counts, "delta": 0.3, "compositions": 1, "order": 2.0},
         "independent_bits_prior": {"num_correct": 3, "num_bits": 4},
+        "account_total": {"account": fitted, "delta": 1e-5, "prior": 0.5},
+        "accountant_of": {"declaration": fitted.declaration},
         "ledger_events": {"ledger": ledger},
         "ledger_order": {"ledger": ledger},
         "ledger_total": {"ledger": ledger, "delta": 1e-5, "prior": 0.5},
@@ -805,8 +814,10 @@ def of_ledger(folder: Path) -> Recipes:
         "declared_plan": {"ledger": new},
         "describe_currency": {"currency": "rpp"},
         "first_charge": {"ledger": ledger},
+        "public_journal": {"ledger": ledger},
         "read_entries": {"ledger": ledger, "account": account},
         "read_state": {"ledger": ledger, "account": account},
+        "replay_journal": {"entries": led.public_journal(ledger), "path": name},
         "restore_ledger": {"path": folder / "old.db", "amounts": {}, "backup": folder / "old.backup", "otherwise": 0.0},
         "unpack_arrays": {"payload": led.pack_arrays([np.ones(2)])},
     }  # fmt: skip
@@ -1051,8 +1062,26 @@ def of_report(folder: Path) -> Recipes:
         "Series": {"steps": (1,), "values": (2.0,)},
         "find_runs": {"directory": folder / "log"},
         "summarize": {"run": run},
+        "page_environment": {"folder": folder},
         "write_report": {"directory": folder / "log", "output": folder / "report.html", "runs": [run]},
     }
+
+
+def of_evidence(folder: Path) -> Recipes:
+    numbers = itertools.count()
+    key = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    (folder / "key.pem").write_bytes(key)
+    with PrivacyLedger(folder / "proven.db") as ledger:
+        ledger.account("clusters").charge(0.25)
+    evi.write_evidence(folder / "proven.db", folder / "evidence", key=folder / "key.pem")
+    return {
+        "verify_evidence": {"folder": folder / "evidence", "key": folder / "key.pem"},
+        "write_evidence": {
+            "ledger": folder / "proven.db", "output": Fresh(lambda: folder / f"evidence {next(numbers)}"),
+            "delta": 1e-5, "prior": 0.5, "statements": {"data": "Visits."}, "released": [folder / "key.pem"],
+            "key": folder / "key.pem",
+        },
+    }  # fmt: skip
 
 
 class Constant:

@@ -25,6 +25,7 @@ PACKAGES = (
     "callbacks",
     "cards",
     "data",
+    "evidence",
     "exceptions",
     "gradients",
     "information",

@@ -21,7 +21,7 @@ LAYERS = [
     {"gradients", "data"},
     {"modules", "strategies", "callbacks"},
     {"tuning"},
-    {"serve", "cli", "report", "recipes", "__main__"},
+    {"serve", "cli", "report", "evidence", "recipes", "__main__"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 LIGHT = {name for names in LAYERS[:8] for name in names}

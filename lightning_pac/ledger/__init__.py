@@ -5,6 +5,7 @@ from lightning_pac.ledger.array_codec import pack_arrays, smallest_integers, unp
 from lightning_pac.ledger.attempts import Attempt, TrainingAttempt
 from lightning_pac.ledger.currencies import KEY_CURRENCY, describe_currency
 from lightning_pac.ledger.handle import LedgerArgument, LedgerHandle
+from lightning_pac.ledger.journal import public_journal, replay_journal
 from lightning_pac.ledger.ledger import BudgetChange, PrivacyLedger
 from lightning_pac.ledger.plan import declare_budget, declare_plan, declared_budgets, declared_plan, first_charge
 from lightning_pac.ledger.recovery import adopt_ledger, backup_ledger, restore_ledger
@@ -40,8 +41,10 @@ __all__ = [
     "describe_currency",
     "first_charge",
     "pack_arrays",
+    "public_journal",
     "read_entries",
     "read_state",
+    "replay_journal",
     "restore_ledger",
     "smallest_integers",
     "unpack_arrays",

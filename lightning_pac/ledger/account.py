@@ -14,8 +14,8 @@ from lightning_pac._validation import Natural, NonNegative, checks_itself, valid
 from lightning_pac.cards import PrivacyCard
 from lightning_pac.exceptions import BudgetExceededError, LedgerError
 from lightning_pac.ledger.attempts import Attempt, TrainingAttempt
+from lightning_pac.ledger.connection import damaged
 from lightning_pac.ledger.integrity import decode_declaration, kind_of_old
-from lightning_pac.ledger.sqlite_errors import damaged
 from lightning_pac.ledger.storage import LedgerStorage
 
 __all__ = ["AccountKind", "Charge", "LedgerAccount"]

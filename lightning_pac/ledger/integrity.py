@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from lightning_pac.exceptions import LedgerError
+from lightning_pac.ledger.connection import damaged
 from lightning_pac.ledger.files import AccountMarks, Facts, Mark, digest_budgets, find_move, write_home
-from lightning_pac.ledger.sqlite_errors import damaged
 
 __all__ = [
     "AccountRow",

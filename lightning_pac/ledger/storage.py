@@ -12,7 +12,14 @@ from typing import Any, NoReturn
 from lightning_pac._durable_files import real_path
 from lightning_pac._mutex import Mutex
 from lightning_pac.exceptions import LedgerError
-from lightning_pac.ledger.connection import make_durable, open_database, roll_back
+from lightning_pac.ledger.connection import (
+    SQLITE_ERRORS,
+    damaged,
+    explain,
+    make_durable,
+    open_database,
+    roll_back,
+)
 from lightning_pac.ledger.files import (
     AccountMarks,
     Facts,
@@ -31,7 +38,6 @@ from lightning_pac.ledger.files import (
 )
 from lightning_pac.ledger.integrity import AccountRow, budget_state, compare, marks_of, migrate, read_state
 from lightning_pac.ledger.schema import APPLICATION_ID, OLDEST_VERSION, SCHEMA_VERSION, create_schema, is_empty
-from lightning_pac.ledger.sqlite_errors import SQLITE_ERRORS, damaged, explain
 
 __all__ = ["LedgerStorage"]
 

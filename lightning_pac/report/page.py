@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import json
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
@@ -16,7 +17,7 @@ from lightning_pac.report.plots import attack_plot, cost_plot, course_plot
 from lightning_pac.report.runs import EPSILON, Run, Series, find_runs
 from lightning_pac.report.verdict import accuracy_cost, promise_in_words, verdict
 
-__all__ = ["summarize", "write_report"]
+__all__ = ["page_environment", "summarize", "write_report"]
 
 # The most that an attacker can guess right: training runs state the first, private answers the second.
 _BOUNDS = ("world_success_bound", "membership_success_bound")
@@ -53,37 +54,54 @@ def write_report(directory: str | Path, output: str | Path | None = None, runs: 
         FileNotFoundError: The folder holds no run.
         ImportError: matplotlib is not installed.
     """
-    import jinja2
-
     runs = find_runs(directory) if runs is None else runs
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=jinja2.StrictUndefined
-    )
-    environment.filters["at_most"] = lambda value: at_most(value).replace(" ", "\N{NO-BREAK SPACE}")
-    environment.filters["upwards"] = upwards
-    environment.filters["percent"] = lambda value: f"{100 * value:.1f}\N{NO-BREAK SPACE}%"
     rows = [summarize(run) for run in runs]
     for row in rows:
         row |= {"words": promise_in_words(row), "cost": accuracy_cost(row, rows)}
     today = date.today()
     bounds = sorted(row["success_bound"] for row in rows if row["success_bound"] is not None)
-    page = environment.get_template("page.html.j2").render(
-        title=Path(directory).resolve().name,
-        version=__version__,
-        date=f"{today.day} {today:%B %Y}",
-        verdict=verdict(rows),
-        marks=[bound for bound in bounds[:1] if bounds[-1] - bound > _MARKS_APART] + bounds[-1:],
-        secrets=list(dict.fromkeys(row["secret"] for row in rows if row["secret"])),
-        rows=rows,
-        cards=[(run.name, run.card) for run in runs if run.card is not None],
-        promises=_embedded(attack_plot(runs, _bound)),
-        cost=_embedded(cost_plot(runs, _bound)),
-        plots=[(caption, source) for caption, svg in _plots(runs) if (source := _embedded(svg)) is not None],
+    page = (
+        page_environment()
+        .get_template("page.html.j2")
+        .render(
+            title=Path(directory).resolve().name,
+            version=__version__,
+            date=f"{today.day} {today:%B %Y}",
+            verdict=verdict(rows),
+            marks=[bound for bound in bounds[:1] if bounds[-1] - bound > _MARKS_APART] + bounds[-1:],
+            secrets=list(dict.fromkeys(row["secret"] for row in rows if row["secret"])),
+            rows=rows,
+            cards=[(run.name, run.card) for run in runs if run.card is not None],
+            promises=_embedded(attack_plot(runs, _bound)),
+            cost=_embedded(cost_plot(runs, _bound)),
+            plots=[(caption, source) for caption, svg in _plots(runs) if (source := _embedded(svg)) is not None],
+        )
     )
     path = Path(output) if output is not None else Path(directory) / "report.html"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page, encoding="utf-8")
     return path
+
+
+@validated
+def page_environment(folder: Path | None = None) -> Any:
+    """The `jinja2.Environment` of all pages, with `style.css.j2` and the macro of `card.html.j2`.
+
+    Args:
+        folder: Where more templates are.
+    """
+    import jinja2
+
+    folders = [Path(__file__).parent, *([] if folder is None else [folder])]
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folders), autoescape=True, undefined=jinja2.StrictUndefined
+    )
+    environment.filters["at_most"] = lambda value: at_most(value).replace(" ", "\N{NO-BREAK SPACE}")
+    # A bound that is not finite is a word in JSON.
+    environment.filters["upwards"] = lambda value, *digits: value if isinstance(value, str) else upwards(value, *digits)
+    environment.filters["percent"] = lambda value: f"{100 * value:.1f}\N{NO-BREAK SPACE}%"
+    environment.filters["terms"] = lambda value: value if isinstance(value, str) else json.dumps(value)
+    return environment
 
 
 @validated

@@ -14,6 +14,7 @@ from torch import nn
 
 from lightning_pac import cli
 from lightning_pac.accountants import GaussianRelease, LedgerPlan
+from lightning_pac.evidence import write_evidence
 from lightning_pac.ledger import PrivacyLedger
 from lightning_pac.mechanisms import PACResponder
 from lightning_pac.modules import SubsetEnsemble
@@ -53,6 +54,11 @@ READS = [
 READS_TOO = [
     "account budget FILE 9 --currency rpp",
     "account total FILE",
+    "evidence FILE --output out",
+    "evidence ledger.db --output out --key FILE",
+    "evidence ledger.db --output out --statements FILE",
+    "verify FILE",
+    "verify evidence --key FILE",
     "account adopt FILE",
     "account backup FILE copy.db",
     "account restore FILE --amount 0",
@@ -79,6 +85,7 @@ WRITES = [
     "account plan FILE plan.json",
     f"audit membership responses.db {POOL} --plot FILE",
     "bounds --plot FILE",
+    "evidence ledger.db --output FILE",
     f"calibrate {CALIBRATE} --plot FILE",
     "noise leakage --states 4 --leakage 1 --plot FILE",
     "plan --num-records 100 --values a=1 --epsilon 3 --delta 1e-5 --ledger FILE",
@@ -117,6 +124,12 @@ WORDS = [
     f"calibrate {CALIBRATE} --import [none]",
     f"calibrate {CALIBRATE} --rate 2",
     "completion fish",
+    "evidence ledger.db --output out --delta 2",
+    "evidence ledger.db --output out --key keys.json",
+    "evidence ledger.db --output out --released [none]",
+    "evidence ledger.db --output run",
+    "verify evidence --key keys.json",
+    "verify run",
     "keys add keys.json alice",
     "keys add keys.json [bob]",
     "keys remove keys.json [bob]",
@@ -171,6 +184,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (folder / "settings.yaml").write_text("trainer: {}\n")
     (folder / "plan.json").write_text(json.dumps(LedgerPlan([GaussianRelease(0.1)]).to_dict()))
     (folder / "empty-folder").mkdir()
+    write_evidence(folder / "ledger.db", folder / "evidence")
     for name, content in CONTENTS.items():
         (folder / name).write_bytes(content)
         (folder / name).chmod(0o600)

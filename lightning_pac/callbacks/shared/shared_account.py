@@ -7,6 +7,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities import rank_zero_info
 
 from lightning_pac.accountants import Allowance, PrivacyEvent, ledger_order
+from lightning_pac.cards import PrivacyCard
 from lightning_pac.ledger import (
     Attempt,
     LedgerAccount,
@@ -53,7 +54,7 @@ def order_in(argument: LedgerArgument) -> float | None:
 class SharedAccount:
     """An account that rank zero has open: it reads and charges, and the others wait for the result or the error.
 
-    Every method is called by all ranks.
+    Every method is called by all ranks, unless it says otherwise.
 
     Args:
         ranks: The processes that share it.
@@ -118,8 +119,13 @@ class SharedAccount:
         attempt = self._on_first.start_attempt(first_step) if self._ranks.is_first else None
         return SharedAttempt(self._ranks, attempt, self._check_use)
 
+    def attach_card(self, card: PrivacyCard) -> None:
+        """Keep the newest card of what was paid for with the account; rank zero may call it alone."""
+        if self._account is not None:
+            self._account.attach_card(card)
+
     def close(self) -> None:
-        """Close the ledger, on rank zero and unless it was given open; the only method that a rank may call alone."""
+        """Close the ledger, on rank zero and unless it was given open; a rank may call it alone."""
         if self._handle is not None:
             self._handle.close()
         self._handle = self._account = self._allowance = None

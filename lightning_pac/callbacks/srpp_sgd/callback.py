@@ -315,7 +315,7 @@ class SRPPSGD(TrainerCallback):
             warn_of_early_end()
         announce_end(run)
         run.watch.end(trainer, pl_module)
-        save_card(make_card(run), trainer, self._log_dir)
+        save_card(make_card(run), trainer, self._log_dir, run.journal.account)
 
     @override
     def on_save_checkpoint(
@@ -328,7 +328,7 @@ class SRPPSGD(TrainerCallback):
                 self._repeated.check_writes()
             card = make_card(self._run)
             checkpoint["privacy_card"] = card.to_dict()
-            save_card(card, trainer, self._log_dir)
+            save_card(card, trainer, self._log_dir, self._run.journal.account)
 
     @override
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:

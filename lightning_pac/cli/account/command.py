@@ -301,7 +301,8 @@ def _show(ledger: "PrivacyLedger") -> None:
         rows = [(change.time, change.account or "all", change.currency, change.amount) for change in changes]
         print_table("How budgets were set", ("time (UTC)", "account", "currency", "budget"), rows)
     for account in ledger.accounts():
-        if (card := _card(account)) is not None:
+        # That of a run is beside its logs, and those of a sweep would fill pages.
+        if account.kind != "training" and (card := _card(account)) is not None:
             print(f"\n{card.to_markdown()}", end="")
 
 

@@ -1,7 +1,12 @@
 """The privacy card of a training run."""
 
-import lightning.pytorch as pl
+from importlib.metadata import version
 
+import lightning.pytorch as pl
+import torch
+
+from lightning_pac import __version__
+from lightning_pac.callbacks.shared import SharedAccount
 from lightning_pac.callbacks.srpp_sgd.reporting.figures import figures_of
 from lightning_pac.callbacks.srpp_sgd.run import PrivateRun
 from lightning_pac.cards import Guarantee, PrivacyCard, Roc
@@ -84,6 +89,7 @@ def make_card(run: PrivateRun) -> PrivacyCard:
             "missing_tail_delta": tail,
             "num_parameters": noisy_sum.num_parameters,
             "ledger": journal.account.name,
+            "versions": {"lightning_pac": __version__, "torch": torch.__version__, "lightning": version("lightning")},
         },
     )
 
@@ -98,10 +104,11 @@ def _secret(scenario: TwoWorldScenario, unit: str) -> str:
     )
 
 
-def save_card(card: PrivacyCard, trainer: pl.Trainer, log_dir: str) -> None:
-    """Write the card to the run's folder and beside the checkpoints."""
+def save_card(card: PrivacyCard, trainer: pl.Trainer, log_dir: str, account: SharedAccount) -> None:
+    """Write the card to the run's folder, beside the checkpoints and to the ledger."""
     if not trainer.is_global_zero:
         return
+    account.attach_card(card)
     folders: list[str | None] = [log_dir]
     folders += [getattr(callback, "dirpath", None) for callback in trainer.checkpoint_callbacks]
     for folder in dict.fromkeys(str(folder) for folder in folders if folder):

@@ -1,0 +1,49 @@
+"""The journal as lines of text, each of which names the hash of the line before it."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+__all__ = ["decode_chain", "digest", "encode_chain"]
+
+_START = "0" * 64
+
+
+def encode_chain(entries: Iterable[Mapping[str, Any]]) -> bytes:
+    """Entries as JSON, one a line.
+
+    No line can be changed, left out, added or put elsewhere without changing the hash of the last one.
+    """
+    previous, lines = _START, []
+    for entry in entries:
+        text = json.dumps({"previous": previous, **entry}, sort_keys=True, allow_nan=False, ensure_ascii=False)
+        line = text.encode() + b"\n"
+        lines.append(line)
+        previous = digest(line)
+    return b"".join(lines)
+
+
+def decode_chain(content: bytes) -> list[dict[str, Any]]:
+    """The entries that `encode_chain` wrote.
+
+    Raises:
+        ValueError: If a line is none, or names another line before it; says which.
+    """
+    previous, entries = _START, []
+    for number, line in enumerate(content.splitlines(keepends=True), 1):
+        try:
+            entry = json.loads(line)
+            named = entry.pop("previous")
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise ValueError(f"line {number} is no entry of a journal") from None
+        if named != previous:
+            raise ValueError(f"line {number} does not follow the line before it: one was changed, moved or removed")
+        previous = digest(line)
+        entries.append(entry)
+    return entries
+
+
+def digest(content: bytes) -> str:
+    """SHA-256 of a file or a line, in hexadecimal digits."""
+    return hashlib.sha256(content).hexdigest()

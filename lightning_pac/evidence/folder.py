@@ -1,0 +1,150 @@
+"""Writing the folder that is handed over."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import tempfile
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import lightning_pac
+from lightning_pac._durable_files import real_path, replace_file
+from lightning_pac._validation import OpenProbability, validated
+from lightning_pac.evidence.chain import digest, encode_chain
+from lightning_pac.evidence.document import FORMAT, describe_evidence
+from lightning_pac.evidence.page import render_page
+from lightning_pac.evidence.signature import read_private_key, sign
+from lightning_pac.evidence.wording import STATEMENTS
+from lightning_pac.ledger import PrivacyLedger, backup_ledger, public_journal
+
+__all__ = ["DOCUMENT", "FILES", "JOURNAL", "MANIFEST", "PAGE", "SCHEMA", "SIGNATURE", "package_hash", "write_evidence"]
+
+PAGE, DOCUMENT, JOURNAL, SCHEMA = "evidence.html", "evidence.json", "journal.jsonl", "evidence.schema.json"
+FILES = (PAGE, DOCUMENT, JOURNAL, SCHEMA)
+MANIFEST, SIGNATURE = "manifest.json", "signature.json"
+
+_VERSIONS = ("torch", "lightning", "numpy", "scipy", "opacus")
+
+
+@validated
+def write_evidence(
+    ledger: PrivacyLedger | str | Path,
+    output: str | Path,
+    delta: OpenProbability = 1e-5,
+    prior: OpenProbability = 0.5,
+    statements: Mapping[str, str] | None = None,
+    released: Sequence[str | Path] = (),
+    key: str | Path | None = None,
+) -> Path:
+    """Write what a ledger proves into a folder of its own, for people, for programs, and to be verified.
+
+    The folder holds a page, the same as JSON with its schema, the public journal of the ledger (see `public_journal`),
+    of which both are computed, and a manifest of their hashes. No secret, key, answer or datum is in it.
+
+    Args:
+        ledger: The ledger, which a run may be writing.
+        output: The folder, which must not exist.
+        delta: Failure probability that epsilon goes with.
+        prior: Probability of one of two worlds before anything is released.
+        statements: What only the keeper of the data can state, by `controller`, `purpose`, `intended_use`, `data`,
+            `collection`, `evaluation` and `caveats`; nothing checks it.
+        released: Files that were released, a checkpoint for one, of which name and hash are kept.
+        key: A private Ed25519 key (PEM) that signs the manifest.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        FileExistsError: If the folder exists.
+        LedgerError: If the ledger cannot be read, or a total is not that of its charges.
+        OSError: If a file cannot be read or written.
+        ValueError: If a statement has no such heading, or the key is none.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> with PrivacyLedger(folder / "study.db") as ledger:
+        ...     spent = ledger.account("clusters").charge(0.25)
+        >>> page = write_evidence(folder / "study.db", folder / "evidence")
+        >>> sorted(path.name for path in page.parent.iterdir())
+        ['evidence.html', 'evidence.json', 'evidence.schema.json', 'journal.jsonl', 'manifest.json']
+    """
+    stated = dict(statements or {})
+    if unknown := sorted(set(stated) - set(STATEMENTS)):
+        raise ValueError(f"statements has {unknown[0]!r}, which is no heading: use {', '.join(STATEMENTS)}.")
+    signing = None if key is None else read_private_key(Path(key))
+    folder = Path(output)
+    if folder.exists():
+        raise FileExistsError(f"{folder} is there already, and evidence is never overwritten: name a new folder.")
+    source = ledger.path if isinstance(ledger, PrivacyLedger) else real_path(ledger)
+    head = {
+        "entry": "evidence",
+        "format": FORMAT,
+        "ledger": source.name,
+        "written": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "delta": delta,
+        "prior": prior,
+        "lightning_pac": lightning_pac.__version__,
+        "package_sha256": package_hash(),
+        "versions": _versions(),
+        "statements": stated,
+        "released": [_describe_file(Path(path)) for path in released],
+    }
+    with (
+        tempfile.TemporaryDirectory() as aside,
+        # A copy, so that what a writer adds meanwhile is in all of it or in none.
+        PrivacyLedger.read_only(backup_ledger(source, Path(aside) / "ledger.db")) as copy,
+    ):
+        journal = encode_chain([head, *public_journal(copy)])
+    document, _ = describe_evidence(journal)
+    texts = {
+        PAGE: render_page(document),
+        DOCUMENT: json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n",
+        JOURNAL: journal.decode(),
+        SCHEMA: schema_text(),
+    }
+    manifest = {"format": FORMAT, "files": {name: digest(text.encode()) for name, text in texts.items()}}
+    texts[MANIFEST] = json.dumps(manifest, indent=2) + "\n"
+    if signing is not None:
+        texts[SIGNATURE] = sign(texts[MANIFEST].encode(), signing)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        replace_file(folder / name, text)
+    return folder / PAGE
+
+
+def package_hash() -> str:
+    """A hash of the installed library, over the names and contents of its programs."""
+    root = Path(lightning_pac.__file__).parent
+    whole = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        whole.update(f"{path.relative_to(root).as_posix()} {digest(path.read_bytes())}\n".encode())
+    return whole.hexdigest()
+
+
+def schema_text() -> str:
+    """The published schema of the document."""
+    return (Path(__file__).parent / SCHEMA).read_text(encoding="utf-8")
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in _VERSIONS:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _describe_file(path: Path) -> dict[str, Any]:
+    whole = hashlib.sha256()
+    with path.open("rb") as file:
+        for block in iter(lambda: file.read(1 << 20), b""):
+            whole.update(block)
+    return {"name": path.name, "sha256": whole.hexdigest(), "bytes": path.stat().st_size}

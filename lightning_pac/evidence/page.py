@@ -1,0 +1,59 @@
+"""The evidence as a page without outside files, a function of the document alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lightning_pac.cards import at_most
+from lightning_pac.evidence.wording import STATEMENTS
+from lightning_pac.report import page_environment
+
+__all__ = ["render_page"]
+
+
+def render_page(document: Mapping[str, Any]) -> str:
+    """The page.
+
+    Args:
+        document: What `describe_evidence` made.
+    """
+    environment = page_environment(Path(__file__).parent)
+    environment.filters["figure"] = _figure
+    return str(
+        environment.get_template("evidence.html.j2").render(
+            **_names(document), headings=STATEMENTS, verdict=_verdict(document)
+        )
+    )
+
+
+def _names(document: Mapping[str, Any]) -> dict[str, Any]:
+    return {name.lstrip("$"): value for name, value in document.items()}
+
+
+def _verdict(document: Mapping[str, Any]) -> str:
+    """One sentence on what holds for everything in the ledger together."""
+    total = document["privacy_parameters"]["total"]
+    bound = total["world_success_bound"]
+    if total["renyi_order"] is None and not document["releases"]:
+        return "Nothing was released."
+    if total["renyi_order"] is None:
+        return "Nothing about two worlds was released: each mechanism below says by itself what it promises."
+    if bound >= 1 or at_most(bound) == at_most(1.0):
+        return "No useful bound holds for all releases together: each mechanism below speaks of itself alone."
+    prior = max(total["prior"], 1 - total["prior"])
+    blind = "a coin gets 50 %" if prior == 0.5 else f"a blind guess gets {at_most(prior)}"
+    return (
+        f"Someone who sees everything that was released tells the two worlds apart correctly at most {at_most(bound)} "
+        f"of the time, where {blind}."
+    )
+
+
+def _figure(value: Any) -> str:
+    """A number as people read it: six digits, whole numbers in groups, nothing for none."""
+    if value is None:
+        return ""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

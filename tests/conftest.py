@@ -26,5 +26,16 @@ def _mended_dataloader() -> Iterator[None]:
                     delattr(cls, f"__old{name}")
 
 
+@pytest.fixture(autouse=True)
+def _checked_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the loss check once for a model: it takes most of a tiny fit. Its own tests are marked `checks_each_fit`."""
+    import sys
+
+    if "lightning_pac.callbacks.srpp_sgd" in sys.modules and not request.node.get_closest_marker("checks_each_fit"):
+        from checked_once import share_passed_checks
+
+        share_passed_checks(monkeypatch.setattr)
+
+
 def _subclasses(cls: type) -> set[type]:
     return {below for child in cls.__subclasses__() for below in (child, *_subclasses(child))}

@@ -71,6 +71,8 @@ def _run(output: Connection, function: Callable[..., int | None], *args: Any) ->
         os.dup2(output.fileno(), descriptor)
     output.close()
     import torch
+    from checked_once import share_passed_checks
 
     torch.set_num_threads(1)
+    share_passed_checks()
     sys.exit(function(*args))

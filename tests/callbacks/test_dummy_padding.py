@@ -166,6 +166,7 @@ def test_designed_noise_pads_by_what_it_draws(tmp_path):
     assert max(model.sizes) <= 60 + padding.noise.max_value
 
 
+@pytest.mark.checks_each_fit
 def test_batches_that_are_sorted_are_refused(tmp_path):
     """Dummies, copies of one record, would count in place of the records that are sorted behind them."""
 

@@ -1,7 +1,6 @@
 import shlex
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -35,7 +34,7 @@ def install(monkeypatch):
     return with_error
 
 
-def test_help_answers_within_a_second_and_imports_nothing_heavy():
+def test_help_imports_nothing_heavy():
     commands = next(action for action in cli.build_parser()._actions if action.dest == "command").choices
     code = (
         "import contextlib, sys; from lightning_pac.cli import build_parser, main;"
@@ -46,14 +45,9 @@ def test_help_answers_within_a_second_and_imports_nothing_heavy():
         "heavy = {'numpy', 'scipy', 'torch', 'lightning', 'opacus', 'jsonargparse', 'rich', 'yaml'}\n"
         "sys.exit(' '.join(heavy & set(sys.modules)) or 0)"
     )
-    seconds = []
-    for _ in range(3):
-        start = time.perf_counter()
-        result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-        seconds.append(time.perf_counter() - start)
-        assert result.returncode == 0, result.stderr
-        assert result.stdout.count("usage: lightning-pac") == 1 + len(commands)
-    assert min(seconds) < 1.0
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("usage: lightning-pac") == 1 + len(commands)
 
 
 def test_every_subcommand_explains_itself(capsys):

@@ -64,8 +64,10 @@ def _run(end: Connection, port: int, function: Callable[..., Any], rank: int, si
     names = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "NODE_RANK": 0, "LOCAL_RANK": rank, "WORLD_SIZE": size}
     os.environ.update({name: str(value) for name, value in names.items()})
     import torch
+    from checked_once import share_passed_checks
 
     torch.set_num_threads(1)
+    share_passed_checks()
     try:
         # Bytes: a pipe would pass tensors as handles that end with the process.
         end.send_bytes(pickle.dumps(function(rank, size, *args)))

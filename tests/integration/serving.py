@@ -1,14 +1,10 @@
 """Servers in processes of their own, clients in threads, and what the ledger says afterwards."""
 
-import functools
 import http.client
 import json
 import os
-import resource
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -17,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import toy_server
+from prepared import prepared_context
 
 from lightning_pac.ledger import PrivacyLedger, read_entries
 from lightning_pac.mechanisms.responses import RecordedAnswers
-
-TOY_SERVER = Path(__file__).with_name("toy_server.py")
 
 
 def free_port() -> int:
@@ -38,15 +34,14 @@ class Server:
     ) -> None:
         self.port = free_port()
         self.log = folder / "server.log"
-        command = [sys.executable, str(TOY_SERVER), str(folder), str(self.port), json.dumps(options or {}), flaw]
-        with self.log.open("a") as log:
-            prepare = functools.partial(_prepare, descriptors)
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=prepare)
+        arguments = (folder, self.port, dict(options or {}), flaw, descriptors, self.log)
+        self.process = prepared_context().Process(target=toy_server.run, args=arguments)
+        self.process.start()
         self.wait_until_ready()
 
     def wait_until_ready(self) -> None:
         deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and self.process.poll() is None:
+        while time.monotonic() < deadline and self.process.is_alive():
             try:
                 if self.get("/health")[0] == 200:
                     return
@@ -68,19 +63,22 @@ class Server:
     def connect(self) -> http.client.HTTPConnection:
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
 
+    @property
+    def pid(self) -> int:
+        assert self.process.pid is not None
+        return self.process.pid
+
     def workers(self) -> list[int]:
-        return spawned(self.process.pid)
+        return spawned(self.pid)
 
-    def stop(self, how: int = signal.SIGTERM) -> int:
-        self.process.send_signal(how)
-        return self.process.wait(60)
+    def stop(self, how: int = signal.SIGTERM) -> int | None:
+        os.kill(self.pid, how)
+        return self.wait(60)
 
-
-def _prepare(descriptors: int | None) -> None:
-    # A suite that a shell runs in the background ignores Ctrl-C, and its children would inherit that.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    if descriptors is not None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
+    def wait(self, seconds: float) -> int | None:
+        """The exit code, None if it goes on."""
+        self.process.join(seconds)
+        return self.process.exitcode
 
 
 @contextmanager
@@ -91,9 +89,9 @@ def serving(
     try:
         yield server
     finally:
-        if server.process.poll() is None:
+        if server.process.is_alive():
             server.process.kill()
-            server.process.wait()
+            server.process.join()
         wait_for_ledger(folder)
 
 

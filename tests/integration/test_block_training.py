@@ -18,8 +18,6 @@ from lightning_pac.callbacks.srpp_sgd.step.clipping_blocks import BlockNoise, Cl
 from lightning_pac.exceptions import LedgerMismatchError
 from lightning_pac.gradients import ROUNDING, make_engine
 
-pytestmark = pytest.mark.usefixtures("checked_once")
-
 THRESHOLD = 1e-6  # false alarms of each test on unseeded noise
 NORMS = {"backbone": 0.3, "head": 0.9}
 

@@ -21,8 +21,6 @@ from lightning_pac.data import WithIndex
 from lightning_pac.exceptions import LedgerMismatchError
 from lightning_pac.gradients import ROUNDING
 
-pytestmark = pytest.mark.usefixtures("checked_once")
-
 PER_PASS = 6
 LOUD = 1e4  # beside which gradients are nothing
 

@@ -8,11 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-import wandb
 from lightning.pytorch.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tiny_fits import Classifier, make_loader, make_private, make_trainer
-from wandb.proto.wandb_internal_pb2 import Record
 
 from lightning_pac.callbacks import PACResponses
 from lightning_pac.mechanisms import PACResponder
@@ -40,6 +37,8 @@ class Loggers:
         ]
 
     def kept(self) -> dict[str, dict[str, list[float]]]:
+        import wandb  # here, since every process of the suite reads this file and one runs it
+
         for logger in self.all:
             logger.finalize("success")
         wandb.finish()
@@ -52,6 +51,8 @@ class Loggers:
         }
 
     def _tensorboard(self) -> dict[str, list[float]]:
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
         events = EventAccumulator(str(self.folder / "tensorboard" / "version_0")).Reload()
         return {tag: [scalar.value for scalar in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 
@@ -61,10 +62,12 @@ class Loggers:
         return {name: [float(row[name]) for row in rows if row[name]] for name in rows[0] if name != "step"}
 
     def _wandb(self) -> dict[str, list[float]]:
+        from wandb.proto.wandb_internal_pb2 import Record
+
         (path,) = self.folder.glob("wandb/offline-run-*/run-*.wandb")
         kept: dict[str, list[float]] = {}
-        for record in wandb_records(path.read_bytes()):
-            for item in record.history.item:
+        for content in wandb_records(path.read_bytes()):
+            for item in Record.FromString(content).history.item:
                 kept.setdefault("/".join(item.nested_key) or item.key, []).append(float(json.loads(item.value_json)))
         return kept
 
@@ -77,7 +80,7 @@ class Loggers:
         }
 
 
-def wandb_records(content: bytes) -> Iterator[Record]:
+def wandb_records(content: bytes) -> Iterator[bytes]:
     """Records of an offline run: LevelDB's log format (blocks of 32 KiB, each record in one part or several)."""
     place, parts = 7, b""  # behind the file's own header
     while place + 7 <= len(content):
@@ -88,7 +91,7 @@ def wandb_records(content: bytes) -> Iterator[Record]:
         parts += content[place + 7 : place + 7 + length]
         place += 7 + length
         if kind in (1, 4):  # complete, or the last part
-            yield Record.FromString(parts)
+            yield parts
             parts = b""
 
 

@@ -268,13 +268,13 @@ def test_a_stopped_worker_ends_with_a_killed_server(tmp_path: Path) -> None:
 def test_a_server_whose_http_process_ends_says_so_and_ends(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         os.kill(listening_process(server), signal.SIGKILL)
-        assert server.process.wait(20) == 1
+        assert server.wait(20) == 1
         assert "The process that speaks HTTP ended, so the server did too" in server.log.read_text()
 
 
 def listening_process(server: Server) -> int:
     """The child of the server that has a connection of ours."""
-    children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()
+    children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
     before = {child: len(os.listdir(f"/proc/{child}/fd")) for child in children}
     held = hold(server, b"", 20)
     time.sleep(0.5)

@@ -41,13 +41,13 @@ def check_kills(folder: Path, num_kills: int, num_clients: int, flaw: str = "") 
     for kill in range(num_kills):
         with serving(folder, {"shutdown_timeout": 1}, flaw) as server:
             numbers = waiting + list(range(asked, asked + _NEW_EACH_TIME))
-            victim = server.workers()[0] if kill % 2 else server.process.pid
+            victim = server.workers()[0] if kill % 2 else server.pid
             killer = threading.Timer(random.uniform(0.05, 0.5), os.kill, (victim, signal.SIGKILL))
             killer.start()
             waiting = list(ask_all(server, numbers, num_clients, seen))
             killer.join()
             asked += _NEW_EACH_TIME
-            assert server.process.wait(30) == (1 if kill % 2 else -signal.SIGKILL)
+            assert server.wait(30) == (1 if kill % 2 else -signal.SIGKILL)
             if kill % 2:
                 assert "The worker ended, so the server did too" in server.log.read_text()
         answered = recorded(folder)

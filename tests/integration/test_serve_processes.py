@@ -52,7 +52,7 @@ def test_what_is_under_way_is_answered_before_the_server_stops(tmp_path: Path, h
 @posix
 def test_a_killed_server_takes_its_processes_along(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
-        process = server.process.pid
+        process = server.pid
         children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
         assert len(children) >= 3
         server.stop(signal.SIGKILL)

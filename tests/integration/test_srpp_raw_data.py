@@ -17,6 +17,8 @@ from torch.utils.data import DataLoader, Subset, default_collate
 from lightning_pac.data import WithIndex
 from lightning_pac.exceptions import PrivacyViolationError
 
+pytestmark = pytest.mark.checks_each_fit
+
 
 def fill_up(records: list[Any]) -> Any:
     """The first record once more for each that the last batch, of seven, lacks."""
@@ -487,7 +489,6 @@ class SkipsAnEpoch(Classifier):
             self.trainer.fit_loop.epoch_progress.current.processed += 1
 
 
-@pytest.mark.usefixtures("checked_once")
 @pytest.mark.parametrize(
     ("kind", "what"),
     [

@@ -459,6 +459,7 @@ class Windows(Classifier):
         return super().training_step(windows_as_rows(list(zip(*batch, strict=True))), batch_idx)
 
 
+@pytest.mark.checks_each_fit
 def test_records_of_several_rows_are_refused_at_the_start(tmp_path: Path) -> None:
     inputs, labels = make_data().tensors
     windows = torch.utils.data.TensorDataset(inputs[:, None].expand(-1, 16, -1), labels)

@@ -23,8 +23,6 @@ from lightning_pac.exceptions import BudgetExceededError, LedgerMismatchError
 from lightning_pac.ledger import restore_ledger
 from lightning_pac.scenarios import Sampling
 
-pytestmark = pytest.mark.usefixtures("checked_once")
-
 
 class Numbered(Dataset[Any]):
     """The small dataset, which notes the records that a step was computed on."""

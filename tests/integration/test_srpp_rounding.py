@@ -179,6 +179,7 @@ class OfAnyLength(Classifier):
         return super().training_step((inputs, batch[1]), batch_idx)
 
 
+@pytest.mark.checks_each_fit
 @pytest.mark.parametrize(("rare", "error"), [(False, MisconfigurationException), (True, PrivacyViolationError)])
 def test_no_record_chooses_the_shape_of_a_batch(rare: bool, error: type[Exception], tmp_path: Path) -> None:
     data = [(torch.randn(6 + (number % 3) * (not rare)), torch.tensor(number % 3)) for number in range(60)]

@@ -37,8 +37,6 @@ from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.gradients import ROUNDING
 from lightning_pac.randomness import release_grid
 
-pytestmark = pytest.mark.usefixtures("checked_once")
-
 THRESHOLD = 1e-6  # false alarms of each test on unseeded noise
 
 

@@ -146,6 +146,7 @@ def test_rows_that_move_stay_with_their_record(tmp_path: Path) -> None:
     torch.testing.assert_close(model.released, clipped_by_loop(model, groups, 2) / 10, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.checks_each_fit
 def test_rows_in_another_order_are_refused(tmp_path: Path) -> None:
     def sorting(records: list[Any]) -> Any:
         return torch.utils.data.default_collate(sorted(records, key=lambda record: float(record[0][0])))

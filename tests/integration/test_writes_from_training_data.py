@@ -21,6 +21,8 @@ from tiny_fits import Classifier, make_loader, make_private, make_trainer
 
 from lightning_pac.exceptions import PrivacyViolationError
 
+pytestmark = pytest.mark.checks_each_fit
+
 
 class Momentum(Classifier):
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:

@@ -1,14 +1,14 @@
-"""A server over sixteen models that vote with the digits of the question, so that the ledger shows what was asked.
-
-python toy_server.py FOLDER PORT OPTIONS FLAW, where the options are those of serve as JSON and the flaw is one of OPEN
-"""
+"""A server over sixteen models that vote with the digits of the question, so that the ledger shows what was asked."""
 
 import ctypes
 import functools
-import json
-import sys
+import multiprocessing
+import os
+import resource
+import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -68,14 +68,21 @@ def open_responder_on_a_disk_that_fills(folder: Path, budget: float | None = Non
 
 OPEN = {"": open_responder, "--break": open_forgetful_responder, "--fill": open_responder_on_a_disk_that_fills}
 
-if __name__ == "__main__":
-    folder, port, options = Path(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
-    opened = OPEN[sys.argv[4]]
-    keys = APIKeys(folder / "keys.json") if (folder / "keys.json").exists() else None
+
+def run(folder: Path, port: int, options: dict[str, Any], flaw: str, descriptors: int | None, log: Path) -> None:
+    """Serve in a process of its own, whose output goes to a file."""
+    with log.open("a") as output:
+        for descriptor in (1, 2):
+            os.dup2(output.fileno(), descriptor)
+    multiprocessing.set_start_method("fork", force=True)  # as in a program that nobody forked
+    # A suite that a shell runs in the background ignores Ctrl-C, and its children would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if descriptors is not None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
     serve(
-        functools.partial(opened, folder, options.pop("budget", None)),
+        functools.partial(OPEN[flaw], folder, options.pop("budget", None)),
         folder / "responses.db",
-        keys,
+        APIKeys(folder / "keys.json") if (folder / "keys.json").exists() else None,
         port=port,
         collate=read_numbers,
         **{"rate_limit": "1000000/second", **options},

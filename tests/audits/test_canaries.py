@@ -91,6 +91,16 @@ def test_a_release_that_tells_too_much_is_refuted() -> None:
         pure_p_value(10, 4, 5, 1.0)
 
 
+def test_a_card_states_the_limit_that_holds_for_any_release_beside_that_of_a_gaussian() -> None:
+    """Randomised response at epsilon 1/2 gets 0.52 to 0.63 by the latter, in each of five draws, and 0.44 at most."""
+    rng = np.random.default_rng(0)
+    coins = rng.integers(0, 2, 10_000).astype(bool)
+    told = coins == (rng.random(10_000) < 1 / (1 + math.exp(-0.5)))
+    game = guess_coins("white-box", told + 1e-9 * rng.normal(size=10_000), coins, GaussianCurve(0.5), 2000)
+    assert game.epsilon_of_counts < 0.5 < game.epsilon
+    assert f"at least {game.epsilon_of_counts:.3g} whatever it is" in game.to_estimate().meaning
+
+
 def test_white_box_tests_have_their_rate_of_false_alarms_and_see_what_is_wrong() -> None:
     rng, rate = np.random.default_rng(0), 0.05
     wrong = 0

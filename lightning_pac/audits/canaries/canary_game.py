@@ -48,8 +48,8 @@ class CanaryGame:
     def to_test(self) -> AuditTest:
         """The game as a test of the claim."""
         seen = (
-            f"{self.num_right:,} of {self.num_guesses:,} guesses right: epsilon at least {self.epsilon:.3g} where "
-            f"{self.claimed_epsilon:.3g} is claimed"
+            f"{self.num_right:,} of {self.num_guesses:,} guesses right: epsilon at least {self.epsilon:.3g}, if it is "
+            f"that of a Gaussian, where {self.claimed_epsilon:.3g} is claimed"
         )
         return AuditTest(f"canary game, {self.attacker}", self.p_value, seen)
 
@@ -61,7 +61,8 @@ class CanaryGame:
             value=self.epsilon,
             unit="nats",
             meaning=f"One training with {self.num_canaries:,} canaries shows an epsilon of at least "
-            f"{self.epsilon:.3g} at delta {self.delta:g}, where {self.claimed_epsilon:.3g} is claimed of a record; "
+            f"{self.epsilon:.3g} at delta {self.delta:g} if its trade-off is that of a Gaussian, and of at least "
+            f"{self.epsilon_of_counts:.3g} whatever it is, where {self.claimed_epsilon:.3g} is claimed of a record; "
             "what it does not show may be lost all the same.",
             method=f"the one-run audit in f-DP form ({self.attacker}) at {self.confidence:.0%} confidence, by "
             f"{self.num_right:,} right guesses of {self.num_guesses:,}",

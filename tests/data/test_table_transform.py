@@ -6,6 +6,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import numpy as np
+import pandas
 import pytest
 import torch
 import yaml
@@ -51,6 +52,7 @@ def test_each_row_is_transformed_alone_in_whichever_form_it_comes() -> None:
         ({}, "must name at least one column"),
         ({"a": [2, 1]}, "must be a range"),
         ({"a": [0, math.inf]}, "must be a range"),
+        ({"a": [-1.7e308, 1.7e308]}, "must be a range"),
         ({"a": [1, 2, 3]}, "must be a range"),
         ({"a": ["x", "x"]}, "each once"),
         ({"a": []}, "at least one text"),
@@ -59,6 +61,15 @@ def test_each_row_is_transformed_alone_in_whichever_form_it_comes() -> None:
 def test_a_bad_column_is_refused_by_name(columns: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         TableTransform(columns)
+
+
+def test_what_pandas_calls_missing_is_missing() -> None:
+    """Its NA compares to nothing, and a column of texts with one ended the run."""
+    table = pandas.DataFrame({"age": pandas.array([20, None], "Int64"), "job": pandas.array(["cook", None], "string")})
+    transform = TableTransform({"age": [20, 60], "job": ["clerk", "cook"], "zip": 2})
+    table["zip"] = table["job"]
+    expected = transform({"age": [20, None], "job": ["cook", None], "zip": ["cook", None]})
+    assert np.array_equal(transform(table), expected)
 
 
 def test_a_bad_table_is_refused() -> None:

@@ -39,4 +39,8 @@ def as_number(value: Any) -> float:
 
 def as_text(value: Any) -> str:
     """The text in a cell, empty where it is missing."""
-    return "" if value is None or value != value else str(value).strip()
+    try:
+        missing = value is None or bool(value != value)
+    except (TypeError, ValueError):  # pandas' NA, which equals nothing and differs from nothing
+        missing = True
+    return "" if missing else str(value).strip()

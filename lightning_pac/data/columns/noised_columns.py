@@ -38,7 +38,7 @@ def choose_columns(
     # One step of a sampler that draws every record.
     everything = Poisson(rate=1.0, batch_size=1, secret_draws=False)
     noise = SRPPAccountant(scenario, everything).noise_for(wanted.less(finite_precision(draws), missing_tail(draws)), 1)
-    deviation = noise * math.sqrt(len(sizes))
+    deviation = noise * math.sqrt(len(sizes)) * (1 + 2.0**-50)  # both roundings, and that of this product, upwards
     counts = np.concatenate([_count(counted[name], generous[name], bins) for name in sizes])
     with LedgerHandle(ledger) as opened:
         accountant = SRPPAccountant(scenario, everything, ledger_order(opened) or 16.0)

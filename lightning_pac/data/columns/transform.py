@@ -145,7 +145,7 @@ def _checked(name: str, column: Sequence[float | str] | int) -> Column:
             raise ValueError(f"columns[{name!r}] must list at least one text, and each once.")
         return [str(entry) for entry in column]
     low, high = column if len(column) == 2 else (math.nan, math.nan)
-    if not (isinstance(low, int | float) and isinstance(high, int | float) and -math.inf < low < high < math.inf):
+    if not (isinstance(low, int | float) and isinstance(high, int | float) and 0 < high - low < math.inf):
         raise ValueError(
             f"columns[{name!r}] is {column!r}, but must be a range (low, high), a list of texts or a number of buckets."
         )

@@ -1,11 +1,11 @@
-"""The journal as lines of text, each of which names the hash of the line before it."""
+"""The journal as lines of text, each of which names the hash of the line before it, and JSON that reads in one way."""
 
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["decode_chain", "digest", "encode_chain"]
+__all__ = ["decode_chain", "digest", "encode_chain", "read_json"]
 
 _START = "0" * 64
 
@@ -33,7 +33,7 @@ def decode_chain(content: bytes) -> list[dict[str, Any]]:
     previous, entries = _START, []
     for number, line in enumerate(content.splitlines(keepends=True), 1):
         try:
-            entry = json.loads(line)
+            entry = read_json(line)
             named = entry.pop("previous")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise ValueError(f"line {number} is no entry of a journal") from None
@@ -42,6 +42,33 @@ def decode_chain(content: bytes) -> list[dict[str, Any]]:
         previous = digest(line)
         entries.append(entry)
     return entries
+
+
+def read_json(content: bytes) -> Any:
+    """Values that every reader finds in a text.
+
+    Raises:
+        ValueError: If it is no JSON, names a key twice, of which readers take the first or the last, or holds what is
+            no number of a ledger.
+    """
+    return json.loads(content, object_pairs_hook=_mapping, parse_constant=_refuse, parse_int=_whole)
+
+
+def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key comes twice")
+    return found
+
+
+def _refuse(word: str) -> None:
+    raise ValueError(f"{word} is no number of JSON")
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > 300:  # no float holds it, to be compared
+        raise ValueError("a whole number has more than 300 digits")
+    return int(digits)
 
 
 def digest(content: bytes) -> str:

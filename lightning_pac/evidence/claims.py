@@ -25,7 +25,9 @@ __all__ = ["Claim", "claim_of"]
 # Prices are sums of floats, and those of amplified steps are computed to a few digits less.
 _TOLERANCE = 1e-6
 
-Kind = Literal["training", "metric", "selection", "answers", "values", "mechanism", "padding", "static", "other"]
+Kind = Literal[
+    "training", "metric", "table", "selection", "answers", "values", "mechanism", "padding", "static", "other"
+]
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ def claim_of(account: LedgerAccount, delta: float, prior: float) -> Claim:
     least, most = _cost_of_terms(account, kind, [charge.cost for charge in known])
     if kind in ("answers", "values"):
         card, charged = responder_card(account), account.spent
-    elif kind in ("training", "metric", "selection"):
+    elif kind in _TITLES:
         card = _card_of_worlds(account, kind, delta, prior)
     else:
         card = account.card or _card_of_charges(account)
@@ -98,7 +100,7 @@ def _kind(account: LedgerAccount) -> Kind:
     if "coupling" in declared and "noise_multiplier" in declared:
         return "training"
     if "coupling" in declared and "epsilon_of_each" in declared:
-        return "metric"
+        return "table" if "columns" in declared else "metric"
     if "coupling" in declared and "selection" in declared:
         return "selection"
     if "mutual_information_per_release" in declared:
@@ -118,7 +120,7 @@ def _cost_of_terms(account: LedgerAccount, kind: Kind, costs: Sequence[float]) -
         # Whether a start went on with the pass of the one before, its checkpoint knew.
         ends = [accountant.track(noise, stretches, draws_per_step=draws).epsilon for stretches in ([sum(steps)], steps)]
         return min(ends), max(ends)
-    if kind == "metric":
+    if kind in ("metric", "table"):
         return (len(costs) * declared["epsilon_of_each"],) * 2
     if kind == "selection":
         price = SelectionPrice.from_dict(declared["selection"]).renyi(declared["coupling"]["renyi_order"])
@@ -131,7 +133,7 @@ def _cost_of_terms(account: LedgerAccount, kind: Kind, costs: Sequence[float]) -
 
 
 def _card_of_worlds(account: LedgerAccount, kind: Kind, delta: float, prior: float) -> PrivacyCard:
-    """The card of a run, a metric or a selection, with the figures that follow from its releases."""
+    """The card of a run, a metric, a table or a selection, with the figures that follow from its releases."""
     attached, declared = account.card, account.declaration
     order = float(declared["coupling"]["renyi_order"])
     worlds = declared["coupling"]["scenario"]
@@ -188,7 +190,7 @@ def _card_of_worlds(account: LedgerAccount, kind: Kind, delta: float, prior: flo
     )
 
 
-_TITLES = {"training": "Training run", "metric": "Noised", "selection": "Private selection"}
+_TITLES = {"training": "Training run", "metric": "Noised", "table": "Columns of", "selection": "Private selection"}
 
 
 def _terms(declared: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ SCHEMA_ID = f"https://lightning-pac.readthedocs.io/en/latest/schemas/evidence-{F
 _RELEASES = {
     "training": "the noised gradients of steps {first} to {last}",
     "metric": "a noised metric",
+    "table": "ranges and vocabularies from noised counts",
     "selection": "the best of a secret number of runs",
     "mechanism": "noised outputs",
     "padding": "a padded observation",

@@ -74,7 +74,7 @@ def write_evidence(
         >>> sorted(path.name for path in page.parent.iterdir())
         ['evidence.html', 'evidence.json', 'evidence.schema.json', 'journal.jsonl', 'manifest.json']
     """
-    stated = dict(statements or {})
+    stated = {name: _text(value) for name, value in (statements or {}).items()}
     if unknown := sorted(set(stated) - set(STATEMENTS)):
         raise ValueError(f"statements has {unknown[0]!r}, which is no heading: use {', '.join(STATEMENTS)}.")
     signing = None if key is None else read_private_key(Path(key))
@@ -85,7 +85,7 @@ def write_evidence(
     head = {
         "entry": "evidence",
         "format": FORMAT,
-        "ledger": source.name,
+        "ledger": _text(source.name),
         "written": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "delta": delta,
         "prior": prior,
@@ -142,9 +142,14 @@ def _versions() -> dict[str, str]:
     return found
 
 
+def _text(value: str) -> str:
+    """It as UTF-8 can hold it; names of files may be any bytes."""
+    return value.encode(errors="backslashreplace").decode()
+
+
 def _describe_file(path: Path) -> dict[str, Any]:
     whole = hashlib.sha256()
     with path.open("rb") as file:
         for block in iter(lambda: file.read(1 << 20), b""):
             whole.update(block)
-    return {"name": path.name, "sha256": whole.hexdigest(), "bytes": path.stat().st_size}
+    return {"name": _text(path.name), "sha256": whole.hexdigest(), "bytes": path.stat().st_size}

@@ -38,7 +38,7 @@ def _verdict(document: Mapping[str, Any]) -> str:
     bound = total["world_success_bound"]
     if total["renyi_order"] is None and not document["releases"]:
         return "Nothing was released."
-    if total["renyi_order"] is None:
+    if total["renyi_order"] is None and total["basis"] != "none":
         return "Nothing about two worlds was released: each mechanism below says by itself what it promises."
     if bound >= 1 or at_most(bound) == at_most(1.0):
         return "No useful bound holds for all releases together: each mechanism below speaks of itself alone."

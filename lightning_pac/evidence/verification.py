@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from lightning_pac import __version__
+from lightning_pac._shown import shows_itself
 from lightning_pac._validation import validated
-from lightning_pac.evidence.chain import decode_chain, digest
+from lightning_pac.evidence.chain import decode_chain, digest, read_json
 from lightning_pac.evidence.document import describe_evidence
 from lightning_pac.evidence.folder import (
     DOCUMENT,
@@ -28,15 +29,14 @@ from lightning_pac.evidence.folder import (
 )
 from lightning_pac.evidence.page import render_page
 from lightning_pac.evidence.signature import check_signature, fingerprint, read_public_key
-from lightning_pac.exceptions import LedgerError
 
 __all__ = ["EvidenceCheck", "verify_evidence"]
 
 # Another platform's logarithms and sums.
 _TOLERANCE = 1e-9
-_ERRORS = (ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError, LedgerError, RecursionError)
 
 
+@shows_itself
 @dataclass(frozen=True)
 class EvidenceCheck:
     """What a verification found.
@@ -74,7 +74,9 @@ def verify_evidence(folder: str | Path, key: str | Path | None = None) -> Eviden
     if not any((root / name).is_file() for name in (DOCUMENT, MANIFEST)):
         raise FileNotFoundError(f"{root} holds no evidence: give the folder that `lightning-pac evidence` wrote.")
     found = {path.name: path for path in sorted(root.iterdir())}
-    content = {name: found[name].read_bytes() for name in (*FILES, MANIFEST, SIGNATURE) if name in found}
+    # What a link leads to is not in what is handed over.
+    own = {name: path for name, path in found.items() if path.is_file() and not path.is_symlink()}
+    content = {name: own[name].read_bytes() for name in (*FILES, MANIFEST, SIGNATURE) if name in own}
     findings = [*_check_files(root, found, content)]
     signed_by = None
     try:
@@ -83,21 +85,24 @@ def verify_evidence(folder: str | Path, key: str | Path | None = None) -> Eviden
         findings.append(str(error))
     notes: list[str] = []
     findings += _check_content(content, notes)
-    return EvidenceCheck(tuple(findings), signed_by, tuple(notes))
+    return EvidenceCheck(tuple(map(_printable, findings)), signed_by, tuple(map(_printable, notes)))
 
 
 def _check_files(root: Path, found: Mapping[str, Path], content: Mapping[str, bytes]) -> Iterator[str]:
     for name in (*FILES, MANIFEST):
         if name not in found:
             yield f"{name} is missing."
+    for name in (*FILES, MANIFEST, SIGNATURE):
+        if name in found and name not in content:
+            yield f"{name} is a link or a folder, and no file of its own."
     for name in sorted(set(found) - {*FILES, MANIFEST, SIGNATURE}):
         yield f"{name} is no part of the evidence: somebody added it."
     if MANIFEST not in content:
         return
     try:
-        hashes = json.loads(content[MANIFEST])["files"]
+        hashes = read_json(content[MANIFEST])["files"]
         listed = {str(name): str(value) for name, value in hashes.items()}
-    except _ERRORS:
+    except Exception:
         yield f"{MANIFEST} does not read as a list of hashes."
         return
     for name in FILES:
@@ -135,14 +140,15 @@ def _check_content(content: Mapping[str, bytes], notes: list[str]) -> Iterator[s
     if JOURNAL not in content or DOCUMENT not in content:
         return
     try:
-        stated = json.loads(content[DOCUMENT])
-    except (ValueError, RecursionError):
-        yield f"{DOCUMENT} does not read as JSON."
+        stated = read_json(content[DOCUMENT])
+    except (ValueError, RecursionError) as error:
+        yield f"{DOCUMENT} does not read as JSON: {str(error) or type(error).__name__}."
         return
     try:
         head = (decode_chain(content[JOURNAL]) or [{}])[0]
         document, claims = describe_evidence(content[JOURNAL])
-    except _ERRORS as error:
+        page = render_page(document).encode()
+    except Exception as error:  # a journal of another hand may hold anything
         # The path is one of this moment, and what is to be done about a ledger is not what is to be done here.
         reason = re.sub(rf"{re.escape(tempfile.gettempdir())}/[^/ ]*/", "", str(error)).partition(": restore")[0]
         yield f"{JOURNAL} has no figures that could be computed again: {reason.rstrip('.') or type(error).__name__}."
@@ -158,12 +164,13 @@ def _check_content(content: Mapping[str, bytes], notes: list[str]) -> Iterator[s
             )
     if is_same_code:
         yield from _differences(document, stated, "")
-        if PAGE in content and content[PAGE] != render_page(document).encode():
+        if PAGE in content and content[PAGE] != page:
             yield f"{PAGE} does not show what the journal says."
         return
     notes.append(
         f"It was written by other code (lightning-pac {head.get('lightning_pac')}) than verifies it "
-        f"({__version__}): figures were compared, and words by their hashes alone."
+        f"({__version__}): the figures of {DOCUMENT} were computed again, and its words, {PAGE} and {SCHEMA} were held "
+        "by their hashes alone."
     )
     yield from _differences(document, stated, "", only_numbers=True)
 
@@ -176,7 +183,7 @@ def _differences(follows: Any, stated: Any, place: str, only_numbers: bool = Fal
             inner = f"{place}.{key}" if place else str(key)
             if key in follows and key in stated:
                 yield from _differences(follows[key], stated[key], inner, only_numbers)
-            elif not only_numbers:
+            elif key in follows or not only_numbers:
                 yield f"{DOCUMENT}, {inner}: {'is missing' if key in follows else 'does not follow from the journal'}."
     elif isinstance(follows, list) and isinstance(stated, list):
         if len(follows) != len(stated):
@@ -186,12 +193,19 @@ def _differences(follows: Any, stated: Any, place: str, only_numbers: bool = Fal
     elif _is_number(follows) and _is_number(stated):
         if not (follows == stated or math.isclose(follows, stated, rel_tol=_TOLERANCE)):
             yield f"{where}: is {stated!r}, and {follows!r} follows from the journal."
-    elif follows != stated and not (only_numbers and isinstance(follows, str) and isinstance(stated, str)):
+    elif (type(follows), follows) != (type(stated), stated) and not (
+        only_numbers and isinstance(follows, str) and isinstance(stated, str)
+    ):
         yield f"{where}: is {_short(stated)}, and {_short(follows)} follows from the journal."
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _printable(sentence: str) -> str:
+    """Without characters that change what a terminal shows, which another hand may have put there."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in sentence)
 
 
 def _short(value: Any) -> str:

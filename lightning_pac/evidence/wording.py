@@ -23,6 +23,11 @@ SOURCES = {
         "Means over records with bounded contributions, noised (PrivateMetrics)",
         "The Gaussian mechanism: a Rényi divergence of a mu^2 / 2 at order a (Mironov, 2017).",
     ),
+    "table": (
+        "Ranges and vocabularies of a table's columns from noised counts (TableTransform)",
+        "The Gaussian mechanism, for a record that adds one to at most one count of each column: a Rényi divergence of "
+        "a mu^2 / 2 at order a (Mironov, 2017). What is read off the counts is post-processing.",
+    ),
     "selection": (
         "The best of a secret number of private runs (PrivateSelection)",
         "The theorem and its proof in `lightning_pac.accountants.private_selection.price`, never above Papernot and "

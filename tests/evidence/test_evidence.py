@@ -65,6 +65,8 @@ def charge_metric_and_selection(ledger: PrivacyLedger) -> None:
     coupling = {"scenario": {**SCENARIO.coupling()}, "renyi_order": 16.0}
     metric = ledger.account("metrics a", "rpp", {"coupling": coupling, "epsilon_of_each": 0.01})
     metric.charge_many([0.01, 0.01], [{"mu_squared": 0.02 / 16}] * 2)
+    table = ledger.account("table", "rpp", {"coupling": coupling, "epsilon_of_each": 0.01, "columns": {"age": [0, 99]}})
+    table.charge(0.01, {"mu_squared": 0.02 / 16})
     price = SelectionPrice([GaussianRelease(0.1)], NumberOfRuns.expecting(5))
     terms = {"coupling": coupling, "selection": price.to_dict(), "cost": price.renyi(16.0)}
     ledger.account("selection x", "rpp", terms).charge_many([price.renyi(16.0), 0.0])
@@ -154,6 +156,8 @@ def test_its_figures_are_the_true_ones(made: Path) -> None:
     assert run["charged"] == pytest.approx(run["most_by_terms"], rel=1e-9)
     assert claims["selection x"]["charged"] == claims["selection x"]["least_by_terms"]
     assert claims["centroids"]["least_by_terms"] == 0.06, "two releases at once"
+    assert claims["table"]["charged"] == claims["table"]["least_by_terms"] == 0.01
+    assert "TableTransform" in claims["table"]["mechanism"]
     assert claims["odd"]["least_by_terms"] is None
     total = read(made / "evidence")["privacy_parameters"]["total"]
     assert total["basis"] == "none"
@@ -272,6 +276,20 @@ def add_file(folder: Path) -> None:
     (folder / "more.html").write_text("more")
 
 
+def link_page(folder: Path) -> None:
+    (folder / "evidence.html").rename(folder.with_suffix(".html"))
+    (folder / "evidence.html").symlink_to(folder.with_suffix(".html"))
+
+
+def drop_total(folder: Path) -> None:
+    """In evidence that claims to be by other code, of which words are not compared."""
+    change_journal(lambda entries: entries[0].update(package_sha256=digest(b"other")))(folder)
+    write_anew(folder)
+    document = read(folder)
+    del document["privacy_parameters"]["total"]
+    (folder / "evidence.json").write_text(json.dumps(document))
+
+
 def empty_manifest(folder: Path) -> None:
     (folder / "manifest.json").write_text("{}")
 
@@ -332,6 +350,22 @@ MANIPULATIONS: dict[str, tuple[list[Callable[[Path], None]], str]] = {
         [edit("evidence.json", r'"The sampler, class weights[^"]*",\s*', ""), rehash],
         "conditions",
     ),
+    "a key twice": ([edit("evidence.json", '"prior": 0.5', '"prior": 0.1, "prior": 0.5'), rehash], "a key comes twice"),
+    "a number beyond all floats": (
+        [edit("evidence.json", '"prior": 0.5', f'"prior": 1{400 * "0"}'), rehash],
+        "300 digits",
+    ),
+    "true in place of one": ([edit("evidence.json", '"count": 1,', '"count": true,'), rehash], "count: is true"),
+    "half a character": (
+        [edit("evidence.json", "hospital of Ulm", r"\\ud800\\u009b"), rehash],
+        "statements.controller: is",
+    ),
+    "released files that are none": (
+        [change_journal(lambda entries: entries[0].update(released=[1])), rehash],
+        "no figures that could be computed",
+    ),
+    "a figure removed, as if by other code": ([drop_total, rehash], "privacy_parameters.total: is missing"),
+    "a link": ([link_page], "evidence.html is a link"),
     "the schema": ([edit("evidence.schema.json", '"const": 1', '"const": 2'), rehash], "not the published schema"),
     "a missing page": ([remove("evidence.html")], "evidence.html is missing."),
     "a missing journal": ([remove("journal.jsonl")], "journal.jsonl is missing."),
@@ -354,7 +388,9 @@ def test_each_manipulation_is_found_in_a_sentence(made: Path, capsys: pytest.Cap
             change(folder)
         code = main(["verify", str(folder), "--key", str(made / "officer.pub")])
         lines = capsys.readouterr().out.splitlines()
-        clear = all(line[0].isalnum() and line.endswith(".") and len(line) < 400 for line in lines)
+        clear = all(
+            line[0].isalnum() and line.isprintable() and line.endswith(".") and len(line) < 400 for line in lines
+        )
         # The signature finds everything; so must something else, but for what only the signature can.
         others = [line for line in lines if not line.startswith("signature.json")]
         if code != 1 or not clear or not any(words in line for line in lines) or not (others or "signature" in name):
@@ -385,6 +421,7 @@ def test_evidence_of_another_version_is_held_to_its_figures(made: Path) -> None:
     found = verify_evidence(folder)
     assert found.findings == ()
     assert "0.0.9" in found.notes[0]
+    assert "evidence.html and evidence.schema.json were held by their hashes alone" in found.notes[0]
     for change in (edit("evidence.json", '"delta": 1e-05', '"delta": 1e-06'), rehash):
         change(folder)
     assert any("delta: is 1e-06" in finding for finding in verify_evidence(folder).findings)
@@ -447,3 +484,19 @@ def test_a_fresh_process_writes_and_verifies_without_torch(made: Path, tmp_path:
     assert result.returncode == 0, result.stderr
     assert "every figure follows from its journal; it is not signed." in result.stdout
     assert dataclasses.is_dataclass(verify_evidence(tmp_path / "new"))
+
+
+def test_names_that_are_no_utf8_are_written_as_such(made: Path, tmp_path: Path) -> None:
+    odd = tmp_path / "model\udcff.ckpt"
+    odd.write_bytes(b"weights")
+    write_evidence(made / "planned.db", tmp_path / "new", released=[odd], statements={"purpose": "\ud800"})
+    assert read(tmp_path / "new")["details"]["released_files"][0]["name"] == r"model\udcff.ckpt"
+    assert verify_evidence(tmp_path / "new").findings == ()
+
+
+def test_a_charge_about_undeclared_worlds_is_not_called_no_release(tmp_path: Path) -> None:
+    with PrivacyLedger(tmp_path / "study.db") as ledger:
+        ledger.account("own program", "rpp").charge(0.5)
+    page = write_evidence(tmp_path / "study.db", tmp_path / "evidence").read_text()
+    assert "No useful bound holds for all releases together" in page
+    assert "Nothing about two worlds" not in page

@@ -49,5 +49,6 @@ def run(args: argparse.Namespace) -> int:
         print(sentence)
     if not found.findings:
         signed = f"signed by key {found.signed_by}" if found.signed_by else "not signed"
-        print(f"{args.folder} is as it was written, and every figure follows from its journal; it is {signed}.")
+        figures = "every figure in evidence.json" if found.notes else "every figure"
+        print(f"{args.folder} is as it was written, and {figures} follows from its journal; it is {signed}.")
     return int(bool(found.findings))

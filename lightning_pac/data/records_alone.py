@@ -347,7 +347,7 @@ def _noting(dataset: Any, index: int) -> Iterator[list[Any]]:
         @functools.wraps(method)
         def getitem(self: Any, key: Any) -> Any:
             nonlocal depth
-            if self is dataset and isinstance(key, int) and key == index:
+            if self is dataset and (key == index if isinstance(key, int) else _is_only(key, index)):
                 return method(self, key)
             if not depth:
                 asked.append(self)
@@ -359,15 +359,25 @@ def _noting(dataset: Any, index: int) -> Iterator[list[Any]]:
 
         return getitem
 
-    kinds: list[Any] = [kind for kind in _kinds(Dataset) if "__getitem__" in vars(kind)]
-    originals = [vars(kind)["__getitem__"] for kind in kinds]
+    # A Subset asks another one for several at once.
+    methods = [
+        (kind, name, vars(kind)[name])
+        for kind in _kinds(Dataset)
+        for name in ("__getitem__", "__getitems__")
+        if callable(vars(kind).get(name))
+    ]
     try:
-        for kind, method in zip(kinds, originals, strict=True):
-            kind.__getitem__ = noting(method)
+        for kind, name, method in methods:
+            setattr(kind, name, noting(method))
         yield asked
     finally:
-        for kind, method in zip(kinds, originals, strict=True):
-            kind.__getitem__ = method
+        for kind, name, method in methods:
+            setattr(kind, name, method)
+
+
+def _is_only(keys: Any, index: int) -> bool:
+    """Whether indices that are asked for at once are that one alone."""
+    return isinstance(keys, list | tuple | np.ndarray) and list(keys) == [index]
 
 
 def _kinds(kind: type) -> set[type]:

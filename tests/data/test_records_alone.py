@@ -263,6 +263,7 @@ class Files(Rows):
         DrawsTogether,
         lambda: WithIndex(Rows()),
         lambda: Subset(Rows(), [3, 1, 2]),
+        lambda: Subset(Subset(Rows(), range(ROWS)), [3, 1, 2]),  # as a validation split of a fold
     ],
 )
 def test_records_of_their_own_pass(make: Any) -> None:

@@ -2,6 +2,8 @@
 
 import copy
 import functools
+import operator
+import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import contextmanager
@@ -9,6 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import torch
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
@@ -215,8 +218,10 @@ def _check_many(dataset: Any, indices: Sequence[int]) -> None:
     """Records that are asked for together."""
     if not hasattr(dataset, "__getitems__"):
         return
+    if any(_draws(_fresh(dataset), index) for index in indices):  # a flip may fall twice on the same side
+        return
     alone = [_loaded(_fresh(dataset), index) for index in indices]
-    again = [_loaded(_fresh(dataset), index, _SEED + 1) for index in indices]  # nothing in them is drawn
+    again = [_loaded(_fresh(dataset), index, _SEED + 1) for index in indices]  # nor from a generator of its own
     together = []
     for chosen in (indices, indices[::-1]):
         try:
@@ -337,6 +342,16 @@ def _loaded(dataset: Any, index: int, seed: int = _SEED) -> bytes | None:
         return None
 
 
+def _draws(dataset: Any, index: int) -> bool:
+    """Whether a record draws from the global generators."""
+    states = []
+    for records, place in (([0], 0), (dataset, index)):
+        _loaded(records, place)
+        of_numpy: Any = np.random.get_state()  # noqa: NPY002
+        states.append((torch.get_rng_state().tolist(), of_numpy[1].tolist(), of_numpy[2:], random.getstate()))
+    return states[0] != states[1]
+
+
 @contextmanager
 def _noting(dataset: Any, index: int) -> Iterator[list[Any]]:
     """Note which datasets of torch are asked by this one for a record, itself if for another."""
@@ -347,7 +362,7 @@ def _noting(dataset: Any, index: int) -> Iterator[list[Any]]:
         @functools.wraps(method)
         def getitem(self: Any, key: Any) -> Any:
             nonlocal depth
-            if self is dataset and (key == index if isinstance(key, int) else _is_only(key, index)):
+            if self is dataset and _is_only(key, index):
                 return method(self, key)
             if not depth:
                 asked.append(self)
@@ -375,9 +390,11 @@ def _noting(dataset: Any, index: int) -> Iterator[list[Any]]:
             setattr(kind, name, method)
 
 
-def _is_only(keys: Any, index: int) -> bool:
-    """Whether indices that are asked for at once are that one alone."""
-    return isinstance(keys, list | tuple | np.ndarray) and list(keys) == [index]
+def _is_only(key: Any, index: int) -> bool:
+    """Whether a key is that index, or all of several that are asked for at once."""
+    if isinstance(key, list | tuple) or (isinstance(key, np.ndarray) and key.ndim == 1):
+        return list(key) == [index]
+    return hasattr(key, "__index__") and operator.index(key) == index
 
 
 def _kinds(kind: type) -> set[type]:

@@ -251,10 +251,25 @@ class Files(Rows):
         self.root, self.names = root, names
 
 
+class Flips(Rows):
+    """Each record is mirrored or not, which under the same seed befalls all alike."""
+
+    def __getitem__(self, index: int) -> Tensor:
+        row = super().__getitem__(index)
+        return row.flip(0) if float(torch.rand(())) < 0.5 else row
+
+
+class NumpyIndices(Rows):
+    def __getitems__(self, indices: list[int]) -> list[Tensor]:
+        return [self[number] for number in np.asarray(indices)]
+
+
 @pytest.mark.parametrize(
     "make",
     [
         Rows,
+        NumpyIndices,
+        lambda: Subset(Flips(), range(ROWS)),
         Cached,
         Permuted,
         MadeAnew,

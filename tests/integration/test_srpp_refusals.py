@@ -650,6 +650,7 @@ def shuffled(rows: list[Any]) -> Any:
     return default_collate([rows[place] for place in torch.randperm(len(rows)).tolist()])
 
 
+@pytest.mark.checks_each_fit  # of which a collate function is no part of the key
 def test_a_collate_function_that_shuffles_is_refused(tmp_path: Path) -> None:
     loader = make_loader(collate_fn=shuffled)
     with pytest.raises(MisconfigurationException, match="rows in an order that the collate function, or a hook, draws"):

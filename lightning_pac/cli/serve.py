@@ -91,6 +91,13 @@ def run(args: argparse.Namespace) -> int:
         seed=args.seed,
         device=args.device,
     )
+    announced = False
+
+    def announce() -> None:
+        nonlocal announced
+        announced = True
+        _announce(args, last)
+
     serve(
         saved.open,
         args.ledger,
@@ -98,14 +105,14 @@ def run(args: argparse.Namespace) -> int:
         host=args.host,
         port=args.port,
         log_level=args.log_level,
-        announce=lambda: _announce(args, last),
+        announce=announce,
         collate=functools.partial(as_tensor, shape=args.input_shape),
         max_batch_size=args.max_batch_size,
         max_request_bytes=args.max_request_bytes,
         rate_limit=args.rate_limit,
         timeout=args.timeout,
     )
-    if not args.json:
+    if announced and not args.json:
         _announce_end(args.ledger)
     return 0
 
@@ -131,9 +138,10 @@ def _announce_end(path: Path) -> None:
         for account in ledger.accounts():
             if account.kind == "responses":
                 left = "" if account.remaining == math.inf else f", {account.remaining:.6g} are left"
+                count = account.num_charges
                 print(
-                    f"Stopped. Its {account.num_charges} answers so far cost {account.spent:.6g} nats{left}. All are "
-                    f"on record in {path}; the same command goes on."
+                    f"Stopped. The ledger has {count:,} answer{'s' * (count != 1)} for {account.spent:.6g} nats{left}; "
+                    f"the same command goes on with {path}."
                 )
 
 

@@ -17,4 +17,6 @@ def test_a_stopped_server_says_what_it_spent_and_what_is_left(
         responder(np.array([[0, 1, 1, 1]]))
     _announce_end(tmp_path / "a.db")
     told = capsys.readouterr().out
-    assert told.startswith("Stopped. Its 1 answers so far cost 0.125 nats, 0.875 are left. All are on record in ")
+    assert told.startswith(
+        "Stopped. The ledger has 1 answer for 0.125 nats, 0.875 are left; the same command goes on with "
+    )

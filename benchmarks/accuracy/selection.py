@@ -28,7 +28,7 @@ from lightning_pac import SRPPSGD, Poisson, PrivateMetrics, SRPPAccountant, TwoW
 from lightning_pac.accountants import GaussianRelease, NumberOfRuns, PrivacyEvent, SelectionPrice, privacy_curve
 from lightning_pac.tuning import Choice, LogUniform, PrivateSelection, SearchSpace
 
-EPSILON, DELTA, BATCH, STEPS, SCORED, RUNS = 3.0, 1e-5, 512, 250, 5_000, 20
+EPSILON, DELTA, BATCH, STEPS, SCORED, RUNS = 3.0, 1e-5, 512, 100, 5_000, 20
 SCORE = 0.05  # nats of one score at order 16
 SPACE = SearchSpace(
     {"learning_rate": LogUniform(0.01, 10.0), "max_grad_norm": LogUniform(0.1, 10.0), "width": Choice([0, 16, 64])}

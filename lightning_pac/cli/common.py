@@ -1,6 +1,7 @@
 """The common ground of all subcommands: how they are declared, and tables for people beside JSON for programs."""
 
 import argparse
+import importlib
 import json
 import sys
 import textwrap
@@ -13,11 +14,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "add_command",
+    "add_import_option",
     "add_pool_options",
     "check_numbers",
     "check_plot",
     "count",
     "describe_last_charge",
+    "import_modules",
     "make_pool",
     "name_numbers",
     "print_json",
@@ -120,6 +123,19 @@ def _numbers(args: argparse.Namespace) -> Iterator[tuple[str, float]]:
         for value in given if isinstance(given, list) else [given]:
             if isinstance(value, int | float) and not isinstance(value, bool):
                 yield f"--{name.replace('_', '-')}", value
+
+
+def add_import_option(parser: argparse.ArgumentParser) -> None:
+    """Let the user name modules, which `import_modules` imports."""
+    parser.add_argument(
+        "--import", dest="modules", action="append", default=[], metavar="MODULE", help="registers a sampling scheme"
+    )
+
+
+def import_modules(args: argparse.Namespace) -> None:
+    """Import what was named, so that its sampling schemes are known."""
+    for name in args.modules:
+        importlib.import_module(name)
 
 
 def add_pool_options(parser: argparse.ArgumentParser, required: bool = True) -> None:

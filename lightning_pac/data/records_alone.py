@@ -36,11 +36,10 @@ def check_records_alone(dataset: Any) -> None:
     """Refuse a dataset that puts other records into one, or lists one twice under the name of its file.
 
     Three of its records are loaded, under seeded generators. The index must choose the record, and no draw (a
-    bootstrap). Other rows of the tensors, arrays, lists, dictionaries
-    and pandas tables that it keeps, as many as it has records, may not change them (mosaics, triplets, files of
-    others), nor may what was loaded before (running statistics), nor may another dataset or index be asked that is not
-    seen from outside (in a closure, a global variable, an attribute of an attribute). Datasets inside are checked in
-    the same way.
+    bootstrap). Other rows of the tensors, arrays, lists, dictionaries and pandas tables that it keeps, as many as it
+    has records, may not change them (mosaics, triplets, files of others), nor may what was loaded before (running
+    statistics), nor may another dataset or index be asked that is not seen from outside (in a closure, a global
+    variable, an attribute of an attribute). Datasets inside are checked in the same way.
 
     Args:
         dataset: A map-style dataset; what cannot be copied or loaded here is left out.

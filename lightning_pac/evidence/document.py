@@ -92,7 +92,7 @@ def _describe(
             for claim in claims
             for estimate in claim.to_dict()["card"]["estimates"]
         ],
-        "not_covered": [*NOT_COVERED, *_left_out(journal)],
+        "not_covered": [*_alarms(claims), *NOT_COVERED, *_left_out(journal)],
     }
     return _plain(document), claims
 
@@ -186,6 +186,15 @@ def _releases(
             }
         )
     return found
+
+
+def _alarms(claims: Sequence[Claim]) -> list[str]:
+    return [
+        f"What is promised of account {claim.account!r}, about which an audit raised an alarm: {estimate.meaning}"
+        for claim in claims
+        for estimate in claim.card.estimates
+        if estimate.name == "audit_alarms" and estimate.value > 0
+    ]
 
 
 def _left_out(journal: Sequence[Mapping[str, Any]]) -> list[str]:

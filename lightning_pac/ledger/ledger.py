@@ -371,9 +371,7 @@ class PrivacyLedger:
         if not found:
             return
         other = LedgerAccount(self._storage, found[0][0])
-        differences = _differing_keys(
-            {"coupling": other.declaration.get("coupling")}, {"coupling": declaration.get("coupling")}
-        )
+        differences = _differing_keys(other.declaration.get("coupling"), declaration.get("coupling"), "coupling")
         if differences:
             raise LedgerMismatchError(
                 f"{currency} costs add up under one common coupling only, and account {other.name!r} of {self.path} "

@@ -125,6 +125,7 @@ def summarize(run: Run) -> dict[str, Any]:
         "guarantees": [dataclasses.asdict(entry) for entry in run.card.guarantees] if run.card else [],
         "is_private": bool(run.card and run.card.guarantees) or any(key.startswith("privacy/") for key in run.metrics),
         "success_bound": _bound(run),
+        "refuted": _refuted(run),
         "prior": details.get("prior", 0.5),
         "epsilon_at_delta": _epsilon_at_delta(run),
         "promise": _promise(run),
@@ -160,7 +161,15 @@ def _epsilon_at_delta(run: Run) -> float | None:
     return stated[0] if stated else None
 
 
+def _refuted(run: Run) -> str | None:
+    """The words of an audit that raised an alarm about the run."""
+    estimates = run.card.estimates if run.card else ()
+    return next((entry.meaning for entry in estimates if entry.name == "audit_alarms" and entry.value > 0), None)
+
+
 def _bound(run: Run) -> float | None:
+    if _refuted(run):
+        return None  # what an audit refutes is no bound
     stated = [entry for entry in run.card.guarantees if entry.name in _BOUNDS] if run.card else []
     if stated:
         return stated[0].value

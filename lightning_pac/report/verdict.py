@@ -18,6 +18,8 @@ def verdict(rows: Sequence[dict[str, Any]]) -> str:
     Args:
         rows: what `summarize` says of each run.
     """
+    if refuted := [row["run"] for row in rows if row["refuted"]]:
+        return f"An audit raised an alarm about {', '.join(refuted)}: what was promised there may not hold."
     bounded = [row for row in rows if row["success_bound"] is not None]
     if not bounded:
         promised = [row for row in rows if row["is_private"]]
@@ -50,6 +52,8 @@ def promise_in_words(row: dict[str, Any]) -> str:
     """
     if not row["is_private"]:
         return "None: the secret may be plain to see."
+    if row["refuted"]:
+        return str(row["refuted"])
     if row["success_bound"] is None:
         return row["guarantees"][0]["meaning"] if row["guarantees"] else "See its logs: no card was saved."
     words = f"A guess of the secret is correct at most {_percent(row['success_bound'])} of the time"

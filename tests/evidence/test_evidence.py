@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_pac import SRPPSGD, SRPPAccountant, TwoWorldScenario
 from lightning_pac.accountants import EpsilonDelta, GaussianRelease, LedgerPlan, NumberOfRuns, SelectionPrice
+from lightning_pac.cards import Estimate, PrivacyCard
 from lightning_pac.cli import main
 from lightning_pac.evidence import verify_evidence, write_evidence
 from lightning_pac.evidence.chain import decode_chain, digest, encode_chain
@@ -500,3 +501,15 @@ def test_a_charge_about_undeclared_worlds_is_not_called_no_release(tmp_path: Pat
     page = write_evidence(tmp_path / "study.db", tmp_path / "evidence").read_text()
     assert "No useful bound holds for all releases together" in page
     assert "Nothing about two worlds" not in page
+
+
+def test_an_alarm_of_an_audit_is_what_is_not_covered_first(tmp_path: Path) -> None:
+    alarm = Estimate("audit_alarms", 1.0, "", "The run is not what is accounted for: noise of weight.", "9 tests")
+    with PrivacyLedger(tmp_path / "study.db") as ledger:
+        account = ledger.account("fit", "rpp")
+        account.charge(0.5)
+        account.attach_card(PrivacyCard("Run", "Who was used.", (), conditions=(), estimates=(alarm,)))
+    write_evidence(tmp_path / "study.db", tmp_path / "evidence")
+    first = read(tmp_path / "evidence")["not_covered"][0]
+    assert first == f"What is promised of account 'fit', about which an audit raised an alarm: {alarm.meaning}"
+    assert verify_evidence(tmp_path / "evidence").findings == ()

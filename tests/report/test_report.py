@@ -207,7 +207,8 @@ def test_the_promise_comes_first_and_the_best_attacker_has_a_picture(tmp_path):
 
 def row(name, bound, accuracy, prior=0.5):
     return {
-        "run": name, "success_bound": bound, "prior": prior, "is_private": bound is not None, "accuracy": accuracy,
+        "run": name, "refuted": None,
+        "success_bound": bound, "prior": prior, "is_private": bound is not None, "accuracy": accuracy,
         "accuracy_name": "test_acc", "epsilon_name": "rpp_epsilon", "guarantees": [],
     }  # fmt: skip
 
@@ -239,6 +240,19 @@ def test_each_secret_stands_beside_its_run_where_there_are_several(tmp_path):
     assert "The secret:</strong>" not in page
     assert "<td>first</td><td>How many sevens.</td>" in page
     assert 'alt="Accuracy against promise"' in page
+
+
+def test_what_an_audit_refutes_is_no_promise(tmp_path):
+    write_csv(tmp_path / "run")
+    assert "guesses the secret correctly at most" in verdict([summarize(find_runs(tmp_path)[0])])
+    alarm = Estimate("audit_alarms", 1.0, "", "The run is not what is accounted for: noise of weight.", "9 tests")
+    dataclasses.replace(CARD, estimates=(alarm,)).save(tmp_path / "run")
+    (row,) = map(summarize, find_runs(tmp_path))
+    assert row["success_bound"] is None
+    assert verdict([row]).startswith("An audit raised an alarm about run: ")
+    page = write_report(tmp_path).read_text()
+    assert f"<td>{alarm.meaning}</td>" in page
+    assert 'class="scale"' not in page
 
 
 def test_fractions_that_noise_took_out_of_their_range_are_cut():

@@ -15,14 +15,9 @@ from torch.utils.data import DataLoader
 
 from lightning_pac.callbacks.shared import SharedAccount, refuse_gradient_hook
 from lightning_pac.callbacks.srpp_sgd.batch_shape import PAD, BatchShape
-from lightning_pac.callbacks.srpp_sgd.hidden_loss import hide_loss
 from lightning_pac.callbacks.srpp_sgd.journal import RunJournal
 from lightning_pac.callbacks.srpp_sgd.planned_end import PlannedEnd
-from lightning_pac.callbacks.srpp_sgd.step import (
-    ClippingBlocks,
-    NoisySum,
-    ReleasedGradient,
-)
+from lightning_pac.callbacks.srpp_sgd.step import ClippingBlocks, NoisySum, ReleasedGradient, hide_loss
 from lightning_pac.callbacks.srpp_sgd.watching import Watch
 from lightning_pac.data import PrivateDataLoader, ResumableDataLoader, batch_sizes
 from lightning_pac.data.persons import UnitRows

@@ -1,13 +1,20 @@
 """Options of `lightning-pac calibrate`, and the rows that it prints."""
 
 import argparse
-import importlib
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightning_pac.cli.common import Bound, add_command, count, print_json, print_table
+from lightning_pac.cli.common import (
+    Bound,
+    add_command,
+    add_import_option,
+    count,
+    import_modules,
+    print_json,
+    print_table,
+)
 
 if TYPE_CHECKING:
     from lightning_pac.accountants import Promise
@@ -64,9 +71,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--plot", type=Path, metavar="FILE", help="draw noise and signal over promise, batch size and epochs"
     )
-    parser.add_argument(
-        "--import", dest="modules", action="append", default=[], metavar="MODULE", help="registers a sampling scheme"
-    )
+    add_import_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -125,8 +130,7 @@ def compare(args: argparse.Namespace, notions: Sequence[str] = _NOTIONS) -> list
     """
     from lightning_pac.scenarios import TwoWorldScenario
 
-    for name in args.modules:
-        importlib.import_module(name)
+    import_modules(args)
     secret_length = args.adjacency == "add_remove"
     scenario = TwoWorldScenario(
         args.num_differing or 0,

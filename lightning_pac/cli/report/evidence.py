@@ -1,12 +1,11 @@
 """`lightning-pac evidence`: what a ledger proves, in a folder that others can verify."""
 
 import argparse
-import importlib
 import json
 from pathlib import Path
 from typing import Any
 
-from lightning_pac.cli.common import add_command, print_json
+from lightning_pac.cli.common import add_command, add_import_option, import_modules, print_json
 
 __all__ = ["add_parser", "run"]
 
@@ -43,17 +42,14 @@ def add_parser(subparsers: Any) -> None:
         "--released", type=Path, action="append", default=[], metavar="FILE", help="a released file, whose hash is kept"
     )
     parser.add_argument("--key", type=Path, metavar="FILE", help="a private Ed25519 key (PEM) to sign with")
-    parser.add_argument(
-        "--import", dest="modules", action="append", default=[], metavar="MODULE", help="registers a sampling scheme"
-    )
+    add_import_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Write the folder, and say where."""
     from lightning_pac.evidence import write_evidence
 
-    for name in args.modules:
-        importlib.import_module(name)
+    import_modules(args)
     statements = None if args.statements is None else _read_statements(args.statements)
     page = write_evidence(args.ledger, args.output, args.delta, args.prior, statements, args.released, args.key)
     if args.json:

@@ -1,11 +1,10 @@
 """`lightning-pac verify`: whether evidence is as it was written, and its figures follow from its journal."""
 
 import argparse
-import importlib
 from pathlib import Path
 from typing import Any
 
-from lightning_pac.cli.common import add_command, print_json
+from lightning_pac.cli.common import add_command, add_import_option, import_modules, print_json
 
 __all__ = ["add_parser", "run"]
 
@@ -30,17 +29,14 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="what `lightning-pac evidence` wrote")
     parser.add_argument("--key", type=Path, metavar="FILE", help="the Ed25519 key (PEM) that it must be signed by")
-    parser.add_argument(
-        "--import", dest="modules", action="append", default=[], metavar="MODULE", help="registers a sampling scheme"
-    )
+    add_import_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the findings; exit code 1 where there are any."""
     from lightning_pac.evidence import verify_evidence
 
-    for name in args.modules:
-        importlib.import_module(name)
+    import_modules(args)
     found = verify_evidence(args.folder, args.key)
     if args.json:
         print_json({"findings": list(found.findings), "signed_by": found.signed_by, "notes": list(found.notes)})

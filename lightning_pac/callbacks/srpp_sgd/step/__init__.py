@@ -1,6 +1,7 @@
-"""Clipping, noise and release of one optimizer step."""
+"""Clipping, noise and release of one optimizer step, which is given no loss."""
 
 from lightning_pac.callbacks.srpp_sgd.step.clipping_blocks import BlockNoise, ClippingBlocks
+from lightning_pac.callbacks.srpp_sgd.step.hidden_loss import hide_loss
 from lightning_pac.callbacks.srpp_sgd.step.noisy_sum import NoisySum
 from lightning_pac.callbacks.srpp_sgd.step.released_gradient import ReleasedGradient
 
@@ -9,4 +10,5 @@ __all__ = [
     "ClippingBlocks",
     "NoisySum",
     "ReleasedGradient",
+    "hide_loss",
 ]

@@ -127,6 +127,27 @@ def test_the_noise_is_the_stated_one_and_lies_on_the_grid() -> None:
     assert all(value / step == round(value / step) for value in released)
 
 
+@pytest.mark.parametrize(("records", "drowned"), [(3, True), (3000, False)])
+def test_noise_that_drowns_a_metric_is_told_once(records: int, drowned: bool, recwarn: pytest.WarningsRecorder) -> None:
+    # The sum grows with the records; its noise of deviation 100 does not.
+    metric = torchmetrics.SumMetric()
+    private = PrivateMetric(metric, max_contribution=1.0, noise_multiplier=100.0, charge=lambda: True)
+    private.is_private = True
+    shown = []
+    for _ in range(2):
+        for value in torch.ones(records).split(1000):
+            metric.update(value)
+        shown.append(float(metric.compute()))
+        metric.reset()
+    told = [str(warning.message) for warning in recwarn if "drowns" in str(warning.message)]
+    # Three records are told of unless the noise is above 1.4 deviations.
+    assert len(told) <= 1
+    assert bool(told) == (drowned and abs(shown[0]) < 100 * 2**0.5)
+    if told:
+        assert f"{abs(shown[0]):.3g} in size" in told[0]
+        assert "SumMetric on more records" in told[0]
+
+
 def test_a_record_moves_the_sums_by_no_more_than_its_contribution() -> None:
     generator = torch.Generator().manual_seed(1)
     metric = torchmetrics.Accuracy("multiclass", num_classes=4, average="macro")

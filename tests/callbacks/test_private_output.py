@@ -137,3 +137,20 @@ def test_outputs_that_are_not_rows_of_scores_are_refused(tmp_path: Path, model: 
     model.predict_step = lambda batch, *args: model.layer(batch[0]).argmax(dim=1)  # type: ignore[method-assign]
     with pytest.raises(MisconfigurationException, match="take the argmax of what predict returns"):
         trainer(tmp_path, PrivateOutput(released, tmp_path / "a.db")).predict(model, loader())
+
+
+@pytest.mark.parametrize("budget", [1e-3, 3.0])
+def test_noise_that_drowns_predictions_is_told_once(
+    tmp_path: Path, model: Model, budget: float, recwarn: pytest.WarningsRecorder
+) -> None:
+    # The squared noise is some 1000 times that of the outputs, or a fortieth; the records come in four batches.
+    released = released_for(model, budget)
+    shown = trainer(tmp_path, PrivateOutput(released, tmp_path / "a.db")).predict(model, loader())
+    told = [str(warning.message) for warning in recwarn if "drowns" in str(warning.message)]
+    squares = float(shown[0].square().sum())
+    # Seldom (1 in 100) the first ten draws at 1e-3 are so long that they look like outputs.
+    assert len(told) == (squares < 2 * 10 * released.power)
+    assert budget < 1 or not told
+    if told:
+        assert f"{(squares / 20) ** 0.5:.3g} in size" in told[0]
+        assert "certify a larger budget" in told[0]

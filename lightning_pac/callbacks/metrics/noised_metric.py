@@ -16,6 +16,7 @@ from lightning_pac.callbacks.metrics.delivered_records import DeliveredRecords
 from lightning_pac.callbacks.metrics.metric_memory import other_than_rows, remembered
 from lightning_pac.data.surroundings import Surroundings
 from lightning_pac.exceptions import PrivacyViolationError
+from lightning_pac.mechanisms.drowned import warn_if_drowned
 from lightning_pac.randomness import secure_generator
 from lightning_pac.strategies import Ranks
 
@@ -214,10 +215,16 @@ class PrivateMetric:
         deviation = self._noise_multiplier * self._max_contribution
         # A record is evaluated on one rank, so it enters the total once, clipped to C.
         total = torch.stack([share for _, share in shares]).sum(0)
-        if self.show_noise is None:
-            return secure_generator().release_(total, deviation)
         released = secure_generator().release_(total.clone(), deviation)
-        self.show_noise(self._name, released - total)
+        if self.show_noise is not None:
+            self.show_noise(self._name, released - total)
+        if self.last is None:
+            warn_if_drowned(
+                released.numpy(),
+                len(released) * deviation**2,
+                f"evaluate {type(self.metric).__name__} on more records, or give PrivateMetrics a larger epsilon and "
+                "evaluate less often",
+            )
         return released
 
     def _reset(self) -> None:

@@ -18,6 +18,7 @@ from lightning_pac.cards import upwards
 from lightning_pac.exceptions import BudgetExceededError
 from lightning_pac.ledger import LedgerAccount, LedgerArgument, LedgerHandle
 from lightning_pac.mechanisms import ReleasedMechanism
+from lightning_pac.mechanisms.drowned import warn_if_drowned
 
 __all__ = ["PrivateOutput"]
 
@@ -30,7 +31,7 @@ class PrivateOutput(PrivatePredictions):
     certified mechanism: outputs that its certificate does not cover are refused, the cost of the batch is made durable
     in the ledger, and the outputs are returned with noise, rounded to a public grid. Callbacks that write predictions
     write these. Where the budget does not allow the next batch, predicting stops with a warning. Asking the same
-    records again is paid for again.
+    records again is paid for again. Where noise drowns the first batch, a warning says so.
 
     The secret is each input record; the certificate's conditions are on `released.card()`.
 
@@ -139,5 +140,12 @@ class PrivateOutput(PrivatePredictions):
             rank_zero_warn(f"Predicting stopped after {self._shown} private predictions: {error}")
             # Lightning's prediction loop ends cleanly on this and keeps the predictions that were made.
             raise StopIteration from None
+        noised = self.released.release(values)
+        if not self._shown:
+            warn_if_drowned(
+                noised,
+                len(values) * self.released.power,
+                "predict fewer or bounded scores (probabilities rather than logits), or certify a larger budget",
+            )
         self._shown += len(values)
-        return torch.from_numpy(np.ascontiguousarray(self.released.release(values)))
+        return torch.from_numpy(np.ascontiguousarray(noised))

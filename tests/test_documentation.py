@@ -43,7 +43,7 @@ def steps(page: pathlib.Path) -> list[str]:
 def promises(page: pathlib.Path) -> list[str]:
     """What the page shows that a private run says of itself, or the beginnings of it."""
     blocks = [block["text"] for block in FENCE.finditer(page.read_text()) if block["language"] == "text"]
-    return [line for block in blocks for line in block.splitlines() if line.startswith("SRPPSGD: ")]
+    return [line for block in blocks for line in block.splitlines() if line.startswith(("SRPPSGD: ", "DPSGD: "))]
 
 
 class Messages(logging.Handler):

@@ -55,6 +55,7 @@ def test_each_row_is_transformed_alone_in_whichever_form_it_comes() -> None:
         ({"a": [-1.7e308, 1.7e308]}, "must be a range"),
         ({"a": [1, 2, 3]}, "must be a range"),
         ({"a": ["x", "x"]}, "each once"),
+        ({"a": ["2025-01-01", "2025-12-31"]}, "days since a public one"),
         ({"a": []}, "at least one text"),
     ],
 )

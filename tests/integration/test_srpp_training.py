@@ -435,6 +435,10 @@ def test_a_promise_is_kept_to_the_last_step_and_spoken_of_first(
     assert not account.next_keeps_promise()
     second = "Anyone who sees this model" if metric == "world_success_bound" else "Epsilon is at most 2 at delta 1e-05"
     assert f"SRPPSGD: 12 noised steps. {second}" in caplog.text
+    ahead = (
+        "epsilon is at most 2 at delta 1e-05, and anyone" if metric == "epsilon_at_delta" else "anyone who sees this"
+    )
+    assert f" After 12 steps, {ahead}" in caplog.text
 
 
 class ShowingLoss(Classifier):
@@ -465,10 +469,12 @@ def test_the_promise_fits_into_a_progress_bar_of_80_columns(tmp_path: Path, caps
     assert max(len(re.sub(r"\|[^|]*\|", "||", line)) for line in shown) <= 80, shown[-1]
 
 
-def test_dpsgd_is_srpp_sgd_for_one_record(tmp_path: Path) -> None:
+def test_dpsgd_is_srpp_sgd_for_one_record(tmp_path: Path, caplog: Any) -> None:
     sampling = Poisson(1 / 6, batch_size=10)
     private = DPSGD(epsilon=3, delta=1e-5, sampling=sampling)
-    make_trainer(tmp_path, private, max_epochs=2).fit(Classifier(), make_loader())
+    with caplog.at_level(logging.INFO):
+        make_trainer(tmp_path, private, max_epochs=2).fit(Classifier(), make_loader())
+    assert "DPSGD: 12 noised steps. Epsilon is at most 3 at delta 1e-05." in caplog.text
     accountant = SRPPAccountant(TwoWorldScenario.differential_privacy(), sampling)
     assert private.account.accountant == accountant
     noise = accountant.noise_multiplier(3.0, 12, delta=1e-5)

@@ -238,7 +238,7 @@ class SRPPSGD(TrainerCallback):
         self._repeated = RepeatedCheck(watch, writing, repeat, found, cost, self._run.anywhere)
         self._run.before_update, self._run.after_update = self._repeated.check_writes, self._repeated.after_update
         self._run.watch.begin(self._run, trainer, pl_module)
-        announce_start(self._run)
+        announce_start(self._run, type(self).__name__)
         self._hidden_randomness = HiddenRandomness()
 
     @override
@@ -313,7 +313,7 @@ class SRPPSGD(TrainerCallback):
         if trainer.should_stop and not run.exhausted:
             run.stopped_by_others = True
             warn_of_early_end()
-        announce_end(run)
+        announce_end(run, type(self).__name__)
         run.watch.end(trainer, pl_module)
         save_card(make_card(run), trainer, self._log_dir, run.journal.account)
 
@@ -334,7 +334,7 @@ class SRPPSGD(TrainerCallback):
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         self._violation = exception if isinstance(exception, PrivacyViolationError) else None
         if self._run is not None and isinstance(exception, KeyboardInterrupt):
-            announce_interruption(self._run, trainer)
+            announce_interruption(self._run, type(self).__name__, trainer)
         self._release_resources()
 
     @override
@@ -377,7 +377,7 @@ class SRPPSGD(TrainerCallback):
     def _stop(self, trainer: pl.Trainer, run: PrivateRun) -> None:
         run.exhausted = True
         trainer.should_stop = True
-        announce_stop(run, trainer)
+        announce_stop(run, type(self).__name__, trainer)
 
     def _release_resources(self) -> None:
         """Leave Trainer and model as they were, and let others write the ledger."""

@@ -3,6 +3,7 @@
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
+from datetime import date
 from typing import Any
 
 import numpy as np
@@ -143,6 +144,11 @@ def _checked(name: str, column: Sequence[float | str] | int) -> Column:
     if all(isinstance(entry, str) for entry in column):
         if not column or len(set(column)) < len(column):
             raise ValueError(f"columns[{name!r}] must list at least one text, and each once.")
+        if len(column) == 2 and all(map(_is_date, column)):
+            raise ValueError(
+                f"columns[{name!r}] is {column!r}, which would be two categories: make numbers of dates, such as the "
+                "days since a public one, and declare the range of these."
+            )
         return [str(entry) for entry in column]
     low, high = column if len(column) == 2 else (math.nan, math.nan)
     if not (isinstance(low, int | float) and isinstance(high, int | float) and 0 < high - low < math.inf):
@@ -150,6 +156,13 @@ def _checked(name: str, column: Sequence[float | str] | int) -> Column:
             f"columns[{name!r}] is {column!r}, but must be a range (low, high), a list of texts or a number of buckets."
         )
     return [float(low), float(high)]
+
+
+def _is_date(text: object) -> bool:
+    try:
+        return bool(date.fromisoformat(str(text)[:10]))
+    except ValueError:
+        return False
 
 
 def _features(name: str, column: Column) -> list[str]:

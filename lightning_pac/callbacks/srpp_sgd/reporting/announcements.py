@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import lightning.pytorch as pl
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
-from lightning_pac.accountants import HOPELESS_SIGNAL, signal_of_run
+from lightning_pac.accountants import HOPELESS_SIGNAL, EpsilonDelta, signal_of_run
 from lightning_pac.callbacks.srpp_sgd.reporting.figures import average_of, figures_of, verdict
 from lightning_pac.callbacks.srpp_sgd.run import PrivateRun
 
@@ -20,7 +20,7 @@ __all__ = [
 ]
 
 
-def announce_start(run: PrivateRun) -> None:
+def announce_start(run: PrivateRun, name: str) -> None:
     """Say what is guaranteed at the end and how loud the noise is; warn of replayed steps and of a drowned signal."""
     running = run.journal.running
     accountant, noise = running.accountant, running.noise_multiplier
@@ -30,14 +30,19 @@ def announce_start(run: PrivateRun) -> None:
         steps = max(int(run.planned_steps), run.journal.num_steps)
         bound = accountant.world_success_bound(noise, steps, running.prior) + sum(running.arithmetic_of(steps))
         words = verdict(min(1.0, bound), running.prior, average_of(accountant))
-        guarantee = f" After {steps} steps, {words[:1].lower()}{words[1:]}."
+        kept = running.promise
+        first = ""
+        if isinstance(kept, EpsilonDelta):
+            first = f"epsilon is at most {kept.epsilon:g} at delta {kept.delta:g}, and "
+        guarantee = f" After {steps} steps, {first}{words[:1].lower()}{words[1:]}."
     left, bands = 1.0, ""
     if accountant.correlation is not None:
         left = accountant.correlation.noise_left(int(run.planned_steps))
         bands = f", of which {accountant.correlation.num_bands} bands leave {100 * left:.0f} % in sums of steps"
+    notion = "" if accountant.notion == "rpp" else f" for the notion {accountant.notion!r}"
     rank_zero_info(
-        f"SRPPSGD: noise multiplier {noise:.4g}{bands} for the notion {accountant.notion!r}, ratio of clipped signal "
-        f"to noise at most {ratio:.3g}.{guarantee}"
+        f"{name}: noise multiplier {noise:.4g}{bands}{notion}, ratio of clipped signal to noise at most {ratio:.3g}."
+        f"{guarantee}"
     )
     if run.journal.replayed:
         rank_zero_warn(
@@ -60,11 +65,11 @@ def announce_start(run: PrivateRun) -> None:
         )
 
 
-def announce_stop(run: PrivateRun, trainer: pl.Trainer) -> None:
+def announce_stop(run: PrivateRun, name: str, trainer: pl.Trainer) -> None:
     """Say that the run ends before its planned steps."""
     if trainer.global_step < run.planned_steps:
         steps = run.journal.num_steps
-        rank_zero_info(f"SRPPSGD: stopping after {steps} steps, as the next would break the promise or a budget.")
+        rank_zero_info(f"{name}: stopping after {steps} steps, as the next would break the promise or a budget.")
 
 
 def warn_of_raw_values(names: Sequence[str]) -> None:
@@ -84,12 +89,12 @@ def warn_of_early_end() -> None:
     )
 
 
-def announce_end(run: PrivateRun) -> None:
+def announce_end(run: PrivateRun, name: str) -> None:
     """Sum up what the run has cost and where that is on record."""
-    rank_zero_info(f"SRPPSGD: {run.journal.num_steps} noised steps. {_on_record(run)}")
+    rank_zero_info(f"{name}: {run.journal.num_steps} noised steps. {_on_record(run)}")
 
 
-def announce_interruption(run: PrivateRun, trainer: pl.Trainer) -> None:
+def announce_interruption(run: PrivateRun, name: str, trainer: pl.Trainer) -> None:
     """Say what an interrupted run has cost, and how to go on with it."""
     steps = f"{run.journal.num_steps}"
     if math.isfinite(run.planned_steps):
@@ -101,7 +106,7 @@ def announce_interruption(run: PrivateRun, trainer: pl.Trainer) -> None:
         else "No checkpoint was saved, so it goes on in this process only, by another fit with this callback; "
         "OnExceptionCheckpoint(dirpath) among the callbacks saves one next time."
     )
-    rank_zero_info(f"SRPPSGD: interrupted after {steps} steps, which stay charged. {_on_record(run)} {go_on}")
+    rank_zero_info(f"{name}: interrupted after {steps} steps, which stay charged. {_on_record(run)} {go_on}")
 
 
 def _saved_by(callback: pl.callbacks.Checkpoint) -> str:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import time
 from collections.abc import Callable
 from multiprocessing import resource_tracker
 from queue import Empty
@@ -44,9 +45,7 @@ class ResponseAPI(litserve.LitAPI):  # type: ignore[misc]
         max_batch_size: int,
         batch_timeout: float,
     ) -> None:
-        super().__init__(
-            max_batch_size=max_batch_size, batch_timeout=batch_timeout, api_path=PREDICT, loop=_WaitingLoop()
-        )
+        super().__init__(max_batch_size=max_batch_size, api_path=PREDICT, loop=_WaitingLoop(batch_timeout))
         self._open_responder = open_responder
         self._collate = collate
         self._health = health
@@ -107,7 +106,16 @@ class PrivateServer(litserve.LitServer):  # type: ignore[misc]
 
 
 class _WaitingLoop(BatchedLoop):  # type: ignore[misc]
-    """LitServe's loop of batches, which sleeps while nothing is asked instead of looking a thousand times a second."""
+    """LitServe's loop of batches, which sleeps while nothing is asked instead of looking a thousand times a second.
+
+    Args:
+        batch_timeout: Seconds that a request waits for others. LitServe is told zero, with which it takes what there
+            is: with more it takes nothing if the process is held up for as long, and forgets what was given back.
+    """
+
+    def __init__(self, batch_timeout: float) -> None:
+        super().__init__()
+        self._batch_timeout = batch_timeout
 
     def get_batch_requests(self, lit_api: Any, request_queue: Any, transport: Any) -> Any:
         try:
@@ -116,6 +124,8 @@ class _WaitingLoop(BatchedLoop):  # type: ignore[misc]
             lit_api.come_back(has_work=False)
             return [], []
         lit_api.come_back(has_work=True)
+        if lit_api.max_batch_size > 1:
+            time.sleep(self._batch_timeout)
         return super().get_batch_requests(lit_api, _Returned(first, request_queue), transport)
 
 
@@ -125,9 +135,6 @@ class _Returned:
     def __init__(self, first: Any, queue: Any) -> None:
         self._first = [first]
         self._queue = queue
-
-    def get(self, timeout: float) -> Any:
-        return self._first.pop() if self._first else self._queue.get(timeout=timeout)
 
     def get_nowait(self) -> Any:
         return self._first.pop() if self._first else self._queue.get_nowait()

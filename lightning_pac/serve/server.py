@@ -89,6 +89,10 @@ def build_server(
         ValueError: If an argument is out of range, or others than this machine could ask without a key.
     """
     rate, keys = _check_options(host, keys, rate_limit)
+    if batch_timeout >= timeout:
+        raise ValueError(
+            f"batch_timeout is {batch_timeout:g} s, but must be below a request's timeout of {timeout:g} s: lower it."
+        )
     from starlette.middleware.trustedhost import TrustedHostMiddleware
 
     from lightning_pac.serve.admission import OPEN_PATH, Gate, GateMiddleware, OneReadingMiddleware

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import queue
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +14,7 @@ from fastapi import FastAPI
 from lightning_pac.serve.admission import Gate, GateMiddleware
 from lightning_pac.serve.health import Health
 from lightning_pac.serve.predict_route import PREDICT, add_predict_route
+from lightning_pac.serve.response_api import ResponseAPI
 
 
 def post(app: FastAPI, body: bytes) -> tuple[int, Any]:
@@ -54,3 +57,21 @@ def test_a_queue_that_has_ended_is_told_in_a_sentence(error: type[Exception]) ->
     sentence = "The server is ending: ask again under the same Idempotency-Key."
     assert post(app, b'{"input": 1}') == (503, {"detail": sentence})
     assert not server.response_buffer
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1e-9, 0.01])
+@pytest.mark.parametrize("most", [1, 8])
+def test_a_worker_that_is_held_up_forgets_no_request(seconds: float, most: int) -> None:
+    """What a batch had not taken when its time was over was gone, and its client waited until the timeout."""
+    api = ResponseAPI(lambda: None, list, Health(timeout=5.0), most, seconds)  # type: ignore[arg-type, return-value]
+    api.request_timeout = 5.0
+    api.come_back = lambda has_work: None  # type: ignore[method-assign]
+    waiting: queue.Queue[Any] = queue.Queue()
+    for number in range(3):
+        waiting.put((0, number, time.monotonic(), "question"))
+    taken = []
+    for _ in range(3 if most == 1 else 1):
+        batch, late = api.loop.get_batch_requests(api, waiting, SimpleNamespace(send=lambda *message, **to: None))
+        assert not late
+        taken += [number for _, number, _ in batch]
+    assert taken == [0, 1, 2]

@@ -320,3 +320,14 @@ def test_a_loss_without_a_gradient_passes() -> None:
         Model(lambda m, b: F.relu(m.network(b[0]) - 1e9).mean()), DataLoader(Records(PAIR), batch_size=4)
     )
     assert found.problem is None
+
+
+def test_power_iterations_that_have_not_settled_pass() -> None:
+    fixed = nn.Linear(4, 4).requires_grad_(False)
+    turned = torch.linalg.qr(torch.randn(4, 4, generator=torch.Generator().manual_seed(0)))[0]
+    fixed.weight.data = turned * torch.tensor([1.0, 0.95, 0.1, 0.1])  # two of nearly one size, which settle slowly
+    model = Model(lambda m, b: F.cross_entropy(m.network(m.fixed(b[0])), b[1]))
+    model.network[1] = nn.Identity()
+    model.fixed = nn.utils.parametrizations.spectral_norm(fixed)
+    found = check_loss(model, DataLoader(Records(PAIR), batch_size=4))
+    assert (found.problem, found.unchecked) == (None, None)

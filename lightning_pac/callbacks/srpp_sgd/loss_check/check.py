@@ -115,7 +115,8 @@ def check_loss(
     found = _check(pl_module, dataloader, datamodule, repeated, callbacks, batch_idx, torch.float32, whole)
     if found.problem is None and found.unchecked is None:
         return found
-    # Rounding does not survive in float64, and what is real does, so the tolerance is no larger for it.
+    # Rounding does not survive in float64, nor what each gradient does to the next (power iterations) where all begin
+    # in one state; what is real does, so the tolerance is no larger for it.
     again = _check(pl_module, dataloader, datamodule, repeated, callbacks, batch_idx, torch.float64, whole)
     return found if again.unchecked is not None else again
 
@@ -141,7 +142,7 @@ def _check(
         memo: dict[int, Any] = {}
         probe = _probe(pl_module, dataloader, datamodule, callbacks, dtype, whole, memo)
         apart.enter_context(probe.surroundings.copied(memo))
-        probe.batch_idx = batch_idx
+        probe.batch_idx, probe.forgets = batch_idx, dtype == torch.float64
         logged, unread = probe.replica.logged, probe.failed
         unread.update(f"{name}, which cannot be copied," for name in probe.replica.left_out)
         examples = _examples(dataloader.dataset)

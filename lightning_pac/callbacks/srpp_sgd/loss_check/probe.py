@@ -57,6 +57,7 @@ class Probe:
         failed: Hooks that add to checkpoints and did not run.
         batch_idx: The number that batches are given.
         num_errors: Hooks that ended in an error so far.
+        forgets: Whether each gradient begins in the same state, which the one before would change.
         surroundings: State that the code around the model keeps beside objects.
     """
 
@@ -70,6 +71,7 @@ class Probe:
         self.replica = replica
         self.drew = False
         self.is_random = False
+        self.forgets = False
         self.integers = IntegerArguments()
         self.failed: set[str] = set()
         self.batch_idx = self.num_errors = 0
@@ -111,6 +113,12 @@ class Probe:
 
     def gradient(self, records: list[Any], seed: int = SEEDS[0]) -> Tensor:
         """The gradient of their loss, in one row."""
+        if self.forgets:
+            with self.copied():
+                return self._gradient(records, seed)
+        return self._gradient(records, seed)
+
+    def _gradient(self, records: list[Any], seed: int) -> Tensor:
         parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         self.loss(records, seed).backward()  # type: ignore[no-untyped-call]
         parts = []

@@ -144,6 +144,9 @@ def test_bounded_outputs_hold_for_any_law():
     assert released.mutual_information <= 0.4
     cut = released.check(np.array([[100.0, 1.0], [1.5, 1.0]]))
     assert cut == pytest.approx(np.array([[3.0, 1.0], [1.5, 1.0]]))
+    # No output ends the release, which would tell of its record: it is the centre.
+    extremes = np.array([[np.nan, 1.0], [np.inf, -np.inf], [1.7e308, -1.7e308]])
+    assert np.array_equal(released.check(extremes), np.ones((3, 2)))
     # The worst law on the ball that Gaussian noise allows: opposite points of the sphere, by quadrature.
     deviation = math.sqrt(released.noise.second_moment()[0, 0])
     truth = information_by_quadrature([-2.0, 2.0], np.array([0.5, 0.5]), lambda x: stats.norm.pdf(x, 0, deviation))

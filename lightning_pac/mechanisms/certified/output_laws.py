@@ -152,6 +152,7 @@ class FiniteOutputs(OutputLaw):
 
     def admit(self, values: Array, deviation: float) -> Array:
         """The row that each value is, up to arithmetic in another order."""
+        _check_finite(values)
         tree, points = self._tree
         tolerance = _MATCH * deviation
         # The second nearest shows whether the nearest is in doubt; where there is none its distance is infinite.
@@ -272,6 +273,7 @@ class KnownMoments(OutputLaw):
 
     def admit(self, values: Array, deviation: float) -> Array:
         """Every value: that it follows the law is the user's declaration."""
+        _check_finite(values)
         return values
 
     @property
@@ -351,11 +353,13 @@ class BoundedOutputs(OutputLaw):
         return BoundedOutputs(self.centre @ basis, self.radius)
 
     def admit(self, values: Array, deviation: float) -> Array:
-        """The values, cut to the ball."""
-        deviations = values - self.centre
-        lengths = np.linalg.norm(deviations, axis=1, keepdims=True)
-        # The floor spares an output at the centre 0 / 0.
-        return np.asarray(self.centre + deviations * np.minimum(1.0, self.radius / np.maximum(lengths, 1e-300)))
+        """The values, cut to the ball; its centre for what is not finite, since a refusal would tell of a record."""
+        with np.errstate(all="ignore"):
+            deviations = values - self.centre
+            lengths = np.linalg.norm(deviations, axis=1, keepdims=True)
+            # The floor spares an output at the centre 0 / 0.
+            cut = deviations * np.minimum(1.0, self.radius / np.maximum(lengths, 1e-300))
+        return np.asarray(self.centre + np.where(np.isfinite(lengths), cut, 0.0))
 
     @property
     def condition(self) -> str:
@@ -364,3 +368,8 @@ class BoundedOutputs(OutputLaw):
             f"Outputs are cut to a public ball of radius {self.radius:g} before noise; nothing else is assumed of them "
             "or of the records."
         )
+
+
+def _check_finite(values: Array) -> None:
+    if not np.isfinite(values).all():
+        raise ValueError("values are not finite: mend the mechanism before its outputs are noised.")

@@ -96,7 +96,7 @@ class ReleasedMechanism:
 
         Raises:
             PrivacyViolationError: If a value is not covered by the law.
-            ValueError: If a value is not finite or has another shape.
+            ValueError: If a value has another shape, or is not finite and the law says nothing of such.
         """
         covered = self.check(values)
         deviation = self.noise.smallest_deviation
@@ -120,8 +120,6 @@ class ReleasedMechanism:
         matrix = np.atleast_2d(np.asarray(values, dtype=np.float64))
         if matrix.ndim != 2 or matrix.shape[1] != self.law.dimension:
             raise ValueError(f"values must have shape (n, {self.law.dimension}), got {np.shape(values)}.")
-        if not np.isfinite(matrix).all():
-            raise ValueError("values are not finite: mend the mechanism before its outputs are noised.")
         return self.law.admit(matrix, self.noise.smallest_deviation)
 
     def open_account(self, ledger: PrivacyLedger, name: str, budget: float | None = None) -> LedgerAccount:

@@ -11,7 +11,7 @@ from lightning_pac.accountants import SRPPAccountant
 from lightning_pac.callbacks.shared import SharedAccount
 from lightning_pac.callbacks.srpp_sgd.journal import RunJournal, open_account
 from lightning_pac.exceptions import BudgetExceededError, LedgerError, LedgerMismatchError
-from lightning_pac.ledger import LedgerHandle, PrivacyLedger
+from lightning_pac.ledger import LedgerHandle, PrivacyLedger, restore_ledger
 from lightning_pac.scenarios import Poisson, TwoWorldScenario
 from lightning_pac.strategies import Ranks
 
@@ -61,6 +61,24 @@ def test_a_restart_keeps_what_was_started_after_the_checkpoint(tmp_path: Path) -
     again.start_step(3)
     assert again.epsilon == pytest.approx(6 * COST, rel=1e-12)
     assert [(attempt.first_step, attempt.num_steps) for attempt in account.attempts()] == [(0, 5), (3, 1)]
+    account.close()
+
+
+def test_what_was_booked_for_lost_steps_counts(tmp_path: Path) -> None:
+    account = share(tmp_path / "run.db")
+    journal = RunJournal(ACCOUNTANT, NOISE, account)
+    journal.begin_stretch(0)
+    journal.start_step(0)
+    pointer = journal.state()
+    account.close()
+    restore_ledger(tmp_path / "run.db", {pointer["account"]: 4.5 * COST})
+    account = share(tmp_path / "run.db", pointer["account"])
+    again = RunJournal(ACCOUNTANT, NOISE, account, {**pointer, "num_steps": 5})
+    assert (again.num_steps, again.replayed) == (6, 5)  # of which none is gone on with in its pass
+    assert again.epsilon == again.rpp_epsilon == pytest.approx(6 * COST, rel=1e-12)
+    again.begin_stretch(5)
+    again.start_step(5)
+    assert again.epsilon == pytest.approx(7 * COST, rel=1e-12)
     account.close()
 
 

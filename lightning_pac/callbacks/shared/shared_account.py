@@ -1,5 +1,6 @@
 """The account of a run as all of its processes see it."""
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -94,6 +95,10 @@ class SharedAccount:
     def attempts(self) -> list[Attempt]:
         """All attempts on record."""
         return self._ranks.from_first(lambda: list(self._on_first.attempts()))
+
+    def lost(self) -> float:
+        """What was booked for steps that are no longer on record, in a ledger that was restored."""
+        return self._ranks.from_first(lambda: math.fsum(charge.cost for charge in self._on_first.events()))
 
     def check(self, cost: float, use: Use | None = None) -> None:
         """Raise what charging the cost would raise, or coming to so much in all."""

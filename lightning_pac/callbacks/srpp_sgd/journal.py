@@ -1,7 +1,8 @@
 """The account of one training run: the journal it is written to, and what the next step costs."""
 
+import bisect
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,8 @@ __all__ = ["RunJournal", "open_account"]
 class RunJournal:
     """Charges every optimizer step, durably before its noise is drawn, and continues after a restart.
 
-    The journal is the account: after a crash it may hold steps that no checkpoint knows, and they stay charged. A
+    The journal is the account: after a crash it may hold steps that no checkpoint knows, and they stay charged. What a
+    restored ledger has booked for lost steps counts as the fewest steps of a stretch of their own that cost as much. A
     stretch of steps begins with a fresh pass over the data (see `Sampling`); each is one attempt in the ledger.
 
     Args:
@@ -47,23 +49,29 @@ class RunJournal:
         self.account = account
         self.promised = promised
         self.shares_ledger = shares_ledger
-        journalled = sum(attempt.num_steps for attempt in attempts)
-        known = resumed["num_steps"] if resumed else 0
-        if journalled < known:
-            raise LedgerMismatchError(
-                f"The checkpoint knows {known} steps, but account {account.name!r} has only {journalled}: give the "
-                "ledger that the run was journalled in, and not an older copy."
-            )
-        self.replayed = journalled - known
         continuing = set(resumed["continuing"] if resumed else ())
-        self._continuing = [index for index in range(len(attempts)) if index in continuing]
-        self._num_attempts = len(attempts)
         stretches: list[int] = []
         for index, attempt in enumerate(attempts):
             if index in continuing and stretches:
                 stretches[-1] += attempt.num_steps
             else:
                 stretches.append(attempt.num_steps)
+
+        def epsilon_with(lost: int) -> float:
+            return accountant.track(noise_multiplier, [lost, *stretches], draws_per_step=draws_per_step).epsilon
+
+        lost = _steps_of(account.lost(), epsilon_with)
+        journalled = lost + sum(attempt.num_steps for attempt in attempts)
+        known = resumed["num_steps"] if resumed else 0
+        if journalled < known:
+            raise LedgerMismatchError(
+                f"The checkpoint knows {known} steps, but account {account.name!r} has only {journalled}: give the "
+                "ledger that the run was journalled in, and not an older copy."
+            )
+        self.replayed = max(journalled - known, lost)
+        self._continuing = [index for index in range(len(attempts)) if index in continuing]
+        self._num_attempts = len(attempts)
+        stretches[:0] = [lost] if lost else []
         self.running = accountant.track(noise_multiplier, stretches, planned_steps, promise, draws_per_step)
         self._planned_steps = planned_steps
         self._unsliced = self.running
@@ -147,6 +155,16 @@ class RunJournal:
             "num_steps": self.num_steps,
             "continuing": [index for index in self._continuing if index < last],
         }
+
+
+def _steps_of(cost: float, epsilon_with: Callable[[int], float]) -> int:
+    """The fewest further steps that cost at least so much."""
+    if not cost:
+        return 0
+    least, most = epsilon_with(0) + cost * (1 - 1e-9), 1
+    while epsilon_with(most) < least:
+        most *= 2
+    return bisect.bisect_left(range(most), least, lo=most // 2, key=epsilon_with)
 
 
 def open_account(

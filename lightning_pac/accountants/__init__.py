@@ -57,7 +57,6 @@ from lightning_pac.accountants.privacy_loss import (
     PrivacyCurve,
     PrivacyEvent,
     Promise,
-    SpreadSteps,
     StepFigures,
     SuccessBound,
     event_from_dict,
@@ -83,7 +82,6 @@ from lightning_pac.accountants.residual import (
 )
 from lightning_pac.accountants.signal import HOPELESS_SIGNAL, signal_of_run, signal_to_noise
 from lightning_pac.accountants.srpp import (
-    BestBands,
     ComposedRuns,
     GroupDPAccountant,
     Notion,
@@ -92,7 +90,6 @@ from lightning_pac.accountants.srpp import (
     SRPPAccountant,
     SRPPRun,
     amplified_step_cost,
-    best_bands,
     compose,
     effective_noise_multiplier,
 )
@@ -103,7 +100,6 @@ __all__ = [
     "Allowance",
     "Banded",
     "BandedMatrix",
-    "BestBands",
     "ComposedRuns",
     "EpsilonDelta",
     "GaussianCurve",
@@ -141,14 +137,12 @@ __all__ = [
     "Share",
     "ShiftComposition",
     "SliceCoefficients",
-    "SpreadSteps",
     "StepFigures",
     "SuccessBound",
     "UniformReference",
     "account_total",
     "accountant_of",
     "amplified_step_cost",
-    "best_bands",
     "compose",
     "composed_conditional_entropy",
     "dp_epsilon_for_success",

@@ -22,6 +22,7 @@ from lightning_pac.data.batch_samplers import (
     ShuffledBatchSampler,
     WithReplacementBatchSampler,
 )
+from lightning_pac.data.delivered_rows import WatchedIterators
 from lightning_pac.data.loader import PrivateDataLoader, ResumableDataLoader
 from lightning_pac.data.persons import UnitRows
 from lightning_pac.data.repeated_records import TWICE, check_each_record_once
@@ -179,8 +180,9 @@ def _iterates_in_its_own_way(dataloader: DataLoader[Any]) -> bool:
     if kind.__module__.split(".")[0] == "torchdata":
         return False
     deciding = ("__iter__", "__getattribute__", "_get_iterator", "_index_sampler", "_auto_collation")
-    return any(getattr(kind, name) is not getattr(DataLoader, name) for name in deciding) or "_get_iterator" in vars(
-        dataloader
+    own = vars(dataloader).get("_get_iterator")
+    return any(getattr(kind, name) is not getattr(DataLoader, name) for name in deciding) or not (
+        own is None or isinstance(own, WatchedIterators)
     )
 
 

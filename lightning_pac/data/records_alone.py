@@ -3,7 +3,6 @@
 import copy
 import functools
 import operator
-import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import contextmanager
@@ -11,10 +10,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import torch
-from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
+from lightning_pac.data.copied_dataset import FIRST_SEED, copy_of, digest_of, draws
 from lightning_pac.data.record_digest import load_alone, own_generators
 from lightning_pac.data.repeated_records import TWICE, datasets_inside, is_same_record
 from lightning_pac.data.surroundings import Surroundings
@@ -25,9 +23,7 @@ from lightning_pac.data.with_index import check_records
 __all__ = ["check_records_alone"]
 
 _BEFORE = 8  # records that are loaded before another
-_LARGE = 2**16  # values of state that is not copied
 _NAMES = 64
-_SEED = 1
 _SEVERAL = -1
 LET_ONE = "let an index give one record, and compute what all have in common from public data"
 
@@ -97,13 +93,13 @@ def _check_asked(dataset: Any, indices: Sequence[int]) -> None:
     """Other datasets than those seen from outside, or another index of its own."""
     hidden: list[Any] = []
     for index in indices:
-        fresh = _fresh(dataset)
+        fresh = copy_of(dataset)
         with _noting(fresh, index) as asked:
-            _loaded(fresh, index)
+            digest_of(fresh, index)
         known = [*map(id, datasets_inside(fresh)), id(fresh)]  # it may have opened one just now
         if any(other is fresh for other in asked):
             raise ValueError(
-                f"{type(dataset).__name__} asks itself for another index, so a record counts for two: let every "
+                f"{type(dataset).__name__} asks itself for another index, so that a record counts for two: let every "
                 "index give a record of its own."
             )
         unknown = [other for other in asked if id(other) not in known]
@@ -119,11 +115,13 @@ def _check_asked(dataset: Any, indices: Sequence[int]) -> None:
 
 def _check_chosen(dataset: Any, indices: Sequence[int]) -> None:
     """Records that are drawn at random, whatever the index."""
-    found = [{_loaded(_fresh(dataset), index, seed) for index in indices} for seed in range(_SEED, _SEED + 3)]
+    found = [
+        {digest_of(copy_of(dataset), index, seed) for index in indices} for seed in range(FIRST_SEED, FIRST_SEED + 3)
+    ]
     drawn = set.union(*found)
     if all(len(outcomes) == 1 for outcomes in found) and len(drawn) > 1 and None not in drawn:
         raise ValueError(
-            f"{type(dataset).__name__} draws a record at random, whatever the index, so one may come any number "
+            f"{type(dataset).__name__} draws a record at random, whatever the index, so that one may come any number "
             f"of times in a pass: {LET_ONE}, and let sampling= draw."
         )
 
@@ -152,10 +150,10 @@ def _row_of(dataset: Any, path: tuple[Any, ...], value: Any, index: int, draw: i
     """
 
     def loaded(fresh: Any) -> bytes | None:
-        return [_loaded(fresh, index, _SEED + draw - 1) for _ in range(draw)][-1]
+        return [digest_of(fresh, index, FIRST_SEED + draw - 1) for _ in range(draw)][-1]
 
-    rows, own = len(value), loaded(_fresh(dataset))
-    if own is None or own != loaded(_fresh(dataset)):
+    rows, own = len(value), loaded(copy_of(dataset))
+    if own is None or own != loaded(copy_of(dataset)):
         return None
     another = (3 * index + rows // 3) % rows  # no partner at one distance is spared at every index
     another = another if another != index else (index + rows // 2) % rows
@@ -187,7 +185,7 @@ def _row_of(dataset: Any, path: tuple[Any, ...], value: Any, index: int, draw: i
 
 def _with_rows(dataset: Any, path: tuple[Any, ...], value: Any, order: np.ndarray[Any, Any]) -> Any:
     """A copy of the dataset in which row i of a table is the row that order says."""
-    changed = _fresh(dataset)
+    changed = copy_of(dataset)
     changed = copy.copy(dataset) if changed is dataset else changed
     changed.__dict__.update(replaced(vars(changed), path, reordered(value, order)))
     return changed
@@ -201,11 +199,11 @@ def _check_memory(dataset: Any, surroundings: Surroundings) -> None:
     for start, stop in ((1, middle), (middle, last)):
         before = [start + number * (stop - start) // _BEFORE for number in range(_BEFORE)]
         memo: dict[int, Any] = {}
-        fresh = _fresh(dataset, memo)
+        fresh = copy_of(dataset, memo)
         if fresh is dataset:
             return
         with surroundings.copied(memo):
-            found.append([_loaded(fresh, index) for index in (*before, 0, 0)][-2:])
+            found.append([digest_of(fresh, index) for index in (*before, 0, 0)][-2:])
     if not any(None in outcomes for outcomes in found) and found[0] != found[1]:
         raise ValueError(
             f"{type(dataset).__name__} gives a record otherwise after another one was loaded, as running statistics "
@@ -217,21 +215,21 @@ def _check_many(dataset: Any, indices: Sequence[int]) -> None:
     """Records that are asked for together."""
     if not hasattr(dataset, "__getitems__"):
         return
-    if any(_draws(_fresh(dataset), index) for index in indices):  # a flip may fall twice on the same side
+    if any(draws(copy_of(dataset), index) for index in indices):  # a flip may fall twice on the same side
         return
-    alone = [_loaded(_fresh(dataset), index) for index in indices]
-    again = [_loaded(_fresh(dataset), index, _SEED + 1) for index in indices]  # nor from a generator of its own
+    alone = [digest_of(copy_of(dataset), index) for index in indices]
+    again = [digest_of(copy_of(dataset), index, FIRST_SEED + 1) for index in indices]  # nor from a generator of its own
     together = []
     for chosen in (indices, indices[::-1]):
         try:
-            found = _fresh(dataset).__getitems__(list(chosen))
+            found = copy_of(dataset).__getitems__(list(chosen))
             together.append([digest(record) for record in found])
         except Exception:  # if they cannot be loaded at all, the loader will say so
             return
     if None not in alone and alone == again and together != [alone, alone[::-1]]:
         raise ValueError(
             f"{type(dataset).__name__} gives other records when several are asked for together (__getitems__) than one "
-            f"by one, so a record may count more than once: {LET_ONE}."
+            f"by one, so that a record may count more than once: {LET_ONE}."
         )
 
 
@@ -255,11 +253,11 @@ def _repeats(dataset: Any, pairs: list[tuple[int, int]]) -> bool:
     """
     contents, at_one_place = set[bytes](), []
     for pair in pairs:
-        kept, records, digests = _fresh(dataset), [], set()
+        kept, records, digests = copy_of(dataset), [], set()
         try:
             for index in pair:
                 # Both are held on to, so that what they are made of lies at two places unless it is the same.
-                records.append(load_alone(kept, index, _SEED))
+                records.append(load_alone(kept, index, FIRST_SEED))
                 digests.add(digest(records[-1]))
         except Exception:  # if they cannot be loaded at all, the loader will say so
             return False
@@ -276,12 +274,12 @@ def _repeats(dataset: Any, pairs: list[tuple[int, int]]) -> bool:
 
 def _has_own_row(dataset: Any, index: int) -> bool:
     """Whether a record changes with the row of its own index, be it a number by which another row is looked up."""
-    own = _loaded(_fresh(dataset), index)
+    own = digest_of(copy_of(dataset), index)
     for path, value in tables(vars(dataset), len(dataset)):
         for number in range(_BEFORE):
             order = np.arange(len(value))
             order[index] = (index + 1 + number * len(value) // _BEFORE) % len(value)
-            if _loaded(_with_rows(dataset, path, value, order), index) != own:
+            if digest_of(_with_rows(dataset, path, value, order), index) != own:
                 return True
     return False
 
@@ -294,7 +292,10 @@ def _share_a_row(dataset: Any, first: int, second: int, other: int) -> bool:
         def changes(index: int, start: int, stop: int, path: Any = path, value: Any = value, rows: int = rows) -> bool:
             order = np.arange(rows)
             order[start:stop] = np.roll(order, rows // 2)[start:stop]
-            before, found = _loaded(_fresh(dataset), index), _loaded(_with_rows(dataset, path, value, order), index)
+            before, found = (
+                digest_of(copy_of(dataset), index),
+                digest_of(_with_rows(dataset, path, value, order), index),
+            )
             return before is not None and found is not None and found != before
 
         start, stop = 0, rows
@@ -306,49 +307,6 @@ def _share_a_row(dataset: Any, first: int, second: int, other: int) -> bool:
         if all(changes(index, start, stop) for index in (first, second)) and not changes(other, start, stop):
             return True
     return False
-
-
-def _fresh(dataset: Any, memo: dict[int, Any] | None = None) -> Any:
-    """A copy that shares what is inside and what is large; the dataset itself where it cannot be copied."""
-    memo = {} if memo is None else memo
-    memo.update({id(part): part for part in _shared(vars(dataset))})
-    try:
-        return copy.deepcopy(dataset, memo)
-    except Exception:  # open files and the like
-        return dataset
-
-
-def _shared(value: Any, depth: int = 4) -> Iterator[Any]:
-    """Datasets and what is large in the parts of a value."""
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
-    for part in parts or getattr(value, "__dict__", {}).values():
-        if isinstance(part, Dataset) or _size(part) > _LARGE:
-            yield part
-        elif depth:
-            yield from _shared(part, depth - 1)
-
-
-def _size(value: Any) -> int:
-    if isinstance(value, Tensor):
-        return value.numel()
-    return value.size if isinstance(value, np.ndarray) else 64 * len(value) if hasattr(value, "__len__") else 0
-
-
-def _loaded(dataset: Any, index: int, seed: int = _SEED) -> bytes | None:
-    try:
-        return digest(load_alone(dataset, index, seed))
-    except Exception:  # if it cannot be loaded at all, the loader will say so
-        return None
-
-
-def _draws(dataset: Any, index: int) -> bool:
-    """Whether a record draws from the global generators."""
-    states = []
-    for records, place in (([0], 0), (dataset, index)):
-        _loaded(records, place)
-        of_numpy: Any = np.random.get_state()  # noqa: NPY002
-        states.append((torch.get_rng_state().tolist(), of_numpy[1].tolist(), of_numpy[2:], random.getstate()))
-    return states[0] != states[1]
 
 
 @contextmanager

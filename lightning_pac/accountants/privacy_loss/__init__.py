@@ -7,7 +7,6 @@ from lightning_pac.accountants.privacy_loss.events import (
     GaussianRelease,
     PoissonSteps,
     PrivacyEvent,
-    SpreadSteps,
     event_from_dict,
 )
 from lightning_pac.accountants.privacy_loss.promises import EpsilonDelta, Promise, SuccessBound, one_promise, promise_of
@@ -22,7 +21,6 @@ __all__ = [
     "PrivacyCurve",
     "PrivacyEvent",
     "Promise",
-    "SpreadSteps",
     "StepFigures",
     "SuccessBound",
     "event_from_dict",

@@ -1,0 +1,69 @@
+"""Copies of a dataset, and records that they give under a seed."""
+
+import copy
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from lightning_pac.data.record_digest import load_alone
+from lightning_pac.data.value_digest import digest
+
+__all__ = ["FIRST_SEED", "copy_of", "digest_of", "draws"]
+
+FIRST_SEED = 1
+
+_LARGE = 2**16  # values of state that is not copied
+
+
+def copy_of(dataset: Any, memo: dict[int, Any] | None = None) -> Any:
+    """A copy that shares what is inside and what is large; the dataset itself where it cannot be copied.
+
+    Args:
+        dataset: A dataset with attributes.
+        memo: Copies of other objects, as in `copy.deepcopy`.
+    """
+    memo = {} if memo is None else memo
+    memo.update({id(part): part for part in _shared(vars(dataset))})
+    try:
+        return copy.deepcopy(dataset, memo)
+    except Exception:  # open files and the like
+        return dataset
+
+
+def _shared(value: Any, depth: int = 4) -> Iterator[Any]:
+    """Datasets and what is large in the parts of a value."""
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    for part in parts or getattr(value, "__dict__", {}).values():
+        if isinstance(part, Dataset) or _size(part) > _LARGE:
+            yield part
+        elif depth:
+            yield from _shared(part, depth - 1)
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, Tensor):
+        return value.numel()
+    return value.size if isinstance(value, np.ndarray) else 64 * len(value) if hasattr(value, "__len__") else 0
+
+
+def digest_of(dataset: Any, index: int, seed: int = FIRST_SEED) -> bytes | None:
+    """A digest of a record that is loaded under a seed; None if it cannot be."""
+    try:
+        return digest(load_alone(dataset, index, seed))
+    except Exception:  # if it cannot be loaded at all, the loader will say so
+        return None
+
+
+def draws(dataset: Any, index: int) -> bool:
+    """Whether a record draws from the global generators."""
+    states = []
+    for records, place in (([0], 0), (dataset, index)):
+        digest_of(records, place)
+        of_numpy: Any = np.random.get_state()  # noqa: NPY002
+        states.append((torch.get_rng_state().tolist(), of_numpy[1].tolist(), of_numpy[2:], random.getstate()))
+    return states[0] != states[1]

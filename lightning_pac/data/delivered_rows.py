@@ -1,0 +1,278 @@
+"""What a loader delivers during a run, held against what it declares and what each index gave before."""
+
+import functools
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, SubsetRandomSampler
+
+from lightning_pac.data.copied_dataset import FIRST_SEED, copy_of, draws
+from lightning_pac.data.record_digest import load_alone, own_generators
+from lightning_pac.exceptions import PrivacyViolationError
+
+__all__ = ["DeliveredRows", "WatchedIterators", "watch_loader"]
+
+_ASKED = 8  # records that are loaded to see whether they are the same every time
+_LOOKED_AT = 32  # integers of 32 bits of a row
+_DEPTH = 4  # of containers in a batch
+
+_Longs = NDArray[np.int64]
+
+
+class DeliveredRows:
+    """Contents of delivered rows, by the indices that they were loaded for.
+
+    Refused is an index that gives what another one gives in the same pass, if it gave something else at first: the
+    record counts for two. Records that are equal from the start may stay so, and each pass may have an order of its
+    own. Of a row, 32 numbers of its largest tensor are looked at.
+
+    Args:
+        num_records: How many indices there are.
+        is_steady: Whether an index gives the same every time, so that contents can be compared.
+        listed: Which indices may come, each once in a pass; None where any may, any number of times.
+
+    Example:
+        >>> rows = DeliveredRows(4, is_steady=True)
+        >>> rows.see(torch.eye(4), [0, 1, 2, 3])
+        >>> rows.begin_pass()
+        >>> rows.see(torch.eye(4)[[0, 0, 2, 2]], [0, 1, 2, 3])
+        Traceback (most recent call last):
+        ...
+        lightning_pac.exceptions.PrivacyViolationError: The dataset gives one record under several indices, which it \
+did not at first, so that it counts for each of them: let an index give the same record throughout a run.
+    """
+
+    def __init__(self, num_records: int, is_steady: bool, listed: NDArray[np.bool_] | None = None) -> None:
+        self._is_steady, self._listed = is_steady, listed
+        self._first: _Longs = np.zeros(num_records if is_steady else 0, dtype=np.int64)  # 0 before any
+        self._seen = np.zeros(num_records, dtype=np.bool_)
+        self._of_contents: dict[int, int] | None = None
+
+    def begin_pass(self, listed: NDArray[np.bool_] | None = None) -> None:
+        """Forget which indices have come, and take others for listed."""
+        self._seen[:] = False
+        self._listed, self._of_contents = listed, None
+
+    def see(self, batch: Any, indices: Sequence[int]) -> None:
+        """Hold a batch against what came before.
+
+        Args:
+            batch: As collated.
+            indices: Of its rows.
+
+        Raises:
+            PrivacyViolationError: If a record comes more often than its index.
+        """
+        places = np.asarray(indices, dtype=np.int64)
+        if max(indices, default=0) >= len(self._seen):  # the dataset has grown, which the account refuses
+            return
+        if self._listed is not None:
+            again = self._seen[places].any() or len(set(places.tolist())) < len(places)
+            if again or not self._listed[places].all():
+                raise PrivacyViolationError(
+                    "The sampler gives other indices than those that it lists, or one of them twice in a pass, so that "
+                    "a record counts more often than it is charged: let it list each index once, and stay as it is."
+                )
+        contents = _contents(batch, places) if self._is_steady else None
+        if contents is not None:
+            self._hold_against_first(contents, places)
+        self._seen[places] = True
+
+    def _hold_against_first(self, contents: _Longs, places: _Longs) -> None:
+        first = self._first[places]
+        if self._of_contents is None and (first == contents).all():
+            return
+        first = self._first[places] = np.where(first == 0, contents, first)
+        if self._of_contents is None:
+            if (first == contents).all():
+                return
+            given = self._first[self._seen].tolist()  # up to here, each index has given what it gave at first
+            self._of_contents = dict(zip(given, given, strict=True))
+        for content, own in zip(contents.tolist(), first.tolist(), strict=True):
+            if self._of_contents.setdefault(content, own) != own:
+                raise PrivacyViolationError(
+                    "The dataset gives one record under several indices, which it did not at first, so that it counts "
+                    "for each of them: let an index give the same record throughout a run."
+                )
+
+
+class WatchedIterators:
+    """Makes the iterators of a loader, whose batches are seen by `DeliveredRows`.
+
+    Args:
+        dataloader: A loader over a map-style dataset, with automatic batching.
+    """
+
+    def __init__(self, dataloader: DataLoader[Any]) -> None:
+        self._dataloader = dataloader
+        self._rows: DeliveredRows | None = None
+        self.stopped = False
+
+    def __call__(self) -> Any:
+        """An iterator of the loader, called by the loader."""
+        loader = self._dataloader
+        if self._rows is None:
+            self._rows = DeliveredRows(len(cast(Sized, loader.dataset)), _is_steady(loader))
+        noted, own = _NotedBatches(loader.batch_sampler), loader.batch_sampler
+        loader.__dict__["batch_sampler"] = noted  # the loader refuses it as an attribute, and checks see its own
+        try:
+            iterator: Any = type(loader)._get_iterator(loader)
+        finally:
+            loader.__dict__["batch_sampler"] = own
+        kind = type(iterator)
+        iterator.__class__ = type(kind.__name__, (_WatchedIterator, kind), {})  # what it is stays to be seen
+        iterator.watch, iterator.noted = self, noted
+        self.begin_pass()
+        return iterator
+
+    def begin_pass(self) -> None:
+        """Called before an iterator begins."""
+        assert self._rows is not None
+        self._rows.begin_pass(_listed(self._dataloader))
+
+    def see(self, batch: Any, indices: Sequence[int]) -> None:
+        """Called with each batch."""
+        assert self._rows is not None
+        if not self.stopped:
+            self._rows.see(batch, indices)
+
+
+class _WatchedIterator:
+    """Mixed into the iterators of torch."""
+
+    watch: WatchedIterators
+    noted: "_NotedBatches"
+
+    def _next_data(self) -> Any:
+        batch = super()._next_data()  # type: ignore[misc]
+        self.watch.see(batch, self.noted.waiting.popleft())
+        return batch
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        self.watch.begin_pass()
+        super()._reset(loader, first_iter)  # type: ignore[misc]
+
+
+class _NotedBatches:
+    """The batches of a sampler, which are kept until they are delivered, in that order."""
+
+    def __init__(self, batches: Any) -> None:
+        self._batches = batches
+        self.waiting: deque[list[int]] = deque()
+
+    def __iter__(self) -> Iterator[list[int]]:
+        self.waiting.clear()
+        for indices in self._batches:
+            self.waiting.append(indices)
+            yield indices
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+
+def watch_loader(dataloader: DataLoader[Any]) -> Callable[[], None]:
+    """Hold all that a loader delivers against what it declares, and return how to undo that.
+
+    Args:
+        dataloader: Any; one that iterates in a way of its own, or is iterable, is left as it is.
+    """
+    is_stock = getattr(type(dataloader), "_get_iterator", None) is DataLoader._get_iterator
+    map_style = hasattr(dataloader.dataset, "__getitem__") and hasattr(dataloader.dataset, "__len__")
+    if not is_stock or not map_style or dataloader.batch_sampler is None or "_get_iterator" in vars(dataloader):
+        return lambda: None
+    watched = WatchedIterators(dataloader)
+    dataloader.__dict__["_get_iterator"] = watched
+
+    def undo() -> None:
+        watched.stopped = True  # workers that persist have its iterator
+        dataloader.__dict__.pop("_get_iterator", None)
+
+    return undo
+
+
+def _listed(dataloader: DataLoader[Any]) -> NDArray[np.bool_] | None:
+    """Which indices a stock sampler may give, once in a pass; None of another one, and of one that draws again."""
+    batches: Any = dataloader.batch_sampler
+    sampler = getattr(batches, "sampler", None)
+    stock = type(sampler) in (RandomSampler, SequentialSampler, SubsetRandomSampler)
+    if type(batches) is not BatchSampler or not stock or getattr(sampler, "replacement", False):
+        return None
+    records = len(cast(Sized, dataloader.dataset))
+    if type(sampler) is not SubsetRandomSampler:
+        return np.ones(records, dtype=np.bool_)
+    found = np.zeros(records, dtype=np.bool_)
+    found[np.asarray([int(index) for index in sampler.indices], dtype=np.int64) % records] = True
+    return found
+
+
+def _is_steady(dataloader: DataLoader[Any]) -> bool:
+    """Whether records, loaded twice and collated in other company, stay the same."""
+    dataset: Any = dataloader.dataset
+    indices = sorted({len(dataset) * number // _ASKED for number in range(_ASKED)})
+
+    def fresh() -> Any:
+        return copy_of(dataset) if hasattr(dataset, "__dict__") else dataset
+
+    def rows(chosen: list[int], seed: int) -> _Longs | None:
+        records = [load_alone(fresh(), index, seed) for index in chosen]
+        return _contents(dataloader.collate_fn(records), np.asarray(chosen))
+
+    with own_generators():
+        try:
+            if not indices or any(draws(fresh(), index) for index in indices):
+                return False
+            together, turned, alone = (
+                rows(chosen, FIRST_SEED + number) for number, chosen in enumerate((indices, indices[::-1], indices[:1]))
+            )
+        except Exception:  # if it cannot be loaded at all, the loader will say so
+            return False
+    if together is None or turned is None or alone is None:
+        return False
+    return np.array_equal(together, turned[::-1]) and np.array_equal(together[:1], alone)
+
+
+def _contents(batch: Any, indices: _Longs) -> _Longs | None:
+    """A number for each row of a batch, equal where rows are; None if it has no tensor of rows.
+
+    Tensors that hold the indices themselves are left out.
+    """
+    rows = [
+        tensor.detach()
+        for tensor in _tensors(batch)
+        if tensor.layout == torch.strided and tensor.ndim and len(tensor) == len(indices) and tensor.numel()
+    ]
+    rows.sort(key=Tensor.numel)
+    while rows and rows[-1].ndim == 1 and np.array_equal(rows[-1].cpu().numpy(), indices):
+        rows.pop()
+    if not rows:
+        return None
+    values = rows[-1].reshape(len(indices), -1)
+    values = torch.view_as_real(values).flatten(1) if values.is_complex() else values
+    lanes = values.view({1: torch.int8, 2: torch.int16}.get(values.element_size(), torch.int32))
+    chosen, weights = _chosen(lanes.shape[1])
+    if lanes.shape[1] > len(chosen):
+        lanes = lanes[:, torch.from_numpy(chosen).to(lanes.device)]
+    found: _Longs = lanes.cpu().numpy().astype(np.int64) @ weights
+    return found | 1  # 0 is for none
+
+
+def _tensors(value: Any, depth: int = _DEPTH) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif depth:
+        parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+        for part in parts or vars(value).values() if hasattr(value, "__dict__") else parts:
+            yield from _tensors(part, depth - 1)
+
+
+@functools.cache
+def _chosen(width: int) -> tuple[_Longs, _Longs]:
+    """Which of so many integers of a row are looked at, and odd numbers to multiply them by."""
+    drawn = np.random.default_rng(width)
+    places = np.sort(drawn.permutation(width)[:_LOOKED_AT])
+    return places, 2 * drawn.integers(-(2**62), 2**62, size=len(places)) + 1

@@ -339,7 +339,9 @@ class OneBackwardEngine(GradientEngine, Receiver):
     def receive(self, free: Tensor, contribution: Contribution | OwnRows) -> None:
         self._device = free.device
         tag: Free = tag_of(free)
-        if tag.slot is not None and isinstance(contribution, Contribution):
+        if tag.indices is not None and tag.source is not None:
+            self.receive(tag.source, ToParameters.to_table(free, contribution))
+        elif tag.slot is not None and isinstance(contribution, Contribution):
             self._add(tag.slot, contribution)
         else:
             self._derived.add(free, contribution)

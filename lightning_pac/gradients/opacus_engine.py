@@ -48,6 +48,8 @@ class OpacusEngine(GradientEngine):
         self._num_blocks = len(blocks) if blocks is not None else 1
         self._rows_per_record = rows_per_record
         refuse_mixing_layers(module)
+        if getattr(module, "_compiler_ctx", None) is not None or any(map(_is_compiled, module.modules())):
+            raise ValueError("Opacus' hooks see nothing of what torch.compile compiled; take the engine one_backward.")
         if any(isinstance(layer, nn.MultiheadAttention) for layer in module.modules()):
             raise ValueError("Opacus has no rule for nn.MultiheadAttention; take the engine one_backward.")
         self._names, self._parameters = list(named), list(named.values())
@@ -112,6 +114,10 @@ class OpacusEngine(GradientEngine):
         if unused_rows is not None:
             gradients.drop(unused_rows.to(sample.device))
         return gradients if self._rows_per_record == 1 else gradients.joined(self._rows_per_record)
+
+
+def _is_compiled(layer: nn.Module) -> bool:
+    return type(layer).__name__ == "OptimizedModule" or layer._compiled_call_impl is not None
 
 
 def _clear_gradient(parameter: Tensor) -> None:

@@ -53,21 +53,10 @@ def may_mix_in_training(module: nn.Module) -> dict[str, nn.Module]:
 
 
 def refuse_compiled_modules(module: nn.Module) -> None:
-    """Raise a `ValueError` that names a module below `module` that `torch.compile` or `torch.jit` has compiled."""
+    """Raise a `ValueError` that names a module below `module` that `torch.jit` has compiled."""
     for name, layer in module.named_modules():
         if isinstance(layer, torch.jit.ScriptModule):
             raise ValueError(
                 f"The module {name or '(root)'!r} is compiled by torch.jit, whose graphs hide the layers that "
                 "per-example gradients need; train the module that it was made of."
             )
-        if type(layer).__name__ == "OptimizedModule" or layer._compiled_call_impl is not None:
-            raise ValueError(
-                f"The module {name or '(root)'!r} is compiled by torch.compile, whose graphs hide the layers that "
-                f"per-example gradients need; train the uncompiled module{_twin(layer)}."
-            )
-
-
-def _twin(layer: nn.Module) -> str:
-    if layer._compiled_call_impl is not None:
-        return ", without its call of compile()"
-    return ", which it holds as `_orig_mod`, with the same parameters"

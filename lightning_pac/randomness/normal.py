@@ -82,12 +82,16 @@ def _round_with_noise(flat: Any, words: WordSource, deviation: float, step: floa
     # Counting in steps of the grid is exact. The sum is formed in float64 and rounded after, so that the release is
     # a function of value plus noise however large the value is: a float32 draw would show its own low bits.
     for block, noise, spare in _normals(flat, words, deviation / step, xp):
-        spare[:] = block
-        spare *= 1.0 / step
+        # What is float64 already is read and written where it is, anything else through a copy.
+        wide = block if block.dtype == noise.dtype else spare
+        if wide is spare:
+            spare[:] = block
+        xp.multiply(wide, 1.0 / step, out=spare)
         noise += spare
         xp.round(noise, out=noise)
-        noise *= step
-        block[:] = noise
+        xp.multiply(noise, step, out=wide)
+        if wide is spare:
+            block[:] = spare
 
 
 def _host_words(words: WordSource) -> WordSource:

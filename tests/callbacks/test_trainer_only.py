@@ -129,10 +129,13 @@ def test_clocks_beside_padded_steps_are_refused(options: Any, callbacks: Any, na
         trainer(tmp_path, *callbacks, delay(tmp_path), max_epochs=1, **options).fit(Model(), loader())
 
 
-def test_a_compiled_model_is_refused_in_private_training(tmp_path: Path) -> None:
-    compiled: Any = torch.compile(Model(), backend="eager")
-    with pytest.raises(MisconfigurationException, match=r"Model is compiled by torch.compile.*was not compiled"):
-        trainer(tmp_path, CALLBACKS["SRPPSGD"](tmp_path), max_epochs=1).fit(compiled, loader())
+def test_a_compiled_model_trains_in_private_as_it_was_written(tmp_path: Path) -> None:
+    model, graphs = Model(), []
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    compiled: Any = torch.compile(model, backend=lambda graph, inputs: graphs.append(graph) or graph.forward)
+    trainer(tmp_path, CALLBACKS["SRPPSGD"](tmp_path), max_epochs=1).fit(compiled, loader())
+    assert not graphs
+    assert not any(map(torch.equal, before, model.parameters()))
 
 
 class Skipping(pl.Callback):

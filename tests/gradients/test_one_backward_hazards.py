@@ -4,6 +4,7 @@ import copy
 import math
 import weakref
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -589,13 +590,30 @@ def test_parameters_unfrozen_after_attach_are_named() -> None:
         engine.clipped_sum(1.0)
 
 
-def test_compiled_modules_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"compiled by torch\.compile"):
-        OneBackwardEngine().attach(torch.compile(nn.Linear(2, 2)))
-    inner = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    inner[1].compile()
-    with pytest.raises(ValueError, match="'1' is compiled"):
-        OneBackwardEngine().attach(inner)
+def test_compiled_parts_run_as_they_were_written_while_they_are_followed() -> None:
+    torch.manual_seed(9)
+    module, batch = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), torch.randn(5, 3)
+    expected = clipped_sum_by_loop(module, [batch], curved, 1.0)
+    graphs: list[object] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    in_place = nn.Sequential(*module)
+    in_place.compile(backend=backend)
+    for compiled in (nn.Sequential(torch.compile(module, backend=backend)), nn.Sequential(in_place)):
+        engine = OneBackwardEngine()
+        engine.attach(compiled)
+        curved(compiled, [batch]).backward()
+        assert_same(*engine.clipped_sum(1.0), expected, RTOL)
+        assert not graphs
+        engine.detach()
+        compiled(batch)
+        assert graphs  # as usual again
+        graphs.clear()
+        with pytest.raises(ValueError, match="Opacus' hooks see nothing"):
+            make_engine("opacus").attach(compiled)
 
 
 def test_evaluation_passes_leave_no_trace() -> None:

@@ -254,11 +254,6 @@ def _trainer_problems(trainer: pl.Trainer, pl_module: pl.LightningModule, callba
             "manual optimization decides itself how many gradients a batch gives: set automatic_optimization = True "
             "and leave the steps to the Trainer"
         )
-    if getattr(pl_module, "_compiler_ctx", None) is not None:
-        yield (
-            f"{type(pl_module).__name__} is compiled by torch.compile, whose graphs hide the layers that per-example "
-            "gradients need: train a module that was not compiled"
-        )
     if is_param_in_hook_signature(pl_module.training_step, "dataloader_iter", explicit=True):
         yield (
             "a training_step(dataloader_iter) fetches any number of batches in a step: take the batch as its argument "

@@ -72,13 +72,19 @@ class Free:
 
     Attributes:
         slot: Number of the parameter and the rows of it that the tensor is; None for anything else.
-        source: The free tensor whose rows are repeated, where that is all there is to it.
+        source: The free tensor whose rows are repeated or looked up, where that is all there is to it.
+        indices: The rows that are looked up.
     """
 
-    __slots__ = ("slot", "source")
+    __slots__ = ("indices", "slot", "source")
 
-    def __init__(self, slot: tuple[int, int, int] | None = None, source: Tensor | None = None) -> None:
-        self.slot, self.source = slot, source
+    def __init__(
+        self,
+        slot: tuple[int, int, int] | None = None,
+        source: Tensor | None = None,
+        indices: Tensor | None = None,
+    ) -> None:
+        self.slot, self.source, self.indices = slot, source, indices
 
     def __deepcopy__(self, memo: Any) -> "Free":
         return self

@@ -1,8 +1,9 @@
 """Beginning and end of a forward pass: the outermost call of a module, or of `training_step`."""
 
 import functools
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -43,6 +44,7 @@ class Entrance:
         self._depth = 0
         self._outermost: set[nn.Module] = set()
         self._outside = True
+        self._as_written: AbstractContextManager[None] = nullcontext()
 
     def open(self, module: nn.Module) -> None:
         """Watch a module, what is below it and has trainable parameters, and its `training_step` if it has one."""
@@ -122,12 +124,23 @@ class Entrance:
             set_tag(tensor, _tag_of_input(tensor, current, batch_dim))
         for sequences in packed:
             settle_packed(sequences, current)
+        self._as_written = _uncompiled()
+        self._as_written.__enter__()
         self._outside = False
         self._mode.__enter__()  # type: ignore[no-untyped-call]
 
     def _end(self) -> None:
         self._outside = True
         self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        self._as_written.__exit__(None, None, None)
+
+
+def _uncompiled() -> AbstractContextManager[None]:
+    """Inside, what `torch.compile` was given runs as it was written: its graphs hide the calls that are followed."""
+    # Nothing is compiled before this is imported, which takes seconds.
+    if "torch._dynamo" not in sys.modules or torch.compiler.is_dynamo_compiling():
+        return nullcontext()
+    return torch.compiler.set_stance("force_eager")  # type: ignore[no-any-return]
 
 
 # A user's `torch.autograd.Function` is no function of torch. While engines are attached, its calls are shown to the

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from typing_extensions import override
 
@@ -72,7 +73,9 @@ class Following(TorchFunctionMode):
         holds_public = self._holds_public
         if reference is None:
             result = func(*args, **kwargs)
-            if free is not None:
+            if free is not None and _looks_up(func, args, kwargs, free):
+                set_tag(result, Free(source=free, indices=args[0].clone()))
+            elif free is not None:
                 _tag_free(func, args, free, result)
             return result
         if func is Tensor.register_hook and not _is_of_fsdp(args):
@@ -180,6 +183,13 @@ def _is_of_fsdp(args: Sequence[Any]) -> bool:
     return kind.__module__.startswith("torch.distributed.fsdp.") and args[-1].__name__ == "_pre_backward"
 
 
+def _looks_up(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], free: Tensor) -> bool:
+    """Whether rows of a free table are looked up by indices of no record, as those of positions are."""
+    if func is not F.embedding or len(args) != 2 or free is not args[1] or free.dim() != 2:
+        return False
+    return kwargs.get("padding_idx") is None and not (kwargs.get("max_norm") or kwargs.get("scale_grad_by_freq"))
+
+
 def _same(tag: Batched, earlier: Any) -> bool:
     return type(earlier) is Batched and tag.outer == earlier.outer and tag.rows is earlier.rows
 
@@ -203,7 +213,7 @@ def _tag_one(func: Any, args: Sequence[Any], free: Tensor, result: Tensor) -> No
     tag: Free | None = tag_of(result)
     if tag is not None and result is free and tag.slot is not None:
         return  # an attribute of the parameter, or the parameter itself
-    if func in _EXPANSIONS:
+    if func in _EXPANSIONS and tag_of(free).indices is None:
         source = tag_of(free).source
         set_tag(result, Free(source=free if source is None else source))
         return

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lightning_pac.gradients.calls import Free, tag_of
-from lightning_pac.gradients.contributions import Contribution, OwnRows
+from lightning_pac.gradients.contributions import Contribution, OwnRows, Rows
 from lightning_pac.gradients.rules.elementwise import sum_by_record
 
 __all__ = ["ToParameters"]
@@ -33,6 +33,26 @@ class ToParameters:
             gradients = contribution.dense()
         earlier = self._gradients.get(id(free))
         self._gradients[id(free)] = (free, gradients if earlier is None else earlier[1] + gradients)
+
+    @staticmethod
+    def to_table(free: Tensor, contribution: Contribution | OwnRows) -> Contribution:
+        """The contribution to a table from one to the rows that were looked up in it."""
+        tag: Free = tag_of(free)
+        assert tag.indices is not None
+        assert tag.source is not None
+        indices = tag.indices
+        if isinstance(contribution, OwnRows) and contribution.axis < indices.dim():
+            # (n, k, ...): the look-ups of each record.
+            gradients = contribution.gradients
+            rows = indices.movedim(contribution.axis, 0).reshape(gradients.shape[:-1])
+        else:
+            gradients = (
+                contribution.dense() if isinstance(contribution, Contribution) else _spread(contribution, free.shape)
+            )
+            rows = indices.expand(gradients.shape[:-1])
+        n, table = len(gradients), tag.source
+        records = torch.arange(n, device=rows.device)[:, None].expand(n, rows[:1].numel())
+        return Rows(n, len(table), records.reshape(-1), rows.reshape(-1).long(), gradients.reshape(-1, table.shape[1]))
 
     def uses_values(self, parameters: Container[int]) -> bool:
         """Whether the way back from a tensor leads through values of parameters, whose identities are given."""

@@ -104,53 +104,54 @@ class LSTM(Recurrence):
     @override
     def run(self, gates: Any, weight: Any, bias: Any, steps: Any, mask: Any, states: Any) -> Any:
         width = weight.shape[1]
-        active = gates + bias if bias is not None else gates.clone()
+        active = gates if bias is None else gates.add_(bias)
         shape = (*gates.shape[:2], width)
         outputs, before, cells, tanhs = (gates.new_empty(shape) for _ in range(4))
         h, c = states
         across = weight.t()
+        # Views of single steps, taken all at once: one by one they would cost as much as what is computed in them.
+        rows = [part.unbind() for part in (active, active[..., : 2 * width], outputs, before, cells, tanhs)]
+        i, f, g, o = (part.unbind() for part in torch.split(active, width, dim=2))
         for t in steps:
             # i, f and o are sigmoids, g is a tanh; c_t = f c_{t-1} + i g, h_t = o tanh(c_t).
-            before[t], cells[t] = h, c
-            step = active[t].addmm_(h, across)
-            step[:, : 2 * width].sigmoid_()
-            g = step[:, 2 * width : 3 * width].tanh_()
-            o = step[:, 3 * width :].sigmoid_()
-            new = torch.addcmul(step[:, width : 2 * width] * c, step[:, :width], g)
-            tanh = torch.tanh(new, out=tanhs[t])
-            if mask is None:
-                h, c = torch.mul(o, tanh, out=outputs[t]), new
-            else:
-                outputs[t] = o * tanh
-                h, c = torch.where(mask[t], outputs[t], h), torch.where(mask[t], new, c)
+            step, sigmoids, output, h_before, c_before, tanh = (part[t] for part in rows)
+            h_before.copy_(h)
+            c_before.copy_(c)
+            step.addmm_(h, across)
+            sigmoids.sigmoid_()
+            o[t].sigmoid_()
+            new = torch.addcmul(f[t] * c, i[t], g[t].tanh_())
+            torch.mul(o[t], torch.tanh(new, out=tanh), out=output)
+            h, c = _keep(mask, t, output, h), _keep(mask, t, new, c)
         states[:] = [h, c]
         return outputs, before, (active, cells, tanhs)
 
     @override
     def back(self, saved: Any, weight: Any, steps: Any, mask: Any, output: Any, states: Any) -> Any:
         active, cells, tanhs = saved
-        length, n, width = tanhs.shape
+        width = tanhs.shape[2]
+        i, f, g, o = torch.split(active, width, dim=2)
         # Slopes of h_t in c_t, of c_t in i, f and g before their functions, and of h_t in o before its own.
-        i, f, g, o = active.view(length, n, 4, width).unbind(2)
-        through = o * (1 - tanhs * tanhs)
-        slopes = torch.stack([g * i * (1 - i), cells * f * (1 - f), i * (1 - g * g)], dim=2)
-        slope = tanhs * o * (1 - o)
-        found = torch.empty_like(active)
-        parts = found.view(length, n, 4, width)
+        through = torch.addcmul(o, o * tanhs, tanhs, value=-1)
+        found = torch.addcmul(active, active, active, value=-1)
+        to_i, to_f, to_g, to_o = torch.split(found, width, dim=2)
+        to_i *= g
+        to_f *= cells
+        torch.addcmul(i, i * g, g, value=-1, out=to_g)
+        to_o *= tanhs
+        inner_parts = found.view(*found.shape[:2], 4, width)[:, :, :3].unbind()
+        rows = [part.unbind() for part in (found, to_o, through, f, output)]
         dh, dc = states
         for t in steps:
-            total = dh + output[t]
+            step, last, slope, forget, outer = (part[t] for part in rows)
             # dL/dh_t comes from the next step and from the output, dL/dc_t from the next step and through h_t.
-            inner = torch.addcmul(dc, total, through[t])
-            if mask is None:
-                torch.mul(inner[:, None], slopes[t], out=parts[t, :, :3])
-                torch.mul(total, slope[t], out=parts[t, :, 3])
-                dh, dc = found[t] @ weight, inner * f[t]
-            else:
-                parts[t, :, :3] = torch.where(mask[t][:, None], inner[:, None] * slopes[t], 0.0)
-                parts[t, :, 3] = torch.where(mask[t], total * slope[t], 0.0)
-                dh = torch.where(mask[t], found[t] @ weight, dh)
-                dc = torch.where(mask[t], inner * f[t], dc)
+            total = dh + outer
+            inner = torch.addcmul(dc, total, slope)
+            inner_parts[t].mul_(inner[:, None])
+            last.mul_(total)
+            if mask is not None:
+                step.mul_(mask[t])
+            dh, dc = _keep(mask, t, step @ weight, dh), _keep(mask, t, inner * forget, dc)
         states[:] = [dh, dc]
         return found, found
 

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import integrate, stats
 
 from lightning_pac.mechanisms.sliced_wasserstein import (
     baselines,
@@ -95,16 +95,62 @@ def test_the_bound_for_large_laws_is_never_below_the_distance() -> None:
     assert wasserstein_infinity_bound(first, second) >= exact
 
 
-@pytest.mark.parametrize("order", [1.5, 2.0, 4.0, 7.5])
+@pytest.mark.parametrize(
+    ("order", "exponent"), [(1.5, 2.0), (2.0, 2.0), (4.0, 2.0), (7.5, 2.0), (4.0, 4.0), (2.0, 6.0), (3.0, 3.0)]
+)
 @pytest.mark.parametrize("shift", [0.3, 2.0, 10.0])
-def test_cauchy_divergence_equals_quadrature(order: float, shift: float) -> None:
+def test_cauchy_divergence_equals_quadrature(order: float, exponent: float, shift: float) -> None:
     # x = tan(t) maps the line to an interval on which the integrand is smooth.
     step = np.pi / 400_000
     x = np.tan(-np.pi / 2 + step * (np.arange(400_000) + 0.5))
-    ratio = (1 + (x - shift) ** 2) / (1 + x**2)
-    expected = np.log(np.sum(ratio ** (order - 1)) * step / np.pi) / (order - 1)
+    ratio = ((1 + (x - shift) ** 2) / (1 + x**2)) ** (exponent / 2)
+    weights = (1 + x**2) ** (1 - exponent / 2)
+    expected = np.log(np.sum(weights * ratio ** (order - 1)) / np.sum(weights)) / (order - 1)
     # The law of the variable of integration is P; the other order of arguments is the same by symmetry.
-    assert cauchy_renyi_divergence(shift, order) == pytest.approx(expected, rel=1e-6)
+    assert cauchy_renyi_divergence(shift, order, exponent) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("exponent", [2.0, 4.0])
+def test_noise_for_laws_keeps_the_budget_by_quadrature(exponent: float) -> None:
+    """Theorems 2.6 and A.2: laws of several points, unequal in size, whose couplings share out the mass."""
+    laws = {"a": np.array([0.0, 0.5, 3.0]), "b": np.array([0.2, 4.0])}
+    scenario = AttributeScenario({value: points[:, None] for value, points in laws.items()})
+    epsilon, order = 0.5, 4.0
+    found = baselines(scenario, None, epsilon, order, exponent)
+    grid = np.linspace(-3_000, 3_000, 1_200_001)
+    densities = {
+        "general_wasserstein": lambda x: np.exp(-(x**2) / 2),
+        "distribution_aware_cauchy": lambda x: (1 + x**2) ** (-exponent / 2),
+    }
+    for name, density in densities.items():
+        scale = found[name].scale
+        first, second = (
+            np.mean([density((grid - point) / scale) for point in points], axis=0) / density(grid / scale).sum()
+            for points in laws.values()
+        )
+        for p, q in ((first, second), (second, first)):
+            with np.errstate(all="ignore"):
+                moment = np.nansum(np.where(p > 1e-200, p * (p / q) ** (order - 1), 0.0))
+            spent = np.log(moment) / (order - 1)
+            assert 0.01 * epsilon < spent <= epsilon
+
+
+def test_generalized_cauchy_noise_has_the_moments_and_meets_the_budget() -> None:
+    scenario = AttributeScenario.from_shifts({"a": [0.0, 0.0], "b": [3.0, 4.0]})
+    found = baselines(scenario, None, epsilon=0.5, renyi_order=4, cauchy_exponent=4.0)["distribution_aware_cauchy"]
+    spent = cauchy_renyi_divergence(3.0 / found.scale, 4, 4.0) + cauchy_renyi_divergence(4.0 / found.scale, 4, 4.0)
+    assert spent == pytest.approx(0.5, rel=1e-6)
+
+    def density(x: float) -> float:
+        return float((1 + x * x) ** -2)
+
+    mass = integrate.quad(density, -np.inf, np.inf)[0]
+    second = integrate.quad(lambda x: x * x * density(x), -np.inf, np.inf)[0]
+    assert found.power == pytest.approx(2 * found.scale**2 * second / mass)
+    quartile = integrate.quad(density, 0, found.absolute / found.scale)[0]
+    assert quartile / mass == pytest.approx(0.25)
+    with pytest.raises(ValueError, match="a whole number up to 500"):
+        baselines(scenario, None, epsilon=0.5, renyi_order=4, cauchy_exponent=2.5)
 
 
 def test_baselines_meet_the_budget_where_it_can_be_computed() -> None:
@@ -129,8 +175,10 @@ def test_p_below_one_is_refused() -> None:
         wasserstein([0.0], [1.0], p=0.5)
 
 
-@pytest.mark.parametrize("order", [1.5, 4.0])
+@pytest.mark.parametrize(("order", "exponent"), [(1.5, 2.0), (4.0, 2.0), (4.0, 6.0)])
 @pytest.mark.parametrize("shift", [1e-9, 1e-6, 1e-3])
-def test_cauchy_divergence_of_small_shifts_is_quadratic(order: float, shift: float) -> None:
-    # Half the order times the Fisher information of a location, 1/2, times the shift squared.
-    assert cauchy_renyi_divergence(shift, order) / shift**2 == pytest.approx(order / 4, rel=1e-5)
+def test_cauchy_divergence_of_small_shifts_is_quadratic(order: float, exponent: float, shift: float) -> None:
+    # Half the order times the Fisher information of a location, k (k - 1) / (k + 2), times the shift squared.
+    information = exponent * (exponent - 1) / (exponent + 2)
+    divergence = cauchy_renyi_divergence(shift, order, exponent)
+    assert divergence / shift**2 == pytest.approx(order * information / 2, rel=1e-4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ import numpy.typing as npt
 from scipy.optimize import brentq
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import maximum_flow
-from scipy.special import eval_legendre
+from scipy.special import betaln, comb, eval_legendre, logsumexp, stdtrit
 
 from lightning_pac._validation import Positive, validated
 from lightning_pac.information import Array, log_mean_exp
@@ -37,7 +38,7 @@ class Baseline:
     Attributes:
         name: `general_wasserstein`, `distribution_aware_cauchy` or `gaussian_dp`.
         scale: standard deviation of Gaussian noise, or scale of Cauchy noise, in every coordinate.
-        power: expected squared norm of the noise; infinite for Cauchy noise.
+        power: expected squared norm of the noise; infinite for Cauchy noise of an exponent of 3 and less.
         absolute: expected absolute noise in one coordinate within its central half, the scale at which noises of
             different tails can be compared: the median of `|noise|`.
     """
@@ -50,12 +51,16 @@ class Baseline:
 
 @validated
 def baselines(
-    scenario: AttributeScenario, query: Query | None, epsilon: Positive, renyi_order: float
+    scenario: AttributeScenario,
+    query: Query | None,
+    epsilon: Positive,
+    renyi_order: float,
+    cauchy_exponent: float = 2.0,
 ) -> dict[str, Baseline]:
     """Noise of the three baselines at an unsliced Rényi budget.
 
     `general_wasserstein` (GWM): `sigma^2 = a W_inf^2 / (2 eps)`. `distribution_aware_cauchy` (DAGWM): coordinates of
-    standard Cauchy noise times a scale, priced by the mean over a coupling of `exp((a-1) D_a)`, which bounds the
+    generalized Cauchy noise times a scale, priced by the mean over a coupling of `exp((a-1) D_a)`, which bounds the
     divergence because that function of the pair of laws is jointly convex. `gaussian_dp`: the diameter of all
     outputs in place of W_inf.
 
@@ -64,12 +69,13 @@ def baselines(
         query: as for `SlicedWassersteinMechanism`.
         epsilon: budget in nats.
         renyi_order: `a` > 1.
+        cauchy_exponent: k of the Cauchy noise, as for `cauchy_renyi_divergence`. Its variance is finite above 3.
 
     Returns:
         The baselines by name.
 
     Raises:
-        ValueError: if epsilon is not above 0, or the order not above 1.
+        ValueError: if epsilon is not above 0, the order not above 1, or the exponent none of this order.
 
     Example:
         >>> scenario = AttributeScenario.from_shifts({"a": [0.0], "b": [1.0]})
@@ -85,39 +91,83 @@ def baselines(
     distance = max(wasserstein_infinity_bound(outputs[first], outputs[second]) for first, second in pairs)
     # The diagonal of the bounding box bounds the diameter.
     diameter = float(np.linalg.norm(np.ptp(np.concatenate(list(outputs.values())), axis=0)))
-    cauchy = max(_cauchy_scale(outputs, pair, epsilon, renyi_order) for pair in pairs)
+    cauchy = max(_cauchy_scale(outputs, pair, epsilon, renyi_order, cauchy_exponent) for pair in pairs)
+    # Times sqrt(k - 1) it is Student's t with k - 1 degrees of freedom: variance 1 / (k - 3), and its third quartile.
+    variance = 1 / (cauchy_exponent - 3) if cauchy_exponent > 3 else float("inf") if cauchy else 0.0
+    quartile = float(stdtrit(cauchy_exponent - 1, 0.75)) / np.sqrt(cauchy_exponent - 1)
     found = [
-        Baseline("distribution_aware_cauchy", cauchy, float("inf") if cauchy else 0.0, cauchy),
+        Baseline("distribution_aware_cauchy", cauchy, dimension * variance * cauchy**2, quartile * cauchy),
     ]
     for name, sensitivity in (("general_wasserstein", distance), ("gaussian_dp", diameter)):
         sigma = float(np.sqrt(renyi_order * sensitivity**2 / (2 * epsilon)))
-        # Third quartile of the standard normal, the median of its absolute value; that of the standard Cauchy is 1.
+        # Third quartile of the standard normal, the median of its absolute value.
         found.append(Baseline(name, sigma, dimension * sigma**2, 0.6744897501960817 * sigma))
     return {baseline.name: baseline for baseline in found}
 
 
-def cauchy_renyi_divergence(shift: npt.ArrayLike, renyi_order: float) -> Array:
-    """`D_a = ln P_{a-1}(1 + s^2/2) / (a-1)` between standard Cauchy laws shifted by s (P the Legendre function).
+def cauchy_renyi_divergence(shift: npt.ArrayLike, renyi_order: float, exponent: float = 2.0) -> Array:
+    """Rényi divergence between generalized Cauchy laws, of density in proportion to `(1 + x^2)^(-k/2)`, shifted by s.
+
+    For k = 2, the standard Cauchy law, `D_a = ln P_{a-1}(1 + s^2/2) / (a-1)` with the Legendre function P. For other k
+    it is the logarithm of a polynomial in s^2 where `k (a-1) / 2` is an integer.
 
     Args:
         shift: s, any shape.
         renyi_order: `a` > 1.
+        exponent: k > 1.
 
     Returns:
         The divergences in nats, of the shift's shape.
 
+    Raises:
+        ValueError: if the exponent is not above 1, or `k (a-1) / 2` no integer for an exponent other than 2.
+
     Example:
         >>> float(cauchy_renyi_divergence(0.0, 4.0))
         0.0
+        >>> round(float(cauchy_renyi_divergence(1.0, 2.0, exponent=4.0)), 6)
+        0.81093
     """
-    degree = renyi_order - 1
-    excess = np.square(np.asarray(shift, dtype=np.float64)) / 2
+    shift = np.asarray(shift, dtype=np.float64)
+    degree = exponent * (renyi_order - 1) / 2
+    if exponent == 2:
+        return _legendre_divergence(np.square(shift) / 2, degree)
+    if not exponent > 1 or degree != round(degree) or degree > 500:
+        raise ValueError(
+            f"exponent is {exponent}, but must be above 1, and times {(renyi_order - 1) / 2:g} (half the order less "
+            "one) a whole number up to 500; 2, the standard Cauchy law, goes with every order."
+        )
+    logarithms = _polynomial(round(degree), exponent)
+    with np.errstate(divide="ignore"):
+        terms = logarithms + np.arange(1, len(logarithms) + 1) * 2 * np.log(np.abs(shift))[..., None]
+    divergences: Array = np.logaddexp(0.0, logsumexp(terms, axis=-1)) / (renyi_order - 1)
+    return divergences
+
+
+@functools.lru_cache
+def _polynomial(n: int, exponent: float) -> Array:
+    """Logarithms of the coefficients of s^2, s^4, ... s^(2n) in the moment of Cauchy laws; the constant is 1."""
+    # With x = tan(t), (1 + (x-s)^2) / (1 + x^2) = 1 + s^2 cos^2 t - 2 s sin t cos t, to be raised to the power n
+    # and averaged over a density in proportion to cos^(k-2) t. Odd powers of the sine vanish: every term is positive.
+    logarithms = np.full(n + 1, -np.inf)
+    for sines in range(0, n + 1, 2):
+        for squares in range(n - sines + 1):
+            mean = betaln((sines + 1) / 2, (sines + 2 * squares + exponent - 1) / 2) - betaln(0.5, (exponent - 1) / 2)
+            ways = np.log(comb(n, sines)) + np.log(comb(n - sines, squares)) + sines * np.log(2)
+            power = sines // 2 + squares
+            logarithms[power] = np.logaddexp(logarithms[power], ways + mean)
+    return logarithms[1:]
+
+
+def _legendre_divergence(excess: Array, degree: float) -> Array:
+    """`ln P_n(1 + excess) / n` for the degree n."""
     divergence = np.log(eval_legendre(degree, 1 + excess))
     # P_n(1 + x) = 1 + n (n + 1) x / 2 + (n - 1) n (n + 1) (n + 2) x^2 / 16 + ...; 1 + x forgets small x.
     first = degree * (degree + 1) * excess / 2
     is_small = first < 1e-5
     series = np.where(is_small, first + (degree - 1) * (degree + 2) * first * excess / 8, 0.0)
-    return np.where(is_small, np.log1p(series), divergence) / degree
+    found: Array = np.where(is_small, np.log1p(series), divergence) / degree
+    return found
 
 
 def wasserstein_infinity_bound(first: Array, second: Array) -> float:
@@ -174,7 +224,9 @@ def _all_mass_moves(allowed: npt.NDArray[np.bool_], n: int, m: int) -> bool:
     return int(maximum_flow(graph, source, sink).flow_value) == n * m
 
 
-def _cauchy_scale(outputs: Mapping[Any, Array], pair: tuple[Any, Any], epsilon: float, order: float) -> float:
+def _cauchy_scale(
+    outputs: Mapping[Any, Array], pair: tuple[Any, Any], epsilon: float, order: float, exponent: float
+) -> float:
     """The least scale over couplings along the axes at which both directions of a pair meet the budget."""
     first, second = (outputs[value] for value in pair)
     dimension = first.shape[1]
@@ -186,7 +238,7 @@ def _cauchy_scale(outputs: Mapping[Any, Array], pair: tuple[Any, Any], epsilon: 
             return 0.0
 
         def excess(log_scale: float, matches: Array = matches, masses: Array = masses) -> float:
-            divergences = cauchy_renyi_divergence(matches / np.exp(log_scale), order).sum(axis=1)
+            divergences = cauchy_renyi_divergence(matches / np.exp(log_scale), order, exponent).sum(axis=1)
             # Coordinates are independent, so that their divergences add; exp((a - 1) D) is averaged over the coupling.
             return float(log_mean_exp((order - 1) * divergences, masses) / (order - 1)) - epsilon
 

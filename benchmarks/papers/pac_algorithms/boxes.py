@@ -5,6 +5,7 @@ and `cifar10_{train,test}.npz` (arrays x and y). Features are scaled with statis
 paper; that says nothing about the secret half, and everything about the pool.
 """
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,6 +53,12 @@ class Task:
         """Number of classes."""
         return int(self.labels.max()) + 1
 
+    @functools.cached_property
+    def test_moment(self) -> Array:
+        """Sum of the products of test features, shape (d, d)."""
+        rows = self.test_features.astype(np.float64)
+        return rows.T @ rows
+
 
 def load(name: str, scaler: str, data_root: Path) -> Task:
     """One data set, scaled, shuffled and divided as in the authors' code."""
@@ -60,9 +67,8 @@ def load(name: str, scaler: str, data_root: Path) -> Task:
         size = 100
     elif name == "cifar10":
         train, test = (np.load(data_root / f"cifar10_{part}.npz") for part in ("train", "test"))
-        pool = train["x"][:10_000].reshape(10_000, -1).astype(np.float32) / 255
-        held_out = test["x"][:2_000].reshape(2_000, -1).astype(np.float32) / 255
-        return Task(pool, train["y"][:10_000], held_out, test["y"][:2_000])
+        pool, held_out = (part["x"].reshape(len(part["x"]), -1).astype(np.float32) / 255 for part in (train, test))
+        return Task(pool, train["y"], held_out, test["y"])
     else:
         folder, file = {"rice": ("rice", "*.arff"), "bean": ("dry_bean", "*.arff")}[name]
         text = next((data_root / folder).glob(file)).read_text(encoding="latin-1")
@@ -163,9 +169,15 @@ def _accuracy(scores: Array, task: Task) -> float:
 
 def restoration_error(released: Array, task: Task) -> Array:
     """Distance of the test set from its projection, relative to its length, shape (trials,)."""
-    rows = task.test_features
+    moment, total = task.test_moment, task.test_features.sum(axis=0, dtype=np.float64)
+    count, length = len(task.test_features), np.trace(moment)
     errors = []
     for mean, components in ((matrix[0], matrix[1:]) for matrix in released):
-        centred = rows - mean
-        errors.append(np.linalg.norm(centred - centred @ components.T @ components) / np.linalg.norm(rows))
+        # Of centred rows R: |R - R C^T C|^2 = |R|^2 - 2 tr(C R^T R C^T) + tr(C R^T R C^T C C^T), with the noised C.
+        seen, centre = components @ total, components @ mean
+        inner = components @ moment @ components.T - np.outer(seen, centre) - np.outer(centre, seen)
+        inner += count * np.outer(centre, centre)
+        squares = length - 2 * mean @ total + count * mean @ mean
+        squares += np.trace(inner @ (components @ components.T)) - 2 * np.trace(inner)
+        errors.append(np.sqrt(max(squares, 0.0) / length))
     return np.array(errors)

@@ -35,14 +35,17 @@ from lightning_pac.scenarios import ComplementaryHalves
 BUDGETS = [4.0, 2.0, 1.0, 0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625, 0.0078125]
 RULES = ("coordinate", "logdet", "isotropic", "paper's isotropic")
 
-# Per data set: scaler, and what varies. The scalers are those of the authors' code.
+# Curves that the authors keep in their repository, for the same budgets.
+PUBLISHED = json.loads((Path(__file__).parent / "published.json").read_text())
+
+# Per data set: scaler, and what varies. The scalers are those of the authors' code and of its list of parameters.
 KMEANS = {
     "iris": ("iris", "power", False),
     "rice": ("rice", "standard", False),
-    "bean": ("bean", "standard", False),
+    "bean": ("bean", "minmax", False),
     "iris-balanced": ("iris", "power", True),
     "rice-balanced": ("rice", "standard", True),
-    "bean-balanced": ("bean", "power-standard", True),
+    "bean-balanced": ("bean", "gaussian-quantile", True),
 }
 SVM = {
     "iris-C=1": ("iris", "gaussian-quantile", 1.0),
@@ -111,7 +114,7 @@ def panel(algorithm: str, name: str, task: Task, setting: Any, args: argparse.Na
     shape = outputs[0].shape
     matrix = np.stack([output.ravel() for output in outputs])
     rng = np.random.default_rng(0)
-    trials = args.trials if matrix.shape[1] < 500 else min(args.trials, 30)
+    trials = args.trials if matrix.shape[1] < 500 else min(args.trials, 100)
     chosen = matrix[rng.integers(0, len(matrix), trials)]
 
     def utility(released: Array) -> float:
@@ -198,6 +201,10 @@ def plot(algorithm: str, panels: dict[str, Any], path: Path) -> None:
     for axes, (name, found) in zip(grid.ravel(), panels.items(), strict=False):
         for color, (rule, values) in enumerate(found["utility"].items()):
             axes.plot(BUDGETS, values, color=f"C{color}", label=rule, linestyle=":" if "paper" in rule else "-")
+        for rule, values in PUBLISHED.get(algorithm, {}).get(name, {}).items():
+            if rule in found["utility"]:
+                color = f"C{list(found['utility']).index(rule)}"
+                axes.plot(BUDGETS, values, "x", markersize=5, color=color, label=f"{rule}, the authors'")
         axes.axhline(found["half"], color="grey", linewidth=0.8, linestyle="--", label="a half without noise")
         axes.set_xscale("log", base=2)
         if algorithm == "pca":

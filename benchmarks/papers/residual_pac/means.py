@@ -1,12 +1,13 @@
-"""Figures 2 to 4 and Tables 5 and 6: the mean of half of the records, privatized for the half.
+"""Figures 2 to 5 and Tables 5 and 6: the mean of some of the records, privatized for who they are.
 
     python benchmarks/papers/residual_pac/means.py iris rice --data-root data --output runs/residual_pac
 
-Half of the N records are drawn without replacement, so the covariance of their mean is known exactly: S / N, S the
-sample covariance. For each budget the noise power of the linear rule, of log-det, of SR-PAC (trained on sampled halves,
-certified on those moments and fresh draws) and of the Gaussian mechanism at the same bound on membership inference; the
-success of a likelihood attack on SR-PAC's releases; the least that noise of the power printed in the paper tells; and
-what the decoder finds, here and by the printed cross-entropies (Figure 4).
+Each of the N records is a member with chance 1/2, as in the paper. Given the number s of members they are a simple
+sample, so the covariance of their mean is known exactly: S times the mean of 1/s - 1/N, S the sample covariance. For
+each budget the noise power of the linear rule, of log-det, of SR-PAC (trained on sampled members, certified on those
+moments and fresh draws) and of the Gaussian mechanism at the same bound on membership inference; the success of a
+likelihood attack on the releases of each (Figure 5); the least that noise of the power printed in the paper tells; and
+what the decoder finds, here and by the printed cross-entropies (Figure 4). A budget that has ended is not run again.
 """
 
 import argparse
@@ -33,6 +34,14 @@ PUBLISHED = json.loads((Path(__file__).parent / "published.json").read_text())
 Array = npt.NDArray[np.float64]
 # Of 30 membership bits: the printed targets are this less the budget.
 PRINTED_ENTROPY = 30 * math.log(2)
+LABELS = {
+    "linear": "Efficient-PAC (linear)",
+    "logdet": "Auto-PAC (log-det)",
+    "sr_pac": "SR-PAC, certified",
+    "dp": "Gaussian mechanism",
+}
+# Of releases, for a standard error of the attack; each has 4,000.
+BLOCKS = 5
 
 
 def main() -> None:
@@ -41,7 +50,7 @@ def main() -> None:
     parser.add_argument("--data-root", type=Path, default=Path("data"))
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--game-epochs", type=int, default=2, help="of 100 steps each")
-    parser.add_argument("--num-halves", type=int, default=500, help="sampled for training the shape")
+    parser.add_argument("--num-samples", type=int, default=500, help="of members, for training the shape")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
@@ -50,10 +59,13 @@ def main() -> None:
         records = load(name, arguments.data_root)
         rows = []
         for place, budget in enumerate(PUBLISHED[name]["budgets"]):
-            printed = PUBLISHED[name]["sr_pac"][place]
-            row = one_budget(records, budget, printed, arguments.game_epochs, arguments.num_halves)
-            row["printed_decoder_finds"] = PRINTED_ENTROPY - PUBLISHED[name]["achieved"][place]
-            rows.append(row)
+            path = arguments.output / f"{name}_{budget:g}.part.json"
+            if not path.exists():
+                printed = PUBLISHED[name]["sr_pac"][place]
+                row = one_budget(records, budget, printed, arguments.game_epochs, arguments.num_samples)
+                row["printed_decoder_finds"] = PRINTED_ENTROPY - PUBLISHED[name]["achieved"][place]
+                path.write_text(json.dumps(row))
+            rows.append(json.loads(path.read_text()))
             print(name, json.dumps(rows[-1]), flush=True)
         (arguments.output / f"means_{name}.json").write_text(json.dumps({"dataset": name, "rows": rows}, indent=1))
     plot(arguments.output)
@@ -73,24 +85,31 @@ def load(name: str, data_root: Path) -> Array:
     return np.asarray((features - low) / (high - low))
 
 
-def halves(records: Array, size: int, rng: np.random.Generator) -> tuple[Array, npt.NDArray[np.bool_]]:
-    """Means of random halves and who is in them."""
-    members = np.zeros((size, len(records)), dtype=bool)
-    members[:, : len(records) // 2] = True
-    members = rng.permuted(members, axis=1)
-    return members @ records / (len(records) // 2), members
+def sample_means(records: Array, size: int, rng: np.random.Generator) -> tuple[Array, npt.NDArray[np.bool_]]:
+    """Means of random members, at least one, and who they are."""
+    members = rng.random((size, len(records))) < 0.5
+    while (empty := ~members.any(axis=1)).any():
+        members[empty] = rng.random((int(empty.sum()), len(records))) < 0.5
+    return members @ records / members.sum(axis=1, keepdims=True), members
 
 
-def one_budget(records: Array, budget: float, printed: float, epochs: int, num_halves: int) -> dict[str, Any]:
-    """Noise power of each method, and what the printed one would tell."""
+def mean_over_sizes(records: Array, power: int) -> float:
+    """Mean of 1 / s^power over the number s of members, at least one."""
+    sizes = np.arange(1, len(records) + 1)
+    chances = stats.binom.pmf(sizes, len(records), 0.5)
+    return float((chances / sizes**power).sum() / chances.sum())
+
+
+def one_budget(records: Array, budget: float, printed: float, epochs: int, num_samples: int) -> dict[str, Any]:
+    """Noise power of each method and the attack on it, and what the printed power would tell."""
     rng = np.random.default_rng(0)
-    covariance = np.cov(records.T) / len(records)
-    eigenvalues = np.linalg.eigvalsh(covariance)
-    law = KnownMoments(records.mean(axis=0), covariance, lambda size: halves(records, size, rng)[0])
-    outputs = torch.from_numpy(halves(records, num_halves, rng)[0])
+    covariance = np.cov(records.T) * (mean_over_sizes(records, 1) - 1 / len(records))
+    eigenvalues, directions = np.linalg.eigh(covariance)
+    law = KnownMoments(records.mean(axis=0), covariance, lambda size: sample_means(records, size, rng)[0])
+    outputs = torch.from_numpy(sample_means(records, num_samples, rng)[0])
     perturbation = FullGaussian(records.shape[1])
     game = StackelbergGame(
-        SecretTable(outputs, secret="Which half of the records the mean is of."),
+        SecretTable(outputs, secret="Whose mean it is."),
         PosteriorDecoder(outputs, perturbation),
         perturbation,
         budget,
@@ -102,19 +121,25 @@ def one_budget(records: Array, budget: float, printed: float, epochs: int, num_h
     found = game.leakage(2**14)
     released = game.certify(law=law, num_draws=2_000)
     success = membership_success_bound(budget, 0.5)
-    values, members = halves(records, 4_000, rng)
-    noised = values + released.sample(len(values))
-    return {
-        "budget": budget,
-        "linear": float(linear_variances(eigenvalues, budget).sum()),
-        "logdet": float(logdet_variances(eigenvalues, budget).sum()),
-        "sr_pac": released.power,
+    dimension = records.shape[1]
+    basis = np.eye(dimension) if released.basis is None else released.basis
+    noises = {
+        "linear": directions * linear_variances(eigenvalues, budget) @ directions.T,
+        "logdet": directions * logdet_variances(eigenvalues, budget) @ directions.T,
+        "sr_pac": basis @ released.noise.second_moment() @ basis.T,
+        "dp": np.eye(dimension) * gaussian_mechanism_power(records, success) / dimension,
+    }
+    row: dict[str, Any] = {"budget": budget}
+    for name, noise in noises.items():
+        attacks = [attack(records, noise, covariance, rng) for _ in range(BLOCKS)]
+        row[name] = float(np.trace(noise))
+        row[f"{name}_attack"] = float(np.mean(attacks))
+        row[f"{name}_attack_standard_error"] = float(np.std(attacks, ddof=1) / math.sqrt(BLOCKS))
+    return row | {
         "sr_pac_certified": released.mutual_information,
         "sr_pac_method": released.certificate.method,
         "decoder_finds": found.estimate,
-        "dp": gaussian_mechanism_power(records, success),
         "success_bound": success,
-        "attack": attack(records, noised, members, released.noise.second_moment(), released.basis),
         "printed_sr_pac": printed,
         "least_information_of_the_printed_power": least_information(eigenvalues, printed),
     }
@@ -122,19 +147,19 @@ def one_budget(records: Array, budget: float, printed: float, epochs: int, num_h
 
 def gaussian_mechanism_power(records: Array, success: float) -> float:
     """Power of the Gaussian mechanism whose best attack on one record's presence succeeds that often."""
+    # Noise on the sum of members, which is divided by their number.
     radius = float(np.linalg.norm(records - records.mean(axis=0), axis=1).max())
-    deviation = radius / (len(records) // 2) / (2 * float(stats.norm.ppf(success)))
-    return records.shape[1] * deviation**2
+    deviation = radius / (2 * float(stats.norm.ppf(success)))
+    return records.shape[1] * deviation**2 * mean_over_sizes(records, 2)
 
 
-def attack(
-    records: Array, releases: Array, members: npt.NDArray[np.bool_], second_moment: Array, basis: Array | None
-) -> float:
+def attack(records: Array, noise: Array, covariance: Array, rng: np.random.Generator) -> float:
     """Success of the likelihood attack, scored by how well a release lines up with each record."""
-    directions = np.eye(records.shape[1]) if basis is None else basis
-    total = np.linalg.pinv(directions @ second_moment @ directions.T + np.cov(records.T) / len(records))
-    kept = np.random.default_rng(1).permutation(len(records))[:100]
-    scores = (releases - records.mean(axis=0)) @ total @ (records[kept] - records.mean(axis=0)).T
+    values, members = sample_means(records, 4_000, rng)
+    releases = values + rng.multivariate_normal(np.zeros(len(noise)), noise, size=len(values))
+    kept = rng.permutation(len(records))[:100]
+    scores = (releases - records.mean(axis=0)) @ np.linalg.pinv(noise + covariance)
+    scores = scores @ (records[kept] - records.mean(axis=0)).T
     return empirical_likelihood_attack(scores, members[:, kept]).success
 
 
@@ -155,13 +180,7 @@ def plot(folder: Path) -> None:
     for axis, file in zip(axes[0], files, strict=True):
         result = json.loads(file.read_text())
         budgets = [row["budget"] for row in result["rows"]]
-        for key, label in {
-            "linear": "Efficient-PAC (linear)",
-            "logdet": "Auto-PAC (log-det)",
-            "sr_pac": "SR-PAC, certified",
-            "dp": "Gaussian mechanism",
-            "printed_sr_pac": "SR-PAC as printed",
-        }.items():
+        for key, label in {**LABELS, "printed_sr_pac": "SR-PAC as printed"}.items():
             style = "--" if key == "printed_sr_pac" else "-"
             axis.plot(budgets, [row[key] for row in result["rows"]], style, marker="o", markersize=4, label=label)
         axis.set_xscale("log", base=2)
@@ -174,6 +193,27 @@ def plot(folder: Path) -> None:
     figure.tight_layout()
     figure.savefig(folder / "figure2.png", dpi=120)
     plot_sr_pac(files, folder)
+    plot_attacks(files, folder)
+
+
+def plot_attacks(files: list[Path], folder: Path) -> None:
+    """Figure 5: success of the attack on each method, and its bound."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5 * len(files), 3.8), layout="constrained")
+    for axis, file in zip(figure.subplots(1, len(files), squeeze=False)[0], files, strict=True):
+        rows = json.loads(file.read_text())["rows"]
+        budgets = [row["budget"] for row in rows]
+        for key, label in LABELS.items():
+            values = [row[f"{key}_attack"] for row in rows]
+            errors = [2 * row[f"{key}_attack_standard_error"] for row in rows]
+            axis.errorbar(budgets, values, errors, marker="o", markersize=4, label=label)
+        axis.axhline(0.5, color="grey", linestyle=":")
+        axis.set_xscale("log", base=2)
+        axis.invert_xaxis()
+        axis.set(title=file.stem.removeprefix("means_"), xlabel="mutual information (nats)", ylabel="attack success")
+    axis.legend(fontsize=8)
+    figure.savefig(folder / "figure5.png", dpi=110)
 
 
 def plot_sr_pac(files: list[Path], folder: Path) -> None:

@@ -536,7 +536,13 @@ def of_mechanisms(folder: Path) -> Recipes:
             release={"data": [0.0]},
         ),
         **methods(stream, noise={"budget": 0.5}, update={"output": [0.5]}),
-        "baselines": {"scenario": attribute, "query": np.asarray, "epsilon": 1.0, "renyi_order": 4.0},
+        "baselines": {
+            "scenario": attribute,
+            "query": np.asarray,
+            "epsilon": 1.0,
+            "renyi_order": 4.0,
+            "cauchy_exponent": 4.0,
+        },
         "bayes_filter": {"answers": answers, "alpha": 0.05},
         "bounded_output_information": {"radius": 1.0, "noise": noise},
         "calibrate_gaussian": {

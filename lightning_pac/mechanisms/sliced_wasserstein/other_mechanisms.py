@@ -105,7 +105,7 @@ def baselines(
     return {baseline.name: baseline for baseline in found}
 
 
-def cauchy_renyi_divergence(shift: npt.ArrayLike, renyi_order: float, exponent: float = 2.0) -> Array:
+def cauchy_renyi_divergence(shift: npt.ArrayLike, renyi_order: float, cauchy_exponent: float = 2.0) -> Array:
     """Rényi divergence between generalized Cauchy laws, of density in proportion to `(1 + x^2)^(-k/2)`, shifted by s.
 
     For k = 2, the standard Cauchy law, `D_a = ln P_{a-1}(1 + s^2/2) / (a-1)` with the Legendre function P. For other k
@@ -114,7 +114,7 @@ def cauchy_renyi_divergence(shift: npt.ArrayLike, renyi_order: float, exponent: 
     Args:
         shift: s, any shape.
         renyi_order: `a` > 1.
-        exponent: k > 1.
+        cauchy_exponent: k > 1.
 
     Returns:
         The divergences in nats, of the shift's shape.
@@ -125,19 +125,19 @@ def cauchy_renyi_divergence(shift: npt.ArrayLike, renyi_order: float, exponent: 
     Example:
         >>> float(cauchy_renyi_divergence(0.0, 4.0))
         0.0
-        >>> round(float(cauchy_renyi_divergence(1.0, 2.0, exponent=4.0)), 6)
-        0.81093
+        >>> round(float(cauchy_renyi_divergence(1.0, 2.0, cauchy_exponent=4.0)), 6)
+        1.287854
     """
     shift = np.asarray(shift, dtype=np.float64)
-    degree = exponent * (renyi_order - 1) / 2
-    if exponent == 2:
+    degree = cauchy_exponent * (renyi_order - 1) / 2
+    if cauchy_exponent == 2:
         return _legendre_divergence(np.square(shift) / 2, degree)
-    if not exponent > 1 or degree != round(degree) or degree > 500:
+    if not cauchy_exponent > 1 or degree > 500 or degree != round(degree):
         raise ValueError(
-            f"exponent is {exponent}, but must be above 1, and times {(renyi_order - 1) / 2:g} (half the order less "
-            "one) a whole number up to 500; 2, the standard Cauchy law, goes with every order."
+            f"cauchy_exponent is {cauchy_exponent}, but must be above 1, and times {(renyi_order - 1) / 2:g} (half the "
+            "order less one) a whole number up to 500; 2, the standard Cauchy law, goes with every order."
         )
-    logarithms = _polynomial(round(degree), exponent)
+    logarithms = _polynomial(round(degree), cauchy_exponent)
     with np.errstate(divide="ignore"):
         terms = logarithms + np.arange(1, len(logarithms) + 1) * 2 * np.log(np.abs(shift))[..., None]
     divergences: Array = np.logaddexp(0.0, logsumexp(terms, axis=-1)) / (renyi_order - 1)

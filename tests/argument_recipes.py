@@ -259,6 +259,7 @@ def of_accountants(folder: Path) -> Recipes:
         **methods(acc.BandedMatrix((0.8, 0.6)), inverse={"num_steps": 3}, noise_left={"num_steps": 3}),
         "BandedMatrix": {"coefficients": (0.8, 0.6)},
         "BandedMatrix.normalized": {"coefficients": [1.0, 0.5]},
+        "BestBands": {"bands": 1, "sampling": sce.EpochShuffle(4), "errors": {1: 1.0}},
         "ComposedRuns": {"runs": (run,)},
         "EpsilonDelta": {"epsilon": 1.0, "delta": 1e-5},
         "GaussianCurve": {"mu": 1.0},
@@ -399,6 +400,9 @@ def of_accountants(folder: Path) -> Recipes:
         "membership_prior": {"rate": 0.4},
         "membership_success_bound": {"mutual_information": 0.1, "prior": 0.5},
         "most_steps": {"promise": promise, "events": lambda steps: [acc.GaussianRelease(0.01 * steps)]},
+        "best_bands": {
+            "accountant": acc.SRPPAccountant(WORLDS, sce.CyclicShuffle(4)), "num_steps": 4, "noise": lambda terms: 1.0,
+        },
         "optimal_bands": {"workload": workload, "num_bands": 2},
         "opposite_mixtures_divergence": {
             "order": 2.0, "noise_multiplier": 1.0, "rate": 0.1, "num_first": 1, "num_second": 1,

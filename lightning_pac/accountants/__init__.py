@@ -82,6 +82,7 @@ from lightning_pac.accountants.residual import (
 )
 from lightning_pac.accountants.signal import HOPELESS_SIGNAL, signal_of_run, signal_to_noise
 from lightning_pac.accountants.srpp import (
+    BestBands,
     ComposedRuns,
     GroupDPAccountant,
     Notion,
@@ -90,6 +91,7 @@ from lightning_pac.accountants.srpp import (
     SRPPAccountant,
     SRPPRun,
     amplified_step_cost,
+    best_bands,
     compose,
     effective_noise_multiplier,
 )
@@ -100,6 +102,7 @@ __all__ = [
     "Allowance",
     "Banded",
     "BandedMatrix",
+    "BestBands",
     "ComposedRuns",
     "EpsilonDelta",
     "GaussianCurve",
@@ -143,6 +146,7 @@ __all__ = [
     "account_total",
     "accountant_of",
     "amplified_step_cost",
+    "best_bands",
     "compose",
     "composed_conditional_entropy",
     "dp_epsilon_for_success",

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 import pytest
-from scipy import linalg, optimize
+from scipy import linalg, optimize, signal
 
 from lightning_pac import (
     Banded,
@@ -18,7 +18,7 @@ from lightning_pac import (
     SRPPAccountant,
     TwoWorldScenario,
 )
-from lightning_pac.accountants import BandedMatrix, SGDWorkload, optimal_bands, privacy_curve
+from lightning_pac.accountants import BandedMatrix, SGDWorkload, best_bands, optimal_bands, privacy_curve
 from lightning_pac.scenarios import FixedSize
 
 Array = npt.NDArray[np.float64]
@@ -217,8 +217,85 @@ def test_float64_keeps_the_noise_within_its_precision(bands: int) -> None:
     assert 0 < math.sqrt(float((moved**2).mean())) < allowed
 
 
+def least_left(bands: int, steps: int) -> float:
+    """The least share of noise in prefix sums, over all coefficients, by dense matrices and a search of our own."""
+    sums = np.tril(np.ones((steps, steps)))
+
+    def left(tail: Array) -> float:
+        column = np.zeros(steps)
+        column[:bands] = [1.0, *tail]
+        factor = linalg.toeplitz(column / np.linalg.norm(column), np.zeros(steps))
+        return float(np.linalg.norm(sums @ linalg.inv(factor)) / np.linalg.norm(sums))
+
+    first = [0.5 / (k + 1) ** 0.5 for k in range(bands - 1)]
+    return left(np.array([])) if bands == 1 else float(optimize.minimize(left, first, method="BFGS").fun)
+
+
+def least_noise_of_turns(epsilon: float, delta: float, rate: float, turns: int) -> float:
+    """Noise at which steps of the subsampled Gaussian keep a promise: losses on a grid, convolved as they are."""
+    step = 5e-3
+
+    def excess(noise: float) -> float:
+        x = np.linspace(-12 * noise, 1 + 12 * noise, 20_001)
+        base = np.exp(-(x**2) / (2 * noise**2))
+        ratio = np.log1p(rate * np.expm1((2 * x - 1) / (2 * noise**2)))
+        worst = 0.0
+        for weights, losses in ((base * np.exp(ratio), ratio), (base, -ratio)):
+            places = np.rint(losses / step).astype(int)
+            masses = np.bincount(places - places.min(), weights / weights.sum())
+            total = np.array([1.0])
+            for _ in range(turns):
+                total = signal.fftconvolve(total, masses)
+            values = (np.arange(len(total)) + turns * places.min()) * step
+            worst = max(worst, float(total @ np.maximum(0.0, -np.expm1(epsilon - values))))
+        return worst - delta
+
+    return float(optimize.brentq(excess, 0.5, 6.0, xtol=1e-3))
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 4.0])
+def test_the_best_bands_are_those_of_an_enumeration(epsilon: float) -> None:
+    steps, rate, delta = 12, 1 / 6, 1e-3
+    scenario = TwoWorldScenario(num_differing=1, num_records=60, adjacency="zero_out")
+
+    def promised(account: SRPPAccountant) -> float:
+        return account.noise_multiplier(epsilon, steps, delta=delta)
+
+    left = {bands: least_left(bands, steps) for bands in range(1, 7)}
+    one_order = best_bands(SRPPAccountant(scenario, CyclicShuffle(10)), steps, promised)
+    assert one_order.bands == min(left, key=left.__getitem__) == 6
+    assert one_order.sampling == CyclicShuffle(10)
+    drawn = {
+        bands: least_noise_of_turns(epsilon, delta, rate * bands, steps // bands) * left[bands]
+        for bands in (1, 2, 3, 4, 6)
+    }
+    found = best_bands(SRPPAccountant(scenario, Poisson(rate)), steps, promised)
+    assert drawn[found.bands] == pytest.approx(min(drawn.values()), rel=0.01)
+    for bands in drawn:
+        if bands in found.errors:
+            assert found.errors[bands] == pytest.approx(drawn[bands], rel=0.01)
+    assert found.sampling == (Poisson(rate) if found.bands == 1 else BlockedPoisson(rate, found.bands))
+    few = best_bands(SRPPAccountant(scenario, Poisson(rate)), steps, promised, at_most=4, fits=lambda b: b != 2)
+    assert set(few.errors) == {1, 4}
+
+
+def test_more_bands_than_help_are_not_taken() -> None:
+    # Ten records in batches of one: the price of few bands grows by their overlap, as the account says.
+    scenario = TwoWorldScenario(num_differing=10, num_records=40)
+    terms = SRPPAccountant(scenario, CyclicShuffle(1))
+    found = best_bands(terms, 40, lambda account: account.noise_multiplier(3.0, 40, delta=1e-5), at_most=2)
+    assert found.bands == 1
+    assert found.errors[2] > found.errors[1]
+
+
 def test_bad_requests_are_refused_in_a_sentence() -> None:
+    one = TwoWorldScenario(num_differing=1, num_records=60)
+    by_absence = SRPPAccountant(TwoWorldScenario.differential_privacy(), Poisson(0.1, 6))
     for wrong, words in [
+        (lambda: Banded(4, at_most=8), "at_most is 8, but bands is 4 already"),
+        (lambda: Banded("best").matrix(SGDWorkload(3)), "decided at the promise of a run"),
+        (lambda: best_bands(SRPPAccountant(one, EpochShuffle(10)), 6, lambda account: 1.0), "so no bands are best"),
+        (lambda: best_bands(by_absence, 6, lambda account: 1.0), "more than one band does not hold"),
         (lambda: Banded(1), "bands is 1, which is independent noise"),
         (lambda: BandedMatrix(()), "the first must be there"),
         (lambda: BandedMatrix((-1.0, 0.1)), "the first must be there, and positive"),

@@ -194,6 +194,30 @@ def test_blocks_draw_in_secret_and_keep_records_as_far_apart(tmp_path: Path) -> 
         ).fit(Classifier(), make_loader())
 
 
+def test_the_best_bands_are_decided_before_the_run_and_kept(tmp_path: Path) -> None:
+    path = tmp_path / "stopped.ckpt"
+    asked = {
+        "scenario": TwoWorldScenario(num_differing=1, adjacency="zero_out"),
+        "epsilon": 8.0, "delta": 1e-3, "noise_multiplier": None, "noise": Banded("best", at_most=3),
+        "sampling": Poisson(1 / 6),
+    }  # fmt: skip
+    private, model, _ = fit(tmp_path, stop=Noting(5, path), **asked)
+    assert private.account.accountant.sampling == BlockedPoisson(1 / 6, 3)
+    assert private.account.accountant.correlation.num_bands == 3
+    assert [{record % 3 for record in step} for step in model.steps] == [{0}, {1}, {2}, {0}, {1}]
+    card = torch.load(path, weights_only=False)["privacy_card"]
+    assert any("correlated over 3 steps was computed before the run from public" in line for line in card["conditions"])
+    # A longer run would have other blocks; one that is resumed keeps its own.
+    resumed, _, _ = fit(tmp_path, resume=path, **asked)
+    assert resumed.account.accountant.sampling == BlockedPoisson(1 / 6, 3)
+    for wrong, words in [
+        ({"noise_multiplier": 1.0, "sampling": CyclicShuffle(10)}, "decided at a promise, but noise_multiplier is"),
+        ({**asked, "scenario": TwoWorldScenario.differential_privacy(), "sampling": Poisson(0.1, 6)}, "blocks of rec"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            make_private(**{"noise": Banded("best"), **wrong})
+
+
 class Reloading(pl.LightningDataModule):
     def train_dataloader(self) -> DataLoader[Any]:
         return make_loader(shuffle=False)

@@ -11,7 +11,7 @@ from lightning_pac.data import Persons
 from lightning_pac.exceptions import LedgerMismatchError
 from lightning_pac.gradients.clipping import SMALLEST_NORM
 from lightning_pac.ledger import LedgerArgument
-from lightning_pac.scenarios import Sampling, TwoWorldScenario
+from lightning_pac.scenarios import Poisson, Sampling, TwoWorldScenario
 
 __all__ = ["RunArguments", "as_floats"]
 
@@ -151,9 +151,27 @@ class RunArguments:
             given["max_grad_norm"] = list(self.max_grad_norm.items())
         return {f"SRPPSGD({name}=)": value for name, value in given.items()}
 
+    @property
+    def chooses_blocks(self) -> bool:
+        """Whether the best number of bands decides how Poisson draws are made, too."""
+        return self.noise is not None and self.noise.bands == "best" and type(self.sampling) is Poisson
+
     def _check_noise(self) -> None:
+        assert self.noise is not None
         if self.notion.startswith("ms-"):
             raise ValueError(f"noise is {self.noise}, which has no average over batches: leave notion out, or noise.")
+        if self.noise.bands == "best" and self.noise_multiplier is not None:
+            raise ValueError(
+                f"noise is {self.noise}, which is decided at a promise, but noise_multiplier is given: promise "
+                "something in its place, or give a number of bands."
+            )
+        if self.chooses_blocks:
+            if self.scenario.adjacency == "add_remove" or self.notion != "rpp":
+                raise ValueError(
+                    f"noise is {self.noise}, for which Poisson draws come from blocks of records, and blocks are "
+                    "priced for the notion 'rpp', by replace and zero_out only: choose these, or leave noise out."
+                )
+            return
         if self.sampling is not None and self.sampling.separation(1 << 40) is None:
             raise ValueError(
                 f"noise is {self.noise}, which needs every pass in one order, but sampling is {self.sampling}: give "

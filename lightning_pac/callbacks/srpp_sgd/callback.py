@@ -17,7 +17,7 @@ from lightning_pac.callbacks.srpp_sgd.arguments import RunArguments, as_floats
 from lightning_pac.callbacks.srpp_sgd.first_check import check_loss_first
 from lightning_pac.callbacks.srpp_sgd.hidden_randomness import HiddenRandomness
 from lightning_pac.callbacks.srpp_sgd.loss_check import LossCheck, StateWatch, check_loss, refuse_left_out_batch
-from lightning_pac.callbacks.srpp_sgd.noise_design import correlate_noise
+from lightning_pac.callbacks.srpp_sgd.noise_design import correlate_noise, words_on_bands
 from lightning_pac.callbacks.srpp_sgd.repeated_check import RepeatedCheck
 from lightning_pac.callbacks.srpp_sgd.reporting import (
     announce_end,
@@ -115,6 +115,7 @@ class SRPPSGD(TrainerCallback):
         prior: Probability of one of the worlds before anything is released, for `world_success_bound`.
         noise: ``Banded(bands=16)`` correlates the noise over steps, at the same guarantee, so that most of it cancels
             in the weights; it needs ``sampling=CyclicShuffle(batch_size)``, or a loader that does not shuffle.
+            ``Banded("best")`` computes their number for the promise, under ``Poisson`` with blocks to draw from.
         views: How often each drawn record is loaded, under fresh draws of the random transforms in the dataset; it is
             clipped once, with the mean of their gradients.
         unit: `Persons`, if all records of a person are to be hidden at once: rates and numbers count persons then.
@@ -195,7 +196,7 @@ class SRPPSGD(TrainerCallback):
         callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
         callbacks.remove(self)
         callbacks.insert(0, self)  # whoever comes later sees the released gradient only
-        self._undo_swap = swap_loader(trainer, self.arguments)
+        self._undo_swap = swap_loader(trainer, self.arguments, lambda: self._restored)
 
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -230,8 +231,9 @@ class SRPPSGD(TrainerCallback):
         begin_attempt(trainer, loader, journal, self._restored)
         microbatches = trainer.accumulate_grad_batches
         self._run = PrivateRun(
-            pl_module, loader, journal, blocks, microbatches, planned_steps, found.keeps_order, found.not_shown
-        )
+            pl_module, loader, journal, blocks, microbatches, planned_steps, found.keeps_order,
+            [*found.not_shown, *words_on_bands(self.arguments, accountant)],
+        )  # fmt: skip
         self._drawn = DrawnRecords(loader, accountant)
         watch = StateWatch(pl_module, trainer.optimizers[0])
         writing, repeat = WritingCallbacks(trainer, pl_module, watch), partial(self._repeat_check, trainer, pl_module)

@@ -3,20 +3,29 @@
 import copy
 import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities import rank_zero_info
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader
 
-from lightning_pac.accountants import BandedMatrix, SGDWorkload, SRPPAccountant
+from lightning_pac.accountants import BandedMatrix, BestBands, SGDWorkload, SRPPAccountant, best_bands
 from lightning_pac.callbacks.srpp_sgd.arguments import RunArguments
+from lightning_pac.data import count_records
+from lightning_pac.scenarios import BlockedPoisson, Poisson, Sampling
 
-__all__ = ["correlate_noise"]
+__all__ = ["choose_blocks", "correlate_noise", "words_on_bands"]
+
+_NO_END = (
+    "Correlated noise is designed for the number of steps, but this run has no end: set max_epochs or max_steps in the "
+    "Trainer."
+)
 
 
 def correlate_noise(
@@ -35,16 +44,96 @@ def correlate_noise(
     if arguments.noise is None:
         return accountant
     if resumed is not None:
-        return replace(accountant, correlation=BandedMatrix(tuple(resumed["correlation"])))
+        kept = resumed["correlation"]
+        return accountant if kept is None else replace(accountant, correlation=BandedMatrix(tuple(kept)))
     if not math.isfinite(planned_steps):
-        raise MisconfigurationException(
-            "Correlated noise is designed for the number of steps, but this run has no end: set max_epochs or "
-            "max_steps in the Trainer."
-        )
-    # Refused before anything is computed: the bands must fit into a pass.
-    flat = BandedMatrix.normalized([1.0] * arguments.noise.bands)
-    flat.check_separation(accountant.sampling, accountant.scenario.num_records)
-    return replace(accountant, correlation=arguments.noise.matrix(_workload(trainer, int(planned_steps))))
+        raise MisconfigurationException(_NO_END)
+    noise = arguments.noise
+    if noise.bands == "best":
+        bands = _bands_of(arguments, accountant, int(planned_steps))
+        if bands == 1:
+            return accountant
+        noise = replace(noise, bands=bands, at_most=None)
+    else:
+        # Refused before anything is computed: the bands must fit into a pass.
+        flat = BandedMatrix.normalized([1.0] * noise.bands)
+        flat.check_separation(accountant.sampling, accountant.scenario.num_records)
+    return replace(accountant, correlation=noise.matrix(_workload(trainer, int(planned_steps))))
+
+
+def choose_blocks(
+    arguments: RunArguments, trainer: pl.Trainer, loader: DataLoader[Any], resumed: Mapping[str, Any] | None
+) -> Sampling:
+    """The draw that goes with the best number of bands under Poisson sampling: blocks, or none for a single band.
+
+    Args:
+        arguments: Those of a run that `chooses_blocks`.
+        trainer: Says how many steps there are.
+        loader: Draws the records, or persons, by Poisson sampling.
+        resumed: State of the run that is resumed, which keeps its blocks.
+
+    Raises:
+        MisconfigurationException: If the run has no end.
+    """
+    sampling = arguments.sampling
+    assert isinstance(sampling, Poisson)
+    if resumed is not None:
+        bands = len(resumed["correlation"] or [1.0])
+        return sampling if bands == 1 else BlockedPoisson(sampling.rate, bands, sampling.batch_size)
+    per_pass = _steps_of_a_pass(trainer, sampling.steps_per_epoch())
+    ends = [trainer.max_steps] if trainer.max_steps > 0 else []
+    if trainer.max_epochs is not None and trainer.max_epochs > 0:
+        ends.append(per_pass * trainer.max_epochs)
+    if not ends:
+        raise MisconfigurationException(_NO_END)
+    records = count_records(loader)
+
+    def fits(blocks: int) -> bool:
+        drawn = BlockedPoisson(sampling.rate, blocks, sampling.batch_size)
+        return drawn.of_passes(_steps_of_a_pass(trainer, drawn.steps_per_epoch()), records) is not None
+
+    terms = SRPPAccountant(arguments.scenario.resolve(records), sampling, arguments.renyi_order or 16.0)
+    return _choose(arguments, terms, min(ends), fits).sampling
+
+
+def words_on_bands(arguments: RunArguments, accountant: SRPPAccountant) -> tuple[str, ...]:
+    """A sentence for the card on how the number of bands came about, if it was chosen."""
+    if arguments.noise is None or arguments.noise.bands != "best":
+        return ()
+    bands = 1 if accountant.correlation is None else accountant.correlation.num_bands
+    return (
+        f"That noise is correlated over {bands} step{'s' * (bands > 1)} was computed before the run from public "
+        "numbers: the promise, the sampling and the number of steps.",
+    )
+
+
+def _bands_of(arguments: RunArguments, accountant: SRPPAccountant, num_steps: int) -> int:
+    if arguments.chooses_blocks:  # decided with the blocks, when the loader was made
+        return accountant.sampling.separation(accountant.scenario.num_records) or 1
+    return _choose(arguments, accountant, num_steps).bands
+
+
+def _choose(
+    arguments: RunArguments, terms: SRPPAccountant, num_steps: int, fits: Callable[[int], bool] | None = None
+) -> BestBands:
+    def noise(account: SRPPAccountant) -> float:
+        if arguments.promise is not None:
+            return account.noise_for(arguments.promise, num_steps)
+        assert arguments.epsilon is not None
+        return account.noise_multiplier(arguments.epsilon, num_steps)
+
+    assert arguments.noise is not None
+    best = best_bands(terms, num_steps, noise, arguments.noise.at_most, fits)
+    rank_zero_info(f"SRPPSGD: of 1 to {max(best.errors)} bands, {best}.")
+    return best
+
+
+def _steps_of_a_pass(trainer: pl.Trainer, num_steps: int) -> int:
+    """The steps that the Trainer makes of a pass of so many."""
+    limit, microbatches = trainer.limit_train_batches, trainer.accumulate_grad_batches
+    batches = num_steps * microbatches
+    left = min(limit, batches) if isinstance(limit, int) else int(batches * (1.0 if limit is None else limit))
+    return math.ceil(left / microbatches)
 
 
 def _workload(trainer: pl.Trainer, num_steps: int) -> SGDWorkload:

@@ -42,7 +42,7 @@ class PrivateRun:
         num_microbatches: Microbatches in each optimizer step; Lightning divides the loss by it.
         planned_steps: Optimizer steps that the Trainer is going to take, possibly infinite.
         keeps_order: Whether row i of what the layers see is record i of the batch.
-        not_shown: Sentences for the card, on what the check of the loss could not show.
+        not_shown: Further sentences for the card, as on what the check of the loss could not show.
     """
 
     def __init__(

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import lightning.pytorch as pl
@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 
 from lightning_pac.accountants import SRPPAccountant
 from lightning_pac.callbacks.srpp_sgd.arguments import RunArguments
+from lightning_pac.callbacks.srpp_sgd.noise_design import choose_blocks
 from lightning_pac.callbacks.srpp_sgd.repeated_check import SHARE
 from lightning_pac.data import (
     PoissonBatchSampler,
@@ -33,14 +34,22 @@ from lightning_pac.strategies.private_strategy import PrivateStrategy
 __all__ = ["DrawnRecords", "declared_sampling", "swap_loader"]
 
 
-def swap_loader(trainer: pl.Trainer, arguments: RunArguments) -> Callable[[], None]:
+def swap_loader(
+    trainer: pl.Trainer, arguments: RunArguments, resumed: Callable[[], Mapping[str, Any] | None]
+) -> Callable[[], None]:
     """Let the strategy hand out our own train loader wherever the user's comes from, and return how to undo that.
 
     A loader is rebuilt if `sampling` is given, if the user's draws by one of our samplers that needs our loader, if a
     record is loaded several times, or if several ranks divide what it draws, whose arguments must then be the same. Its
     workers, and those of a loader that stays, are seeded in secret.
+
+    Args:
+        trainer: Its strategy is changed until the fit ends.
+        arguments: Those of the run.
+        resumed: The state of the run that is resumed, once it is there.
     """
     strategy, sampling = trainer.strategy, arguments.sampling
+    rows = arguments.unit, arguments.views
     original = strategy.process_dataloader
     divided = isinstance(strategy, PrivateStrategy)
     if isinstance(strategy, PrivateStrategy):
@@ -55,7 +64,12 @@ def swap_loader(trainer: pl.Trainer, arguments: RunArguments) -> Callable[[], No
         return processed
 
     def plan(loader: DataLoader[Any]) -> Sampling | None:
+        nonlocal sampling
         microbatches = trainer.accumulate_grad_batches
+        if arguments.chooses_blocks and sampling is arguments.sampling:
+            assert sampling is not None
+            drawn = rebuild_loader(loader, sampling, microbatches, None, *rows)
+            sampling = choose_blocks(arguments, trainer, drawn, resumed())
         return sampling or _own_sampling(loader, microbatches)
 
     def plan_of_all(loader: DataLoader[Any]) -> Sampling:
@@ -71,7 +85,6 @@ def swap_loader(trainer: pl.Trainer, arguments: RunArguments) -> Callable[[], No
             share, wanted = share_records(Ranks.of(trainer), processed, "train loader", plan_of_all)
         if not isinstance(processed, DataLoader):
             return processed
-        rows = arguments.unit, arguments.views
         if isinstance(processed, PrivateDataLoader) and processed.units.drawn not in ((None, 1), rows):
             raise MisconfigurationException(
                 "The train loader draws persons or views by arguments of its own, of which the account does not know: "

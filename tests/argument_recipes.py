@@ -254,7 +254,7 @@ def of_accountants(folder: Path) -> Recipes:
     curve, shifts = acc.GaussianCurve(1.0), acc.ShiftComposition(counts, 2, 0.01)
     spent, closed = {"noise_multiplier": 2.0, "num_steps": (5,)}, acc.SRPPAccountant(WORLDS, sce.EpochShuffle(4), 4.0)
     return {
-        "Banded": {"bands": 2},
+        "Banded": {"bands": "best", "at_most": 2},
         **methods(acc.Banded(2), matrix={"workload": workload}),
         **methods(acc.BandedMatrix((0.8, 0.6)), inverse={"num_steps": 3}, noise_left={"num_steps": 3}),
         "BandedMatrix": {"coefficients": (0.8, 0.6)},
@@ -310,6 +310,11 @@ def of_accountants(folder: Path) -> Recipes:
             "noise_multiplier": 1.0, "rate": 0.1, "num_steps": 5, "num_differing": 1, "adjacency": "add_remove",
             "nested": True, "holder": "first",
         },
+        "SpreadSteps": {
+            "noise_multiplier": 1.0, "rate": 0.1, "num_steps": 5, "num_differing": 2, "adjacency": "zero_out",
+            "nested": True, "holder": "first",
+        },
+        "SpreadSteps.of": {"scenario": WORLDS, "rate": 0.1, "noise_multiplier": 1.0, "num_steps": 5},
         "PoissonSteps.of": {"scenario": WORLDS, "rate": 0.1, "noise_multiplier": 1.0, "num_steps": 5},
         "ResidualPrivacy": {"entropy": 2.0, "offset": 2.0, "proof": proof},
         "RunningAccount": {
@@ -402,6 +407,7 @@ def of_accountants(folder: Path) -> Recipes:
         "most_steps": {"promise": promise, "events": lambda steps: [acc.GaussianRelease(0.01 * steps)]},
         "best_bands": {
             "accountant": acc.SRPPAccountant(WORLDS, sce.CyclicShuffle(4)), "num_steps": 4, "noise": lambda terms: 1.0,
+            "at_most": 2, "fits": lambda blocks: True,
         },
         "optimal_bands": {"workload": workload, "num_bands": 2},
         "opposite_mixtures_divergence": {

@@ -58,10 +58,11 @@ def likelihood_ratio_attack(
     """
     generator = np.random.default_rng(rng)
     groups = _groups(scenario)
-    # Steps that may hold the differing records: they come first in the data, so they wait for the first block's turn.
+    # The differing records come first in the data, and those of a block wait for its turn.
     turns = (sampling.separation(scenario.num_records) or 1) if sampling.amplifies_one_record else 1
-    several = sampling.amplifies_one_record and scenario.total_differing > 1
-    hidden_rate = None if several else sampling.amplified_rate
+    block = np.arange(sum(size for size, _ in groups)) % turns
+    group = np.repeat(np.arange(len(groups)), [size for size, _ in groups])
+    hidden_rate = sampling.amplified_rate
     right = 0
     for start in range(0, num_runs, _RUNS_PER_CHUNK):
         runs = min(_RUNS_PER_CHUNK, num_runs - start)
@@ -74,7 +75,11 @@ def likelihood_ratio_attack(
         released = np.where(world[:, None] == 0, shifts[0], shifts[1])
         released = released + noise_multiplier * generator.standard_normal(released.shape)
         if hidden_rate is not None:
-            ratio = _mixture_ratio(released[:, ::turns], groups, hidden_rate, noise_multiplier)
+            ratio = np.zeros(runs)
+            for turn in sorted(set(block)):
+                present = np.bincount(group[block == turn], minlength=len(groups))
+                own = tuple((int(size), signs) for size, (_, signs) in zip(present, groups, strict=True))
+                ratio += _mixture_ratio(released[:, turn::turns], own, hidden_rate, noise_multiplier)
         else:
             # With known draws the worlds differ by a shift, and the test statistic is linear.
             ratio = ((shifts[1] - shifts[0]) * (released - (shifts[0] + shifts[1]) / 2)).sum(axis=1)

@@ -18,7 +18,16 @@ from lightning_pac import (
     SRPPAccountant,
     TwoWorldScenario,
 )
-from lightning_pac.accountants import BandedMatrix, SGDWorkload, best_bands, optimal_bands, privacy_curve
+from lightning_pac.accountants import (
+    BandedMatrix,
+    GaussianRelease,
+    PoissonSteps,
+    SGDWorkload,
+    best_bands,
+    optimal_bands,
+    privacy_curve,
+    renyi_divergence,
+)
 from lightning_pac.scenarios import FixedSize
 
 Array = npt.NDArray[np.float64]
@@ -136,12 +145,54 @@ def test_the_price_of_blocked_draws_covers_the_mechanism_itself(position: int) -
     assert (beyond[:, 0].max(axis=0) > priced + 4 * beyond[:, 1].max(axis=0))[1:3].all()
 
 
-def test_several_records_in_blocks_are_not_amplified() -> None:
-    one, two = (TwoWorldScenario(num_differing=d, num_records=100, adjacency="zero_out") for d in (1, 2))
-    sampling = BlockedPoisson(0.05, 4)
-    assert SRPPAccountant(one, sampling).is_amplified
-    assert not SRPPAccountant(two, sampling).is_amplified
-    assert SRPPAccountant(two, sampling).squares(10) == 4 * 3
+@pytest.mark.parametrize("positions", [(0, 0), (0, 1)])
+def test_several_records_in_blocks_are_covered_wherever_they_are(positions: tuple[int, int]) -> None:
+    # Two records in one block, and in two whose columns overlap: all paths of both, with one gradient.
+    blocks, steps, noise = 2, 4, 2.0
+    matrix = BandedMatrix.normalized([1.0, 0.8])
+    paths = np.zeros((1, steps))
+    for position in positions:
+        turns = np.arange(position, steps, blocks)
+        own = np.zeros((2 ** len(turns), steps))
+        own[:, turns] = list(itertools.product((0, 1), repeat=len(turns)))
+        paths = (paths[:, None] + own).reshape(-1, steps)
+    scenario = TwoWorldScenario(num_differing=2, num_records=4, adjacency="zero_out")
+    accountant = SRPPAccountant(scenario, BlockedPoisson(0.25, blocks), correlation=matrix)
+    epsilons = [0.0, 0.2, 0.5, 1.0, 2.0]
+    found = hockey_sticks(paths @ dense(matrix, steps).T, noise, epsilons, 200_000)
+    curve = privacy_curve(accountant.events(noise, steps))
+    priced = np.array([curve.delta(epsilon) for epsilon in epsilons])
+    assert (found[:, 0] <= priced + 4 * found[:, 1] + 1e-9).all()  # one false alarm in 3,000
+    # Far below what known draws would cost, and close to the worst placement.
+    known = privacy_curve([GaussianRelease(8 / noise**2)])
+    assert priced[2] < 0.5 * known.delta(0.5)
+    if positions == (0, 0):
+        assert (found[:, 0].max(axis=0)[:3] > 0.8 * priced[:3]).all()
+
+
+def test_several_records_in_blocks_cost_no_less_than_in_one_block() -> None:
+    # All of them in one block is one of the placements, and its price is known.
+    sampling = BlockedPoisson(0.02, 4)
+    for scenario in (
+        TwoWorldScenario(5, 1000, "zero_out"),
+        TwoWorldScenario(5, 1000),
+        TwoWorldScenario((2, 3), 1000, "zero_out"),
+    ):
+        accountant = SRPPAccountant(scenario, sampling)
+        together = PoissonSteps.of(scenario, 0.08, 9.0, num_steps=100)
+        (spread,) = accountant.events(9.0, [398, 2])
+        assert (spread.num_steps, spread.num_differing) == (101, scenario.num_differing)
+        chained, exact = accountant.epsilon_at_delta(9.0, 400)[0], privacy_curve([together]).epsilon(1e-5)
+        assert exact <= chained <= 1.05 * exact
+        for order in (1.5, 16.0):
+            price = accountant.epsilon(9.0, 400, order)
+            assert (
+                renyi_divergence([together], order) <= price <= order / 2 * spread.mu_squared * 100 / 101 * (1 + 1e-9)
+            )
+    # Beside Gaussian releases the curve composes as any other.
+    both = privacy_curve([spread, GaussianRelease(0.1)])
+    assert both.epsilon(1e-5) > max(chained, privacy_curve([GaussianRelease(0.1)]).epsilon(1e-5))
+    assert both.epsilon(1e-5) < privacy_curve([GaussianRelease(0.1 + spread.mu_squared)]).epsilon(1e-5)
 
 
 @pytest.mark.parametrize("workload", [

@@ -127,17 +127,19 @@ def test_the_attack_stays_below_the_account_and_refutes_it_when_the_noise_is_hal
 @pytest.mark.parametrize(
     ("scenario", "same"),
     [
-        # Five turns of the one record's block, and of several records whose draws are known as much.
+        # Five turns of the one record's block.
         (TwoWorldScenario(1, num_records=40, adjacency="zero_out"), Poisson(0.4)),
         (TwoWorldScenario(1, num_records=40), Poisson(0.4)),
-        (TwoWorldScenario(3, num_records=3, adjacency="zero_out"), None),
+        # As many turns of three blocks, each with a record of its own.
+        (TwoWorldScenario(3, num_records=3, adjacency="zero_out"), 3),
     ],
 )
 def test_within_blocks_the_attacker_waits_for_the_turn_of_the_record(scenario, same):
     sampling = BlockedPoisson(rate=0.05, blocks=8)
     result = likelihood_ratio_attack(scenario, sampling, 0.7, 40, num_runs=4_000, confidence=SURE, rng=0)
-    if same is None:
-        assert "and every draw" in result.method
+    if same == 3:
+        alone = TwoWorldScenario(1, adjacency="zero_out")
+        assert within(result, likelihood_ratio_attack(alone, Poisson(0.4), 0.7, 15, num_runs=40_000, rng=1).success)
     else:
         assert within(result, likelihood_ratio_attack(scenario, same, 0.7, 5, num_runs=40_000, rng=1).success)
     assert not result.refutes(SRPPAccountant(scenario, sampling).world_success_bound(0.7, 40))

@@ -68,8 +68,9 @@ def covers(planned: Share, taken: Share) -> bool:
         )
     if isinstance(planned, GaussianRelease):
         return True
-    if isinstance(taken, GaussianRelease):
+    if type(planned) is not type(taken):  # steps that records share, and steps of each, are priced by no one rule
         return False
+    assert isinstance(taken, PoissonSteps)
     kind = (taken.adjacency, taken.nested, taken.holder, type(taken.num_differing))
     if kind != (planned.adjacency, planned.nested, planned.holder, type(planned.num_differing)):
         return False

@@ -7,6 +7,7 @@ from lightning_pac.accountants.privacy_loss.events import (
     GaussianRelease,
     PoissonSteps,
     PrivacyEvent,
+    SpreadSteps,
     event_from_dict,
 )
 from lightning_pac.accountants.privacy_loss.promises import EpsilonDelta, Promise, SuccessBound, one_promise, promise_of
@@ -21,6 +22,7 @@ __all__ = [
     "PrivacyCurve",
     "PrivacyEvent",
     "Promise",
+    "SpreadSteps",
     "StepFigures",
     "SuccessBound",
     "event_from_dict",

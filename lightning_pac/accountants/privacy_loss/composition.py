@@ -16,7 +16,8 @@ from lightning_pac.accountants.privacy_loss.convolution import LossSum
 from lightning_pac.accountants.privacy_loss.curve_losses import curve_losses
 from lightning_pac.accountants.privacy_loss.curves import CombinedCurve, GaussianCurve, LatticeCurve, PrivacyCurve
 from lightning_pac.accountants.privacy_loss.discretization import LossAtoms, loss_atoms
-from lightning_pac.accountants.privacy_loss.events import GaussianRelease, PoissonSteps, PrivacyEvent
+from lightning_pac.accountants.privacy_loss.events import GaussianRelease, PoissonSteps, PrivacyEvent, SpreadSteps
+from lightning_pac.accountants.privacy_loss.group_curve import group_curve
 from lightning_pac.accountants.privacy_loss.mixtures import MixturePair
 
 __all__ = ["privacy_curve"]
@@ -56,16 +57,19 @@ def privacy_curve(events: Sequence[PrivacyEvent], others: Sequence[PrivacyCurve]
         >>> print(f"{privacy_curve([steps, GaussianRelease(0.01)]).success_bound():.4f}")
         0.6125
     """
-    steps = [event for event in events if isinstance(event, PoissonSteps) and event.num_steps]
+    drawn = [event for event in events if isinstance(event, PoissonSteps) and event.num_steps]
+    steps = [event for event in drawn if not isinstance(event, SpreadSteps)]
     mu_squared = math.fsum(event.mu_squared for event in events if isinstance(event, GaussianRelease))
-    known = math.fsum([mu_squared, *(event.mu_squared for event in steps)])
+    known = math.fsum([mu_squared, *(event.mu_squared for event in drawn)])
     unamplified = GaussianCurve(math.sqrt(known))
-    if not others and all(event.rate == 1 for event in steps):
+    if not others and all(event.rate == 1 for event in drawn):
         return unamplified
-    if not known and len(others) == 1:
-        return others[0]
+    spread = _spread_curves([event for event in drawn if isinstance(event, SpreadSteps)])
+    alone = [*others, *spread]
+    if not steps and not mu_squared and len(alone) == 1:
+        return others[0] if others else CombinedCurve([*spread, unamplified], min)
     splits = _joint_splits(steps)
-    atoms = [curve_losses(curve) for curve in others]
+    atoms = [curve_losses(curve) for curve in alone]
     # Every split in both orders of the worlds, which are exchanged in all events at once.
     worlds = {*splits, *(tuple((second, first) for first, second in pairs) for pairs in splits)}
     worst = [SummedLosses(_loss_sum(steps, pairs, mu_squared, atoms)) for pairs in sorted(worlds)]
@@ -74,6 +78,14 @@ def privacy_curve(events: Sequence[PrivacyEvent], others: Sequence[PrivacyCurve]
         return amplified
     # Showing the draws as well only helps the adversary, so both curves are bounds and the lesser counts.
     return CombinedCurve([amplified, unamplified], min)
+
+
+def _spread_curves(events: Sequence[SpreadSteps]) -> list[PrivacyCurve]:
+    """A curve for all spread steps of as many records: of one record's steps together, then of all records."""
+    of_one: dict[int, list[PoissonSteps]] = {}
+    for event in events:
+        of_one.setdefault(event.total_differing, []).append(event.of_one)
+    return [group_curve(privacy_curve(steps), number) for number, steps in of_one.items()]
 
 
 def _joint_splits(steps: Sequence[PoissonSteps]) -> list[tuple[tuple[int, int], ...]]:

@@ -21,7 +21,7 @@ from lightning_pac.accountants.privacy_loss.curves import PrivacyCurve
 from lightning_pac.accountants.privacy_loss.discretization import LossAtoms
 from lightning_pac.information import Array
 
-__all__ = ["curve_losses"]
+__all__ = ["curve_losses", "epsilon_grid", "lower_hull"]
 
 # Of the chance of larger losses, which are charged as infinite ones.
 _LEFT_OUT = 1e-20
@@ -39,16 +39,13 @@ def curve_losses(curve: PrivacyCurve) -> LossAtoms:
     Args:
         curve: delta at every epsilon, in both orders.
     """
-    reach = _reach(curve)
-    # Squares put more points where delta is largest; none are closer than the rounding allows.
-    spaced = reach * np.linspace(0.0, 1.0, _NUM_POINTS) ** 1.5
-    epsilons = spaced[np.append(True, np.diff(np.floor(spaced / _FINEST)) > 0)]
+    epsilons = epsilon_grid(curve)
     deltas = np.array([curve.delta(float(epsilon)) for epsilon in epsilons])
     right = np.minimum.accumulate(deltas)
     left = (-np.expm1(-epsilons) + np.exp(-epsilons) * right)[:0:-1]
     losses = np.concatenate([-epsilons[:0:-1], epsilons])
     heights = np.concatenate([left, right])
-    corners = _lower_hull(np.concatenate([[0.0], np.exp(losses)]), np.concatenate([[1.0], heights]))
+    corners = lower_hull(np.concatenate([[0.0], np.exp(losses)]), np.concatenate([[1.0], heights]))
     # gamma times the rise of the slope, from gaps of the losses, which keeps digits where gamma is small or large.
     gammas = np.concatenate([[0.0], np.exp(losses)])[corners]
     points = np.concatenate([[1.0], heights])[corners]
@@ -57,6 +54,13 @@ def curve_losses(curve: PrivacyCurve) -> LossAtoms:
     kept = losses[corners[1:] - 1]
     raised = np.maximum(masses, 0.0) + _ROUNDING * points[:-1]
     return LossAtoms(kept, raised, float(heights[-1]), 4e-16 * float(np.abs(kept).max(initial=0.0)))
+
+
+def epsilon_grid(curve: PrivacyCurve) -> Array:
+    """Epsilons from 0 to where delta has hardly anything left to fall."""
+    # Powers put more points where delta is largest; none are closer than the rounding of slopes allows.
+    spaced = _reach(curve) * np.linspace(0.0, 1.0, _NUM_POINTS) ** 1.5
+    return np.asarray(spaced[np.append(True, np.diff(np.floor(spaced / _FINEST)) > 0)])
 
 
 def _reach(curve: PrivacyCurve) -> float:
@@ -72,7 +76,7 @@ def _reach(curve: PrivacyCurve) -> float:
     return max(high, 4 * _FINEST)
 
 
-def _lower_hull(x: Array, y: Array) -> Array:
+def lower_hull(x: Array, y: Array) -> Array:
     """Indices of the corners of the lower convex hull of points with rising x, the first and the last among them."""
     hull: list[int] = []
     for index in range(len(x)):

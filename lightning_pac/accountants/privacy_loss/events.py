@@ -8,10 +8,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from typing_extensions import override
+
 from lightning_pac._validation import Natural, Noise, validated
 from lightning_pac.scenarios import Adjacency, TwoWorldScenario
 
-__all__ = ["GaussianRelease", "PoissonSteps", "PrivacyEvent", "event_from_dict"]
+__all__ = ["GaussianRelease", "PoissonSteps", "PrivacyEvent", "SpreadSteps", "event_from_dict"]
 
 _MAX_SPLITS = 40
 # Sums over a million releases, and their squares' shares, are finite.
@@ -136,6 +138,42 @@ class PoissonSteps:
         return {"kind": "poisson", **values}
 
 
+@validated
+@dataclass(frozen=True)
+class SpreadSteps(PoissonSteps):
+    """Poisson-sampled steps that each differing record has to itself, or shares with some of the others.
+
+    Records in blocks of a `BlockedPoisson`: each may come in at most `num_steps` steps, in others than the rest, and
+    correlated noise lies over all of them. Worlds that differ in one record are told apart no better than by
+    `PoissonSteps` of one record, and d records are changed one after the other (`group_curve`). Arguments are those of
+    `PoissonSteps`, with the steps of a record in place of all.
+
+    Example:
+        >>> SpreadSteps(6.4, 0.04, num_steps=25, num_differing=10, adjacency="zero_out").of_one.num_differing
+        1
+    """
+
+    @property
+    @override
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """No two records need to meet, so nothing is split between the worlds."""
+        return ()
+
+    @property
+    def of_one(self) -> PoissonSteps:
+        """The steps of one differing record."""
+        return PoissonSteps(self.noise_multiplier, self.rate, self.num_steps, 1, self.adjacency)
+
+    @property
+    def total_differing(self) -> int:
+        """Differing records d in both worlds."""
+        return self._scenario.total_differing
+
+    @override
+    def to_dict(self) -> dict[str, Any]:
+        return {**super().to_dict(), "kind": "spread"}
+
+
 PrivacyEvent = GaussianRelease | PoissonSteps
 """Anything that composes exactly."""
 
@@ -156,7 +194,11 @@ def event_from_dict(values: Mapping[str, Any]) -> PrivacyEvent:
     arguments = {
         name: tuple(value) if isinstance(value, list) else value for name, value in values.items() if name != "kind"
     }
-    kinds: dict[Any, Callable[..., PrivacyEvent]] = {"gaussian": GaussianRelease, "poisson": PoissonSteps}
+    kinds: dict[Any, Callable[..., PrivacyEvent]] = {
+        "gaussian": GaussianRelease,
+        "poisson": PoissonSteps,
+        "spread": SpreadSteps,
+    }
     kind = values.get("kind")
     if kind not in kinds:
         raise ValueError(f"An event of the kind {kind!r} is not known to this version: install a later one.")

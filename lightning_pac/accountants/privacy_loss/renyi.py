@@ -11,7 +11,7 @@ from scipy import stats
 from scipy.special import logsumexp
 
 from lightning_pac._validation import Order, validated
-from lightning_pac.accountants.privacy_loss.events import GaussianRelease, PoissonSteps, PrivacyEvent
+from lightning_pac.accountants.privacy_loss.events import GaussianRelease, PoissonSteps, PrivacyEvent, SpreadSteps
 from lightning_pac.accountants.privacy_loss.mixtures import MixturePair
 from lightning_pac.information import Array
 
@@ -50,9 +50,19 @@ def renyi_divergence(events: Sequence[PrivacyEvent], order: Order) -> float:
     )
 
 
+def _cost_of_group(steps: SpreadSteps, order: float) -> float:
+    """`3^c` times what one record costs at order `2^c a`, for up to `2^c` records (Mironov 2017, proposition 2)."""
+    doublings = (steps.total_differing - 1).bit_length()
+    if order < 2:
+        return math.inf
+    return float(3**doublings) * _cost_of_steps(steps.of_one, order * 2**doublings)
+
+
 def _cost_of_steps(steps: PoissonSteps, order: float) -> float:
     pairs = {pair[::way] for pair in steps.pairs for way in (1, -1)}
     noise, rate = steps.noise_multiplier, steps.rate
+    if isinstance(steps, SpreadSteps):
+        return min(order * steps.mu_squared / 2, _cost_of_group(steps, order))
     amplified = max(opposite_mixtures_divergence(order, noise, rate, *pair) for pair in pairs)
     return min(order * steps.mu_squared / 2, steps.num_steps * amplified)
 

@@ -135,8 +135,7 @@ class SRPPAccountant(ExactFigures):
     def is_amplified(self) -> bool:
         """Whether the secrecy of the draws lowers the cost."""
         amplified = self.sampling.is_certified and self.sampling.amplified_rate is not None
-        several = self.sampling.amplifies_one_record and self.scenario.total_differing > 1
-        return self.notion == "rpp" and amplified and not several
+        return self.notion == "rpp" and amplified
 
     @checks_itself
     def squares(self, num_steps: int | Sequence[int]) -> float:
@@ -191,7 +190,7 @@ class SRPPAccountant(ExactFigures):
         if self.is_amplified and order > 1:
             assert self.sampling.amplified_rate is not None
             rate = self.sampling.amplified_rate
-            return cached_step_cost(self.scenario, rate, float(noise_multiplier), float(order))
+            return cached_step_cost(self.scenario, rate, noise_multiplier, order, self.sampling.amplifies_one_record)
         # a kappa^2 / (2 sigma^2) for a unit of K^2. Units of an amplified account are steps, which at order 1 cost as
         # if K were d and the draws known.
         price = order * (self.scenario.sensitivity_factor / noise_multiplier) ** 2 / 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from lightning_pac._validation import validated
-from lightning_pac.accountants.privacy_loss import PoissonSteps, renyi_divergence
+from lightning_pac.accountants.privacy_loss import PoissonSteps, SpreadSteps, renyi_divergence
 from lightning_pac.scenarios import TwoWorldScenario
 
 __all__ = ["amplified_step_cost"]
@@ -38,6 +38,12 @@ def amplified_step_cost(scenario: TwoWorldScenario, rate: float, noise_multiplie
 
 
 @lru_cache(maxsize=1 << 14)
-def cached_step_cost(scenario: TwoWorldScenario, rate: float, noise_multiplier: float, order: float) -> float:
-    """`amplified_step_cost` for the accountant, which asks in every step with arguments that it has checked."""
-    return renyi_divergence([PoissonSteps.of(scenario, rate, noise_multiplier, num_steps=1)], order)
+def cached_step_cost(
+    scenario: TwoWorldScenario, rate: float, noise_multiplier: float, order: float, spread: bool = False
+) -> float:
+    """`amplified_step_cost` for the accountant, which asks in every step with arguments that it has checked.
+
+    Where records are spread over blocks, it is the cost of a step of each.
+    """
+    kind = SpreadSteps if spread and scenario.total_differing > 1 else PoissonSteps
+    return renyi_divergence([kind.of(scenario, rate, noise_multiplier, num_steps=1)], order)

@@ -15,6 +15,7 @@ from lightning_pac.accountants.privacy_loss import (
     PrivacyCurve,
     PrivacyEvent,
     Promise,
+    SpreadSteps,
     least_noise,
     privacy_curve,
     promise_of,
@@ -57,8 +58,8 @@ class ExactFigures(ABC):
     def events(self, noise_multiplier: Noise, num_steps: int | Sequence[int]) -> tuple[PrivacyEvent, ...]:
         """Everything a run releases, for `privacy_curve`: it is no easier to tell apart than these.
 
-        Secretly drawn Poisson batches are `PoissonSteps`, all others a `GaussianRelease` with
-        `mu^2 = kappa^2 sum_t K_t^2 / sigma^2`.
+        Secretly drawn Poisson batches are `PoissonSteps`, those that draw several records from blocks `SpreadSteps`,
+        all others a `GaussianRelease` with `mu^2 = kappa^2 sum_t K_t^2 / sigma^2`.
 
         Args:
             noise_multiplier: noise deviation on the sum, in clipping norms.
@@ -91,7 +92,9 @@ class ExactFigures(ABC):
         if self.is_amplified:
             assert self.sampling.amplified_rate is not None
             rate = self.sampling.amplified_rate
-            return (PoissonSteps.of(self.scenario, rate, float(noise_multiplier), int(units)),)
+            several = self.sampling.amplifies_one_record and self.scenario.total_differing > 1
+            kind = SpreadSteps if several else PoissonSteps
+            return (kind.of(self.scenario, rate, float(noise_multiplier), int(units)),)
         return (GaussianRelease(units * (self.scenario.sensitivity_factor / noise_multiplier) ** 2),)
 
     def curve_of_units(self, noise_multiplier: Noise, units: float) -> PrivacyCurve:

@@ -29,8 +29,8 @@ class BlockedPoisson(Sampling):
     A record is in an average batch with probability `rate`, in those of its block with `blocks * rate`, and never
     sooner than `blocks` steps after the last time. So correlated noise of as many bands keeps its shares apart, and
     each is amplified (Choquette-Choo et al. 2023): one record that differs costs `ceil(m / blocks)` steps of Poisson
-    sampling at rate `blocks * rate` in a stretch of m steps. Several may be in different blocks, for which there is no
-    price so simple: they are accounted for as if the draws were known, `sum_t K_t^2 = d^2 ceil(m / blocks)`.
+    sampling at rate `blocks * rate` in a stretch of m steps. Several may be in different blocks. They are changed one
+    after the other, over the whole run (`SpreadSteps`), which costs about what they cost in one block.
 
     A record's block is its position modulo `blocks`, so the scheme is for `replace` and `zero_out`.
 

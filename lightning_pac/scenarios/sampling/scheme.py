@@ -44,7 +44,7 @@ class Sampling(ABC):
     each_record_once: ClassVar[bool] = False
     """Whether no record comes more than once in a pass."""
     amplifies_one_record: ClassVar[bool] = False
-    """Whether `amplified_rate` is the price of one differing record, and several are accounted for unamplified."""
+    """Whether `amplified_rate` is the price of one differing record, and several are changed one after the other."""
     needs_num_records: ClassVar[bool] = False
     """Whether the path-wise cap depends on the number of records."""
     title: ClassVar[str] = ""

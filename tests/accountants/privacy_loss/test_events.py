@@ -3,7 +3,7 @@ import math
 
 import pytest
 
-from lightning_pac.accountants.privacy_loss import GaussianRelease, PoissonSteps, event_from_dict
+from lightning_pac.accountants.privacy_loss import GaussianRelease, PoissonSteps, SpreadSteps, event_from_dict
 from lightning_pac.scenarios import TwoWorldScenario
 
 
@@ -13,6 +13,7 @@ from lightning_pac.scenarios import TwoWorldScenario
         GaussianRelease(0.5),
         PoissonSteps(1.5, 0.1, 7, 3, "replace"),
         PoissonSteps(1.5, 0.1, 7, (2, 1), "zero_out"),
+        SpreadSteps(1.5, 0.1, 7, (2, 1), "zero_out"),
         PoissonSteps(1.5, 0.1, 7, 3, "add_remove", nested=False),
         PoissonSteps(1.5, 0.1, 7, 3, "add_remove", holder="second"),
     ],

@@ -86,7 +86,7 @@ def train(args: argparse.Namespace, pool: Any) -> None:
         enable_progress_bar=False,
     )
     trainer.fit(ensemble, DataLoader(WithIndex(pool), batch_size=64, shuffle=True))
-    trainer.save_checkpoint(args.output / "ensemble.ckpt")
+    trainer.save_checkpoint(args.output / "ensemble.ckpt", weights_only=False)
 
 
 def start_server(args: argparse.Namespace) -> tuple[subprocess.Popen[bytes], str]:

@@ -81,6 +81,8 @@ class Run:
 def find_runs(directory: str | Path) -> list[Run]:
     """All runs in a folder, the oldest first: wherever the CSV or TensorBoard logger wrote, or else a privacy card is.
 
+    A run that ended before it logged anything, such as one that was refused, is left out beside others.
+
     Args:
         directory: A run's own folder, or one that holds several.
 
@@ -98,7 +100,7 @@ def find_runs(directory: str | Path) -> list[Run]:
             f"{root} holds no metrics.csv, no TensorBoard events and no privacy card: give the folder that a run was "
             "logged to."
         )
-    return [
+    runs = [
         Run(
             name=str(folder.relative_to(root)) if folder != root else root.resolve().name,
             metrics={**_read_events(folder), **_read_csv(folder / "metrics.csv")},
@@ -106,6 +108,7 @@ def find_runs(directory: str | Path) -> list[Run]:
         )
         for folder in folders
     ]
+    return [run for run in runs if run.metrics or run.card is not None] or runs
 
 
 def _read_csv(path: Path) -> dict[str, Series]:

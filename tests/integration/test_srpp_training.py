@@ -475,6 +475,8 @@ def test_dpsgd_is_srpp_sgd_for_one_record(tmp_path: Path, caplog: Any) -> None:
     with caplog.at_level(logging.INFO):
         make_trainer(tmp_path, private, max_epochs=2).fit(Classifier(), make_loader())
     assert "DPSGD: 12 noised steps. Epsilon is at most 3 at delta 1e-05." in caplog.text
+    card = PrivacyCard.from_json(next(tmp_path.rglob("privacy_card.json")).read_text())
+    assert card.title == "A model trained with DP-SGD"
     accountant = SRPPAccountant(TwoWorldScenario.differential_privacy(), sampling)
     assert private.account.accountant == accountant
     noise = accountant.noise_multiplier(3.0, 12, delta=1e-5)

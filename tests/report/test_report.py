@@ -131,6 +131,15 @@ def test_tensorboard_events_are_read(tmp_path):
     assert run.metric("val_acc").steps == (0, 1, 2, 3, 4)
 
 
+def test_a_run_that_logged_nothing_is_left_out_beside_others(tmp_path):
+    write_csv(tmp_path / "run")
+    refused = tmp_path / "refused" / "metrics.csv"
+    refused.parent.mkdir()
+    refused.write_text("step\n")
+    assert [run.name for run in find_runs(tmp_path)] == ["run"]
+    assert [run.name for run in find_runs(refused.parent)] == ["refused"]
+
+
 def test_the_page_says_what_the_numbers_mean_and_needs_no_other_file(runs):
     page = write_report(runs).read_text()
     assert page == (runs / "report.html").read_text()

@@ -17,6 +17,8 @@ from lightning_pac.scenarios import TwoWorldScenario
 
 __all__ = ["make_card", "save_card"]
 
+_ONE_RECORD = TwoWorldScenario.differential_privacy()
+
 
 def make_card(run: PrivateRun) -> PrivacyCard:
     """The guarantees of the run after the steps it has started, for people and for programs."""
@@ -66,7 +68,7 @@ def make_card(run: PrivateRun) -> PrivacyCard:
     exact = not accountant.is_mean_square
     return PrivacyCard(
         roc=Roc.of(running.true_positive_rate) if exact else None,
-        title="A model trained with SRPP-SGD",
+        title=f"A model trained with {'DP' if accountant.scenario == _ONE_RECORD else 'SRPP'}-SGD",
         secret=_secret(accountant.scenario, "record" if persons is None else "person"),
         guarantees=tuple(guarantees),
         conditions=tuple(conditions),

@@ -131,7 +131,7 @@ class PrivateDataLoader(DataLoader[Any]):
             return 0
         if self.fill_to is not None and largest > self.fill_to:
             raise PrivacyViolationError(
-                f"A batch holds more records than the {self.fill_to} rows it is filled up to, so that its size would "
+                f"A batch holds more records than the {self.fill_to} rows it is filled up to, so its size would "
                 "show in the rounding of gradients: state the batch size that the rate gives, in Poisson(rate, "
                 "batch_size)."
             )

@@ -76,7 +76,7 @@ class Persons:
             )
         if len({type(name) for name in names}) > 1:
             raise ValueError(
-                "unit: persons are named by numbers in some records and by texts in others, so that one may be in two "
+                "unit: persons are named by numbers in some records and by texts in others, so one may be in two "
                 "groups: name them in one way."
             )
         groups: dict[Hashable, list[int]] = {}
@@ -84,7 +84,7 @@ class Persons:
             groups.setdefault(name, []).append(index)
         if len(set(map(_as_read, groups))) < len(groups):
             raise ValueError(
-                "unit: names of persons differ in spaces, capitals or the encoding of letters alone, so that one may "
+                "unit: names of persons differ in spaces, capitals or the encoding of letters alone, so one may "
                 "be in two groups: write them alike."
             )
         return [group[: self.at_most] for group in groups.values()]

@@ -99,7 +99,7 @@ def _check_asked(dataset: Any, indices: Sequence[int]) -> None:
         known = [*map(id, datasets_inside(fresh)), id(fresh)]  # it may have opened one just now
         if any(other is fresh for other in asked):
             raise ValueError(
-                f"{type(dataset).__name__} asks itself for another index, so that a record counts for two: let every "
+                f"{type(dataset).__name__} asks itself for another index, so a record counts for two: let every "
                 "index give a record of its own."
             )
         unknown = [other for other in asked if id(other) not in known]
@@ -121,7 +121,7 @@ def _check_chosen(dataset: Any, indices: Sequence[int]) -> None:
     drawn = set.union(*found)
     if all(len(outcomes) == 1 for outcomes in found) and len(drawn) > 1 and None not in drawn:
         raise ValueError(
-            f"{type(dataset).__name__} draws a record at random, whatever the index, so that one may come any number "
+            f"{type(dataset).__name__} draws a record at random, whatever the index, so one may come any number "
             f"of times in a pass: {LET_ONE}, and let sampling= draw."
         )
 
@@ -229,7 +229,7 @@ def _check_many(dataset: Any, indices: Sequence[int]) -> None:
     if None not in alone and alone == again and together != [alone, alone[::-1]]:
         raise ValueError(
             f"{type(dataset).__name__} gives other records when several are asked for together (__getitems__) than one "
-            f"by one, so that a record may count more than once: {LET_ONE}."
+            f"by one, so a record may count more than once: {LET_ONE}."
         )
 
 

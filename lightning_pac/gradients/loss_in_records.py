@@ -90,7 +90,7 @@ class _InRecords(TorchFunctionMode):
                 counts = counts * weight[target.where(counted, 0)]
         if losses.shape[:1].numel() % max(self._count, 1):
             raise ValueError(
-                f"A loss has {len(losses)} rows of targets for the {self._count} records of the batch, so that they "
+                f"A loss has {len(losses)} rows of targets for the {self._count} records of the batch, so they "
                 "cannot be averaged in records: average the losses yourself, each record's own first."
             )
         # (n, targets of a record) to (n,); a record in which nothing counts has the loss 0 / 1.

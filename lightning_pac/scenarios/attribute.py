@@ -200,7 +200,7 @@ class AttributeScenario:
                 )
             if not np.allclose(matrices[value], matrices[first], rtol=1e-9, atol=0.0):
                 raise ValueError(
-                    f"covariance is not the same for {first!r} and {value!r}, so that their W-infinity "
+                    f"covariance is not the same for {first!r} and {value!r}, so their W-infinity "
                     "distance is infinite and no noise hides it: bound the query's output, or take one covariance."
                 )
         return cls.from_shifts(means, pairs, prior)

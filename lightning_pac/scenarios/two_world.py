@@ -113,7 +113,7 @@ class TwoWorldScenario:
             )
         num_differing = int(np.count_nonzero(first != second))
         if not num_differing:
-            raise ValueError("labels_a equals labels_b, so that there is no secret: pass the labels of two worlds.")
+            raise ValueError("labels_a equals labels_b, so there is no secret: pass the labels of two worlds.")
         return cls(num_differing, num_records=len(first), secret=secret or f"{num_differing} labels")
 
     @classmethod

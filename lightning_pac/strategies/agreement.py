@@ -167,7 +167,7 @@ def _compare(digests: list[bytes | None], name: str) -> bool:
     if len(set(digests) - {None}) > 1:
         raise MisconfigurationException(
             f"The records of the {name} are others, or in another order, on some ranks (up to {RECORDS_COMPARED} were "
-            "loaded on each), so that a record could count twice: build the same dataset on every rank, with one seed "
+            "loaded on each), so a record could count twice: build the same dataset on every rank, with one seed "
             "for what is shuffled or split, and sort what is read from a folder."
         )
     return None not in digests

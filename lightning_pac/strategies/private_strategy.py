@@ -75,7 +75,7 @@ class PrivateStrategy(ParallelStrategy):
         def declare() -> Mapping[str, Any]:
             if trainer.state.fn == TrainerFn.FITTING and self._undo_division is None:
                 raise MisconfigurationException(
-                    f"{type(self).__name__} leaves gradients on their ranks, and nothing here adds them up, so that "
+                    f"{type(self).__name__} leaves gradients on their ranks, and nothing here adds them up, so "
                     "every device would train a model of its own: add SRPPSGD to the callbacks, or use an ordinary "
                     "strategy."
                 )

@@ -164,7 +164,7 @@ class Ranks:
         dist.all_reduce(extremes, dist.ReduceOp.MAX)
         if int(extremes.sum()) != 0:
             raise PrivacyViolationError(
-                f"The ranks do not agree on {what}, so that a record could count twice: give every rank the same "
+                f"The ranks do not agree on {what}, so a record could count twice: give every rank the same "
                 "dataset, loader and Trainer, and remove what depends on the rank."
             )
 

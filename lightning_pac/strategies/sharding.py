@@ -161,7 +161,7 @@ def check_shards(module: nn.Module, size: int) -> None:
     layers = [layer for layer in module.modules() if isinstance(layer, FSDPModule)]
     if not layers:
         raise MisconfigurationException(
-            f"configure_model of {type(module).__name__} shards nothing, so that every rank would hold the whole "
+            f"configure_model of {type(module).__name__} shards nothing, so every rank would hold the whole "
             "model: call torch.distributed.fsdp.fully_shard there, or use strategy='ddp_private'."
         )
     if any(isinstance(group.offload_policy, CPUOffloadPolicy) for group, _ in _groups(layers)):
@@ -174,7 +174,7 @@ def check_shards(module: nn.Module, size: int) -> None:
             continue
         if not isinstance(parameter, DTensor):
             raise MisconfigurationException(
-                f"The parameter {name!r} is in no module that fully_shard was called on, so that every rank would "
+                f"The parameter {name!r} is in no module that fully_shard was called on, so every rank would "
                 "train one of its own: call fully_shard on the model, too, after its parts, or freeze the parameter."
             )
         by_rows = size == 1 or parameter.placements == (Shard(0),)

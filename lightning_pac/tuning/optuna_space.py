@@ -48,7 +48,7 @@ class OptunaSpace(SearchSpace):
         import optuna
 
         if not self.settings:
-            raise ValueError("settings is empty, so that there is nothing to choose: name a setting, or train once.")
+            raise ValueError("settings is empty, so there is nothing to choose: name a setting, or train once.")
         for name, setting in self.settings.items():
             if not isinstance(setting, optuna.distributions.BaseDistribution):
                 raise TypeError(f"settings has a {type(setting).__name__} as {name!r}: give a distribution of Optuna.")

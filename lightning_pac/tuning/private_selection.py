@@ -70,7 +70,7 @@ class PrivateSelection:
     it ended has failed.
 
     Note:
-        How long it takes tells about the number of runs: give `wall_time`, or take care who sees it. Who can watch the
+        Its duration hints at the number of runs: give `wall_time`, or take care who sees it. Who can watch the
         machine (its load, its files as the same user) sees the runs. `make_trainer` must not let a run know of others,
         and a space must not be stated after looking at private data.
 
@@ -137,7 +137,7 @@ class PrivateSelection:
         self.wall_time = wall_time
         self.folder = Path(folder)
         if not one_run:
-            raise ValueError("one_run is empty, so that a run might release nothing: name its training and its score.")
+            raise ValueError("one_run is empty, so a run might release nothing: name its training and its score.")
         self.plan = LedgerPlan(dict(one_run), num_draws=num_draws)
         self.price = SelectionPrice(list(one_run.values()), self.runs, self.plan.num_draws)
         self._ledger = LedgerHandle(ledger)
@@ -172,7 +172,7 @@ class PrivateSelection:
                 time.sleep(max(0.0, self.wall_time - (time.monotonic() - began)))
             if self.wall_time is None or time.monotonic() - began > self.wall_time + 1:
                 warnings.warn(
-                    "PrivateSelection: how long it took tells about the number of runs: let nobody see it, or give a "
+                    "PrivateSelection: its duration hints at the number of runs: keep that to yourself, or give a "
                     "wall_time that is seldom passed.",
                     stacklevel=2,
                 )

@@ -68,7 +68,7 @@ def check_run(run: SelectionRun, trainer: pl.Trainer, score: str) -> None:
         )
     if not any(isinstance(callback, PrivateMetrics) and score in callback.names for callback in callbacks):
         raise MisconfigurationException(
-            f"The score {score!r} is not private, so that choosing by it has no price: name it in "
+            f"The score {score!r} is not private, so choosing by it has no price: name it in "
             "PrivateMetrics(..., ledger=run.ledger())."
         )
     for callback in callbacks:

@@ -151,7 +151,7 @@ class SearchSpace:
 
     def __post_init__(self) -> None:
         if not self.settings:
-            raise ValueError("settings is empty, so that there is nothing to choose: name a setting, or train once.")
+            raise ValueError("settings is empty, so there is nothing to choose: name a setting, or train once.")
         for name, setting in self.settings.items():
             if not isinstance(setting, Setting):
                 raise TypeError(

@@ -152,5 +152,5 @@ def test_rows_in_another_order_are_refused(tmp_path: Path) -> None:
         return torch.utils.data.default_collate(sorted(records, key=lambda record: float(record[0][0])))
 
     loader = DataLoader(Shaken(), batch_size=10, collate_fn=sorting)
-    with pytest.raises(MisconfigurationException, match="another order than the batch, so that the rows of records"):
+    with pytest.raises(MisconfigurationException, match="another order than the batch, so the rows of records"):
         make_trainer(tmp_path, make_private(views=2)).fit(Noting(), loader)

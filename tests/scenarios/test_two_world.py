@@ -38,7 +38,7 @@ def test_the_length_is_bound_where_it_is_public_and_never_read_where_it_is_the_s
 def test_labels_make_a_scenario() -> None:
     scenario = TwoWorldScenario.from_labels(np.array([0, 1, 2, 1]), np.array([0, 1, 1, 2]))
     assert (scenario.num_differing, scenario.num_records, scenario.adjacency) == (2, 4, "replace")
-    with pytest.raises(ValueError, match="equals labels_b, so that there is no secret"):
+    with pytest.raises(ValueError, match="equals labels_b, so there is no secret"):
         TwoWorldScenario.from_labels([0, 1], [0, 1])
     with pytest.raises(ValueError, match="both worlds label the same records"):
         TwoWorldScenario.from_labels([0, 1], [0, 1, 1])

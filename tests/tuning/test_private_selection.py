@@ -141,7 +141,7 @@ def charges(path: Path) -> list[Any]:
 
 def test_one_charge_and_no_trace(tmp_path, capfd):
     chosen, make, state = selection(tmp_path), Maker(), torch.get_rng_state()
-    with pytest.warns(UserWarning, match="how long it took") as told:
+    with pytest.warns(UserWarning, match="duration hints at the number") as told:
         best = chosen.run(make)
     assert [str(warning.message)[:17] for warning in told] == ["PrivateSelection:"]
     assert capfd.readouterr() == ("", "")

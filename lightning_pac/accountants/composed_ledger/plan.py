@@ -70,7 +70,7 @@ class LedgerPlan:
         if not isinstance(self.shares, Mapping):
             object.__setattr__(self, "shares", merged_shares(self.shares))
         if not self.shares:
-            raise ValueError("shares is empty, so that nothing might be released: name the runs to come.")
+            raise ValueError("shares is empty, so nothing might be released: name the runs to come.")
         nats, tail = self.arithmetic
         if self.promise is not None and not self.promise.less(nats, tail).is_kept_by(self.curve):
             raise ValueError(

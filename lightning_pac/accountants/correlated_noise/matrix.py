@@ -130,12 +130,12 @@ class BandedMatrix:
         apart = sampling.separation(num_records)
         if apart is None:
             raise ValueError(
-                f"sampling is {type(sampling).__name__}, but correlated noise needs every pass in one order, so that a "
+                f"sampling is {type(sampling).__name__}, but correlated noise needs every pass in one order, so a "
                 "record never comes back within its bands: give sampling=CyclicShuffle(batch_size)."
             )
         if self.num_bands > apart:
             raise ValueError(
-                f"noise has {self.num_bands} bands, but a pass has {apart} steps, so that a record would come back "
+                f"noise has {self.num_bands} bands, but a pass has {apart} steps, so a record would come back "
                 f"within them: give at most {apart} bands, or smaller batches."
             )
         return apart

@@ -145,7 +145,7 @@ def plan(
         1960 1.36 0.0207
     """
     if not releases:
-        raise ValueError("releases is empty, so that there is nothing to plan: name a model, values or answers.")
+        raise ValueError("releases is empty, so there is nothing to plan: name a model, values or answers.")
     promise = promise_of(epsilon, delta, world_success_bound, prior)
     about_worlds = {name: each for name, each in releases.items() if not isinstance(each, PlannedAnswers)}
     if about_worlds and promise is None:

@@ -85,7 +85,7 @@ class CanaryAudit(StepWatcher):
         super().__init__()
         self._canaries, self._others = _listed(canaries), None if others is None else _listed(others)
         if not self._canaries:
-            raise ValueError("canaries is empty, so that there is no coin to guess: give a hundred records or more.")
+            raise ValueError("canaries is empty, so there is no coin to guess: give a hundred records or more.")
         if self._others is not None and len(self._others) != len(self._canaries):
             raise ValueError(
                 f"others has {len(self._others)} records for {len(self._canaries)} canaries: give one for each."
@@ -119,7 +119,7 @@ class CanaryAudit(StepWatcher):
         self._gradients = RecordGradients(run.make_copy, run.make_batch, list(blocks.names.values()), blocks.norms)
         if self._gradients.draws_at_random(self._canaries[0]):
             raise MisconfigurationException(
-                "CanaryAudit: the loss of a record draws at random (dropout), so that no second pass gives the "
+                "CanaryAudit: the loss of a record draws at random (dropout), so no second pass gives the "
                 "gradient that was summed: audit a twin without."
             )
         self._gradients.hold_against(self._canaries[:2])
@@ -168,7 +168,7 @@ class CanaryAudit(StepWatcher):
     @override
     def end_run(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if not self._tests.num_steps:
-            rank_zero_warn("CanaryAudit saw no step of the run, so that it has no verdict.")
+            rank_zero_warn("CanaryAudit saw no step of the run, so it has no verdict.")
             return
         self._gradients.follow(pl_module)
         gains = -np.array(self._gradients.losses(self._canaries))

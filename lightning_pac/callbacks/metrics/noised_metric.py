@@ -207,7 +207,7 @@ class PrivateMetric:
         names = {name for name, _ in shares}
         if len(names) > 1:
             raise PrivacyViolationError(
-                f"The ranks release different metrics at once ({', '.join(sorted(names))}), so that sums of one would "
+                f"The ranks release different metrics at once ({', '.join(sorted(names))}), so sums of one would "
                 "enter another: log the same metrics in the same order on every rank."
             )
         if not self._charge():

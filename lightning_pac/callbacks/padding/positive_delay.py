@@ -117,7 +117,7 @@ class PositiveDelay(PaddingCallback):
         self._ranks = Ranks.of(trainer)
         if stage == "predict" and self._ranks.size > 1:
             raise MisconfigurationException(
-                f"Of the {self._ranks.size} processes that predict, each takes steps and ends by itself, so that no "
+                f"Of the {self._ranks.size} processes that predict, each takes steps and ends by itself, so no "
                 "delay fits all of them: predict with devices=1."
             )
         # What other callbacks do at the end of a step is done behind the deadline. Lightning goes through the old list,
@@ -127,8 +127,8 @@ class PositiveDelay(PaddingCallback):
         self._account.open(self._ranks, self._output_range() if stage == "predict" else None)
         if self.max_duration is None and isinstance(self.noise, DPNoise):
             rank_zero_warn(
-                "PositiveDelay: without max_duration, that the steps of neighbouring runs differ by at most "
-                f"{self.noise.guarantee.sensitivity * self.unit:g} s is your assumption; declare it to have it checked."
+                "PositiveDelay: without max_duration it is your assumption that the steps of neighbouring runs differ "
+                f"by at most {self.noise.guarantee.sensitivity * self.unit:g} s; declare one to have it checked."
             )
 
     @override

@@ -70,7 +70,7 @@ def check_trainer(trainer: pl.Trainer, pl_module: pl.LightningModule, callback: 
     for other in trainer.callbacks:  # type: ignore[attr-defined]
         if other is not callback and ("mixup" in type(other).__name__.lower() or any(_mixing_transforms(other))):
             raise MisconfigurationException(
-                f"{type(callback).__name__}: {type(other).__name__} mixes records of a batch, so that one record moves "
+                f"{type(callback).__name__}: {type(other).__name__} mixes records of a batch, so one record moves "
                 "the clipped gradients of others: remove it (augmentations of single records are fine)."
             )
     for problem in _trainer_problems(trainer, pl_module, callback):
@@ -128,13 +128,13 @@ def check_model(pl_module: pl.LightningModule, dataloader: Any = None, datamodul
             )
     for name in _other_leaves(pl_module):
         raise MisconfigurationException(
-            f"The tensor {name!r} requires a gradient and is no parameter, so that it would be handed the raw gradient "
+            f"The tensor {name!r} requires a gradient and is no parameter, so it would be handed the raw gradient "
             "of every batch: make it an nn.Parameter, or detach it."
         )
     for name in _power_iterations(pl_module):
         raise MisconfigurationException(
             f"The weight of {name!r} is divided by its spectral norm, for which a buffer is written to in every "
-            "forward pass, so that no gradient of a single record can be computed anew: put its parametrization into "
+            "forward pass, so no gradient of a single record can be computed anew: put its parametrization into "
             "evaluation mode (layer.parametrizations.weight[0].eval(), which keeps the vectors of now), or use "
             "weight_norm or orthogonal."
         )
@@ -146,7 +146,7 @@ def check_model(pl_module: pl.LightningModule, dataloader: Any = None, datamodul
         raise MisconfigurationException(str(error)) from None
     for owner, transform in _mixing_transforms(pl_module, dataloader, datamodule):
         raise MisconfigurationException(
-            f"{owner} holds {type(transform).__name__}, which mixes records of a batch, so that one record moves the "
+            f"{owner} holds {type(transform).__name__}, which mixes records of a batch, so one record moves the "
             "clipped gradients of others: remove it (augmentations of single records are fine)."
         )
 
@@ -184,7 +184,7 @@ def check_optimizer(trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         )
     if isinstance(optimizer, torch.optim.SparseAdam):
         raise MisconfigurationException(
-            "SparseAdam takes sparse gradients only, and noise is on every coordinate: use Adam."
+            "SparseAdam takes sparse gradients only, but noise reaches every coordinate: use Adam."
         )
     members = {id(parameter) for parameter in held_parameters(pl_module).values()}
     if any(id(parameter) not in members for group in optimizer.param_groups for parameter in group["params"]):

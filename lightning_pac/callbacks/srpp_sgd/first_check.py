@@ -38,7 +38,7 @@ def check_loss_first(trainer: pl.Trainer, pl_module: pl.LightningModule, loader:
         advice = "return the mean of losses that each depend on one record only"
         advice = next((text for start, text in _ADVICE.items() if found.problem.startswith(start)), advice)
         raise MisconfigurationException(
-            f"The loss of {type(pl_module).__name__} {found.problem}, so that no record has a clipped gradient of "
+            f"The loss of {type(pl_module).__name__} {found.problem}, so no record has a clipped gradient of "
             f"its own: {advice}."
         )
     if found.pads:

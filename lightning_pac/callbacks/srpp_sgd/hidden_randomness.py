@@ -34,7 +34,7 @@ class HiddenRandomness:
         """
         if torch.initial_seed() != self._seed:
             raise PrivacyViolationError(
-                "A generator was seeded during the private run, so that masks and augmentations can be foreseen and a "
+                "A generator was seeded during the private run, so masks and augmentations can be foreseen and a "
                 "record moves those of others: call seed_everything and manual_seed before fit only."
             )
 

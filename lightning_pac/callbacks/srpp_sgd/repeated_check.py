@@ -87,7 +87,7 @@ class RepeatedCheck:
         if unexplained - self._by_validation:
             raise PrivacyViolationError(
                 f"{_listed(unexplained - self._by_validation)} was written to outside the optimizer, which a "
-                "repetition of the step and of all callbacks on synthetic records does not do, so that private records "
+                "repetition of the step and of all callbacks on synthetic records does not do, so private records "
                 "may decide it: let a scheduler or the number of the step decide what a callback or a hook writes."
             )
         if unexplained:

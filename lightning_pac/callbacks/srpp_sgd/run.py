@@ -129,7 +129,7 @@ class PrivateRun:
         """Note how many records the microbatch holds, and hold its shape against that of the first."""
         if self._num_added >= self._num_microbatches:
             raise PrivacyViolationError(
-                "An optimizer step was left out, so that its batch would be added to the next one and a record could "
+                "An optimizer step was left out, so its batch would be added to the next one and a record could "
                 "enter one step twice: take a step for every batch, and let accumulate_grad_batches add batches up."
             )
         if self._first_batch is None:  # only a loader that keeps its place goes on in the middle of a pass
@@ -142,7 +142,7 @@ class PrivateRun:
                 self._fingerprint = zlib.crc32(self.loader.fingerprint.to_bytes(4, "big"), self._fingerprint)
             if self.loader.microbatch != batch_idx % self._num_microbatches:
                 raise PrivacyViolationError(
-                    f"Batch {batch_idx} is microbatch {self.loader.microbatch} of its draw, so that one step would mix "
+                    f"Batch {batch_idx} is microbatch {self.loader.microbatch} of its draw, so one step would mix "
                     "two draws: resume from a checkpoint that was saved after an optimizer step."
                 )
         shape = BatchShape.of(batch, self._expected_rows())
@@ -167,7 +167,7 @@ class PrivateRun:
         if not self.keeps_order and (padded or self._rows_per_unit > 1):
             alike = "dummies and records" if padded else "the rows of records"
             raise MisconfigurationException(
-                f"What the layers see is in another order than the batch, so that {alike} cannot be told apart: leave "
+                f"What the layers see is in another order than the batch, so {alike} cannot be told apart: leave "
                 "out what sorts a batch, in the collate function or the model."
             )
         blocks = self.noisy_sum.blocks
@@ -384,7 +384,7 @@ class PrivateRun:
             )
         if self.left_out_batch:
             raise PrivacyViolationError(
-                "training_step returned no loss for a batch with records, so that whether a batch is skipped depends "
+                "training_step returned no loss for a batch with records, so whether a batch is skipped depends "
                 "on its records: return a loss for every batch."
             )
 

@@ -125,7 +125,7 @@ def _check_stated_size(scenario: TwoWorldScenario, sampling: Sampling, num_recor
     if rate * (num_records - scenario.total_differing) > largest_mean(stated):
         raise MisconfigurationException(
             f"The data have more than the {largest_mean(stated) / rate:,.0f} {units} for which a rate of {rate:g} "
-            f"gives batches of about {stated:g}, so that batches may not fit into the rows set aside for them: "
+            f"gives batches of about {stated:g}, so batches may not fit into the rows set aside for them: "
             f"state a batch_size of rate times the most {units} that either world may have, which is not read off the "
             "data."
         )
@@ -189,7 +189,7 @@ def choose_noise(
         return arguments.noise_multiplier
     if not math.isfinite(planned_steps):
         raise MisconfigurationException(
-            "What is promised is divided among the steps of the run, but this one has no end: set max_epochs or "
+            "A promise is divided among the steps of a run, but this run has no end: set max_epochs or "
             "max_steps in the Trainer, or give noise_multiplier."
         )
     num_draws = draws * planned_steps

@@ -87,7 +87,7 @@ def swap_loader(
             return processed
         if isinstance(processed, PrivateDataLoader) and processed.units.drawn not in ((None, 1), rows):
             raise MisconfigurationException(
-                "The train loader draws persons or views by arguments of its own, of which the account does not know: "
+                "The train loader draws persons or views by arguments of its own, which the account does not know of: "
                 "give SRPPSGD(unit=, views=) and leave them out of private_loader."
             )
         wanted = wanted or (plan(processed) if arguments.views == 1 else plan_of_all(processed))

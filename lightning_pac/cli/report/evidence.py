@@ -16,7 +16,7 @@ def add_parser(subparsers: Any) -> None:
         subparsers,
         "evidence",
         run,
-        "write what a ledger proves, for whoever answers for the data",
+        "write what a ledger proves, for those who answer for the data",
         description="""
         Writes a folder with a page, the same as JSON with its schema, the ledger's public journal, and a manifest of
         their hashes: what was promised to whom, for which data and unit of privacy, by which theorem, on which

@@ -195,7 +195,7 @@ class Meeting:
         if found is None:
             if self._drew:
                 raise RuntimeError(
-                    f"{name_of(self._function)} draws random numbers and takes {self._names()}, so that its gradients "
+                    f"{name_of(self._function)} draws random numbers and takes {self._names()}, so its gradients "
                     "cannot be taken apart into records; draw apart from it, with F.dropout."
                 )
             found = per_record_gradients(call, leaves, self._structure, list(free))

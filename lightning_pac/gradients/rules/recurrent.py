@@ -194,7 +194,7 @@ class _Steps:
         tag = tag_of(data)
         if type(tag) is not Batched:
             raise RuntimeError(
-                "A recurrent network was given a sequence that is not computed from the batch, so that its gradients "
+                "A recurrent network was given a sequence that is not computed from the batch, so its gradients "
                 "cannot be taken apart into records; give it one for each record."
             )
         self._pass, self._sizes = tag.owner, sizes

@@ -64,7 +64,7 @@ class WriterLock:
             os.close(descriptor)
             if error.errno not in _HELD:
                 raise LedgerError(
-                    f"{lock_path} cannot be locked ({error.strerror}), so that nothing would keep a second writer out: "
+                    f"{lock_path} cannot be locked ({error.strerror}), so nothing would keep a second writer out: "
                     f"keep {self._path} on a local disk, or on a file system with locks."
                 ) from error
             raise LedgerError(f"{self._path} has another writer{holder}: {self._remedy}.") from error

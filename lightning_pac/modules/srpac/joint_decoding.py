@@ -84,7 +84,7 @@ class JointDecoding(pl.LightningModule):
         if not decoder.covers(candidates):
             raise ValueError(
                 f"The support of {type(decoder).__name__} misses the data: some secrets are outside of what it gives "
-                "any probability, so that its cross-entropy is infinite."
+                "any probability, so its cross-entropy is infinite."
             )
         deviations = torch.from_numpy(np.sqrt(np.diag(joint.noise.second_moment()))).float()
         decoder.standardize(self.table.get_buffer("outputs"), candidates.float(), deviations)

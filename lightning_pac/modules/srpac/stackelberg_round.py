@@ -109,7 +109,7 @@ class StackelbergPlay(nn.Module):
         if not self.decoder.covers(candidates):
             raise ValueError(
                 f"The support of {type(self.decoder).__name__} misses the data: some secrets are outside of what it "
-                "gives any probability, so that its cross-entropy is infinite."
+                "gives any probability, so its cross-entropy is infinite."
             )
         covariance = np.cov(table.law.outputs.T, aweights=table.law.weights, ddof=0).reshape(table.dimension, -1)
         shape = self.perturbation.noise()

@@ -58,8 +58,8 @@ def announce_start(run: PrivateRun, name: str) -> None:
         factor = HOPELESS_SIGNAL / signal
         sampling = "" if accountant.is_amplified else "sampling=Poisson(...) with the notion 'rpp', "
         rank_zero_warn(
-            f"The signal of all steps together is {signal:.2g}, and of runs below {HOPELESS_SIGNAL:g} most end where "
-            f"they began. It would take batches {factor:.1f} times larger, a noise multiplier below "
+            f"The signal over all steps is {signal:.2g}, and most runs below {HOPELESS_SIGNAL:g} end where they began. "
+            f"Reaching that would take batches {factor:.1f} times larger, a noise multiplier below "
             f"{noise / factor:.3g}, or fewer than {max(1, int(parameters / factor**4))} trainable parameters: try "
             f"{sampling}a weaker promise, or train the last layers only."
         )
@@ -84,8 +84,8 @@ def warn_of_raw_values(names: Sequence[str]) -> None:
 def warn_of_early_end() -> None:
     """Say that something else ended a run, and when the guarantee does not cover that."""
     rank_zero_warn(
-        "trainer.should_stop ended this run early, and the guarantee does not cover when that happens if private "
-        "records or their loss decide it: let a number of steps, the time or metrics of public data decide it."
+        "trainer.should_stop ended this run early, and the guarantee does not cover when it stopped if private records "
+        "or their loss decided that: stop by a number of steps, the time or metrics of public data."
     )
 
 

@@ -17,11 +17,10 @@ from pathlib import Path
 
 import lightning.pytorch as pl
 import matplotlib.pyplot as plt
-import numpy as np
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_pac import DPSGD, Poisson
+from lightning_pac import DPSGD, Poisson, TableTransform
 
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 
@@ -34,33 +33,28 @@ a column would tell whose it is. Ranges are stated, and the categories are those
 """
 
 # %%
-RANGES = {
+folder = Path(os.environ.get("DATA_ROOT", "data")) / "adult"
+if not folder.exists():
+    archive, _ = urllib.request.urlretrieve("https://archive.ics.uci.edu/static/public/2/adult.zip")
+    zipfile.ZipFile(archive).extractall(folder)
+published = dict(re.findall(r"^([a-z-]+): (.+)\.$", (folder / "adult.names").read_text(), re.MULTILINE))
+ranges = {
     "age": (0, 100),
     "education-num": (0, 16),
     "capital-gain": (0, 100_000),
     "capital-loss": (0, 5_000),
     "hours-per-week": (0, 100),
 }
-folder = Path(os.environ.get("DATA_ROOT", "data")) / "adult"
-if not folder.exists():
-    archive, _ = urllib.request.urlretrieve("https://archive.ics.uci.edu/static/public/2/adult.zip")
-    zipfile.ZipFile(archive).extractall(folder)
-columns = dict(re.findall(r"^([a-z-]+): (.+)\.$", (folder / "adult.names").read_text(), re.MULTILINE))
+categories = {name: kind.split(", ") for name, kind in published.items() if kind != "continuous"}
+transform = TableTransform(ranges | categories)
 
 
 def read(name: str) -> TensorDataset:
     with (folder / name).open(newline="") as file:
-        rows = [row for row in csv.reader(file, skipinitialspace=True) if len(row) == 15]
-    features = []
-    for place, (column, kind) in enumerate(columns.items()):
-        cells = np.array([row[place] for row in rows])
-        if column in RANGES:
-            low, high = RANGES[column]
-            features.append((cells.astype(float).clip(low, high)[:, None] - low) / (high - low))
-        elif kind != "continuous":
-            features.append(cells[:, None] == np.array(kind.split(", ")))
-    labels = [int(row[-1].startswith(">50K")) for row in rows]
-    return TensorDataset(torch.tensor(np.hstack(features), dtype=torch.float32), torch.tensor(labels))
+        table = csv.DictReader(file, fieldnames=[*published, "income"], skipinitialspace=True)
+        rows = [row for row in table if row["income"]]
+    labels = [int(row["income"].startswith(">50K")) for row in rows]
+    return TensorDataset(torch.from_numpy(transform(rows)), torch.tensor(labels))
 
 
 people, others = read("adult.data"), read("adult.test")

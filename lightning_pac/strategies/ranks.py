@@ -177,7 +177,7 @@ class Ranks:
         of ranks.
 
         Args:
-            total: This rank's part of the sum, shape (d,).
+            total: This rank's part of the sum, shape (d,); it may be overwritten.
             make_public: Adds noise to coordinates and rounds them, each independently of the others, possibly in place;
                 called with a part of the sum and the position at which it starts.
 
@@ -185,7 +185,7 @@ class Ranks:
             The released sum, shape (d,), equal on all ranks.
         """
         if self.size == 1:
-            return make_public(total.clone(), 0)
+            return make_public(total, 0)
         length = -(-total.numel() // self.size)
         padded = total.new_zeros(length * self.size)
         padded[: total.numel()] = total

@@ -138,18 +138,17 @@ class Sharding:
         Every rank noises its own rows; rank zero noises the rest, which it sums first and all receive.
 
         Args:
-            total: This rank's rows, flat, and behind them its part of what all have in common.
+            total: This rank's rows, flat, and behind them its part of what all have in common; it is overwritten.
             make_public: As in `Ranks.release`.
         """
         rows = sum(local_part(shard).numel() for shard in self.held.values())
-        released = total.clone()
-        common = released[rows:]
+        common = total[rows:]
         if len(common):
             dist.all_reduce(common)
-        make_public(released if self._ranks.is_first else released[:rows], 0)
+        make_public(total if self._ranks.is_first else total[:rows], 0)
         if len(common):
             dist.broadcast(common, src=0)
-        return released
+        return total
 
 
 def check_shards(module: nn.Module, size: int) -> None:

@@ -1,9 +1,10 @@
 """Copies of a sharded model that are whole, and know nothing of FSDP2."""
 
 import copy
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
+import lightning.pytorch as pl
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -14,26 +15,57 @@ from lightning_pac.strategies.sharding import sharded_parameters
 
 __all__ = ["WholeCopies"]
 
+Value = TypeVar("Value")
+
 
 class WholeCopies:
-    """The whole values of a sharded model and of its optimizer's state, on the host; all ranks make them at once.
+    """The whole values of a sharded model and of its optimizer's state, on the host; all ranks gather them at once.
 
     Args:
         module: The model.
         optimizer: Its optimizer, if it has one by now.
+        own_turn: Whether this rank keeps what is gathered.
     """
 
-    def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
+    def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer | None, own_turn: bool = True) -> None:
         self._module = module
-        self._parameters = [(held, whole, _gathered(held)) for _, held, whole in sharded_parameters(module)]
+        self._parameters = [(held, whole, _gathered(held, own_turn)) for _, held, whole in sharded_parameters(module)]
         state = {} if optimizer is None else optimizer.state
         values = (value for values in state.values() for value in values.values())
-        self._state = {id(value): _gathered(value) for value in values if isinstance(value, DTensor)}
+        self._state = {id(value): _gathered(value, own_turn) for value in values if isinstance(value, DTensor)}
 
     @classmethod
-    def of(cls, module: nn.Module, optimizer: torch.optim.Optimizer | None) -> "WholeCopies | None":
-        """Those of a model of which some part is sharded."""
-        return cls(module, optimizer) if any(isinstance(layer, FSDPModule) for layer in module.modules()) else None
+    def in_turn(cls, module: pl.LightningModule, action: Callable[["WholeCopies | None"], Value]) -> Value:
+        """Do what needs whole copies on one rank of a node after the other, so that it holds those of one at a time.
+
+        Each rank has all threads of its node's ranks meanwhile, since the others wait.
+
+        Args:
+            module: The model, attached to a Trainer or not.
+            action: Is given the copies of a sharded model, and None for any other.
+        """
+        if not any(isinstance(layer, FSDPModule) for layer in module.modules()):
+            return action(None)
+        trainer = module.trainer
+        optimizer = trainer.optimizers[0] if trainer.optimizers else None
+        found: list[Value] = []
+        problem: Exception | None = None
+        for turn in range(trainer.num_devices):
+            own_turn = turn == trainer.local_rank
+            copies = cls(module, optimizer, own_turn)
+            if own_turn:
+                threads = torch.get_num_threads()
+                torch.set_num_threads(threads * trainer.num_devices)
+                try:
+                    found.append(action(copies))
+                except Exception as error:  # for later: the others gather with this rank in the turns to come
+                    problem = error
+                finally:
+                    torch.set_num_threads(threads)
+            del copies
+        if problem is not None:
+            raise problem
+        return found[0]
 
     def copy(self, memo: dict[int, Any]) -> nn.Module:
         """A copy as `copy.deepcopy` would make it of the model if nothing of it were sharded.
@@ -60,9 +92,10 @@ class WholeCopies:
         return found
 
 
-def _gathered(tensor: Tensor) -> Tensor:
+def _gathered(tensor: Tensor, own_turn: bool) -> Tensor:
     values: Any = tensor.detach()
-    return (values.full_tensor() if isinstance(values, DTensor) else values).cpu()
+    whole: Tensor = values.full_tensor() if isinstance(values, DTensor) else values
+    return whole.cpu() if own_turn else whole.new_empty(0)
 
 
 def _plain_attributes(layer: nn.Module) -> Iterator[tuple[str, Any]]:

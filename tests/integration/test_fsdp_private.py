@@ -19,6 +19,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader
 
 from lightning_pac import EpochShuffle, Poisson, PrivacyLedger, Sequential, SRPPAccountant, TwoWorldScenario
+from lightning_pac.callbacks.srpp_sgd import callback
+from lightning_pac.callbacks.srpp_sgd.loss_check import check_loss
 from lightning_pac.callbacks.srpp_sgd.step.noisy_sum import NoisySum
 from lightning_pac.randomness import SecureGenerator
 from lightning_pac.strategies import Ranks, sharding as staging
@@ -326,6 +328,21 @@ class Penalised(Sharded):
         return super().training_step(batch, batch_idx) + 0.1 * getattr(shard, "to_local", lambda: shard)().sum()
 
 
+class CoupledOnOneRank(Sharded):
+    """A loss that is no mean in one step of the second rank."""
+
+    start = 0
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        loss = super().training_step(batch, batch_idx)
+        is_coupled = self.trainer.global_rank == 1 and self.trainer.global_step == self.start
+        return loss**2 if is_coupled else loss
+
+
+class CoupledLaterOnOneRank(CoupledOnOneRank):
+    start = 3
+
+
 REFUSED = {
     Whole: "MisconfigurationException: configure_model of Whole shards nothing",
     PartlySharded: "MisconfigurationException: The parameter 'network.places' is in no module that fully_shard",
@@ -333,11 +350,14 @@ REFUSED = {
     Parallel: "MisconfigurationException: The parameter 'network.outputs.weight' is divided as",
     Penalised: "PrivacyViolationError: The parameter 'network.inner.0.weight' received a gradient that did not come",
     Thawing: "'network.frozen.weight' was unfrozen after training had started",
+    CoupledOnOneRank: "MisconfigurationException: The loss of CoupledOnOneRank couples the records of a batch",
+    CoupledLaterOnOneRank: "PrivacyViolationError: During the run, the loss couples the records of a batch",
 }
 
 
 def refused_runs(rank: int, size: int, folder: Path) -> list[str]:
     found = []
+    callback.check_loss = check_loss  # a check that was passed before is repeated here
     for number, kind in enumerate(REFUSED):
         try:
             fit(folder, kind(), make_private(ledger=folder / f"{number}.db"), devices=size)

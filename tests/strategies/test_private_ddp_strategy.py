@@ -80,7 +80,6 @@ def test_one_process_is_a_group_of_its_own() -> None:
     ranks.check_equal(7, "anything")
     total = torch.arange(3.0)
     assert ranks.release(total, lambda part, start: part.add_(1.0)).tolist() == [1.0, 2.0, 3.0]
-    assert total.tolist() == [0.0, 1.0, 2.0]
     with pytest.raises(BudgetExceededError, match="spent"):
         ranks.from_first(_spend)
 

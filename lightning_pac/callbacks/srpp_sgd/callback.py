@@ -237,7 +237,7 @@ class SRPPSGD(TrainerCallback):
         self._drawn = DrawnRecords(loader, accountant)
         watch = StateWatch(pl_module, trainer.optimizers[0])
         writing, repeat = WritingCallbacks(trainer, pl_module, watch), partial(self._repeat_check, trainer, pl_module)
-        self._repeated = RepeatedCheck(watch, writing, repeat, found, cost, self._run.anywhere)
+        self._repeated = RepeatedCheck(watch, writing, repeat, found, cost, self._run.copying_ranks)
         self._run.before_update, self._run.after_update = self._repeated.check_writes, self._repeated.after_update
         self._run.watch.begin(self._run, trainer, pl_module)
         announce_start(self._run, type(self).__name__)
@@ -304,9 +304,10 @@ class SRPPSGD(TrainerCallback):
         self._repeated.end_validation()
         run, datamodule = self._running(), trainer.datamodule  # type: ignore[attr-defined]
         run.planned_end.check_epoch(run.left_out_batch)
-        if run.anywhere(run.left_out_batch):
+        if run.copying_ranks.anywhere(run.left_out_batch):
             with run.engine_detached():
-                refuse_left_out_batch(pl_module, run.loader, datamodule, run.batch_idx)
+                number = run.batch_idx
+                run.copying_ranks.together(lambda: refuse_left_out_batch(pl_module, run.loader, datamodule, number))
 
     @override
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

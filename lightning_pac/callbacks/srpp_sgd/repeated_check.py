@@ -9,6 +9,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from lightning_pac.callbacks.srpp_sgd.loss_check import OPTIMIZER_STATE, LossCheck, StateWatch
 from lightning_pac.callbacks.srpp_sgd.writing_callbacks import WritingCallbacks
 from lightning_pac.exceptions import PrivacyViolationError
+from lightning_pac.strategies import Ranks
 
 __all__ = ["SHARE", "RepeatedCheck"]
 
@@ -30,7 +31,7 @@ class RepeatedCheck:
         check: Checks the model as it is now; called with how often that was done before, and the callbacks to repeat.
         first: What the check at the start has shown.
         cost: Seconds that it took.
-        anywhere: Whether something is so on any of the ranks that must check together; of a rank alone, whether it is.
+        ranks: Those that must check together.
     """
 
     def __init__(
@@ -40,9 +41,9 @@ class RepeatedCheck:
         check: Callable[[int, Sequence[pl.Callback]], LossCheck],
         first: LossCheck,
         cost: float,
-        anywhere: Callable[[bool], bool] = bool,
+        ranks: Ranks,
     ) -> None:
-        self._anywhere = anywhere
+        self._ranks = ranks
         self._watch, self._writing, self._check = watch, writing, check
         self._explained = set(first.written)
         self._modes: dict[str, bool] | None = None
@@ -56,7 +57,7 @@ class RepeatedCheck:
         self.end_validation()
         due = _is_power_of_two(step) and step > 1
         due |= starts_epoch and _is_power_of_two(epoch)
-        if self._anywhere(due or time.monotonic() - self._last > self._cost / SHARE):
+        if self._ranks.anywhere(due or time.monotonic() - self._last > self._cost / SHARE):
             self._repeat()
 
     def begin_validation(self) -> None:
@@ -79,11 +80,37 @@ class RepeatedCheck:
         written = self._watch.changed(norms=True) - self._explained
         modes, self._modes = self._modes, self._watch.modes()
         passes_on = bool(self._writing.passing - self._explained) or (modes or self._modes) != self._modes
-        if self._anywhere(bool(written) or passes_on):
+        if self._ranks.anywhere(bool(written) or passes_on):
             self._explained |= self._repeat().written
-        if self._anywhere(bool(written - self._explained)):
+        if self._ranks.anywhere(bool(written - self._explained)):
             self._explained |= self._repeat(all_callbacks=True).written
-        unexplained = written - self._explained
+            self._ranks.together(lambda: self._refuse(written - self._explained))
+        self._by_validation.clear()
+
+    def after_update(self) -> None:
+        """After the optimizer wrote to the weights.
+
+        Raises:
+            RuntimeError: If what it wrote is not finite.
+        """
+        self._watch.note()
+        diverged = self._watch.note_norms()
+        if self._ranks.anywhere(diverged is not None):
+            self._ranks.together(lambda: self._refuse_divergence(diverged))
+
+    def close(self) -> None:
+        """Leave callbacks and model as they were."""
+        self._writing.restore()
+
+    def _refuse_divergence(self, diverged: str | None) -> None:
+        if diverged is not None:  # decided by what is public only, never by a gradient
+            what = "The optimizer state is" if diverged == OPTIMIZER_STATE else "The parameters are"
+            raise RuntimeError(
+                f"{what} no longer finite, so training has diverged: lower the learning rate, or use a larger "
+                "batch for less noise."
+            )
+
+    def _refuse(self, unexplained: set[str]) -> None:
         if unexplained - self._by_validation:
             raise PrivacyViolationError(
                 f"{_listed(unexplained - self._by_validation)} was written to outside the optimizer, which a "
@@ -96,34 +123,18 @@ class RepeatedCheck:
                 "repeat: make sure that no record of the training data decides what is written."
             )
             self._explained |= unexplained
-        self._by_validation.clear()
-
-    def after_update(self) -> None:
-        """After the optimizer wrote to the weights.
-
-        Raises:
-            RuntimeError: If what it wrote is not finite.
-        """
-        self._watch.note()
-        diverged = self._watch.note_norms()
-        if diverged is not None:  # decided by what is public only, never by a gradient
-            what = "The optimizer state is" if diverged == OPTIMIZER_STATE else "The parameters are"
-            raise RuntimeError(
-                f"{what} no longer finite, so training has diverged: lower the learning rate, or use a larger "
-                "batch for less noise."
-            )
-
-    def close(self) -> None:
-        """Leave callbacks and model as they were."""
-        self._writing.restore()
 
     def _repeat(self, all_callbacks: bool = False) -> LossCheck:
         start = time.monotonic()
         self._repeated += 1
         self._explained |= self._writing.passing  # unless the check finds what it does to a gradient
-        found = self._check(self._repeated, self._writing.repeated(all_callbacks))
+        found = self._ranks.together(lambda: self._checked(all_callbacks))
         self._last = time.monotonic()
         self._cost = self._last - start
+        return found
+
+    def _checked(self, all_callbacks: bool) -> LossCheck:
+        found = self._check(self._repeated, self._writing.repeated(all_callbacks))
         if found.problem or found.state:
             what = f"the loss {found.problem}" if found.problem else f"the state {found.state[0]!r} takes up records"
             raise PrivacyViolationError(

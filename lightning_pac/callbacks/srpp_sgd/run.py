@@ -211,7 +211,7 @@ class PrivateRun:
         release = self.noisy_sum.release(self._sharding or self._ranks)
         self.watch.end_step(release, isinstance(self._public, Tensor), self._pl_module)
         self._num_added = 0
-        self._gradient.write(release[: self.noisy_sum.num_here] / self.batch_size + self._public)
+        self._gradient.write(release, self.batch_size, self._public)
         self._public = 0.0
         if isinstance(self._optimizer, DPAdamBC):
             scaled = [deviation / self.batch_size for deviation in self.noisy_sum.released_deviations()]
@@ -372,9 +372,10 @@ class PrivateRun:
         """Whether the batch that began last has records and gave no gradient."""
         return self._awaiting_gradient
 
-    def anywhere(self, flag: bool) -> bool:
-        """Whether it is so on this rank, or on any where ranks can only copy the model together."""
-        return flag if self._sharding is None else self._ranks.anywhere(flag)
+    @property
+    def copying_ranks(self) -> Ranks:
+        """Those that can only copy the model together: all where it is sharded, or this one alone."""
+        return Ranks() if self._sharding is None else self._ranks
 
     def _check_gradient_was_added(self) -> None:
         if not self._pl_module.automatic_optimization:

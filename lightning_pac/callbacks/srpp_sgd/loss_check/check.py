@@ -111,14 +111,17 @@ def check_loss(
         callbacks: Those whose hooks are run on synthetic records, too.
         batch_idx: Number of the batch that is to come.
     """
-    whole = _whole(pl_module)
-    found = _check(pl_module, dataloader, datamodule, repeated, callbacks, batch_idx, torch.float32, whole)
-    if found.problem is None and found.unchecked is None:
-        return found
-    # Rounding does not survive in float64, nor what each gradient does to the next (power iterations) where all begin
-    # in one state; what is real does, so the tolerance is no larger for it.
-    again = _check(pl_module, dataloader, datamodule, repeated, callbacks, batch_idx, torch.float64, whole)
-    return found if again.unchecked is not None else again
+
+    def check(whole: WholeCopies | None) -> LossCheck:
+        found = _check(pl_module, dataloader, datamodule, repeated, callbacks, batch_idx, torch.float32, whole)
+        if found.problem is None and found.unchecked is None:
+            return found
+        # Rounding does not survive in float64, nor what each gradient does to the next (power iterations) where all
+        # begin in one state; what is real does, so the tolerance is no larger for it.
+        again = _check(pl_module, dataloader, datamodule, repeated, callbacks, batch_idx, torch.float64, whole)
+        return found if again.unchecked is not None else again
+
+    return WholeCopies.in_turn(pl_module, check)
 
 
 def _check(
@@ -183,15 +186,17 @@ def refuse_left_out_batch(
     Raises:
         PrivacyViolationError: If it takes some.
     """
-    whole = _whole(pl_module)
-    try:
-        probe = _probe(pl_module, dataloader, datamodule, whole=whole)
-        records = SyntheticRecords(_examples(dataloader.dataset), probe.accepts).draw(0)
-        parts = records[: 2 * GROUP], records[2 * GROUP :]
-        by_number = all(probe.leaves_out(part, number, level) for part in parts for level in (None, *LEVELS))
-    except Exception:  # whatever a model may raise that needs its Trainer
-        by_number = False
-    if not by_number:
+
+    def by_number(whole: WholeCopies | None) -> bool:
+        try:
+            probe = _probe(pl_module, dataloader, datamodule, whole=whole)
+            records = SyntheticRecords(_examples(dataloader.dataset), probe.accepts).draw(0)
+            parts = records[: 2 * GROUP], records[2 * GROUP :]
+            return all(probe.leaves_out(part, number, level) for part in parts for level in (None, *LEVELS))
+        except Exception:  # whatever a model may raise that needs its Trainer
+            return False
+
+    if not WholeCopies.in_turn(pl_module, by_number):
         raise PrivacyViolationError(
             "on_train_batch_start left out a batch of records, and does not leave out one of synthetic records, so "
             "that private ones may decide it: let its number decide, or limit_train_batches of the Trainer."
@@ -199,10 +204,13 @@ def refuse_left_out_batch(
 
 
 def synthetic_probe(
-    pl_module: pl.LightningModule, dataloader: DataLoader[Any], datamodule: pl.LightningDataModule | None
+    pl_module: pl.LightningModule,
+    dataloader: DataLoader[Any],
+    datamodule: pl.LightningDataModule | None,
+    whole: WholeCopies | None,
 ) -> tuple[Probe, list[Any]]:
     """What runs a copy of a model, and records of which synthetic ones may take the structure."""
-    return _probe(pl_module, dataloader, datamodule, whole=_whole(pl_module)), _examples(dataloader.dataset)
+    return _probe(pl_module, dataloader, datamodule, whole=whole), _examples(dataloader.dataset)
 
 
 def _probe(
@@ -216,12 +224,6 @@ def _probe(
 ) -> Probe:
     replica = Replica.of(pl_module, callbacks, dtype, whole, memo)
     return Probe(replica, dataloader.collate_fn, [] if datamodule is None else [datamodule], dtype)
-
-
-def _whole(pl_module: pl.LightningModule) -> WholeCopies | None:
-    """Gathered outside of what may fail on one rank alone."""
-    trainer = pl_module._trainer
-    return WholeCopies.of(pl_module, trainer.optimizers[0] if trainer is not None and trainer.optimizers else None)
 
 
 def _pads(probe: Probe, examples: list[Any]) -> bool:

@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from lightning_pac.callbacks.srpp_sgd.loss_check.probe import Probe
@@ -70,9 +71,12 @@ def coupled_in_company(
 
 def _changes(whole: _Outcome, *others: _Outcome) -> list[Tensor]:
     """The difference of one outcome to another, or to the one that follows from three."""
-    if len(others) == 1:
-        return [one - other for one, other in zip(whole, *others, strict=True)]
-    return [one - first - second + third for one, first, second, third in zip(whole, *others, strict=True)]
+    signs = (-1, -1, 1)[: len(others)]
+    changes = [part.to(torch.float64, copy=True) for part in whole]
+    for sign, other in zip(signs, others, strict=True):
+        for change, part in zip(changes, other, strict=True):
+            change.add_(part, alpha=sign)
+    return changes
 
 
 def _is_small(changes: list[Tensor], smallest: float) -> bool:
@@ -110,4 +114,4 @@ def _outcome(probe: Probe, engine: GradientEngine, records: list[Any], smallest:
 def _clipped(probe: Probe, engine: GradientEngine, records: list[Any], norm: float) -> _Outcome:
     probe.loss(records).backward()  # type: ignore[no-untyped-call]
     sums, norms = engine.clipped_sum(norm)
-    return flat_sum(sums).double().clone(), norms[:, 0].double()
+    return flat_sum(sums).clone(), norms[:, 0].double()

@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -24,28 +23,29 @@ NOT_THE_MEAN = "is not the mean over the records of a batch (a sum, or a divisor
 def compare_whole(probe: Probe, records: list[Any]) -> tuple[str | None, str | None]:
     """How the loss of a batch is no mean over its records, and why that could not be asked."""
     whole = probe.gradient(records[: 2 * GROUP])
-    if not np.isfinite(float(whole.norm())):
+    size = float(whole.norm())
+    if not np.isfinite(size):
         return None, "its gradient on synthetic records is not finite"
-    if not is_small(probe.gradient(records[: 2 * GROUP]) - whole, float(whole.norm())):
+    if not is_small(whole.sub_(probe.gradient(records[: 2 * GROUP])), size):
         return None, "its gradient changes when it is evaluated again"
+    del whole
     for seed in SEEDS if probe.drew else SEEDS[:1]:
         found = coupled(probe, records, seed)
         if found != (None, None):
             return found
     with probe.without_randomness():
-        halves = [probe.gradient(records[start : start + GROUP]) for start in (0, GROUP)]
+        mean = probe.gradient(records[:GROUP]).add_(probe.gradient(records[GROUP : 2 * GROUP])).div_(2)
+        whole = probe.gradient(records[: 2 * GROUP])
+        size = float(whole.norm())
         if probe.drew:
-            whole = probe.gradient(records[: 2 * GROUP])
-            other = probe.gradient(records[: 2 * GROUP], SEEDS[1])
-            probe.is_random = not is_small(other - whole, float(whole.norm()))
-    mean = (halves[0] + halves[1]) / 2
-    if is_small(mean - whole, float(whole.norm())):
+            probe.is_random = not is_small(probe.gradient(records[: 2 * GROUP], SEEDS[1]).sub_(whole), size)
+    if is_small(mean - whole, size):
         return None, None
     if probe.is_random:
         return None, "it draws random numbers that are not torch's in evaluation mode, too"
     # Least squares: the multiple of the halves' mean that is nearest to the whole.
     multiple = float(whole @ mean) / max(float(mean @ mean), 1e-300)
-    if probe.drew and not is_small(multiple * mean - whole, float(whole.norm())):
+    if probe.drew and not is_small(mean.mul_(multiple).sub_(whole), size):
         return None, "its random draws could not be told apart by records"
     return NOT_THE_MEAN, None
 
@@ -53,15 +53,21 @@ def compare_whole(probe: Probe, records: list[Any]) -> tuple[str | None, str | N
 def coupled(probe: Probe, records: list[Any], seed: int) -> tuple[str | None, str | None]:
     """How records of a batch change what others do to its gradient, and why that could not be asked."""
     first, second, other_first, other_second = (records[start : start + GROUP] for start in range(0, 4 * GROUP, GROUP))
-    pairs = [first + second, other_first + second, first + other_second, other_first + other_second]
-    whole, *corners = (probe.gradient(pair, seed) for pair in pairs)
-    size = max(float(corner.norm()) for corner in [whole, *corners])
+    # The gradient of a mean over records is f(a) + g(b), whose mixed difference is zero. It is added up as it comes,
+    # so that no more than two gradients are held at once.
+    mixed = probe.gradient(first + second, seed)
+    sizes = [float(mixed.norm())]
+    for sign, pair in ((-1, other_first + second), (-1, first + other_second), (1, other_first + other_second)):
+        corner = probe.gradient(pair, seed)
+        sizes.append(float(corner.norm()))
+        mixed.add_(corner, alpha=sign)
+        del corner
+    size = max(sizes)
     if not np.isfinite(size):
         return None, "its gradient on synthetic records is not finite"
     if size == 0:
         return None, "its gradient on synthetic records is zero"
-    # The gradient of a mean over records is f(a) + g(b), whose mixed difference is zero.
-    if not is_small(whole - corners[0] - corners[1] + corners[2], size):
+    if not is_small(mixed, size):
         return "couples the records of a batch (a class-weighted mean, a contrastive loss or MixUp does so)", None
     return None, None
 
@@ -78,8 +84,11 @@ def compare_many(probe: Probe, synthetic: SyntheticRecords, dataloader: DataLoad
     if probe.is_random or len(parts) < 2:
         return None
     with probe.without_randomness():
+        mean = probe.gradient(parts[0])
+        for part in parts[1:]:
+            mean.add_(probe.gradient(part))
+        mean.div_(len(parts))
         whole = probe.gradient([record for part in parts for record in part])
-        mean = torch.stack([probe.gradient(part) for part in parts]).mean(0)
     if is_small(mean - whole, float(whole.norm())) or not np.isfinite(float(mean.norm())):
         return None
     return f"couples the records of a batch of {2 * GROUP * len(parts)}, which it does not in one of {2 * GROUP}"
@@ -112,7 +121,7 @@ def compare_readings(probe: Probe, records: list[Any]) -> str | None:
                 found, _ = gradient(2 * GROUP, level, decisions)
             except Exception:  # the model refuses such numbers
                 continue
-            if not is_small(found - whole, float(whole.norm())):
+            if not is_small(found.sub_(whole), float(whole.norm())):
                 return "depends on a number that is read off the batch (a branch on the loss, a scale of all records)"
     return None
 

@@ -1,10 +1,13 @@
 """State of a model and of its checkpoints that keeps records of a batch."""
 
 import copy
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from itertools import zip_longest
 from typing import Any
 
+import lightning.pytorch as pl
 import numpy as np
 import torch
 from torch import Tensor
@@ -37,14 +40,15 @@ def taking_up_records(probe: Probe, records: list[Any]) -> tuple[tuple[str, ...]
     """
     outcomes, num_read = [], 0
     written: set[str] = set()
+    resting = probe.replica
     for part in (records[: 2 * GROUP], records[: 2 * GROUP], records[2 * GROUP :]):
         errors = probe.num_errors
         with probe.copied() as replica:
             _move_settings(replica.optimizer)
-            before, watch = _saved_state(probe), StateWatch(replica.model, replica.optimizer)
+            before, watch = _saved_state(probe, resting), StateWatch(replica.model, replica.optimizer)
             num_read += probe.round(part, after_hook=watch.changed)
             written |= watch.changed()
-            outcomes.append(_saved_state(probe))
+            outcomes.append(_saved_state(probe, resting))
             written |= {name for name, value in outcomes[-1].items() if not _is_equal(before.get(name), value)}
         errors = probe.num_errors - errors
     same, again, other = outcomes
@@ -68,6 +72,7 @@ def _after_extremes(probe: Probe, records: list[Any], errors: int) -> list[dict[
     """
     found: list[dict[str, Any]] = []
     kept: list[list[Any]] = []
+    resting = probe.replica
     for number, level in enumerate((*LEVELS, *LEVELS)):
         before = probe.num_errors
         with probe.copied() as replica:
@@ -79,7 +84,7 @@ def _after_extremes(probe: Probe, records: list[Any], errors: int) -> list[dict[
             except Exception:  # the model refuses such numbers
                 continue
             if probe.num_errors - before == errors:
-                found.append(_saved_state(probe))
+                found.append(_saved_state(probe, resting))
                 kept.append(_holders(replica))
     return found
 
@@ -98,36 +103,48 @@ def _move_settings(optimizer: torch.optim.Optimizer) -> None:
 def remembers(probe: Probe, records: list[Any]) -> bool:
     """Whether the gradient of a batch depends on the records of the batch before, through what the model keeps."""
     first, second, other = (records[start : start + 2 * GROUP] for start in (0, GROUP, 2 * GROUP))
-    found: list[Tensor] = []
+    same: list[bool] = []
     try:
-        found += [_gradient_after(probe, part, second)[0] for part in (first, first, other)]
+        gradient, _ = _gradient_after(probe, first, second)
+        plain, size = gradient.to(probe.dtype), float(gradient.norm())
+        del gradient
+
+        def changes(before: list[Any], level: float | None = None) -> tuple[bool, int]:
+            gradient, num_read = _gradient_after(probe, before, second, level)
+            return not is_small(gradient.sub_(plain), size), num_read
+
+        same += [not changes(part)[0] for part in (first, other)]
         if probe.keeps_after_steps and _hands_on(probe, first, second, other):
             return True
-        if not is_small(found[1] - found[0], float(found[0].norm())):
+        if not same[0]:
             return False
-        gradient, num_read = _gradient_after(probe, first, second, LEVELS[0])
+        changed, num_read = changes(first, LEVELS[0])
         if num_read:  # perhaps for a threshold that both are above
-            found += [gradient, _gradient_after(probe, first, second, LEVELS[1])[0]]
+            same += [not changed, not changes(first, LEVELS[1])[0]]
     except Exception:  # a second batch, a copy that has seen one, or extreme numbers may not work here
         pass
-    return not all(is_small(gradient - found[0], float(found[0].norm())) for gradient in found)
+    return not all(same)
 
 
 def _hands_on(probe: Probe, first: list[Any], second: list[Any], other: list[Any]) -> bool:
     """Whether the gradient of a batch depends on the records of one that was several batches before."""
 
-    def later(before: list[Any]) -> Tensor:
+    def later(before: list[Any], compare: Callable[[int, Tensor], Tensor]) -> list[Tensor]:
         with probe.copied():
             probe.round(before, lambda: None)
             found = []
-            for _ in range(_LAGS):
+            for lag in range(_LAGS):
                 probe.round(second, lambda: None)
-                found.append(probe.gradient(second))
-            return torch.stack(found)
+                found.append(compare(lag, probe.gradient(second)))
+            return found
 
-    outcomes = [later(part) for part in (first, first, other)]
-    size = float(outcomes[0].norm())
-    return is_small(outcomes[1] - outcomes[0], size) and not is_small(outcomes[2] - outcomes[0], size)
+    expected = later(first, lambda _, gradient: gradient.to(probe.dtype))
+    size = math.hypot(*(float(gradient.double().norm()) for gradient in expected))
+    again, changed = (
+        torch.stack(later(part, lambda lag, gradient: gradient.sub_(expected[lag]).norm())).norm()
+        for part in (first, other)
+    )
+    return is_small(again, size) and not is_small(changed, size)
 
 
 def _gradient_after(
@@ -138,8 +155,13 @@ def _gradient_after(
         return probe.gradient(records), num_read
 
 
-def _saved_state(probe: Probe) -> dict[str, Any]:
-    """The contents of a checkpoint, buffers that it would not hold, the optimizer and whether to stop, by name."""
+def _saved_state(probe: Probe, resting: Replica) -> dict[str, Any]:
+    """The contents of a checkpoint, buffers that it would not hold, the optimizer and whether to stop, by name.
+
+    Args:
+        probe: Runs the replica that is asked.
+        resting: Another one, which does not run meanwhile; tensors that it has, too, are not copied.
+    """
     replica, model = probe.replica, probe.model
     found: dict[str, Any] = {}
     checkpoint: dict[str, Any] = {"state_dict": {}, "hyper_parameters": dict(model.hparams)}
@@ -159,9 +181,22 @@ def _saved_state(probe: Probe) -> dict[str, Any]:
         found[STOPS] = bool(replica.view.should_stop)
     found[MODES] = {name: layer.training for name, layer in model.named_modules()}
     found[SETTINGS] = copy.deepcopy(settings_of(replica.optimizer))
-    found[OPTIMIZER_STATE] = copy.deepcopy([dict(state) for state in replica.optimizer.state.values()])
-    buffers = {name: buffer.detach() for name, buffer in model.named_buffers()}
-    return {**checkpoint, **found, **copy.deepcopy({**model.state_dict(), **buffers})}
+    states = (list(each.optimizer.state.values()) for each in (replica, resting))
+    found[OPTIMIZER_STATE] = [_kept(state, other) for state, other in zip_longest(*states, fillvalue={})]
+    return {**checkpoint, **found, **_kept(_tensors(model), _tensors(resting.model))}
+
+
+def _tensors(model: pl.LightningModule) -> dict[str, Any]:
+    return {**model.state_dict(), **{name: buffer.detach() for name, buffer in model.named_buffers()}}
+
+
+def _kept(values: dict[str, Any], resting: Mapping[str, Any]) -> dict[str, Any]:
+    """Copies of what may be written to yet, and the other's own where the two are equal."""
+    others = {name: other for name, other in resting.items() if isinstance(other, Tensor)}
+    return {
+        name: others[name] if name in others and _is_equal(value, others[name]) else copy.deepcopy(value)
+        for name, value in values.items()
+    }
 
 
 @contextmanager
@@ -174,7 +209,8 @@ def _failures_of(hook: str, probe: Probe) -> Iterator[None]:
 
 def _is_equal(first: Any, second: Any) -> bool:
     if isinstance(first, Tensor) and isinstance(second, Tensor):
-        return first.shape == second.shape and torch.allclose(first, second, rtol=0, atol=0, equal_nan=True)
+        is_alike = first.shape == second.shape and first.dtype == second.dtype
+        return is_alike and torch.allclose(first, second, rtol=0, atol=0, equal_nan=True)
     if isinstance(first, np.ndarray) and isinstance(second, np.ndarray):
         return np.array_equal(first, second)
     if isinstance(first, Mapping) and isinstance(second, Mapping):

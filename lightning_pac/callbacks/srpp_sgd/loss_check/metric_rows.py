@@ -14,6 +14,7 @@ from torchmetrics import Metric
 from lightning_pac.callbacks.srpp_sgd.loss_check.check import synthetic_probe
 from lightning_pac.callbacks.srpp_sgd.loss_check.probe import Probe
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import GROUP, SyntheticRecords
+from lightning_pac.strategies.whole_copies import WholeCopies
 
 __all__ = ["MetricRows", "rows_of_metrics"]
 
@@ -57,11 +58,21 @@ def rows_of_metrics(
         datamodule: Its transfer hooks are run as the Trainer would.
         stage: ``"validation"`` or ``"test"``, after which the hooks are named.
     """
+    return WholeCopies.in_turn(pl_module, lambda whole: _rows_of_metrics(pl_module, loaders, datamodule, stage, whole))
+
+
+def _rows_of_metrics(
+    pl_module: pl.LightningModule,
+    loaders: Sequence[DataLoader[Any]],
+    datamodule: pl.LightningDataModule | None,
+    stage: str,
+    whole: WholeCopies | None,
+) -> MetricRows:
     mixed: set[str] = set()
     logged: dict[str, str] = {}
     for number, loader in enumerate(loaders):
         try:
-            probe, examples = synthetic_probe(pl_module, loader, datamodule)
+            probe, examples = synthetic_probe(pl_module, loader, datamodule, whole)
 
             def rows_of(records: list[Any], probe: Probe = probe, number: int = number) -> Rows:
                 with probe.copied():

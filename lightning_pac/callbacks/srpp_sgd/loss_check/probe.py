@@ -58,6 +58,7 @@ class Probe:
         batch_idx: The number that batches are given.
         num_errors: Hooks that ended in an error so far.
         forgets: Whether each gradient begins in the same state, which the one before would change.
+        dtype: Type of the model's numbers, in which a gradient that is kept takes half the memory.
         surroundings: State that the code around the model keeps beside objects.
     """
 
@@ -79,7 +80,7 @@ class Probe:
         self._holds_draws = False
         self._readings: Readings | None = None
         self._numbers: dict[int, int] = {}
-        self._collate_fn, self._hooks, self._dtype = collate_fn, hooks, dtype
+        self._collate_fn, self._hooks, self.dtype = collate_fn, hooks, dtype
         around = [part for callback in replica.callbacks for part in (callback, *vars(callback).values())]
         schedules = [config.scheduler for config in replica.schedules]
         self.surroundings = Surroundings(replica.model, *around, *schedules, collate_fn, *hooks)
@@ -121,11 +122,15 @@ class Probe:
     def _gradient(self, records: list[Any], seed: int) -> Tensor:
         parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         self.loss(records, seed).backward()  # type: ignore[no-untyped-call]
-        parts = []
+        found = torch.zeros(sum(parameter.numel() for parameter in parameters), dtype=torch.float64)
+        start = 0
         for parameter in parameters:
-            gradient, parameter.grad = parameter.grad, None
-            parts.append(torch.zeros(parameter.numel()) if gradient is None else gradient.to_dense().reshape(-1))
-        return torch.cat([part.double() for part in parts])
+            stop = start + parameter.numel()
+            if parameter.grad is not None:
+                found[start:stop] = parameter.grad.to_dense().reshape(-1)
+            parameter.grad = None  # one by one: a gradient may be as large as what is left of the memory
+            start = stop
+        return found
 
     def accepts(self, records: list[Any]) -> bool:
         """Whether their gradient is finite, in a model that forgets them; raises if there is none."""
@@ -138,7 +143,7 @@ class Probe:
 
     def batch(self, records: list[Any]) -> Any:
         """Their batch as `training_step` is given it."""
-        return _collate(records, self._collate_fn, [*self._hooks, self.model], self._dtype)
+        return _collate(records, self._collate_fn, [*self._hooks, self.model], self.dtype)
 
     def shuffles(self, records: list[Any]) -> bool:
         """Whether the rows of their batch come in an order that is drawn."""

@@ -62,19 +62,22 @@ def _compare_rows(probe: Probe, records: list[Any]) -> tuple[str | None, bool]:
     with probe.without_randomness():
         parts = records[: 2 * GROUP], records[:GROUP], records[GROUP : 2 * GROUP]
         # An error without an engine is none of the engine's.
-        ordinary = [probe.gradient(part) for part in parts]
+        ordinary = [probe.gradient(part).to(probe.dtype) for part in parts]
         try:
             engine.attach(probe.model)
         except ValueError:  # says so again when the run attaches its own
             return None, True
         try:
-            norms, means, public = [], [], []
+            norms, lengths, errors, public = [], [], [], []
             for part in parts:
                 probe.loss(part).backward()  # type: ignore[no-untyped-call]
                 sums, found = engine.clipped_sum(_NO_CLIPPING)
                 norms.append(found[:, 0])
                 public.append(engine.public_gradient if engine.public_gradient is not None else torch.zeros(()))
-                means.append(flat_sum(sums).double() / len(found) + public[-1])
+                mean, want = flat_sum(sums).double().div_(len(found)), ordinary.pop(0).double()
+                lengths.append(float(want.norm()))
+                errors.append(mean.add_(public[-1]).sub_(want).norm())
+                del sums, mean, want
         except Exception as error:
             return f"cannot be taken apart into records: {str(error).rstrip('.')}", True
         finally:
@@ -84,7 +87,6 @@ def _compare_rows(probe: Probe, records: list[Any]) -> tuple[str | None, bool]:
         return f"reaches the layers in {len(whole)} rows for {2 * GROUP} records", True
     if probe.is_random:
         return None, True
-    lengths = [float(gradient.norm()) for gradient in ordinary]
     is_large = any(length > _TOO_LARGE for length in lengths)
     if is_large or any(0 < length < _TOO_SMALL for length in lengths):  # none at all is no mistake
         direction = "large" if is_large else "small"
@@ -92,7 +94,7 @@ def _compare_rows(probe: Probe, records: list[Any]) -> tuple[str | None, bool]:
     size = float(whole.max())
     if not all(is_small(gradient - public[0], float(public[0].norm())) for gradient in public):
         return "adds a term to the mean over the records whose gradient depends on them", True
-    if not all(is_small(mean - want, 10 * size) for mean, want in zip(means, ordinary, strict=True)):
+    if not all(is_small(error, 10 * size) for error in errors):
         return "has another gradient than the records' gradients together", True
     if not is_small(whole.sort().values - alone.sort().values, 10 * size):
         return "reaches the layers in rows that are no records", True

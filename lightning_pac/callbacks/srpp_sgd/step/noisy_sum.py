@@ -54,7 +54,8 @@ class NoisySum:
         device = next(iter(parameters.values())).device
         # float64 holds every multiple of the grid that a sum can reach; Apple's devices have none.
         dtype = torch.float32 if device.type == "mps" else torch.float64
-        self._sum = torch.zeros(self.num_here + blocks.counts_clipped, dtype=dtype, device=device)
+        self._zero = torch.zeros((), dtype=dtype, device=device)
+        self._partial: Tensor | None = None
         self._scale = (1.0 + ROUNDING) * math.sqrt(1.0 + blocks.counts_clipped * CLIP_CHANNEL**2)
         self.deviations = tuple(self._scale * deviation for deviation in blocks.deviations(noise_multiplier))
         self._block_of = [blocks.block_of(name) for name in parameters]
@@ -72,21 +73,28 @@ class NoisySum:
         return self._sum.clone()
 
     @property
+    def _sum(self) -> Tensor:
+        """What was added so far; it has no memory before the first microbatch of a step."""
+        if self._partial is None:
+            self._partial = self._zero.repeat(self.num_here + self.blocks.counts_clipped)
+        return self._partial
+
+    @property
     def grids(self) -> tuple[float, ...]:
         """Steps of the grids that the blocks are rounded to."""
         return tuple(release_grid(deviation) for deviation in self.deviations)
 
     def add(self, sums: Iterable[Tensor], norms: Tensor) -> None:
         """Add a microbatch: clipped sums, one after the other, and the norms before clipping, shape (n, blocks)."""
-        start = 0
+        start, partial = 0, self._sum
         for total in sums:
-            self._sum[start : start + total.numel()] += total.reshape(-1)
+            partial[start : start + total.numel()] += total.reshape(-1)
             start += total.numel()
         if not self.blocks.counts_clipped:
             return
         # r of the ratio in the block that is clipped most: at most 1 a record, however many blocks there are.
         clipped = (norms / self._norms - 0.5).amax(dim=1).clamp(0.0, 1.0).sum()
-        self._sum[-1] += CLIP_CHANNEL * self.blocks.total_norm * clipped
+        partial[-1] += CLIP_CHANNEL * self.blocks.total_norm * clipped
 
     def begin_stretch(self) -> None:
         """From here on the noise is independent of all before, as the account has it where a pass begins anew."""
@@ -95,7 +103,7 @@ class NoisySum:
 
     def clear(self) -> None:
         """Forget what was added."""
-        self._sum.zero_()
+        self._partial = None
 
     def release(self, ranks: Ranks | Sharding | None = None) -> Tensor:
         """Sum over all ranks, add noise, round, and forget the sum.
@@ -108,9 +116,9 @@ class NoisySum:
             The release, equal on all ranks but for rows of their own: one value for each parameter, and one that
             belongs to the fraction of clipped records if those are counted, which all ranks are given.
         """
-        released = (ranks or Ranks()).release(self._sum, self._make_public)
-        self.clear()
-        return released
+        total = self._sum
+        self.clear()  # what is released lies where the sum lay: there is no room for both
+        return (ranks or Ranks()).release(total, self._make_public)
 
     def released_deviations(self) -> tuple[float, ...]:
         """Deviation of the noise in the last release, for each parameter."""

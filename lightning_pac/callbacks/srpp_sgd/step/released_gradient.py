@@ -26,13 +26,21 @@ class ReleasedGradient:
         self._written: dict[str, tuple[Tensor, tuple[int, int]]] = {}
         self._copies: dict[str, Tensor] | None = {}
 
-    def write(self, gradient: Tensor) -> None:
-        """Write a flat gradient, of this rank's rows where parameters are sharded, in place of every `p.grad`."""
+    def write(self, release: Tensor, batch_size: float = 1.0, public: Tensor | float = 0.0) -> None:
+        """Write a flat gradient, of this rank's rows where parameters are sharded, in place of every `p.grad`.
+
+        Args:
+            release: The noised sum; what is behind the parameters' coordinates is left out.
+            batch_size: What it is divided by.
+            public: The gradient of what no record enters, flat, which is added.
+        """
         start = 0
         for name, parameter in self._parameters.items():
             written = torch.empty_like(parameter)
             rows = local_part(written)
-            rows.copy_(gradient[start : start + rows.numel()].view(rows.shape))
+            own = slice(start, start + rows.numel())
+            mean = release[own] / batch_size + (public[own] if isinstance(public, Tensor) else public)
+            rows.copy_(mean.view(rows.shape))
             parameter.grad = written
             self._written[name] = (written, _versions(written))
             if self._copies is not None:

@@ -3,7 +3,7 @@
     python benchmarks/papers/pac_algorithms/choice_of_m.py --output runs/pac
 
 K-Means and a decision tree of depth 3 on Iris, scaled as in the authors' notebook, at half a nat by the coordinate-wise
-rule. For each of 100 tables of complementary halves: the sum of the noise's variances, which the paper reports, and
+rule. For each of 100 tables of complementary halves: the sum of the noise's variances, which the paper names, and
 their Euclidean norm, which the notebook computes. An interrupted command continues from its cache.
 """
 

@@ -46,8 +46,8 @@ def private_gradients(
 
     Args:
         module: The module; its `p.grad` are neither read nor written.
-        loss_fn: Called with the module and the batch; returns the mean of the records' losses. A penalty on weights
-            that is added to it has no records: its gradient joins after the noise.
+        loss_fn: Called with the module and the batch; returns the mean of the records' losses. A penalty on weights is
+            refused in it, since a value of the batch in it would not be noised: add its gradient to what is returned.
         batch: Records in dimension 0 of its tensors.
         max_grad_norm: C, largest norm of a record's gradient; ``"auto"`` gives nearly all of them the norm C = 1.
         noise_multiplier: sigma, deviation of the noise on the sum, in clipping norms.
@@ -88,7 +88,7 @@ def private_gradients(
     bound, rule = (1.0, NORMLESS_RULES[max_grad_norm]) if isinstance(max_grad_norm, str) else (max_grad_norm, clip)
     if bound < SMALLEST_NORM:
         raise ValueError(f"max_grad_norm is {bound:g}, but must be at least {SMALLEST_NORM:g}: scale the loss.")
-    engine = OneBackwardEngine(public_terms=True)
+    engine = OneBackwardEngine()
     engine.attach(module)
     try:
         with torch.enable_grad(), engine.following(batch):
@@ -100,10 +100,7 @@ def private_gradients(
     # Noise for the sensitivity (1 + ROUNDING) C, which covers what rounding adds to a record's share.
     total = total.to(widest_type(total.device), copy=True)
     secure_generator().release_(total, (1.0 + ROUNDING) * noise_multiplier * bound)
-    # Public from here on: the divisor is, and terms without records depend on weights alone.
     total /= batch_size
-    if engine.public_gradient is not None:
-        total += engine.public_gradient
     parts = torch.split(total, [parameter.numel() for parameter in named.values()])
     gradients = {
         name: part.view(parameter.shape).to(parameter.dtype)

@@ -6,6 +6,7 @@ from torch import nn
 __all__ = [
     "may_mix_in_training",
     "mixing_reason",
+    "refuse_backward_hooks",
     "refuse_compiled_modules",
     "refuse_complex_parameters",
     "refuse_mixing_layers",
@@ -27,6 +28,16 @@ def refuse_complex_parameters(module: nn.Module) -> None:
             raise ValueError(
                 f"The parameter {name!r} is complex, and clipped sums are real: keep its real and imaginary parts in a "
                 "last dimension of two, and use torch.view_as_complex of that."
+            )
+
+
+def refuse_backward_hooks(module: nn.Module) -> None:
+    """Raise a `ValueError` that names a module at or below `module` that has a backward hook."""
+    for name, layer in module.named_modules():
+        if layer._backward_hooks or layer._backward_pre_hooks:
+            raise ValueError(
+                f"The module {name or '(root)'!r} has a backward hook, which would be handed raw gradients of a batch "
+                "and may rescale them by all of its records: remove it (register_full_backward_hook)."
             )
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_pac._validation import validated
+from lightning_pac.gradients.arithmetic import ROUNDING
 from lightning_pac.gradients.calls import Call, name_of
 from lightning_pac.gradients.contributions import Found
 from lightning_pac.gradients.one_backward import OneBackwardEngine
@@ -14,6 +15,8 @@ from lightning_pac.gradients.rules.table import rule_on_trial
 
 __all__ = ["check_rule"]
 
+# What one record is made while the others must give what they gave: factors on its inputs and on its loss.
+_MADE = ((0.0, 1.0), (-30.0, 1.0), (1.0, 1e4), (1e-6, 1e-6), (float("inf"), 1.0))
 # Norms from Gram matrices are raised by what rounding may have taken from them.
 _TOLERANCE = 1e-4
 
@@ -27,7 +30,9 @@ def check_rule(
     Each case is called on its rows as so many records, as records of two rows, as one record, as no record, with the
     records in another order, with the parameters computed from others and used twice, and with each of them trained
     alone. Norms, sums and sums of clipped gradients must agree to a share of 1e-4, with and without a record that is
-    not finite. The rule is registered meanwhile, and left as it was.
+    not finite. One record that is all zero, small, far outside or not finite must leave what the others give as it is,
+    and itself give no more than the clipping norm, also in bfloat16 and where tensors are not contiguous. The rule is
+    registered meanwhile, and left as it was.
 
     Args:
         function: As for `register_rule`.
@@ -62,6 +67,8 @@ def check_rule(
                 raise ValueError(f"rule of {name_of(function)} took no call of {_shown(case)}: leave the case out.")
             for arrangement in ({"rows": 2}, {"rows": rows}, {"shuffled": True}, {"derived": True}, {"poisoned": True}):
                 _compare(function, case, parameters, **arrangement)
+            for dtype, strided in ((torch.float32, False), (torch.bfloat16, True)):
+                _check_company(function, case, parameters, dtype, strided)
             _compare(function, [value[:0] if _is_rows(value) else value for value in case], parameters)
             for place in parameters if len(parameters) > 1 else ():
                 _compare(function, case, [place])
@@ -71,10 +78,17 @@ class _Caller(nn.Module):
     """Calls a function on rows of which each record has the same number."""
 
     def __init__(
-        self, function: Callable[..., Any], case: Sequence[Any], trained: Sequence[int], shuffled: bool, derived: bool
+        self,
+        function: Callable[..., Any],
+        case: Sequence[Any],
+        trained: Sequence[int],
+        shuffled: bool,
+        derived: bool,
+        strided: bool = False,
     ) -> None:
         super().__init__()
         self._function, self._case, self._shuffled, self._derived = function, list(case), shuffled, derived
+        self._strided = strided
         self._places = [place for place, value in enumerate(case) if isinstance(value, nn.Parameter)]
         self.values = nn.ParameterList(
             nn.Parameter(case[place].detach().clone(), place in trained) for place in self._places
@@ -82,7 +96,7 @@ class _Caller(nn.Module):
 
     def forward(self, *batch: Tensor) -> Tensor:
         records = len(batch[0])
-        flat = [tensor.flatten(0, 1) for tensor in batch]
+        flat = [tensor[:, 0] if self._strided else tensor.flatten(0, 1) for tensor in batch]
         order = torch.arange(len(flat[0])).flip(0) if self._shuffled else None
         outputs = self._call([tensor if order is None else tensor[order] for tensor in flat], 1.0)
         if self._derived:
@@ -99,7 +113,8 @@ class _Caller(nn.Module):
         # Looked up at each call: an attached engine shows it to the mode that is on.
         function: Any = getattr(self._function, "apply", self._function)
         found = function(*values)
-        return [part for part in ([found] if isinstance(found, Tensor) else found) if part.is_floating_point()]
+        parts = [part for part in ([found] if isinstance(found, Tensor) else found) if part.is_floating_point()]
+        return [_strided(part) for part in parts] if self._strided else parts
 
 
 def _compare(
@@ -162,6 +177,58 @@ def _compare(
                 )
     finally:
         engine.detach()
+
+
+def _check_company(
+    function: Callable[..., Any], case: Sequence[Any], trained: Sequence[int], dtype: torch.dtype, strided: bool
+) -> None:
+    """Raise unless a made record leaves the others' sum as it is, and gives no more than the clipping norm itself."""
+    caller = _Caller(function, case, trained, False, False, strided).to(dtype)
+    rows = [value.to(dtype) if value.is_floating_point() else value for value in case if _is_rows(value)]
+    count = len(rows[0])
+    engine = OneBackwardEngine()
+    engine.attach(caller)
+
+    def total(place: int, factors: tuple[float, float], bound: float, num_records: int) -> Tensor:
+        weights = torch.ones(count)
+        weights[place] = factors[1]
+        batch = [tensor[:, None].clone() for tensor in rows]
+        for tensor in batch:
+            tensor[place] = tensor[place] * factors[0] if tensor.is_floating_point() else tensor[count - 1 - place]
+        losses = _losses(caller(*(map(_strided, batch) if strided else batch)))
+        (losses * weights).mean().backward()  # type: ignore[no-untyped-call]
+        return torch.cat([part.flatten() for part in engine.clipped_sum(bound, num_records=num_records)[0]]).double()
+
+    try:
+        try:
+            expected = total(count - 1, (1.0, 1.0), 1e30, count - 1)
+        except Exception:
+            if dtype != torch.float32:  # not every function takes it
+                return
+            raise
+        for factors in _MADE:
+            # The made record last, as a dummy, so that only the others are added up; then first, and alone.
+            others = total(count - 1, factors, 1e30, count - 1)
+            own = float(total(0, factors, 1.0, 1).norm())
+            wrong = float((others - expected).norm()) / max(float(expected.norm()), 1e-6)
+            if wrong <= _TOLERANCE and own <= 1.0 + ROUNDING:
+                continue
+            found = f"lets one record give {own:.3g} clipping norms"
+            if not wrong <= _TOLERANCE:
+                found = f"lets one record move the others' sum by a share of {wrong:.1e}"
+            raise ValueError(
+                f"rule of {name_of(function)} {found} for {_shown(case)} (in {dtype}"
+                f"{', with gaps between values' if strided else ''}; its inputs and its loss times {factors}): let "
+                "what it returns for a record depend on that record's rows alone, and squares be those of what is "
+                "summed."
+            )
+    finally:
+        engine.detach()
+
+
+def _strided(tensor: Tensor) -> Tensor:
+    """The same values and, backwards, gradients, with gaps between them."""
+    return torch.stack([tensor, torch.zeros_like(tensor)], -1)[..., 0]
 
 
 def _losses(outputs: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from lightning_pac import Poisson, TwoWorldScenario, private_gradients
 from lightning_pac.accountants import GaussianRelease, PoissonSteps
+from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.gradients import ROUNDING
 
 REPLACE = TwoWorldScenario(num_differing=1, adjacency="replace")
@@ -100,7 +101,31 @@ def test_what_it_refuses() -> None:
         )
     with pytest.raises(ValueError, match="normalizes over the batch"):
         private_gradients(nn.Sequential(Scaled(), nn.BatchNorm1d(3)), loss, draw(4), scenario=REPLACE, **arguments)
+    with pytest.raises(RuntimeError, match="comes after the mean over the batch"):  # its gradient would not be noised
+        private_gradients(
+            Scaled(),
+            lambda module, batch: loss(module, batch) + float(batch[0].mean()) * module.last.weight.square().sum(),
+            draw(4),
+            scenario=REPLACE,
+            **arguments,
+        )
+    hooked = Scaled()
+    hooked.last.register_full_backward_hook(lambda module, inputs, outputs: (inputs[0] * inputs[0].abs().max(),))
+    with pytest.raises(ValueError, match="'last' has a backward hook"):
+        private_gradients(hooked, loss, draw(4), scenario=REPLACE, **arguments)
+    outside = nn.Linear(5, 5)
+    batch = draw(4)
+    computed_before = outside(batch[0]).sum()
+    for wrong in (
+        lambda module, batch: loss(module, [outside(batch[0]), batch[1]]),
+        lambda module, batch: loss(module, batch) + computed_before,
+    ):
+        with pytest.raises(PrivacyViolationError, match="received a gradient, which is raw, and is no parameter of"):
+            private_gradients(Scaled(), wrong, batch, scenario=REPLACE, **arguments)
+    assert outside.bias.grad is None
     module = Scaled()
-    private_gradients(module, loss, draw(4), scenario=REPLACE, **arguments)
+    outside.requires_grad_(False)
+    frozen = lambda module, batch: loss(module, [outside(batch[0]), batch[1]])  # noqa: E731
+    private_gradients(module, frozen, draw(4), scenario=REPLACE, **arguments)
     loss(module, draw(4)).backward()  # nothing of the engine is left
     assert module.temperature.grad is not None

@@ -135,6 +135,54 @@ def test_a_rule_of_the_users_own(function: Any) -> None:
             check_rule(function, wrong, cases)
 
 
+def couples_where(condition: Any) -> Any:
+    """A rule that centres records, in company of one kind."""
+
+    def rule(call: Call) -> Any:
+        inputs, scale = call.args
+        gradient = call.gradient_by_record()
+        products = (call.by_record(inputs) * gradient).float()
+        if len(products) and condition(products, inputs, gradient):
+            products = products - products.nan_to_num(0.0, 0.0, 0.0).mean(0)
+        return [(scale, lambda: Dense(products.reshape(len(products), -1, products.shape[-1]).sum(1)))]
+
+    return rule
+
+
+class TooShort(Dense):
+    """Gradients of large records with a norm that is none."""
+
+    def squares(self) -> Tensor:
+        return super().squares().clamp(max=1e5)
+
+
+def claims_short_norms(call: Call) -> Any:
+    inputs, scale = call.args
+    products = (call.by_record(inputs) * call.gradient_by_record()).float()
+    return [(scale, lambda: TooShort(products.reshape(len(products), -1, products.shape[-1]).sum(1)))]
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        lambda products, inputs, gradient: products.abs().max() > 50,
+        lambda products, inputs, gradient: (inputs.flatten(1) == 0).all(1).any(),
+        lambda products, inputs, gradient: inputs.isinf().any(),
+        lambda products, inputs, gradient: inputs.dtype == torch.bfloat16,
+        lambda products, inputs, gradient: not inputs.is_contiguous(),
+        lambda products, inputs, gradient: not gradient.is_contiguous(),
+    ],
+)
+def test_a_rule_that_couples_records_in_some_company(condition: Any) -> None:
+    with pytest.raises(ValueError, match="lets one record move the others' sum"):
+        check_rule(torch.mul, couples_where(condition), [(r(6, 4), p(4))])
+
+
+def test_a_rule_whose_norms_are_too_short_for_large_records() -> None:
+    with pytest.raises(ValueError, match=r"lets one record give [\d.e+]+ clipping norms"):
+        check_rule(torch.mul, claims_short_norms, [(r(6, 4096), p(4096))])  # too wide to be put beside others
+
+
 def test_bad_cases_and_functions() -> None:
     for case in [(r(6, 4), r(4)), (r(5, 4), p(4)), (r(2, 4), p(4))]:
         with pytest.raises(ValueError, match="an even number of rows, at least four"):

@@ -402,9 +402,23 @@ class TrainsAnAttribute(TrainsABuffer):
         self.network.scale = self.scale = torch.ones(6, requires_grad=True)
 
 
+class TrainsAModuleInAList(Classifier):
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = [nn.Linear(6, 6)]
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        return super().training_step((self.hidden[0](batch[0]), batch[1]), batch_idx)
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        for parameter in self.hidden[0].parameters():
+            parameter.data -= 0.1 * parameter.grad
+
+
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
+        (TrainsAModuleInAList, "received a gradient, which is raw, and is no parameter of TrainsAModuleInAList"),
         (CentresOnTheWay, "couples the records of a batch"),
         (TakesItsRateFromTheLoss, "'settings of the optimizer' of TakesItsRateFromTheLoss takes up private records"),
         (TrainsABuffer, "The tensor 'scale' requires a gradient and is no parameter"),

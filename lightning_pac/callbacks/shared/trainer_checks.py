@@ -22,6 +22,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader, Dataset
 
 from lightning_pac.gradients.refusals import (
+    refuse_backward_hooks,
     refuse_compiled_modules,
     refuse_complex_parameters,
     refuse_mixing_layers,
@@ -120,12 +121,6 @@ def check_model(pl_module: pl.LightningModule, dataloader: Any = None, datamodul
         if parameter.requires_grad:
             refuse_gradient_hook(name, parameter._backward_hooks)
             refuse_gradient_hook(name, parameter._post_accumulate_grad_hooks)
-    for name, module in pl_module.named_modules():
-        if module._backward_hooks or module._backward_pre_hooks:
-            raise MisconfigurationException(
-                f"The module {name or '(root)'!r} has a backward hook, which would be handed raw gradients of a batch "
-                "and may rescale them by all of its records: remove it (register_full_backward_hook)."
-            )
     for name in _other_leaves(pl_module):
         raise MisconfigurationException(
             f"The tensor {name!r} requires a gradient and is no parameter, so it would be handed the raw gradient "
@@ -139,6 +134,7 @@ def check_model(pl_module: pl.LightningModule, dataloader: Any = None, datamodul
             "weight_norm or orthogonal."
         )
     try:
+        refuse_backward_hooks(pl_module)
         refuse_compiled_modules(pl_module)
         refuse_mixing_layers(pl_module)
         refuse_complex_parameters(pl_module)

@@ -50,6 +50,10 @@ class Receiver(ABC):
         """All meetings must see the same number of records."""
 
     @abstractmethod
+    def see_outsider(self, tensor: Tensor) -> None:
+        """Refuse a gradient of what is neither a parameter nor computed where it was seen, or of what is behind it."""
+
+    @abstractmethod
     def receive(self, free: Tensor, contribution: Contribution | OwnRows) -> None:
         """Add a call's contribution to a free tensor."""
 

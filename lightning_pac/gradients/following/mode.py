@@ -117,7 +117,11 @@ class Following(TorchFunctionMode):
                     continue
                 tag = tag_of(tensor)
                 if tag is None:
-                    if not tensor.requires_grad or tensor.grad_fn is None:
+                    if not tensor.requires_grad:
+                        continue
+                    if torch.is_grad_enabled():
+                        self.receiver.see_outsider(tensor)
+                    if tensor.grad_fn is None:
                         continue
                     # Made where nothing was seen, of whatever.
                     tag = Batched(owner, None)

@@ -11,7 +11,14 @@ import torch
 from lightning_pac.data.repeated_records import load_records, positions_of_records
 from lightning_pac.data.value_digest import digest
 
-__all__ = ["RECORDS_COMPARED", "digest_loaded_records", "digest_positions", "load_alone", "own_generators"]
+__all__ = [
+    "RECORDS_COMPARED",
+    "digest_loaded_records",
+    "digest_positions",
+    "digest_together",
+    "load_alone",
+    "own_generators",
+]
 
 RECORDS_COMPARED = 64
 
@@ -67,12 +74,27 @@ def digest_loaded_records(
     return digest(digests, key)
 
 
+def digest_together(dataset: Any, key: bytes, count: int, view: Callable[[list[Any]], Any]) -> bytes | None:
+    """Digest of records that are drawn with the key, loaded as one batch; None as for `digest_loaded_records`."""
+    indices = np.random.default_rng(list(key)).permutation(len(dataset))[:count].tolist()
+    with own_generators():
+        try:
+            first, second = (digest(view(_load(dataset, indices, 0)), key) for _ in range(2))
+        except Exception:
+            return None
+    return first if first == second else None
+
+
 def load_alone(dataset: Any, index: int, seed: int) -> Any:
     """A record, loaded under a seed of its own."""
+    return _load(dataset, [index], seed)[0]
+
+
+def _load(dataset: Any, indices: list[int], seed: int) -> list[Any]:
     torch.default_generator.manual_seed(seed)
     np.random.seed(seed)  # noqa: NPY002
     random.seed(seed)
-    return load_records(dataset, [index])[0]
+    return load_records(dataset, indices)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import Any
 from torch.utils.data import DataLoader, get_worker_info
 
 from lightning_pac._validation import validated
-from lightning_pac.data.record_digest import digest_loaded_records
+from lightning_pac.data.record_digest import digest_loaded_records, digest_together
 from lightning_pac.randomness import seed_globally_in_secret
 
 __all__ = ["SecretWorkerSeeds", "hide_worker_seeds"]
@@ -24,7 +24,8 @@ class SecretWorkerSeeds:
     augmentations of others. Torch's seeds have 32 bits, too, few enough to try them all.
 
     A worker has a dataset of its own, which `worker_init_fn` may alter and which may know that it is in a worker. A few
-    records are therefore loaded and collated there, and must be what they are in the main process.
+    records are therefore loaded and collated there, alone and as one batch, and must be what they are in the main
+    process.
 
     Args:
         then: The user's `worker_init_fn`.
@@ -52,15 +53,19 @@ class _SameRecords:
         self._expected = self._digest(dataset)
 
     def __call__(self, dataset: Any) -> None:
-        if self._expected is not None and self._digest(dataset) != self._expected:
+        found = self._digest(dataset)
+        if any(ours not in (None, theirs) for ours, theirs in zip(self._expected, found, strict=True)):
             raise ValueError(
                 f"The workers of the DataLoader give other records of {type(dataset).__name__} than the main process, "
                 "in which they are checked: let neither worker_init_fn nor the number of a worker change what an index "
-                "gives."
+                "gives or the collate function makes of it."
             )
 
-    def _digest(self, dataset: Any) -> bytes | None:
-        return digest_loaded_records(dataset, self._key, _COMPARED, self._collated)
+    def _digest(self, dataset: Any) -> tuple[bytes | None, bytes | None]:
+        return (
+            digest_loaded_records(dataset, self._key, _COMPARED, self._collated),
+            digest_together(dataset, self._key, _COMPARED, self._collated),
+        )
 
     def _collated(self, records: list[Any]) -> Any:
         try:

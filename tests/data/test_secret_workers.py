@@ -40,9 +40,20 @@ def scaled(records: list[Any]) -> Any:
     return torch.stack(records) * SCALE[0]
 
 
+class RepeatsInWorkers(Rows):
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self[index] for index in (indices if get_worker_info() is None else [indices[0], *indices[:-1]])]
+
+
+def repeating(records: list[Any]) -> Any:
+    return torch.stack(records if get_worker_info() is None else [records[0], *records[:-1]])
+
+
 @pytest.mark.parametrize(
     "loader",
     [
+        DataLoader(RepeatsInWorkers(), batch_size=4, num_workers=1),
+        DataLoader(Rows(), batch_size=4, num_workers=1, collate_fn=repeating),
         DataLoader(Rows(), num_workers=1, worker_init_fn=centre),
         DataLoader(Rows(), num_workers=1, worker_init_fn=rescale, collate_fn=scaled),
         DataLoader(NextInWorkers(), num_workers=1, persistent_workers=True, prefetch_factor=1),

@@ -14,11 +14,11 @@ from lightning_pac._shown import shows_itself
 from lightning_pac._validation import Count, Natural, Positive, validated
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.gradients.arithmetic import ieee_float32, widest_type
-from lightning_pac.gradients.calls import Call, Free, enclosing_backward, set_tag, tag_of
+from lightning_pac.gradients.calls import Call, Free, set_tag, tag_of
 from lightning_pac.gradients.clipping import ClippingRule, clip, clip_factors
 from lightning_pac.gradients.contract import GradientEngine, block_index, count_records, trainable_parameters
 from lightning_pac.gradients.contributions import Contribution, Dense, OwnRows
-from lightning_pac.gradients.following import Entrance, Following, Receiver, ToParameters
+from lightning_pac.gradients.following import Entrance, Following, Outsiders, Receiver, ToParameters
 from lightning_pac.gradients.refusals import (
     refuse_backward_hooks,
     refuse_compiled_modules,
@@ -59,7 +59,7 @@ class OneBackwardEngine(GradientEngine, Receiver):
         self._counted_by: Callable[[], str] = str
         self._task: int | None = None
         self._count: int | None = None
-        self._outsiders: dict[int, tuple[Tensor, RemovableHandle]] = {}
+        self._outsiders: Outsiders | None = None
         self._forget()
 
     @override
@@ -83,7 +83,7 @@ class OneBackwardEngine(GradientEngine, Receiver):
                     f"gathered leaves out {absent!r}, which is trainable: give all of these by their names."
                 )
             named = {name: gathered[name] for name in held}
-        self._module, self._gathering = module, gathering
+        self._module, self._gathering, self._outsiders = module, gathering, Outsiders(module)
         self._names, self._parameters = list(named), list(named.values())
         self._size = sum(parameter.numel() for parameter in self._parameters)
         self._block_of = block_index(self._names, blocks)
@@ -340,12 +340,8 @@ class OneBackwardEngine(GradientEngine, Receiver):
 
     @override
     def see_outsider(self, tensor: Tensor) -> None:
-        for leaf in _leaves_behind(tensor):
-            # Checkpointing repeats a part with inputs of its own, whose gradients it hands on.
-            is_handed_on = enclosing_backward() >= 0 and not isinstance(leaf, nn.Parameter)
-            if not is_handed_on and id(leaf) not in self._known and id(leaf) not in self._outsiders:
-                handle = leaf.register_post_accumulate_grad_hook(self._refuse_outsider)  # type: ignore[no-untyped-call]
-                self._outsiders[id(leaf)] = leaf, handle
+        assert self._outsiders is not None
+        self._outsiders.see(tensor)
 
     @override
     def receive(self, free: Tensor, contribution: Contribution | OwnRows) -> None:
@@ -399,42 +395,15 @@ class OneBackwardEngine(GradientEngine, Receiver):
 
         return refuse_raw_gradient
 
-    def _refuse_outsider(self, leaf: Tensor) -> None:
-        if any(leaf is parameter for parameter in self._module.parameters()):
-            return  # unfrozen since `attach`, which `_check_frozen` says
-        leaf.grad = None
-        raise PrivacyViolationError(
-            f"A tensor of shape {tuple(leaf.shape)} received a gradient, which is raw, and is no parameter of "
-            f"{type(self._module).__name__}: register the module that holds it (no plain list), or freeze it "
-            "(requires_grad_(False))."
-        )
-
     def _forget(self) -> None:
-        for _, handle in self._outsiders.values():
-            handle.remove()
-        self._outsiders.clear()
+        if self._outsiders is not None:
+            self._outsiders.forget()
         self._task = self._count = None
         self._counted_by = str
         self._device = torch.device("cpu")
         self._contributions: dict[Slot, Contribution] = {}
         self._derived = ToParameters()
         self._public: list[tuple[Tensor, Tensor]] = []
-
-
-def _leaves_behind(tensor: Tensor) -> Iterator[Tensor]:
-    """What backward would give a gradient to."""
-    if tensor.grad_fn is None:
-        yield tensor
-    nodes: list[Any] = [tensor.grad_fn]
-    seen = set(nodes)
-    while nodes:
-        node = nodes.pop()
-        if hasattr(node, "variable"):
-            yield node.variable
-        for below, _ in getattr(node, "next_functions", ()):
-            if below is not None and below not in seen:
-                seen.add(below)
-                nodes.append(below)
 
 
 def _rows(whole: Tensor, slot: Slot) -> Tensor:

@@ -3,6 +3,7 @@
 from lightning_pac.gradients.following.entering import Entrance
 from lightning_pac.gradients.following.meeting import Receiver
 from lightning_pac.gradients.following.mode import Following
+from lightning_pac.gradients.following.outsiders import Outsiders
 from lightning_pac.gradients.following.pulling_back import ToParameters
 
-__all__ = ["Entrance", "Following", "Receiver", "ToParameters"]
+__all__ = ["Entrance", "Following", "Outsiders", "Receiver", "ToParameters"]

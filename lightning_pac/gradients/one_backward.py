@@ -19,12 +19,7 @@ from lightning_pac.gradients.clipping import ClippingRule, clip, clip_factors
 from lightning_pac.gradients.contract import GradientEngine, block_index, count_records, trainable_parameters
 from lightning_pac.gradients.contributions import Contribution, Dense, OwnRows
 from lightning_pac.gradients.following import Entrance, Following, Outsiders, Receiver, ToParameters
-from lightning_pac.gradients.refusals import (
-    refuse_backward_hooks,
-    refuse_compiled_modules,
-    refuse_complex_parameters,
-    refuse_mixing_layers,
-)
+from lightning_pac.gradients.refusals import refuse_unfit_modules
 
 __all__ = ["OneBackwardEngine"]
 
@@ -89,10 +84,7 @@ class OneBackwardEngine(GradientEngine, Receiver):
         self._block_of = block_index(self._names, blocks)
         self._num_blocks = len(blocks) if blocks is not None else 1
         self._rows_per_record = rows_per_record
-        refuse_backward_hooks(module)
-        refuse_compiled_modules(module)
-        refuse_mixing_layers(module)
-        refuse_complex_parameters(module)
+        refuse_unfit_modules(module)
         self._index = {id(parameter): index for index, parameter in enumerate(self._parameters)}
         for index, parameter in enumerate(self._parameters):
             set_tag(parameter, Free((index, 0, -1)))

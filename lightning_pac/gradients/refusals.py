@@ -10,7 +10,16 @@ __all__ = [
     "refuse_compiled_modules",
     "refuse_complex_parameters",
     "refuse_mixing_layers",
+    "refuse_unfit_modules",
 ]
+
+
+def refuse_unfit_modules(module: nn.Module) -> None:
+    """Raise a `ValueError` that names what at or below `module` stands in the way of per-example gradients."""
+    refuse_backward_hooks(module)
+    refuse_compiled_modules(module)
+    refuse_mixing_layers(module)
+    refuse_complex_parameters(module)
 
 
 def refuse_mixing_layers(module: nn.Module) -> None:

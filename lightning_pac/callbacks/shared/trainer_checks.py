@@ -21,12 +21,7 @@ from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signatu
 from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader, Dataset
 
-from lightning_pac.gradients.refusals import (
-    refuse_backward_hooks,
-    refuse_compiled_modules,
-    refuse_complex_parameters,
-    refuse_mixing_layers,
-)
+from lightning_pac.gradients.refusals import refuse_unfit_modules
 from lightning_pac.strategies import FixedScalePrecision
 from lightning_pac.strategies.private_strategy import PrivateStrategy
 from lightning_pac.strategies.sharding import held_parameters
@@ -134,10 +129,7 @@ def check_model(pl_module: pl.LightningModule, dataloader: Any = None, datamodul
             "weight_norm or orthogonal."
         )
     try:
-        refuse_backward_hooks(pl_module)
-        refuse_compiled_modules(pl_module)
-        refuse_mixing_layers(pl_module)
-        refuse_complex_parameters(pl_module)
+        refuse_unfit_modules(pl_module)
     except ValueError as error:
         raise MisconfigurationException(str(error)) from None
     for owner, transform in _mixing_transforms(pl_module, dataloader, datamodule):

@@ -114,10 +114,12 @@ class Probe:
 
     def gradient(self, records: list[Any], seed: int = SEEDS[0]) -> Tensor:
         """The gradient of their loss, in one row."""
-        if self.forgets:
-            with self.copied():
-                return self._gradient(records, seed)
-        return self._gradient(records, seed)
+        with self.in_one_state():
+            return self._gradient(records, seed)
+
+    def in_one_state(self) -> AbstractContextManager[object]:
+        """Where it forgets, run another copy meanwhile."""
+        return self.copied() if self.forgets else nullcontext()
 
     def _gradient(self, records: list[Any], seed: int) -> Tensor:
         parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]

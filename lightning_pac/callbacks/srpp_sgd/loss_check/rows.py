@@ -63,25 +63,26 @@ def _compare_rows(probe: Probe, records: list[Any]) -> tuple[str | None, bool]:
         parts = records[: 2 * GROUP], records[:GROUP], records[GROUP : 2 * GROUP]
         # An error without an engine is none of the engine's.
         ordinary = [probe.gradient(part).to(probe.dtype) for part in parts]
-        try:
-            engine.attach(probe.model)
-        except ValueError:  # says so again when the run attaches its own
-            return None, True
-        try:
-            norms, lengths, errors, public = [], [], [], []
-            for part in parts:
-                probe.loss(part).backward()  # type: ignore[no-untyped-call]
-                sums, found = engine.clipped_sum(_NO_CLIPPING)
-                norms.append(found[:, 0])
-                public.append(engine.public_gradient if engine.public_gradient is not None else torch.zeros(()))
-                mean, want = flat_sum(sums).double().div_(len(found)), ordinary.pop(0).double()
-                lengths.append(float(want.norm()))
-                errors.append(mean.add_(public[-1]).sub_(want).norm())
-                del sums, mean, want
-        except Exception as error:
-            return f"cannot be taken apart into records: {str(error).rstrip('.')}", True
-        finally:
-            engine.detach()
+        norms, lengths, errors, public = [], [], [], []
+        for part in parts:
+            with probe.in_one_state():
+                try:
+                    engine.attach(probe.model)
+                except ValueError:  # says so again when the run attaches its own
+                    return None, True
+                try:
+                    probe.loss(part).backward()  # type: ignore[no-untyped-call]
+                    sums, found = engine.clipped_sum(_NO_CLIPPING)
+                    norms.append(found[:, 0])
+                    public.append(engine.public_gradient if engine.public_gradient is not None else torch.zeros(()))
+                    mean, want = flat_sum(sums).double().div_(len(found)), ordinary.pop(0).double()
+                    lengths.append(float(want.norm()))
+                    errors.append(mean.add_(public[-1]).sub_(want).norm())
+                    del sums, mean, want
+                except Exception as error:
+                    return f"cannot be taken apart into records: {str(error).rstrip('.')}", True
+                finally:
+                    engine.detach()
     whole, alone = norms[0], torch.cat(norms[1:])
     if len(whole) != 2 * GROUP:
         return f"reaches the layers in {len(whole)} rows for {2 * GROUP} records", True

@@ -19,8 +19,8 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 import torchmetrics
-from parts import Split, load_adult
 from scipy import optimize
+from sets import Split, load_adult
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 

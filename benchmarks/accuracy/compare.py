@@ -5,8 +5,8 @@
 Promises are (epsilon, 1e-5) for one record, and a bound of 0.6 on guessing a fact of 10 records. The learning rate of
 each row is chosen on public training records, which are not trained on; the accuracy is that of the test records, which
 choose nothing, with its standard error over the seeds. Every fit is written down at once, with its CPU seconds, and a
-second call goes on with the rest. A fit of Adult takes about 1.5 CPU seconds, and all rows of a table some five minutes; `--page FILE`
-writes the table of what there is.
+second call goes on with the rest. A fit of Adult takes about 1.5 CPU seconds; `--page FILE` writes a page of what there
+is.
 """
 
 import argparse
@@ -76,9 +76,9 @@ PAGE = """
 # Accuracy at equal promises
 
 Test accuracy in percent, with its standard error over the seeds, at equal promises: (epsilon, 1e-5) for one record.
-Every row has the same network, batches of 512 by Poisson sampling, number of steps, and four or five learning rates to choose
-from. Public training records choose, which are not trained on; test records choose nothing. "all" is the best number of
-bands with averaged weights.
+Every row has the same network, batches of 512 by Poisson sampling, number of steps, and four or five learning rates to
+choose from. Public training records choose, which are not trained on; test records choose nothing. "all" is the best
+number of bands with averaged weights.
 
 The figures are those of `benchmarks/accuracy/results.json`, and this page is written from them:
 

@@ -64,6 +64,8 @@ def rule_of(annotation: Any) -> Rule | None:
     if annotation == npt.ArrayLike:
         return Rule(functools.partial(_array, kinds="biuf"), "an array of real numbers", "arrays of real numbers")
     origin, parts = get_origin(annotation), _parts(annotation)
+    if hasattr(origin, "__value__"):  # a generic alias, as NumPy has it from 2.5 on
+        return rule_of(origin.__value__[parts])
     if origin is Annotated:
         return _in_range(rule_of(parts[0]), annotation.__metadata__[0])
     if origin in (Union, types.UnionType):
@@ -114,9 +116,9 @@ def is_finite(array: npt.ArrayLike, num_axes: int) -> bool:
 
 
 def _parts(annotation: Any) -> tuple[Any, ...]:
-    """The parameters of an annotation, with `ArrayLike`, a union that other unions dissolve, in one piece."""
+    """The parameters of an annotation, with `ArrayLike` in one piece: before NumPy 2.5 other unions dissolve it."""
     parameters, array_like = get_args(annotation), get_args(npt.ArrayLike)
-    if all(part in parameters for part in array_like):
+    if array_like and all(part in parameters for part in array_like):
         return npt.ArrayLike, *(part for part in parameters if part not in array_like)
     return parameters
 

@@ -12,7 +12,7 @@ from lightning_pac.data.loader import PrivateDataLoader, ResumableDataLoader, pr
 from lightning_pac.data.persons import Persons
 from lightning_pac.data.public_rows import most_records
 from lightning_pac.data.rank_share import RankShare
-from lightning_pac.data.records_alone import check_records_alone
+from lightning_pac.data.records import check_records_alone
 from lightning_pac.data.secret_workers import SecretWorkerSeeds, hide_worker_seeds
 from lightning_pac.data.with_index import IndexedSample, WithIndex
 from lightning_pac.scenarios import EpochShuffle, FixedSize, Poisson, Sampling, Sequential, WithReplacement

@@ -22,10 +22,9 @@ from lightning_pac.data.batch_samplers import (
     ShuffledBatchSampler,
     WithReplacementBatchSampler,
 )
-from lightning_pac.data.delivered_rows import WatchedIterators
 from lightning_pac.data.loader import PrivateDataLoader, ResumableDataLoader
 from lightning_pac.data.persons import UnitRows
-from lightning_pac.data.repeated_records import TWICE, check_each_record_once
+from lightning_pac.data.records import TWICE, WatchedIterators, check_each_record_once
 from lightning_pac.scenarios import EpochShuffle, Poisson, Sampling, Sequential, WithReplacement
 
 __all__ = ["batch_sizes", "count_records", "describe_loader", "order_is_public"]

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lightning_pac._validation import Count, validated
-from lightning_pac.data.record_digest import own_generators
-from lightning_pac.data.surroundings import Surroundings
+from lightning_pac.data.records import Surroundings, own_generators
 
 __all__ = ["Persons", "UnitRows"]
 

@@ -7,7 +7,7 @@ from typing import Any
 from torch.utils.data import DataLoader, get_worker_info
 
 from lightning_pac._validation import validated
-from lightning_pac.data.record_digest import digest_loaded_records, digest_together
+from lightning_pac.data.records import digest_loaded_records, digest_together
 from lightning_pac.randomness import seed_globally_in_secret
 
 __all__ = ["SecretWorkerSeeds", "hide_worker_seeds"]

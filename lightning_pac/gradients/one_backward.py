@@ -40,8 +40,7 @@ class OneBackwardEngine(GradientEngine, Receiver):
     `requires_grad`: whatever is not seen gives one a gradient, and that is refused by name.
 
     Args:
-        batch_first: Dimension 0 of the tensors in a batch counts the examples. False means dimension 1. A module with a
-            `batch_first` attribute decides for itself.
+        batch_first: Whether dimension 0 of a batch's tensors counts the examples, not 1; a module may have it, too.
         public_terms: Whether terms without records (penalties on weights) may be added to the mean of the losses, whose
             gradient the caller of `clipped_sum` then adds after the noise. Otherwise they are refused.
     """
@@ -367,8 +366,7 @@ class OneBackwardEngine(GradientEngine, Receiver):
 
     def name_of(self, parameter: Tensor) -> str | None:
         """The name of a trainable parameter."""
-        index = self._index.get(id(parameter))
-        return None if index is None else self._names[index]
+        return None if (index := self._index.get(id(parameter))) is None else self._names[index]
 
     def _add(self, slot: Slot, contribution: Contribution) -> None:
         # |g + g'|^2 has a cross term, so two calls with one parameter are one contribution.

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader
 
 from lightning_pac.data import RankShare
-from lightning_pac.data.record_digest import RECORDS_COMPARED, digest_loaded_records, digest_positions
+from lightning_pac.data.records import RECORDS_COMPARED, digest_loaded_records, digest_positions
 from lightning_pac.scenarios import Sampling
 from lightning_pac.strategies.ranks import Ranks
 

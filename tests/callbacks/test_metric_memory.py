@@ -18,7 +18,7 @@ from torchmetrics import Metric
 
 from lightning_pac import PrivateMetrics, TwoWorldScenario
 from lightning_pac.callbacks.metrics.noised_metric import PrivateMetric
-from lightning_pac.data.value_digest import digest
+from lightning_pac.data.records import digest
 
 LOSSES = torch.linspace(0.01, 2.0, 127)
 

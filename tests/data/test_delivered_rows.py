@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset, SubsetRandomSampler, TensorDataset
 
 from lightning_pac.data import Poisson, WithIndex, describe_loader, private_loader
-from lightning_pac.data.delivered_rows import watch_loader
+from lightning_pac.data.records import watch_loader
 from lightning_pac.exceptions import PrivacyViolationError
 
 RECORDS, PASSES = 40, 6

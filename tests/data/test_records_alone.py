@@ -16,8 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from lightning_pac.data import WithIndex, check_records_alone
-from lightning_pac.data.repeated_records import check_each_record_once
-from lightning_pac.data.surroundings import Surroundings
+from lightning_pac.data.records import Surroundings, check_each_record_once
 
 ROWS = 12
 

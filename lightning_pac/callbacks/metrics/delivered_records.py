@@ -10,7 +10,7 @@ from torch.utils.data import BatchSampler, ConcatDataset, DataLoader
 
 from lightning_pac.data import PrivateDataLoader, check_records_alone, count_records, describe_loader, rebuild_loader
 from lightning_pac.data.loader import divides_all_records
-from lightning_pac.data.repeated_records import check_each_record_once
+from lightning_pac.data.records import check_each_record_once
 from lightning_pac.scenarios import Sequential
 from lightning_pac.strategies import Ranks
 from lightning_pac.strategies.agreement import share_records

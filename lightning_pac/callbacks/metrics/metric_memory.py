@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 from torchmetrics import Metric
 
-from lightning_pac.data.value_digest import digest
+from lightning_pac.data.records import digest
 
 __all__ = ["other_than_rows", "remembered"]
 

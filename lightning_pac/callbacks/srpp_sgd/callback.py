@@ -229,9 +229,8 @@ class SRPPSGD(TrainerCallback):
         )
         self._charged, self.account = journal.account, journal.running
         begin_attempt(trainer, loader, journal, self._restored)
-        microbatches = trainer.accumulate_grad_batches
         self._run = PrivateRun(
-            pl_module, loader, journal, blocks, microbatches, planned_steps, found.keeps_order,
+            pl_module, loader, journal, blocks, trainer.accumulate_grad_batches, planned_steps, found.keeps_order,
             [*found.not_shown, *words_on_bands(self.arguments, accountant)],
         )  # fmt: skip
         self._drawn = DrawnRecords(loader, accountant)

@@ -23,9 +23,7 @@ from lightning_pac.data import (
     order_is_public,
     rebuild_loader,
 )
-from lightning_pac.data.delivered_rows import watch_loader
-from lightning_pac.data.repeated_records import positions_of_records
-from lightning_pac.data.value_digest import digest
+from lightning_pac.data.records import digest, positions_of_records, watch_loader
 from lightning_pac.scenarios import Sampling
 from lightning_pac.strategies import Ranks
 from lightning_pac.strategies.agreement import share_records

@@ -21,7 +21,7 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.integer_arguments import Intege
 from lightning_pac.callbacks.srpp_sgd.loss_check.readings import Readings
 from lightning_pac.callbacks.srpp_sgd.loss_check.replica import Replica
 from lightning_pac.callbacks.srpp_sgd.loss_check.scaled_integers import ScaledIntegers
-from lightning_pac.data.surroundings import Surroundings, copy_small
+from lightning_pac.data.records import Surroundings, copy_small
 from lightning_pac.gradients.calls import nested_tensors
 
 __all__ = ["SEEDS", "Probe"]

@@ -11,7 +11,7 @@ import lightning.pytorch as pl
 import torch
 from torch import Tensor
 
-from lightning_pac.data.surroundings import copy_small
+from lightning_pac.data.records import copy_small
 from lightning_pac.strategies.whole_copies import WholeCopies
 
 __all__ = ["Replica", "hidden_behind"]

@@ -12,12 +12,12 @@ from typing import Any, cast
 import numpy as np
 from torch.utils.data import Dataset, TensorDataset
 
-from lightning_pac.data.copied_dataset import FIRST_SEED, copy_of, digest_of, draws
-from lightning_pac.data.record_digest import load_alone, own_generators
-from lightning_pac.data.repeated_records import TWICE, datasets_inside, is_same_record
-from lightning_pac.data.surroundings import Surroundings
+from lightning_pac.data.records.copied_dataset import FIRST_SEED, copy_of, digest_of, draws
+from lightning_pac.data.records.record_digest import load_alone, own_generators
+from lightning_pac.data.records.repeated_records import TWICE, datasets_inside, is_same_record
+from lightning_pac.data.records.surroundings import Surroundings
+from lightning_pac.data.records.value_digest import digest
 from lightning_pac.data.tables import holds_integers, reordered, replaced, tables
-from lightning_pac.data.value_digest import digest
 from lightning_pac.data.with_index import check_records
 
 __all__ = ["check_records_alone"]

@@ -15,7 +15,7 @@ import numpy as np
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from lightning_pac.data.value_digest import digest
+from lightning_pac.data.records.value_digest import digest
 
 __all__ = ["Surroundings", "copy_small"]
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, SubsetRandomSampler
 
-from lightning_pac.data.copied_dataset import FIRST_SEED, copy_of, draws
-from lightning_pac.data.record_digest import load_alone, own_generators
+from lightning_pac.data.records.copied_dataset import FIRST_SEED, copy_of, draws
+from lightning_pac.data.records.record_digest import load_alone, own_generators
 from lightning_pac.exceptions import PrivacyViolationError
 
 __all__ = ["DeliveredRows", "WatchedIterators", "watch_loader"]

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from lightning_pac.data.record_digest import load_alone
-from lightning_pac.data.value_digest import digest
+from lightning_pac.data.records.record_digest import load_alone
+from lightning_pac.data.records.value_digest import digest
 
 __all__ = ["FIRST_SEED", "copy_of", "digest_of", "draws"]
 

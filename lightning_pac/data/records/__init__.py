@@ -1,0 +1,31 @@
+"""Records as a dataset gives them: each once, made of nothing else, and the same at each time."""
+
+from lightning_pac.data.records.delivered_rows import WatchedIterators, watch_loader
+from lightning_pac.data.records.record_digest import (
+    RECORDS_COMPARED,
+    digest_loaded_records,
+    digest_positions,
+    digest_together,
+    own_generators,
+)
+from lightning_pac.data.records.records_alone import check_records_alone
+from lightning_pac.data.records.repeated_records import TWICE, check_each_record_once, positions_of_records
+from lightning_pac.data.records.surroundings import Surroundings, copy_small
+from lightning_pac.data.records.value_digest import digest
+
+__all__ = [
+    "RECORDS_COMPARED",
+    "TWICE",
+    "Surroundings",
+    "WatchedIterators",
+    "check_each_record_once",
+    "check_records_alone",
+    "copy_small",
+    "digest",
+    "digest_loaded_records",
+    "digest_positions",
+    "digest_together",
+    "own_generators",
+    "positions_of_records",
+    "watch_loader",
+]

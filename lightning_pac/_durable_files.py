@@ -1,6 +1,7 @@
 """Small files that are written whole or not at all and are on the disk when the call returns, and the way to them."""
 
 import contextlib
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
@@ -76,7 +77,10 @@ def real_path(path: str | Path) -> Path:
         ValueError: If it cannot be followed.
     """
     try:
-        return Path(path).expanduser().resolve()
+        found = Path(path).expanduser().resolve()
+        if found.is_symlink():  # Python 3.13 leaves a circle of links as it is
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        return found
     except (OSError, RuntimeError, ValueError) as error:  # a circle of links, nobody's home, a null character
         reason = getattr(error, "strerror", None) or str(error).rstrip(".")
         raise ValueError(f"{str(path)!r} leads to no file ({reason}): name another one.") from error

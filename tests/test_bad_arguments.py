@@ -209,6 +209,7 @@ def made(package: str, recipes: Recipes, folder: Path) -> list[Any]:
             result = function(**{argument: usual_of(value) for argument, value in valid.items()})
             for thing in (result, arguments.get("self")):
                 if is_ours(type(thing)) and type(thing) not in found:
+                    repr(thing)  # the first one imports
                     started = time.process_time()
                     found[type(thing)] = (
                         repr(thing),

@@ -340,7 +340,7 @@ def test_another_number_of_records_than_declared_is_refused(tmp_path: Path) -> N
 
 def test_a_run_without_end_needs_a_noise_multiplier(tmp_path: Path) -> None:
     private = make_private(epsilon=4.0)
-    with pytest.raises(MisconfigurationException, match="this one has no end: set max_epochs or max_steps"):
+    with pytest.raises(MisconfigurationException, match="this run has no end: set max_epochs or max_steps"):
         make_trainer(tmp_path, private, max_epochs=-1).fit(Classifier(), make_loader())
 
 
@@ -519,20 +519,32 @@ def test_hooks_that_come_later_are_refused(tmp_path: Path) -> None:
 class Hiding(Classifier):
     """A list is no part of the module, so that nothing clips what it holds."""
 
+    used = True
+
     def on_train_epoch_start(self) -> None:
         self.hidden = [nn.Parameter(torch.zeros(3))]
         self.trainer.optimizers[0].add_param_group({"params": self.hidden})
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-        bias = self.hidden[0] if hasattr(self, "hidden") else 0.0
+        bias = self.hidden[0] if hasattr(self, "hidden") and self.used else 0.0
         return nn.functional.cross_entropy(self.network(batch[0]) + bias, batch[1])
 
+    def on_after_backward(self) -> None:
+        if hasattr(self, "hidden") and not self.used:
+            self.hidden[0].grad = torch.ones(3)
 
-def test_parameters_that_the_optimizer_is_given_later_are_refused(tmp_path: Path) -> None:
+
+@pytest.mark.parametrize(
+    ("used", "message"),
+    [
+        (True, r"A tensor of shape \(3,\) received a gradient, which is raw, and is no parameter of Hiding"),
+        (False, "The optimizer was given a parameter after training had started"),
+    ],
+)
+def test_parameters_that_the_optimizer_is_given_later_are_refused(used: bool, message: str, tmp_path: Path) -> None:
     model = Hiding()
-    with pytest.raises(
-        MisconfigurationException, match="The optimizer was given a parameter after training had started"
-    ):
+    model.used = used
+    with pytest.raises((PrivacyViolationError, MisconfigurationException), match=message):
         make_trainer(tmp_path, make_private()).fit(model, make_loader())
     assert not model.hidden[0].any()
 
@@ -679,13 +691,6 @@ def test_power_iterations_are_refused_by_their_cause(kind: Any, tmp_path: Path) 
     with pytest.raises(MisconfigurationException, match=r"'network.0' is divided by its spectral norm, for which"):
         make_trainer(tmp_path, make_private()).fit(spectral(kind, evaluated=False), make_loader())
     make_trainer(tmp_path, make_private()).fit(spectral(kind, evaluated=True), make_loader())
-
-
-def test_a_compiled_part_is_a_conflict_of_the_trainer(tmp_path: Path) -> None:
-    model = Classifier()
-    model.network.compile()
-    with pytest.raises(MisconfigurationException, match=r"'network' is compiled by torch\.compile"):
-        make_trainer(tmp_path, make_private()).fit(model, make_loader())
 
 
 def hooked() -> nn.Module:

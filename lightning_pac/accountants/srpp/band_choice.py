@@ -74,7 +74,7 @@ def best_bands(
         >>> from lightning_pac.scenarios import CyclicShuffle, TwoWorldScenario
         >>> terms = SRPPAccountant(TwoWorldScenario(1, num_records=1000), CyclicShuffle(batch_size=100))
         >>> print(best_bands(terms, 100, lambda account: account.noise_multiplier(3.0, 100, delta=1e-5)))
-        10 bands leave 35 % of the noise that independent noise would leave in sums of steps
+        10 bands leave 41 % of the noise that independent noise would leave in sums of steps
     """
     sampling, workload = accountant.sampling, SGDWorkload(num_steps)
     blocks = sampling.amplified_rate is not None and isinstance(sampling, Poisson)

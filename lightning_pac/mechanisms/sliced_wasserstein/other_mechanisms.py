@@ -96,7 +96,7 @@ def baselines(
     variance = 1 / (cauchy_exponent - 3) if cauchy_exponent > 3 else float("inf") if cauchy else 0.0
     quartile = float(stdtrit(cauchy_exponent - 1, 0.75)) / np.sqrt(cauchy_exponent - 1)
     found = [
-        Baseline("distribution_aware_cauchy", cauchy, dimension * variance * cauchy**2, quartile * cauchy),
+        Baseline("distribution_aware_cauchy", cauchy, dimension * variance * cauchy * cauchy, quartile * cauchy),
     ]
     for name, sensitivity in (("general_wasserstein", distance), ("gaussian_dp", diameter)):
         sigma = float(np.sqrt(renyi_order * sensitivity**2 / (2 * epsilon)))

@@ -78,7 +78,7 @@ def real_path(path: str | Path) -> Path:
     """
     try:
         found = Path(path).expanduser().resolve()
-        if found.is_symlink():  # Python 3.13 leaves a circle of links as it is
+        if os.path.islink(found):  # Python 3.13 leaves a circle of links as it is
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         return found
     except (OSError, RuntimeError, ValueError) as error:  # a circle of links, nobody's home, a null character

@@ -78,7 +78,7 @@ PAGE = """
 Test accuracy in percent, with its standard error over the seeds, at equal promises: (epsilon, 1e-5) for one record.
 Every row has the same network, batches of 512 by Poisson sampling, number of steps, and four or five learning rates to
 choose from. Public training records choose, which are not trained on; test records choose nothing. "all" is the best
-number of bands with averaged weights.
+number of bands with averaged weights. Fits run without a Trainer, on the library's own draws, clipping and noise.
 
 The figures are those of `benchmarks/accuracy/results.json`, and this page is written from them:
 

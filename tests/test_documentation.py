@@ -78,7 +78,7 @@ SHOWN = [ROOT / "README.md", *PROSE, *EXAMPLES]
 PAGES = [page for page in SHOWN if page.exists() and steps(page)]
 
 
-SLOW = {"side-channels.md", "fine-tune-with-lora.md"}  # the mechanisms and networks of these have tests of their own
+SLOW = {"side-channels.md"}  # its mechanisms have tests of their own
 
 
 @pytest.mark.parametrize(

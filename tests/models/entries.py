@@ -264,10 +264,10 @@ add_adapted("Prefix tuning on GPT-2", gpt2(), "PrefixTuning", "CAUSAL_LM", num_v
 NORMALIZES = r"normalizes over the batch.*fix_batch_norm"
 
 
-def without_batch_norm(network: nn.Module) -> nn.Module:
-    from lightning_pac import fix_batch_norm
+def fix_batch_norm(network: nn.Module) -> nn.Module:
+    import lightning_pac
 
-    return fix_batch_norm(network)
+    return lightning_pac.fix_batch_norm(network)
 
 
 def image_model(name: str, **options: Any) -> Callable[[], nn.Module]:
@@ -285,7 +285,7 @@ def _timm(module: str) -> Any:
 
 def add_image_model(name: str, build: Any, library: str = "timm", normalizes: bool = False, fast: bool = False,
                     batch: Any = None, loss: Any = cross_entropy) -> None:  # fmt: skip
-    advice = {"advice": without_batch_norm, "refusal": NORMALIZES} if normalizes else {}
+    advice = {"advice": fix_batch_norm, "refusal": NORMALIZES} if normalizes else {}
     ENTRIES[f"{name} ({library})"] = Entry(library, build, batch or images(), loss, fast=fast, **advice)
 
 
@@ -382,7 +382,7 @@ ENTRIES["FT-Transformer"] = Entry(
 ENTRIES["ResNet (table)"] = Entry(
     "rtdl_revisiting_models",
     tabular("ResNet", d_in=6, d_out=1, n_blocks=2, d_block=16, d_hidden_multiplier=2.0, dropout1=0.1, dropout2=0.0),
-    vectors, squared_error, without_batch_norm, NORMALIZES,
+    vectors, squared_error, fix_batch_norm, NORMALIZES,
 )  # fmt: skip
 
 
@@ -392,7 +392,7 @@ def tabnet() -> nn.Module:
     return TabNet(6, 1, group_attention_matrix=torch.eye(6)).train()
 
 
-ENTRIES["TabNet"] = Entry("pytorch_tabnet", tabnet, vectors, tabnet_loss, without_batch_norm, NORMALIZES)
+ENTRIES["TabNet"] = Entry("pytorch_tabnet", tabnet, vectors, tabnet_loss, fix_batch_norm, NORMALIZES)
 
 
 def forecasting(kind: str, known: bool, **options: Any) -> Callable[[], nn.Module]:

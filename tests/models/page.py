@@ -15,18 +15,30 @@ def outcome(entry: Entry) -> str:
     return f"after `{entry.advice.__name__}`"
 
 
-def rows() -> dict[str, str]:
-    """A line for each network but for what was measured."""
-    return {name: f"| {name} | {entry.library} | {outcome(entry)} |" for name, entry in ENTRIES.items()}
+def rows() -> dict[str, list[str]]:
+    """The names of the networks of each row, by the row's beginning."""
+    grouped: dict[str, list[str]] = {}
+    for name, entry in ENTRIES.items():
+        beginning = f"| {entry.library} | {outcome(entry)} |"
+        grouped.setdefault(beginning, []).append(name)
+    return grouped
+
+
+def shown(beginning: str, names: list[str]) -> str:
+    """A row but for what was measured, its names without the library that they would repeat."""
+    library = beginning.split(" | ")[0].removeprefix("| ")
+    return f"{beginning} {'; '.join(name.removesuffix(f' ({library})') for name in names)} |"
 
 
 def with_table(page: str, errors: Mapping[str, float]) -> str:
-    """The page with the errors found, rounded up to a power of ten."""
+    """The page with the largest error of each row, rounded up to a power of ten."""
     before, rest = page.split(BEGIN)
-    lines = [BEGIN, "", "| network | library | trains | differs by at most |", "| --- | --- | --- | --- |"]
-    lines += [f"{row} {_shown(errors.get(name, math.nan))} |" for name, row in rows().items()]
+    lines = [BEGIN, "", "| library | trains | networks | differ by at most |", "| --- | --- | --- | --- |"]
+    for beginning, names in rows().items():
+        largest = max((errors[name] for name in names if errors.get(name, 0.0) > 0), default=math.nan)
+        lines.append(f"{shown(beginning, names)} {_rounded_up(largest)} |")
     return "\n".join([before + lines[0], *lines[1:], "", END]) + rest.split(END)[1]
 
 
-def _shown(error: float) -> str:
+def _rounded_up(error: float) -> str:
     return "" if math.isnan(error) else f"1e{math.ceil(math.log10(error)):d}"

@@ -29,7 +29,6 @@ def test_page_shows_every_network_and_what_becomes_of_it() -> None:
     assert [line.startswith(row) for line, row in zip(table, expected, strict=True)] == [True] * len(expected)
 
 
-
 def test_at_most_three_networks_whose_records_are_separate_are_refused() -> None:
     assert sum(bool(entry.refusal) and entry.advice is None for entry in ENTRIES.values()) <= 3
     assert len(ENTRIES) >= 60

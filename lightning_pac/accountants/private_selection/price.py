@@ -57,7 +57,7 @@ _ARITHMETIC = 2.0**-30
 class SelectionCurve(PrivacyCurve):
     r"""The curve of the best of a secret number of runs, from the curve of one.
 
-    `delta(eps) <= m delta_1(eps - c)`, by the theorem on the page on exact accounts. Below the epsilon where that
+    `delta(eps) <= m delta_1(eps - c)`, by the theorem at the top of this module. Below the epsilon where that
     is useful, the curve is the chord of hockey sticks in both directions, $1 - s (1 + e^\varepsilon)$ with the largest
     $s = (1 - \delta)/(1 + e^\varepsilon)$.
 

@@ -20,6 +20,9 @@ from lightning_pac.scenarios.secret_space import SecretSpace
 
 __all__ = ["MembershipAudit", "membership_attack", "membership_posterior", "simulate_beliefs"]
 
+# Queries whose votes are renumbered at a time.
+_QUERIES_AT_A_TIME = 4096
+
 
 @validated
 def membership_posterior(beliefs: Numbers, memberships: MatrixLike) -> Array:
@@ -175,52 +178,48 @@ def simulate_beliefs(
         >>> audit.beliefs.shape, audit.mutual_information.round(4).tolist()
         ((1, 10, 4), [0.05])
     """
-    table = VoteTable.of(np.asarray(votes))
-    num_secrets = table.inverse.shape[1]
-    moments = np.atleast_1d(np.asarray(len(table) if checkpoints is None else checkpoints, dtype=np.int64))
-    if not moments.size or not (np.diff(moments) > 0).all() or not 0 <= moments[0] <= moments[-1] <= len(table):
-        raise ValueError(f"checkpoints is {moments.tolist()}, but must ascend within 0 ... {len(table)}.")
+    queries = np.asarray(votes)
+    num_queries, num_secrets = queries.shape
+    moments = np.atleast_1d(np.asarray(num_queries if checkpoints is None else checkpoints, dtype=np.int64))
+    if not moments.size or not (np.diff(moments) > 0).all() or not 0 <= moments[0] <= moments[-1] <= num_queries:
+        raise ValueError(f"checkpoints is {moments.tolist()}, but must ascend within 0 ... {num_queries}.")
     source = secure_generator() if generator is None else generator
     secrets = source.integers(num_secrets, num_trials)
-    # Log space: after many responses most posteriors underflow.
-    log_beliefs = np.full((num_trials, num_secrets), -math.log(num_secrets))
-    recorded = {0: np.exp(log_beliefs)}
-    spent = np.zeros(len(table) + 1)
-    for query in range(int(moments[-1])):
-        spent[query + 1] = spent[query]
-        # A query that all secrets answer alike tells nothing, and the engine does not charge for it either.
-        if (classes := int(table.num_classes[query])) > 1:
-            log_beliefs = _step(log_beliefs, table.inverse[query], classes, secrets, budget, rule, source)
-            spent[query + 1] += budget
-        if query + 1 in moments:
-            recorded[query + 1] = np.exp(log_beliefs)
+    beliefs = np.full((num_trials, num_secrets), 1 / num_secrets)
+    asked, spent = 0, 0.0
+    kept_beliefs, kept_spending = [], []
+    for moment in moments.tolist():
+        while asked < moment:
+            table = VoteTable.of(queries[asked : min(asked + _QUERIES_AT_A_TIME, moment)])
+            # A query that all secrets answer alike tells nothing, and the engine does not charge for it either.
+            for query in np.flatnonzero(table.num_classes > 1).tolist():
+                votes_of = np.eye(int(table.num_classes[query]))[table.inverse[query]]
+                _answer_in_all_trials(beliefs, votes_of, secrets, budget, rule, source)
+                spent += budget
+            asked += len(table)
+        kept_beliefs.append(beliefs.copy())
+        kept_spending.append(spent)
     return MembershipAudit(
         num_responses=moments,
-        beliefs=np.stack([recorded[moment] for moment in moments.tolist()]),
+        beliefs=np.stack(kept_beliefs),
         secrets=secrets,
-        mutual_information=np.minimum(spent[moments], math.log(num_secrets)),
+        mutual_information=np.minimum(kept_spending, math.log(num_secrets)),
     )
 
 
-def _step(
-    log_beliefs: Array,
-    inverse: npt.NDArray[np.intp],
-    num_classes: int,
-    secrets: npt.NDArray[np.int64],
-    budget: float,
-    rule: CompositionRule,
-    source: Any,
-) -> Array:
+def _answer_in_all_trials(
+    beliefs: Array, votes: Array, secrets: npt.NDArray[np.int64], budget: float, rule: CompositionRule, source: Any
+) -> None:
+    """Answer one query, given as one-hot votes (m, k), and update the beliefs (trials, m) in place."""
     # The belief's mass on each class decides the noise, as it does in the engine.
-    masses = np.exp(log_beliefs) @ np.eye(num_classes)[inverse]
+    masses = beliefs @ votes
     # Whitened outputs of each class, shape (trials, k, r); the true secret's is the signal, shape (trials, r).
     whitened, _ = vote_channel(masses, np.full(len(masses), budget), rule)
-    signal = np.take_along_axis(whitened, inverse[secrets][:, None, None], axis=1)[:, 0]
+    signal = whitened[np.arange(len(secrets)), votes.argmax(axis=1)[secrets]]
     coordinates = signal + source.normal(signal.shape)
-    # Bayes' rule in log space: the log likelihood of the release under each class, up to a constant.
-    evidence = np.einsum("nkr,nr->nk", whitened, coordinates) - 0.5 * (whitened**2).sum(axis=2)
-    updated = log_beliefs + evidence[:, inverse]
-    # With the maximum taken out the sum lies between 1 and m, so that its logarithm is finite.
-    updated -= updated.max(axis=1, keepdims=True)
-    updated -= np.log(np.exp(updated).sum(axis=1, keepdims=True))
-    return np.asarray(updated)
+    # The log likelihood of the release under each class, up to a constant.
+    evidence = np.einsum("nkr,nr->nk", whitened, coordinates) - 0.5 * np.einsum("nkr,nkr->nk", whitened, whitened)
+    # Bayes' rule with one factor a class. Classes that a belief has lost to underflow have no say in the largest.
+    evidence -= np.where(masses > 0, evidence, -np.inf).max(axis=1, keepdims=True)
+    factors = np.exp(np.minimum(evidence, 0.0))
+    beliefs *= (factors / (masses * factors).sum(axis=1, keepdims=True)) @ votes.T

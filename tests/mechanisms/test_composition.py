@@ -240,7 +240,17 @@ def test_the_guarantee_holds_for_skewed_beliefs():
     """1/2 ln det(I + C Sigma^+), computed from the whitened votes in extended precision, stays at or below b."""
     mpmath = pytest.importorskip("mpmath")
     from lightning_pac.mechanisms.responses import vote_channel
-    from lightning_pac.mechanisms.responses.votes import four_class_channel, single_vote_channel, three_class_channel
+    from lightning_pac.mechanisms.responses.votes import (
+        four_class_channel,
+        signal_to_noise_of,
+        single_vote_channel,
+        three_class_channel,
+        two_class_separation,
+    )
+
+    def two_class_channel(masses, budget, rule):
+        half = two_class_separation(*masses, signal_to_noise_of(budget, rule))
+        return [[half], [-half]], [1 / (2 * half * half)]
 
     rng = np.random.default_rng(7)
     for _ in range(60):
@@ -249,8 +259,9 @@ def test_the_guarantee_holds_for_skewed_beliefs():
         masses /= masses.sum()
         budget = float(np.exp(rng.uniform(-20, -1)))
         for rule in RULES:
-            # How one query is answered: without arrays where there are three or four classes.
-            single = {3: three_class_channel, 4: four_class_channel}.get(k, single_vote_channel)
+            # How one query is answered: without arrays where there are two, three or four classes.
+            few = {2: two_class_channel, 3: three_class_channel, 4: four_class_channel}
+            single = few.get(k, single_vote_channel)
             chosen, variances = (np.array(part) for part in single(masses.tolist(), budget, rule))
             whitened, expected = vote_channel(masses, budget, rule)
             assert np.sort(variances) == pytest.approx(np.sort(expected), rel=1e-3)

@@ -1,4 +1,4 @@
-"""Figures 2 and 4, Tables 1 and 2 and the Vuvuzela setting of *One-Sided Bounded Noise*.
+"""Figures 2 and 4 and Tables 1 and 2 of *One-Sided Bounded Noise*.
 
     python benchmarks/papers/one_sided/figures.py --output runs/one_sided
 
@@ -9,8 +9,6 @@ is not public; a binomial one of the same variance over the same 38 states stand
 import argparse
 import json
 import math
-import resource
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -126,25 +124,6 @@ def figure_4() -> dict[str, Any]:
     }
 
 
-def vuvuzela() -> dict[str, Any]:
-    """T = 250,000 messages, epsilon = ln 2, delta = 1e-4, R = 30,000."""
-    result: dict[str, Any] = {}
-    for accounting in ("exact", "hybrid_rdp"):
-        start, cpu = time.perf_counter(), time.process_time()
-        noise = PositiveNoise.for_dp(math.log(2.0), 1e-4, 250_000, 30_000, accounting=accounting)
-        result[accounting] = {
-            "mean": noise.mean,
-            "second_moment": noise.second_moment,
-            "seconds": time.perf_counter() - start,
-            "cpu_seconds": time.process_time() - cpu,
-            "mebibytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        }
-    laplace = biased_laplace(math.log(2.0), 1e-4, 250_000)
-    result["laplace_advanced"] = {"mean": (laplace.size - 1) / 2, "max_value": laplace.size - 1}
-    result["printed"] = {"optimized_mean": 14_000, "laplace_mean": 300_000}
-    return result
-
-
 def _laplace_by_hybrid_rdp(epsilon: float, delta: float, compositions: int) -> np.ndarray:
     """Discrete biased Laplace noise of least moment whose hybrid-RDP epsilon meets the target."""
     best = None
@@ -222,11 +201,10 @@ def plot_figure_4(data: dict[str, Any], path: Path) -> None:
     figure.savefig(path, dpi=130)
 
 
-EXPERIMENTS: dict[str, tuple[Callable[[], dict[str, Any]], Callable[[dict[str, Any], Path], None] | None]] = {
+EXPERIMENTS: dict[str, tuple[Callable[[], dict[str, Any]], Callable[[dict[str, Any], Path], None]]] = {
     "tables": (tables, plot_tables),
     "figure_2": (figure_2, plot_figure_2),
     "figure_4": (figure_4, plot_figure_4),
-    "vuvuzela": (vuvuzela, None),
 }
 
 
@@ -240,8 +218,7 @@ def main() -> None:
         run, plot = EXPERIMENTS[name]
         data = run()
         (args.output / f"{name}.json").write_text(json.dumps(data, indent=2) + "\n")
-        if plot is not None:
-            plot(data, args.output / f"{name}.png")
+        plot(data, args.output / f"{name}.png")
         print(f"{name}: written to {args.output}")
 
 

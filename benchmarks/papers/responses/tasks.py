@@ -15,6 +15,7 @@ import lightning.pytorch as pl
 import numpy as np
 import numpy.typing as npt
 import torch
+from random_features import Ridge, random_features
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
@@ -23,6 +24,9 @@ from lightning_pac.modules import LearnerEnsemble, SubsetEnsemble
 from lightning_pac.scenarios import BalancedSubsets, SecretSpace, SubsetTable
 
 Array = npt.NDArray[Any]
+
+# Of the mean square of a feature, which is one: strong enough that members agree on half of the records.
+RIDGE_STRENGTH = 0.1
 
 
 @dataclass(frozen=True)
@@ -190,6 +194,12 @@ def _cifar10(data_root: Path) -> Task:
     return Task(*arrays, network=_residual_network, epochs=60, batch_size=256, learning_rate=0.1, augment=True)
 
 
+def _cifar10_ridge(data_root: Path) -> Task:
+    task = _cifar10(data_root)
+    features, test = random_features(task.features), random_features(task.test_features)
+    return Task(features, task.labels, test, task.test_labels, learner=lambda: Ridge(RIDGE_STRENGTH))
+
+
 TASKS: dict[str, Callable[[Path], Task]] = {
     "digits": _digits,
     "mnist": _mnist,
@@ -197,6 +207,7 @@ TASKS: dict[str, Callable[[Path], Task]] = {
     "bank": _bank,
     "ag_news": _ag_news,
     "cifar10": _cifar10,
+    "cifar10-ridge": _cifar10_ridge,
 }
 
 

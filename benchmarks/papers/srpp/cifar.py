@@ -184,6 +184,8 @@ class Experiment:
         if ended.exists():
             found: dict[str, Any] = json.loads(ended.read_text())
             return found
+        # Each from one initialization, whichever models have ended before.
+        torch.manual_seed(0)
         setting, model = self.setting, Classifier(self.setting)
         result: dict[str, Any] = {"method": method or "not private", "epsilon": epsilon}
         callbacks = []
@@ -252,10 +254,12 @@ def draw(result: dict[str, Any], output: Path) -> None:
 
     panels = {
         "noise": [("epsilon", "noise multiplier", result["noise"]["noise_multiplier"], BUDGETS)],
-        "accuracy": [("epsilon", "test accuracy", _series(result["accuracy"], "test_accuracy"), None)],
     }
+    if "accuracy" in result:
+        panels["accuracy"] = [("epsilon", "test accuracy", _series(result["accuracy"], "test_accuracy"), None)]
     if "overfitted" in result:
         panels["overfitted"] = [
+            ("epsilon", "training accuracy", _series(result["overfitted"], "train_accuracy"), None),
             ("epsilon", "test accuracy", _series(result["overfitted"], "test_accuracy"), None),
             ("epsilon", "attack AUC", _series(result["overfitted"], "attack_auc"), None),
         ]
@@ -292,7 +296,8 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, help="passes over the data, where the setting's are too many")
     parser.add_argument("--learning-rate", type=float, help="at its peak; the setting's if not given")
     parser.add_argument("--max-grad-norm", type=float, default=1.0, help="clipping norm")
-    parser.add_argument("--skip-overfitted", action="store_true", help="leave out the overfitted regime")
+    regimes = ["accuracy", "overfitted"]
+    parser.add_argument("--regimes", nargs="+", choices=regimes, default=regimes, help="Figures 3(i, j), and 3(k, l)")
     parser.add_argument("--budgets", type=float, nargs="+", help="epsilons at which models are trained")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS)
     arguments = parser.parse_args()
@@ -306,13 +311,14 @@ def main() -> None:
         "learning_rate": arguments.learning_rate or usual.learning_rate,
         "epochs": arguments.epochs or usual.epochs,
     }
-    kinds = [("accuracy", arguments.methods, replace(usual, max_grad_norm=arguments.max_grad_norm, **changes))]
-    if not arguments.skip_overfitted:
-        kinds.append(("overfitted", ["ms-SRPP", "amplified RPP"], overfitted))
-    for name, methods, setting in kinds:
+    kinds = {
+        "accuracy": (arguments.methods, replace(usual, max_grad_norm=arguments.max_grad_norm, **changes)),
+        "overfitted": (["ms-SRPP", "amplified RPP"], overfitted),
+    }
+    for name in arguments.regimes:
+        methods, setting = kinds[name]
         result[f"{name}_epochs"] = setting.epochs
         experiment = Experiment(setting, arguments.data_root)
-        torch.manual_seed(0)
         work: list[tuple[str | None, float | None]] = [(method, e) for method in methods for e in budgets]
         result[f"{name}_num_differing"] = experiment.scenario.total_differing
         result[name] = []

@@ -44,6 +44,12 @@ def vote_channel(masses: Array, budget: npt.ArrayLike, rule: CompositionRule) ->
     """
     mass = np.maximum(masses, SMALLEST_MASS)
     classes = mass.shape[-1]
+    if classes == 2:
+        # One direction, (1, -1), whose eigenvalue is 2 p q for masses of sum one.
+        variances = noise_variances(
+            2 * mass.prod(axis=-1, keepdims=True) / mass.sum(axis=-1, keepdims=True), budget, rule
+        )
+        return np.array([[_ROOT_HALF], [-_ROOT_HALF]]) / np.sqrt(variances)[..., None, :], variances
     covariance = -mass[..., :, None] * (mass / mass.sum(axis=-1, keepdims=True))[..., None, :]
     # Adding a multiple of the constant direction moves the null vector to the top, away from the small eigenvalues.
     covariance += 2.0 / classes

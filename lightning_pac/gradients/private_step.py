@@ -39,7 +39,6 @@ def private_gradients(
     What it keeps: records are clipped one by one or refused by name, no raw gradient exists outside, noise is drawn
     from the operating system's randomness and is fine everywhere, and the event is what a step costs. What only a
     Trainer's callback checks, and is the caller's here: that the loss couples no records (`coupling_error` asks that),
-    that a penalty on weights holds no number of the batch (`float(x.mean()) * penalty`),
     that batches were drawn as `sampling` says, that a record is in a batch once, that batches have one public shape,
     that gradients go to the optimizer as they are, that nothing else of the batch is kept or shown, and that the event
     is charged, also for a step whose gradients are thrown away.

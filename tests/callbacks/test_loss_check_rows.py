@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, default_collate
 
 from lightning_pac.callbacks.srpp_sgd.loss_check.check import check_loss
+from lightning_pac.gradients.rules import measured_choice
 
 TOKENS, WIDTH = 30, 4
 
@@ -216,6 +217,58 @@ def test_mixing_with_probability_one_half_is_found() -> None:
     found = check_loss(Dense(sometimes), DataLoader([(torch.zeros(4), 0)] * 8, batch_size=4))  # type: ignore[arg-type]
     assert found.problem is not None
     assert "couples the records" in found.problem
+
+
+@pytest.mark.parametrize("neighbours", [2, 4])
+def test_coupled_neighbours_are_found(neighbours: int) -> None:
+    def mixed(model: Dense, batch: Any) -> Tensor:
+        inputs = batch[0] + 0.5 * batch[0].view(-1, neighbours, 4).flip(1).flatten(0, 1)
+        return F.cross_entropy(model.network(inputs), batch[1])
+
+    found = check_loss(Dense(mixed), DataLoader([(torch.zeros(4), 0)] * 8, batch_size=4))  # type: ignore[arg-type]
+    assert found.problem is not None
+    assert "couples the records" in found.problem
+
+
+@pytest.mark.parametrize("order", ["10325476", "32107654", "45670123", "04152637", "76543210"])
+def test_no_fixed_order_of_rows_passes_for_that_of_the_records(order: str) -> None:
+    def moved(batch: list[Any]) -> Any:
+        return default_collate([batch[int(number)] for number in order if int(number) < len(batch)] + batch[8:])
+
+    def cross_entropy(model: Dense, batch: Any) -> Tensor:
+        return F.cross_entropy(model.network(batch[0]), batch[1])
+
+    loader: Any = DataLoader([(torch.zeros(4), 0)] * 8, batch_size=8, collate_fn=moved)  # type: ignore[arg-type]
+    found = check_loss(Dense(cross_entropy), loader)
+    assert (found.problem, found.unchecked) == (None, None)
+    assert not found.keeps_order
+
+
+def test_methods_of_clipping_that_raise_norms_are_no_coupling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which one is the fastest is measured for each size of a batch, and may be another at each."""
+    taken: list[str] = []
+
+    def choose(times: Any, kept_bytes: Any) -> str:
+        taken.append(list(times)[len(taken) % 2 - 1])
+        return taken[-1]
+
+    monkeypatch.setattr(measured_choice, "_chosen", {})
+    monkeypatch.setattr(measured_choice, "_choose", choose)
+
+    class Frames(pl.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.head = nn.Linear(64, 64)
+
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            # Terms of which many cancel, so that norms from Gram matrices are raised by much.
+            signs = torch.ones(128).view(-1, 2).mul_(torch.tensor([1.0, -1.0])).flatten()
+            return (self.head(batch[0]).tanh() * signs[:, None]).sum((1, 2)).mean()
+
+    found = check_loss(Frames(), DataLoader([(torch.zeros(128, 64),)] * 8, batch_size=8))  # type: ignore[arg-type]
+    assert "Gram matrices" in taken
+    assert (found.problem, found.unchecked) == (None, None)
 
 
 def carry_on(model: Dense, batch: Any) -> Tensor:

@@ -12,7 +12,7 @@ from torch.nn import functional
 from lightning_pac.gradients.arithmetic import accumulate
 from lightning_pac.gradients.calls import Call, tag_of
 from lightning_pac.gradients.contributions import Contribution, Dense, Found, squares_of_grams
-from lightning_pac.gradients.rules.measured_choice import build_fastest
+from lightning_pac.gradients.rules.measured_choice import build_fastest, instantiates
 
 __all__ = ["convolution", "transposed_convolution"]
 
@@ -141,7 +141,7 @@ def _weight(name: object, geometry: _Geometry, inputs: Tensor, gradient: Tensor)
     candidates: dict[str, Callable[[], Contribution]] = {}
     dense_bytes = 4 * n * math.prod(geometry.weight_shape)
     # At most 32 MiB, or twice the bytes of inputs and output gradient together.
-    small = dense_bytes <= max(_LARGE_BYTES, 8 * (inputs.numel() + gradient.numel()))
+    small = instantiates() or dense_bytes <= max(_LARGE_BYTES, 8 * (inputs.numel() + gradient.numel()))
     positions = math.prod(gradient.shape[2:])
     if small:
         candidates["grouped convolution"] = lambda: Dense(_grouped(geometry, inputs, gradient))

@@ -2,18 +2,35 @@
 
 import logging
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 
 from lightning_pac.gradients.contributions import Contribution
 
-__all__ = ["build_fastest"]
+__all__ = ["build_fastest", "instantiates", "instantiating"]
 
 _logger = logging.getLogger("lightning_pac.gradients")
 _chosen: dict[Hashable, str] = {}
 _REPEATS = 4
 _PRICE_OF_MEMORY = 1.5
+_instantiating: list[bool] = []  # of all threads: autograd has one for each device
+
+
+@contextmanager
+def instantiating() -> Iterator[None]:
+    """Inside, gradients are instantiated where they can be: Gram matrices raise norms, and suit some sizes only."""
+    _instantiating.append(True)
+    try:
+        yield
+    finally:
+        _instantiating.pop()
+
+
+def instantiates() -> bool:
+    """Whether gradients are to be instantiated, whatever that costs."""
+    return bool(_instantiating)
 
 
 def build_fastest(
@@ -35,10 +52,12 @@ def build_fastest(
         layer: Name for the log, or what gives it.
         key: Everything else the time depends on: kind, shapes of an example, device, number of threads.
         num_examples: Size of the batch, at least 1; sizes up to the same power of two count as alike.
-        candidates: Methods by name.
+        candidates: Methods by name; the first instantiates.
         out_shape: Shape of the parameter.
         kept_bytes: What each method keeps from its layer's backward pass to the end of the step.
     """
+    if instantiates():
+        return next(iter(candidates.values()))()
     key = (*key, (num_examples - 1).bit_length(), *candidates)
     name = _chosen.get(key)
     if name is None:

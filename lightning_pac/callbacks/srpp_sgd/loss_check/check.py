@@ -153,12 +153,12 @@ def _check(
         synthetic = SyntheticRecords(examples, probe.accepts)
         records = synthetic.draw(DRAWS * repeated)
         state, written = taking_up_records(probe, records)
-        problem, unchecked = (REMEMBERS, None) if remembers(probe, records) else compare_whole(probe, records)
+        problem, unchecked = (REMEMBERS, None) if remembers(probe, records) else compare_whole(probe, records, repeated)
         if problem is None and not repeated and probe.shuffles(records):
             problem = SHUFFLES
-        for draw, number in enumerate(LATER, 1):
+        for draw, step in enumerate(LATER, 1):
             if problem is None and unchecked is None and not repeated:
-                problem, unchecked = coupled_later(probe, synthetic.draw(draw), number)
+                problem, unchecked = coupled_later(probe, synthetic.draw(draw), step, draw)
         if problem is None and unchecked is None and not repeated:
             problem = compare_many(probe, synthetic, dataloader) or compare_readings(probe, records)
         comparable = problem is None and unchecked is None and not state
@@ -167,7 +167,7 @@ def _check(
         if comparable and problem is None and not probe.is_random:
             laws = list(LAWS)
             laws = laws[repeated % len(laws) :][:1] if repeated else laws
-            problem = compare_company(probe, synthetic, laws, keeps_order and not repeated)
+            problem = compare_company(probe, synthetic, laws, keeps_order and not repeated, 1 + repeated)
     except Exception as error:  # any model, dataset or collate function may run here
         problem, unchecked = None, _place_of(error)
     finally:

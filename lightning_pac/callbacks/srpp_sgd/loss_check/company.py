@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lightning_pac.callbacks.srpp_sgd.loss_check.coupling import woven
 from lightning_pac.callbacks.srpp_sgd.loss_check.probe import Probe
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import GROUP, LAWS, SyntheticRecords
 from lightning_pac.gradients import GradientEngine, flat_sum
@@ -23,7 +24,12 @@ _FLOOR = 1e-4  # of the largest norm: what is smaller may be rounding alone
 
 
 def coupled_in_company(
-    probe: Probe, engine: GradientEngine, synthetic: SyntheticRecords, laws: Sequence[str], keeps_order: bool
+    probe: Probe,
+    engine: GradientEngine,
+    synthetic: SyntheticRecords,
+    laws: Sequence[str],
+    keeps_order: bool,
+    number: int,
 ) -> str | None:
     r"""Whether clipped gradients of records depend on others that hold numbers of another law.
 
@@ -40,21 +46,26 @@ def coupled_in_company(
         laws: Those that are tried.
         keeps_order: Whether row i of what the layers see is record i of the batch. If so, and records hold integers
             only, what these are turned into is made large or not finite.
+        number: Of the arrangement of the groups, see `woven`.
 
     Returns:
         The law, in words, or None.
     """
     first, second = (synthetic.draw(0)[start : start + GROUP] for start in (0, GROUP))
-    plain = _norms(probe, engine, first + second)
+    batch = woven(first, second, number)
+    plain = _norms(probe, engine, batch)
     positive = plain[plain > 0]
     if not positive.numel():
         return None
     smallest = max(float(positive.min()), _FLOOR * float(positive.max()))
-    corner = _outcome(probe, engine, first + second, smallest)
+    corner = _outcome(probe, engine, batch, smallest)
     for law in laws:
-        trials = [functools.partial(_with_others, probe, engine, first, second, r) for r in synthetic.drawn_by(law)]
+        trials = [
+            functools.partial(_with_others, probe, engine, first, second, records, number)
+            for records in synthetic.drawn_by(law)
+        ]
         if not trials and keeps_order and law in FACTORS:
-            trials = [functools.partial(_with_scaled, probe, engine, first + second, FACTORS[law])]
+            trials = [functools.partial(_with_scaled, probe, engine, batch, FACTORS[law], number)]
         for trial in trials:
             try:
                 # S(A' + B), S(A + B') and S(A' + B'), beside S(A + B).
@@ -62,7 +73,7 @@ def coupled_in_company(
             except Exception:  # these records are no input for the model
                 continue
             if not _is_small(_changes(corner, *beside), smallest):
-                again = _outcome(probe, engine, first + second, smallest)
+                again = _outcome(probe, engine, batch, smallest)
                 # A model that changes by itself (an average of its weights) shows nothing.
                 return LAWS[law] if _is_small(_changes(again, corner), smallest) else None
             break
@@ -84,19 +95,25 @@ def _is_small(changes: list[Tensor], smallest: float) -> bool:
 
 
 def _with_others(
-    probe: Probe, engine: GradientEngine, first: list[Any], second: list[Any], records: list[Any], smallest: float
+    probe: Probe,
+    engine: GradientEngine,
+    first: list[Any],
+    second: list[Any],
+    records: list[Any],
+    number: int,
+    smallest: float,
 ) -> list[_Outcome]:
     others = records[:GROUP], records[GROUP : 2 * GROUP]
-    pairs = others[0] + second, first + others[1], others[0] + others[1]
-    return [_outcome(probe, engine, pair, smallest) for pair in pairs]
+    pairs = (others[0], second), (first, others[1]), (others[0], others[1])
+    return [_outcome(probe, engine, woven(*pair, number), smallest) for pair in pairs]
 
 
 def _with_scaled(
-    probe: Probe, engine: GradientEngine, records: list[Any], factors: Sequence[float], smallest: float
+    probe: Probe, engine: GradientEngine, records: list[Any], factors: Sequence[float], number: int, smallest: float
 ) -> list[_Outcome]:
-    found, plain = [], (1.0,) * GROUP
-    for of_records in ((*factors, *plain), (*plain, *factors), (*factors, *factors)):
-        with probe.scaling(of_records):
+    found, made, plain = [], list(factors), [1.0] * GROUP
+    for of_groups in ((made, plain), (plain, made), (made, made)):
+        with probe.scaling(woven(*of_groups, number)):
             found.append(_outcome(probe, engine, records, smallest))
     return found
 

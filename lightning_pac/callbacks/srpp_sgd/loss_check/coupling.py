@@ -10,18 +10,21 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.probe import SEEDS, Probe
 from lightning_pac.callbacks.srpp_sgd.loss_check.readings import LEVELS, Readings
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import GROUP, SyntheticRecords
 
-__all__ = ["compare_many", "compare_readings", "compare_whole", "coupled", "coupled_later", "is_small"]
+__all__ = ["compare_many", "compare_readings", "compare_whole", "coupled", "coupled_later", "is_small", "woven"]
 
 TOLERANCE = 1e-4  # of the gradient's norm; float32 leaves about 1e-6
 
 MANY = 64
 """Records of the largest batch that is compared with small ones; none is larger than two of the loader's."""
 
+_ARRANGEMENTS = (range(8), (0, 4, 1, 5, 2, 6, 3, 7), (0, 1, 4, 5, 2, 3, 6, 7))
+"""Places of two groups of four in a batch. In one of them, any two places belong to different groups."""
+
 NOT_THE_MEAN = "is not the mean over the records of a batch (a sum, or a divisor that depends on the batch)"
 
 
-def compare_whole(probe: Probe, records: list[Any]) -> tuple[str | None, str | None]:
-    """How the loss of a batch is no mean over its records, and why that could not be asked."""
+def compare_whole(probe: Probe, records: list[Any], number: int) -> tuple[str | None, str | None]:
+    """How the loss of a batch is no mean over its records, and why that could not be asked; see `coupled`."""
     whole = probe.gradient(records[: 2 * GROUP])
     size = float(whole.norm())
     if not np.isfinite(size):
@@ -30,7 +33,7 @@ def compare_whole(probe: Probe, records: list[Any]) -> tuple[str | None, str | N
         return None, "its gradient changes when it is evaluated again"
     del whole
     for seed in SEEDS if probe.drew else SEEDS[:1]:
-        found = coupled(probe, records, seed)
+        found = coupled(probe, records, seed, number)
         if found != (None, None):
             return found
     with probe.without_randomness():
@@ -50,15 +53,22 @@ def compare_whole(probe: Probe, records: list[Any]) -> tuple[str | None, str | N
     return NOT_THE_MEAN, None
 
 
-def coupled(probe: Probe, records: list[Any], seed: int) -> tuple[str | None, str | None]:
-    """How records of a batch change what others do to its gradient, and why that could not be asked."""
+def coupled(probe: Probe, records: list[Any], seed: int, number: int = 0) -> tuple[str | None, str | None]:
+    """How records of a batch change what others do to its gradient, and why that could not be asked.
+
+    Args:
+        probe: Runs the model.
+        records: Four groups.
+        seed: Of the model's draws.
+        number: Of the arrangement, see `woven`.
+    """
     first, second, other_first, other_second = (records[start : start + GROUP] for start in range(0, 4 * GROUP, GROUP))
     # The gradient of a mean over records is f(a) + g(b), whose mixed difference is zero. It is added up as it comes,
     # so that no more than two gradients are held at once.
-    mixed = probe.gradient(first + second, seed)
+    mixed = probe.gradient(woven(first, second, number), seed)
     sizes = [float(mixed.norm())]
-    for sign, pair in ((-1, other_first + second), (-1, first + other_second), (1, other_first + other_second)):
-        corner = probe.gradient(pair, seed)
+    for sign, a, b in ((-1, other_first, second), (-1, first, other_second), (1, other_first, other_second)):
+        corner = probe.gradient(woven(a, b, number), seed)
         sizes.append(float(corner.norm()))
         mixed.add_(corner, alpha=sign)
         del corner
@@ -70,6 +80,15 @@ def coupled(probe: Probe, records: list[Any], seed: int) -> tuple[str | None, st
     if not is_small(mixed, size):
         return "couples the records of a batch (a class-weighted mean, a contrastive loss or MixUp does so)", None
     return None, None
+
+
+def woven(first: list[Any], second: list[Any], number: int) -> list[Any]:
+    """A batch of two groups, in halves, in turns, or in pairs by that number.
+
+    Neighbours that are coupled belong to one group in some of these, which then shows nothing.
+    """
+    records = first + second
+    return [records[place] for place in _ARRANGEMENTS[number % len(_ARRANGEMENTS)]]
 
 
 def compare_many(probe: Probe, synthetic: SyntheticRecords, dataloader: DataLoader[Any]) -> str | None:
@@ -126,14 +145,14 @@ def compare_readings(probe: Probe, records: list[Any]) -> str | None:
     return None
 
 
-def coupled_later(probe: Probe, records: list[Any], number: int) -> tuple[str | None, str | None]:
-    """As at that step of the run, if the model can be run out of its time."""
+def coupled_later(probe: Probe, records: list[Any], step: int, number: int) -> tuple[str | None, str | None]:
+    """As at that step of the run, if the model can be run out of its time, and in that arrangement."""
     try:
-        with probe.at(number):
-            found = coupled(probe, records, SEEDS[0])
+        with probe.at(step):
+            found = coupled(probe, records, SEEDS[0], number)
     except Exception:
         found = None, "it does not run"
-    return found if found[1] is None else coupled(probe, records, SEEDS[0])
+    return found if found[1] is None else coupled(probe, records, SEEDS[0], number)
 
 
 def is_small(difference: Tensor, size: float) -> bool:

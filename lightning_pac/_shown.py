@@ -118,7 +118,7 @@ def _state(self: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in _STATE:
         if isinstance(getattr(type(self), name, None), property):
-            with suppress(Exception):  # of a ledger that is closed or gone, which whoever asks it will be told
+            with suppress(Exception):  # of a ledger that is closed or gone, which a question to it will tell
                 found[name] = getattr(self, name)
     with suppress(Exception):
         found |= self._shown_state() if hasattr(self, "_shown_state") else {}

@@ -32,7 +32,7 @@ Kind = Literal[
 
 @dataclass(frozen=True)
 class Claim:
-    """What is claimed of one account.
+    """The claim that is made of one account.
 
     Attributes:
         account: Its name.
@@ -163,8 +163,8 @@ def _card_of_worlds(account: LedgerAccount, kind: Kind, delta: float, prior: flo
                 "world_success_bound",
                 bound,
                 "probability",
-                f"Whoever sees everything that this released guesses which of the two worlds the data come from right "
-                f"at most {at_most(bound)} of the time ({blind}: {100 * max(prior, 1 - prior):g} %).",
+                f"Anyone who sees everything that this released guesses right which of the two worlds the data come "
+                f"from at most {at_most(bound)} of the time ({blind}: {100 * max(prior, 1 - prior):g} %).",
             ),
             Guarantee(
                 "epsilon_at_delta",

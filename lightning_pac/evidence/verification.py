@@ -39,7 +39,7 @@ _TOLERANCE = 1e-9
 @shows_itself
 @dataclass(frozen=True)
 class EvidenceCheck:
-    """What a verification found.
+    """The findings of a verification.
 
     Attributes:
         findings: A sentence for each thing that is not as it should be; empty if everything holds.

@@ -72,7 +72,7 @@ STATEMENTS = {
 """What only the keeper of the data can state; nothing here checks it."""
 
 TRUST = (
-    "Central model: whoever trains, answers and keeps the ledger holds the data and is trusted with them.",
+    "Central model: those who train, answer and keep the ledger hold the data and are trusted with them.",
     "The guarantees hold to everyone else who sees all releases listed here, whatever else they know and however they "
     "compute, but for what a condition rules out.",
     "The ledger is trusted to hold every release about these data. What was released past it, or from a copy of it, is "
@@ -138,7 +138,7 @@ _CHECKS = {
 
 
 def check_of(condition: str) -> str:
-    """How a condition was checked, in a sentence.
+    """Say in a sentence how a condition was checked.
 
     Args:
         condition: As a card states it.

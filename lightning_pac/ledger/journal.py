@@ -43,7 +43,7 @@ _ANSWERS = """
 
 @validated
 def public_journal(ledger: PrivacyLedger) -> list[dict[str, Any]]:
-    """What was declared, charged and stated, oldest first, without anything secret.
+    """All that was declared, charged and stated, oldest first, without anything secret.
 
     Left out are what answers were, whose secret they are about, the names of clients of a server with their accounts,
     and where the ledger lies. The answers of an account are one entry: how many they are and what they cost, with the

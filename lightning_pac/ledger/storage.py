@@ -292,8 +292,8 @@ class LedgerStorage:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            f"What holds an open ledger cannot be copied or pickled, as {self.path} has one writer: give others its "
-            "path as ledger=, and copy a callback before or after its run."
+            f"An open ledger cannot be copied or pickled, as {self.path} has one writer: give others its path as "
+            "ledger=, and copy a callback before or after its run."
         )
 
     @contextmanager

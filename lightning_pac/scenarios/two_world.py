@@ -257,8 +257,7 @@ class TwoWorldScenario:
         """Round the share up to whole records, once their number is known."""
         if self.num_differing:
             raise ValueError(
-                f"num_differing is {self.num_differing} and share_differing is {share}, but one follows from the "
-                "other: give exactly one."
+                f"num_differing is {self.num_differing} and share_differing is {share}: pass exactly one of them."
             )
         if self.adjacency == "add_remove":
             raise ValueError(

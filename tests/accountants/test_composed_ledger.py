@@ -322,7 +322,7 @@ def test_a_planned_ledger_is_declared_where_it_is_opened(tmp_path: Path) -> None
     PrivacyLedger(tmp_path / "study.db").close()  # nothing keeps it open
     with pytest.raises(ValueError, match="plan is given beside a promise"):
         PlannedLedger(tmp_path / "study.db", plan=plan, epsilon=3.0, delta=1e-5)
-    with pytest.raises(ValueError, match="exactly one promise"):
+    with pytest.raises(ValueError, match="exactly one of"):
         PlannedLedger(tmp_path / "study.db")
     for broken in ({}, {"shares": {}}, {"shares": {"a": {"kind": "laplace"}}}, {"events": []}):
         with pytest.raises(ValueError, match=r"plan|shares|kind"):

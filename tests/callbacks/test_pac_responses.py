@@ -156,7 +156,7 @@ def test_a_responder_is_refused_on_several_ranks(tmp_path: Path, ensemble: Subse
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "responder or secret, the path of a secret file, must be given"),
+        ({}, "responder or secret must be given, and not both"),
         ({"secret": "secret.key"}, "ledger is None, but private answers"),
     ],
 )

@@ -80,7 +80,7 @@ def test_where_the_number_of_records_is_the_secret_only_poisson_remains(capsys):
         ([*RUN, "--epsilon", "3", "--world-success-bound", "0.6"], "one promise and epsilon with delta another"),
         ([*RUN, "--epsilon", "3", "--delta", "1e-400"], "delta is 0.0, but must lie strictly between"),
         ([*RUN, "--world-success-bound", "0.5"], "must lie above 0.5, which a blind guess reaches"),
-        ([*RUN, "--world-success-bound", "0.6", "--noise-multiplier", "3"], "exactly one promise is kept"),
+        ([*RUN, "--world-success-bound", "0.6", "--noise-multiplier", "3"], "each decide the noise: pass exactly one"),
         ([*RUN, "--renyi-order", "1"], "renyi_order is 1.0"),
         (
             ["--dp", "3", "1e-5", "--epsilon", "2", "--batch-size", "8", "--rate", "0.1", "--steps", "5"],

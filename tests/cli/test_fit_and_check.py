@@ -191,6 +191,6 @@ def test_check_warns_of_noise_that_drowns_the_signal(config, capsys):
     assert cli.main(["check", "--config", "mine.yaml", "--recipe", "srpp_sgd", WORLDS,
                      "--trainer.callbacks.epsilon=1e-5"]) == 0  # fmt: skip
     text = capsys.readouterr().out
-    assert "Warning: The signal over all steps" in text
+    assert "Warning: This run will probably learn nothing" in text
     assert "end where they began" in text
     assert "conditions, which --json and the card of the run list" in text

@@ -126,7 +126,7 @@ def test_a_share_of_the_records_is_rounded_up_once_their_number_is_known() -> No
     [
         ({"share_differing": 0.0}, "share_differing is 0.0, but a share"),
         ({"share_differing": 1.5}, "share_differing is 1.5, but a share"),
-        ({"num_differing": 3, "share_differing": 0.5}, "give exactly one"),
+        ({"num_differing": 3, "share_differing": 0.5}, "pass exactly one"),
         ({"share_differing": 0.5, "adjacency": "add_remove"}, "is the secret: give num_differing"),
         ({}, "two worlds differ in at least one record"),
     ],

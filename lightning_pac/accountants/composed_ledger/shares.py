@@ -43,7 +43,7 @@ def share_unit(share: Share) -> ShareUnit:
 
 
 def amount_of(share: Share, releases: Sequence[Share]) -> float:
-    """How much of a share releases take, in its unit."""
+    """The part of a share that releases take, in its unit."""
     if isinstance(share, SelectionPrice):
         return float(len(releases))
     if isinstance(share, PoissonSteps):

@@ -34,7 +34,7 @@ _REPLAYED = 2.0
 @validated
 @dataclass(frozen=True)
 class ProjectPlan:
-    """What a project may release for one promise, and the ways to spend it.
+    """The releases that one promise affords a project, and the ways to spend it.
 
     Attributes:
         options: every combination of batch sizes and epochs, in the order given.
@@ -114,7 +114,7 @@ def plan(
     scenario: TwoWorldScenario | None = None,
     proxy: Callable[[PlannedRun], float] | None = None,
 ) -> ProjectPlan:
-    """What a project may release for one promise: how much noise, how many steps, what signal is left.
+    """The releases that one promise affords a project: how much noise, how many steps, what signal is left.
 
     Everything about the two worlds keeps the promise together, exactly, and each release has a share of it; answers of
     a responder have a bound of their own. Nothing is trained on private records and nothing is spent.

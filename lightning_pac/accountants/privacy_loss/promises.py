@@ -208,11 +208,11 @@ def promise_of(
         except ValueError as error:
             raise ValueError(re.sub("^bound", "world_success_bound", str(error))) from None
     if prior != 0.5:
-        raise ValueError(f"prior is {prior}, but there is no bound on guessing that it goes with: pass both.")
+        raise ValueError(f"prior is {prior}, but belongs to a bound on guessing: pass world_success_bound, too.")
     if delta is None:
         return None
     if epsilon is None:
-        raise ValueError(f"delta is {delta}, but there is no epsilon that it goes with: pass both.")
+        raise ValueError(f"delta is {delta}, but belongs to an epsilon: pass epsilon, too.")
     return EpsilonDelta(epsilon, delta)
 
 
@@ -250,19 +250,19 @@ def one_promise(arguments: _Promising, noise_multiplier: float | None = None) ->
     }
     stated = [name for name, value in given.items() if value is not None]
     if len(stated) != 1:
+        found = f"{' and '.join(stated)} each decide the noise" if stated else "epsilon is None, and so are the others"
         raise ValueError(
-            f"{' and '.join(stated) + ' are given' if stated else 'epsilon is None'}, but exactly one promise is kept, "
-            "from which the noise follows: give one of epsilon (with delta or renyi_order), world_success_bound and "
+            f"{found}: pass exactly one of epsilon (with delta or renyi_order), world_success_bound and "
             "noise_multiplier."
         )
     if epsilon is not None and delta is None and order is None:
         raise ValueError(
-            f"epsilon={epsilon:g} says nothing by itself: give epsilon={epsilon:g}, delta=1e-5 for (epsilon, delta) "
-            f"between the worlds, or epsilon={epsilon:g}, renyi_order=16 for a Rényi divergence of that order."
+            f"epsilon={epsilon:g} says nothing by itself: pass delta=1e-5 beside it for (epsilon, delta) between the "
+            "worlds, or renyi_order=16 for a Rényi divergence of that order."
         )
     if epsilon is not None and delta is not None and order is not None:
         raise ValueError(
-            f"epsilon={epsilon:g} goes with delta={delta:g} or with renyi_order={order:g}, which are two promises: "
-            "leave one of them out."
+            f"epsilon={epsilon:g} with delta={delta:g} is one promise, and with renyi_order={order:g} another: leave "
+            "one of them out."
         )
     return promise

@@ -25,7 +25,7 @@ UNSEEN = (
 @validated
 @dataclass(frozen=True)
 class TrainingAudit:
-    """What an audit found in one run.
+    """The findings of an audit in one run.
 
     Attributes:
         tests: the white-box tests.
@@ -72,7 +72,7 @@ class TrainingAudit:
 
     @staticmethod
     def path_beside(ledger: str | Path, account: str) -> Path:
-        """Where the verdict on a run lies.
+        """The place of the verdict on a run.
 
         Args:
             ledger: the ledger of the run.
@@ -92,7 +92,7 @@ class TrainingAudit:
 
     @classmethod
     def load(cls, path: str | Path) -> TrainingAudit:
-        """What `save` wrote.
+        """Read back a verdict that `save` wrote.
 
         Args:
             path: the file.

@@ -12,7 +12,7 @@ __all__ = ["MetricNoise"]
 
 
 class MetricNoise:
-    """What a Trainer's `PrivateMetrics` added to its sums, and a test of it for each metric.
+    """The noise that a Trainer's `PrivateMetrics` added to its sums, and a test of it for each metric.
 
     Args:
         callbacks: Those of the Trainer.

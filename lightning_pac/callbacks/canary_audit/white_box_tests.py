@@ -30,7 +30,7 @@ def declared_scale(counts_clipped: bool) -> float:
 
 
 class WhiteBoxTests:
-    """What the steps of a run showed to someone who sees its sums and draws, and the tests of it.
+    """The sums and draws of a run's steps, which an insider sees, and the tests of them.
 
     Args:
         layers: What is trained, from the account and not from what draws the noise.

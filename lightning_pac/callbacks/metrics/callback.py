@@ -46,9 +46,9 @@ class PrivateMetrics(TrainerCallback):
 
     Note:
         Log the torchmetrics object itself, ``self.log("val/accuracy", self.accuracy)``, once an epoch, updated with one
-        row a record: that no record decides two of them is asked of synthetic records, on a copy of the model. Each
-        record is evaluated on its own, which takes about half a millisecond a record and metric. Metrics that are not
-        named stay as they are.
+        row a record; synthetic records test, on a copy of the model, that no record decides two rows. Each record is
+        evaluated on its own, which takes about half a millisecond a record and metric. Metrics that are not named
+        stay as they are.
 
     Example::
 
@@ -66,7 +66,7 @@ class PrivateMetrics(TrainerCallback):
         budget: What all values of this callback may cost together; None for the ledger's own budget.
         ledger: Where values are charged before they are computed, a ledger or its path.
         delta: Probability, in (0, 1), with which the epsilon of one value may fail.
-        world_success_bound: How often who sees one value may guess the right world, in place of epsilon.
+        world_success_bound: How often someone who sees one value may guess the right world, in place of epsilon.
         prior: Probability of one of the worlds before anything is released, for `world_success_bound`.
 
     Raises:
@@ -96,7 +96,7 @@ class PrivateMetrics(TrainerCallback):
             raise ValueError(f'names is {names!r}, but must list the metrics to make private, as ["val/accuracy"].')
         if ledger is None:
             raise ValueError(
-                "ledger is None, but values are charged before they are shown: give one, that of training if there is."
+                "ledger is None, but values are charged before they are shown: pass that of the training, or another."
             )
         if not 1e-100 <= max_contribution <= 1e100:  # squares of contributions must not vanish
             raise ValueError(f"max_contribution is {max_contribution}, but must lie between 1e-100 and 1e100.")

@@ -74,7 +74,9 @@ class PACResponses(PrivatePredictions):
         budget: float | None = None,
     ) -> None:
         if (responder is None) == (secret is None):
-            raise ValueError("responder or secret, the path of a secret file, must be given, and not both.")
+            raise ValueError(
+                "responder or secret must be given, and not both: pass a PACResponder, or the path of a secret file."
+            )
         if secret is not None and ledger is None:
             raise ValueError("ledger is None, but private answers are recorded before they are shown: give one.")
         if responder is not None and (ledger is not None or budget is not None):

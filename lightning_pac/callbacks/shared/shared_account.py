@@ -97,7 +97,7 @@ class SharedAccount:
         return self._ranks.from_first(lambda: list(self._on_first.attempts()))
 
     def lost(self) -> float:
-        """What was booked for steps that are no longer on record, in a ledger that was restored."""
+        """The amount booked for steps that are no longer on record, in a ledger that was restored."""
         return self._ranks.from_first(lambda: math.fsum(charge.cost for charge in self._on_first.events()))
 
     def check(self, cost: float, use: Use | None = None) -> None:

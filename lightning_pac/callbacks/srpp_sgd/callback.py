@@ -65,7 +65,7 @@ class SRPPSGD(TrainerCallback):
     in place of the gradient: the gradient of each record is clipped to norm :math:`C`, noise of multiplier
     :math:`\sigma` is added once, and the public batch size :math:`B` divides the sum. An adversary who sees every step
     learns no more about the secret than the promise says; the optimizer, the schedule and the model are the user's
-    own. What it comes to so far is logged as ``privacy/...`` metrics, the run stops before a step that would break the
+    own. The cost so far is logged as ``privacy/...`` metrics, the run stops before a step that would break the
     promise, and a privacy card is saved with every checkpoint. Source: *Sliced Rényi Pufferfish Privacy* (SRPP-SGD and
     ms-SRPP-SGD); the exact accounts, the amplified one and the cap of a shuffled epoch are ours.
 
@@ -78,9 +78,9 @@ class SRPPSGD(TrainerCallback):
     - ``epsilon=8, renyi_order=16``: a Rényi divergence, which adds over runs.
 
     Note:
-        What the model logs without noise (``train_loss``) and what is chosen by it (``EarlyStopping``) is not covered;
-        one warning at the start names it. A step is charged before its noise is drawn, so a crash may leave the
-        journal ahead of the last checkpoint: steps that are replayed are charged again.
+        The promise does not cover values that the model logs without noise (``train_loss``), nor anything chosen by
+        them (``EarlyStopping``); one warning at the start names them. A step is charged before its noise is drawn, so a
+        crash may leave the journal ahead of the last checkpoint: steps that are replayed are charged again.
 
     Example::
 
@@ -114,8 +114,8 @@ class SRPPSGD(TrainerCallback):
         world_success_bound: How often a guess of the world may be right, above a blind guess and below 1.
         prior: Probability of one of the worlds before anything is released, for `world_success_bound`.
         noise: ``Banded(bands=16)`` correlates the noise over steps, at the same guarantee, so that most of it cancels
-            in the weights; it needs ``sampling=CyclicShuffle(batch_size)``, or a loader that does not shuffle.
-            ``Banded("best")`` computes their number for the promise, under ``Poisson`` with blocks to draw from.
+            in the weights; it needs ``sampling=CyclicShuffle(batch_size)`` or ``BlockedPoisson``, or a loader that does
+            not shuffle. ``Banded("best")`` computes the number for the promise, under ``Poisson`` also of blocks.
         views: How often each drawn record is loaded, under fresh draws of the random transforms in the dataset; it is
             clipped once, with the mean of their gradients.
         unit: `Persons`, if all records of a person are to be hidden at once: rates and numbers count persons then.
@@ -195,7 +195,7 @@ class SRPPSGD(TrainerCallback):
         (Ranks.of(trainer) if connected else Ranks()).together(lambda: check_trainer(trainer, pl_module, self))
         callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
         callbacks.remove(self)
-        callbacks.insert(0, self)  # whoever comes later sees the released gradient only
+        callbacks.insert(0, self)  # those that come later see the released gradient only
         self._undo_swap = swap_loader(trainer, self.arguments, lambda: self._restored)
 
     @override
@@ -324,7 +324,7 @@ class SRPPSGD(TrainerCallback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         if self._violation is not None:
-            raise PrivacyViolationError(f"{self._violation} What the model holds now may be raw and is not saved.")
+            raise PrivacyViolationError(f"{self._violation} The model may now hold raw values, so it is not saved.")
         if self._run is not None:
             if self._repeated is not None:
                 self._repeated.check_writes()

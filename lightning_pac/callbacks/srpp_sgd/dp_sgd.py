@@ -1,4 +1,4 @@
-"""DP-SGD by one word, for those who know the field."""
+"""DP-SGD under its usual name and arguments."""
 
 from typing import Literal
 
@@ -13,10 +13,10 @@ __all__ = ["DPSGD"]
 
 @validated
 class DPSGD(SRPPSGD):
-    """Trains with (epsilon, delta)-differential privacy for every record: `SRPPSGD` with that scenario, nothing else.
+    """Trains with (epsilon, delta)-differential privacy for every record.
 
-    The two worlds differ in one record, which is there or not (`TwoWorldScenario.differential_privacy`), so the number
-    of records is part of the secret: the rate and the batch size are stated, and batches are drawn by Poisson sampling.
+    This is `SRPPSGD` with the scenario `TwoWorldScenario.differential_privacy()`: one record is there or not. The
+    number of records is then part of the secret, so state the rate and the batch size of the Poisson sampling.
 
     Example::
 

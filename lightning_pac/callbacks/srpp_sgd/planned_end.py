@@ -52,7 +52,7 @@ class PlannedEnd:
         if batches.started > batches.completed:
             raise PrivacyViolationError(
                 "A batch was broken off by StopIteration, which ends the epoch, and private records may have decided "
-                "that: leave the end to the Trainer, or end the run by trainer.should_stop, of which the card tells."
+                "that: leave the end to the Trainer, or end the run by trainer.should_stop, which the card mentions."
             )
         ended = self._trainer.should_stop or 0 <= loop.epoch_loop.max_steps <= self._trainer.global_step
         planned = self._trainer.num_training_batches
@@ -63,8 +63,8 @@ class PlannedEnd:
 
     def _refuse(self, found: str, instead: str) -> NoReturn:
         raise PrivacyViolationError(
-            f"{found}, and private records may have decided that: {instead}, or end the run by trainer.should_stop, of "
-            "which the card tells."
+            f"{found}, and private records may have decided that: {instead}, or end the run by trainer.should_stop, "
+            "which the card mentions."
         )
 
     def _read(self) -> dict[str, Any]:

@@ -136,7 +136,7 @@ def declared_sampling(trainer: pl.Trainer, dataloader: DataLoader[Any], needs_hi
 
 
 class DrawnRecords:
-    """What a loader draws, and which records from: held against later states of it, and against its replacements.
+    """The draws of a loader and their records: held against later states of it, and against its replacements.
 
     Args:
         dataloader: The loader as it was described for the account.

@@ -75,16 +75,16 @@ class StepWatcher(TrainerCallback):
         """Called after the last step, before the privacy card is written."""
 
     def estimates(self) -> tuple[Estimate, ...]:
-        """What was measured so far, for the privacy card."""
+        """The measurements so far, for the privacy card."""
         return ()
 
     def conditions(self) -> tuple[str, ...]:
-        """What was found so far on which the promise rests, for the privacy card; one sentence each."""
+        """The findings so far on which the promise rests, for the privacy card; one sentence each."""
         return ()
 
 
 class Watch:
-    """What a `PrivateRun` lets its watcher see; without one, nothing is kept."""
+    """The view that a `PrivateRun` gives its watcher; without one, nothing is kept."""
 
     def __init__(self) -> None:
         self._watchers: list[StepWatcher] = []  # one at most
@@ -144,9 +144,9 @@ class Watch:
             watcher.end_run(trainer, pl_module)
 
     def estimates(self) -> tuple[Estimate, ...]:
-        """What the watcher says for the card."""
+        """The estimates of the watchers, for the card."""
         return tuple(estimate for watcher in self._watchers for estimate in watcher.estimates())
 
     def conditions(self) -> tuple[str, ...]:
-        """What the watcher says for the card."""
+        """The conditions of the watchers, for the card."""
         return tuple(condition for watcher in self._watchers for condition in watcher.conditions())

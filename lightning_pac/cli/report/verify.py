@@ -20,7 +20,7 @@ def add_parser(subparsers: Any) -> None:
         Checks the hash of every file, the chain of the journal and the signature, and computes every figure again from
         the events of the journal. Each thing that is not as it should be is one sentence, and the exit code is then 1.
         Without a key, a folder that was written anew as a whole cannot be told from the first: give the public key of
-        whoever should have signed it.
+        the one who should have signed it.
         """,
         examples="""
         lightning-pac verify evidence

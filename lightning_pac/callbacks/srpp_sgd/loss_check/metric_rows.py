@@ -27,7 +27,7 @@ Rows = dict[str, list[Tensor]]
 
 @dataclass(frozen=True)
 class MetricRows:
-    """What an evaluation of synthetic records does with the metrics of a model.
+    """The use that an evaluation of synthetic records makes of the metrics of a model.
 
     Attributes:
         mixed: Names, in the model, of metrics of which one record decides more than one row.

@@ -58,10 +58,10 @@ def announce_start(run: PrivateRun, name: str) -> None:
         factor = HOPELESS_SIGNAL / signal
         sampling = "" if accountant.is_amplified else "sampling=Poisson(...) with the notion 'rpp', "
         rank_zero_warn(
-            f"The signal over all steps is {signal:.2g}, and most runs below {HOPELESS_SIGNAL:g} end where they began. "
-            f"Reaching that would take batches {factor:.1f} times larger, a noise multiplier below "
-            f"{noise / factor:.3g}, or fewer than {max(1, int(parameters / factor**4))} trainable parameters: try "
-            f"{sampling}a weaker promise, or train the last layers only."
+            f"This run will probably learn nothing: its signal over all steps is {signal:.2g}, and most runs below "
+            f"{HOPELESS_SIGNAL:g} end where they began. It needs batches {factor:.1f} times larger, a noise multiplier "
+            f"below {noise / factor:.3g}, or fewer than {max(1, int(parameters / factor**4))} trainable parameters: "
+            f"try {sampling}a weaker promise, or train the last layers only."
         )
 
 
@@ -76,8 +76,9 @@ def warn_of_raw_values(names: Sequence[str]) -> None:
     """Name the values that leave the run without noise."""
     if names:
         rank_zero_warn(
-            f"Values of private data leave this run without noise: {', '.join(names)}. The guarantee covers neither "
-            "them nor what is chosen by them: log them where the data may be seen, or monitor public data."
+            f"These values are computed from private data and leave this run without noise: {', '.join(names)}. The "
+            "guarantee covers neither them nor what is chosen by them, such as the best checkpoint: keep their logs "
+            "private, monitor public data, or noise them by PrivateMetrics."
         )
 
 
@@ -101,10 +102,10 @@ def announce_interruption(run: PrivateRun, name: str, trainer: pl.Trainer) -> No
         steps += f" of {int(run.planned_steps)}"
     saved = [path for path in map(_saved_by, trainer.checkpoint_callbacks) if path]
     go_on = (
-        f"Go on with it by ckpt_path={saved[-1]!r}: steps that were taken since are charged again."
+        f"Resume with ckpt_path={saved[-1]!r}: steps that were taken since are charged again."
         if saved
-        else "No checkpoint was saved, so it goes on in this process only, by another fit with this callback; "
-        "OnExceptionCheckpoint(dirpath) among the callbacks saves one next time."
+        else "No checkpoint was saved, so it can go on in this process only, by another fit with this callback; add "
+        "OnExceptionCheckpoint(dirpath) to the callbacks to have one next time."
     )
     rank_zero_info(f"{name}: interrupted after {steps} steps, which stay charged. {_on_record(run)} {go_on}")
 

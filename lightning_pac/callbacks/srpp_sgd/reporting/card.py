@@ -37,9 +37,9 @@ def make_card(run: PrivateRun) -> PrivacyCard:
     conditions = [
         *accountant.conditions(),
         f"The noise comes from finite random bits in float64: {nats:.3g} of every epsilon and chance of success above "
-        f"is for that, and {tail:.3g} of every delta; a Rényi divergence holds but for an event of that probability.",
+        f"is for that, and {tail:.3g} of every delta; a Rényi divergence holds except on an event of that probability.",
         f"Rounding lets a record move the sum by up to {100 * ROUNDING:.3g} % more than its clipping norm; the noise "
-        "is larger by as much, so that every figure above includes it.",
+        "is larger by as much, so every figure above includes it.",
         "Metrics that the model logs without noise, and choices made by them, are not covered.",
     ]
     if accountant.scenario.adjacency == "add_remove":
@@ -47,7 +47,7 @@ def make_card(run: PrivateRun) -> PrivacyCard:
         conditions.append(
             f"Both worlds share at most {largest_mean(run.batch_size) / rate:,.0f} records, of which the rate gives "
             "batches of about the stated size. A batch that does not fit into its public number of rows ends the run: "
-            "every delta above includes the chance of that, and a Rényi divergence holds but for it."
+            "every delta above includes the chance of that, and a Rényi divergence holds except on it."
         )
     if persons is not None:
         conditions.append(
@@ -56,13 +56,13 @@ def make_card(run: PrivateRun) -> PrivacyCard:
         )
     if journal.shares_ledger:
         conditions.append(
-            "The figures are of this run alone. What it tells together with the other runs and metrics of its ledger, "
-            "and whether a plan, a budget or nothing bounds that, is what `ledger_total` says."
+            "The figures are of this run alone. `ledger_total` says what it reveals together with the other runs and "
+            "metrics of its ledger, and whether a plan or a budget bounds that."
         )
     conditions += run.not_shown
     if run.stopped_by_others:
         conditions.append(
-            "The run was stopped early, and when is not covered if private records or their loss decided."
+            "The run was stopped early. The guarantee does not cover when, if private records or their loss decided."
         )
     conditions += run.watch.conditions()
     exact = not accountant.is_mean_square

@@ -74,7 +74,7 @@ def figures_of(journal: RunJournal) -> tuple[RunFigure, ...]:
 def shown_state(
     account: RunningAccount[SRPPAccountant], arguments: RunArguments, pointer: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What a run has come to, for the line that its callback shows: looked up, not computed anew."""
+    """The state of a run, for the line that its callback shows: looked up, not computed anew."""
     promised = arguments.promised(account.accountant.epsilon_name)
     others = {"epsilon_at_delta": account.epsilon_at_delta, "world_success_bound": account.world_success_bound}
     return {

@@ -222,7 +222,7 @@ def of_scenarios(folder: Path) -> Recipes:
         "SecretSpace.membership_table": {"self": sce.BalancedSubsets(10, 8), "records": [0, 1]},
         "SecretSpace.subset": {"self": sce.BalancedSubsets(10, 8), "index": 1},
         **methods(sce.SliceProfile.coordinate(2), project={"values": np.ones((1, 2))}),
-        **methods(sce.TwoWorldScenario(2), resolve={"num_records": 10}),
+        **methods(sce.TwoWorldScenario(2), resolve={"num_records": 10}, describe_secret={"unit": "person"}),
         "registered_samplings": {},
         "as_stretches": {"num_steps": (5,)},
     }  # fmt: skip

@@ -57,7 +57,8 @@ class DigitsData(pl.LightningDataModule):
             rng=seed,
             world=world,
         )
-        secret = f"whether {count} or {count + num_differing} of {len(train_labels)} images are labelled {secret_digit}"
+        counts = f"{count:,} or {count + num_differing:,} of {len(train_labels):,}"
+        secret = f"whether {counts} images are labelled {secret_digit}"
         self.worlds = dataclasses.replace(worlds, secret=secret)
         self.batch_size = batch_size
         self.train_set = TensorDataset(torch.tensor(_standardized(train_images)), torch.tensor(self.worlds.labels))

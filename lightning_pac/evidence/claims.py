@@ -203,10 +203,9 @@ def _terms(declared: Mapping[str, Any]) -> dict[str, Any]:
 
 def _secret(worlds: Mapping[str, Any]) -> str:
     terms = {name: value for name, value in worlds.items() if name != "unit"}
-    scenario = TwoWorldScenario.from_dict(terms)
-    number = scenario.total_differing
-    unit = f"record{'s' * (number > 1)}" if "unit" not in worlds else f"unit{'s' * (number > 1)} ({worlds['unit']})"
-    return f"{scenario.secret[:1].upper()}{scenario.secret[1:]}. The two worlds differ in at most {number} {unit}."
+    unit = worlds.get("unit", "record")
+    words = TwoWorldScenario.from_dict(terms).describe_secret("record" if unit == "record" else "unit")
+    return words if unit == "record" else f"{words} A unit is a {unit}."
 
 
 def _card_of_charges(account: LedgerAccount) -> PrivacyCard:

@@ -54,8 +54,9 @@ def mixing_reason(layer: nn.Module) -> str | None:
     """Say how a layer mixes examples and what to do about it, or None if it does not."""
     if isinstance(layer, nn.modules.batchnorm._BatchNorm) and (layer.training or not layer.track_running_stats):
         return (
-            "normalizes over the batch, so no example has a gradient of its own; replace it by GroupNorm "
-            "(fix_batch_norm does) or keep it in eval mode with frozen parameters."
+            "normalizes over the batch, so no example has a gradient of its own; call fix_batch_norm(self), from "
+            "lightning_pac, at the end of the model's constructor, which makes it a GroupNorm, or keep it in eval mode "
+            "with frozen parameters."
         )
     if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.max_norm is not None:
         return "renormalizes the rows that private inputs look up, without noise; set max_norm=None."

@@ -20,6 +20,9 @@ __all__ = ["Adjacency", "LabelWorlds", "TwoWorldScenario"]
 Adjacency = Literal["replace", "add_remove", "zero_out"]
 """The way a differing record differs: in its content, by being there at all, or by counting as zero in one world."""
 
+_UNNAMED = "which of the two worlds the data come from"
+_PRESENCE = "whether any one record is in the data"
+
 
 @validated
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class TwoWorldScenario:
     num_records: int | None = None
     adjacency: Adjacency = "replace"
     nested: bool = True
-    secret: str = "which of the two worlds the data come from"
+    secret: str = _UNNAMED
     share_differing: float | None = None
 
     def __post_init__(self) -> None:
@@ -86,7 +89,7 @@ class TwoWorldScenario:
     @classmethod
     def differential_privacy(cls) -> TwoWorldScenario:
         """One record present or absent: the account under Poisson sampling is then that of DP-SGD."""
-        return cls(num_differing=1, adjacency="add_remove", secret="whether any one record is in the data")
+        return cls(num_differing=1, adjacency="add_remove", secret=_PRESENCE)
 
     @classmethod
     def from_labels(
@@ -200,6 +203,29 @@ class TwoWorldScenario:
             return (self.num_differing,)
         total = self.num_differing
         return ((total, 0),) if self.nested else tuple((total - other, other) for other in range(total // 2 + 1))
+
+    def describe_secret(self, unit: str = "record") -> str:
+        """The secret in sentences for people, with how many records decide it, of how many where that is public.
+
+        Args:
+            unit: What a record is, such as "person".
+
+        Example:
+            >>> TwoWorldScenario(num_differing=10, num_records=4_000).describe_secret()
+            'Any fact that at most 10 of 4,000 records decide.'
+            >>> TwoWorldScenario(num_differing=3, secret="whether seven or ten are ill").describe_secret("person")
+            'Whether seven or ten are ill. At most 3 persons decide it.'
+        """
+        number = self.total_differing
+        if self.secret == _PRESENCE and number == 1:
+            return f"{_PRESENCE.capitalize().replace('record', unit)}."
+        whole = "" if self.num_records is None else f" of {self.num_records:,}"
+        plural = "" if number == 1 and not whole else "s"
+        units = f"at most {number:,}{whole} {unit}{plural} decide{'s' * (number == 1)}"
+        how = "" if self.adjacency == "replace" else " by being there or not"
+        if self.secret == _UNNAMED:
+            return f"Any fact that {units}{how}."
+        return f"{self.secret[:1].upper()}{self.secret[1:].removesuffix('.')}. {units[:1].upper()}{units[1:]} it{how}."
 
     def resolve(self, num_records: Count) -> TwoWorldScenario:
         """Bind the length of the dataset that is trained on.

@@ -517,7 +517,7 @@ def test_the_card_says_in_words_how_many_records_decide_the_secret(tmp_path: Pat
     trainer.fit(Classifier(), make_loader())
     card = PrivacyCard.from_json(next(tmp_path.rglob("privacy_card.json")).read_text())
     scenario = private.account.accountant.scenario
-    assert f"differ in at most {scenario.total_differing} of {scenario.num_records} records." in card.secret
+    assert f"at most {scenario.total_differing} of {scenario.num_records} records decide" in card.secret
     exact = private.account.accountant.world_success_bound(card.details["noise_multiplier"], trainer.global_step)
     assert exact <= card.guarantees[0].value == pytest.approx(exact, abs=2e-6), "finite bits cost a little"
 

@@ -69,7 +69,7 @@ def make_card(run: PrivateRun) -> PrivacyCard:
     return PrivacyCard(
         roc=Roc.of(running.true_positive_rate) if exact else None,
         title=f"A model trained with {'DP' if accountant.scenario == _ONE_RECORD else 'SRPP'}-SGD",
-        secret=_secret(accountant.scenario, "record" if persons is None else "person"),
+        secret=accountant.scenario.describe_secret("record" if persons is None else "person"),
         guarantees=tuple(guarantees),
         conditions=tuple(conditions),
         estimates=run.watch.estimates(),
@@ -93,16 +93,6 @@ def make_card(run: PrivateRun) -> PrivacyCard:
             "ledger": journal.account.name,
             "versions": {"lightning_pac": __version__, "torch": torch.__version__, "lightning": version("lightning")},
         },
-    )
-
-
-def _secret(scenario: TwoWorldScenario, unit: str) -> str:
-    """The secret, and how many units may decide it; the size of the data set is named where it is public."""
-    differing = scenario.total_differing
-    whole = "" if scenario.num_records is None else f" of {scenario.num_records:,}"
-    return (
-        f"{scenario.secret[:1].upper()}{scenario.secret[1:]}. The two worlds differ in at most {differing}{whole} "
-        f"{unit}{'' if differing == 1 and not whole else 's'}."
     )
 
 

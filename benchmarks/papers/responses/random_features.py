@@ -13,7 +13,7 @@ Array = npt.NDArray[Any]
 
 
 @torch.no_grad()
-def random_features(images: Array, num_filters: int = 256) -> Array:
+def random_features(images: Array, num_filters: int = 64) -> Array:
     """Responses of both signs, averaged over quarters of the image and standardized, shape (n, 8 * num_filters).
 
     The filters come from a public seed, so the features of a record depend on that record only.

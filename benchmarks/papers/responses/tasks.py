@@ -25,7 +25,7 @@ from lightning_pac.scenarios import BalancedSubsets, SecretSpace, SubsetTable
 
 Array = npt.NDArray[Any]
 
-# Of the mean square of a feature, which is one: strong enough that members agree on half of the records.
+# Of the mean square of a feature, which is one: strong enough that members agree on 58 % of the records.
 RIDGE_STRENGTH = 0.1
 
 

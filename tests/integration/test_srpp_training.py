@@ -474,7 +474,8 @@ def test_dpsgd_is_srpp_sgd_for_one_record(tmp_path: Path, caplog: Any) -> None:
     private = DPSGD(epsilon=3, delta=1e-5, sampling=sampling)
     with caplog.at_level(logging.INFO):
         make_trainer(tmp_path, private, max_epochs=2).fit(Classifier(), make_loader())
-    assert "DPSGD: 12 noised steps. Epsilon is at most 3 at delta 1e-05." in caplog.text
+    assert "DPSGD: 12 noised steps. Epsilon is at most 3 at delta 1e-05. Anyone who sees" in caplog.text
+    assert "rpp_epsilon" not in caplog.text, "a second, larger epsilon that nobody asked for"
     card = PrivacyCard.from_json(next(tmp_path.rglob("privacy_card.json")).read_text())
     assert card.title == "A model trained with DP-SGD"
     accountant = SRPPAccountant(TwoWorldScenario.differential_privacy(), sampling)

@@ -12,7 +12,7 @@ import torch
 from sets import Split
 from torch import nn
 
-from lightning_pac import DPAdamBC, Poisson, SRPPAccountant, TwoWorldScenario
+from lightning_pac import BlockedPoisson, CyclicShuffle, DPAdamBC, Poisson, SRPPAccountant, TwoWorldScenario
 from lightning_pac.accountants import SGDWorkload, best_bands, optimal_bands
 from lightning_pac.callbacks.srpp_sgd.step import ClippingBlocks, NoisySum
 from lightning_pac.gradients import make_engine
@@ -26,12 +26,27 @@ MOMENTUM = 0.9
 
 @dataclass(frozen=True)
 class Recipe:
-    """A way to train: what is tuned, and which parts of the library take part."""
+    """A way to train: what is tuned, and which parts of the library take part.
+
+    Attributes:
+        rates: Learning rates to choose from.
+        optimizer: Made of parameters and a rate.
+        max_grad_norm: Clipping norm, or "auto".
+        bands: Their number, 1 for independent noise, or "best".
+        in_order: Whether batches come in one order that is kept, instead of by Poisson sampling.
+        decay: Of the averaged weights.
+        rows: Views of a record, or records of a person.
+        moves: Whether each view is moved at random.
+        persons: Whether a unit is a person with as many records.
+        num_differing: Records that the promise counts.
+        sets: Where it is measured, everywhere if empty.
+    """
 
     rates: tuple[float, ...]
     optimizer: Callable[[Any, float], torch.optim.Optimizer]
     max_grad_norm: float | str = 1.0
-    bands: bool = False
+    bands: int | str = 1
+    in_order: bool = False
     decay: float | None = None
     rows: int = 1
     moves: bool = False
@@ -50,28 +65,34 @@ class Plan:
 
 
 def plan_of(recipe: Recipe, units: int, batch: int, steps: int, promise: dict[str, Any]) -> Plan:
-    """What keeps the promise: the noise, and with `bands` the blocks that leave the least of it."""
+    """What keeps the promise: the noise, and under Poisson sampling as many blocks as bands."""
     scenario = TwoWorldScenario(promise.get("num_differing", recipe.num_differing), units, promise["adjacency"])
-    sampling: Sampling = Poisson(batch / (units * (recipe.rows if recipe.persons else 1)))
+    rate = batch / (units * (recipe.rows if recipe.persons else 1))
 
     def noise(account: SRPPAccountant) -> float:
         if "bound" in promise:
             return account.noise_multiplier_for(world_success_bound=promise["bound"], num_steps=steps)
         return account.noise_multiplier(promise["epsilon"], steps, delta=promise["delta"])
 
-    terms = SRPPAccountant(scenario, sampling)
-    if not recipe.bands:
-        return Plan(sampling, noise(terms), None)
-    best = best_bands(terms, steps, noise)
-    terms = SRPPAccountant(scenario, best.sampling)
-    matrix = None if best.bands == 1 else optimal_bands(SGDWorkload(steps, momentum=MOMENTUM), best.bands)
-    return Plan(best.sampling, noise(terms), matrix)
+    sampling: Sampling = CyclicShuffle(batch) if recipe.in_order else Poisson(rate)
+    bands = recipe.bands
+    if bands == "best":
+        best = best_bands(SRPPAccountant(scenario, sampling), steps, noise)
+        bands, sampling = best.bands, best.sampling
+    elif bands != 1 and not recipe.in_order:
+        sampling = BlockedPoisson(rate, bands)
+    matrix = None if bands == 1 else optimal_bands(SGDWorkload(steps, momentum=MOMENTUM), bands)
+    return Plan(sampling, noise(SRPPAccountant(scenario, sampling, correlation=matrix)), matrix)
 
 
 def make_model(data: Split, seed: int) -> nn.Module:
-    """A linear model from zero, or with a hidden layer for pixels and beans."""
+    """A linear model from zero, one with a hidden layer for pixels and beans, or two convolutions for photographs."""
     torch.manual_seed(seed)
-    width, classes = data[0].shape[1], int(data[1].max()) + 1
+    width, classes = data[0].shape[-1], int(data[1].max()) + 1
+    if data[0].dim() == 4:
+        first = nn.Conv2d(3, 16, 5, stride=2, padding=2), nn.Tanh(), nn.AvgPool2d(2)
+        second = nn.Conv2d(16, 32, 3, padding=1), nn.Tanh(), nn.AvgPool2d(2)
+        return nn.Sequential(*first, *second, nn.Flatten(), nn.Linear(512, classes))
     if width in (16, 784):
         return nn.Sequential(nn.Linear(width, 32), nn.Tanh(), nn.Linear(32, classes))
     model = nn.Linear(width, classes, bias=False)
@@ -80,9 +101,10 @@ def make_model(data: Split, seed: int) -> nn.Module:
 
 
 def accuracy(model: nn.Module, data: Split) -> float:
-    """Share of the records that it classifies rightly."""
+    """Share of the records that it classifies rightly, by the first of their views."""
+    inputs = data[0][:, 0] if data[0].dim() == 3 else data[0]
     with torch.no_grad():
-        return float((model(data[0]).argmax(dim=1) == data[1]).float().mean())
+        return float((model(inputs).argmax(dim=1) == data[1]).float().mean())
 
 
 def train(model: nn.Module, data: Split, recipe: Recipe, rate: float, plan: Plan, steps: int) -> nn.Module:
@@ -100,9 +122,9 @@ def train(model: nn.Module, data: Split, recipe: Recipe, rate: float, plan: Plan
     for step, drawn in zip(range(steps), _draws(plan.sampling, units), strict=False):
         if len(drawn):
             rows = _rows(drawn, recipe)
-            inputs, labels = data[0][rows], data[1][rows]
+            inputs, labels = _shown(data[0], rows, recipe), data[1][rows]
             with engine.following((inputs, labels)):
-                loss = nn.functional.cross_entropy(model(_moved(inputs) if recipe.moves else inputs), labels)
+                loss = nn.functional.cross_entropy(model(inputs), labels)
             loss.backward()
             summed.add(*engine.clipped_sum(blocks.norms, scale, None, blocks.rule, None))
         released = summed.release()[: summed.num_here] / batch_size
@@ -113,12 +135,9 @@ def train(model: nn.Module, data: Split, recipe: Recipe, rate: float, plan: Plan
             spread = (deviation / batch_size for deviation in summed.released_deviations())
             optimizer.expect_noise(dict(zip(named.values(), spread, strict=True)))
         optimizer.step()
-        if recipe.decay is not None:
-            weight = 1 - min(recipe.decay, (1 + step) / (10 + step))
-            for mean, parameter in zip(averaged.parameters(), model.parameters(), strict=True):
-                mean.data.lerp_(parameter.data, weight)
+        _average(averaged, model, recipe, step)
     engine.detach()
-    return model if recipe.decay is None else averaged
+    return averaged
 
 
 def train_by_opacus(model: nn.Module, data: Split, recipe: Recipe, rate: float, plan: Plan, steps: int) -> nn.Module:
@@ -126,37 +145,48 @@ def train_by_opacus(model: nn.Module, data: Split, recipe: Recipe, rate: float, 
     from opacus import GradSampleModule
     from opacus.optimizers import DPOptimizer
 
+    torch.seed()  # its noise follows torch's generator, which holds the seed of the model
     batch_size = int(plan.sampling.expected_batch_size(len(data[1])))
-    wrapped = GradSampleModule(model)
+    averaged, wrapped = copy.deepcopy(model), GradSampleModule(model)
     inner = recipe.optimizer(model.parameters(), rate)
     optimizer = DPOptimizer(
         inner, noise_multiplier=plan.noise_multiplier, max_grad_norm=1.0, expected_batch_size=batch_size
     )
-    for _, drawn in zip(range(steps), _draws(plan.sampling, len(data[1])), strict=False):
+    for step, drawn in zip(range(steps), _draws(plan.sampling, len(data[1])), strict=False):
         rows = torch.from_numpy(drawn)
         optimizer.zero_grad()
-        nn.functional.cross_entropy(wrapped(data[0][rows]), data[1][rows]).backward()
+        nn.functional.cross_entropy(wrapped(_shown(data[0], rows, recipe)), data[1][rows]).backward()
         optimizer.step()
-    return model
+        _average(averaged, model, recipe, step)
+    return averaged
 
 
 def train_openly(model: nn.Module, data: Split, recipe: Recipe, rate: float, batch: int, steps: int) -> nn.Module:
     """A run without any promise."""
-    optimizer = recipe.optimizer(model.parameters(), rate)
+    averaged, optimizer = copy.deepcopy(model), recipe.optimizer(model.parameters(), rate)
     for step in range(steps):
         place = step * batch % (len(data[1]) - batch)
         if place < batch:
             order = torch.randperm(len(data[1]))
         rows = order[place : place + batch]
         optimizer.zero_grad()
-        nn.functional.cross_entropy(model(data[0][rows]), data[1][rows]).backward()
+        nn.functional.cross_entropy(model(_shown(data[0], rows, recipe)), data[1][rows]).backward()
         optimizer.step()
-    return model
+        _average(averaged, model, recipe, step)
+    return averaged
+
+
+def _average(averaged: nn.Module, model: nn.Module, recipe: Recipe, step: int) -> None:
+    """Move the averaged weights towards the model's, all the way without a decay."""
+    kept = 0.0 if recipe.decay is None else min(recipe.decay, (1 + step) / (10 + step))
+    for mean, parameter in zip(averaged.parameters(), model.parameters(), strict=True):
+        mean.data.lerp_(parameter.data, 1 - kept)
 
 
 def _draws(sampling: Sampling, units: int) -> Iterator[Any]:
+    kept = list(sampling.draw_pass(units, secure_generator())) if isinstance(sampling, CyclicShuffle) else None
     while True:
-        yield from sampling.draw_pass(units, secure_generator())
+        yield from kept or sampling.draw_pass(units, secure_generator())
 
 
 def _rows(drawn: Any, recipe: Recipe) -> torch.Tensor:
@@ -167,10 +197,27 @@ def _rows(drawn: Any, recipe: Recipe) -> torch.Tensor:
     return units.repeat_interleave(recipe.rows)
 
 
+def _shown(inputs: torch.Tensor, rows: torch.Tensor, recipe: Recipe) -> torch.Tensor:
+    """The inputs of rows: of views that are there the first, or each row another; images moved where they are to be."""
+    if inputs.dim() == 3:
+        first = torch.randint(inputs.shape[1], (len(rows) // recipe.rows, 1)) if recipe.moves else 0
+        views = (first + torch.arange(recipe.rows).expand(len(rows) // recipe.rows, -1)) % inputs.shape[1]
+        return inputs[rows, views.flatten()]
+    return _moved(inputs[rows]) if recipe.moves else inputs[rows]
+
+
 def _moved(images: torch.Tensor) -> torch.Tensor:
-    """Each image moved by up to two pixels in each direction."""
-    square = images.view(-1, 28, 28)
-    places = torch.arange(28)
-    down, right = torch.randint(-2, 3, (2, len(square), 1))
-    rows, columns = (places + down) % 28, (places + right) % 28
-    return square[torch.arange(len(square))[:, None, None], rows[:, :, None], columns[:, None, :]].flatten(1)
+    """Each image moved by up to two pixels in each direction, photographs by four, and mirrored half of the time."""
+    if images.dim() == 2:
+        return _rolled(images.view(-1, 1, 28, 28), 2).flatten(1)
+    mirrored = torch.rand(len(images), 1, 1, 1) < 0.5
+    return _rolled(torch.where(mirrored, images.flip(3), images), 4)
+
+
+def _rolled(images: torch.Tensor, most: int) -> torch.Tensor:
+    places = torch.arange(images.shape[2])
+    down, right = torch.randint(-most, most + 1, (2, len(images), 1))
+    rows, columns = (places + down) % len(places), (places + right) % len(places)
+    # Shape (n, H, W, channels) after the two index arrays, which are apart.
+    picked = images[torch.arange(len(images))[:, None, None], :, rows[:, :, None], columns[:, None, :]]
+    return picked.movedim(3, 1).contiguous()

@@ -13,7 +13,10 @@ __all__ = ["LOADERS", "PUBLIC", "Split", "load_adult"]
 
 WORDS = 1024
 # Training records that are public: settings are chosen by them, and they are not trained on.
-PUBLIC = {"adult": 5_000, "bank": 5_000, "dry_bean": 2_000, "mnist": 5_000, "mnist_features": 5_000, "ag_news": 5_000}
+PUBLIC = {
+    "adult": 5_000, "bank": 5_000, "dry_bean": 2_000, "mnist": 5_000, "mnist_features": 5_000,
+    "cifar10_features": 5_000, "cifar10": 5_000, "ag_news": 5_000,
+}  # fmt: skip
 Split = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -63,7 +66,7 @@ def load_mnist(root: Path) -> tuple[Split, Split]:
 
 
 def load_mnist_features(root: Path) -> tuple[Split, Split]:
-    """600 random cosine features of 25,000 of the digits."""
+    """600 random cosine features of 25,480 of the digits, of which forty batches of 512 are private."""
     generator = torch.Generator().manual_seed(0)
     weights = torch.randn(784, 600, generator=generator) / 8
     phases = torch.rand(600, generator=generator) * 2 * torch.pi
@@ -72,7 +75,54 @@ def load_mnist_features(root: Path) -> tuple[Split, Split]:
         (torch.cos((s.data.reshape(-1, 784).float() / 255 - 0.13) @ weights + phases) / 300**0.5, s.targets)
         for s in sets
     )
+    return (train[0][:25_480], train[1][:25_480]), test
+
+
+def load_cifar10(root: Path) -> tuple[Split, Split]:
+    """Photographs, the first 25,000 of the training images, shape (n, 3, 32, 32); their own test images."""
+    train, test = ((_photographs(root / f"cifar10_{name}.npz"), _labels(root, name)) for name in ("train", "test"))
     return (train[0][:25_000], train[1][:25_000]), test
+
+
+def load_cifar10_features(root: Path) -> tuple[Split, Split]:
+    """How far 128 patches of public photographs are matched in each quarter of an image, as vectors of norm 1.
+
+    The patches (Coates and Ng 2012) and the features' means and deviations come from 5,000 images of CIFAR-100, which
+    are public here. Training images, shape (n, 4, 1024), have four views: moved by two pixels or not, mirrored or not.
+    """
+    public = _photographs(root / "cifar100_public.npz")
+    (images, labels), test = load_cifar10(root)
+    generator = torch.Generator().manual_seed(0)
+    places = torch.randint(27, (2, len(public)), generator=generator)
+    cut = torch.stack([image[:, y : y + 6, x : x + 6] for image, y, x in zip(public, *places.tolist(), strict=True)])
+    patches = cut.flatten(1)
+    patches = (patches - patches.mean(1, keepdim=True)) / (patches.std(1, keepdim=True) + 0.05)
+    # Whitened, so that the products tell edges and colours apart instead of brightness.
+    values, vectors = torch.linalg.eigh(torch.cov(patches.T))
+    whitening = vectors / (values + 0.1).sqrt() @ vectors.T
+    filters = (patches[:128] - patches.mean(0)) @ whitening
+    filters = (filters / filters.norm(dim=1, keepdim=True)) @ whitening
+    weights = (filters - filters.mean(1, keepdim=True)).view(128, 3, 6, 6)  # blind to the brightness of a patch
+    spread = torch.nn.functional.conv2d(public[:1_000], weights, stride=2).std((0, 2, 3))
+    weights /= spread[:, None, None, None]
+
+    def matched(part: torch.Tensor) -> torch.Tensor:
+        found = []
+        for chunk in part.split(500):
+            products = torch.nn.functional.conv2d(chunk, weights, stride=2)
+            both = torch.cat([(products - 0.5).relu(), (-products - 0.5).relu()], dim=1)
+            found.append(torch.nn.functional.adaptive_avg_pool2d(both, 2).flatten(1))
+        return torch.cat(found)
+
+    of_public = matched(public)
+    centre, width = of_public.mean(0), of_public.std(0)
+
+    def features(part: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.normalize(((matched(part) - centre) / width).clip(-3, 3))
+
+    moved = images.roll((2, 2), (2, 3))
+    views = torch.stack([features(view) for view in (images, moved, images.flip(3), moved.flip(3))], dim=1)
+    return (views, labels), (features(test[0]), test[1])
 
 
 def load_ag_news(root: Path) -> tuple[Split, Split]:
@@ -98,8 +148,22 @@ LOADERS = {
     "dry_bean": load_dry_bean,
     "mnist": load_mnist,
     "mnist_features": load_mnist_features,
+    "cifar10_features": load_cifar10_features,
+    "cifar10": load_cifar10,
     "ag_news": load_ag_news,
 }
+
+
+def _photographs(file: Path) -> torch.Tensor:
+    """Images of three colours and 32 by 32 pixels, as numbers around 0."""
+    with np.load(file) as arrays:
+        images = arrays["x"][:25_000]
+    return torch.from_numpy(images).float() / 255 - 0.5
+
+
+def _labels(root: Path, name: str) -> torch.Tensor:
+    with np.load(root / f"cifar10_{name}.npz") as arrays:
+        return torch.from_numpy(arrays["y"][:25_000])
 
 
 def _encode(rows: Sequence[Sequence[str]], numeric: dict[int, float], named: Sequence[int]) -> torch.Tensor:

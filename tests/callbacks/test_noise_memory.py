@@ -12,6 +12,7 @@ from lightning_pac.accountants import BandedMatrix, SGDWorkload, optimal_bands
 from lightning_pac.callbacks.srpp_sgd.step.clipping_blocks import ClippingBlocks
 from lightning_pac.callbacks.srpp_sgd.step.noise_memory import NoiseMemory
 from lightning_pac.callbacks.srpp_sgd.step.noisy_sum import NoisySum
+from lightning_pac.randomness import SecureGenerator
 from lightning_pac.randomness.normal import release_with_
 from lightning_pac.strategies import Ranks
 
@@ -30,7 +31,19 @@ def whitened(noise: torch.Tensor, matrix: BandedMatrix = MATRIX) -> bool:
 
 
 def draws(memory: NoiseMemory, steps: int) -> torch.Tensor:
-    return torch.stack([memory.draw(SIZE, torch.device("cpu")) for _ in range(steps)])
+    return torch.stack([memory.draw(SIZE, torch.device("cpu")).clone() for _ in range(steps)])
+
+
+@pytest.mark.parametrize("bands", [2, 3, 5, 18])
+def test_the_noise_is_that_of_forward_substitution(bands: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix, steps = optimal_bands(SGDWorkload(40, momentum=0.5), bands), 45
+    column = np.pad(matrix.coefficients, (0, steps - bands))
+    drawn = torch.randn(steps, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    rows = iter(drawn)
+    monkeypatch.setattr(SecureGenerator, "fill_normal_", lambda self, tensor: tensor.copy_(next(rows)))
+    memory = NoiseMemory(matrix)
+    found = torch.stack([memory.draw(7, torch.device("cpu")).clone() for _ in range(steps)])
+    np.testing.assert_allclose(found, linalg.solve_toeplitz((column, np.zeros(steps)), drawn.numpy()), atol=1e-12)
 
 
 def test_the_matrix_makes_the_noise_white() -> None:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 import torch
@@ -27,19 +28,44 @@ class Tied(nn.Module):
         return self.head(torch.tanh(self.inner(self.table(x))))
 
 
-class Checkpointed(nn.Module):
-    """Forward passes of blocks that are repeated during the backward pass."""
+class Repeated(nn.Sequential):
+    """A block that repeats its forward pass inside, as layers of transformers do."""
 
-    def __init__(self, reentrant: bool) -> None:
+    reentrant: bool | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.reentrant is None:
+            return super().forward(x)
+        return checkpoint(super().forward, x, use_reentrant=self.reentrant)
+
+
+class Checkpointed(nn.Module):
+    """Forward passes of blocks that are repeated during the backward pass; the last ends in a parameter."""
+
+    def __init__(self, reentrant: bool, inside: bool = False) -> None:
         super().__init__()
-        self.stem, self.reentrant = nn.Linear(3, 6), reentrant
-        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(2))
+        self.stem, self.reentrant, self.inside = nn.Linear(3, 6), reentrant, inside
+        self.blocks = nn.ModuleList([Repeated(nn.Linear(6, 6), nn.Tanh()), Repeated(nn.Tanh(), nn.LayerNorm(6))])
+        for block in self.blocks if inside else ():
+            block.reentrant = reentrant
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.stem(x)
         for block in self.blocks:
-            hidden = checkpoint(block, hidden, use_reentrant=self.reentrant)
+            hidden = block(hidden) if self.inside else checkpoint(block, hidden, use_reentrant=self.reentrant)
         return hidden
+
+
+class Pairs(nn.Module):
+    """Ends in a function without a rule, whose way back reads the parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.pairs = nn.Linear(3, 6), nn.Bilinear(6, 6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.stem(x)
+        return self.pairs(hidden, hidden)
 
 
 def positions() -> nn.Module:
@@ -75,6 +101,9 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor], dict[str, 
     "tied": (Tied, lambda: torch.randint(11, (4, 7)), {}),
     "checkpointing": (lambda: Checkpointed(False), lambda: torch.randn(4, 3), {}),
     "checkpointing, reentrant": (lambda: Checkpointed(True), lambda: torch.randn(4, 3), {}),
+    "checkpointing inside": (lambda: Checkpointed(False, True), lambda: torch.randn(4, 3), {}),
+    "checkpointing inside, reentrant": (lambda: Checkpointed(True, True), lambda: torch.randn(4, 3), {}),
+    "without a rule": (Pairs, lambda: torch.randn(4, 3), {}),
     "parametrized": (positions, lambda: torch.randn(4, 6, 3), {}),
     "LSTM": (recurrent, lambda: torch.randn(4, 5, 3), {}),
     "convolutions": (convolutions, lambda: torch.randn(4, 2, 9), {}),
@@ -99,6 +128,14 @@ def clipped(engine: Any, module: nn.Module, x: Tensor) -> list[Tensor]:
     return found
 
 
+def parts_of(module: nn.Module) -> list[nn.Module]:
+    """What is sharded by itself, the whole last."""
+    if isinstance(module, Tied):
+        return [module.inner, module]
+    lists = [child if isinstance(child, nn.ModuleList) else [child] for child in module.children()]
+    return [part for part in [*chain.from_iterable(lists), module] if any(True for _ in part.parameters())]
+
+
 def sharded_run(rank: int, size: int) -> dict[str, str]:
     os.environ["RANK"] = str(rank)
     torch.distributed.init_process_group("gloo")
@@ -108,9 +145,8 @@ def sharded_run(rank: int, size: int) -> dict[str, str]:
         torch.manual_seed(0)
         whole, sharded = make(), make()
         sharded.load_state_dict(whole.state_dict())
-        for part in [*sharded.children(), sharded] if name != "tied" else [sharded.inner, sharded]:
-            if not isinstance(part, nn.ModuleList) and any(True for _ in part.parameters()):
-                fully_shard(part, mesh=mesh, **options)
+        for part in parts_of(sharded):
+            fully_shard(part, mesh=mesh, **options)
         torch.manual_seed(1 + rank)
         x = batch()
         try:

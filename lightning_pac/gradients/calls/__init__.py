@@ -16,7 +16,14 @@ from lightning_pac.gradients.calls.tags import (
     settle,
     tag_of,
 )
-from lightning_pac.gradients.calls.watching import KeptTensors, anchored, enclosing_backward, joined, on_gradient_of
+from lightning_pac.gradients.calls.watching import (
+    KeptTensors,
+    anchored,
+    enclosing_backward,
+    hook_before_others,
+    joined,
+    on_gradient_of,
+)
 
 __all__ = [
     "CONSTANTS",
@@ -31,6 +38,7 @@ __all__ = [
     "enclosing_backward",
     "free_of",
     "functions_named",
+    "hook_before_others",
     "joined",
     "layout_of_result",
     "name_of",

@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.hooks import RemovableHandle
 
-__all__ = ["KeptTensors", "anchored", "enclosing_backward", "joined", "on_gradient_of"]
+__all__ = ["KeptTensors", "anchored", "enclosing_backward", "hook_before_others", "joined", "on_gradient_of"]
 
 
 def anchored(output: Tensor) -> Tensor:
@@ -31,6 +32,16 @@ def on_gradient_of(tensor: Tensor, hook: Callable[[Tensor], None]) -> None:
         return
     tensor._backward_hooks = OrderedDict({-1: hook})
     tensor.grad_fn._register_hook_dict(tensor)
+
+
+def hook_before_others(tensor: Tensor, hook: Callable[[Tensor], Any]) -> RemovableHandle:
+    """Register a hook that is called before those that the tensor has by now."""
+    earlier = tuple(tensor._backward_hooks or ())
+    handle: RemovableHandle = tensor.register_hook(hook)  # type: ignore[no-untyped-call]
+    hooks: Any = tensor._backward_hooks
+    for key in earlier:
+        hooks[key] = hooks.pop(key)
+    return handle
 
 
 def enclosing_backward() -> int:

@@ -15,6 +15,7 @@ from lightning_pac.gradients.calls import (
     Free,
     Pass,
     functions_named,
+    hook_before_others,
     layout_of_result,
     name_of,
     set_tag,
@@ -78,11 +79,13 @@ class Following(TorchFunctionMode):
             elif free is not None:
                 _tag_free(func, args, free, result)
             return result
-        if func is Tensor.register_hook and not _is_of_fsdp(args):
-            raise RuntimeError(
-                "A tensor of the batch was given a hook on its gradient, which may rescale it by all records: leave "
-                "register_hook out, and scale the loss of each record."
-            )
+        if func is Tensor.register_hook:
+            if not _is_of_fsdp(args):
+                raise RuntimeError(
+                    "A tensor of the batch was given a hook on its gradient, which may rescale it by all records: "
+                    "leave register_hook out, and scale the loss of each record."
+                )
+            return hook_before_others(*args)  # meetings may need what it fetches, or repeat a part of the forward pass
         opened = OPENED.get(func)
         if opened is not None:
             with self:

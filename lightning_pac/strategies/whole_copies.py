@@ -1,7 +1,10 @@
 """Copies of a sharded model that are whole, and know nothing of FSDP2."""
 
 import copy
+import ctypes
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import lightning.pytorch as pl
@@ -45,7 +48,8 @@ class WholeCopies:
             action: Is given the copies of a sharded model, and None for any other.
         """
         if not any(isinstance(layer, FSDPModule) for layer in module.modules()):
-            return action(None)
+            with _memory_given_back():
+                return action(None)
         trainer = module.trainer
         optimizer = trainer.optimizers[0] if trainer.optimizers else None
         found: list[Value] = []
@@ -57,7 +61,8 @@ class WholeCopies:
                 threads = torch.get_num_threads()
                 torch.set_num_threads(threads * trainer.num_devices)
                 try:
-                    found.append(action(copies))
+                    with _memory_given_back():
+                        found.append(action(copies))
                 except Exception as error:  # for later: the others gather with this rank in the turns to come
                     problem = error
                 finally:
@@ -90,6 +95,17 @@ class WholeCopies:
         for layer in found.modules():
             layer.__dict__.update(dict(_plain_attributes(layer)))
         return found
+
+
+@contextmanager
+def _memory_given_back() -> Iterator[None]:
+    """Afterwards, give what is free back to the system: glibc keeps arrays below 32 MiB, here several models' worth."""
+    try:
+        yield
+    finally:
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+        if trim is not None:
+            trim(0)
 
 
 def _gathered(tensor: Tensor, own_turn: bool) -> Tensor:

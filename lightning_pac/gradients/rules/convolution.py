@@ -139,18 +139,21 @@ def _weight(name: object, geometry: _Geometry, inputs: Tensor, gradient: Tensor)
     if not n:
         return Dense(inputs.new_zeros(0, *geometry.weight_shape))
     candidates: dict[str, Callable[[], Contribution]] = {}
-    dense_bytes = 4 * n * math.prod(geometry.weight_shape)
-    # At most 32 MiB, or twice the bytes of inputs and output gradient together.
-    small = instantiates() or dense_bytes <= max(_LARGE_BYTES, 8 * (inputs.numel() + gradient.numel()))
-    positions = math.prod(gradient.shape[2:])
-    if small:
-        candidates["grouped convolution"] = lambda: Dense(_grouped(geometry, inputs, gradient))
-    if small and geometry.groups == 1 and geometry.weight_shape[1] * math.prod(geometry.kernel) <= 256:
-        candidates["unfolding"] = lambda: Dense(_unfolded(geometry, inputs, gradient))
-    reach = math.prod(inputs.shape[2:])
+    width_out, width_in = geometry.weight_shape[0], math.prod(geometry.weight_shape[1:])
+    positions, reach = math.prod(gradient.shape[2:]), math.prod(inputs.shape[2:])
     # The Gram matrix of all R input positions has R^2 entries a record, its gradient as many as the weight.
-    few = positions <= _MOST_GRAM_POSITIONS and reach * reach <= 2 * math.prod(geometry.weight_shape) + 16 * reach
-    if geometry.groups == 1 and few:
+    few = positions <= _MOST_GRAM_POSITIONS and reach * reach <= 2 * width_in * width_out + 16 * reach
+    by_gram = geometry.groups == 1 and few
+    # A factor of four settles the choice, as for linear maps: what is far larger is not even tried.
+    larger = by_gram and width_in * width_out > 4 * positions * (reach + width_in + width_out)
+    dense_bytes = 4 * n * width_in * width_out
+    # At most 32 MiB, or twice the bytes of inputs and output gradient together.
+    small = not larger and dense_bytes <= max(_LARGE_BYTES, 8 * (inputs.numel() + gradient.numel()))
+    if small or instantiates():
+        candidates["grouped convolution"] = lambda: Dense(_grouped(geometry, inputs, gradient))
+    if small and geometry.groups == 1 and width_in <= 256:
+        candidates["unfolding"] = lambda: Dense(_unfolded(geometry, inputs, gradient))
+    if by_gram:
         candidates["Gram matrices"] = lambda: _GramConvolution(geometry, inputs, gradient)
     if not candidates:
         candidates["grouped convolution"] = lambda: Dense(_grouped(geometry, inputs, gradient))

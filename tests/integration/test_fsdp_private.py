@@ -27,6 +27,14 @@ from lightning_pac.strategies import Ranks, sharding as staging
 from lightning_pac.strategies.sharding import Sharding, held_parameters, local_part
 
 THRESHOLD = 1e-6  # false alarms of each test on unseeded noise
+# All GPUs of a machine, under NCCL; a machine with one shows a world of one.
+GPUS = pytest.param("gpu", marks=pytest.mark.gpu)
+SLOW = [pytest.param(size, marks=pytest.mark.slow) for size in (2, 4)]
+
+
+def world(ranks: Any) -> tuple[int, str]:
+    """How many ranks a parameter of a test stands for, and on which devices."""
+    return (torch.cuda.device_count(), "gpu") if ranks == "gpu" else (ranks, "cpu")
 
 
 class Network(nn.Module):
@@ -72,7 +80,8 @@ class Sharded(Classifier):
 
 def whole(tensor: Any) -> torch.Tensor:
     tensor = tensor.detach()
-    return tensor.full_tensor().clone() if hasattr(tensor, "full_tensor") else tensor.clone()
+    found: torch.Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return found.cpu().clone()
 
 
 def weights(model: pl.LightningModule) -> torch.Tensor:
@@ -104,7 +113,9 @@ def stopped(folder: Path) -> Any:
     return make_private(sampling=Sequential(7), max_grad_norm=0.4, ledger=folder / "stopped.db")
 
 
-def same_run(rank: int, size: int, folder: Path, strategy: str = "fsdp_private") -> dict[str, Any]:
+def same_run(
+    rank: int, size: int, folder: Path, strategy: str = "fsdp_private", accelerator: str = "cpu"
+) -> dict[str, Any]:
     """Accumulated batches that do not divide, with the same noise wherever it is drawn; stopped within the pass."""
     with_test_noise()
     torch.manual_seed(0)
@@ -113,20 +124,22 @@ def same_run(rank: int, size: int, folder: Path, strategy: str = "fsdp_private")
     with warnings.catch_warnings():
         warnings.filterwarnings("error", "Synthetic records could not show")
         checkpoint = ModelCheckpoint(folder, filename="stopped", every_n_train_steps=4, monitor=None)
-        options = {"strategy": strategy, "accumulate_grad_batches": 3, "max_steps": 4, "enable_checkpointing": True}
-        fit(folder, model, private, checkpoint, devices=size, max_epochs=2, **options)
+        options = {"accumulate_grad_batches": 3, "max_steps": 4, "enable_checkpointing": True}
+        devices = {"strategy": strategy, "accelerator": accelerator, "devices": size}
+        fit(folder, model, private, checkpoint, max_epochs=2, **options, **devices)
     here = sum(local_part(held).numel() for held in held_parameters(model).values())
     return {"weights": weights(model), "used": torch.stack(model.used), "here": here}
 
 
-def draws_run(rank: int, size: int, folder: Path) -> tuple[torch.Tensor, float]:
+def draws_run(rank: int, size: int, folder: Path, accelerator: str) -> tuple[torch.Tensor, float]:
     """Batches that are empty on some ranks or on all of them."""
     model, private = Sharded(), make_private(sampling=Poisson(0.03), ledger=folder / "draws.db")
-    fit(folder, model, private, devices=size, max_steps=6, max_epochs=-1, accumulate_grad_batches=2)
+    devices = {"accelerator": accelerator, "devices": size}
+    fit(folder, model, private, max_steps=6, max_epochs=-1, accumulate_grad_batches=2, **devices)
     return weights(model), private.account.epsilon
 
 
-def noise_run(rank: int, size: int, steps: int) -> dict[str, torch.Tensor]:
+def noise_run(rank: int, size: int, steps: int, accelerator: str) -> dict[str, torch.Tensor]:
     """Releases of a sum of zeros, whole; the last coordinate is what all ranks have in common."""
     from torch.distributed import all_gather_object, destroy_process_group, init_process_group
     from torch.distributed.device_mesh import init_device_mesh
@@ -134,10 +147,13 @@ def noise_run(rank: int, size: int, steps: int) -> dict[str, torch.Tensor]:
     from lightning_pac.callbacks.srpp_sgd.step import ClippingBlocks
 
     os.environ["RANK"] = str(rank)
-    init_process_group("gloo")
+    device = torch.device("cuda", rank) if accelerator == "gpu" else torch.device("cpu")
+    if accelerator == "gpu":
+        torch.cuda.set_device(device)
+    init_process_group("nccl" if accelerator == "gpu" else "gloo")
     torch.manual_seed(0)
-    network, ranks = Network(), Ranks(rank, size)
-    fully_shard(network, mesh=init_device_mesh("cpu", (size,)))
+    network, ranks = Network(), Ranks(rank, size, device)
+    fully_shard(network, mesh=init_device_mesh(device.type, (size,)))
     blocks = ClippingBlocks.of(network, 0.7)
     sharding = Sharding(network, ranks)
     here = {name: local_part(held) for name, held in sharding.held.items()}
@@ -145,10 +161,10 @@ def noise_run(rank: int, size: int, steps: int) -> dict[str, torch.Tensor]:
     rows, common = [], []
     for _ in range(steps):
         released = total.release(sharding)
-        rows.append(released[: total.num_here])
-        common.append(released[total.num_here :])
+        rows.append(released[: total.num_here].cpu())
+        common.append(released[total.num_here :].cpu())
     staging._STAGED = 5 * size  # pieces that end within parameters
-    reduced = torch.cat(list(sharding.reduce(parts_of_sums(rank))))
+    reduced = torch.cat(list(sharding.reduce(part.to(device) for part in parts_of_sums(rank)))).cpu()
     parts: list[Any] = [None] * size
     all_gather_object(parts, torch.stack(rows))
     destroy_process_group()
@@ -169,9 +185,9 @@ def resumable(folder: Path) -> Any:
     return make_private(sampling=EpochShuffle(11), ledger=folder / "run.db")
 
 
-def resumed_run(rank: int, size: int, folder: Path, name: str) -> tuple[torch.Tensor, int]:
+def resumed_run(rank: int, size: int, folder: Path, name: str, accelerator: str) -> tuple[torch.Tensor, int]:
     model, private = Sharded(), resumable(folder)
-    fit(folder, model, private, devices=size, max_epochs=2, ckpt_path=folder / name)
+    fit(folder, model, private, accelerator=accelerator, devices=size, max_epochs=2, ckpt_path=folder / name)
     return weights(model), private.account.num_steps
 
 
@@ -186,11 +202,12 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found
 
 
-@pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=[2, SLOW[1], GPUS])
 def several(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What several ranks return, and their folder."""
     folder = tmp_path_factory.mktemp("ranks")
-    return on_ranks(same_run, request.param, folder), folder
+    size, accelerator = world(request.param)
+    return on_ranks(same_run, size, folder, "fsdp_private", accelerator), folder
 
 
 def test_weights_are_those_of_one_device_with_the_same_noise(alone: Any, several: Any) -> None:
@@ -217,31 +234,37 @@ def test_one_device_goes_on_with_a_checkpoint_of_shards(several: Any, tmp_path: 
     assert {int(state["step"]) for state in trainer.optimizers[0].state.values()} == {9}
 
 
-@pytest.mark.slow  # the other way round is above
-@pytest.mark.parametrize("size", [2, 4])
-def test_shards_go_on_with_a_checkpoint_of_one_device(size: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("ranks", [*SLOW, GPUS])  # the other way round is above
+def test_shards_go_on_with_a_checkpoint_of_one_device(ranks: Any, tmp_path: Path) -> None:
+    size, accelerator = world(ranks)
     checkpoint = ModelCheckpoint(tmp_path, filename="alone", every_n_train_steps=4, monitor=None)
     options = {"strategy": "auto", "max_steps": 4, "max_epochs": 2, "enable_checkpointing": True}
     fit(tmp_path, Sharded(), resumable(tmp_path), checkpoint, **options)
-    (first, steps), *others = on_ranks(resumed_run, size, tmp_path, "alone.ckpt")
+    (first, steps), *others = on_ranks(resumed_run, size, tmp_path, "alone.ckpt", accelerator)
     assert steps == 12
     assert all(torch.equal(weights, first) for weights, _ in others)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("size", [2, 4])
-def test_empty_shares_and_one_account(size: int, tmp_path: Path) -> None:
-    (first, epsilon), *others = on_ranks(draws_run, size, tmp_path)
+@pytest.mark.parametrize("ranks", [*SLOW, GPUS])
+def test_empty_shares_and_one_account(ranks: Any, tmp_path: Path) -> None:
+    size, accelerator = world(ranks)
+    (first, epsilon), *others = on_ranks(draws_run, size, tmp_path, accelerator)
     assert all(torch.equal(weights, first) and other == epsilon for weights, other in others)
     with PrivacyLedger.read_only(tmp_path / "draws.db") as ledger:
         assert [account.num_charges for account in ledger.accounts()] == [6]
 
 
 @pytest.mark.parametrize(
-    ("size", "steps"), [(2, 300), *(pytest.param(size, 2000, marks=pytest.mark.slow) for size in (2, 4))]
+    ("ranks", "steps"),
+    [
+        (2, 300),
+        *(pytest.param(size, 2000, marks=pytest.mark.slow) for size in (2, 4)),
+        pytest.param("gpu", 2000, marks=pytest.mark.gpu),
+    ],
 )
-def test_every_row_is_noised_once_and_what_all_have_in_common_once(size: int, steps: int) -> None:
-    results = on_ranks(noise_run, size, steps)
+def test_every_row_is_noised_once_and_what_all_have_in_common_once(ranks: Any, steps: int) -> None:
+    size, accelerator = world(ranks)
+    results = on_ranks(noise_run, size, steps, accelerator)
     noise, common = results[0]["noise"], results[0]["common"]
     assert all(torch.equal(result["common"], common) for result in results)
     assert noise.shape[1] == sum(p.numel() for p in Network().parameters() if p.requires_grad)

@@ -49,7 +49,7 @@ def make_private(**kwargs: Any) -> SRPPSGD:
 def make_trainer(folder: Path, *callbacks: pl.Callback, **kwargs: Any) -> pl.Trainer:
     options = {"max_epochs": 1, "logger": False, "enable_checkpointing": False, **kwargs}
     return pl.Trainer(
-        accelerator="cpu",
+        accelerator=options.pop("accelerator", "cpu"),
         devices=options.pop("devices", 1),
         default_root_dir=folder,
         callbacks=list(callbacks),

@@ -87,6 +87,17 @@ class PrivateStrategy(ParallelStrategy):
         super().setup(trainer)
 
     @override
+    def on_exception(self, exception: BaseException) -> None:
+        super().on_exception(exception)
+        message = str(exception)
+        if isinstance(exception, dist.DistError) or "/gloo/" in message:
+            exception.__cause__ = RuntimeError(message)
+            exception.args = (
+                "Another rank ended before this one, or did not come to where all of them meet, so this one cannot go "
+                "on: read what that rank says, and let every rank do the same in every batch.",
+            )
+
+    @override
     def teardown(self) -> None:
         self.end_division()
         if self._undo_comparison is not None:

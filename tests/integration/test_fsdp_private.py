@@ -303,6 +303,7 @@ def test_a_killed_rank_ends_the_run_and_the_step_stays_charged(victim: int, tmp_
     codes = [process.exitcode for process in group.processes]
     assert (codes[victim], codes[1 - victim]) == (-signal.SIGKILL, 1)
     assert results[victim] is None
+    assert "RuntimeError: Another rank ended before this one" in results[1 - victim]
     with PrivacyLedger.read_only(tmp_path / "run.db") as ledger:
         assert [attempt.num_steps for attempt in ledger.accounts()[0].attempts()] == [5]
     private = resumable(tmp_path)

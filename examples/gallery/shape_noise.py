@@ -63,14 +63,14 @@ print(f"SR-PAC, certified  noise power {released.power:.2f} at {released.mutual_
 print(f"released           {released.release(outputs[2])}")
 
 # %%
-figure, axes = plt.subplots(figsize=(6.4, 3.6), layout="constrained")
+figure, axes = plt.subplots(figsize=(6.4, 3.8), layout="constrained")
 circle = np.stack([np.cos(np.linspace(0, 2 * np.pi, 100)), np.sin(np.linspace(0, 2 * np.pi, 100))])
 axes.scatter(*outputs.T, color="black", zorder=3, label="the four outputs")
-shapes = {"log-det formula": by_formula.covariance(), "SR-PAC": released.noise.second_moment()}
+shapes = {"noise by formula": by_formula.covariance(), "noise by SR-PAC": released.noise.second_moment()}
 for name, covariance in shapes.items():
-    axes.plot(*(np.linalg.cholesky(covariance) @ circle), label=f"{name}: one deviation of the noise")
+    axes.plot(*(np.linalg.cholesky(covariance) @ circle), label=f"{name}, one deviation")
 axes.set_aspect("equal", adjustable="datalim")
-axes.legend()
+figure.legend(loc="outside upper center", ncols=3)  # in the axes it would hide the output that is far off
 plt.show()
 
 # %% [markdown]

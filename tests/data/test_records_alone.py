@@ -1,5 +1,6 @@
 """Datasets that put other records into one."""
 
+import asyncio
 import functools
 import importlib
 import random
@@ -527,3 +528,18 @@ def test_a_file_of_the_users_with_the_name_of_a_library_is_followed(
     assert surroundings.digest() == before
     assert count() == 1
     monkeypatch.delitem(sys.modules, "this")
+
+
+def test_an_event_loop_is_not_taken_apart(monkeypatch):
+    """In a notebook the streams lead to one, and each copy that failed halfway printed a traceback."""
+    complaints: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", complaints.append)
+    loop = asyncio.new_event_loop()
+
+    def collate(rows, outer={"stream": [loop]}):  # noqa: B006
+        return rows, outer
+
+    with Surroundings(collate).copied({}):
+        assert collate([])[1]["stream"][0] is loop
+    loop.close()
+    assert not complaints

@@ -1,5 +1,6 @@
 """State that code keeps beside its objects, and copies of it, so that what code remembers can be tried out."""
 
+import asyncio
 import copy
 import functools
 import sys
@@ -242,7 +243,9 @@ def _is_code(value: Any) -> bool:
 
 
 def _is_apart(value: Any) -> bool:
-    """A Trainer and the like, which hold all there is."""
+    """A Trainer and the like, which hold all there is, or an event loop, whose failed copies complain when they go."""
+    if isinstance(value, asyncio.AbstractEventLoop):
+        return True
     return type(value).__module__.startswith("lightning") and not isinstance(value, nn.Module)
 
 

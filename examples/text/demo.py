@@ -4,6 +4,9 @@
 
 reads `ag_news/*.csv` below that folder: AG News with a class and a text in each row (a training file whose name holds
 "train", and `test.csv`, whose columns are class, title and description). There is no small corpus to fall back on.
+
+The first 5,000 training articles count as public: learning rates are chosen on them (`--choose` tries them all), and
+they are not trained on.
 """
 
 import argparse
@@ -15,39 +18,57 @@ from pathlib import Path
 import lightning.pytorch as pl
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
-from lightning_pac import SRPPSGD, Poisson, TwoWorldScenario
+from lightning_pac import SRPPSGD, Poisson, SRPPAccountant, TwoWorldScenario
 
 # Words are hashed to rows: a vocabulary that is counted in private articles would tell which words they use.
 NUM_ROWS = 4096
 NUM_WORDS = 48
 NUM_CLASSES = 4
+RATES = (1.0, 3.0, 10.0, 30.0)
+SCENARIO = TwoWorldScenario.differential_privacy()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-root", type=Path, required=True, help="folder that holds the folder ag_news")
-    parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--batch-size", type=int, default=3300, help="records in a batch, on average")
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--batch-size", type=int, default=2800, help="records in a batch, on average")
     parser.add_argument("--rate", type=float, default=0.1, help="probability that a record is in a batch")
+    parser.add_argument("--public", type=int, default=5000, help="training articles that count as public")
+    parser.add_argument("--learning-rate", type=float, default=10.0, help="by default the one that --choose finds best")
+    parser.add_argument("--choose", action="store_true", help="try learning rates on the public articles, and stop")
     parser.add_argument("--output", type=Path, default=Path("runs/text"))
     args = parser.parse_args()
     folder = args.data_root / "ag_news"
-    train_set, test_set = articles(next(folder.glob("*train*.csv"))), articles(folder / "test.csv")
+    articles = read(next(folder.glob("*train*.csv")))
+    public, train_set = (Subset(articles, part) for part in (range(args.public), range(args.public, len(articles))))
 
-    private = SRPPSGD(
-        TwoWorldScenario.differential_privacy(),
-        epsilon=2.0,
-        renyi_order=16,
-        sampling=Poisson(rate=args.rate, batch_size=args.batch_size),
-    )
-    # A gradient of norm 1 at most, as clipped ones are, bears larger steps.
-    print(f"ordinary training        {train(train_set, test_set, args, 2.0, []):.3f}")
-    print(f"private training         {train(train_set, test_set, args, 20.0, [private]):.3f}")
+    sampling = Poisson(rate=args.rate, batch_size=args.batch_size)
+    if args.choose:
+        terms = SRPPAccountant(SCENARIO.resolve(len(train_set)), sampling, renyi_order=16)
+        choose(public, terms.noise_multiplier(2.0, args.steps), args)
+        return
+    test_set = read(folder / "test.csv")
+    private = SRPPSGD(SCENARIO, epsilon=2.0, renyi_order=16, sampling=sampling)
+    print(f"ordinary training        {train(train_set, test_set, args, args.learning_rate, []):.3f}")
+    print(f"private training         {train(train_set, test_set, args, args.learning_rate, [private]):.3f}")
     run = private.account
     epsilon, _ = run.accountant.epsilon_at_delta(run.noise_multiplier, run.num_steps, delta=1e-5)
     print(f"differential privacy     epsilon {epsilon:.2f} at delta 1e-5")
+
+
+def choose(public: Subset, noise_multiplier: float, args: argparse.Namespace) -> None:
+    """Fit four fifths of the public articles with the private run's noise, steps and batches; score on the rest."""
+    cut = len(public) * 4 // 5
+    fitted, scored = Subset(public, range(cut)), Subset(public, range(cut, len(public)))
+    args.batch_size = min(args.batch_size, cut)
+    sampling = Poisson(rate=args.batch_size / cut, batch_size=args.batch_size)
+    for rate in RATES:
+        private = SRPPSGD(SCENARIO, noise_multiplier=noise_multiplier, sampling=sampling)
+        found = (train(fitted, scored, args, rate, callbacks) for callbacks in ([], [private]))
+        print(f"learning rate {rate:<5g} ordinary {next(found):.3f}, private {next(found):.3f}")
 
 
 class BagOfWords(pl.LightningModule):
@@ -75,8 +96,8 @@ class BagOfWords(pl.LightningModule):
 
 
 def train(
-    train_set: TensorDataset,
-    test_set: TensorDataset,
+    train_set: Dataset,
+    test_set: Dataset,
     args: argparse.Namespace,
     learning_rate: float,
     callbacks: list[pl.Callback],
@@ -85,7 +106,8 @@ def train(
     pl.seed_everything(0, verbose=False)  # public; noise and draws of private batches come from elsewhere
     trainer = pl.Trainer(
         accelerator="cpu",
-        max_epochs=args.epochs,
+        max_epochs=-1,
+        max_steps=args.steps,
         callbacks=callbacks,
         default_root_dir=args.output,
         log_every_n_steps=10,
@@ -97,7 +119,7 @@ def train(
     return trainer.test(model, DataLoader(test_set, batch_size=1000), verbose=False)[0]["test_accuracy"]
 
 
-def articles(file: Path) -> TensorDataset:
+def read(file: Path) -> TensorDataset:
     """Rows of words (n, 48), padded with 0, and classes from 0."""
     with file.open(newline="", encoding="utf-8") as lines:
         rows = [row for row in csv.reader(lines) if row[0].isdigit()]

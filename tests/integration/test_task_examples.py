@@ -44,7 +44,7 @@ def test_texts(tmp_path: Path) -> None:
         csv.writer(file).writerows([["label", "text"], *([i % 4, f"{topics[i % 4]} today"] for i in range(400))])
     with (folder / "test.csv").open("w", newline="") as file:
         csv.writer(file).writerows([i % 4 + 1, topics[i % 4], "today"] for i in range(40))
-    words = ["--data-root", "data", "--epochs", "3", "--batch-size", "40"]
+    words = ["--data-root", "data", "--steps", "30", "--batch-size", "40", "--public", "80", "--learning-rate", "2"]
     figures = run(tmp_path, "text", *words)
     assert figures["ordinary training"] > 0.9
     assert 0 < figures["differential privacy"] < 4

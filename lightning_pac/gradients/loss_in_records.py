@@ -76,7 +76,9 @@ class _InRecords(TorchFunctionMode):
             return func(*args, **kwargs)
         names = ("input", "target", "weight", "size_average", "ignore_index", "reduce", "reduction", "label_smoothing")
         given = dict(zip(names, args, strict=False)) | kwargs
-        if given.get("reduction", "mean") != "mean" or given.get("reduce") is not None:
+        # These are what `reduction` was before torch 1.0, and decide where they are given.
+        old = [value for value in (given.pop("size_average", None), given.pop("reduce", None)) if value is not None]
+        if not (all(old) if old else given.get("reduction", "mean") == "mean"):
             return func(*args, **kwargs)
         losses = func(**(given | {"reduction": "none"}))
         target, weight = given["target"], given.get("weight")

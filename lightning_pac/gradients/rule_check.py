@@ -17,6 +17,13 @@ __all__ = ["check_rule"]
 
 # What one record is made while the others must give what they gave: factors on its inputs and on its loss.
 _MADE = ((0.0, 1.0), (-30.0, 1.0), (1.0, 1e4), (1e-6, 1e-6), (float("inf"), 1.0))
+# Type of numbers, whether there are gaps between them, how many records at least, and a factor on all of them.
+_COMPANY = (
+    (torch.float32, False, 1, 1.0, _MADE),
+    (torch.bfloat16, True, 1, 1.0, _MADE),
+    (torch.float32, False, 200, 1.0, _MADE[1:2]),
+    (torch.float32, False, 1, 1e-8, _MADE[1:2]),
+)
 # Norms from Gram matrices are raised by what rounding may have taken from them.
 _TOLERANCE = 1e-4
 
@@ -31,8 +38,9 @@ def check_rule(
     records in another order, with the parameters computed from others and used twice, and with each of them trained
     alone. Norms, sums and sums of clipped gradients must agree to a share of 1e-4, with and without a record that is
     not finite. One record that is all zero, small, far outside or not finite must leave what the others give as it is,
-    and itself give no more than the clipping norm, also in bfloat16 and where tensors are not contiguous. The rule is
-    registered meanwhile, and left as it was.
+    and itself give no more than the clipping norm, also in bfloat16 and where tensors are not contiguous, among 200
+    records (the case's own, repeated) and where all numbers are tiny. The rule is registered meanwhile, and left as it
+    was.
 
     Args:
         function: As for `register_rule`.
@@ -67,8 +75,8 @@ def check_rule(
                 raise ValueError(f"rule of {name_of(function)} took no call of {_shown(case)}: leave the case out.")
             for arrangement in ({"rows": 2}, {"rows": rows}, {"shuffled": True}, {"derived": True}, {"poisoned": True}):
                 _compare(function, case, parameters, **arrangement)
-            for dtype, strided in ((torch.float32, False), (torch.bfloat16, True)):
-                _check_company(function, case, parameters, dtype, strided)
+            for company in _COMPANY:
+                _check_company(function, case, parameters, *company)
             _compare(function, [value[:0] if _is_rows(value) else value for value in case], parameters)
             for place in parameters if len(parameters) > 1 else ():
                 _compare(function, case, [place])
@@ -180,11 +188,19 @@ def _compare(
 
 
 def _check_company(
-    function: Callable[..., Any], case: Sequence[Any], trained: Sequence[int], dtype: torch.dtype, strided: bool
+    function: Callable[..., Any],
+    case: Sequence[Any],
+    trained: Sequence[int],
+    dtype: torch.dtype,
+    strided: bool,
+    least: int,
+    scale: float,
+    made: Sequence[tuple[float, float]],
 ) -> None:
     """Raise unless a made record leaves the others' sum as it is, and gives no more than the clipping norm itself."""
     caller = _Caller(function, case, trained, False, False, strided).to(dtype)
-    rows = [value.to(dtype) if value.is_floating_point() else value for value in case if _is_rows(value)]
+    rows = [(scale * value).to(dtype) if value.is_floating_point() else value for value in case if _is_rows(value)]
+    rows = [torch.cat([value] * -(-least // len(value))) for value in rows]
     count = len(rows[0])
     engine = OneBackwardEngine()
     engine.attach(caller)
@@ -203,14 +219,14 @@ def _check_company(
         try:
             expected = total(count - 1, (1.0, 1.0), 1e30, count - 1)
         except Exception:
-            if dtype != torch.float32:  # not every function takes it
+            if dtype != torch.float32 or least > 1:  # not every function takes that
                 return
             raise
-        for factors in _MADE:
+        for factors in made:
             # The made record last, as a dummy, so that only the others are added up; then first, and alone.
             others = total(count - 1, factors, 1e30, count - 1)
             own = float(total(0, factors, 1.0, 1).norm())
-            wrong = float((others - expected).norm()) / max(float(expected.norm()), 1e-6)
+            wrong = float((others - expected).norm()) / max(float(expected.norm()), 1e-6 * scale)
             if wrong <= _TOLERANCE and own <= 1.0 + ROUNDING:
                 continue
             found = f"lets one record give {own:.3g} clipping norms"
@@ -218,9 +234,9 @@ def _check_company(
                 found = f"lets one record move the others' sum by a share of {wrong:.1e}"
             raise ValueError(
                 f"rule of {name_of(function)} {found} for {_shown(case)} (in {dtype}"
-                f"{', with gaps between values' if strided else ''}; its inputs and its loss times {factors}): let "
-                "what it returns for a record depend on that record's rows alone, and squares be those of what is "
-                "summed."
+                f"{', with gaps between values' if strided else ''}, {count} rows times {scale:g}; its inputs and its "
+                f"loss times {factors}): let what it returns for a record depend on that record's rows alone, and "
+                "squares be those of what is summed."
             )
     finally:
         engine.detach()

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from lightning_pac import SRPPSGD, EpochShuffle, TwoWorldScenario
-from lightning_pac.callbacks.srpp_sgd.hidden_randomness import HiddenRandomness
+from lightning_pac.callbacks.shared import HiddenRandomness
 from lightning_pac.gradients import make_engine
 from lightning_pac.randomness import global_generators
 

@@ -2,6 +2,7 @@
 
 import functools
 import math
+import warnings
 from collections import deque
 from pathlib import Path
 from typing import Any, ClassVar
@@ -147,7 +148,9 @@ class Logging(pl.LightningModule):
         self.log("mean", self.metric)
 
 
-def validate(folder: Path, model: Logging, times: int = 1, loaders: Any = None) -> list[float]:
+def validate(
+    folder: Path, model: Logging, times: int = 1, loaders: Any = None, callbacks: tuple[pl.Callback, ...] = ()
+) -> list[float]:
     callback = PrivateMetrics(
         ["mean"], TwoWorldScenario(1), epsilon=1.4306e-6, renyi_order=16, ledger=folder / "study.db"
     )
@@ -157,7 +160,7 @@ def validate(folder: Path, model: Logging, times: int = 1, loaders: Any = None) 
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        callbacks=[callback],
+        callbacks=[callback, *callbacks],
         default_root_dir=folder,
     )
     loaders = loaders or DataLoader(TensorDataset(LOSSES), 127)
@@ -307,6 +310,8 @@ MIXED: dict[str, Any] = {
     "less the mean": lambda values: [values - values.mean()],
     "each with the next": lambda values: [values + values.roll(1)],
     "running sums": lambda values: [values.cumsum(0)],
+    "less the mean of more than eight": lambda values: [values - values.mean() * (len(values) > 8)],
+    "less the mean of more than sixty": lambda values: [values - values.mean() * (len(values) > 60)],
 }
 
 
@@ -315,6 +320,79 @@ MIXED: dict[str, Any] = {
 def test_rows_of_which_one_record_decides_several_are_refused(tmp_path: Path, what: str, at_end: bool) -> None:
     with pytest.raises(MisconfigurationException, match="rows of which one record decides several"):
         validate(tmp_path, Rows(MIXED[what], at_end))
+
+
+class Handing(Logging):
+    """Takes something that it kept of records from the numbers of others, and adds up what is left."""
+
+    def __init__(self, at_end: bool = False) -> None:
+        super().__init__(torchmetrics.SumMetric())
+        self.at_end, self.kept, self.last = at_end, torch.zeros(()), torch.zeros(())
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.metric.update(batch[0] - self.kept)
+        self.log("mean", self.metric)
+        self.last = batch[0].mean()
+        self.kept = self.kept if self.at_end else self.last
+
+    def on_validation_epoch_end(self) -> None:
+        self.kept = self.last
+
+
+class AfterTheStep(Logging):
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("mean", self.metric)
+
+    def on_validation_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.metric.update(batch[0] - batch[0].mean())
+
+
+class Updating(pl.Callback):
+    def on_validation_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        pl_module.metric.update(batch[0] - batch[0].mean())
+
+
+@pytest.mark.parametrize(
+    ("make", "callbacks"),
+    [
+        (Handing, ()),
+        (lambda: Handing(at_end=True), ()),
+        (lambda: AfterTheStep(torchmetrics.SumMetric()), ()),
+        (lambda: Rows(lambda values: []), (Updating(),)),
+    ],
+    ids=["batch before", "evaluation before", "hook", "callback"],
+)
+def test_rows_that_others_enter_outside_of_the_step_are_refused(
+    tmp_path: Path, make: Any, callbacks: tuple[pl.Callback, ...]
+) -> None:
+    with pytest.raises(MisconfigurationException, match="rows of which one record decides several"):
+        validate(tmp_path, make(), callbacks=callbacks)
+
+
+class Gathering(Logging):
+    """Gathers rows in hooks around the steps, and adds all of them at the end."""
+
+    def on_validation_epoch_start(self) -> None:
+        self.rows: list[Tensor] = []
+
+    def validation_step(self, batch: Any, batch_idx: int) -> Any:
+        return batch[0] ** 2
+
+    def on_validation_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.rows.append(outputs)
+
+    def on_validation_epoch_end(self) -> None:
+        self.metric.update(torch.cat(self.rows))
+        self.log("mean", self.metric)
+
+
+def test_rows_that_are_gathered_pass(tmp_path: Path) -> None:
+    loader = DataLoader(TensorDataset(LOSSES), 20)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="PrivateMetrics")
+        validate(tmp_path, Gathering(torchmetrics.SumMetric()), times=2, loaders=loader)
 
 
 def test_rows_of_their_own_pass_also_in_part_and_in_another_order(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Noised metrics: what they release, what it costs, and what they refuse."""
 
 import math
+import warnings
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,20 @@ from lightning.pytorch.callbacks import BatchSizeFinder, EarlyStopping, Learning
 from lightning.pytorch.utilities import CombinedLoader
 from scipy import stats
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, TensorDataset, WeightedRandomSampler
+from torch.utils.data import (
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+    get_worker_info,
+)
 
 from lightning_pac.accountants import GaussianCurve, ledger_order, ledger_total
 from lightning_pac.callbacks import SRPPSGD, PrivateMetrics
 from lightning_pac.callbacks.metrics.noised_metric import PrivateMetric, _clipped
 from lightning_pac.data import ShuffledBatchSampler
+from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.ledger import PrivacyLedger
 from lightning_pac.scenarios import TwoWorldScenario
 
@@ -189,6 +198,116 @@ def test_past_the_budget_the_last_value_is_repeated_with_a_warning(tmp_path: Pat
     assert seen[1] == seen[2] == seen[3]
     with PrivacyLedger.read_only(tmp_path / "study.db") as ledger:
         assert ledger.spent("rpp") == 2.0
+
+
+class Changing(TensorDataset):
+    """Gives the first of two records for both, once it is told to."""
+
+    repeats = False
+
+    def __getitem__(self, index: int) -> Any:
+        return super().__getitem__(index - index % 2 if self.repeats else index)
+
+
+def repeat(worker_id: int) -> None:
+    get_worker_info().dataset.repeats = True  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("in_worker", [False, True])
+def test_a_record_that_comes_to_count_for_two_in_an_evaluation_is_refused(tmp_path: Path, in_worker: bool) -> None:
+    private = PrivateMetrics(["val/accuracy"], SCENARIO, epsilon=1.0, renyi_order=16, ledger=tmp_path / "study.db")
+    dataset = Changing(*data().tensors)
+
+    class Fitted(Validated):
+        def on_validation_epoch_start(self) -> None:
+            dataset.repeats = self.current_epoch > 0 and not in_worker
+
+    options: dict[str, Any] = {"num_workers": 1, "worker_init_fn": repeat} if in_worker else {}
+    fit = trainer(tmp_path, private, max_epochs=3, num_sanity_val_steps=0)
+    with pytest.raises((PrivacyViolationError, ValueError), match=r"under several indices|give other records"):
+        fit.fit(Fitted(), loader(), DataLoader(dataset, 50, **options))
+
+
+def test_one_loader_can_be_in_two_passes_at_once(tmp_path: Path) -> None:
+    private = PrivateMetrics(["val/accuracy"], SCENARIO, epsilon=1.0, renyi_order=16, ledger=tmp_path / "study.db")
+    training = SRPPSGD(SCENARIO, noise_multiplier=1.0, renyi_order=16, ledger=tmp_path / "study.db")
+    both = DataLoader(data(), 20)
+    fit = trainer(tmp_path, training, private, max_epochs=1, val_check_interval=0.5)
+    fit.fit(Validated(), both, both)
+    assert fit.global_step == 6
+
+
+def test_what_a_callback_logs_is_noised_like_what_the_model_logs(tmp_path: Path) -> None:
+    class Silent(Validated):
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            self.accuracy.update(self.network(batch[0]), batch[1])
+
+    class Logs(pl.Callback):
+        def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+            self.log("val/accuracy", pl_module.accuracy)
+
+    private = PrivateMetrics(["val/accuracy"], SCENARIO, epsilon=1e-4, renyi_order=16, ledger=tmp_path / "study.db")
+    model, logs = Silent(), Logs()
+    for charges in (1, 2):
+        trainer(tmp_path, private, logs).validate(model, loader(), verbose=False)
+        with PrivacyLedger.read_only(tmp_path / "study.db") as ledger:
+            assert ledger.accounts()[0].num_charges == charges
+
+
+def test_values_without_noise_are_named(tmp_path: Path) -> None:
+    names = ["val/accuracy", "val/recall", "val/f1"]
+    private = PrivateMetrics(names, SCENARIO, epsilon=1.0, renyi_order=16, ledger=tmp_path / "study.db")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            trainer(tmp_path, private).validate(Validated(), loader(), verbose=False)
+    told = [str(warning.message).split("'")[1] for warning in caught if "nothing covers it" in str(warning.message)]
+    assert sorted(told) == ["val/area", "val/plain"]
+
+
+class Rejecting(TensorDataset):
+    """Adds a random number, after as many draws as the record asks for."""
+
+    def __getitem__(self, index: int) -> Any:
+        inputs, label = super().__getitem__(index)
+        draws = torch.rand(2 if inputs[0] > 10 else 1)
+        return inputs + draws[-1], label
+
+
+def test_draws_of_one_record_do_not_decide_those_of_others(tmp_path: Path) -> None:
+    """Under a seed that is known, one more draw would shift all later ones: two evaluations must not draw the same."""
+
+    class Keeping(Validated):
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            self.seen = batch[0]
+            super().validation_step(batch, batch_idx)
+
+    private = PrivateMetrics(["val/accuracy"], SCENARIO, epsilon=1.0, renyi_order=16, ledger=tmp_path / "study.db")
+    seen, after = [], []
+    for _ in range(2):
+        torch.manual_seed(0)
+        model = Keeping()
+        trainer(tmp_path, private).validate(model, DataLoader(Rejecting(*data(8).tensors), 8), verbose=False)
+        seen.append(model.seen)
+        after.append(torch.get_rng_state())
+    assert not torch.equal(*seen)
+    assert torch.equal(*after)
+
+    class Seeding(Keeping):
+        def on_validation_start(self) -> None:
+            torch.manual_seed(0)
+
+    with pytest.raises(PrivacyViolationError, match="A generator was seeded"):
+        trainer(tmp_path, private).validate(Seeding(), loader(), verbose=False)
+
+
+def test_no_warning_tells_that_a_record_is_not_finite() -> None:
+    metric = torchmetrics.MeanMetric()
+    private = PrivateMetric(metric, 1.0, noise_multiplier=1.0, charge=lambda: True)
+    private.is_private = True
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        metric.update(torch.tensor([1.0, math.nan]))
 
 
 def test_early_stopping_sees_the_noised_value(tmp_path: Path) -> None:

@@ -38,8 +38,16 @@ def own_loss(module: nn.Module, batch: Any) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"label_smoothing": 0.2}, {"weight": torch.tensor([1.0, 2.0, 0.5, 1.0, 3.0, 1.0])}]
+    "options",
+    [
+        {},
+        {"label_smoothing": 0.2},
+        {"weight": torch.tensor([1.0, 2.0, 0.5, 1.0, 3.0, 1.0])},
+        {"size_average": True, "reduction": "sum"},  # of which the old name decides
+        {"reduce": True},
+    ],
 )
+@pytest.mark.filterwarnings("ignore:size_average and reduce args will be deprecated")
 def test_records_have_the_gradients_that_they_have_alone(options: Any) -> None:
     model, engine = LanguageModel(**options), make_engine()
     double = {name: value.double() if isinstance(value, Tensor) else value for name, value in options.items()}
@@ -67,6 +75,13 @@ def test_the_refusal_names_the_line_that_cures_it() -> None:
     found = [check_loss(Stock(line), DataLoader(data, batch_size=4)) for line in (False, True)]
     assert "per_record_mean(model, batch)" in str(found[0].problem)
     assert (found[1].problem, found[1].unchecked) == (None, None)
+
+
+@pytest.mark.parametrize("options", [{"size_average": False}, {"reduce": True, "size_average": False}])
+@pytest.mark.filterwarnings("ignore:size_average and reduce args will be deprecated")
+def test_a_sum_under_its_old_name_stays_a_sum(options: dict[str, bool]) -> None:
+    model = LanguageModel(**options)
+    assert torch.equal(per_record_mean(model, [TOKENS, LABELS]), model(TOKENS, LABELS)["loss"])
 
 
 def test_what_it_cannot_take_apart() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import lightning.pytorch as pl
 import pytest
 import torch
+import torchmetrics
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, TQDMProgressBar
 from lightning.pytorch.loggers import CSVLogger
 from opacus.utils.uniform_sampler import UniformWithReplacementSampler
@@ -27,6 +28,7 @@ from lightning_pac import (
     FixedSize,
     Poisson,
     PrivacyLedger,
+    PrivateMetrics,
     SRPPAccountant,
     TwoWorldScenario,
     WithReplacement,
@@ -505,6 +507,48 @@ def test_values_that_leave_without_noise_are_named_in_one_warning(tmp_path: Path
         "val_loss (ReduceLROnPlateau)",
     ):
         assert name in messages[0]
+
+
+def test_values_that_are_logged_where_no_synthetic_record_came_are_named_once_they_are(tmp_path: Path) -> None:
+    class Late(Classifier):
+        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+            loss = super().training_step(batch, batch_idx)
+            if batch_idx == 4:
+                self.log("late_loss", loss)
+            return loss
+
+    class OfACallback(pl.Callback):
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            self.log("its_loss", outputs["loss"])
+
+    callback, model = OfACallback(), Late()
+    trainer = make_trainer(tmp_path, make_private(), callback, max_epochs=2)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trainer.fit(model, make_loader())
+    told = [str(warning.message) for warning in caught if "leave this run without noise" in str(warning.message)]
+    assert [message.split(": ")[1].split(".")[0] for message in told] == ["its_loss", "late_loss"]
+    assert "log" not in vars(model)
+    assert callback.log == model.log  # type: ignore[attr-defined]  # which Lightning gave it
+
+
+def test_monitors_of_noised_metrics_are_not_named(tmp_path: Path) -> None:
+    class Validated(Classifier):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mean = torchmetrics.MeanMetric()
+
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            self.mean.update(batch[0][:, 0])
+            self.log("val/mean", self.mean)
+
+    ledger = tmp_path / "study.db"
+    private = make_private(ledger=ledger)
+    metrics = PrivateMetrics(["val/mean"], private.arguments.scenario, epsilon=1.0, renyi_order=4, ledger=ledger)
+    trainer = make_trainer(tmp_path, private, metrics, EarlyStopping("val/mean"))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*without noise")
+        trainer.fit(Validated(), make_loader(), make_loader(shuffle=False))
 
 
 def test_a_hopeless_run_is_announced(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Validation and test metrics with noise, charged like any other release."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import lightning.pytorch as pl
@@ -14,10 +14,17 @@ from typing_extensions import override
 
 from lightning_pac._validation import validated
 from lightning_pac.accountants import Allowance, SRPPAccountant, one_promise, share_terms
-from lightning_pac.callbacks.metrics.delivered_records import DeliveredRecords, divide_evaluation
+from lightning_pac.callbacks.metrics.delivered_records import DeliveredRecords, guard_evaluation
 from lightning_pac.callbacks.metrics.noised_metric import LARGEST_VALUE, PrivateMetric, unsuited_states
-from lightning_pac.callbacks.shared import TrainerCallback, check_path, order_in, refuse_searches
-from lightning_pac.callbacks.srpp_sgd import MetricRows, rows_of_metrics
+from lightning_pac.callbacks.shared import (
+    HiddenRandomness,
+    TrainerCallback,
+    check_path,
+    order_in,
+    refuse_searches,
+    watch_logging,
+)
+from lightning_pac.callbacks.srpp_sgd import MetricRows, evaluates, rows_of_metrics
 from lightning_pac.exceptions import BudgetExceededError
 from lightning_pac.ledger import LedgerAccount, LedgerArgument, LedgerHandle
 from lightning_pac.randomness import finite_precision, missing_tail
@@ -100,7 +107,7 @@ class PrivateMetrics(TrainerCallback):
             )
         if not 1e-100 <= max_contribution <= 1e100:  # squares of contributions must not vanish
             raise ValueError(f"max_contribution is {max_contribution}, but must lie between 1e-100 and 1e100.")
-        self.names = tuple(names)
+        self.names = self.noised_names = tuple(names)
         self.scenario = scenario
         self.max_contribution = max_contribution
         accountant = self._accountant(renyi_order)
@@ -128,11 +135,12 @@ class PrivateMetrics(TrainerCallback):
         self._complete: set[bool] = set()
         self._asked: dict[str, MetricRows] = {}
         self._warned_missing = False
-        self._log: Any = None
+        self._raw: set[str] = set()  # names of values without noise that were warned of
+        self._undo_evaluation: list[Callable[[], None]] = []
         self._logged: set[str] = set()
         self._is_open = False
         self._delivered: DeliveredRecords | None = None
-        self._undo_division: Callable[[], None] | None = None
+        self._undo: list[Callable[[], None]] = []
         self._show_noise: Callable[[str, Tensor], None] | None = None
 
     def show_noise(self, watcher: Callable[[str, Tensor], None] | None) -> None:
@@ -148,26 +156,19 @@ class PrivateMetrics(TrainerCallback):
                 "The Trainer has two PrivateMetrics, and each would noise what the other shows: name all metrics in "
                 "one."
             )
-        if trainer.world_size > 1 and stage != "predict":
-            self._undo_division = divide_evaluation(trainer)
+        if stage != "predict":
+            self._undo.append(guard_evaluation(trainer))
 
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        own_log = pl_module.log
-
-        def log(name: str, value: Any, *args: Any, **kwargs: Any) -> None:
+        def see(name: str, value: Any, options: Mapping[str, Any]) -> None:
             if trainer.training and name in self.names:
                 raise MisconfigurationException(
                     f"{name!r} is logged while training, where PrivateMetrics noises nothing: log it in "
                     "validation_step or test_step, and what is logged in training under another name."
                 )
-            own_log(name, value, *args, **kwargs)
 
-        pl_module.log = log  # type: ignore[method-assign]
-
-    @override
-    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        pl_module.__dict__.pop("log", None)
+        self._undo.append(watch_logging(trainer, pl_module, see))
 
     @override
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -191,11 +192,11 @@ class PrivateMetrics(TrainerCallback):
 
     @override
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._records().end_batches()
+        self._end_batches()
 
     @override
     def on_test_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._records().end_batches()
+        self._end_batches()
 
     @override
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -207,21 +208,22 @@ class PrivateMetrics(TrainerCallback):
 
     @override
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        self._restore(pl_module)
-        pl_module.__dict__.pop("log", None)
-        self._close_account()
+        self._release_resources()
 
     @override
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        self._restore(pl_module)
-        pl_module.__dict__.pop("log", None)
-        if self._undo_division is not None:
-            self._undo_division()
-            self._undo_division = None
+        self._release_resources()
+
+    def _release_resources(self) -> None:
+        self._restore()
+        while self._undo:
+            self._undo.pop()()
         self._close_account()
 
     def _begin(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         ranks = Ranks.of(trainer)
+        self._hidden_randomness = HiddenRandomness()
+        self._undo_evaluation.append(self._hidden_randomness.restore)
         if not self._is_open:
             check_path(self.ledger.given, ranks)
             ranks.agree(self._own_declaration)
@@ -250,13 +252,7 @@ class PrivateMetrics(TrainerCallback):
                 if name in rows.mixed:
                     private.refuse_rows()
                 self._private[name] = private
-        self._log = pl_module.log
-
-        def log(name: str, value: Any, *args: Any, **kwargs: Any) -> None:  # no method: copies of the module share it
-            self._make_private(name, value, kwargs)
-            self._log(name, value, *args, **kwargs)
-
-        pl_module.log = log  # type: ignore[method-assign]
+        self._undo_evaluation.append(watch_logging(trainer, pl_module, self._make_private))
 
     def _rows_of_metrics(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, loaders: Sequence[DataLoader[Any]]
@@ -265,7 +261,8 @@ class PrivateMetrics(TrainerCallback):
         stage = "test" if trainer.testing else "validation"
         if stage not in self._asked:
             datamodule: pl.LightningDataModule | None = trainer.datamodule  # type: ignore[attr-defined]
-            found = self._asked[stage] = rows_of_metrics(pl_module, loaders, datamodule, stage)
+            callbacks = [user for user in trainer.callbacks if evaluates(user, stage)]  # type: ignore[attr-defined]
+            found = self._asked[stage] = rows_of_metrics(pl_module, loaders, datamodule, stage, callbacks)
             if found.unchecked is not None:
                 rank_zero_warn(
                     f"PrivateMetrics: synthetic records could not show that each row of {', '.join(self.names)} is of "
@@ -274,17 +271,24 @@ class PrivateMetrics(TrainerCallback):
                 )
         return self._asked[stage]
 
-    def _make_private(self, name: str, value: Any, kwargs: dict[str, Any]) -> None:
+    def _make_private(self, name: str, value: Any, options: Mapping[str, Any]) -> None:
         if name in self.names:
             if not isinstance(value, Metric):
                 raise MisconfigurationException(
                     f"{name!r} is logged as {type(value).__name__}, from which no record's share can be told: log the "
                     "torchmetrics object itself, once an epoch."
                 )
-            if kwargs.get("on_step"):
+            if options.get("on_step"):
                 raise MisconfigurationException(f"{name!r} is logged at every step, each a release: log it on_epoch.")
             self._find(name, value).make_private()
             self._logged.add(name)
+        elif name not in self._raw and not name.startswith("privacy/"):
+            self._raw.add(name)
+            rank_zero_warn(
+                f"PrivateMetrics: {name!r} is logged from the records that are evaluated, without noise, and nothing "
+                "covers it or what is chosen by it: add it to the names of PrivateMetrics, or log it where the data "
+                "may be seen."
+            )
 
     def _find(self, name: str, metric: Metric) -> PrivateMetric:
         for private in self._private.values():
@@ -308,15 +312,18 @@ class PrivateMetrics(TrainerCallback):
                 )
             self._complete.add(trainer.testing)
         self._known[trainer.testing] |= {name for name, private in self._private.items() if private.is_private}
-        self._restore(pl_module)
+        self._restore()
 
-    def _restore(self, pl_module: pl.LightningModule) -> None:
+    def _restore(self) -> None:
         for private in self._private.values():
             private.restore()
         self._private.clear()
-        if self._log is not None:
-            pl_module.log = self._log  # type: ignore[method-assign]
-            self._log = None
+        while self._undo_evaluation:
+            self._undo_evaluation.pop()()
+
+    def _end_batches(self) -> None:
+        self._hidden_randomness.check()
+        self._records().end_batches()
 
     def _records(self) -> DeliveredRecords:
         assert self._delivered is not None

@@ -8,14 +8,21 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.trainer.states import TrainerFn
 from torch.utils.data import BatchSampler, ConcatDataset, DataLoader
 
-from lightning_pac.data import PrivateDataLoader, check_records_alone, count_records, describe_loader, rebuild_loader
+from lightning_pac.data import (
+    PrivateDataLoader,
+    check_records_alone,
+    count_records,
+    describe_loader,
+    hide_worker_seeds,
+    rebuild_loader,
+)
 from lightning_pac.data.loader import divides_all_records
-from lightning_pac.data.records import check_each_record_once
+from lightning_pac.data.records import check_each_record_once, watch_loader
 from lightning_pac.scenarios import Sequential
 from lightning_pac.strategies import Ranks
 from lightning_pac.strategies.agreement import share_records
 
-__all__ = ["DeliveredRecords", "divide_evaluation"]
+__all__ = ["DeliveredRecords", "guard_evaluation"]
 
 
 class DeliveredRecords:
@@ -88,8 +95,8 @@ class DeliveredRecords:
         return self._shared[numbers]
 
 
-def divide_evaluation(trainer: pl.Trainer) -> Callable[[], None]:
-    """Divide evaluated records among several ranks without repeating any, and return how to undo that.
+def guard_evaluation(trainer: pl.Trainer) -> Callable[[], None]:
+    """Divide evaluated records among several ranks, hold what comes against what is declared; return how to undo that.
 
     Lightning's sampler fills the ranks' shares up with repeated records, whose contributions would count twice, and
     does not ask whether the ranks have the same records. The division is the same but for these: where a rank has no
@@ -98,21 +105,27 @@ def divide_evaluation(trainer: pl.Trainer) -> Callable[[], None]:
     strategy = trainer.strategy
     original = strategy.process_dataloader
     ranks = Ranks.of(trainer)
+    undo_watching: list[Callable[[], None]] = []
 
     def process_dataloader(dataloader: object) -> object:
         processed = original(dataloader)
         if not (trainer.validating or trainer.testing or trainer.sanity_checking):
             return processed
-        if not all(ranks.exchange(lambda: _is_divisible(processed, ranks), list)):
-            return processed  # refused when the evaluation begins
-        # The order is that of the dataset, so nothing is drawn with the key of the share.
-        share, step = share_records(ranks, processed, "evaluation loader", lambda loader: _step(loader, ranks))
-        return rebuild_loader(cast(DataLoader[Any], processed), step, share=share)
+        # Where one cannot be divided, it is refused when the evaluation begins.
+        if ranks.size > 1 and all(ranks.exchange(lambda: _is_divisible(processed, ranks), list)):
+            # The order is that of the dataset, so nothing is drawn with the key of the share.
+            share, step = share_records(ranks, processed, "evaluation loader", lambda loader: _step(loader, ranks))
+            processed = rebuild_loader(cast(DataLoader[Any], processed), step, share=share)
+        if isinstance(processed, DataLoader):
+            undo_watching.extend([hide_worker_seeds(processed), watch_loader(processed)])
+        return processed
 
     strategy.process_dataloader = process_dataloader  # type: ignore[method-assign]
 
     def undo() -> None:
         strategy.__dict__.pop("process_dataloader", None)
+        while undo_watching:
+            undo_watching.pop()()
 
     return undo
 

@@ -48,7 +48,7 @@ def remembered(metric: Metric) -> bytes:
         left_out = BOOKKEEPING | (metric._defaults.keys() if part is metric else set())
         attributes = {name: value for name, value in vars(part).items() if name not in left_out}
         # Most are empty dictionaries of hooks; one that is filled appears.
-        return {name: value for name, value in attributes.items() if value or not isinstance(value, dict)}
+        return {name: value for name, value in attributes.items() if not isinstance(value, dict) or value}
 
     return digest(metric, view=without_bookkeeping)
 

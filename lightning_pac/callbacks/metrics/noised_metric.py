@@ -2,6 +2,7 @@
 
 import copy
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -256,7 +257,9 @@ class PrivateMetric:
             part_args, part_kwargs = apply_to_collection(
                 (args, kwargs), Tensor, lambda tensor, row=record: tensor[row : row + 1]
             )
-            one.update(*part_args, **part_kwargs)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that a value is not finite would tell of a record
+                one.update(*part_args, **part_kwargs)
             if self._remembered(one) != self._memory or self._surroundings.digest() != beside:
                 self._problem = self._problem or KEEPS
                 return

@@ -1,5 +1,7 @@
 """The common ground of several callbacks: checks of the Trainer, and one account for all ranks."""
 
+from lightning_pac.callbacks.shared.hidden_randomness import HiddenRandomness
+from lightning_pac.callbacks.shared.logged_values import watch_logging
 from lightning_pac.callbacks.shared.shared_account import SharedAccount, check_path, order_in
 from lightning_pac.callbacks.shared.trainer_checks import (
     check_model,
@@ -12,6 +14,7 @@ from lightning_pac.callbacks.shared.trainer_checks import (
 from lightning_pac.callbacks.shared.trainer_only import TrainerCallback
 
 __all__ = [
+    "HiddenRandomness",
     "SharedAccount",
     "TrainerCallback",
     "check_model",
@@ -22,4 +25,5 @@ __all__ = [
     "order_in",
     "refuse_gradient_hook",
     "refuse_searches",
+    "watch_logging",
 ]

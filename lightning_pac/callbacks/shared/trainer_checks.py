@@ -21,6 +21,7 @@ from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signatu
 from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader, Dataset
 
+from lightning_pac.callbacks.shared.trainer_only import TrainerCallback
 from lightning_pac.gradients.refusals import refuse_unfit_modules
 from lightning_pac.strategies import FixedScalePrecision
 from lightning_pac.strategies.private_strategy import PrivateStrategy
@@ -184,14 +185,20 @@ def check_optimizer(trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
 
 def monitored_names(trainer: pl.Trainer) -> list[str]:
     """Metrics that callbacks and schedulers act on, but for the private ones of this package."""
-    names = []
+    found: list[tuple[str, object]] = []
+    noised: set[str] = set()
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if isinstance(callback, EarlyStopping | ModelCheckpoint) and callback.monitor:
-            names.append(f"{callback.monitor} ({type(callback).__name__})")
+            found.append((callback.monitor, callback))
+        noised.update(callback.noised_names if isinstance(callback, TrainerCallback) else ())
     for config in trainer.lr_scheduler_configs:
         if config.reduce_on_plateau and config.monitor:
-            names.append(f"{config.monitor} ({type(config.scheduler).__name__})")
-    return [name for name in names if not name.startswith("privacy/")]
+            found.append((config.monitor, config.scheduler))
+    return [
+        f"{name} ({type(user).__name__})"
+        for name, user in found
+        if not name.startswith("privacy/") and name not in noised
+    ]
 
 
 def _trainer_problems(trainer: pl.Trainer, pl_module: pl.LightningModule, callback: pl.Callback) -> Iterator[str]:

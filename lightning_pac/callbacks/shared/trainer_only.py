@@ -9,7 +9,13 @@ __all__ = ["TrainerCallback"]
 
 
 class TrainerCallback(pl.Callback):
-    """A callback whose hooks a Trainer calls; Fabric, which takes any callback and calls none by itself, is refused."""
+    """A callback whose hooks a Trainer calls; Fabric, which takes any callback and calls none by itself, is refused.
+
+    Attributes:
+        noised_names: Of metrics that it noises before they are shown.
+    """
+
+    noised_names: tuple[str, ...] = ()
 
     def __getstate__(self) -> dict[str, Any]:
         # Lightning gives a callback the methods by which its model logs, and a copy would take the model along.

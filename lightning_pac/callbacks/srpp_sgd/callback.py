@@ -12,10 +12,9 @@ from typing_extensions import override
 
 from lightning_pac._validation import Count, validated
 from lightning_pac.accountants import Banded, RunningAccount, SRPPAccountant
-from lightning_pac.callbacks.shared import SharedAccount, TrainerCallback, check_trainer
+from lightning_pac.callbacks.shared import HiddenRandomness, SharedAccount, TrainerCallback, check_trainer
 from lightning_pac.callbacks.srpp_sgd.arguments import RunArguments, as_floats
-from lightning_pac.callbacks.srpp_sgd.first_check import check_loss_first
-from lightning_pac.callbacks.srpp_sgd.hidden_randomness import HiddenRandomness
+from lightning_pac.callbacks.srpp_sgd.first_check import check_loss_first, name_raw_values
 from lightning_pac.callbacks.srpp_sgd.loss_check import LossCheck, StateWatch, check_loss, refuse_left_out_batch
 from lightning_pac.callbacks.srpp_sgd.noise_design import correlate_noise, words_on_bands
 from lightning_pac.callbacks.srpp_sgd.repeated_check import RepeatedCheck
@@ -172,7 +171,7 @@ class SRPPSGD(TrainerCallback):
         self._charged: SharedAccount | None = None
         self._log_dir = ""
         self._restored: dict[str, Any] | None = None
-        self._undo_swap: Callable[[], None] | None = None
+        self._undo: list[Callable[[], None]] = []
         self._hidden_randomness: HiddenRandomness | None = None
 
     @property
@@ -196,11 +195,11 @@ class SRPPSGD(TrainerCallback):
         callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
         callbacks.remove(self)
         callbacks.insert(0, self)  # those that come later see the released gradient only
-        self._undo_swap = swap_loader(trainer, self.arguments, lambda: self._restored)
+        self._undo.append(swap_loader(trainer, self.arguments, lambda: self._restored))
 
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if self._undo_swap is None:
+        if not self._undo:
             raise MisconfigurationException(
                 "SRPPSGD: its checks were left out, because it was added, or the list of callbacks was changed, while "
                 "the fit was set up: give it to the Trainer, before callbacks that change that list."
@@ -241,6 +240,7 @@ class SRPPSGD(TrainerCallback):
         self._run.watch.begin(self._run, trainer, pl_module)
         announce_start(self._run, type(self).__name__)
         self._hidden_randomness = HiddenRandomness()
+        self._undo += [name_raw_values(trainer, pl_module, found), self._hidden_randomness.restore]
 
     @override
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -383,18 +383,14 @@ class SRPPSGD(TrainerCallback):
 
     def _release_resources(self) -> None:
         """Leave Trainer and model as they were, and let others write the ledger."""
-        if self._hidden_randomness is not None:
-            self._hidden_randomness.restore()
-            self._hidden_randomness = None
         if self._repeated is not None:
             self._repeated.close()
         self._repeated = None
         if self._run is not None:
             self._restored = self.state_dict()
             self._run.close()
-        if self._undo_swap is not None:
-            self._undo_swap()
-            self._undo_swap = None
+        while self._undo:
+            self._undo.pop()()
         if self._charged is not None:
             self._charged.close()
         self._charged = None

@@ -1,5 +1,6 @@
 """The check of a model's loss, state and hooks before its first private step."""
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import lightning.pytorch as pl
@@ -7,14 +8,13 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities import rank_zero_warn
 from torch.utils.data import DataLoader
 
-from lightning_pac.callbacks.shared import monitored_names
+from lightning_pac.callbacks.shared import monitored_names, watch_logging
 from lightning_pac.callbacks.srpp_sgd.batch_shape import PAD
 from lightning_pac.callbacks.srpp_sgd.loss_check import LossCheck, check_loss
-from lightning_pac.callbacks.srpp_sgd.reporting import warn_of_raw_values
+from lightning_pac.callbacks.srpp_sgd.reporting import is_ours, warn_of_raw_values
 from lightning_pac.callbacks.srpp_sgd.writing_callbacks import is_repeated
 
-__all__ = ["check_loss_first"]
-
+__all__ = ["check_loss_first", "name_raw_values"]
 # By the way a problem begins; all others are the loss's own.
 _ADVICE = {
     "is given its rows in an order": "keep record i in row i, and let the loader shuffle",
@@ -58,6 +58,18 @@ def check_loss_first(trainer: pl.Trainer, pl_module: pl.LightningModule, loader:
             f"{' and '.join(found.unread)} could not be run on synthetic records: make sure that no record decides "
             "what it puts into checkpoints, or does to batches."
         )
-    logged = [name for name in found.logged if not name.startswith("privacy/")]
+    logged = [name for name in found.logged if not is_ours(name)]
     warn_of_raw_values([*logged, *monitored_names(trainer)])
     return found
+
+
+def name_raw_values(trainer: pl.Trainer, pl_module: pl.LightningModule, found: LossCheck) -> Callable[[], None]:
+    """Name what is logged in training, as soon as it is, and was not on synthetic records; return how to undo that."""
+    named = set(found.logged)
+
+    def see(name: str, value: Any, options: Mapping[str, Any]) -> None:
+        if trainer.training and name not in named and not is_ours(name):
+            named.add(name)
+            warn_of_raw_values([name])
+
+    return watch_logging(trainer, pl_module, see)

@@ -1,7 +1,7 @@
 """Callbacks that write to what is trained, and those of them that are trusted to."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import lightning.pytorch as pl
@@ -9,7 +9,7 @@ from lightning.pytorch.callbacks import BaseFinetuning, LambdaCallback, Stochast
 
 from lightning_pac.callbacks.srpp_sgd.loss_check import PassingState, StateWatch, hidden_behind
 
-__all__ = ["WritingCallbacks"]
+__all__ = ["WritingCallbacks", "evaluates", "is_repeated"]
 
 _AROUND_BACKWARD = ("on_before_", "on_after_")
 _HOOKS = tuple(name for name in dir(pl.Callback) if name.startswith("on_") and "exception" not in name)
@@ -97,11 +97,22 @@ def is_repeated(callback: pl.Callback) -> bool:
     kind = type(callback)
     keeps = kind.state_dict is not pl.Callback.state_dict
     keeps |= kind.on_save_checkpoint is not pl.Callback.on_save_checkpoint
-    changes = any(
-        hook in vars(callback) or getattr(kind, hook) is not getattr(pl.Callback, hook)
-        for hook in ("on_train_batch_start", "on_before_backward")
-    )
-    return _is_users(callback) and (keeps or changes)
+    return _is_users(callback) and (keeps or _has_any(callback, ("on_train_batch_start", "on_before_backward")))
+
+
+def evaluates(callback: pl.Callback, stage: str) -> bool:
+    """Whether it is the user's own, and runs in an evaluation, where it may update metrics.
+
+    Args:
+        callback: Any.
+        stage: ``"validation"`` or ``"test"``.
+    """
+    return _is_users(callback) and _has_any(callback, [hook for hook in _HOOKS if hook.startswith(f"on_{stage}_")])
+
+
+def _has_any(callback: pl.Callback, hooks: Sequence[str]) -> bool:
+    kind = type(callback)
+    return any(hook in vars(callback) or getattr(kind, hook) is not getattr(pl.Callback, hook) for hook in hooks)
 
 
 def _is_users(callback: pl.Callback) -> bool:

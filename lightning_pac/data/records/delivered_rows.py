@@ -25,7 +25,7 @@ _Longs = NDArray[np.int64]
 
 
 class DeliveredRows:
-    """Contents of delivered rows, by the indices that they were loaded for.
+    """Contents of the rows that one pass delivers, by the indices that they were loaded for.
 
     Refused is an index that gives what another one gives in the same pass, if it gave something else at first: the
     record counts for two. Records that are equal from the start may stay so, and each pass may have an order of its
@@ -34,13 +34,12 @@ class DeliveredRows:
     Args:
         num_records: How many indices there are.
         is_steady: Whether an index gives the same every time, so that contents can be compared.
-        listed: Which indices may come, each once in a pass; None where any may, any number of times.
+        listed: Which indices may come, each once in the pass; None where any may, any number of times.
 
     Example:
         >>> rows = DeliveredRows(4, is_steady=True)
         >>> rows.see(torch.eye(4), [0, 1, 2, 3])
-        >>> rows.begin_pass()
-        >>> rows.see(torch.eye(4)[[0, 0, 2, 2]], [0, 1, 2, 3])
+        >>> rows.next_pass().see(torch.eye(4)[[0, 0, 2, 2]], [0, 1, 2, 3])
         Traceback (most recent call last):
         ...
         lightning_pac.exceptions.PrivacyViolationError: The dataset gives one record under several indices, which it \
@@ -48,15 +47,17 @@ did not at first, so that it counts for each of them: let an index give the same
     """
 
     def __init__(self, num_records: int, is_steady: bool, listed: NDArray[np.bool_] | None = None) -> None:
-        self._is_steady, self._listed = is_steady, listed
+        self._num_records, self._is_steady = num_records, is_steady
         self._first: _Longs = np.zeros(num_records if is_steady else 0, dtype=np.int64)  # 0 before any
-        self._seen = np.zeros(num_records, dtype=np.bool_)
+        self._left = None if listed is None else listed.copy()
+        self._seen: list[_Longs] = []
         self._of_contents: dict[int, int] | None = None
 
-    def begin_pass(self, listed: NDArray[np.bool_] | None = None) -> None:
-        """Forget which indices have come, and take others for listed."""
-        self._seen[:] = False
-        self._listed, self._of_contents = listed, None
+    def next_pass(self, listed: NDArray[np.bool_] | None = None) -> "DeliveredRows":
+        """Those of another pass, perhaps while this one goes on, which knows what indices gave in all of them."""
+        other = DeliveredRows(self._num_records, self._is_steady, listed)
+        other._first = self._first
+        return other
 
     def see(self, batch: Any, indices: Sequence[int]) -> None:
         """Hold a batch against what came before.
@@ -69,19 +70,19 @@ did not at first, so that it counts for each of them: let an index give the same
             PrivacyViolationError: If a record comes more often than its index.
         """
         places = np.asarray(indices, dtype=np.int64)
-        if max(indices, default=0) >= len(self._seen):  # the dataset has grown, which the account refuses
+        if max(indices, default=0) >= self._num_records:  # the dataset has grown, which the account refuses
             return
-        if self._listed is not None:
-            again = self._seen[places].any() or len(set(places.tolist())) < len(places)
-            if again or not self._listed[places].all():
+        if self._left is not None:
+            if not self._left[places].all() or len(set(places.tolist())) < len(places):
                 raise PrivacyViolationError(
                     "The sampler gives other indices than those that it lists, or one of them twice in a pass, so that "
                     "a record counts more often than it is charged: let it list each index once, and stay as it is."
                 )
+            self._left[places] = False
         contents = _contents(batch, places) if self._is_steady else None
         if contents is not None:
             self._hold_against_first(contents, places)
-        self._seen[places] = True
+            self._seen.append(places)
 
     def _hold_against_first(self, contents: _Longs, places: _Longs) -> None:
         first = self._first[places]
@@ -91,7 +92,8 @@ did not at first, so that it counts for each of them: let an index give the same
         if self._of_contents is None:
             if (first == contents).all():
                 return
-            given = self._first[self._seen].tolist()  # up to here, each index has given what it gave at first
+            # Up to here, each index has given what it gave at first.
+            given = [number for seen in self._seen for number in self._first[seen].tolist()]
             self._of_contents = dict(zip(given, given, strict=True))
         for content, own in zip(contents.tolist(), first.tolist(), strict=True):
             if self._of_contents.setdefault(content, own) != own:
@@ -116,8 +118,6 @@ class WatchedIterators:
     def __call__(self) -> Any:
         """An iterator of the loader, called by the loader."""
         loader = self._dataloader
-        if self._rows is None:
-            self._rows = DeliveredRows(len(cast(Sized, loader.dataset)), _is_steady(loader))
         noted, own = _NotedBatches(loader.batch_sampler), loader.batch_sampler
         loader.__dict__["batch_sampler"] = noted  # the loader refuses it as an attribute, and checks see its own
         try:
@@ -126,20 +126,14 @@ class WatchedIterators:
             loader.__dict__["batch_sampler"] = own
         kind = type(iterator)
         iterator.__class__ = type(kind.__name__, (_WatchedIterator, kind), {})  # what it is stays to be seen
-        iterator.watch, iterator.noted = self, noted
-        self.begin_pass()
+        iterator.watch, iterator.noted, iterator.rows = self, noted, self.begin_pass()
         return iterator
 
-    def begin_pass(self) -> None:
-        """Called before an iterator begins."""
-        assert self._rows is not None
-        self._rows.begin_pass(_listed(self._dataloader))
-
-    def see(self, batch: Any, indices: Sequence[int]) -> None:
-        """Called with each batch."""
-        assert self._rows is not None
-        if not self.stopped:
-            self._rows.see(batch, indices)
+    def begin_pass(self) -> DeliveredRows:
+        """What sees the rows of an iterator that begins."""
+        if self._rows is None:
+            self._rows = DeliveredRows(len(cast(Sized, self._dataloader.dataset)), _is_steady(self._dataloader))
+        return self._rows.next_pass(_listed(self._dataloader))
 
 
 class _WatchedIterator:
@@ -147,14 +141,17 @@ class _WatchedIterator:
 
     watch: WatchedIterators
     noted: "_NotedBatches"
+    rows: DeliveredRows
 
     def _next_data(self) -> Any:
         batch = super()._next_data()  # type: ignore[misc]
-        self.watch.see(batch, self.noted.waiting.popleft())
+        indices = self.noted.waiting.popleft()
+        if not self.watch.stopped:
+            self.rows.see(batch, indices)
         return batch
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
-        self.watch.begin_pass()
+        self.rows = self.watch.begin_pass()
         super()._reset(loader, first_iter)  # type: ignore[misc]
 
 
@@ -187,6 +184,7 @@ def watch_loader(dataloader: DataLoader[Any]) -> Callable[[], None]:
         return lambda: None
     watched = WatchedIterators(dataloader)
     dataloader.__dict__["_get_iterator"] = watched
+    dataloader._iterator = None  # workers that persist have the watch of an earlier run, or none
 
     def undo() -> None:
         watched.stopped = True  # workers that persist have its iterator
@@ -256,7 +254,7 @@ def _contents(batch: Any, indices: _Longs) -> _Longs | None:
     lanes = values.view({1: torch.int8, 2: torch.int16}.get(values.element_size(), torch.int32))
     chosen, weights = _chosen(lanes.shape[1])
     if lanes.shape[1] > len(chosen):
-        lanes = lanes[:, torch.from_numpy(chosen).to(lanes.device)]
+        lanes = lanes.index_select(1, chosen.to(lanes.device))
     found: _Longs = lanes.cpu().numpy().astype(np.int64) @ weights
     return found | 1  # 0 is for none
 
@@ -271,8 +269,8 @@ def _tensors(value: Any, depth: int = _DEPTH) -> Iterator[Tensor]:
 
 
 @functools.cache
-def _chosen(width: int) -> tuple[_Longs, _Longs]:
+def _chosen(width: int) -> tuple[Tensor, _Longs]:
     """Which of so many integers of a row are looked at, and odd numbers to multiply them by."""
     drawn = np.random.default_rng(width)
     places = np.sort(drawn.permutation(width)[:_LOOKED_AT])
-    return places, 2 * drawn.integers(-(2**62), 2**62, size=len(places)) + 1
+    return torch.from_numpy(places), 2 * drawn.integers(-(2**62), 2**62, size=len(places)) + 1

@@ -207,10 +207,11 @@ def synthetic_probe(
     pl_module: pl.LightningModule,
     dataloader: DataLoader[Any],
     datamodule: pl.LightningDataModule | None,
+    callbacks: Sequence[pl.Callback],
     whole: WholeCopies | None,
 ) -> tuple[Probe, list[Any]]:
-    """What runs a copy of a model, and records of which synthetic ones may take the structure."""
-    return _probe(pl_module, dataloader, datamodule, whole=whole), _examples(dataloader.dataset)
+    """What runs a copy of a model and callbacks, and records of which synthetic ones may take the structure."""
+    return _probe(pl_module, dataloader, datamodule, callbacks, whole=whole), _examples(dataloader.dataset)
 
 
 def _probe(

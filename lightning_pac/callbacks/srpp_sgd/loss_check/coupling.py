@@ -10,7 +10,16 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.probe import SEEDS, Probe
 from lightning_pac.callbacks.srpp_sgd.loss_check.readings import LEVELS, Readings
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import GROUP, SyntheticRecords
 
-__all__ = ["compare_many", "compare_readings", "compare_whole", "coupled", "coupled_later", "is_small", "woven"]
+__all__ = [
+    "MANY",
+    "compare_many",
+    "compare_readings",
+    "compare_whole",
+    "coupled",
+    "coupled_later",
+    "is_small",
+    "woven",
+]
 
 TOLERANCE = 1e-4  # of the gradient's norm; float32 leaves about 1e-6
 

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 from torchmetrics import Metric
 
 from lightning_pac.callbacks.srpp_sgd.loss_check.check import synthetic_probe
+from lightning_pac.callbacks.srpp_sgd.loss_check.coupling import MANY
 from lightning_pac.callbacks.srpp_sgd.loss_check.probe import Probe
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import GROUP, SyntheticRecords
 from lightning_pac.strategies.whole_copies import WholeCopies
@@ -21,8 +22,10 @@ __all__ = ["MetricRows", "rows_of_metrics"]
 _TOLERANCE = 1e-4
 _FAR = 1e3
 _PLACES = (0, 2, 5, 7)
+_EVALUATIONS = 2
 
-Rows = dict[str, list[Tensor]]
+Rows = list[dict[str, list[Tensor]]]
+"""Of each evaluation, the rows of every metric."""
 
 
 @dataclass(frozen=True)
@@ -45,20 +48,25 @@ def rows_of_metrics(
     loaders: Sequence[DataLoader[Any]],
     datamodule: pl.LightningDataModule | None,
     stage: str,
+    callbacks: Sequence[pl.Callback] = (),
 ) -> MetricRows:
     """Evaluate batches of synthetic records in which one makes room for another.
 
     That other has numbers of the usual size, and a thousand times as large: with a loss over the largest of a batch, a
-    row that is used twice, or tokens of a record as rows, several rows then change. Values of records are drawn at
-    random (`SyntheticRecords`), so that nothing found here shows one.
+    row that is used twice, or tokens of a record as rows, several rows then change. The batch has eight records, and
+    then as many as the loader's, up to 64; another batch comes before it or after, and both once more, in an evaluation
+    in which what a model keeps of the first shows. Values of records are drawn at random (`SyntheticRecords`), so that
+    nothing found here shows one.
 
     Args:
         pl_module: The model; a copy of it is run, on the CPU.
         loaders: Those of the evaluation, one after another.
         datamodule: Its transfer hooks are run as the Trainer would.
         stage: ``"validation"`` or ``"test"``, after which the hooks are named.
+        callbacks: Those that may update a metric, too; a copy of them is run.
     """
-    return WholeCopies.in_turn(pl_module, lambda whole: _rows_of_metrics(pl_module, loaders, datamodule, stage, whole))
+    terms = (pl_module, loaders, datamodule, stage, callbacks)
+    return WholeCopies.in_turn(pl_module, lambda whole: _rows_of_metrics(*terms, whole))
 
 
 def _rows_of_metrics(
@@ -66,44 +74,62 @@ def _rows_of_metrics(
     loaders: Sequence[DataLoader[Any]],
     datamodule: pl.LightningDataModule | None,
     stage: str,
+    callbacks: Sequence[pl.Callback],
     whole: WholeCopies | None,
 ) -> MetricRows:
     mixed: set[str] = set()
     logged: dict[str, str] = {}
     for number, loader in enumerate(loaders):
         try:
-            probe, examples = synthetic_probe(pl_module, loader, datamodule, whole)
+            probe, examples = synthetic_probe(pl_module, loader, datamodule, callbacks, whole)
 
-            def rows_of(records: list[Any], probe: Probe = probe, number: int = number) -> Rows:
+            def rows_of(batches: list[list[Any]], probe: Probe = probe, number: int = number) -> Rows:
+                found: Rows = []
                 with probe.copied():
                     noted = _noting(probe.model, logged)
-                    probe.evaluate(records, stage, number if len(loaders) > 1 else None)
-                return {name: list(_rows(updates)) for name, updates in noted.items()}
+                    for _ in range(_EVALUATIONS):
+                        probe.evaluate(batches, stage, number if len(loaders) > 1 else None)
+                        found.append({name: list(_rows(updates)) for name, updates in noted.items()})
+                        for updates in noted.values():
+                            updates.clear()
+                return found
 
-            def accepts(records: list[Any], rows_of: Callable[[list[Any]], Rows] = rows_of) -> bool:
-                return all(bool(row.isfinite().all()) for rows in rows_of(records).values() for row in rows)
+            def accepts(records: list[Any], rows_of: Callable[[list[list[Any]]], Rows] = rows_of) -> bool:
+                rows = [row for of_metrics in rows_of([records]) for rows in of_metrics.values() for row in rows]
+                return all(bool(row.isfinite().all()) for row in rows)
 
-            mixed |= _mixed(rows_of, SyntheticRecords(examples, accepts).draw(0))
+            mixed |= _mixed(rows_of, SyntheticRecords(examples, accepts), loader.batch_size)
         except Exception as error:  # any model, dataset or collate function may run here
             return MetricRows(frozenset(mixed), logged, type(error).__name__)
     return MetricRows(frozenset(mixed), logged)
 
 
-def _mixed(rows_of: Callable[[list[Any]], Rows], records: list[Any]) -> set[str]:
-    batch, others = records[: 2 * GROUP], records[2 * GROUP :]
-    first, again = rows_of(batch), rows_of(batch)
-    if any(_unmatched(first[name], again[name]) for name in first):
+def _mixed(rows_of: Callable[[list[list[Any]]], Rows], synthetic: SyntheticRecords, batch_size: int | None) -> set[str]:
+    records, following = synthetic.draw(0), synthetic.draw(1)
+    few, others = records[: 2 * GROUP], records[2 * GROUP :]
+    drawn = [synthetic.draw(number) for number in range(2, 2 + MANY // len(records))]
+    many = [record for draw in drawn for record in draw][: batch_size or MANY]
+    if any(map(_moved, *[rows_of([few, following]) for _ in range(2)])):
         raise ValueError("rows are drawn at random")
     found = set()
-    for place in _PLACES:
-        other = others[place]
-        far = apply_to_collection(other, Tensor, lambda value: value * _FAR if value.is_floating_point() else value)
-        for record in (other, far):
-            rows = rows_of([*batch[:place], record, *batch[place + 1 :]])
-            for name in first:
-                if max(_unmatched(first[name], rows[name]), _unmatched(rows[name], first[name])) > 1:
-                    found.add(name)
+    for batch, places, order in ((few, _PLACES, -1), (few, _PLACES[:1], 1), (many, _PLACES[3:], -1)):
+        if batch is many and len(many) <= len(few):
+            continue
+        first = rows_of([batch, following][::order])
+        for place in places:
+            other = others[place]
+            far = apply_to_collection(other, Tensor, lambda value: value * _FAR if value.is_floating_point() else value)
+            for record in (other, far):
+                rows = rows_of([[*batch[:place], record, *batch[place + 1 :]], following][::order])
+                for before, after in zip(first, rows, strict=True):
+                    found |= {name for name, number in _moved(before, after).items() if number > 1}
     return found
+
+
+def _moved(before: dict[str, list[Tensor]], after: dict[str, list[Tensor]]) -> dict[str, int]:
+    """How many rows of each metric are others, of those where any are."""
+    counts = {name: max(_unmatched(rows, after[name]), _unmatched(after[name], rows)) for name, rows in before.items()}
+    return {name: count for name, count in counts.items() if count}
 
 
 def _unmatched(rows: list[Tensor], others: list[Tensor]) -> int:

@@ -163,20 +163,26 @@ class Probe:
         hooks = ("on_train_batch_end", *AFTER_A_BATCH)
         return bool(self.replica.callbacks) or any(is_overridden(hook, self.model) for hook in hooks)
 
-    def evaluate(self, records: list[Any], stage: str, dataloader_idx: int | None = None) -> None:
-        """Run the step of an evaluation on a batch of these records, and the end of its epoch, in evaluation mode.
+    def evaluate(self, batches: Sequence[list[Any]], stage: str, dataloader_idx: int | None = None) -> None:
+        """Evaluate batches of these records, with the hooks around the steps, as far as they run here.
 
         Args:
-            records: Those of the batch.
+            batches: The records of each.
             stage: ``"validation"`` or ``"test"``.
             dataloader_idx: Number of the loader, where there are several.
         """
         model = self.model.eval()
         step = getattr(model, f"{stage}_step")
-        given = [0] if is_param_in_hook_signature(step, "batch_idx", min_args=2) else []
-        given += [] if dataloader_idx is None else [dataloader_idx]
+        numbered = is_param_in_hook_signature(step, "batch_idx", min_args=2)
+        loader = [] if dataloader_idx is None else [dataloader_idx]
         with _seeded(SEEDS[0]), torch.no_grad(), self.integers:
-            step(self.batch(records), *given)
+            self._run_hook(f"on_{stage}_start")
+            self._run_hook(f"on_{stage}_epoch_start")
+            for number, records in enumerate(batches):
+                batch = self.batch(records)
+                self._run_hook(f"on_{stage}_batch_start", batch, number, *loader)
+                output = step(batch, *([number] if numbered else []), *loader)
+                self._run_hook(f"on_{stage}_batch_end", output, batch, number, *loader)
             self._run_hook(f"on_{stage}_epoch_end")
 
     def leaves_out(self, records: list[Any], number: int, level: float | None) -> bool:

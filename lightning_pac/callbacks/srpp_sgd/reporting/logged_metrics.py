@@ -6,7 +6,11 @@ import lightning.pytorch as pl
 
 from lightning_pac.callbacks.srpp_sgd.run import PrivateRun
 
-__all__ = ["log_metrics"]
+__all__ = ["is_ours", "log_metrics"]
+
+# Names that leave room for the user's loss on a line of 80 columns.
+_SHORT = {"world_success_bound": "guess"}
+_EPSILON = "eps"
 
 
 def log_metrics(pl_module: pl.LightningModule, run: PrivateRun) -> None:
@@ -15,8 +19,7 @@ def log_metrics(pl_module: pl.LightningModule, run: PrivateRun) -> None:
     of_step: dict[str, Any] = {"on_step": True, "on_epoch": False, "batch_size": 1}
     for name, value in metrics.items():
         pl_module.log(name, value, **of_step)
-    # A name that leaves room for the user's loss on a line of 80 columns.
-    short = "guess" if run.journal.promised == "world_success_bound" else "eps"
+    short = _SHORT.get(run.journal.promised, _EPSILON)
     pl_module.log(short, metrics[f"privacy/{run.journal.promised}"], prog_bar=True, logger=False, **of_step)
     if run.clipped_fraction is None:
         return
@@ -25,3 +28,8 @@ def log_metrics(pl_module: pl.LightningModule, run: PrivateRun) -> None:
     pl_module.log("privacy/clipped_fraction", run.clipped_fraction, **over_epoch)
     deviation = run.clipped_fraction_deviation
     pl_module.log("privacy/clipped_fraction_deviation", deviation, reduce_fx="min", **over_epoch)
+
+
+def is_ours(name: str) -> bool:
+    """Whether this package logs a guarantee, or an estimate, under that name."""
+    return name.startswith(("privacy/", "srpac/")) or name in (*_SHORT.values(), _EPSILON)

@@ -238,7 +238,7 @@ def test_no_run_passes_its_share_under_kills(tmp_path: Path, kills: int) -> None
     ("changed", "words"),
     [
         ({"releases": {}}, "releases is empty"),
-        ({"epsilon": None}, "delta is 1e-05, but there is no epsilon"),
+        ({"epsilon": None}, "delta is 1e-05, but belongs to an epsilon"),
         ({"delta": None}, "keeps one promise"),
         ({"releases": {"a": PlannedTraining(2000, 1)}}, "batch_size of 'a' is 2000, but there are 1000"),
         ({"releases": {"a": PlannedTraining([10] * 65, 1)}}, "has 65 combinations"),

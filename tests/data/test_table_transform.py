@@ -55,13 +55,51 @@ def test_each_row_is_transformed_alone_in_whichever_form_it_comes() -> None:
         ({"a": [-1.7e308, 1.7e308]}, "must be a range"),
         ({"a": [1, 2, 3]}, "must be a range"),
         ({"a": ["x", "x"]}, "each once"),
-        ({"a": ["2025-01-01", "2025-12-31"]}, "days since a public one"),
+        ({"a": ["Pro", "pro "]}, "each once: case"),
+        ({"a": ["1", "1.0"]}, "each once"),
+        ({"a": ["2025-12-31", "2025-01-01"]}, "first date must be before"),
+        ({"a": [1, "x"]}, "numbers in quotes"),
         ({"a": []}, "at least one text"),
     ],
 )
 def test_a_bad_column_is_refused_by_name(columns: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         TableTransform(columns)
+
+
+def test_people_and_spreadsheets_may_write_a_category_as_they_like() -> None:
+    """A table held "Pro" and "pro", and pandas writes 3 as 3.0 where a cell of the column is missing."""
+    transform = TableTransform({"plan": ["Basic", "pro"], "tier": ["1", "3"], "town": 8})
+    spelled = {
+        "plan": ["BASIC", " Pro ", "p ro", "pro"],
+        "tier": ["3.0", 3.0, 3, "3.5"],
+        "town": ["Ulm", "ulm ", "ULM", "Ulm"],
+    }
+    features = transform(spelled)
+    assert features[:, :3].argmax(1).tolist() == [0, 1, 2, 1]
+    assert features[:, 3:6].argmax(1).tolist() == [1, 1, 1, 2]
+    assert len(np.unique(features[:, 6:], axis=0)) == 1
+
+
+def test_a_range_of_dates_counts_days() -> None:
+    days = ["2024-01-01", "2024-01-05", "2024-01-03 23:59:59", "", "05.01.2024", "2023-06-01", None]
+    transform = TableTransform({"day": ["2024-01-01", "2024-01-05"]})
+    features = transform({"day": days})
+    assert features[:, 0].tolist() == [-1, 1, 0, 0, 0, -1, 0]
+    assert features[:, 1].tolist() == [0, 0, 0, 1, 1, 0, 1]
+    parsed = pandas.DataFrame({"day": pandas.to_datetime(pandas.Series(days), errors="coerce", format="ISO8601")})
+    assert np.array_equal(features, transform(parsed))
+    assert np.array_equal(features, TableTransform(yaml.safe_load("day: [2024-01-01, 2024-01-05]"))({"day": days}))
+
+
+def test_a_range_of_dates_is_narrowed_to_dates(tmp_path: Path) -> None:
+    days = [f"2024-{month:02}-{day:02}" for month in (5, 6) for day in range(1, 31)] * 50
+    found = TableTransform.private(
+        {"day": days}, {"day": ["2000-01-01", "2030-01-01"]}, ledger=tmp_path / "a.db", epsilon=1.0, delta=1e-6
+    ).columns["day"]
+    assert isinstance(found, list)
+    assert "2024-01-01" < str(found[0]) < "2024-05-15"
+    assert "2024-06-15" < str(found[1]) < "2024-11-01"
 
 
 def test_what_pandas_calls_missing_is_missing() -> None:

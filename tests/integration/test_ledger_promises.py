@@ -115,6 +115,24 @@ def run_name(path: Path) -> str:
         return next(account.name for account in ledger.accounts() if account.name.startswith("srpp"))
 
 
+def test_a_second_run_is_told_that_nothing_bounds_both(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    def fit(ledger: Any) -> list[str]:
+        recwarn.clear()
+        make_trainer(tmp_path, private_run(ledger), max_steps=2, max_epochs=-1).fit(Classifier(), make_loader())
+        return [str(warning.message) for warning in recwarn if "nothing bounds" in str(warning.message)]
+
+    assert fit(tmp_path / "open.db") == []
+    (told,) = fit(tmp_path / "open.db")
+    assert "holds 1 other release about these data" in told
+    assert "PlannedLedger('open.db', epsilon=..., delta=...)" in told
+    with PrivacyLedger.read_only(tmp_path / "open.db") as ledger:
+        assert ledger_total(ledger).basis == "none"
+    promised = PlannedLedger(tmp_path / "promised.db", epsilon=8.0, delta=1e-5)
+    assert fit(promised) == fit(promised) == []
+    with PrivacyLedger.read_only(tmp_path / "promised.db") as ledger:
+        assert ledger_total(ledger).basis == "cap"
+
+
 @pytest.mark.parametrize(
     "promise", [{"epsilon": 2.0, "delta": 1e-5}, {"world_success_bound": 0.7}, {"epsilon": 1.0, "renyi_order": 4.0}]
 )

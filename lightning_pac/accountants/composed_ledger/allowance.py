@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -61,6 +62,7 @@ class Allowance:
         self._event = unit
         self._seen: list[tuple[int, int]] | None = None
         self._taken = self._drawn = 0.0
+        self._warned = False
 
     @cached_property
     def _plan(self) -> LedgerPlan | None:
@@ -88,6 +90,7 @@ class Allowance:
             BudgetExceededError: If that would pass its share, or what finite bits are paid for.
         """
         if self._plan is None and self._budget is None:
+            self._warn_of_others()
             return
         self._look()
         limit = self._plan.num_draws if self._plan is not None else getattr(self._budget, "num_draws", NUM_DRAWS)
@@ -126,6 +129,26 @@ class Allowance:
             "noise, or let the keeper of the data promise more, with larger numbers in `lightning-pac account budget "
             f"{path} {budget.as_options()}`."
         )
+
+    def _warn_of_others(self) -> None:
+        """At the first check of a new account beside others without a budget: no figure will hold for all of them."""
+        if self._warned:
+            return
+        self._warned = True
+        ledger, account = self._ledger, self._account
+        others = [
+            other for other in ledger.accounts()
+            if other.num_charges and "coupling" in other.declaration and other.name != account.name
+        ]  # fmt: skip
+        if others and not account.num_charges and ledger.budget(account.currency) is None:
+            warnings.warn(
+                f"The ledger {ledger.path} holds {len(others)} other release{'s' * (len(others) > 1)} about these "
+                "data, and nothing bounds what they and this one tell together, since no promise was stated before "
+                "the first. For one figure over several runs and metrics, begin a new ledger with "
+                f"lightning_pac.accountants.PlannedLedger({ledger.path.name!r}, epsilon=..., delta=...), given as "
+                "ledger= to each of them.",
+                stacklevel=2,
+            )
 
     def _look(self) -> None:
         others = "SELECT id, num_charges FROM accounts WHERE id != ?"

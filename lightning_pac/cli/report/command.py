@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from lightning_pac.cli.common import add_command, print_json, print_table
+from lightning_pac.cli.common import Bound, add_command, print_json, print_table
 
 __all__ = ["add_parser", "run"]
 
@@ -46,9 +46,12 @@ def run(args: argparse.Namespace) -> int:
     columns = {
         "run": "run",
         "success_bound": "guess correct at most",
-        "epsilon": "Rényi epsilon",
+        "epsilon_at_delta": "epsilon at delta",
         "accuracy": "accuracy",
     }
-    cells = [[row[key] for key in columns] for row in rows]
+    cells = [
+        [Bound(row[key]) if key == "epsilon_at_delta" and row[key] is not None else row[key] for key in columns]
+        for row in rows
+    ]
     print_table("", list(columns.values()), cells, caption=f"The report is {path}.")
     return 0

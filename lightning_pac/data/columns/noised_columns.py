@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 
 from lightning_pac.accountants import Allowance, SRPPAccountant, ledger_order, promise_of, share_terms
-from lightning_pac.data.columns.cells import Column, as_number, as_text
+from lightning_pac.data.columns.cells import Column, as_range, is_range, numbers_in, places_in
 from lightning_pac.ledger import LedgerArgument, LedgerHandle
 from lightning_pac.randomness import finite_precision, missing_tail, secure_generator
 from lightning_pac.scenarios import Poisson, TwoWorldScenario
@@ -33,7 +33,7 @@ def choose_columns(
     wanted = promise_of(**promise)
     if wanted is None:
         raise ValueError("epsilon and delta, or world_success_bound, must be given: the promise that is kept.")
-    sizes = {name: bins if isinstance(generous[name][0], float) else len(generous[name]) for name in counted}
+    sizes = {name: bins if is_range(generous[name]) else len(generous[name]) for name in counted}
     draws = sum(sizes.values())
     # One step of a sampler that draws every record.
     everything = Poisson(rate=1.0, batch_size=1, secret_draws=False)
@@ -58,8 +58,9 @@ def choose_columns(
     found = dict(generous)
     for name, part in zip(sizes, np.split(noised, np.cumsum([*sizes.values()])[:-1]), strict=True):
         column = generous[name]
-        if isinstance(column[0], float):
-            found[name] = _range(part, column, coverage, deviation)
+        if is_range(column):
+            _, low, high = numbers_in([], column)
+            found[name] = as_range(*_range(part, low, high, coverage, deviation), like=column)
         else:
             kept = [str(text) for text, count in zip(column, part, strict=True) if count > _CERTAIN * deviation]
             found[name] = kept or column
@@ -68,22 +69,21 @@ def choose_columns(
 
 def _count(cells: Sequence[Any], column: Any, bins: int) -> npt.NDArray[np.float64]:
     """How many cells fall into each bin or are each text; each into one at most, missing ones into none."""
-    if isinstance(column[0], float):
-        numbers = np.array([as_number(cell) for cell in cells], dtype=np.float64)
-        low, high = column
+    if is_range(column):
+        numbers, low, high = numbers_in(cells, column)
         inside = np.clip(numbers[~np.isnan(numbers)], low, high)
         return np.histogram(inside, bins, (low, high))[0].astype(np.float64)
-    known = {text: place for place, text in enumerate(column)}
-    places = [known[text] for cell in cells if (text := as_text(cell)) in known]
-    return np.bincount(places, minlength=len(column)).astype(np.float64)
+    return np.bincount(places_in(cells, column), minlength=len(column) + 1)[:-1].astype(np.float64)
 
 
-def _range(counts: npt.NDArray[np.float64], outer: Sequence[float], coverage: float, deviation: float) -> list[float]:
+def _range(
+    counts: npt.NDArray[np.float64], low: float, high: float, coverage: float, deviation: float
+) -> tuple[float, float]:
     """The bins that hold the share of the records, from where sums from either end exceed the rest beyond the noise."""
-    edges = np.linspace(outer[0], outer[1], len(counts) + 1)
+    edges = np.linspace(low, high, len(counts) + 1)
     beyond = (1 - coverage) / 2 * max(0.0, counts.sum()) + _CERTAIN * deviation * np.sqrt(np.arange(len(counts)) + 1)
     from_below = np.flatnonzero(np.cumsum(counts) > beyond)
     from_above = np.flatnonzero(np.cumsum(counts[::-1]) > beyond)
     if not len(from_below) or not len(from_above) or from_below[0] + from_above[0] >= len(counts):
-        return list(outer)  # the noise leaves nothing to be seen
-    return [float(edges[from_below[0]]), float(edges[len(counts) - from_above[0]])]
+        return low, high  # the noise leaves nothing to be seen
+    return float(edges[from_below[0]]), float(edges[len(counts) - from_above[0]])

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lightning_pac._validation import Confidence, Count, Exponent, validated
-from lightning_pac.data.columns.cells import Column, as_number, as_text, table_column
+from lightning_pac.data.columns.cells import Column, as_word, is_date, is_range, numbers_in, places_in, table_column
 from lightning_pac.data.columns.noised_columns import choose_columns
 from lightning_pac.ledger import LedgerArgument
 from lightning_pac.scenarios import TwoWorldScenario
@@ -28,29 +28,33 @@ class TableTransform:
 
     - a number is clipped to its range and scaled to [-1, 1], with a second feature that says whether it is missing
       (empty, NaN or no number), and the number is then 0;
+    - a date is one too, whose range is stated by two dates: it counts in days, and the time of the day is dropped;
     - a category is one-hot over its vocabulary, with one more feature for all others and for missing ones;
     - a category without a vocabulary is hashed, by a public function, into so many buckets.
+
+    Categories are compared without case and spaces, so that "Pro " is "pro", and 3.0 is 3.
 
     Attributes:
         columns: The same, as lists.
 
     Args:
-        columns: Of each column that is used, in the order of the features: ``(low, high)`` for a number, a list of
-            texts for a category, or a number of buckets. It is plain, so that a YAML file may hold it.
+        columns: Of each column that is used, in the order of the features: ``(low, high)`` for a number, two
+            dates such as ``("2020-01-01", "2025-12-31")`` for a date written in that order, a list of texts for a
+            category, or a number of buckets. It is plain, so that a YAML file may hold it.
 
     Raises:
-        ValueError: If a range is empty or not finite, or a vocabulary is empty or names something twice.
+        ValueError: If a range is empty or not finite, or a vocabulary is empty or names one twice, in whatever case.
 
     Example:
         >>> transform = TableTransform({"age": (20, 60), "job": ["clerk", "cook"]})
-        >>> table = {"age": ["40", "", "99"], "job": ["cook", "poet", "clerk"]}
+        >>> table = {"age": ["40", "", "99"], "job": ["Cook", "poet", "clerk"]}
         >>> transform(table).tolist()
         [[0.0, 0.0, 0.0, 1.0, 0.0], [0.0, 1.0, 0.0, 0.0, 1.0], [1.0, 0.0, 1.0, 0.0, 0.0]]
         >>> transform.features
         ('age', 'age is missing', 'job = clerk', 'job = cook', 'job = other')
     """
 
-    def __init__(self, columns: Mapping[str, Sequence[float | str] | Count]) -> None:
+    def __init__(self, columns: Mapping[str, Sequence[float | str | date] | Count]) -> None:
         if not columns:
             raise ValueError("columns is empty, but must name at least one column of the table.")
         self.columns: dict[str, Column] = {name: _checked(name, column) for name, column in columns.items()}
@@ -59,7 +63,7 @@ class TableTransform:
     def private(
         cls,
         table: Any,
-        columns: Mapping[str, Sequence[float | str] | Count],
+        columns: Mapping[str, Sequence[float | str | date] | Count],
         *,
         ledger: LedgerArgument,
         scenario: TwoWorldScenario | None = None,
@@ -138,53 +142,50 @@ class TableTransform:
         return tuple(feature for name, column in self.columns.items() for feature in _features(name, column))
 
 
-def _checked(name: str, column: Sequence[float | str] | int) -> Column:
+def _checked(name: str, column: Sequence[float | str | date] | int) -> Column:
     if isinstance(column, int):
         return column
+    if len(column) == 2 and all(map(is_date, column)):
+        dates = [str(entry)[:10] for entry in column]
+        _, low, high = numbers_in([], dates)
+        if not low < high:
+            raise ValueError(f"columns[{name!r}] is {column!r}, but the first date must be before the second.")
+        return dates
     if all(isinstance(entry, str) for entry in column):
-        if not column or len(set(column)) < len(column):
-            raise ValueError(f"columns[{name!r}] must list at least one text, and each once.")
-        if len(column) == 2 and all(map(_is_date, column)):
+        words = [as_word(entry) for entry in column]
+        if not column or len(set(words)) < len(words):
             raise ValueError(
-                f"columns[{name!r}] is {column!r}, which would be two categories: make numbers of dates, such as the "
-                "days since a public one, and declare the range of these."
+                f"columns[{name!r}] must list at least one text, and each once: case, spaces and the .0 of whole "
+                "numbers do not count."
             )
         return [str(entry) for entry in column]
     low, high = column if len(column) == 2 else (math.nan, math.nan)
     if not (isinstance(low, int | float) and isinstance(high, int | float) and 0 < high - low < math.inf):
         raise ValueError(
-            f"columns[{name!r}] is {column!r}, but must be a range (low, high), a list of texts or a number of buckets."
+            f"columns[{name!r}] is {column!r}, but must be a range (low, high), two dates, a list of texts (numbers "
+            "in quotes) or a number of buckets."
         )
     return [float(low), float(high)]
-
-
-def _is_date(text: object) -> bool:
-    try:
-        return bool(date.fromisoformat(str(text)[:10]))
-    except ValueError:
-        return False
 
 
 def _features(name: str, column: Column) -> list[str]:
     if isinstance(column, int):
         return [f"{name} in bucket {bucket}" for bucket in range(column)]
-    if isinstance(column[0], float):
+    if is_range(column):
         return [name, f"{name} is missing"]
     return [*(f"{name} = {text}" for text in column), f"{name} = other"]
 
 
 def _encode(cells: Sequence[Any], column: Column) -> npt.NDArray[np.float32]:
-    if not isinstance(column, int) and isinstance(column[0], float):
-        numbers = np.array([as_number(cell) for cell in cells], dtype=np.float64)
+    if is_range(column):
+        numbers, low, high = numbers_in(cells, column)
         missing = np.isnan(numbers)
-        low, high = column
         scaled = 2 * (np.clip(np.where(missing, low, numbers), low, high) - low) / (high - low) - 1
         return np.stack([np.where(missing, 0.0, scaled), missing], axis=1).astype(np.float32)
     if isinstance(column, int):
-        places, width = [_bucket(as_text(cell), column) for cell in cells], column
+        places, width = [_bucket(as_word(cell), column) for cell in cells], column
     else:
-        known = {text: place for place, text in enumerate(column)}
-        places, width = [known.get(as_text(cell), len(column)) for cell in cells], len(column) + 1
+        places, width = places_in(cells, column), len(column) + 1
     return np.eye(width, dtype=np.float32)[np.array(places, dtype=np.int64)]
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lightning_pac.cards import at_most
+from lightning_pac.cards import at_most, upwards
 from lightning_pac.evidence.wording import STATEMENTS
 from lightning_pac.report import page_environment
 
@@ -44,9 +45,13 @@ def _verdict(document: Mapping[str, Any]) -> str:
         return "No useful bound holds for all releases together: each mechanism below speaks of itself alone."
     prior = max(total["prior"], 1 - total["prior"])
     blind = "a coin gets 50 %" if prior == 0.5 else f"a blind guess gets {at_most(prior)}"
+    epsilon = total["epsilon_at_delta"]
+    first = (
+        "" if epsilon in (None, math.inf) else f"epsilon is at most {upwards(epsilon, 4)} at delta {total['delta']:g}: "
+    )
     return (
-        f"Someone who sees everything that was released tells the two worlds apart correctly at most {at_most(bound)} "
-        f"of the time, where {blind}."
+        f"For everything that was released together, {first}someone who sees all of it guesses the secret correctly at "
+        f"most {at_most(bound)} of the time, where {blind}."
     )
 
 

@@ -22,8 +22,15 @@ from scipy import stats
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_pac import SRPPSGD, SRPPAccountant, TwoWorldScenario
-from lightning_pac.accountants import EpsilonDelta, GaussianRelease, LedgerPlan, NumberOfRuns, SelectionPrice
+from lightning_pac import SRPPSGD, SRPPAccountant, TableTransform, TwoWorldScenario
+from lightning_pac.accountants import (
+    EpsilonDelta,
+    GaussianRelease,
+    LedgerPlan,
+    NumberOfRuns,
+    PlannedLedger,
+    SelectionPrice,
+)
 from lightning_pac.cards import Estimate, PrivacyCard
 from lightning_pac.cli import main
 from lightning_pac.evidence import verify_evidence, write_evidence
@@ -513,3 +520,13 @@ def test_an_alarm_of_an_audit_is_what_is_not_covered_first(tmp_path: Path) -> No
     first = read(tmp_path / "evidence")["not_covered"][0]
     assert first == f"What is promised of account 'fit', about which an audit raised an alarm: {alarm.meaning}"
     assert verify_evidence(tmp_path / "evidence").findings == ()
+
+
+def test_the_first_sentence_says_the_promise_as_it_was_stated(tmp_path: Path) -> None:
+    """It gave the bound on guessing alone, which for a promise of epsilon 5 reads as if nothing were hidden."""
+    scenario = TwoWorldScenario.differential_privacy()
+    metrics = {"ledger": PlannedLedger(tmp_path / "study.db", epsilon=5.0, delta=1e-5), "scenario": scenario}
+    TableTransform.private({"age": [30.0] * 20}, {"age": [0, 99]}, epsilon=0.5, delta=1e-6, **metrics)
+    TableTransform.private({"age": [30.0] * 20}, {"age": [0, 99]}, epsilon=0.5, delta=1e-6, account="b", **metrics)
+    page = write_evidence(tmp_path / "study.db", tmp_path / "evidence").read_text()
+    assert "For everything that was released together, epsilon is at most 5 at delta 1e-05: someone who" in page

@@ -20,6 +20,7 @@ __all__ = [
     "ieee_float32",
     "squared_norm_of_sum",
     "squared_norms",
+    "sum_type",
     "widest_type",
 ]
 
@@ -37,6 +38,8 @@ _NORM_BLOCK = 512
 _BLOCK, _BLOCK_OF_SEVERAL = 96, 64
 # Blocks that are added up in float32: so many, and so many additions times records.
 _SPAN, _ADDED = 16, 2**12
+# Records whose sum is rounded to float32, which moves it by u times its length in either world: 2^-11 C for so many.
+_MOST_ROUNDED = 2**12
 
 _cudnn: Any = torch.backends.cudnn
 _mkldnn: Any = torch.backends.mkldnn
@@ -64,6 +67,11 @@ def ieee_float32() -> Iterator[None]:
 def widest_type(device: torch.device) -> torch.dtype:
     """The float64 of every device but Apple's, which have none."""
     return torch.float32 if device.type == "mps" else torch.float64
+
+
+def sum_type(num_records: int, device: torch.device) -> torch.dtype:
+    """The type of a sum over so many records: float32 while its spacing there is far below what a record may add."""
+    return torch.float32 if num_records <= _MOST_ROUNDED else widest_type(device)
 
 
 def squared_norms(rows: Tensor) -> Tensor:
@@ -112,7 +120,9 @@ def squared_norm_of_sum(squares: Tensor, sizes: Tensor, width: int, terms: int, 
     return torch.maximum(raised, (sizes / block_layout(terms if added is None else added)[1]).square())
 
 
-def accumulate(out: Tensor, num_records: int, terms: int, product: Callable[[slice, Tensor], object]) -> None:
+def accumulate(
+    out: Tensor, num_records: int, terms: int, product: Callable[[slice, Tensor], object], longest: float = 1.0
+) -> None:
     r"""Sum products over records so that one record moves the result by no more than `ROUNDING` says.
 
     Rows come in blocks that hold whole records, or parts of one, and blocks are added up in order. A record that comes,
@@ -122,45 +132,56 @@ def accumulate(out: Tensor, num_records: int, terms: int, product: Callable[[sli
     - in the blocks of those at most two records, in both worlds: $2 b u$ times the lengths of all terms there, b the
       rows of a block and $\kappa C$ the most of a record;
     - in the additions of later blocks in float32: $2 u$ times the partial sum for each. They are counted, and the sum
-      goes over to float64 before they are many.
+      goes over to float64 before they are many;
+    - where that sum is rounded to float32: $2 u$ times its length. Over 4,096 records it is not (`sum_type`).
 
     Layers differ in T, and so in how many records their blocks hold. Record j of a block can put its norm where
     $\kappa b$ is the largest of all layers that still hold it: by Minkowski's inequality the first is at most
-    $4 u \sum_j \max_T \kappa b \, C \le 0.0058 C$ and the second $2 u \sum_j \max_T (\ldots) \le 0.0011 C$. The rest of
-    `ROUNDING` covers norms, which are at most a share $2^{-13}$ too small. Ours.
+    $4 u \sum_j \max_T \kappa b \, C \le 0.0058 C$, the second $2 u \sum_j \max_T (\ldots) \le 0.0014 C$ and the third
+    $2^{-11} C$. The rest of `ROUNDING` covers norms, which are at most a share $2^{-13}$ too small. Ours.
 
     Args:
-        out: Where the sum is written, float32.
+        out: Where the sum is written, float32, or wider as `sum_type` says.
         num_records: n.
         terms: Rows of each record, T.
-        product: Called as `product(rows, out)`; sets `out` to the sum over those of the n T rows.
+        product: Called as `product(rows, out)`; sets `out`, float32, to the sum over those of the n T rows.
+        longest: How many times C all terms of a clipped record may be long together, added up.
     """
     total, (block, ratio) = num_records * terms, block_layout(terms)
-    if 0 < total <= block:
+    if 0 < total <= block and out.dtype == torch.float32:
         product(slice(0, total), out)
         return
     # A group is as many whole records as a block takes, or one record that is longer and is cut into blocks.
     step = terms * max(1, block // terms)
     groups = [(start, min(start + step, total)) for start in range(0, total, step)]
     blocks = [slice(first, min(first + block, stop)) for start, stop in groups for first in range(start, stop, block)]
-    if len(blocks) <= 1:
-        product(blocks[0], out) if blocks else out.zero_()
+    if not blocks:
+        out.zero_()
+        return
+    if len(blocks) == 1 and out.dtype == torch.float32:
+        product(blocks[0], out)
         return
     share = min(step, block) / terms  # records in a block
-    # The longest span whose s - 1 additions, of partial sums up to (s share + kappa) C, stay within _ADDED, so that
-    # they cost at most 2 u _ADDED C.
-    span = next(s for s in range(min(_SPAN, len(blocks)), 0, -1) if (s - 1) * (s * share + ratio) <= _ADDED)
-    part = torch.empty_like(out)
+    # The longest span whose s - 1 additions, of partial sums up to (s share `longest` + kappa) C, stay within `most`:
+    # they cost at most 2 u `most` C.
+    most = _ADDED if longest == 1.0 else _ADDED // 4
+    span = next(s for s in range(min(_SPAN, len(blocks)), 0, -1) if (s - 1) * (s * share * longest + ratio) <= most)
+    narrow = out if out.dtype == torch.float32 else torch.empty_like(out, dtype=torch.float32)
+    part = torch.empty_like(narrow) if span > 1 else narrow
     # Spans are added up in the widest type that the device has.
-    wide = torch.zeros_like(out, dtype=widest_type(out.device)) if span < len(blocks) else None
+    wide = None
+    if out is not narrow:
+        wide = out.zero_()
+    elif span < len(blocks):
+        wide = torch.zeros_like(out, dtype=widest_type(out.device))
     for number, rows in enumerate(blocks):
-        # The first block of a span overwrites `out`, the others are added to it.
-        product(rows, part if number % span else out)
+        # The first block of a span overwrites the sum in float32, the others are added to it.
+        product(rows, part if number % span else narrow)
         if number % span:
-            out += part
+            narrow += part
         if wide is not None and (number % span == span - 1 or number == len(blocks) - 1):
-            wide += out
-    if wide is not None:
+            wide += narrow
+    if wide is not None and wide is not out:
         out.copy_(wide)
 
 

@@ -80,8 +80,9 @@ class GradientEngine(ABC):
             unused_rows: Rows whose gradients count as zero, where a record fills fewer; one truth value for each row.
 
         Returns:
-            The sums in float32, in the order of the parameters that were trainable at `attach`, and the norms before
-            clipping, shape (n, number of blocks); a record that counts as zero has norm zero.
+            The sums in the order of the parameters that were trainable at `attach`, in float32, and in float64 for more
+            than 4,096 records, whose sum a rounding to float32 would move by more than `ROUNDING` says; and the norms
+            before clipping, shape (n, number of blocks); a record that counts as zero has norm zero.
         """
 
     def clipped_parts(

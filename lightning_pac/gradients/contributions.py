@@ -9,7 +9,13 @@ from torch import Tensor
 from typing_extensions import override
 
 from lightning_pac._shown import shows_itself
-from lightning_pac.gradients.arithmetic import accumulate, squared_norm_of_sum, squared_norms, widest_type
+from lightning_pac.gradients.arithmetic import (
+    accumulate,
+    block_layout,
+    squared_norm_of_sum,
+    squared_norms,
+    widest_type,
+)
 
 __all__ = [
     "Contribution",
@@ -41,7 +47,8 @@ class Contribution(ABC):
     def weighted_sum(self, weights: Tensor, out: Tensor) -> None:
         """Write the sum of gradients, example i times `weights[i]`, into `out` of the parameter's shape.
 
-        With weights that clip, one example changes the result by no more than `arithmetic.ROUNDING` says.
+        That is float32, and float64 for more than 4,096 examples. With weights that clip, one example changes the
+        result by no more than `arithmetic.ROUNDING` says.
         """
 
     @abstractmethod
@@ -181,9 +188,14 @@ class PositionOuterProducts(Contribution):
 
     @override
     def weighted_sum(self, weights: Tensor, out: Tensor) -> None:
+        self.add_up(weights, out)
+
+    def add_up(self, weights: Tensor, out: Tensor, longest: float = 1.0) -> None:
+        """The weighted sum, of gradients that are `longest` times the clipping norm long once they are weighted."""
         # sum_{i,t} (w_i g_it) a_it^T as one product (out, n T) (n T, in): a record's positions are rows like others.
         weighted = (self._output_gradients * weights[:, None, None]).flatten(0, 1)
-        _add_up_products(out, weighted, self._inputs.flatten(0, 1), *self._inputs.shape[:2])
+        records, terms = self._inputs.shape[:2]
+        _add_up_products(out, weighted, self._inputs.flatten(0, 1), records, terms, longest)
 
     @override
     def dense(self) -> Tensor:
@@ -269,7 +281,7 @@ class Rows(Contribution):
         wide = widest_type(out.device)
         totals = self._gradients.new_zeros(touched.numel(), self._gradients.shape[1], dtype=wide)
         totals.index_add_(0, place, self._gradients.to(wide) * weights.to(wide)[self._examples, None])
-        out.zero_()[touched] = totals.float()
+        out.zero_()[touched] = totals.to(out.dtype)
 
     @override
     def dense(self) -> Tensor:
@@ -314,11 +326,11 @@ class TableOfProducts(Contribution):
 
     @override
     def weighted_sum(self, weights: Tensor, out: Tensor) -> None:
-        # One more addition to a partial sum, as those of blocks are; look-ups are added up in float64.
-        self._products.weighted_sum(weights, out)
-        looked_up = torch.empty_like(out)
+        # Products and look-ups of a record may cancel, and are then longer than what it is clipped to: kappa times.
+        products, looked_up = (torch.empty_like(out, dtype=widest_type(out.device)) for _ in range(2))
+        self._products.add_up(weights, products, block_layout(self._products.factors[0].shape[1])[1])
         self._rows.weighted_sum(weights, looked_up)
-        out += looked_up
+        out.copy_(products.add_(looked_up))
 
     @override
     def dense(self) -> Tensor:
@@ -357,5 +369,7 @@ def squares_of_grams(inputs: Tensor, output_gradients: Tensor, width: int, added
     return squared_norm_of_sum(squares, sizes, width, inputs.shape[1], added)
 
 
-def _add_up_products(out: Tensor, left: Tensor, right: Tensor, num_records: int, terms: int) -> None:
-    accumulate(out, num_records, terms, lambda rows, part: torch.mm(left[rows].t(), right[rows], out=part))
+def _add_up_products(
+    out: Tensor, left: Tensor, right: Tensor, num_records: int, terms: int, longest: float = 1.0
+) -> None:
+    accumulate(out, num_records, terms, lambda rows, part: torch.mm(left[rows].t(), right[rows], out=part), longest)

@@ -13,7 +13,7 @@ from typing_extensions import override
 from lightning_pac._shown import shows_itself
 from lightning_pac._validation import Count, Natural, Positive, validated
 from lightning_pac.exceptions import PrivacyViolationError
-from lightning_pac.gradients.arithmetic import ieee_float32, widest_type
+from lightning_pac.gradients.arithmetic import ieee_float32, sum_type, widest_type
 from lightning_pac.gradients.calls import Call, Free, set_tag, tag_of
 from lightning_pac.gradients.clipping import ClippingRule, clip, clip_factors
 from lightning_pac.gradients.contract import GradientEngine, block_index, count_records, trainable_parameters
@@ -111,7 +111,7 @@ class OneBackwardEngine(GradientEngine, Receiver):
     ) -> tuple[list[Tensor], Tensor]:
         try:
             parts, weights, norms = self._weigh(max_grad_norm, scale, num_records, rule, unused_rows)
-            flat, sums = self._empty_sums(self._device)
+            flat, sums = self._empty_sums(sum_type(len(norms), self._device))
             with ieee_float32():
                 for block, contribution, slots in parts:
                     outs = [_rows(sums[slot[0]], slot) for slot in slots]
@@ -140,7 +140,7 @@ class OneBackwardEngine(GradientEngine, Receiver):
     ) -> tuple[Iterator[Tensor], Tensor]:
         try:
             parts, weights, norms = self._weigh(max_grad_norm, scale, num_records, rule, unused_rows)
-            return self._one_by_one(parts, weights, self._device), norms
+            return self._one_by_one(parts, weights, sum_type(len(norms), self._device)), norms
         finally:
             self._forget()
 
@@ -201,7 +201,7 @@ class OneBackwardEngine(GradientEngine, Receiver):
             # (K, n): the clipping factor, and n * scale once more for the sum.
             return parts, (factors * (count * scale)).t().contiguous(), reported
 
-    def _one_by_one(self, parts: list[Part], weights: Tensor, device: torch.device) -> Iterator[Tensor]:
+    def _one_by_one(self, parts: list[Part], weights: Tensor, dtype: torch.dtype) -> Iterator[Tensor]:
         """The sum of each parameter in turn; contributions are let go as they are used up."""
         small: dict[Slot, Tensor] = {}
         large: dict[int, list[tuple[Slot, int, Contribution]]] = {}
@@ -210,13 +210,13 @@ class OneBackwardEngine(GradientEngine, Receiver):
                 large.setdefault(slots[0][0], []).append((slots[0], block, contribution))
                 continue
             shapes = [_rows(self._parameters[slot[0]], slot) for slot in slots]
-            whole = torch.empty(sum(shape.numel() for shape in shapes), dtype=torch.float32, device=device)
+            whole = weights.new_empty(sum(shape.numel() for shape in shapes), dtype=dtype)
             with ieee_float32():
                 contribution.weighted_sum(weights[block], whole)
             small.update(zip(slots, torch._C._nn.unflatten_dense_tensors(whole, shapes), strict=True))
         parts.clear()
         for index, parameter in enumerate(self._parameters):
-            total = torch.zeros(parameter.shape, dtype=torch.float32, device=device)
+            total = weights.new_zeros(parameter.shape, dtype=dtype)
             for slot in [slot for slot in small if slot[0] == index]:
                 _rows(total, slot).copy_(small.pop(slot))
             for slot, block, contribution in large.pop(index, []):
@@ -278,9 +278,9 @@ class OneBackwardEngine(GradientEngine, Receiver):
         found = torch.autograd.grad(frees, self._parameters, gradients, retain_graph=True, materialize_grads=True)
         return torch.cat([gradient.reshape(-1).float() for gradient in found])
 
-    def _empty_sums(self, device: torch.device) -> tuple[Tensor, list[Tensor]]:
+    def _empty_sums(self, dtype: torch.dtype) -> tuple[Tensor, list[Tensor]]:
         """One flat buffer, also seen through the parameters' shapes, zero where nothing will be written."""
-        flat = torch.empty(self._size, dtype=torch.float32, device=device)
+        flat = torch.empty(self._size, dtype=dtype, device=self._device)
         sums = list(torch._C._nn.unflatten_dense_tensors(flat, [*self._parameters]))
         whole = {index for index, _, stop in self._contributions if stop < 0}
         for index, total in enumerate(sums):

@@ -11,7 +11,7 @@ from torch.utils.hooks import RemovableHandle
 from typing_extensions import override
 
 from lightning_pac._validation import Count, Natural, Positive, validated
-from lightning_pac.gradients.arithmetic import widest_type
+from lightning_pac.gradients.arithmetic import sum_type, widest_type
 from lightning_pac.gradients.clipping import ClippingRule, clip, clip_factors
 from lightning_pac.gradients.contract import GradientEngine, block_index, count_records, trainable_parameters
 from lightning_pac.gradients.contributions import Contribution, Dense
@@ -93,7 +93,7 @@ class OpacusEngine(GradientEngine):
         excluded = ~squares.isfinite().all(dim=1)
         sums = []
         for parameter, gradient, block in zip(self._parameters, gradients, self._block_of, strict=True):
-            sums.append(torch.zeros_like(parameter, dtype=torch.float32))
+            sums.append(torch.zeros_like(parameter, dtype=sum_type(count, device)))
             if gradient is not None:
                 # 0 * nan is nan: what a factor of zero leaves out must be zero itself.
                 gradient.drop(excluded)

@@ -8,7 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from lightning_pac.gradients import ROUNDING, make_engine
-from lightning_pac.gradients.arithmetic import accumulate, block_layout, ieee_float32, squared_norm_of_sum
+from lightning_pac.gradients.arithmetic import (
+    accumulate,
+    block_layout,
+    ieee_float32,
+    squared_norm_of_sum,
+    sum_type,
+)
 from lightning_pac.gradients.contributions import Contribution, Dense, OuterProduct, PositionOuterProducts, Rows
 from lightning_pac.gradients.rules import convolution, linear
 
@@ -126,15 +132,19 @@ def test_the_stated_rounding_is_what_the_blocks_add_up_to() -> None:
     """The sums in `accumulate`'s proof: for record j of a block, the layer whose rounding is largest."""
     unit, layouts = 2.0**-24, {terms: block_layout(terms) for terms in range(1, 5000)}
     inside, added = [0.0] * 4096, [0.0] * 4096
+    assert sum_type(4096, torch.device("cpu")) is torch.float32
+    assert sum_type(4097, torch.device("cpu")) is torch.float64
+    rounded = 2 * unit * 4096  # the sum itself, to float32
     for terms, (block, ratio) in layouts.items():
         for record in range(max(1, block // terms)):
             inside[record] = max(inside[record], block * ratio)
         # As the code chooses it: additions of a span, and the records that it holds.
         share = min(block, max(terms, block // terms * terms)) / terms
-        span = max(s for s in range(1, 17) if (s - 1) * (s * share + ratio) <= 2**12)
-        for record in range(int(span * share + ratio) + 1):
-            added[record] = max(added[record], span - 1)
-    total = 4 * unit * sum(inside) + 2 * unit * sum(added) + 2.0**-13
+        for longest, most in ((1.0, 2**12), (ratio, 2**10)):  # of one function, and of a table that is multiplied, too
+            span = max(s for s in range(1, 17) if (s - 1) * (s * share * longest + ratio) <= most)
+            for record in range(int(span * share + ratio / longest) + 1):
+                added[record] = max(added[record], (span - 1) * longest)
+    total = 4 * unit * sum(inside) + 2 * unit * sum(added) + rounded + 2.0**-13
     assert total <= ROUNDING
 
 
@@ -179,6 +189,56 @@ def test_one_record_moves_the_rounding_of_all_others_within_the_stated_share(kin
     engine.detach()
     for with_record in sums[:-1]:
         assert float((with_record - sums[-1]).norm()) <= 1.0 + ROUNDING
+
+
+@pytest.mark.parametrize("bring", ["clipped_sum", "clipped_parts"])
+@pytest.mark.parametrize("records", [4096, 300_000])
+def test_one_record_moves_a_sum_of_very_many_by_its_own(records: int, bring: str) -> None:
+    """A sum of 300,000 lengths C has steps of 2^-5 C in float32: which way each coordinate is rounded is looked for."""
+    others, width = 2_000, 40
+    model, engine = nn.Linear(width, 1, bias=False), make_engine()
+    engine.attach(model)
+    inputs = torch.zeros(records, width)
+    inputs[:] = 1e3
+    moved = torch.zeros(width, dtype=torch.double)
+    for try_ in range(4):
+        inputs[:others] = 1e-3 * torch.rand(width, generator=torch.Generator().manual_seed(try_)) / others**0.5
+        sums = []
+        for present in (1.0, 0.0):
+            inputs[-1] = 1e3 * present
+            model(inputs).squeeze(1).mean().backward()
+            (total,) = getattr(engine, bring)(1.0)[0]
+            sums.append(total.flatten().double().clone())
+        moved = torch.maximum(moved, (sums[0] - sums[1]).abs())
+    engine.detach()
+    # Coordinates are rounded apart, so that the worst of each may come together.
+    assert float(moved.norm()) <= 1.0 + ROUNDING
+
+
+def test_look_ups_and_products_of_one_table_that_cancel() -> None:
+    """A sum of products alone is then kappa times as long as what records are clipped to."""
+    records, width, vocabulary = 80_000, 40, 40
+    table, engine = nn.Embedding(vocabulary, width), make_engine()
+    engine.attach(table)
+    inputs, index = torch.ones(records, 4, width), torch.zeros(records, 4, dtype=torch.long)
+    looked_up = torch.full((records,), 1e3)
+    looked_up[-1] = 0.0
+    moved = torch.zeros(width, dtype=torch.double)
+    for try_ in range(2):
+        inputs[0] = 3 * torch.rand(width, generator=torch.Generator().manual_seed(try_))
+        sums = []
+        for present in (1e3, 0.0):
+            multiplied = torch.cat([torch.full((records - 1,), 1e3), torch.tensor([present])])
+            with engine.following((inputs, index, looked_up, multiplied)):
+                products = nn.functional.linear(inputs, table.weight)[..., 0].sum(1)
+                loss = (multiplied * products - looked_up * (table(index) * inputs).sum((1, 2))).mean()
+            loss.backward()
+            (total,), norms = engine.clipped_sum(1.0)
+            assert float(norms[1]) == pytest.approx(8 * 1e3 * width**0.5 / 6, rel=1e-3), "cancels but for kappa"
+            sums.append(total[0].double().clone())
+        moved = torch.maximum(moved, (sums[0] - sums[1]).abs())
+    engine.detach()
+    assert float(moved.norm()) <= 1.0 + ROUNDING
 
 
 def test_a_factor_below_the_smallest_float_still_counts() -> None:

@@ -2,14 +2,15 @@
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from per_example_loop import assert_same, clipped_sum_by_loop
 from torch import Tensor, nn
 
-from lightning_pac.gradients import contributions
-from lightning_pac.gradients.contributions import Contribution
+from lightning_pac.gradients import ROUNDING, contributions
+from lightning_pac.gradients.contributions import Contribution, Dense, PositionOuterProducts
 from lightning_pac.gradients.one_backward import OneBackwardEngine
 from lightning_pac.gradients.rules import measured_choice
 
@@ -17,6 +18,7 @@ RTOL = 1e-5
 # Norms from Gram matrices of T positions are raised by up to T times 2 (width + 8) 2^-24, what cancellation may hide.
 GRAM_RTOL = 5e-4
 Case = tuple[nn.Module, Tensor]
+Factors = tuple[Tensor, Tensor]
 
 
 def squared_output(module: nn.Module, batch: list[Tensor]) -> Tensor:
@@ -138,11 +140,11 @@ def test_every_method_equals_the_loop(kind: str, monkeypatch: pytest.MonkeyPatch
     seen = set()
 
     def build_each(
-        layer: str, key: object, count: int, candidates: dict[str, Callable[[], Contribution]], *_: object
+        layer: str, key: object, factors: Factors, candidates: dict[str, Callable[..., Contribution]], *_: object
     ) -> Contribution:
         method = sorted(candidates)[turn % len(candidates)]
         seen.add(method)
-        return candidates[method]()
+        return candidates[method](*factors)
 
     monkeypatch.setattr("lightning_pac.gradients.rules.linear.build_fastest", build_each)
     monkeypatch.setattr("lightning_pac.gradients.rules.convolution.build_fastest", build_each)
@@ -170,11 +172,11 @@ def test_gram_matrices_leave_out_the_padding(dims: int, monkeypatch: pytest.Monk
     used = 0
 
     def build_gram(
-        layer: str, key: object, count: int, candidates: dict[str, Callable[[], Contribution]], *_: object
+        layer: str, key: object, factors: Factors, candidates: dict[str, Callable[..., Contribution]], *_: object
     ) -> Contribution:
         nonlocal used
         used += "Gram matrices" in candidates
-        return candidates.get("Gram matrices", next(iter(candidates.values())))()
+        return candidates.get("Gram matrices", next(iter(candidates.values())))(*factors)
 
     monkeypatch.setattr("lightning_pac.gradients.rules.convolution.build_fastest", build_gram)
     choose = random.Random(dims)
@@ -217,9 +219,9 @@ def test_batches_of_like_size_share_a_choice(monkeypatch: pytest.MonkeyPatch) ->
     measured: list[tuple[str, ...]] = []
     measure = measured_choice._measure
 
-    def counted(candidates: dict[str, Callable[[], Contribution]], out_shape: torch.Size) -> dict[str, float]:
+    def counted(candidates: dict[str, Any], factors: Factors, out_shape: torch.Size) -> dict[str, float]:
         measured.append(tuple(candidates))
-        return measure(candidates, out_shape)
+        return measure(candidates, factors, out_shape)
 
     monkeypatch.setattr(measured_choice, "_measure", counted)
     module = nn.Conv2d(8, 9, 3)
@@ -231,6 +233,30 @@ def test_batches_of_like_size_share_a_choice(monkeypatch: pytest.MonkeyPatch) ->
     assert len(measured) == 1
     engine_result(module, torch.randn(33, 8, 6, 6), 1.0)
     assert len(measured) == 2
+
+
+def test_no_record_decides_how_the_others_are_clipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many processors take a hundred times as long for subnormal numbers, as this made-up clock does."""
+
+    def seconds(build: Callable[[], PositionOuterProducts | Dense], out_shape: torch.Size) -> float:
+        found = build()
+        slow = not isinstance(found, Dense) and bool((found.factors[0].abs() < 1e-30).any())
+        return 10.0 if slow else 1.0
+
+    monkeypatch.setattr(measured_choice, "_seconds", seconds)
+    module, inputs = nn.Linear(96, 96, bias=False), torch.full((64, 40, 96), 0.1)
+    # Terms that nearly cancel, whose norms Gram matrices raise.
+    pull = (10 * (1 - 2 * (torch.arange(40) % 2)) + 0.1)[:, None]
+    sums = []
+    for made in (0.1, 1e-41):
+        monkeypatch.setattr(measured_choice, "_chosen", {})
+        inputs[0] = made
+        engine = OneBackwardEngine()
+        engine.attach(module)
+        (module(inputs) * pull).flatten(1).sum(1).mean().backward()
+        sums.append(torch.cat([total.flatten() for total in engine.clipped_sum(1.0)[0]]).double())
+        engine.detach()
+    assert float((sums[0] - sums[1]).norm()) <= 2.0 * (1 + ROUNDING)
 
 
 def test_memory_decides_between_methods_of_like_speed() -> None:

@@ -1,5 +1,6 @@
 """Convolutions of one to three dimensions and their transposes."""
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -138,7 +139,7 @@ def _weight(name: object, geometry: _Geometry, inputs: Tensor, gradient: Tensor)
     n = inputs.shape[0]
     if not n:
         return Dense(inputs.new_zeros(0, *geometry.weight_shape))
-    candidates: dict[str, Callable[[], Contribution]] = {}
+    candidates: dict[str, Callable[[Tensor, Tensor], Contribution]] = {}
     width_out, width_in = geometry.weight_shape[0], math.prod(geometry.weight_shape[1:])
     positions, reach = math.prod(gradient.shape[2:]), math.prod(inputs.shape[2:])
     # The Gram matrix of all R input positions has R^2 entries a record, its gradient as many as the weight.
@@ -150,16 +151,16 @@ def _weight(name: object, geometry: _Geometry, inputs: Tensor, gradient: Tensor)
     # At most 32 MiB, or twice the bytes of inputs and output gradient together.
     small = not larger and dense_bytes <= max(_LARGE_BYTES, 8 * (inputs.numel() + gradient.numel()))
     if small or instantiates():
-        candidates["grouped convolution"] = lambda: Dense(_grouped(geometry, inputs, gradient))
+        candidates["grouped convolution"] = lambda inputs, gradient: Dense(_grouped(geometry, inputs, gradient))
     if small and geometry.groups == 1 and width_in <= 256:
-        candidates["unfolding"] = lambda: Dense(_unfolded(geometry, inputs, gradient))
+        candidates["unfolding"] = lambda inputs, gradient: Dense(_unfolded(geometry, inputs, gradient))
     if by_gram:
-        candidates["Gram matrices"] = lambda: _GramConvolution(geometry, inputs, gradient)
+        candidates["Gram matrices"] = functools.partial(_GramConvolution, geometry)
     if not candidates:
-        candidates["grouped convolution"] = lambda: Dense(_grouped(geometry, inputs, gradient))
+        candidates["grouped convolution"] = lambda inputs, gradient: Dense(_grouped(geometry, inputs, gradient))
     key = ("convolution", geometry, inputs.shape[1:], positions, inputs.device, torch.get_num_threads())
     kept_bytes = dict.fromkeys(candidates, dense_bytes) | {"Gram matrices": 4 * (inputs.numel() + gradient.numel())}
-    return build_fastest(name, key, n, candidates, geometry.weight_shape, kept_bytes)
+    return build_fastest(name, key, (inputs, gradient), candidates, geometry.weight_shape, kept_bytes)
 
 
 def _grouped(geometry: _Geometry, inputs: Tensor, gradient: Tensor) -> Tensor:

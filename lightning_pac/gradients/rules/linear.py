@@ -79,10 +79,10 @@ def linear_weight(name: object, inputs: Tensor, gradient: Tensor) -> Contributio
     return build_fastest(
         name,
         ("linear", inputs.shape[1:], width_out, inputs.device),
-        inputs.shape[0],
+        (inputs, gradient),
         {
-            "instantiation": lambda: Dense(gradient.mT @ inputs),
-            "Gram matrices": lambda: PositionOuterProducts(inputs, gradient),
+            "instantiation": lambda inputs, gradient: Dense(gradient.mT @ inputs),
+            "Gram matrices": PositionOuterProducts,
         },
         torch.Size((width_out, width_in)),
         {

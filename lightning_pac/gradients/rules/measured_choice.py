@@ -4,8 +4,10 @@ import logging
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 
 import torch
+from torch import Tensor
 
 from lightning_pac.gradients.contributions import Contribution
 
@@ -36,8 +38,8 @@ def instantiates() -> bool:
 def build_fastest(
     layer: object,
     key: tuple[Hashable, ...],
-    num_examples: int,
-    candidates: Mapping[str, Callable[[], Contribution]],
+    factors: tuple[Tensor, Tensor],
+    candidates: Mapping[str, Callable[[Tensor, Tensor], Contribution]],
     out_shape: torch.Size,
     kept_bytes: Mapping[str, int],
 ) -> Contribution:
@@ -47,21 +49,24 @@ def build_fastest(
 
     The first call for a key measures every candidate; later calls with it, and with a batch of like size, take the
     winner at once. Poisson batches differ in size at every step, so a choice for each size would be one for each step.
+    What is measured is made up: methods round apart, some processors take far longer for subnormal numbers, and a
+    record of those would decide how all others are rounded.
 
     Args:
         layer: Name for the log, or what gives it.
         key: Everything else the time depends on: kind, shapes of an example, device, number of threads.
-        num_examples: Size of the batch, at least 1; sizes up to the same power of two count as alike.
-        candidates: Methods by name; the first instantiates.
+        factors: Inputs and output gradients, each with the examples in dimension 0, at least one; sizes up to the same
+            power of two count as alike.
+        candidates: Methods by name, called with such factors; the first instantiates.
         out_shape: Shape of the parameter.
         kept_bytes: What each method keeps from its layer's backward pass to the end of the step.
     """
     if instantiates():
-        return next(iter(candidates.values()))()
-    key = (*key, (num_examples - 1).bit_length(), *candidates)
+        return next(iter(candidates.values()))(*factors)
+    key = (*key, (len(factors[0]) - 1).bit_length(), *candidates)
     name = _chosen.get(key)
     if name is None:
-        times = _measure(candidates, out_shape) if len(candidates) > 1 else dict.fromkeys(candidates, 0.0)
+        times = _measure(candidates, factors, out_shape) if len(candidates) > 1 else dict.fromkeys(candidates, 0.0)
         name = _choose(times, kept_bytes)
         _chosen[key] = name
         listing = ", ".join(f"{method} {1e3 * seconds:.2f} ms" for method, seconds in times.items() if seconds)
@@ -71,7 +76,7 @@ def build_fastest(
             name,
             listing and f" ({listing})",
         )
-    return candidates[name]()
+    return candidates[name](*factors)
 
 
 def _choose(times: Mapping[str, float], kept_bytes: Mapping[str, int]) -> str:
@@ -79,12 +84,20 @@ def _choose(times: Mapping[str, float], kept_bytes: Mapping[str, int]) -> str:
     return min((name for name in times if times[name] <= allowed), key=lambda name: (kept_bytes[name], times[name]))
 
 
-def _measure(candidates: Mapping[str, Callable[[], Contribution]], out_shape: torch.Size) -> dict[str, float]:
+def _measure(
+    candidates: Mapping[str, Callable[[Tensor, Tensor], Contribution]],
+    factors: tuple[Tensor, Tensor],
+    out_shape: torch.Size,
+) -> dict[str, float]:
     """Least time of each method, in turns, so that a busy moment of the machine falls on all of them."""
+    # From a generator of its own: that of the process belongs to the model.
+    inputs, gradients = (
+        torch.empty_like(factor).uniform_(0.5, 1.0, generator=torch.Generator(factor.device)) for factor in factors
+    )
     times = dict.fromkeys(candidates, float("inf"))
     for _ in range(_REPEATS):
         for name, build in candidates.items():
-            times[name] = min(times[name], _seconds(build, out_shape))
+            times[name] = min(times[name], _seconds(partial(build, inputs, gradients), out_shape))
     return times
 
 

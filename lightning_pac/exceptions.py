@@ -13,7 +13,7 @@ class PrivacyError(RuntimeError):
 
 
 class BudgetExceededError(PrivacyError):
-    """A charge was refused because it would pass the budget; nothing was released and nothing was charged."""
+    """A charge was refused because it would exceed the budget; nothing was released and nothing was charged."""
 
 
 class LedgerError(PrivacyError):

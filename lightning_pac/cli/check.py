@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     values = {name: value for name, value in found.items() if value is not None and not isinstance(value, list)}
     rows = [[name.replace("_", " "), _shown(name, value)] for name, value in values.items()]
     print_table("This fit would be private", ["", "value"], rows)
-    print(f"It rests on {len(found['conditions'])} conditions, which --json and the card of the run list.")
+    print(f"It holds under {len(found['conditions'])} conditions, which --json and the card of the run list.")
     for sentence in found["warnings"]:
         print(f"Warning: {sentence}")
     return 0

@@ -105,7 +105,7 @@ def check_plot(args: argparse.Namespace) -> None:
     if path is None:
         return
     if path.suffix.lower() not in _PICTURES:
-        raise ValueError(f"--plot {path} has not the ending of a picture: use one of {', '.join(_PICTURES)}.")
+        raise ValueError(f"--plot {path} does not end like a picture's name: use one of {', '.join(_PICTURES)}.")
     if not path.absolute().parent.is_dir():
         raise ValueError(f"There is no folder {path.parent} for --plot: make it first.")
     if path.is_dir():

@@ -184,7 +184,7 @@ def private_cli_class() -> "type[LightningCLI]":
             ours = any(kind.__module__.startswith("lightning_pac.") for part in parts for kind in type(part).__mro__)
             if self.subcommand == "fit" and not ours:
                 rank_zero_warn(
-                    "This fit uses nothing of this package, so it is ordinary training without a guarantee: "
+                    "This fit uses nothing from this package, so it is ordinary training without a guarantee: "
                     "--recipe srpp_sgd makes it private."
                 )
 

@@ -117,7 +117,7 @@ def _named_count(option: str, text: str) -> tuple[str, int]:
             raise argparse.ArgumentTypeError("no name")
         return name, count(number)
     except argparse.ArgumentTypeError:
-        raise ValueError(f"{option} {text!r} is no name with a number: write it as metrics=20.") from None
+        raise ValueError(f"{option} {text!r} is not a name with a number: write it as metrics=20.") from None
 
 
 def _print_options(project: "ProjectPlan") -> None:

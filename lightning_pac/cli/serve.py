@@ -141,7 +141,7 @@ def _announce_end(path: Path) -> None:
                 count = account.num_charges
                 print(
                     f"Stopped. The ledger has {count:,} answer{'s' * (count != 1)} for {account.spent:.6g} nats{left}; "
-                    f"the same command goes on with {path}."
+                    f"the same command continues with {path}."
                 )
 
 

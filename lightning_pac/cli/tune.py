@@ -61,7 +61,8 @@ def run(args: argparse.Namespace) -> int:
     stated, _ = read_yaml(path, str(path))
     if not isinstance(stated, dict):
         raise ValueError(
-            f"{path} is no space: give each option a distribution, as `model.lr: {{log_uniform: [0.001, 1]}}`."
+            f"{path} is not a search space: give each option a distribution, such as "
+            "`model.lr: {log_uniform: [0.001, 1]}`."
         )
     space = SearchSpace.from_dict(stated)
     words = with_recipes(args.arguments, args.recipe)

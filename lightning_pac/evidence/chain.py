@@ -36,7 +36,7 @@ def decode_chain(content: bytes) -> list[dict[str, Any]]:
             entry = read_json(line)
             named = entry.pop("previous")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            raise ValueError(f"line {number} is no entry of a journal") from None
+            raise ValueError(f"line {number} is not an entry of a journal") from None
         if named != previous:
             raise ValueError(f"line {number} does not follow the line before it: one was changed, moved or removed")
         previous = digest(line)

@@ -76,7 +76,7 @@ def write_evidence(
     """
     stated = {name: _text(value) for name, value in (statements or {}).items()}
     if unknown := sorted(set(stated) - set(STATEMENTS)):
-        raise ValueError(f"statements has {unknown[0]!r}, which is no heading: use {', '.join(STATEMENTS)}.")
+        raise ValueError(f"statements has {unknown[0]!r}, which is not a heading: use {', '.join(STATEMENTS)}.")
     signing = None if key is None else read_private_key(Path(key))
     folder = Path(output)
     if folder.exists():

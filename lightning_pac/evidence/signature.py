@@ -33,7 +33,7 @@ def read_private_key(path: Path) -> Any:
     except (ValueError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, Ed25519PrivateKey):
-        raise ValueError(f"{path} is no private Ed25519 key in PEM: {_MAKE}.")
+        raise ValueError(f"{path} is not a private Ed25519 key in PEM: {_MAKE}.")
     return key
 
 
@@ -57,7 +57,7 @@ def read_public_key(path: Path) -> str:
         key = None
     if not isinstance(key, Ed25519PublicKey):
         raise ValueError(
-            f"{path} is no public Ed25519 key in PEM: get it by `openssl pkey -in NAME.pem -pubout -out NAME.pub`."
+            f"{path} is not a public Ed25519 key in PEM: get it by `openssl pkey -in NAME.pem -pubout -out NAME.pub`."
         )
     return key.public_bytes_raw().hex()
 

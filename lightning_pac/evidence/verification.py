@@ -122,7 +122,7 @@ def _check_signature(content: Mapping[str, bytes], wanted: str | None) -> str | 
     """
     if SIGNATURE not in content:
         if wanted is not None:
-            raise ValueError(f"{SIGNATURE} is missing, so that the key has nothing to be held against.")
+            raise ValueError(f"{SIGNATURE} is missing, so there is nothing to check the key against.")
         return None
     try:
         public = check_signature(content.get(MANIFEST, b""), content[SIGNATURE])

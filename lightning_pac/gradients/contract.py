@@ -161,7 +161,7 @@ def block_index(names: Sequence[str], blocks: Mapping[str, Sequence[str]] | None
             if name in owner:
                 raise ValueError(f"blocks name the parameter {name!r} more than once: leave it in one.")
             if name not in names:
-                raise ValueError(f"blocks[{block!r}] names {name!r}, which is no trainable parameter of the module.")
+                raise ValueError(f"blocks[{block!r}] names {name!r}, which is not a trainable parameter of the module.")
             owner[name] = index
     missing = [name for name in names if name not in owner]
     if missing:

@@ -157,7 +157,7 @@ class LedgerAccount:
         """Raises what `charge(cost)` would raise, and changes nothing.
 
         Raises:
-            BudgetExceededError: If the charge would pass a budget.
+            BudgetExceededError: If the charge would exceed a budget.
             ValueError: If the cost is negative or not finite.
         """
         self._check(check_amount(cost, "cost"), self._storage.read)
@@ -167,8 +167,8 @@ class LedgerAccount:
         for budget, spent, owner in limits:
             if spent + cost > budget * (1.0 + ROUNDING):
                 raise BudgetExceededError(
-                    f"A {self.currency} cost of {cost:g} would pass the budget of {owner}: {spent:g} of {budget:g} is "
-                    f"spent and {spent + cost:g} would be; stop here, or let the keeper of the data raise it by "
+                    f"A {self.currency} cost of {cost:g} would exceed the budget of {owner}: {spent:g} of {budget:g} "
+                    f"is spent and {spent + cost:g} would be; stop here, or let the keeper of the data raise it by "
                     f"`{self._raise_by(owner)}`."
                 )
         return totals
@@ -193,7 +193,7 @@ class LedgerAccount:
             The account's new total.
 
         Raises:
-            BudgetExceededError: If it would pass a budget; nothing is charged.
+            BudgetExceededError: If it would exceed a budget; nothing is charged.
             LedgerError: If it cannot be written; nothing is charged.
             ValueError: If the cost is negative or not finite.
         """
@@ -216,7 +216,7 @@ class LedgerAccount:
             The account's new total.
 
         Raises:
-            BudgetExceededError: If their sum would pass a budget.
+            BudgetExceededError: If their sum would exceed a budget.
             LedgerError: If they cannot be written.
             ValueError: If a cost is negative or not finite, or there are not as many events as costs.
         """
@@ -243,7 +243,7 @@ class LedgerAccount:
             is_payment: Whether it is for answers that another account holds, which leave no other trace here.
 
         Raises:
-            BudgetExceededError: If it would pass a budget; the caller's transaction is then undone.
+            BudgetExceededError: If it would exceed a budget; the caller's transaction is then undone.
         """
         amount = check_amount(cost, "cost")
         if is_payment:

@@ -92,7 +92,7 @@ class TrainingAttempt:
             The account's new total.
 
         Raises:
-            BudgetExceededError: If the step would pass a budget; it is not journalled.
+            BudgetExceededError: If the step would exceed a budget; it is not journalled.
             LedgerError: If the step is not the next one, or cannot be written; it is not journalled.
             ValueError: If the cost is negative or not finite.
         """

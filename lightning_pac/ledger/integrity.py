@@ -216,7 +216,7 @@ def decode_declaration(text: Any, path: Path) -> dict[str, Any]:
     except (ValueError, TypeError, RecursionError) as error:
         raise damaged(path, "a declaration does not read as JSON") from error
     if not isinstance(declaration, dict):
-        raise damaged(path, "a declaration is no mapping")
+        raise damaged(path, "a declaration is not a mapping")
     return declaration
 
 

@@ -119,7 +119,7 @@ def replay_journal(entries: Sequence[Mapping[str, Any]], path: str | Path) -> Pr
     except (KeyError, TypeError, AttributeError, OverflowError) as error:
         ledger.close()
         reason = f"{type(error).__name__}: {error}"
-        raise ValueError(f"entries are no public journal ({reason}): give what `public_journal` gave.") from None
+        raise ValueError(f"entries are not a public journal ({reason}): give what `public_journal` gave.") from None
     except BaseException:
         ledger.close()
         raise

@@ -149,7 +149,7 @@ class ResponseTranscript:
             payments: What other accounts of this ledger pay in the same transaction, in currencies of their own.
 
         Raises:
-            BudgetExceededError: If the cost or a payment would pass a budget; nothing is recorded.
+            BudgetExceededError: If the cost or a payment would exceed a budget; nothing is recorded.
             ValueError: If a request was answered before, or an account that pays is of another ledger or of the same
                 currency; nothing is recorded.
             LedgerError: If it cannot be written. Whether it was recorded, `sequence` says.

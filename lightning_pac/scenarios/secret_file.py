@@ -74,7 +74,7 @@ def read_secret_file(path: Path, table_hash: str, num_secrets: int) -> SecretCon
         LedgerError: If the file is damaged, or others may read it.
         LedgerMismatchError: If it belongs to another table.
     """
-    damaged = f"{path} is no secret file or is damaged: restore it from a copy."
+    damaged = f"{path} is damaged or not a secret file: restore it from a copy."
     try:
         mode, text = path.stat().st_mode, path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:

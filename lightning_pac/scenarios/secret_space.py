@@ -354,7 +354,7 @@ class SubsetTable(SecretSpace):
 
 def _check_sizes(num_records: int, num_subsets: int, seed: int) -> None:
     if num_records < 1:
-        raise ValueError(f"num_records = {num_records} is no pool: give at least one record.")
+        raise ValueError(f"num_records = {num_records} is not a pool: give at least one record.")
     if not 2 <= num_subsets <= MAX_SUBSETS or num_subsets % 2:
         raise ValueError(f"num_subsets = {num_subsets} must be even and lie in 2 ... {MAX_SUBSETS}.")
     if seed < 0:

@@ -163,8 +163,9 @@ class PrivateSelection:
                         self._run_one(make_trainer, draw, SelectionRun(settings, draw.begin(path), self.plan))
             except (KeyboardInterrupt, SystemExit):  # Lightning ends an interrupted fit by exit(1)
                 rank_zero_info(
-                    f"PrivateSelection: interrupted. {self._ledger.path} was charged for all runs at once; the same "
-                    f"selection in {self.folder} goes on after the run that was under way, and is not charged again."
+                    f"PrivateSelection: interrupted. {self._ledger.path} was charged for all runs at once; the "
+                    f"same selection in {self.folder} continues after the run that was interrupted, and is not charged "
+                    "again."
                 )
                 raise
             self._choose(draw)
@@ -173,7 +174,7 @@ class PrivateSelection:
             if self.wall_time is None or time.monotonic() - began > self.wall_time + 1:
                 warnings.warn(
                     "PrivateSelection: its duration hints at the number of runs: keep that to yourself, or give a "
-                    "wall_time that is seldom passed.",
+                    "wall_time that is seldom exceeded.",
                     stacklevel=2,
                 )
         return self._released(make_trainer, draw)

@@ -148,7 +148,7 @@ def train_run(
     trainer.validate(module, datamodule=data, verbose=False)
     with PrivacyLedger.read_only(run.path) as ledger:
         if not any(account.num_charges for account in ledger.accounts() if "max_contribution" in account.declaration):
-            raise MisconfigurationException(f"{score!r} was shown without a charge, so it is no private score.")
+            raise MisconfigurationException(f"{score!r} was shown without a charge, so it is not a private score.")
     return float(trainer.callback_metrics[score])
 
 

@@ -294,7 +294,7 @@ def test_a_promise_stands_before_the_first_charge_and_is_raised_by_itself(tmp_pa
         total = ledger_total(ledger)
         assert (total.basis, total.renyi_order) == ("cap", first.renyi_order)
         assert 1 - 1e-5 < total.epsilon_at_delta <= 1.0, "less what finite bits may take of delta"
-        with pytest.raises(BudgetExceededError, match="would pass the budget"):
+        with pytest.raises(BudgetExceededError, match="would exceed the budget"):
             charge_run(ledger, "another notion", SRPPAccountant(SCENARIO, Poisson(0.05), notion="ave"), 41.0, 1)
         with pytest.raises(LedgerError, match="holds charges already"):
             LedgerPlan([GaussianRelease(0.1)]).declare(ledger)

@@ -64,8 +64,8 @@ def test_a_promise_is_stated_and_raised(tmp_path: Path, capsys: pytest.CaptureFi
 def test_bad_plans_and_promises_are_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, source = tmp_path / "study.db", tmp_path / "plan.json"
     for text, sentence in (
-        ("{", "is no plan (Expecting"),
-        ("[]", "is no plan (no mapping)"),
+        ("{", "is not a plan (Expecting"),
+        ("[]", "is not a plan (no mapping)"),
         ("{}", "is no plan, which has shares"),
         ('{"shares": {"fit": {"kind": "laplace"}}}', "'laplace' is not known"),
     ):

@@ -18,5 +18,5 @@ def test_a_stopped_server_says_what_it_spent_and_what_is_left(
     _announce_end(tmp_path / "a.db")
     told = capsys.readouterr().out
     assert told.startswith(
-        "Stopped. The ledger has 1 answer for 0.125 nats, 0.875 are left; the same command goes on with "
+        "Stopped. The ledger has 1 answer for 0.125 nats, 0.875 are left; the same command continues with "
     )

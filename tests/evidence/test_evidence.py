@@ -429,7 +429,7 @@ def test_evidence_of_another_version_is_held_to_its_figures(made: Path) -> None:
     found = verify_evidence(folder)
     assert found.findings == ()
     assert "0.0.9" in found.notes[0]
-    assert "evidence.html and evidence.schema.json were held by their hashes alone" in found.notes[0]
+    assert "evidence.html and evidence.schema.json were checked by their hashes alone" in found.notes[0]
     for change in (edit("evidence.json", '"delta": 1e-05', '"delta": 1e-06'), rehash):
         change(folder)
     assert any("delta: is 1e-06" in finding for finding in verify_evidence(folder).findings)

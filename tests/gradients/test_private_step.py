@@ -120,7 +120,7 @@ def test_what_it_refuses() -> None:
         lambda module, batch: loss(module, [outside(batch[0]), batch[1]]),
         lambda module, batch: loss(module, batch) + computed_before,
     ):
-        with pytest.raises(PrivacyViolationError, match="received a gradient, which is raw, and is no parameter of"):
+        with pytest.raises(PrivacyViolationError, match="received a gradient, which is raw, and is not a parameter of"):
             private_gradients(Scaled(), wrong, batch, scenario=REPLACE, **arguments)
     assert outside.bias.grad is None
     module = Scaled()

@@ -196,7 +196,7 @@ def test_two_training_runs_diverge_by_no_more_than_the_account(noise: BlockNoise
         assert divergence <= accountant.epsilon(multiplier, step) * (1 + 1e-6)
     engine.detach()
     assert largest > 0.4 * accountant.epsilon(multiplier, 1), "the record does too little to test the account"
-    # With noise for the first block's norm alone the same run would pass the account.
+    # With noise for the first block's norm alone the same run would exceed the account.
     assert divergence * (math.hypot(*NORMS.values()) / NORMS["backbone"]) ** 2 > accountant.epsilon(multiplier, 30)
 
 

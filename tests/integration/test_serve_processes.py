@@ -105,7 +105,7 @@ def test_the_command_says_that_it_serves_when_it_does(tmp_path: Path) -> None:
             os.killpg(process.pid, signal.SIGINT)
         output, errors = process.communicate(timeout=30)
         assert process.returncode == 0
-    assert output == "Stopped. The ledger has 1 answer for 0 nats; the same command goes on with responses.db.\n"
+    assert output == "Stopped. The ledger has 1 answer for 0 nats; the same command continues with responses.db.\n"
     assert errors == ""
     with PrivacyLedger.read_only(tmp_path / "responses.db") as ledger:
         assert ledger.last_charge is not None

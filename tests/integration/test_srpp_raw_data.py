@@ -425,11 +425,11 @@ class TrainsAModuleInAList(Classifier):
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        (TrainsAModuleInAList, "received a gradient, which is raw, and is no parameter of TrainsAModuleInAList"),
+        (TrainsAModuleInAList, "received a gradient, which is raw, and is not a parameter of TrainsAModuleInAList"),
         (CentresOnTheWay, "couples the records of a batch"),
         (TakesItsRateFromTheLoss, "'settings of the optimizer' of TakesItsRateFromTheLoss takes up private records"),
-        (TrainsABuffer, "The tensor 'scale' requires a gradient and is no parameter"),
-        (TrainsAnAttribute, r"The tensor '(network\.)?scale' requires a gradient and is no parameter"),
+        (TrainsABuffer, "The tensor 'scale' requires a gradient and is not a parameter"),
+        (TrainsAnAttribute, r"The tensor '(network\.)?scale' requires a gradient and is not a parameter"),
     ],
 )
 def test_hooks_and_tensors_with_raw_values_are_refused(kind: type[Classifier], message: str, tmp_path: Path) -> None:

@@ -541,7 +541,7 @@ class Hiding(Classifier):
 @pytest.mark.parametrize(
     ("used", "message"),
     [
-        (True, r"A tensor of shape \(3,\) received a gradient, which is raw, and is no parameter of Hiding"),
+        (True, r"A tensor of shape \(3,\) received a gradient, which is raw, and is not a parameter of Hiding"),
         (False, "The optimizer was given a parameter after training had started"),
     ],
 )

@@ -303,7 +303,7 @@ def test_budgets_add_up_and_are_refused_before_anything_happens():
     for _ in range(10):
         composition.release(mixed, 0.01)
     state = composition.state_dict()
-    with pytest.raises(BudgetExceededError, match="would pass the total budget"):
+    with pytest.raises(BudgetExceededError, match="would exceed the total budget"):
         composition.release(mixed, 1e-9)
     with pytest.raises(BudgetExceededError, match="raise the total"):
         composition.release(np.eye(8), 0.1)

@@ -237,7 +237,7 @@ def test_a_query_past_the_budget_is_refused_before_the_model_is_asked(folder: Fo
     with folder.open(model, budget=3.5 * BUDGET) as responder:
         responder(disagreeing[:2])
         before, belief = folder.dump(), responder.belief
-        with pytest.raises(BudgetExceededError, match="would pass the budget of account 'responses'"):
+        with pytest.raises(BudgetExceededError, match="would exceed the budget of account 'responses'"):
             responder(disagreeing[:2])
         assert (folder.dump(), responder.belief.tolist()) == (before, belief.tolist())
         responder(disagreeing[0])

@@ -148,7 +148,7 @@ def test_a_density_is_compared_with_the_pools_entropy_only_as_a_probability():
         raw.append(play.decoder_loss(outputs * unit, outputs).item())
     assert found[0] == pytest.approx(found[1], abs=1e-4)
     assert raw[1] - raw[0] == pytest.approx(math.log(1_000), abs=1e-3)
-    # Taken as a lower bound on leakage, entropy minus the raw score in small units would pass the entropy itself.
+    # Taken as a lower bound on leakage, entropy minus the raw score in small units would exceed the entropy itself.
     assert math.log(9) - (raw[0] - math.log(1_000)) > math.log(9)
 
 

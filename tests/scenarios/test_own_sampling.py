@@ -159,7 +159,7 @@ class Lean(Poisson):
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        (int, "is no sampling scheme"),
+        (int, "is not a sampling scheme"),
         (Lean, "Lean derives from Poisson, whose proof does not cover it"),
         (type("Bare", (Pairs,), {}), "decorate it with @dataclass"),
         (drawing(Sampling.draw_pass), "does not say how it draws"),

@@ -199,7 +199,7 @@ def test_a_crash_continues_the_same_draw(tmp_path, caplog):
     crashing = Maker(fails_at=3, error=KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt), caplog.at_level("INFO"):
         selection(tmp_path).run(crashing)
-    assert "goes on after the run that was under way, and is not charged again" in caplog.text
+    assert "continues after the run that was interrupted, and is not charged again" in caplog.text
     before = charges(tmp_path / "study.db")
     sealed = json.loads((tmp_path / "selection" / "secret" / "draw.json").read_text())
     assert len(sealed) == 3

@@ -87,7 +87,7 @@ class Allowance:
             draws: Values of noise from finite random bits, likewise.
 
         Raises:
-            BudgetExceededError: If that would pass its share, or what finite bits are paid for.
+            BudgetExceededError: If that would exceed its share, or what finite bits are paid for.
         """
         if self._plan is None and self._budget is None:
             self._warn_of_others()
@@ -117,7 +117,7 @@ class Allowance:
             cost: Of everything that is planned and not yet charged, in nats.
 
         Raises:
-            BudgetExceededError: If that would pass the promise.
+            BudgetExceededError: If that would exceed the promise.
         """
         # The margin is for rounding, since noise may be calibrated to use the promise up.
         if self._budget is None or cost <= self._account.remaining * (1 + 1e-9):

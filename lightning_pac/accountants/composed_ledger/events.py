@@ -118,7 +118,7 @@ def events_of(account: LedgerAccount) -> tuple[PrivacyEvent, ...]:
         )
     if "selection" in terms:
         raise ValueError(
-            f"Account {account.name!r} is a private selection, which is no event, and has the curve of its price"
+            f"Account {account.name!r} is a private selection, which is not an event, but has the curve of its price"
         )
     raise ValueError(
         f"Account {account.name!r} does not say what it released, only what that cost: its Rényi price adds, and "

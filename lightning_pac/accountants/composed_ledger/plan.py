@@ -197,7 +197,7 @@ class LedgerPlan:
             or not all(isinstance(event, Mapping) for event in shares.values())
         ):
             raise ValueError(
-                f"values is no plan, which has shares, and may have a promise and num_draws: it has "
+                f"values is not a plan, which has shares, and may have a promise and num_draws: it has "
                 f"{', '.join(map(str, values)) or 'nothing'}."
             )
         events = {name: share_from_dict(event) for name, event in shares.items()}

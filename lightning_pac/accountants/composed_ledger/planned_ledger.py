@@ -19,7 +19,7 @@ __all__ = ["PlannedLedger"]
 class PlannedLedger(LedgerHandle):
     """A ledger that is declared with a promise or a plan when it is first opened, and held to it ever after.
 
-    A run that would pass either is refused before its first step where the number of its steps is known, and ends
+    A run that would exceed either is refused before its first step where the number of its steps is known, and ends
     before the step that would pass it where that is open.
 
     Args:

@@ -122,4 +122,4 @@ def share_from_dict(values: Mapping[str, Any]) -> Share:
     try:
         return SelectionPrice.from_dict(values)
     except (KeyError, TypeError) as error:
-        raise ValueError(f"values is no selection: {error}") from error
+        raise ValueError(f"values is not a selection: {error}") from error

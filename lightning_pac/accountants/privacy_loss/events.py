@@ -205,4 +205,4 @@ def event_from_dict(values: Mapping[str, Any]) -> PrivacyEvent:
     try:
         return kinds[kind](**arguments)
     except TypeError as error:  # a number that is a text, or an argument that is missing or unknown
-        raise ValueError(f"values is no event of the kind {kind!r}: {error}") from error
+        raise ValueError(f"values is not an event of the kind {kind!r}: {error}") from error

@@ -208,11 +208,11 @@ def promise_of(
         except ValueError as error:
             raise ValueError(re.sub("^bound", "world_success_bound", str(error))) from None
     if prior != 0.5:
-        raise ValueError(f"prior is {prior}, but belongs to a bound on guessing: pass world_success_bound, too.")
+        raise ValueError(f"prior is {prior}, but belongs to a bound on guessing: pass world_success_bound as well.")
     if delta is None:
         return None
     if epsilon is None:
-        raise ValueError(f"delta is {delta}, but belongs to an epsilon: pass epsilon, too.")
+        raise ValueError(f"delta is {delta}, but belongs to an epsilon: pass epsilon as well.")
     return EpsilonDelta(epsilon, delta)
 
 

@@ -108,4 +108,4 @@ class TrainingAudit:
                 float(content["false_alarm_rate"]),
             )
         except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise ValueError(f"{path} is no verdict of an audit ({str(error)[:60]}): run the audit again.") from None
+            raise ValueError(f"{path} is not a verdict of an audit ({str(error)[:60]}): run the audit again.") from None

@@ -62,7 +62,7 @@ def check_canaries(name: str, records: Sequence[Any], example: Any) -> None:
     for number, record in enumerate(records):
         if _form(record) != wanted:
             raise ValueError(
-                f"{name}[{number}] is no record of the dataset ({_form(record)}, and a record is {wanted}): make "
+                f"{name}[{number}] is not a record of the dataset ({_form(record)}, and a record is {wanted}): make "
                 "canaries of the form that the dataset returns."
             )
 

@@ -119,7 +119,7 @@ def check_model(pl_module: pl.LightningModule, dataloader: Any = None, datamodul
             refuse_gradient_hook(name, parameter._post_accumulate_grad_hooks)
     for name in _other_leaves(pl_module):
         raise MisconfigurationException(
-            f"The tensor {name!r} requires a gradient and is no parameter, so it would be handed the raw gradient "
+            f"The tensor {name!r} requires a gradient and is not a parameter, so it would be handed the raw gradient "
             "of every batch: make it an nn.Parameter, or detach it."
         )
     for name in _power_iterations(pl_module):

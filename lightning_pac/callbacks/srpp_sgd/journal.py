@@ -119,7 +119,7 @@ class RunJournal:
         return self.running.next_keeps_promise()
 
     def check_planned(self) -> None:
-        """Refuse a new run whose planned steps pass what a plan or a promise of the ledger allows.
+        """Refuse a new run whose planned steps exceed what a plan or a promise of the ledger allows.
 
         A run that goes on has been let in, and ends where its replayed steps have used up what it was given.
 

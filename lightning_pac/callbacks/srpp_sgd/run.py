@@ -193,7 +193,7 @@ class PrivateRun:
         """Charge the step, durably; only then draw its noise and hand the optimizer its gradient.
 
         Raises:
-            BudgetExceededError: If the step would pass the budget; nothing is released.
+            BudgetExceededError: If the step would exceed the budget; nothing is released.
             PrivacyViolationError: If the step is not what the account assumes.
         """
         self._check_gradient_was_added()

@@ -30,7 +30,7 @@ def declare_plan(args: argparse.Namespace) -> int:
         plan = LedgerPlan.from_dict(values)
     except (ValueError, TypeError, RecursionError) as error:
         reason = str(error).rstrip(".")
-        raise ValueError(f"{source} is no plan ({reason}): write one as LedgerPlan.to_dict() gives it.") from None
+        raise ValueError(f"{source} is not a plan ({reason}): write one as LedgerPlan.to_dict() gives it.") from None
     with PrivacyLedger(path) as ledger:
         plan.declare(ledger)
         if args.json:

@@ -158,7 +158,7 @@ def _check_values(ledger: "PrivacyLedger", account: "LedgerAccount", secret: Pat
     if next(read_entries(ledger, account), None) is None:
         raise ValueError(
             f"Account {account.name!r} of {ledger.path} paid for a single release, whose index was drawn and "
-            "forgotten: there is no secret to hold an attack against."
+            "forgotten: there is no secret to test an attack on."
         )
     if secret is None:
         raise ValueError(

@@ -68,7 +68,7 @@ def _labels(value: Any, values: Sequence[Any], current: Pass) -> Any:
         return value.new_full(value.shape, -1, dtype=torch.long)
     axis = record_axis(value.shape, tag, current.count)
     if axis is None:
-        raise ValueError("The records of an argument are nowhere known.")
+        raise ValueError("The records of an argument are unknown.")
     rows, size = tag.rows, value.shape[axis]
     if rows is None:
         # The rows of a record lie side by side: row r is of record r // (size / n).

@@ -43,7 +43,7 @@ class Outsiders:
             return  # also one that was unfrozen since the engine was attached, which it says itself
         leaf.grad = None
         raise PrivacyViolationError(
-            f"A tensor of shape {tuple(leaf.shape)} received a gradient, which is raw, and is no parameter of "
+            f"A tensor of shape {tuple(leaf.shape)} received a gradient, which is raw, and is not a parameter of "
             f"{type(self._module).__name__}: register the module that holds it (no plain list), or freeze it "
             "(requires_grad_(False))."
         )

@@ -47,7 +47,7 @@ def multi_head_attention(
             "Per-example gradients of attention need keys and values that are projected; leave static_k out."
         )
     if is_causal and attn_mask is None:
-        raise ValueError("is_causal is a hint about attn_mask; pass the mask, too.")
+        raise ValueError("is_causal is a hint about attn_mask; pass the mask as well.")
     same = query is key and key is value
     for tensor in (query, key, value):
         settle(tensor, 1)

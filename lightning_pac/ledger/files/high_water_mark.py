@@ -97,7 +97,7 @@ class HighWaterMark:
             content = json.loads(self._path.read_text())
             int(content.get("high_water_mark", 0))
         except (ValueError, AttributeError, TypeError, OverflowError, RecursionError) as error:
-            raise LedgerError(f"{self._path} is no secret file or is damaged: restore it from a copy.") from error
+            raise LedgerError(f"{self._path} is damaged or not a secret file: restore it from a copy.") from error
         assert isinstance(content, dict)
         return content
 

@@ -183,7 +183,7 @@ class JointRelease:
                     "mutual_information",
                     told.mutual_information,
                     "nats",
-                    "One release of each mechanism together tell at most this much about what is secret.",
+                    "One release of each mechanism together reveal at most this much about the secret.",
                 ),
                 Guarantee(
                     "secret_guess_success_bound",

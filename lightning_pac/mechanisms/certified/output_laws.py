@@ -217,7 +217,7 @@ class KnownMoments(OutputLaw):
         # The smallest eigenvalues of a singular covariance may round to below 0.
         if variances[0] < -1e-9 * abs(variances[-1]):
             raise ValueError(
-                f"covariance has a direction of variance {variances[0]:.6g}, so it is no covariance: check it."
+                f"covariance has a direction of variance {variances[0]:.6g}, so it is not a covariance: check it."
             )
         object.__setattr__(self, "mean", mean)
         object.__setattr__(self, "covariance", covariance)
@@ -372,4 +372,4 @@ class BoundedOutputs(OutputLaw):
 
 def _check_finite(values: Array) -> None:
     if not np.isfinite(values).all():
-        raise ValueError("values are not finite: mend the mechanism before its outputs are noised.")
+        raise ValueError("values are not finite: fix the mechanism before its outputs are noised.")

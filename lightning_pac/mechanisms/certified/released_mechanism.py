@@ -161,7 +161,7 @@ class ReleasedMechanism:
                 "mutual_information",
                 total,
                 "nats",
-                f"All {num_releases} releases together tell at most this much about what is secret."
+                f"All {num_releases} releases together reveal at most this much about the secret."
                 if num_releases != 1
                 else "One release tells at most this much about what is secret.",
             )

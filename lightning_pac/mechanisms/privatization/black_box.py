@@ -180,7 +180,7 @@ def _as_arrays(data: Any) -> tuple[Any, ...] | None:
     try:
         return tuple(np.asarray(array) if isinstance(array, list) else array for array in arrays)
     except ValueError as error:
-        raise ValueError(f"data is no array of records: {error}") from None
+        raise ValueError(f"data is not an array of records: {error}") from None
 
 
 def _as_arguments(public: Any) -> tuple[Any, ...]:

@@ -123,7 +123,7 @@ class AdaptiveComposition:
 
         Raises:
             ValueError: If the outputs do not fit or contain NaN, or the budget is not positive and finite.
-            BudgetExceededError: If the answer would pass the total budget; nothing was released.
+            BudgetExceededError: If the answer would exceed the total budget; nothing was released.
         """
         values = np.asarray(outputs)
         if values.ndim == 2:
@@ -144,7 +144,7 @@ class AdaptiveComposition:
 
         Raises:
             ValueError: If the outputs do not fit or contain NaN, or a budget is not positive and finite.
-            BudgetExceededError: If the batch would pass the total budget; nothing was released.
+            BudgetExceededError: If the batch would exceed the total budget; nothing was released.
         """
         values = np.asarray(outputs)
         if values.ndim not in (2, 3) or len(values) == 0:
@@ -290,7 +290,7 @@ class AdaptiveComposition:
         # The relative slack is for the rounding of the sum: 100 answers of 0.01 are within a total of 1.
         if total > self.total_budget * (1 + 1e-12):
             raise BudgetExceededError(
-                f"{total - self._spent:.6g} nats more would pass the total budget of {self.total_budget:.6g} nats, "
+                f"{total - self._spent:.6g} nats more would exceed the total budget of {self.total_budget:.6g} nats, "
                 f"of which {self._spent:.6g} are spent: ask less, lower the budget of an answer, or raise the total."
             )
 

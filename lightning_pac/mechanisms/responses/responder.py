@@ -144,7 +144,7 @@ class PACResponder:
             An `int` for a single query, else integers of shape (n,).
 
         Raises:
-            BudgetExceededError: If the answers would pass a budget; nothing was answered.
+            BudgetExceededError: If the answers would exceed a budget; nothing was answered.
             LedgerError: If they could not be recorded; nothing was answered.
             ValueError: If the model's outputs do not fit, are not finite, or are none.
         """
@@ -171,7 +171,7 @@ class PACResponder:
                 the model answers them, and what it says is dropped, costs nothing and is not on record.
 
         Raises:
-            BudgetExceededError: If the answers would pass a budget; nothing was answered.
+            BudgetExceededError: If the answers would exceed a budget; nothing was answered.
             LedgerError: If they could not be recorded; nothing was answered.
             ValueError: If the outputs do not fit, are not finite, or are none, a request was answered before, an
                 account cannot pay, or all queries are dummies.
@@ -186,7 +186,7 @@ class PACResponder:
             budget: As for a call.
 
         Raises:
-            BudgetExceededError: If the answers would pass a budget; nothing was answered.
+            BudgetExceededError: If the answers would exceed a budget; nothing was answered.
             LedgerError: If they could not be recorded; nothing was answered.
             ValueError: If the outputs do not fit, are not finite, or are none.
         """

@@ -170,5 +170,7 @@ def _sorted_pair(first: npt.ArrayLike, second: npt.ArrayLike) -> tuple[Array, Ar
     one, other = (np.sort(np.atleast_1d(np.asarray(sample, dtype=np.float64)), axis=-1) for sample in (first, second))
     for name, sample in (("first", one), ("second", other)):
         if not sample.shape[-1] or not np.isfinite(sample).all():
-            raise ValueError(f"{name} is empty or has a value that is not finite, so it is no law on the line.")
+            raise ValueError(
+                f"{name} is empty or has a value that is not finite, so it is not a distribution of numbers."
+            )
     return one, other

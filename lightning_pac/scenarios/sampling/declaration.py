@@ -27,13 +27,13 @@ LOG_ALARM = math.log(1e9)
 
 
 def check_class(scheme: type[Sampling]) -> None:
-    """Refuse a class that is no sampling scheme of its own.
+    """Refuse a class that is not a sampling scheme of its own.
 
     Raises:
         TypeError: names what is missing.
     """
     if not (isinstance(scheme, type) and issubclass(scheme, Sampling)):
-        raise TypeError(f"{scheme!r} is no sampling scheme: derive a class from lightning_pac.scenarios.Sampling.")
+        raise TypeError(f"{scheme!r} is not a sampling scheme: derive a class from lightning_pac.scenarios.Sampling.")
     name = scheme.__name__
     if inspect.isabstract(scheme):
         raise TypeError(f"{name} leaves {', '.join(sorted(scheme.__abstractmethods__))} open: define them.")

@@ -81,7 +81,7 @@ def sampling_from_dict(values: Mapping[str, Any]) -> Sampling:
     name = values.get("name")
     if name not in REGISTERED:
         raise ValueError(
-            f"{name!r} is no sampling descriptor: it must be one of {', '.join(sorted(REGISTERED))}, or the module "
+            f"{name!r} is not a sampling descriptor: it must be one of {', '.join(sorted(REGISTERED))}, or the module "
             "that registers it must be imported first."
         )
     return REGISTERED[name].from_dict(values)

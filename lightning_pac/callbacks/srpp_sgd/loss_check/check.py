@@ -75,12 +75,12 @@ class LossCheck:
         if self.unchecked:
             sentences.append(
                 f"Synthetic records could not show that the loss is a mean over records ({self.unchecked}): that no "
-                "record's loss depends on another record is taken at its word."
+                "record's loss depends on another record is taken on trust."
             )
         if self.unread:
             sentences.append(
                 f"{' and '.join(self.unread)} could not be run on synthetic records: that no record decides what it "
-                "puts into checkpoints or does to batches is taken at its word."
+                "puts into checkpoints or does to batches is taken on trust."
             )
         return tuple(sentences)
 

@@ -25,7 +25,7 @@ class IntegerArguments(TorchFunctionMode):
         ...     F.ctc_loss(torch.zeros(5, 1, 3), torch.tensor([[1, 7]]), (5,), (2,))
         Traceback (most recent call last):
         ...
-        IndexError: A target of ctc_loss is no class.
+        IndexError: A target of ctc_loss is not a class.
     """
 
     def __init__(self) -> None:
@@ -45,4 +45,4 @@ class IntegerArguments(TorchFunctionMode):
 
 def _check_targets(log_probs: Tensor, targets: Tensor, *_: Any, **__: Any) -> None:
     if targets.numel() and not 0 <= int(targets.min()) <= int(targets.max()) < log_probs.shape[-1]:
-        raise IndexError("A target of ctc_loss is no class.")
+        raise IndexError("A target of ctc_loss is not a class.")

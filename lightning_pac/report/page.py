@@ -15,14 +15,14 @@ from lightning_pac._validation import validated
 from lightning_pac.cards import at_most, draw_rocs, upwards
 from lightning_pac.report.plots import attack_plot, cost_plot, course_plot
 from lightning_pac.report.runs import EPSILON, Run, Series, find_runs
-from lightning_pac.report.verdict import accuracy_cost, promise_in_words, verdict
+from lightning_pac.report.verdict import accuracy_cost, percent_span, promise_in_words, verdict
 
 __all__ = ["page_environment", "summarize", "write_report"]
 
 # The most that an attacker can guess right: training runs state the first, private answers the second.
 _BOUNDS = ("world_success_bound", "membership_success_bound")
 
-# Marks that are nearer to each other than this would cover each other on the scale of a phone.
+# Words of marks that are nearer to each other than this would cover each other on the scale of a phone.
 _MARKS_APART = 0.08
 
 _PROMISES = {
@@ -68,7 +68,7 @@ def write_report(directory: str | Path, output: str | Path | None = None, runs: 
             version=__version__,
             date=f"{today.day} {today:%B %Y}",
             verdict=verdict(rows),
-            marks=[bound for bound in bounds[:1] if bounds[-1] - bound > _MARKS_APART] + bounds[-1:],
+            marks=_marks(bounds),
             secrets=list(dict.fromkeys(row["secret"] for row in rows if row["secret"])),
             rows=rows,
             cards=[(run.name, run.card) for run in runs if run.card is not None],
@@ -135,6 +135,20 @@ def summarize(run: Run) -> dict[str, Any]:
         "accuracy": accuracy[1].values[-1] if accuracy else None,
         "attacks": [dataclasses.asdict(estimate) for estimate in run.attacks],
     }
+
+
+def _marks(bounds: Sequence[float]) -> list[tuple[float, str]]:
+    """The least and the largest bound with their words, which stand together where the marks are close."""
+    if not bounds:
+        return []
+    low, high = bounds[0], bounds[-1]
+    if high - low > _MARKS_APART:
+        return [(low, percent_span(low, low)), (high, percent_span(high, high))]
+    return (
+        [(low, "\N{NO-BREAK SPACE}"), (high, percent_span(low, high))]
+        if low < high
+        else [(high, percent_span(high, high))]
+    )
 
 
 def _epsilon(run: Run) -> tuple[str | None, float | None]:

@@ -83,7 +83,7 @@ def attack_plot(runs: Sequence[Run], bound: Callable[[Run], float | None]) -> st
     if not any(run.attacks for run in runs) and all(value is None for value in bounds):
         return None
     are_named = len(runs) <= _MOST_NAMED
-    figure, axes = _figure((9.6, 2.0 + (0.55 * len(runs) if are_named else 4.0)), "x")
+    figure, axes = _figure((8.4, 1.6 + (0.55 * len(runs) if are_named else 4.0)), "x")
     for row, value in enumerate(bounds):
         if value is None:
             axes.barh(row, 50, left=50, height=0.6, color="none", edgecolor="#bbbbbb", hatch="///")
@@ -139,27 +139,30 @@ def cost_plot(runs: Sequence[Run], bound: Callable[[Run], float | None]) -> str 
         runs: The runs; those without a promise are a line at their accuracy.
         bound: The largest success of any attack on the secret that a run's guarantee allows.
     """
-    found = [(run, bound(run), run.accuracy[1].values[-1]) for run in runs if run.accuracy]
-    points = [(run.name, 100 * value, 100 * accuracy) for run, value, accuracy in found if value is not None]
-    if len(points) < 2:
+    found = [
+        (index, run.name, bound(run), 100 * run.accuracy[1].values[-1])
+        for index, run in enumerate(runs)
+        if run.accuracy
+    ]
+    bounds = [100 * value for _, _, value, _ in found if value is not None]
+    if len(bounds) < 2:
         return None
-    figure, axes = _figure((6.4, 3.6), "y")
+    figure, axes = _figure((5.2, 4.0), "y")
     are_named = len(runs) <= _MOST_NAMED
-    for place, (name, value, accuracy) in enumerate(sorted(points, key=lambda point: point[1])):
-        axes.plot(value, accuracy, "o", color=_COLOURS[0], ms=7 if are_named else 3)
-        if are_named:
-            # Above and below in turns, so that names of neighbours do not cover each other.
-            offset = (0, 8 if place % 2 else -16)
-            axes.annotate(name, (value, accuracy), xytext=offset, textcoords="offset points", fontsize=9, ha="center")
-    for run, promised, accuracy in found:
-        if promised is None:
-            axes.axhline(100 * accuracy, color="#999999", ls=":")
-            axes.annotate(run.name, (100, 100 * accuracy), ha="right", va="bottom", fontsize=9, color="#666666")
+    for index, name, value, accuracy in found:
+        if value is None:
+            axes.axhline(accuracy, color="#999999", ls=":", label=f"{name} (no promise)")
+            continue
+        colour = _COLOURS[index % len(_COLOURS)] if are_named else _COLOURS[0]
+        marker = _ATTACK_MARKERS[index % len(_ATTACK_MARKERS)] if are_named else "o"
+        axes.plot(100 * value, accuracy, marker, color=colour, ms=7 if are_named else 3, label=name)
+    if are_named:  # below the figure, where neighbours cannot cover each other's names
+        figure.legend(loc="outside lower center", ncols=2, frameon=False)
     axes.set_xlabel("promise: the secret is guessed correctly at most, %")
     axes.set_ylabel("accuracy, %")
-    axes.set_xlim(49, 101)
-    low = min(100 * accuracy for _, _, accuracy in found)
-    axes.set_ylim(max(0.0, low - 10), 101)
+    axes.set_xlim(49, max(70.0, max(bounds) + 2))
+    reached = [accuracy for _, _, _, accuracy in found]
+    axes.set_ylim(max(0.0, min(reached) - 5), min(100.5, max(reached) + 5))
     return _svg(figure)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from lightning_pac.cards import at_most
 
-__all__ = ["accuracy_cost", "promise_in_words", "verdict"]
+__all__ = ["accuracy_cost", "percent_span", "promise_in_words", "verdict"]
 
 _SPACE = "\N{NO-BREAK SPACE}"
 
@@ -19,7 +19,8 @@ def verdict(rows: Sequence[dict[str, Any]]) -> str:
         rows: what `summarize` says of each run.
     """
     if refuted := [row["run"] for row in rows if row["refuted"]]:
-        return f"An audit raised an alarm about {', '.join(refuted)}: what was promised there may not hold."
+        about = ", ".join(refuted)
+        return f"An audit raised an alarm about {about}: do not rely on its promise, and treat the secret as known."
     bounded = [row for row in rows if row["success_bound"] is not None]
     if not bounded:
         promised = [row for row in rows if row["is_private"]]
@@ -32,16 +33,17 @@ def verdict(rows: Sequence[dict[str, Any]]) -> str:
     one = "this run" if len(rows) == 1 else "one of these runs" if len(bounded) == len(rows) else "a private run"
     bounds = [row["success_bound"] for row in bounded]
     sentence = (
-        f"An attacker who sees everything that {one} released guesses the secret correctly at most "
-        f"{_span(min(bounds), max(bounds), _percent)} of the time, where {_blind(bounded)}"
+        f"An attacker who sees everything that {one} released can guess the secret correctly at most "
+        f"{percent_span(min(bounds), max(bounds))} of the time, where {_blind(bounded)}"
     )
     costs = [cost for row in bounded if (cost := accuracy_cost(row, rows)) is not None]
     if costs:
         return f"{sentence}; this cost {_span(min(costs), max(costs), _points)} of accuracy."
     accuracies = [row["accuracy"] for row in bounded if row["accuracy"] is not None]
     if not accuracies:
-        return f"{sentence}."
-    return f"{sentence}; accuracy is {_span(min(accuracies), max(accuracies), lambda value: _points(value, '%'))}."
+        return f"{sentence}. What this cost in accuracy was not measured."
+    reached = _span(min(accuracies), max(accuracies), lambda value: _points(value, "%"))
+    return f"{sentence}. Accuracy is {reached}. What privacy cost is unknown: no run without it is in this report."
 
 
 def promise_in_words(row: dict[str, Any]) -> str:
@@ -53,7 +55,13 @@ def promise_in_words(row: dict[str, Any]) -> str:
     if not row["is_private"]:
         return "None: the secret may be plain to see."
     if row["refuted"]:
-        return str(row["refuted"])
+        claimed = [entry["value"] for entry in row["guarantees"] if entry["name"].endswith("_success_bound")]
+        words = (
+            f"It was that a guess of the secret is correct at most {_percent(claimed[0])} of the time. "
+            if claimed
+            else ""
+        )
+        return f"{words}Do not rely on it. {row['refuted']}"
     if row["success_bound"] is None:
         return row["guarantees"][0]["meaning"] if row["guarantees"] else "See its logs: no card was saved."
     words = f"A guess of the secret is correct at most {_percent(row['success_bound'])} of the time"
@@ -79,7 +87,17 @@ def _blind(rows: Sequence[dict[str, Any]]) -> str:
     blind = [max(row["prior"], 1 - row["prior"]) for row in rows]
     if max(blind) == 0.5:
         return f"a coin gets 50{_SPACE}%"
-    return f"a blind guess gets {_span(min(blind), max(blind), _percent)}"
+    return f"a blind guess gets {percent_span(min(blind), max(blind))}"
+
+
+def percent_span(low: float, high: float) -> str:
+    """Two bounds from low to high in words, or one where they read alike.
+
+    Args:
+        low: the smaller probability.
+        high: the larger one.
+    """
+    return _span(low, high, _percent)
 
 
 def _span(low: float, high: float, words: Any) -> str:

@@ -144,7 +144,7 @@ def test_the_page_says_what_the_numbers_mean_and_needs_no_other_file(runs):
     page = write_report(runs).read_text()
     assert page == (runs / "report.html").read_text()
     assert "The secret:</strong> How many sevens there are." in page
-    assert "guesses the secret correctly at most 79\N{NO-BREAK SPACE}% of the time" in page
+    assert "can guess the secret correctly at most 79\N{NO-BREAK SPACE}% of the time" in page
     assert "None: the secret may be plain to see." in page
     assert "0.0 points" in page  # both runs reach 87.5 %
     # Technical names are folded away.
@@ -227,14 +227,14 @@ def row(name, bound, accuracy, prior=0.5):
 @pytest.mark.parametrize(
     ("rows", "sentence"),
     [
-        ([row("one", 0.6, 0.91)], "that this run released guesses the secret correctly at most 60 % of the time, where "
-                                  "a coin gets 50 %; accuracy is 91.0 %."),
-        ([row("plain", None, 0.96), row("one", 0.6, 0.91)], "that a private run released guesses the secret correctly "
-                                  "at most 60 % of the time, where a coin gets 50 %; this cost 5.0 percentage points"),
+        ([row("one", 0.6, 0.91)], "that this run released can guess the secret correctly at most 60 % of the time, "
+                                  "where a coin gets 50 %. Accuracy is 91.0 %. What privacy cost is unknown"),
+        ([row("plain", None, 0.96), row("one", 0.6, 0.91)], "that a private run released can guess the secret "
+                                  "correctly at most 60 % of the time, where a coin gets 50 %; this cost 5.0 percentage"),
         ([row("plain", None, 0.96), row("one", 0.6, 0.91), row("two", 0.65, 0.95)], "at most 60 to 65 % of the time, "
                                   "where a coin gets 50 %; this cost 1.0 to 5.0 percentage points of accuracy."),
         ([row("lucky", 0.6, 0.97), row("plain", None, 0.96)], "this cost 0.0 percentage points of accuracy."),
-        ([row("one", 0.92, 0.91, prior=0.1)], "at most 92 % of the time, where a blind guess gets 90 %; accuracy"),
+        ([row("one", 0.92, 0.91, prior=0.1)], "at most 92 % of the time, where a blind guess gets 90 %. Accuracy"),
         ([row("plain", None, 0.96)], "This run promises nothing: the secret may be plain to see."),
         ([row("a", None, 0.9), row("b", None, 0.9)], "None of these 2 runs promises anything"),
     ],
@@ -249,20 +249,23 @@ def test_each_secret_stands_beside_its_run_where_there_are_several(tmp_path):
         dataclasses.replace(CARD, secret=secret).save(tmp_path / name)
     page = write_report(tmp_path).read_text()
     assert "The secret:</strong>" not in page
+    assert "A record is a row" not in page  # neither secret speaks of records
     assert "<td>first</td><td>How many sevens.</td>" in page
     assert 'alt="Accuracy against promise"' in page
 
 
 def test_what_an_audit_refutes_is_no_promise(tmp_path):
     write_csv(tmp_path / "run")
-    assert "guesses the secret correctly at most" in verdict([summarize(find_runs(tmp_path)[0])])
+    assert "can guess the secret correctly at most" in verdict([summarize(find_runs(tmp_path)[0])])
     alarm = Estimate("audit_alarms", 1.0, "", "The run is not what is accounted for: noise of weight.", "9 tests")
-    dataclasses.replace(CARD, estimates=(alarm,)).save(tmp_path / "run")
+    claim = Guarantee("world_success_bound", 0.64, "probability", "Nobody guesses much.")
+    dataclasses.replace(CARD, guarantees=(claim,), estimates=(alarm,)).save(tmp_path / "run")
     (row,) = map(summarize, find_runs(tmp_path))
     assert row["success_bound"] is None
     assert verdict([row]).startswith("An audit raised an alarm about run: ")
     page = write_report(tmp_path).read_text()
-    assert f"<td>{alarm.meaning}</td>" in page
+    assert "<td>It was that a guess of the secret is correct at most 64\N{NO-BREAK SPACE}% of the time. Do not" in page
+    assert f"Do not rely on it. {alarm.meaning}</td>" in page
     assert 'class="scale"' not in page
 
 
@@ -273,3 +276,19 @@ def test_fractions_that_noise_took_out_of_their_range_are_cut():
     same = course_plot([Run("run", inside)], lambda run: run.metric("privacy/clipped_fraction"), "share", percent=True)
     pattern = r'<path d="(M [^"]+)" clip-path'
     assert re.findall(pattern, svg) == re.findall(pattern, same)
+
+
+def test_marks_that_are_close_share_their_words(tmp_path):
+    for name, bounds in {"close": (0.55, 0.61), "apart": (0.55, 0.75), "same": (0.6, 0.6)}.items():
+        for order, bound in enumerate(bounds):
+            write_csv(tmp_path / name / str(order))
+            guarantee = Guarantee("world_success_bound", bound, "probability", "Nobody guesses much.")
+            dataclasses.replace(CARD, guarantees=(guarantee,)).save(tmp_path / name / str(order))
+    marks = {
+        name: re.findall(r'<span style="left: ([\d.]+)%">(.*?)</span>', write_report(tmp_path / name).read_text())
+        for name in ("close", "apart", "same")
+    }
+    space = "\N{NO-BREAK SPACE}"
+    assert marks["close"] == [("10.0", space), ("22.0", f"55 to 61{space}%")]
+    assert marks["apart"] == [("10.0", f"55{space}%"), ("50.0", f"75{space}%")]
+    assert marks["same"] == [("20.0", f"60{space}%")]

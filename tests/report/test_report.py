@@ -230,7 +230,7 @@ def row(name, bound, accuracy, prior=0.5):
         ([row("one", 0.6, 0.91)], "that this run released can guess the secret correctly at most 60 % of the time, "
                                   "where a coin gets 50 %. Accuracy is 91.0 %. What privacy cost is unknown"),
         ([row("plain", None, 0.96), row("one", 0.6, 0.91)], "that a private run released can guess the secret "
-                                  "correctly at most 60 % of the time, where a coin gets 50 %; this cost 5.0 percentage"),
+                                  "correctly at most 60 % of the time, where a coin gets 50 %; this cost 5.0"),
         ([row("plain", None, 0.96), row("one", 0.6, 0.91), row("two", 0.65, 0.95)], "at most 60 to 65 % of the time, "
                                   "where a coin gets 50 %; this cost 1.0 to 5.0 percentage points of accuracy."),
         ([row("lucky", 0.6, 0.97), row("plain", None, 0.96)], "this cost 0.0 percentage points of accuracy."),

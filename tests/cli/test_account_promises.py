@@ -66,7 +66,7 @@ def test_bad_plans_and_promises_are_one_sentence(tmp_path: Path, capsys: pytest.
     for text, sentence in (
         ("{", "is not a plan (Expecting"),
         ("[]", "is not a plan (no mapping)"),
-        ("{}", "is no plan, which has shares"),
+        ("{}", "is not a plan, which has shares"),
         ('{"shares": {"fit": {"kind": "laplace"}}}', "'laplace' is not known"),
     ):
         source.write_text(text)

@@ -61,4 +61,4 @@ def test_a_verdict_that_is_missing_or_one_of_several_is_refused(
     assert main(["audit", "training", str(ledger), "--account", "fit"]) == 0
     ledger.with_name("twin-fit.audit.json").write_text("{}")
     assert main(["audit", "training", str(ledger), "--account", "fit"]) == 1
-    assert "no verdict of an audit" in capsys.readouterr().err
+    assert "not a verdict of an audit" in capsys.readouterr().err

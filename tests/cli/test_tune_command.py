@@ -97,7 +97,7 @@ def test_tunes_and_charges_once(words, tmp_path, capsys):
     ("space", "others", "message"),
     [
         ("model.learning_rate: 0.1\n", [], "has one distribution"),
-        ("- 1\n", [], "is no space"),
+        ("- 1\n", [], "is not a search space"),
         ("model.learning_rate: {choice: [[1]]}\n", [], "values[0] is [1]"),
         ("model.learning_rate: {uniform: [2, 1]}\n", [], "lower end"),
         ("model.learning_rate: {choice: [0.1]}\n", ["--trainer.max_steps=-1"], "max_steps"),

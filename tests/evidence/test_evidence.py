@@ -470,13 +470,13 @@ def test_a_folder_is_never_overwritten_and_bad_arguments_leave_none(made: Path, 
         write_evidence(made / "planned.db", made / "planned")
     (tmp_path / "rsa.pem").write_text("-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n")
     for arguments, words in (
-        ({"statements": {"mood": "good"}}, "no heading"),
-        ({"key": tmp_path / "rsa.pem"}, "no private Ed25519 key"),
-        ({"key": made / "officer.pub"}, "no private Ed25519 key"),
+        ({"statements": {"mood": "good"}}, "not a heading"),
+        ({"key": tmp_path / "rsa.pem"}, "not a private Ed25519 key"),
+        ({"key": made / "officer.pub"}, "not a private Ed25519 key"),
     ):
         with pytest.raises(ValueError, match=words):
             write_evidence(made / "planned.db", tmp_path / "new", **arguments)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="no public Ed25519 key"):
+    with pytest.raises(ValueError, match="not a public Ed25519 key"):
         verify_evidence(made / "planned", made / "s.key")
     assert not (tmp_path / "new").exists()
 

@@ -323,7 +323,7 @@ def test_a_second_name_is_refused(path: Path, tmp_path: Path) -> None:
         ("UPDATE accounts SET spent = spent + 1, num_charges = num_charges + 1", "where its charges cost 1"),
         ("UPDATE accounts SET currency = 'rpq'", "name, currency or declaration"),
         ("UPDATE accounts SET declaration = '{'", "does not read as JSON"),
-        ("UPDATE accounts SET declaration = '[]'", "is no mapping"),
+        ("UPDATE accounts SET declaration = '[]'", "is not a mapping"),
         ("UPDATE accounts SET spent = 'much'", "is damaged"),
         ("UPDATE budgets SET currency = 'rpq' WHERE currency NOT NULL", "a budget"),
         ("UPDATE budgets SET amount = 1e9", "a budget"),

@@ -488,7 +488,7 @@ def test_the_secret_file_keeps_its_mode_and_its_content(folder: Folder) -> None:
     before.pop("high_water_mark")
     assert after == before
     folder.key.write_text("{}")
-    with pytest.raises(LedgerError, match="no secret file or is damaged"):
+    with pytest.raises(LedgerError, match="is damaged or not a secret file"):
         folder.open()
 
 

@@ -154,7 +154,7 @@ def test_public_sizes() -> None:
 )
 def test_descriptors_survive_a_dictionary(sampling: Sampling) -> None:
     assert sampling_from_dict(sampling.to_dict()) == sampling
-    with pytest.raises(ValueError, match="no sampling descriptor"):
+    with pytest.raises(ValueError, match="not a sampling descriptor"):
         sampling_from_dict({"name": "Weighted"})
 
 

@@ -29,7 +29,7 @@ logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 ## The table
 
 Four megabytes from the UCI repository. Nothing about the scaling is computed from private rows: the largest value of
-a column would tell whose it is. Ranges are stated, and the categories are those that `adult.names` publishes.
+a column is somebody's. Ranges are stated, and the categories are those that `adult.names` publishes.
 """
 
 # %%
@@ -64,7 +64,7 @@ print(f"{len(people):,} people to protect, {people.tensors[0].shape[1]} features
 """
 ## An ordinary model
 
-It knows nothing about privacy. It notes its accuracy on the people of the test file after every epoch.
+It knows nothing about privacy, and records its accuracy on the test file after every epoch.
 """
 
 
@@ -106,7 +106,7 @@ def train(callbacks: list[pl.Callback]) -> Income:
 """
 ## With and without privacy
 
-`DPSGD` is the whole difference. Rate and batch size are constants that were chosen, not computed: under differential
+`DPSGD` is the only difference. Rate and batch size are constants that were chosen, not computed: under differential
 privacy the number of people is secret, too.
 """
 
@@ -133,7 +133,7 @@ plt.show()
 """
 ## What to take away
 
-- One callback makes a training private; the model, the optimizer and the loaders stay as they were.
+- One callback makes training private; the model, the optimizer and the loaders stay as they were.
 - With 32,561 people and few parameters, epsilon 3 costs about a point of accuracy or less.
 - Scaling and categories are the first leak: state them, or take them from what is published.
 """

@@ -3,7 +3,7 @@
 # From Opacus
 
 The same DP-SGD in both libraries: the same table, rate, noise and number of steps. With Opacus the module, the
-optimizer and the loader are wrapped, and the loop is one's own; here a callback is added to the Trainer.
+optimizer and the loader are wrapped, and you write the loop; here you add a callback to the Trainer.
 """
 
 # %%

@@ -27,7 +27,7 @@ ANSWERS, SHORT, LONG = 40, 50, 500  # answers about records of each length
 
 # %% [markdown]
 """
-## A network, and a clock outside of it
+## A network, and a clock outside it
 """
 
 

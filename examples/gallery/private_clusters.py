@@ -22,7 +22,7 @@ from lightning_pac.mechanisms import AlignClusters, FittedEstimator
 """
 ## Records, private and public
 
-Scaling reads records too. Here public ones are scaled by, else it would belong in the box.
+Scaling reads records too. Here public ones set it; otherwise it would belong in the box.
 """
 
 # %%
@@ -80,7 +80,7 @@ plt.show()
 """
 ## A second release
 
-It speaks of the same half, and was chosen after seeing the first: its noise is made for what that told. Strong
+It is about the same half, and was chosen after seeing the first, so its noise covers what both reveal. Strong
 regularization keeps the answers of the halves alike, and what is alike needs little noise.
 """
 

@@ -2,7 +2,7 @@
 """
 # A sweep within a budget
 
-Every run on private data costs, also those that are thrown away. If only the best of a secret number of runs is
+Every run on private data costs, even one that is thrown away. If only the best of a secret number of runs is
 shown, all of them together cost less than two: `PrivateSelection`.
 """
 

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from lightning_pac import __version__
-from lightning_pac.cli.common import check_numbers, check_plot, name_numbers
+from lightning_pac.cli.common import check_numbers, check_plot, name_numbers, say_where
 from lightning_pac.exceptions import BudgetExceededError, PrivacyError
 
 __all__ = ["build_parser", "main"]
@@ -118,5 +118,5 @@ def _describe(error: Exception, args: argparse.Namespace) -> str:
         return f"{' '.join(str(error.filename).split())}: {error.strerror}."
     # Lightning's class is recognized by name: importing it takes seconds, and an error should not.
     if isinstance(error, _PLAIN_ERRORS) or type(error).__name__ == "MisconfigurationException":
-        return text
+        return say_where(text) if isinstance(error, ModuleNotFoundError) else text
     return f"{type(error).__name__}: {text} (`--debug` shows where)"

@@ -3,6 +3,7 @@
 import argparse
 import importlib
 import json
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +26,7 @@ __all__ = [
     "name_numbers",
     "print_json",
     "print_table",
+    "say_where",
 ]
 
 SMALLEST, LARGEST = 1e-50, 1e50
@@ -161,6 +163,17 @@ def describe_last_charge(last: tuple[str, str] | None) -> str:
     if last is None:
         return "No charge is known to it."
     return f"Its last charge was made on {last[0]} (UTC) to account {last[1]!r}."
+
+
+def say_where(text: str) -> str:
+    """An error about a module that is not found, with where it is looked for: mostly the wrong folder was chosen."""
+    missing = re.search(r"No module named '([\w.]+)'\.?$", text)
+    if missing is None:
+        return text
+    return (
+        f"{text.rstrip('.')}: run the command in the folder that holds {missing[1].partition('.')[0]}.py, put that "
+        "folder on PYTHONPATH, or install the package."
+    )
 
 
 def print_json(value: Any) -> None:

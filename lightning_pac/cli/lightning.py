@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from lightning_pac.cli.common import add_command, count
+from lightning_pac.cli.common import add_command, count, say_where
 from lightning_pac.cli.recipes import find_recipe
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ def readable_errors() -> Iterator[None]:
         reason = re.search(_FIRST_REASON, text, re.MULTILINE | re.DOTALL)
         shown = reason.group(2) if reason and "Does not validate" in text else text
         key = f"{where.group(1)}: " if where and where.group(0) not in shown else ""
-        raise argparse.ArgumentError(None, key + " ".join(shown.split())) from error
+        raise argparse.ArgumentError(None, key + say_where(" ".join(shown.split()))) from error
 
 
 def named_callbacks(words: Sequence[str]) -> "Counter[type]":

@@ -374,9 +374,9 @@ class PrivacyLedger:
         differences = _differing_keys(other.declaration.get("coupling"), declaration.get("coupling"), "coupling")
         if differences:
             raise LedgerMismatchError(
-                f"{currency} costs add up under one common coupling only, and account {other.name!r} of {self.path} "
-                f"declares another one ({', '.join(differences)}); with fair bits X1 and X2 and the secret X1 xor X2, "
-                "each bit alone costs nothing and both reveal it: declare the same, or use another ledger."
+                f"Costs add for the same two worlds only, and account {other.name!r} of {self.path} is about others "
+                f"({', '.join(differences)}): declare the same scenario, unit of privacy and order, or use another "
+                "ledger."
             )
 
     def _check_only_account(self, name: str, table_hash: str) -> None:

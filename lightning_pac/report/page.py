@@ -172,7 +172,8 @@ def _promise(run: Run) -> str | None:
 
 def _epsilon_at_delta(run: Run) -> float | None:
     stated = [entry.value for entry in run.card.guarantees if entry.name == "epsilon_at_delta"] if run.card else []
-    return stated[0] if stated else None
+    logged = run.metric("privacy/epsilon_at_delta")  # all that a run has which was killed before its card
+    return stated[0] if stated else logged.values[-1] if logged else None
 
 
 def _refuted(run: Run) -> str | None:

@@ -1,6 +1,7 @@
 """Numbers, files and names that no command can use, or that a terminal library would read as something else."""
 
 import argparse
+import contextlib
 import json
 from pathlib import Path
 
@@ -172,3 +173,21 @@ def test_json_shows_names_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixt
         ledger.account(ODD).charge(1.0)
     assert cli.main(["account", str(tmp_path / "l.db"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["accounts"][0]["name"] == ODD
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "serve a.db --ensemble a.ckpt --network my_own_project.make --records 5 --budget 1",
+        "check --config own.yaml --dp 3 1e-5",
+    ],
+)
+def test_a_module_that_is_elsewhere_is_told_where_it_is_looked_for(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.yaml").write_text("model: {class_path: my_own_project.Classifier}\n")
+    with contextlib.suppress(SystemExit):
+        assert cli.main(words.split()) != 0
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert "No module named 'my_own_project': run the command in the folder that holds my_own_project.py" in last

@@ -112,6 +112,12 @@ class InstanceNormClassifier(Classifier):
         super().__init__(network=nn.Sequential(network, nn.Linear(6, 3)))
 
 
+class InfiniteClassifier(Classifier):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.nn.init.constant_(self.network[0].bias, math.inf)  # type: ignore[index, union-attr, arg-type, operator]
+
+
 class FrozenClassifier(Classifier):
     def __init__(self) -> None:
         super().__init__()
@@ -194,6 +200,7 @@ class FetchingClassifier(Classifier):
     [
         (BatchNormClassifier, r"'network.1' \(BatchNorm1d\) normalizes over the batch.*fix_batch_norm"),
         (InstanceNormClassifier, "keeps running statistics of private inputs.*track_running_stats=False"),
+        (InfiniteClassifier, "'network.0.bias' holds numbers that are not finite before the first step"),
         (FrozenClassifier, "FrozenClassifier has no trainable parameters.*unfreeze what is to be trained"),
         (ClippingClassifier, "configure_gradient_clipping would change the noised gradient: remove it"),
         (ManualClassifier, "set automatic_optimization = True"),

@@ -545,10 +545,13 @@ def test_monitors_of_noised_metrics_are_not_named(tmp_path: Path) -> None:
     ledger = tmp_path / "study.db"
     private = make_private(ledger=ledger)
     metrics = PrivateMetrics(["val/mean"], private.arguments.scenario, epsilon=1.0, renyi_order=4, ledger=ledger)
-    trainer = make_trainer(tmp_path, private, metrics, EarlyStopping("val/mean"))
+    stop = EarlyStopping("val/mean", min_delta=1e6, patience=1)
+    trainer = make_trainer(tmp_path, private, metrics, stop, max_epochs=3)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*without noise")
+        warnings.filterwarnings("error", message=".*ended this run early")  # what was paid for may decide it
         trainer.fit(Validated(), make_loader(), make_loader(shuffle=False))
+    assert stop.stopped_epoch == 1
 
 
 def test_a_hopeless_run_is_announced(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def test_another_declaration_is_an_error_that_names_the_keys(path: Path) -> None
 def test_an_account_without_a_coupling_adds_to_none_that_has_one_whichever_came_first(path: Path) -> None:
     with PrivacyLedger(path) as ledger:
         ledger.account("by hand", "rpp").charge(1.0)
-        with pytest.raises(LedgerMismatchError, match="one common coupling"):
+        with pytest.raises(LedgerMismatchError, match="same two worlds only"):
             ledger.account("run", "rpp", {"coupling": {"num_differing": 1}})
         ledger.account("also by hand", "rpp", {"note": "same"})
 
@@ -145,7 +145,7 @@ def test_runs_add_up_under_one_coupling_only(path: Path) -> None:
         ledger.account("run 1", "rpp", {"coupling": {"num_differing": 1}, "noise_multiplier": 1.0}).charge(3.0)
         ledger.account("run 2", "rpp", {"coupling": {"num_differing": 1}, "noise_multiplier": 2.0}).charge(4.0)
         for coupling in ({"coupling": {"num_differing": 2}}, {}):
-            with pytest.raises(LedgerMismatchError, match="one common coupling"):
+            with pytest.raises(LedgerMismatchError, match="same two worlds only"):
                 ledger.account("run 3", "rpp", coupling)
         with pytest.raises(BudgetExceededError):
             ledger.account("run 3", "rpp", {"coupling": {"num_differing": 1}}).charge(2.0)

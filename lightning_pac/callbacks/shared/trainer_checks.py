@@ -25,12 +25,13 @@ from lightning_pac.callbacks.shared.trainer_only import TrainerCallback
 from lightning_pac.gradients.refusals import refuse_unfit_modules
 from lightning_pac.strategies import FixedScalePrecision
 from lightning_pac.strategies.private_strategy import PrivateStrategy
-from lightning_pac.strategies.sharding import held_parameters
+from lightning_pac.strategies.sharding import held_parameters, local_part
 
 __all__ = [
     "check_model",
     "check_optimizer",
     "check_trainer",
+    "is_stopped_by_noised_metric",
     "monitored_names",
     "refuse_gradient_hook",
     "refuse_searches",
@@ -90,7 +91,7 @@ def refuse_searches(trainer: pl.Trainer, callback: pl.Callback, stage: str) -> N
 
 
 def check_model(pl_module: pl.LightningModule, dataloader: Any = None, datamodule: Any = None) -> None:
-    """Refuse a model in which a record has no gradient of its own, or that has nothing to train.
+    """Refuse a model in which a record has no gradient of its own, or that has nothing to train or is not finite.
 
     Raises:
         MisconfigurationException: Names the layer or the transform and the way out.
@@ -105,6 +106,11 @@ def check_model(pl_module: pl.LightningModule, dataloader: Any = None, datamodul
             raise MisconfigurationException(
                 f"The parameter {name!r} has no shape yet, so its gradient cannot be noised: run the model on one "
                 "made-up batch before fit, or state the sizes of its layers."
+            )
+        if not bool(local_part(parameter.detach()).isfinite().all()):
+            raise MisconfigurationException(
+                f"The parameter {name!r} holds numbers that are not finite before the first step, so nothing can be "
+                "learned: look at how it is initialised, or at the checkpoint that it was loaded from."
             )
     for holder in (pl_module, datamodule):
         for name, value in (holder.hparams if holder is not None else {}).items():
@@ -186,11 +192,10 @@ def check_optimizer(trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
 def monitored_names(trainer: pl.Trainer) -> list[str]:
     """Metrics that callbacks and schedulers act on, but for the private ones of this package."""
     found: list[tuple[str, object]] = []
-    noised: set[str] = set()
+    noised = _noised_names(trainer)
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if isinstance(callback, EarlyStopping | ModelCheckpoint) and callback.monitor:
             found.append((callback.monitor, callback))
-        noised.update(callback.noised_names if isinstance(callback, TrainerCallback) else ())
     for config in trainer.lr_scheduler_configs:
         if config.reduce_on_plateau and config.monitor:
             found.append((config.monitor, config.scheduler))
@@ -199,6 +204,20 @@ def monitored_names(trainer: pl.Trainer) -> list[str]:
         for name, user in found
         if not name.startswith("privacy/") and name not in noised
     ]
+
+
+def is_stopped_by_noised_metric(trainer: pl.Trainer) -> bool:
+    """Whether an `EarlyStopping` has ended the run that looks at a private metric of this package."""
+    noised = _noised_names(trainer)
+    return any(
+        isinstance(callback, EarlyStopping) and callback.monitor in noised and callback.stopped_epoch > 0
+        for callback in trainer.callbacks  # type: ignore[attr-defined]
+    )
+
+
+def _noised_names(trainer: pl.Trainer) -> set[str]:
+    callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    return {name for callback in callbacks if isinstance(callback, TrainerCallback) for name in callback.noised_names}
 
 
 def _trainer_problems(trainer: pl.Trainer, pl_module: pl.LightningModule, callback: pl.Callback) -> Iterator[str]:

@@ -314,7 +314,7 @@ class SRPPSGD(TrainerCallback):
         run.planned_end.check()
         if trainer.should_stop and not run.exhausted:
             run.stopped_by_others = True
-            warn_of_early_end()
+            warn_of_early_end(trainer)
         announce_end(run, type(self).__name__)
         run.watch.end(trainer, pl_module)
         save_card(make_card(run), trainer, self._log_dir, run.journal.account)

@@ -7,6 +7,7 @@ import lightning.pytorch as pl
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from lightning_pac.accountants import HOPELESS_SIGNAL, EpsilonDelta, signal_of_run
+from lightning_pac.callbacks.shared import is_stopped_by_noised_metric
 from lightning_pac.callbacks.srpp_sgd.reporting.figures import average_of, figures_of, verdict
 from lightning_pac.callbacks.srpp_sgd.run import PrivateRun
 
@@ -82,8 +83,10 @@ def warn_of_raw_values(names: Sequence[str]) -> None:
         )
 
 
-def warn_of_early_end() -> None:
+def warn_of_early_end(trainer: pl.Trainer) -> None:
     """Say that something else ended a run, and when the guarantee does not cover that."""
+    if is_stopped_by_noised_metric(trainer):
+        return  # which was paid for
     rank_zero_warn(
         "trainer.should_stop ended this run early, and the guarantee does not cover when it stopped if private records "
         "or their loss decided that: stop by a number of steps, the time or metrics of public data."

@@ -14,6 +14,7 @@ import os
 import types
 from collections.abc import Mapping
 from contextlib import suppress
+from decimal import ROUND_CEILING, Context
 from typing import Any, TypeVar
 
 __all__ = ["shows_itself"]
@@ -122,7 +123,15 @@ def _state(self: Any) -> dict[str, Any]:
                 found[name] = getattr(self, name)
     with suppress(Exception):
         found |= self._shown_state() if hasattr(self, "_shown_state") else {}
-    return {name: value for name, value in found.items() if value is not None and value != math.inf}
+    return {name: _raised(name, value) for name, value in found.items() if value is not None and value != math.inf}
+
+
+def _raised(name: str, value: Any) -> Any:
+    """A cost with the digits that are shown, rounded up; what is left of a budget, and all else, as it is."""
+    if type(value) is not float or name in ("remaining", "budget") or not math.isfinite(value):
+        return value
+    # As `cards.upwards`, which is above this: six digits up to the last bits stay.
+    return float(Context(prec=6, rounding=ROUND_CEILING).create_decimal(repr(value - abs(value) * 1e-14)))
 
 
 def _brief(value: Any, width: int) -> str:

@@ -132,6 +132,7 @@ def _import(name: str) -> Callable[[], Any]:
 
 
 def _announce_end(path: Path) -> None:
+    from lightning_pac.cards import upwards
     from lightning_pac.ledger import PrivacyLedger
 
     with PrivacyLedger.read_only(path) as ledger:
@@ -139,9 +140,10 @@ def _announce_end(path: Path) -> None:
             if account.kind == "responses":
                 left = "" if account.remaining == math.inf else f", {account.remaining:.6g} are left"
                 count = account.num_charges
+                spent = f"{upwards(account.spent)} nats{left}"
                 print(
-                    f"Stopped. The ledger has {count:,} answer{'s' * (count != 1)} for {account.spent:.6g} nats{left}; "
-                    f"the same command continues with {path}."
+                    f"Stopped. The ledger has {count:,} answer{'s' * (count != 1)} for {spent}; the same command "
+                    f"continues with {path}."
                 )
 
 

@@ -171,7 +171,7 @@ def _card_of_worlds(account: LedgerAccount, kind: Kind, delta: float, prior: flo
                 total.epsilon_at_delta,
                 "nats",
                 f"The two worlds are (epsilon, delta)-indistinguishable with epsilon at most "
-                f"{upwards(total.epsilon_at_delta)} at delta = {delta:g}.",
+                f"{upwards(total.epsilon_at_delta)} at delta = {upwards(delta)}.",
             ),
             *guarantees,
         ]

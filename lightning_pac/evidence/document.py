@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_pac.accountants import LedgerBudget, LedgerPlan, ledger_total, share_unit, taken_of_shares
+from lightning_pac.cards import upwards
 from lightning_pac.evidence.chain import decode_chain, digest
 from lightning_pac.evidence.claims import Claim, claim_of
 from lightning_pac.evidence.wording import COLLECTION, NOT_COVERED, SIDE_CHANNELS, STATEMENTS, TRUST
@@ -110,7 +111,7 @@ def _promise(ledger: PrivacyLedger) -> dict[str, Any]:
         return {
             "kind": "promise",
             "words": f"Everything together keeps {budget}, declared before the first charge: a cap of "
-            f"{budget.cap:.6g} nats at order {budget.renyi_order:g}.",
+            f"{upwards(budget.cap)} nats at order {budget.renyi_order:g}.",
             "terms": dataclasses.asdict(budget),
         }
     return {"kind": "none", "words": "Nothing was promised for the ledger as a whole.", "terms": {}}

@@ -22,6 +22,7 @@ def render_page(document: Mapping[str, Any]) -> str:
     """
     environment = page_environment(Path(__file__).parent)
     environment.filters["figure"] = _figure
+    environment.filters["estimate"] = lambda value: f"{value:.6g}"
     return str(
         environment.get_template("evidence.html.j2").render(
             **_names(document), headings=STATEMENTS, verdict=_verdict(document)
@@ -56,9 +57,9 @@ def _verdict(document: Mapping[str, Any]) -> str:
 
 
 def _figure(value: Any) -> str:
-    """A number as people read it: six digits, whole numbers in groups, nothing for none."""
+    """A number as people read it: six digits, rounded up, whole numbers in groups, nothing for none."""
     if value is None:
         return ""
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    return upwards(value) if isinstance(value, float) else str(value)

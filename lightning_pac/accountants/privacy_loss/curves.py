@@ -12,13 +12,12 @@ from scipy import optimize
 from typing_extensions import override
 
 from lightning_pac._validation import validated
-from lightning_pac.accountants.privacy_loss.gaussian import gaussian_log_delta, gaussian_trade_off
+from lightning_pac.accountants.privacy_loss.gaussian import gaussian_log_delta, gaussian_trade_off, log_delta_error
 from lightning_pac.information import Array
 
 __all__ = ["CombinedCurve", "GaussianCurve", "LatticeCurve", "PrivacyCurve"]
 
-# `gaussian_log_delta` is right to 12 digits of delta; this covers it with some room.
-_MARGIN = 1e-11
+_SMALLEST = math.ulp(0.0)
 
 
 @validated
@@ -84,13 +83,15 @@ class PrivacyCurve(ABC):
         if not 0 < prior < 1:
             raise ValueError(f"prior is {prior}, but must lie strictly between 0 and 1.")
         rarer = min(prior, 1 - prior)
-        return min(1.0, (1 - rarer) + rarer * self.delta(math.log((1 - rarer) / rarer)))
+        gain = rarer * self.delta(math.log((1 - rarer) / rarer))
+        # The sum is rounded: to the next float, which is above it.
+        return min(1.0, math.nextafter((1 - rarer) + gain, 2.0)) if gain else 1 - rarer
 
 
 @validated
 @dataclass(frozen=True)
 class GaussianCurve(PrivacyCurve):
-    """The curve of N(0, 1) against N(mu, 1), exact to 11 digits and rounded upwards there.
+    """The curve of N(0, 1) against N(mu, 1), exact to 11 digits for ordinary mu and rounded upwards there.
 
     Args:
         mu: distance of the means, not negative.
@@ -113,7 +114,10 @@ class GaussianCurve(PrivacyCurve):
     @override
     def delta(self, epsilon: float) -> float:
         _check_epsilon(epsilon)
-        return min(1.0, math.exp(gaussian_log_delta(self.mu, epsilon)) * (1 + _MARGIN))
+        if not self.mu:
+            return 0.0
+        log_delta = gaussian_log_delta(self.mu, epsilon) + log_delta_error(self.mu)
+        return min(1.0, max(math.exp(min(0.0, log_delta)), _SMALLEST))  # below the smallest float, and not nothing
 
     @override
     def epsilon(self, delta: float) -> float:
@@ -123,7 +127,7 @@ class GaussianCurve(PrivacyCurve):
 
         def excess(epsilon: float) -> float:
             # The search needs finite values, also where delta underflows.
-            return max(-1e9, gaussian_log_delta(self.mu, epsilon)) + _MARGIN - math.log(delta)
+            return max(-1e9, gaussian_log_delta(self.mu, epsilon)) + log_delta_error(self.mu) - math.log(delta)
 
         high = self.mu
         while excess(high) > 0:
@@ -136,7 +140,7 @@ class GaussianCurve(PrivacyCurve):
 
     @override
     def error_bounds(self, false_positive_rate: float) -> tuple[float, float]:
-        rate = gaussian_trade_off(self.mu, false_positive_rate) * (1 - _MARGIN)
+        rate = gaussian_trade_off(self.mu, false_positive_rate) * (1 - log_delta_error(self.mu))
         return rate, rate
 
 

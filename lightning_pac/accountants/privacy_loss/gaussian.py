@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import optimize, special
 
-__all__ = ["gaussian_log_delta", "gaussian_trade_off", "mu_for_epsilon", "mu_for_success"]
+__all__ = ["gaussian_log_delta", "gaussian_trade_off", "log_delta_error", "mu_for_epsilon", "mu_for_success"]
 
 # Gauss-Legendre nodes on [-1, 1].
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(24)
@@ -37,7 +37,7 @@ def gaussian_log_delta(mu: float, epsilon: float) -> float:
         epsilon: privacy loss in nats, not negative.
 
     Returns:
-        `ln delta`, to 12 digits of delta; minus infinity at mu = 0.
+        `ln delta`, right to `log_delta_error`; minus infinity at mu = 0.
 
     Example:
         >>> print(f"{math.exp(gaussian_log_delta(1.0, 0.0)):.6f}")  # 2 Phi(1/2) - 1
@@ -57,6 +57,11 @@ def gaussian_log_delta(mu: float, epsilon: float) -> float:
         difference = mu / 2 * float(_WEIGHTS @ _mills_slope(near + mu / 2 * (1 + _NODES)))
     # ln phi(t) is added in the end: the tails may underflow where their logarithms do not.
     return -(near**2) / 2 - _LOG_SQRT_2PI + math.log(difference) if difference > 0 else -math.inf
+
+
+def log_delta_error(mu: float) -> float:
+    """A bound on the error of `gaussian_log_delta`: twelve digits of delta, less where `eps/mu - mu/2` cancels."""
+    return 1e-11 + 1e-14 * mu
 
 
 def gaussian_trade_off(mu: float, false_positive_rate: float) -> float:
@@ -80,7 +85,7 @@ def mu_for_epsilon(epsilon: float, delta: float) -> float:
         >>> print(f"{mu_for_epsilon(1.0, 1e-5):.4f}")
         0.2681
     """
-    return _largest_mu(lambda mu: gaussian_log_delta(mu, epsilon) - math.log(delta))
+    return _largest_mu(lambda mu: gaussian_log_delta(mu, epsilon) + log_delta_error(mu) - math.log(delta))
 
 
 def mu_for_success(bound: float, prior: float = 0.5) -> float:
@@ -98,8 +103,8 @@ def mu_for_success(bound: float, prior: float = 0.5) -> float:
         0.5067
     """
     rarer = min(prior, 1 - prior)
-    log_delta = math.log((bound - (1 - rarer)) / rarer)
-    return _largest_mu(lambda mu: gaussian_log_delta(mu, math.log((1 - rarer) / rarer)) - log_delta)
+    log_delta, epsilon = math.log((bound - (1 - rarer)) / rarer), math.log((1 - rarer) / rarer)
+    return _largest_mu(lambda mu: gaussian_log_delta(mu, epsilon) + log_delta_error(mu) - log_delta)
 
 
 def _largest_mu(excess: Callable[[float], float]) -> float:

@@ -158,7 +158,9 @@ def _raised_log_moment(pair: MixturePair, order: float, low: float, high: float)
     if near_one:
         # The excess adds a - 1 - a r to r^a, which beyond the ends is at most a - 1 times tails of 12 deviations.
         gauss_tails = 4 * (order + 1) * float(stats.norm.sf(_TAIL))
-        return math.log1p(value * (1 + 1e-12) + change + tails + gauss_tails)
+        # Differences of about a - 1 between numbers of size one, each right to a few hundred roundings.
+        rounded = 1e-12 + 1e-13 / (order - 1)
+        return math.log1p(value * (1 + rounded) + change + tails + gauss_tails)
     return value + change + math.log1p(math.exp(math.log(tails) - value) if tails else 0.0) + rounding
 
 

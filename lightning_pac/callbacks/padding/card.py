@@ -62,8 +62,8 @@ def _guarantees(noise: Noise, spent: float) -> tuple[Guarantee, ...]:
                 "padding_epsilon_at_delta",
                 promised.epsilon,
                 "nats",
-                f"(epsilon, delta) of {promised.compositions} observations together at delta = {promised.delta:g}; "
-                f"{spent:g} were made.",
+                f"(epsilon, delta) of {promised.compositions} observations together at delta = "
+                f"{upwards(promised.delta)}; {spent:g} were made.",
             ),
         )
     if isinstance(noise, LeakageChannel):

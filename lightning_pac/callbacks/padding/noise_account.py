@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from lightning_pac.callbacks.padding.card import Noise, noise_card
-from lightning_pac.callbacks.shared import check_path
+from lightning_pac.callbacks.shared import check_path, in_float32
 from lightning_pac.cards import PrivacyCard
 from lightning_pac.exceptions import BudgetExceededError
 from lightning_pac.ledger import LedgerAccount, LedgerArgument, LedgerHandle
@@ -143,7 +143,7 @@ class NoiseAccount:
 
     def metrics(self, unit: float) -> dict[str, float]:
         """Public figures: the mean overhead *by design* (the realised one would give the hidden value away)."""
-        figures = {f"privacy/{self.currency}": self.spent}
+        figures = {f"privacy/{self.currency}": in_float32(self.spent)}
         if not isinstance(self.noise, LeakageChannel):
             figures[f"privacy/{self._observable}_mean_overhead"] = unit * self.noise.mean
         return figures

@@ -1,7 +1,7 @@
 """The common ground of several callbacks: checks of the Trainer, and one account for all ranks."""
 
 from lightning_pac.callbacks.shared.hidden_randomness import HiddenRandomness
-from lightning_pac.callbacks.shared.logged_values import watch_logging
+from lightning_pac.callbacks.shared.logged_values import in_float32, watch_logging
 from lightning_pac.callbacks.shared.shared_account import SharedAccount, check_path, order_in
 from lightning_pac.callbacks.shared.trainer_checks import (
     check_model,
@@ -22,6 +22,7 @@ __all__ = [
     "check_optimizer",
     "check_path",
     "check_trainer",
+    "in_float32",
     "is_stopped_by_noised_metric",
     "monitored_names",
     "order_in",

@@ -4,10 +4,18 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import lightning.pytorch as pl
+import numpy as np
 
-__all__ = ["watch_logging"]
+__all__ = ["in_float32", "watch_logging"]
 
 Watcher = Callable[[str, Any, Mapping[str, Any]], None]
+
+
+def in_float32(bound: float) -> float:
+    """The least number of float32, the type in which Lightning keeps what is logged, that is not below a bound."""
+    with np.errstate(over="ignore"):
+        nearest = np.float32(bound)
+    return float(nearest if float(nearest) >= bound else np.nextafter(nearest, np.float32(np.inf)))
 
 
 def watch_logging(trainer: pl.Trainer, pl_module: pl.LightningModule, watcher: Watcher) -> Callable[[], None]:

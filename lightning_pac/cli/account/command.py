@@ -191,8 +191,10 @@ def _change_budget(path: str, text: str, name: str | None, currency: str | None,
     if as_json:
         print_json(change)
     else:
+        from lightning_pac.cards import upwards
+
         known = "none" if before is None else f"{before:g}"
-        print(f"The budget of {words} was {known} and is {amount:g} ({change['currency']}): {spent:g} is spent.")
+        print(f"The budget of {words} was {known} and is {amount:g} ({change['currency']}): {upwards(spent)} is spent.")
         print(
             f"{change['remaining']:g} is left" + (f", since all accounts share {total:g}." if bound_by_total else ".")
         )

@@ -43,6 +43,7 @@ def declare_plan(args: argparse.Namespace) -> int:
 def declare_promise(args: argparse.Namespace) -> int:
     """State what everything in a ledger may tell, or raise what was stated."""
     from lightning_pac.accountants import LedgerBudget
+    from lightning_pac.cards import upwards
     from lightning_pac.ledger import PrivacyLedger
 
     (path,) = args.words
@@ -59,7 +60,7 @@ def declare_promise(args: argparse.Namespace) -> int:
             return 0
         print(
             f"{ledger.path} promises {stands}{'' if before is None else f' (it was {before})'}, which is a cap of "
-            f"{stands.cap:.6g} at order {stands.renyi_order:g}: {ledger.spent('rpp'):.6g} is spent."
+            f"{upwards(stands.cap)} at order {stands.renyi_order:g}: {upwards(ledger.spent('rpp'))} is spent."
         )
     return 0
 

@@ -84,6 +84,23 @@ def test_promises_are_inverted_from_below() -> None:
     assert SuccessBound(0.6).largest_mu == pytest.approx(2 * stats.norm.ppf(0.6), rel=1e-10)
 
 
+def test_figures_err_upwards_at_extremes() -> None:
+    """Where `eps/mu - mu/2` cancels, delta is below the smallest float, or the sum with a prior is rounded."""
+    with mpmath.workdps(60):
+        for mu in (1e-6, 0.5, 1.0, 10.0, 1e4, 1e6):
+            curve = GaussianCurve(mu)
+            for epsilon in (1e-3, 50.0, 700.0, mu**2 / 2 + 3 * mu, mu**2 / 2 + 10 * mu):
+                assert mpmath.mpf(curve.delta(epsilon)) >= min(mpmath.mpf(5e-324), exact_delta(mu, epsilon))
+                assert curve.delta(epsilon) >= exact_delta(mu, epsilon) or curve.delta(epsilon) == 5e-324
+            for delta in (1e-300, 1e-100, 1e-9, 0.1):
+                assert exact_delta(mu, curve.epsilon(delta)) <= mpmath.mpf(delta)
+            prior = mpmath.mpf(0.5) + exact_delta(mu, 0) / 2
+            assert mpmath.mpf(curve.success_bound()) >= prior or curve.success_bound() == 1.0
+        for epsilon in (1e-12, 1e-6, 1.0, 8.0, 700.0):
+            for delta in (1e-100, 1e-9, 0.1):
+                assert exact_delta(EpsilonDelta(epsilon, delta).largest_mu, epsilon) <= mpmath.mpf(delta)
+
+
 def test_nothing_released_tells_nothing() -> None:
     nothing = GaussianCurve(0.0)
     assert (nothing.delta(0.0), nothing.epsilon(1e-5), nothing.success_bound(0.2)) == (0.0, 0.0, 0.8)

@@ -17,7 +17,7 @@ def exact_divergence(order: float, sigma: float, rate: float, pair: tuple[int, i
 
     One is subtracted from the ratio first: prices of 1e-12 keep their digits.
     """
-    with mpmath.workdps(30):
+    with mpmath.workdps(max(30, mpmath.mp.dps)):
         q, s, a = mpmath.mpf(rate), mpmath.mpf(sigma), mpmath.mpf(order)
         weights = [[mpmath.binomial(d, k) * q**k * (1 - q) ** (d - k) for k in range(d + 1)] for d in pair]
 
@@ -59,6 +59,14 @@ def test_quadrature_against_thirty_digits_and_from_above(
     exact = exact_divergence(order, sigma, rate, pair)
     value = opposite_mixtures_divergence(order, sigma, rate, *pair)
     assert exact * (1 - 1e-12) <= value <= exact * (1 + 1e-7)
+
+
+@pytest.mark.parametrize(("sigma", "rate"), [(0.7, 0.5), (10.0, 1e-4), (1.0, 0.01)])
+def test_orders_that_are_nearly_one_are_priced_from_above(sigma: float, rate: float) -> None:
+    """The order less one is then small beside the rounding of the powers."""
+    with mpmath.workdps(40):
+        exact = exact_divergence(1 + 1e-10, sigma, rate, (1, 0))
+    assert exact <= opposite_mixtures_divergence(1 + 1e-10, sigma, rate, 1, 0) <= exact * 1.002
 
 
 def test_every_record_every_step_is_a_plain_gaussian() -> None:

@@ -10,6 +10,7 @@ from lightning_pac.accountants import HOPELESS_SIGNAL, EpsilonDelta, signal_of_r
 from lightning_pac.callbacks.shared import is_stopped_by_noised_metric
 from lightning_pac.callbacks.srpp_sgd.reporting.figures import average_of, figures_of, verdict
 from lightning_pac.callbacks.srpp_sgd.run import PrivateRun
+from lightning_pac.cards import upwards
 
 __all__ = [
     "announce_end",
@@ -34,7 +35,7 @@ def announce_start(run: PrivateRun, name: str) -> None:
         kept = running.promise
         first = ""
         if isinstance(kept, EpsilonDelta):
-            first = f"epsilon is at most {kept.epsilon:g} at delta {kept.delta:g}, and "
+            first = f"epsilon is at most {upwards(kept.epsilon)} at delta {upwards(kept.delta)}, and "
         guarantee = f" After {steps} steps, {first}{words[:1].lower()}{words[1:]}."
     left, bands = 1.0, ""
     if accountant.correlation is not None:

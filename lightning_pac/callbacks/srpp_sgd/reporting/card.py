@@ -9,7 +9,7 @@ from lightning_pac import __version__
 from lightning_pac.callbacks.shared import SharedAccount
 from lightning_pac.callbacks.srpp_sgd.reporting.figures import figures_of
 from lightning_pac.callbacks.srpp_sgd.run import PrivateRun
-from lightning_pac.cards import Guarantee, PrivacyCard, Roc
+from lightning_pac.cards import Guarantee, PrivacyCard, Roc, upwards
 from lightning_pac.data import PrivateDataLoader
 from lightning_pac.data.public_rows import largest_mean
 from lightning_pac.gradients import ROUNDING
@@ -36,10 +36,11 @@ def make_card(run: PrivateRun) -> PrivacyCard:
         )
     conditions = [
         *accountant.conditions(),
-        f"The noise comes from finite random bits in float64: {nats:.3g} of every epsilon and chance of success above "
-        f"is for that, and {tail:.3g} of every delta; a Rényi divergence holds except on an event of that probability.",
-        f"Rounding lets a record move the sum by up to {100 * ROUNDING:.3g} % more than its clipping norm; the noise "
-        "is larger by as much, so every figure above includes it.",
+        f"The noise comes from finite random bits in float64: {upwards(nats, 3)} of every epsilon and chance of "
+        f"success above is for that, and {upwards(tail, 3)} of every delta; a Rényi divergence holds except on an "
+        "event of that probability.",
+        f"Rounding lets a record move the sum by up to {upwards(100 * ROUNDING, 3)} % more than its clipping norm; the "
+        "noise is larger by as much, so every figure above includes it.",
         "Metrics that the model logs without noise, and choices made by them, are not covered.",
     ]
     if accountant.scenario.adjacency == "add_remove":

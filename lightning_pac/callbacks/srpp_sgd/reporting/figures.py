@@ -63,9 +63,9 @@ def figures_of(journal: RunJournal) -> tuple[RunFigure, ...]:
                 "epsilon_at_delta",
                 epsilon,
                 "nats",
-                f"epsilon is at most {upwards(epsilon, 4)} at delta {running.delta:g}",
+                f"epsilon is at most {upwards(epsilon, 4)} at delta {upwards(running.delta)}",
                 f"The two worlds are (epsilon, delta)-indistinguishable with epsilon at most {upwards(epsilon)} at "
-                f"delta = {running.delta:g}.",
+                f"delta = {upwards(running.delta)}.",
             )
         )
     return tuple(sorted(figures, key=lambda figure: figure.name != journal.promised))

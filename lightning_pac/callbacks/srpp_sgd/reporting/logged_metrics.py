@@ -4,7 +4,9 @@ from typing import Any
 
 import lightning.pytorch as pl
 
+from lightning_pac.callbacks.shared import in_float32
 from lightning_pac.callbacks.srpp_sgd.run import PrivateRun
+from lightning_pac.cards import upwards
 
 __all__ = ["is_ours", "log_metrics"]
 
@@ -18,9 +20,11 @@ def log_metrics(pl_module: pl.LightningModule, run: PrivateRun) -> None:
     metrics = run.metrics()
     of_step: dict[str, Any] = {"on_step": True, "on_epoch": False, "batch_size": 1}
     for name, value in metrics.items():
-        pl_module.log(name, value, **of_step)
+        pl_module.log(name, value if name == "privacy/noise_multiplier" else in_float32(value), **of_step)
     short = _SHORT.get(run.journal.promised, _EPSILON)
-    pl_module.log(short, metrics[f"privacy/{run.journal.promised}"], prog_bar=True, logger=False, **of_step)
+    # The bar shows three digits, to the nearest: a bound of 2.994 would be shown as 2.99.
+    shown = float(upwards(metrics[f"privacy/{run.journal.promised}"], 3))
+    pl_module.log(short, shown, prog_bar=True, logger=False, **of_step)
     if run.clipped_fraction is None:
         return
     # Shown as the mean over an epoch: a single step's fraction drowns in its noise. All ranks have the same.

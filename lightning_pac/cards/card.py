@@ -207,8 +207,8 @@ class PrivacyCard:
 
 def _attacker(roc: Roc, picture: str | None) -> str:
     text = (
-        f"An attacker with 0.1 % false alarms finds the one world out at most {at_most(roc.at(1e-3))} of the time, and "
-        f"with 1 % false alarms at most {at_most(roc.at(1e-2))}; a coin finds 0.1 % and 1 %."
+        f"An attacker with 0.1 % false alarms recognizes one of the worlds at most {at_most(roc.at(1e-3))} of the "
+        f"time, and with 1 % false alarms at most {at_most(roc.at(1e-2))}; a coin finds 0.1 % and 1 %."
     )
     return text if picture is None else f"{text}\n\n![True positives over false alarms, at most]({picture})"
 

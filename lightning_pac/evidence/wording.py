@@ -17,7 +17,7 @@ SOURCES = {
         "Rényi divergences of Gaussian releases add over adaptive steps (Mironov, 2017). The other figures are read "
         "from the curve of all steps, whose privacy losses are convolved (Zhu, Dong and Wang, 2022) and rounded "
         "outwards; the worst pair of a step with secret Poisson draws is proven in "
-        "`lightning_pac.accountants.privacy_loss.mixtures`.",
+        "lightning_pac.accountants.privacy_loss.mixtures.",
     ),
     "metric": (
         "Means over records with bounded contributions, noised (PrivateMetrics)",
@@ -30,7 +30,7 @@ SOURCES = {
     ),
     "selection": (
         "The best of a secret number of private runs (PrivateSelection)",
-        "The theorem and its proof in `lightning_pac.accountants.private_selection.price`, never above Papernot and "
+        "The theorem and its proof in lightning_pac.accountants.private_selection.price, never above Papernot and "
         "Steinke (2022), theorem 2.",
     ),
     "answers": (
@@ -73,10 +73,10 @@ STATEMENTS = {
 
 TRUST = (
     "Central model: those who train, answer and keep the ledger hold the data and are trusted with them.",
-    "The guarantees hold to everyone else who sees all releases listed here, whatever else they know and however they "
-    "compute, but for what a condition rules out.",
-    "The ledger is trusted to hold every release about these data. What was released past it, or from a copy of it, is "
-    "in no figure.",
+    "The guarantees hold against everyone else who sees all releases listed here, whatever else they know and however "
+    "they compute, but for what a condition rules out.",
+    "The ledger is trusted to hold every release about these data. What was released outside it, or from a copy of it, "
+    "is in no figure.",
 )
 
 SIDE_CHANNELS = (

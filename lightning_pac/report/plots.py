@@ -160,7 +160,9 @@ def cost_plot(runs: Sequence[Run], bound: Callable[[Run], float | None]) -> str 
         figure.legend(loc="outside lower center", ncols=2, frameon=False)
     axes.set_xlabel("promise: the secret is guessed correctly at most, %")
     axes.set_ylabel("accuracy, %")
-    axes.set_xlim(49, max(70.0, max(bounds) + 2))
+    right = max(70.0, max(bounds) + 2)
+    axes.set_xticks(range(50, int(right) + 1, 5 if right <= 75 else 10))
+    axes.set_xlim(49, right)
     reached = [accuracy for _, _, _, accuracy in found]
     axes.set_ylim(max(0.0, min(reached) - 5), min(100.5, max(reached) + 5))
     return _svg(figure)

@@ -116,7 +116,7 @@ def test_the_best_attacker_is_on_the_card_and_in_a_picture_beside_it(tmp_path: P
     assert card.roc.at(0.0105) >= stats.norm.cdf(stats.norm.ppf(0.0105) + 1), "the next point, which is no less"
     _, page = card.save(tmp_path)
     text = page.read_text()
-    assert "0.1 % false alarms finds the one world out at most 1.83 % of the time" in text
+    assert "0.1 % false alarms recognizes one of the worlds at most 1.83 % of the time" in text
     assert "with 1 % false alarms at most 9.24 %" in text
     assert "![True positives over false alarms, at most](privacy_card.svg)" in text
     picture = ElementTree.parse(tmp_path / "privacy_card.svg").getroot()

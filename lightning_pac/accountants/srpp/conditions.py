@@ -77,5 +77,6 @@ def _direction(scenario: TwoWorldScenario) -> list[str]:
         first, second = scenario.num_differing
         return [f"At most {first} records are in the first world only and at most {second} in the second only."]
     if scenario.nested:
-        return [f"All of the at most {scenario.num_differing} differing records are in the same world."]
+        number = scenario.num_differing
+        return [f"The differing records, at most {number}, are all in the same world."] if number > 1 else []
     return [f"At most {scenario.num_differing} records differ, each present in either world."]

@@ -52,8 +52,8 @@ def figures_of(journal: RunJournal) -> tuple[RunFigure, ...]:
             "nats",
             f"the Rényi divergence of order {accountant.renyi_order:g} is at most {upwards(running.epsilon, 4)} "
             f"({accountant.epsilon_name})",
-            f"Rényi divergence of order {accountant.renyi_order:g} between what the two worlds release{average} at "
-            "most.",
+            f"The Rényi divergence of order {accountant.renyi_order:g} between what the two worlds release is at most "
+            f"this{average}.",
         ),
     ]
     if not accountant.is_mean_square:

@@ -88,7 +88,7 @@ class PrivateRun:
         self._awaiting_gradient = False
         self._steps_this_epoch = 0
         self._engine = make_engine(public_terms=self._sharding is None)  # theirs would be a gradient of the whole model
-        self._public: Tensor | float = 0.0
+        self._public: Tensor | None = None
         units: UnitRows | None = loader.units if isinstance(loader, PrivateDataLoader) else None
         self._rows_per_unit = 1 if units is None else units.size
         self._records_per_unit = 1 if units is None else units.records
@@ -116,7 +116,7 @@ class PrivateRun:
             self.journal.begin_stretch(first_step)
             self.noisy_sum.begin_stretch()
         self.noisy_sum.clear()  # an epoch may have ended between two microbatches of a step
-        self._public = 0.0
+        self._public = None
         self.watch.begin_step()
         self._num_added = 0
         self._batch_sizes = batch_sizes(self.loader)
@@ -185,7 +185,8 @@ class PrivateRun:
             sums = self._sharding.reduce(sums)
         self.noisy_sum.add(sums, norms)
         if self._engine.public_gradient is not None:
-            self._public = self._public + self._engine.public_gradient / self._loss_scale
+            public = self._engine.public_gradient / self._loss_scale
+            self._public = public if self._public is None else self._public + public
         self._num_added += 1
         self._awaiting_gradient = False
 
@@ -209,10 +210,10 @@ class PrivateRun:
         self.journal.start_step(step)
         self.watch.see_sum(self.noisy_sum)
         release = self.noisy_sum.release(self._sharding or self._ranks)
-        self.watch.end_step(release, isinstance(self._public, Tensor), self._pl_module)
+        self.watch.end_step(release, self._public is not None, self._pl_module)
         self._num_added = 0
         self._gradient.write(release, self.batch_size, self._public)
-        self._public = 0.0
+        self._public = None
         if isinstance(self._optimizer, DPAdamBC):
             scaled = [deviation / self.batch_size for deviation in self.noisy_sum.released_deviations()]
             self._optimizer.expect_noise(dict(zip(self._trainable, scaled, strict=True)))

@@ -86,10 +86,19 @@ class NoisySum:
 
     def add(self, sums: Iterable[Tensor], norms: Tensor) -> None:
         """Add a microbatch: clipped sums, one after the other, and the norms before clipping, shape (n, blocks)."""
-        start, partial = 0, self._sum
-        for total in sums:
-            partial[start : start + total.numel()] += total.reshape(-1)
-            start += total.numel()
+        start, partial = 0, self._partial
+        if partial is None:
+            # Zeros, to add to, would be two passes more.
+            partial = self._zero.new_empty(self.num_here + self.blocks.counts_clipped)
+            for total in sums:
+                partial[start : start + total.numel()] = total.reshape(-1)
+                start += total.numel()
+            partial[start:] = 0.0
+            self._partial = partial
+        else:
+            for total in sums:
+                partial[start : start + total.numel()] += total.reshape(-1)
+                start += total.numel()
         if not self.blocks.counts_clipped:
             return
         # r of the ratio in the block that is clipped most: at most 1 a record, however many blocks there are.

@@ -26,20 +26,22 @@ class ReleasedGradient:
         self._written: dict[str, tuple[Tensor, tuple[int, int]]] = {}
         self._copies: dict[str, Tensor] | None = {}
 
-    def write(self, release: Tensor, batch_size: float = 1.0, public: Tensor | float = 0.0) -> None:
+    def write(self, release: Tensor, batch_size: float = 1.0, public: Tensor | None = None) -> None:
         """Write a flat gradient, of this rank's rows where parameters are sharded, in place of every `p.grad`.
 
         Args:
-            release: The noised sum; what is behind the parameters' coordinates is left out.
+            release: The noised sum, which is overwritten; what is behind the parameters' coordinates stays.
             batch_size: What it is divided by.
-            public: The gradient of what no record enters, flat, which is added.
+            public: The gradient of what no record enters, flat, which is added; None for none.
         """
         start = 0
         for name, parameter in self._parameters.items():
             written = torch.empty_like(parameter)
             rows = local_part(written)
             own = slice(start, start + rows.numel())
-            mean = release[own] / batch_size + (public[own] if isinstance(public, Tensor) else public)
+            mean = release[own].div_(batch_size)  # in place: a copy costs as much memory as the sum itself
+            if public is not None:
+                mean += public[own]
             rows.copy_(mean.view(rows.shape))
             parameter.grad = written
             self._written[name] = (written, _versions(written))

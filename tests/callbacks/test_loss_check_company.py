@@ -1,15 +1,20 @@
 """Losses that couple records only where some hold extreme, missing or marked numbers."""
 
+import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
+import numpy as np
 import pytest
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
+from lightning_pac import SRPPSGD, TwoWorldScenario
 from lightning_pac.callbacks.srpp_sgd.loss_check.check import check_loss
 from lightning_pac.gradients import ROUNDING, flat_sum, make_engine
 
@@ -212,6 +217,59 @@ class Later(Linear):
 def test_what_begins_at_a_later_step_is_found_before(when: Any) -> None:
     found = check_loss(Later(when), loader())
     assert found.problem is not None
+
+
+class InSome(pl.LightningModule):
+    """Couples records in the batches that meet a condition on the model and the batch."""
+
+    def __init__(self, when: Callable[["InSome", Tensor, int], bool]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.when, self.begun = nn.Linear(6, 3), when, False
+
+    def on_train_start(self) -> None:
+        self.begun = True
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        scores = self.layer(batch[0])
+        return F.mse_loss(scores - scores.mean(0) if self.when(self, scores, batch_idx) else scores, batch[1])
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), 0.0)
+
+
+SOMETIMES: dict[str, Callable[[InSome, Tensor, int], bool]] = {
+    "batches of the loader's size": lambda model, scores, number: len(scores) == 12,
+    "batches of an odd number of records": lambda model, scores, number: len(scores) % 2 == 1,
+    "batches of the last one's size": lambda model, scores, number: len(scores) == 11,
+    "last batch": lambda model, scores, number: number == model.trainer.num_training_batches - 1 > 0,
+    "what the Trainer calls last": lambda model, scores, number: model.trainer.is_last_batch,
+    "late steps": lambda model, scores, number: model.global_step > 5,
+    "late epochs": lambda model, scores, number: model.current_epoch > 5,
+    "begun": lambda model, scores, number: model.begun,
+}
+
+
+@pytest.mark.checks_each_fit
+@pytest.mark.parametrize("name", SOMETIMES)
+def test_what_couples_some_batches_is_found_before_the_first(name: str, tmp_path: Path) -> None:
+    data = TensorDataset(torch.randn(35, 6), torch.randn(35, 3))
+    private = SRPPSGD(TwoWorldScenario(num_differing=1), noise_multiplier=1.0, renyi_order=4)
+    off = ("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing")
+    options: dict[str, Any] = {"accelerator": "cpu", "default_root_dir": tmp_path, **dict.fromkeys(off, False)}
+    trainer = pl.Trainer(max_epochs=2, callbacks=[private], **options)
+    with pytest.raises(MisconfigurationException, match="couples the records"):
+        trainer.fit(InSome(SOMETIMES[name]), DataLoader(data, batch_size=12))
+    assert trainer.global_step == 0
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [lambda: random.random(), lambda: np.random.rand(), lambda: float(torch.rand(()))],  # noqa: NPY002
+)
+@pytest.mark.parametrize("is_rare", [lambda drawn: drawn < 0.06, lambda drawn: drawn > 0.94])
+def test_what_couples_records_seldom_is_found(draw: Any, is_rare: Any) -> None:
+    assert check_loss(InSome(lambda *_: is_rare(draw())), loader()).problem is not None
 
 
 def test_a_repetition_is_made_at_the_step_that_is_to_come() -> None:

@@ -1,5 +1,6 @@
 """What synthetic records take from real ones, and what they show of a loss."""
 
+import random
 from typing import Any
 
 import lightning.pytorch as pl
@@ -121,3 +122,44 @@ def test_what_is_said_of_a_failure_holds_nothing_of_a_record() -> None:
     said = {check_loss(Fails(), DataLoader([(torch.zeros(3), name)] * 5)).unchecked for name in ("Ann", "Bob")}  # type: ignore[arg-type]
     assert len(said) == 1
     assert "KeyError in training_step" in str(said)
+
+
+class Picture:
+    """A part of a record that is no number, as of an imaging library."""
+
+    def __init__(self, values: Any) -> None:
+        self.values = values
+
+
+def centred(records: list[Any]) -> Any:
+    inputs, labels = as_tensors(records)
+    return inputs - inputs.mean(0), labels
+
+
+def as_tensors(records: list[Any]) -> Any:
+    return torch.stack([picture.values for picture, _ in records]), torch.tensor([label for _, label in records])
+
+
+def as_words(records: list[Any]) -> Any:
+    counts = torch.tensor([[float(text.count(letter)) for letter in "abcd"] for text, _ in records])
+    return counts - counts.mean(0), torch.tensor([label for _, label in records])
+
+
+class OfFour(pl.LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(4, 3)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return F.cross_entropy(self.layer(batch[0]), batch[1])
+
+
+@pytest.mark.parametrize(("collate_fn", "is_coupled"), [(centred, True), (as_tensors, False), (as_words, True)])
+def test_what_a_collate_function_makes_of_parts_without_numbers_is_seen(collate_fn: Any, is_coupled: bool) -> None:
+    drawn = random.Random(0)
+    records = [(Picture(torch.randn(4)), index % 3) for index in range(40)]
+    texts = [("".join(drawn.choice("abcd") for _ in range(12)), index % 3) for index in range(40)]
+    data: Any = texts if collate_fn is as_words else records
+    found = check_loss(OfFour(), DataLoader(data, batch_size=8, collate_fn=collate_fn))
+    assert (found.problem is not None) is is_coupled

@@ -14,7 +14,7 @@ from tiny_fits import Classifier, make_data, make_loader, make_private, make_tra
 from torch import nn
 from torch.utils.data import DataLoader, Subset, default_collate
 
-from lightning_pac.callbacks.srpp_sgd.loss_check.check import check_loss
+from lightning_pac.callbacks.srpp_sgd.loss_check import check
 from lightning_pac.data import WithIndex
 from lightning_pac.exceptions import PrivacyViolationError
 
@@ -33,12 +33,20 @@ def drop(records: list[Any]) -> Any:
 @pytest.mark.parametrize("collate_fn", [fill_up, drop])
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_a_batch_has_the_records_that_its_place_in_the_pass_gives_it(
-    collate_fn: Any, num_workers: int, tmp_path: Path
+    collate_fn: Any, num_workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(check, "compare_many", lambda *_: None)
     # Batches of ten and, at the end, of seven: both numbers of rows occur in a pass, but each in its place only.
     loader = make_loader(records=27, shuffle=False, collate_fn=collate_fn, num_workers=num_workers)
     with pytest.raises(PrivacyViolationError, match="saw more or fewer rows than the batch has records"):
         make_trainer(tmp_path, make_private()).fit(Classifier(), loader)
+
+
+@pytest.mark.parametrize("collate_fn", [fill_up, drop])
+def test_batches_are_asked_for_in_the_sizes_of_a_pass(collate_fn: Any) -> None:
+    found = check.check_loss(Classifier(), make_loader(records=27, shuffle=False, collate_fn=collate_fn))
+    assert found.problem is not None
+    assert found.problem.startswith("couples the records of a batch of ")
 
 
 def test_a_record_that_is_hidden_by_wrappers_is_found(tmp_path: Path) -> None:
@@ -323,7 +331,7 @@ def test_state_that_no_record_decides_passes(tmp_path: Path, recwarn: pytest.War
 
 def test_power_iterations_do_not_tell_against_the_layers_rows() -> None:
     torch.manual_seed(23)  # of 62 seeds, those of 7 gave weights whose iterations had not settled
-    found = check_loss(Spectral(), make_loader(shuffle=False))
+    found = check.check_loss(Spectral(), make_loader(shuffle=False))
     assert (found.problem, found.unchecked) == (None, None)
 
 

@@ -15,6 +15,7 @@ from lightning.pytorch.callbacks import (
     ModelCheckpoint,
     OnExceptionCheckpoint,
     StochasticWeightAveraging,
+    WeightAveraging,
 )
 from lightning.pytorch.loggers import CSVLogger
 from tiny_fits import Classifier, make_loader, make_private, make_trainer
@@ -205,6 +206,92 @@ class StopsByARecord(Classifier):
 def test_a_model_does_not_decide_by_records(kind: type[Classifier], what: str, tmp_path: Path) -> None:
     with pytest.raises(MisconfigurationException, match=f"The state .*{what}.* takes up private records"):
         make_trainer(tmp_path, make_private()).fit(kind(), make_loader())
+
+
+class Scaled(Classifier):
+    """Weighs a batch by what hooks have made of the loss of an earlier one."""
+
+    last, scale = torch.ones(()), 1.0
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        loss = super().training_step(batch, batch_idx)
+        self.last = loss.detach()
+        return loss * self.scale
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        """Nothing, unless overridden."""
+
+    def use(self, *_: Any) -> None:
+        self.scale = float(self.last)
+
+
+def where(hook: str) -> type[Classifier]:
+    return type(hook, (Scaled,), {hook: Scaled.use})
+
+
+@pytest.mark.parametrize(
+    "hook",
+    ["optimizer_zero_grad", "on_validation_model_eval", "on_validation_model_train", "on_validation_batch_start",
+     "validation_step", "on_validation_batch_end"],
+)  # fmt: skip
+def test_no_hook_carries_a_loss_to_the_next_batch(hook: str, tmp_path: Path) -> None:
+    with pytest.raises(MisconfigurationException, match="depends on the records of earlier batches"):
+        make_trainer(tmp_path, make_private()).fit(where(hook)(), make_loader(), make_loader(shuffle=False))
+
+
+class Counting(pl.LightningDataModule):
+    """Keeps the mean of the inputs that pass by, or the number of batches, in its state or its hyperparameters."""
+
+    def __init__(self, of_records: bool, in_state: bool) -> None:
+        super().__init__()
+        self.of_records, self.in_state, self.total = of_records, in_state, torch.zeros(())
+
+    def train_dataloader(self) -> Any:
+        return make_loader()
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        self.total = self.total + (batch[0].mean() if self.of_records else 1)
+        if not self.in_state:
+            self.hparams["total"] = float(self.total)
+        return batch
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"total": self.total} if self.in_state else {}
+
+
+@pytest.mark.parametrize("in_state", [True, False])
+def test_the_state_of_a_datamodule_takes_up_no_records(in_state: bool, tmp_path: Path) -> None:
+    with pytest.raises(
+        MisconfigurationException, match=r"The state 'state of Counting' of .* takes up private records"
+    ):
+        make_trainer(tmp_path, make_private()).fit(Classifier(), datamodule=Counting(True, in_state))
+    data = Counting(False, in_state)
+    make_trainer(tmp_path, make_private()).fit(Classifier(), datamodule=data)
+    assert data.total == 6, "the check leaves the original alone"
+
+
+class AveragesWhereTheLossIsLow(WeightAveraging):
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        self.seen = trainer.callback_metrics
+        super().setup(trainer, pl_module, stage)
+
+    def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
+        self.seen = trainer.callback_metrics
+        super().on_train_batch_end(trainer, *args)
+
+    def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
+        return step_idx is not None and float(self.seen["train_loss"]) < 1.0
+
+
+class AveragesLate(WeightAveraging):
+    def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
+        return step_idx is not None and step_idx >= 2
+
+
+def test_no_loss_decides_which_weights_are_averaged(tmp_path: Path) -> None:
+    with pytest.raises(MisconfigurationException, match="'AveragesWhereTheLossIsLow' of Momentum takes up private"):
+        make_trainer(tmp_path, make_private(), AveragesWhereTheLossIsLow()).fit(Momentum(), make_loader())
+    make_trainer(tmp_path, make_private(), AveragesLate(), max_epochs=2).fit(Momentum(), make_loader())
 
 
 def test_what_cannot_be_read_of_a_trainer_is_named(tmp_path: Path) -> None:

@@ -34,6 +34,8 @@ def check_loss_first(trainer: pl.Trainer, pl_module: pl.LightningModule, loader:
     datamodule: pl.LightningDataModule | None = trainer.datamodule  # type: ignore[attr-defined]
     repeated = [callback for callback in trainer.callbacks if is_repeated(callback)]  # type: ignore[attr-defined]
     found = check_loss(pl_module, loader, datamodule, 0, repeated)
+    if found.pads:
+        raise MisconfigurationException(f"Records of the dataset make batches of different shapes, {PAD}")
     if found.problem:
         advice = "return the mean of losses that each depend on one record only"
         advice = next((text for start, text in _ADVICE.items() if found.problem.startswith(start)), advice)
@@ -41,8 +43,6 @@ def check_loss_first(trainer: pl.Trainer, pl_module: pl.LightningModule, loader:
             f"The loss of {type(pl_module).__name__} {found.problem}, so no record has a clipped gradient of "
             f"its own: {advice}."
         )
-    if found.pads:
-        raise MisconfigurationException(f"Records of the dataset make batches of different shapes, {PAD}")
     if found.state:
         raise MisconfigurationException(
             f"The state {found.state[0]!r} of {type(pl_module).__name__} takes up private records without noise, "

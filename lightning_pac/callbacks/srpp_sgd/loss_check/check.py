@@ -30,9 +30,10 @@ from lightning_pac.strategies.whole_copies import WholeCopies
 __all__ = ["LossCheck", "check_loss", "refuse_left_out_batch", "synthetic_probe"]
 
 # Of the records: the one class with another weight may be missing in a draw, of three classes in one draw of ten. Each
-# but the first is made at a step of its own, since a term may be added in every tenth step, or from the hundredth on.
+# but the first is made at a step of its own, since a term may be added in every tenth step, from the hundredth on, or
+# in the last batch of a pass.
 LATER = (1, 9, 99, 999, 9999)
-DRAWS = 1 + len(LATER)
+DRAWS = 2 + len(LATER)
 
 REMEMBERS = (
     "depends on the records of earlier batches, which the model keeps without noise (a hidden state that is carried "
@@ -145,18 +146,21 @@ def _check(
         memo: dict[int, Any] = {}
         probe = _probe(pl_module, dataloader, datamodule, callbacks, dtype, whole, memo)
         apart.enter_context(probe.surroundings.copied(memo))
+        probe.copy_around(memo)
+        if not repeated:
+            probe.begin_training()
         probe.batch_idx, probe.forgets = batch_idx, dtype == torch.float64
         logged, unread = probe.replica.logged, probe.failed
         unread.update(f"{name}, which cannot be copied," for name in probe.replica.left_out)
         examples = _examples(dataloader.dataset)
         pads = not repeated and _pads(probe, examples)
         synthetic = SyntheticRecords(examples, probe.accepts)
-        records = synthetic.draw(DRAWS * repeated)
+        records, probe.validated = synthetic.draw(DRAWS * repeated), synthetic.draw(DRAWS * repeated + 1)[:GROUP]
         state, written = taking_up_records(probe, records)
         problem, unchecked = (REMEMBERS, None) if remembers(probe, records) else compare_whole(probe, records, repeated)
         if problem is None and not repeated and probe.shuffles(records):
             problem = SHUFFLES
-        for draw, step in enumerate(LATER, 1):
+        for draw, step in enumerate((*LATER, probe.last_number), 1):
             if problem is None and unchecked is None and not repeated:
                 problem, unchecked = coupled_later(probe, synthetic.draw(draw), step, draw)
         if problem is None and unchecked is None and not repeated:

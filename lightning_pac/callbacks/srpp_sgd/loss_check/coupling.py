@@ -6,9 +6,11 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from lightning_pac.callbacks.srpp_sgd.loss_check.probe import SEEDS, Probe
+from lightning_pac.callbacks.srpp_sgd.loss_check.fixed_draws import SEEDS, Seed, seeds_of
+from lightning_pac.callbacks.srpp_sgd.loss_check.probe import Probe
 from lightning_pac.callbacks.srpp_sgd.loss_check.readings import LEVELS, Readings
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import GROUP, SyntheticRecords
+from lightning_pac.data import batch_sizes
 
 __all__ = [
     "MANY",
@@ -41,10 +43,11 @@ def compare_whole(probe: Probe, records: list[Any], number: int) -> tuple[str | 
     if not is_small(whole.sub_(probe.gradient(records[: 2 * GROUP])), size):
         return None, "its gradient changes when it is evaluated again"
     del whole
-    for seed in SEEDS if probe.drew else SEEDS[:1]:
-        found = coupled(probe, records, seed, number)
-        if found != (None, None):
-            return found
+    for seed in seeds_of(number) if probe.drew else SEEDS[:1]:
+        problem, unchecked = coupled(probe, records, seed, number)
+        # Under extreme draws a whole network may be left out.
+        if problem is not None or (unchecked is not None and isinstance(seed, int)):
+            return problem, unchecked
     with probe.without_randomness():
         mean = probe.gradient(records[:GROUP]).add_(probe.gradient(records[GROUP : 2 * GROUP])).div_(2)
         whole = probe.gradient(records[: 2 * GROUP])
@@ -62,7 +65,7 @@ def compare_whole(probe: Probe, records: list[Any], number: int) -> tuple[str | 
     return NOT_THE_MEAN, None
 
 
-def coupled(probe: Probe, records: list[Any], seed: int, number: int = 0) -> tuple[str | None, str | None]:
+def coupled(probe: Probe, records: list[Any], seed: Seed, number: int = 0) -> tuple[str | None, str | None]:
     """How records of a batch change what others do to its gradient, and why that could not be asked.
 
     Args:
@@ -101,25 +104,35 @@ def woven(first: list[Any], second: list[Any], number: int) -> list[Any]:
 
 
 def compare_many(probe: Probe, synthetic: SyntheticRecords, dataloader: DataLoader[Any]) -> str | None:
-    """Whether more records than the few that were compared are coupled, by a rank among them or a number of them."""
-    size = getattr(dataloader.batch_sampler, "batch_size", None) or MANY
-    parts = [
-        records[start : start + 2 * GROUP]
-        for number in range(MANY // (4 * GROUP))
-        for records in [synthetic.draw(number)]
-        for start in (0, 2 * GROUP)
-    ][: -(-2 * size // (2 * GROUP))]
-    if probe.is_random or len(parts) < 2:
+    """Whether more records than the few that were compared are coupled, or as many as are in a batch of the loader."""
+    if probe.is_random:
         return None
+    pool = [record for number in range(MANY // (4 * GROUP)) for record in synthetic.draw(number)]
     with probe.without_randomness():
-        mean = probe.gradient(parts[0])
-        for part in parts[1:]:
-            mean.add_(probe.gradient(part))
-        mean.div_(len(parts))
-        whole = probe.gradient([record for part in parts for record in part])
-    if is_small(mean - whole, float(whole.norm())) or not np.isfinite(float(mean.norm())):
-        return None
-    return f"couples the records of a batch of {2 * GROUP * len(parts)}, which it does not in one of {2 * GROUP}"
+        for size in _sizes(dataloader):
+            step = 2 * GROUP if size % (2 * GROUP) == 0 else -(-size // 2)
+            parts = [pool[start : min(start + step, size)] for start in range(0, size, step)]
+            try:
+                mean = probe.gradient(parts[0]).mul_(len(parts[0]) / size)
+                for part in parts[1:]:
+                    mean.add_(probe.gradient(part), alpha=len(part) / size)
+            except Exception:
+                if min(map(len, parts)) > 1:
+                    raise
+                continue  # some models take no single record
+            is_finite, whole = np.isfinite(float(mean.norm())), probe.gradient(pool[:size])
+            if is_finite and not is_small(mean.sub_(whole), float(whole.norm())):
+                return f"couples the records of a batch of {size}, which it does not in one of {step}"
+            del mean, whole
+    return None
+
+
+def _sizes(dataloader: DataLoader[Any]) -> list[int]:
+    """Of batches that are compared with their parts: the loader's own, about two of those, and an odd number."""
+    largest = getattr(dataloader.batch_sampler, "batch_size", None) or MANY
+    several = min(MANY, 2 * GROUP * -(-2 * largest // (2 * GROUP)))
+    own = {size for size in batch_sizes(dataloader) or () if size <= MANY}
+    return sorted({several, *(own or {several - 1})} - {0, 1, 2 * GROUP})
 
 
 def compare_readings(probe: Probe, records: list[Any]) -> str | None:

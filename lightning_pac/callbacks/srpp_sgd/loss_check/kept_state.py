@@ -173,6 +173,9 @@ def _saved_state(probe: Probe, resting: Replica) -> dict[str, Any]:
             found[name] = copy.deepcopy(callback.state_dict())
     with _failures_of(f"on_save_checkpoint of {type(model).__name__}", probe):
         model.on_save_checkpoint(checkpoint)
+    for holder in probe.hooks:  # the datamodule, if there is one
+        with _failures_of(f"state_dict of {type(holder).__name__}", probe):
+            found[f"state of {type(holder).__name__}"] = [copy.deepcopy(holder.state_dict()), dict(holder.hparams)]
     with suppress(Exception):
         found["state of the schedules"] = [
             copy.deepcopy(config.scheduler.state_dict()) for config in replica.schedules if not config.reduce_on_plateau

@@ -1,38 +1,41 @@
 """Runs a copy of a model on synthetic records."""
 
-import functools
 import math
-import random
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
 import lightning.pytorch as pl
-import numpy as np
 import torch
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
-from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 
-from lightning_pac.callbacks.srpp_sgd.loss_check.fixed_draws import FixedDraws
+from lightning_pac.callbacks.srpp_sgd.loss_check.fixed_draws import (
+    SEEDS,
+    FixedDraws,
+    Seed,
+    generator_states,
+    seeded,
+    states_after,
+)
 from lightning_pac.callbacks.srpp_sgd.loss_check.integer_arguments import IntegerArguments
 from lightning_pac.callbacks.srpp_sgd.loss_check.readings import Readings
-from lightning_pac.callbacks.srpp_sgd.loss_check.replica import Replica
+from lightning_pac.callbacks.srpp_sgd.loss_check.replica import Replica, RoundLoader, collated
 from lightning_pac.callbacks.srpp_sgd.loss_check.scaled_integers import ScaledIntegers
 from lightning_pac.data.records import Surroundings, copy_small
 from lightning_pac.gradients.calls import nested_tensors
 
-__all__ = ["SEEDS", "Probe"]
+__all__ = ["Probe"]
 
-# A step that mixes records with some probability does so under one of them, be it by torch, NumPy or Python.
-SEEDS = (1, 2, 3)
+_VALIDATED = "batches of a validation"
 
-# Of a validation, without its batches, of the end of an epoch and the beginning of the next.
+# Of a validation, of the end of an epoch and the beginning of the next.
 AFTER_A_BATCH = (
     "on_validation_start",
     "on_validation_epoch_start",
+    _VALIDATED,
     "on_validation_epoch_end",
     "on_validation_end",
     "on_train_epoch_end",
@@ -56,8 +59,10 @@ class Probe:
         integers: What is done with integers.
         failed: Hooks that add to checkpoints and did not run.
         batch_idx: The number that batches are given.
+        validated: Records of the batch of a validation, which are no training data; none if left out.
         num_errors: Hooks that ended in an error so far.
         forgets: Whether each gradient begins in the same state, which the one before would change.
+        hooks: Objects whose transfer hooks are run.
         dtype: Type of the model's numbers, in which a gradient that is kept takes half the memory.
         surroundings: State that the code around the model keeps beside objects.
     """
@@ -76,11 +81,12 @@ class Probe:
         self.integers = IntegerArguments()
         self.failed: set[str] = set()
         self.batch_idx = self.num_errors = 0
+        self.validated: list[Any] = []
         self._scaled: AbstractContextManager[Any] = nullcontext()
         self._holds_draws = False
         self._readings: Readings | None = None
         self._numbers: dict[int, int] = {}
-        self._collate_fn, self._hooks, self.dtype = collate_fn, hooks, dtype
+        self._collate_fn, self.hooks, self.dtype = collate_fn, hooks, dtype
         around = [part for callback in replica.callbacks for part in (callback, *vars(callback).values())]
         schedules = [config.scheduler for config in replica.schedules]
         self.surroundings = Surroundings(replica.model, *around, *schedules, collate_fn, *hooks)
@@ -91,17 +97,29 @@ class Probe:
         """The model that is run."""
         return self.replica.model
 
+    def copy_around(self, memo: dict[int, Any]) -> None:
+        """Run copies of the collate function and of what has transfer hooks from now on, and leave theirs alone."""
+        self._collate_fn = copy_small(self._collate_fn, memo)
+        self.hooks = [copy_small(hook, memo) for hook in self.hooks]
+
+    def begin_training(self) -> None:
+        """Run what comes before the first batch."""
+        with seeded(SEEDS[0]), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self._run_hook("on_train_start")
+            self._run_hook("on_train_epoch_start")
+
     @contextmanager
     def copied(self) -> Iterator[Replica]:
         """Run another copy meanwhile, which shares nothing that it writes to, be it in a global variable."""
         memo: dict[int, Any] = {}
-        collate_fn, hooks, replica = self._collate_fn, self._hooks, self.replica.copy(memo)
+        collate_fn, hooks, replica = self._collate_fn, self.hooks, self.replica.copy(memo)
         with self.surroundings.copied(memo), self.using(replica):
-            self._collate_fn, self._hooks = (copy_small(value, memo) for value in (collate_fn, hooks))
+            self._collate_fn, self.hooks = (copy_small(value, memo) for value in (collate_fn, hooks))
             try:
                 yield replica
             finally:
-                self._collate_fn, self._hooks = collate_fn, hooks
+                self._collate_fn, self.hooks = collate_fn, hooks
 
     @contextmanager
     def using(self, other: Replica) -> Iterator[Replica]:
@@ -112,7 +130,7 @@ class Probe:
         finally:
             self.replica = replica
 
-    def gradient(self, records: list[Any], seed: int = SEEDS[0]) -> Tensor:
+    def gradient(self, records: list[Any], seed: Seed = SEEDS[0]) -> Tensor:
         """The gradient of their loss, in one row."""
         with self.in_one_state():
             return self._gradient(records, seed)
@@ -121,7 +139,7 @@ class Probe:
         """Where it forgets, run another copy meanwhile."""
         return self.copied() if self.forgets else nullcontext()
 
-    def _gradient(self, records: list[Any], seed: int) -> Tensor:
+    def _gradient(self, records: list[Any], seed: Seed) -> Tensor:
         parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         self.loss(records, seed).backward()  # type: ignore[no-untyped-call]
         found = torch.zeros(sum(parameter.numel() for parameter in parameters), dtype=torch.float64)
@@ -139,19 +157,19 @@ class Probe:
         with self.copied():
             return bool(self.gradient(records).isfinite().all())
 
-    def loss(self, records: list[Any], seed: int = SEEDS[0]) -> Tensor:
+    def loss(self, records: list[Any], seed: Seed = SEEDS[0]) -> Tensor:
         """The loss of a batch of these records."""
         return self._step(records, seed)[0]
 
     def batch(self, records: list[Any]) -> Any:
         """Their batch as `training_step` is given it."""
-        return _collate(records, self._collate_fn, [*self._hooks, self.model], self.dtype)
+        return collated(records, self._collate_fn, [*self.hooks, self.model], self.dtype)
 
     def shuffles(self, records: list[Any]) -> bool:
         """Whether the rows of their batch come in an order that is drawn."""
         orders = []
         for seed in SEEDS:
-            with self.copied(), _seeded(seed):
+            with self.copied(), seeded(seed):
                 tensors = [tensor for tensor in nested_tensors(self.batch(records)) if len(tensor.shape)]
             orders.append([[repr(row.tolist()) for row in tensor] for tensor in tensors])
         columns = list(zip(*orders, strict=False))
@@ -175,7 +193,7 @@ class Probe:
         step = getattr(model, f"{stage}_step")
         numbered = is_param_in_hook_signature(step, "batch_idx", min_args=2)
         loader = [] if dataloader_idx is None else [dataloader_idx]
-        with _seeded(SEEDS[0]), torch.no_grad(), self.integers:
+        with seeded(SEEDS[0]), torch.no_grad(), self.integers:
             self._run_hook(f"on_{stage}_start")
             self._run_hook(f"on_{stage}_epoch_start")
             for number, records in enumerate(batches):
@@ -195,7 +213,7 @@ class Probe:
         """
         with self.copied(), self.reading(level) as readings:
             self._round(records, lambda: None)
-            with _seeded(SEEDS[0]):
+            with seeded(SEEDS[0]):
                 batch = self.batch(records)
                 readings.mark(list(nested_tensors(batch)))
                 return self.model.on_train_batch_start(batch, number) == -1
@@ -230,34 +248,66 @@ class Probe:
     def _round(self, records: list[Any], after_hook: Callable[[], object]) -> None:
         optimizer, view = self.replica.optimizer, self.replica.view
         if view is not None:
-            view.train_dataloader = _Loader(records, self._collate_fn)
-        with _seeded(SEEDS[0]), torch.enable_grad(), warnings.catch_warnings():
+            view.train_dataloader = RoundLoader(records, self._collate_fn)
+        with seeded(SEEDS[0]), torch.enable_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self._run_hook("on_train_epoch_start")
             loss, output, batch = self._step(records, SEEDS[0])
             self._run_hook("on_before_zero_grad", optimizer)
+            self._run_override("optimizer_zero_grad", 0, self.batch_idx, optimizer)
             with suppress(Exception):
                 torch.autograd.grad(loss, [p for p in self.model.parameters() if p.requires_grad], allow_unused=True)
             self._run_hook("on_after_backward")
             self._run_hook("on_before_optimizer_step", optimizer)
-            if is_overridden("optimizer_step", self.model):
-                with suppress(Exception):  # that of the class: the instance may have one that hides the loss
-                    type(self.model).optimizer_step(self.model, 0, 0, optimizer, lambda: None)
+            self._run_override("optimizer_step", 0, 0, optimizer, lambda: None)
             for config in self.replica.schedules:
                 if not config.reduce_on_plateau:  # what those monitor is named in a warning
                     with suppress(Exception):
                         type(self.model).lr_scheduler_step(self.model, config.scheduler, None)
             after_hook()
-            for number in sorted({self._last_number(), self.batch_idx}):  # what was written may be of the last batch
+            # What was written may be of the batch before, whose hook saw as many steps as there are now.
+            for step, number in enumerate((self.last_number, self.batch_idx)):
+                if view is not None:
+                    view.moved["global_step"] = view.global_step + step
                 self._run_hook("on_train_batch_end", output, batch, number)
                 after_hook()
             for hook in AFTER_A_BATCH:
-                self._run_hook(hook)
+                if hook == _VALIDATED:
+                    self._validate()
+                else:
+                    self._run_hook(hook)
                 after_hook()
             # What was kept of this batch may be used when the next one begins.
             self._run_hook("on_train_batch_start", batch, self.batch_idx + 1)
 
-    def _last_number(self) -> int:
+    def _run_override(self, method: str, *arguments: Any) -> None:
+        """That of the class: the instance may have one that hides the loss."""
+        if is_overridden(method, self.model):
+            with suppress(Exception):
+                getattr(type(self.model), method)(self.model, *arguments)
+
+    def _validate(self) -> None:
+        """A batch of a validation, unless one is going on, in which metrics may be noised."""
+        logged = list(self.replica.logged)
+        if not self.validated or getattr(self.replica.view, "evaluating", False):
+            return
+        modes = [(module, module.training) for module in self.model.modules()]
+        self.model.eval()
+        with torch.no_grad():
+            self._run_override("on_validation_model_eval")
+            with self._noting_errors():
+                batch = self.batch(self.validated)
+                self._run_hook("on_validation_batch_start", batch, 0, 0)
+                numbered = is_param_in_hook_signature(self.model.validation_step, "batch_idx", min_args=2)
+                output = self.model.validation_step(batch, *([0] if numbered else []))
+                self._run_hook("on_validation_batch_end", output, batch, 0, 0)
+        for module, training in modes:
+            module.training = training
+        self._run_override("on_validation_model_train")
+        self.replica.logged[:] = logged
+
+    @property
+    def last_number(self) -> int:
         """That of the batch before this one, which may have been in another pass."""
         batches = getattr(self.replica.view, "num_training_batches", 1) if self.batch_idx == 0 else self.batch_idx
         return int(batches) - 1 if 0 < batches < math.inf else 0
@@ -276,10 +326,10 @@ class Probe:
         except Exception:
             self.num_errors += 1
 
-    def _step(self, records: list[Any], seed: int) -> tuple[Tensor, Any, Any]:
+    def _step(self, records: list[Any], seed: Seed) -> tuple[Tensor, Any, Any]:
         numbers = [self._numbers.setdefault(id(record), len(self._numbers)) for record in records]
         held = FixedDraws(numbers, SEEDS[0]) if self._holds_draws else nullcontext()
-        with _seeded(seed), held, torch.enable_grad(), self.integers, self._scaled:
+        with seeded(seed), held, torch.enable_grad(), self.integers, self._scaled:
             batch = self.batch(records)
             tensors = list(nested_tensors(batch))
             if isinstance(self._scaled, ScaledIntegers):
@@ -290,7 +340,7 @@ class Probe:
             self._run_hook("on_train_batch_start", batch, self.batch_idx)
             step = self.model.training_step
             output = step(batch, self.batch_idx) if self._explicit else step(batch)
-            self.drew = self.drew or _generator_states() != _states_after(seed)
+            self.drew = self.drew or generator_states() != states_after(seed)
         loss = output["loss"] if isinstance(output, Mapping) else output
         if not isinstance(loss, Tensor):
             raise TypeError("training_step returned no loss.")
@@ -309,16 +359,16 @@ class Probe:
     @contextmanager
     def at(self, step: int) -> Iterator[None]:
         """As if it were the run's step, and the epoch and the batch in it, with that number."""
-        before, self.batch_idx = self.batch_idx, step
-        view = self.replica.view
+        before, view = self.batch_idx, self.replica.view
         if view is not None:
-            view.global_step = view.current_epoch = step
+            view.moved = {"global_step": step, "current_epoch": step, "is_last_batch": step == self.last_number}
+        self.batch_idx = step
         try:
             yield
         finally:
             self.batch_idx = before
             if view is not None:
-                del view.global_step, view.current_epoch
+                view.moved = {}
 
     @contextmanager
     def without_randomness(self) -> Iterator[None]:
@@ -335,63 +385,5 @@ class Probe:
                 module.training = training
 
 
-class _Loader:
-    """Batches of a round's records."""
-
-    def __init__(self, records: list[Any], collate_fn: Callable[[list[Any]], Any]) -> None:
-        self.dataset, self.collate_fn, self.batch_size = records, collate_fn, len(records)
-
-    def __len__(self) -> int:
-        return 1
-
-    def __iter__(self) -> Iterator[Any]:
-        yield self.collate_fn(self.dataset)
-
-
-def _collate(records: list[Any], collate_fn: Callable[[list[Any]], Any], hooks: list[Any], dtype: torch.dtype) -> Any:
-    batch = apply_to_collection(collate_fn(records), Tensor, lambda t: t.to(dtype) if t.is_floating_point() else t)
-    return transferred(batch, hooks)
-
-
-def transferred(batch: Any, hooks: Sequence[Any]) -> Any:
-    """A batch as `training_step` is given it, on the CPU, by the transfer hooks of the first object that has each."""
-    transfer: list[tuple[str, tuple[Any, ...]]] = [
-        ("on_before_batch_transfer", ()),
-        ("transfer_batch_to_device", (torch.device("cpu"),)),
-        ("on_after_batch_transfer", ()),
-    ]
-    for name, arguments in transfer:
-        source = next((hook for hook in hooks if is_overridden(name, hook)), None)
-        if source is not None:
-            batch = getattr(source, name)(batch, *arguments, 0)
-    return batch
-
-
 def _sorted(order: list[str]) -> tuple[str, ...]:
     return tuple(sorted(order))
-
-
-def _generator_states() -> tuple[Any, ...]:
-    numpy_state: Any = np.random.get_state()  # noqa: NPY002
-    return torch.get_rng_state().numpy().tobytes(), random.getstate(), numpy_state[1].tobytes(), numpy_state[2:]
-
-
-@functools.cache
-def _states_after(seed: int) -> tuple[Any, ...]:
-    with _seeded(seed):
-        return _generator_states()
-
-
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Run with fixed global generators, and leave them as they were, also after an error."""
-    python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002
-    try:
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
-            random.seed(seed)
-            np.random.seed(seed)  # noqa: NPY002
-            yield
-    finally:
-        random.setstate(python_state)
-        np.random.set_state(numpy_state)  # noqa: NPY002

@@ -9,12 +9,14 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.utilities.model_helpers import is_overridden
+from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 
 from lightning_pac.data.records import copy_small
 from lightning_pac.strategies.whole_copies import WholeCopies
 
-__all__ = ["Replica", "hidden_behind"]
+__all__ = ["Replica", "RoundLoader", "collated", "hidden_behind", "transferred"]
 
 
 @dataclass
@@ -82,6 +84,7 @@ class Replica:
         view: Any = self.model._trainer
         if view is not None:
             memo[id(view)] = _TrainerView(view._trainer)
+            memo[id(view)].moved = dict(view.moved)
         model, optimizer = copy.deepcopy(self.model, memo), copy.deepcopy(self.optimizer, memo)
         model.trainer = memo.get(id(view))
         schedules, callbacks = (list(_copies(originals, memo)) for originals in (self.schedules, self.callbacks))
@@ -121,6 +124,7 @@ class _TrainerView:
     Attributes:
         should_stop: Whether the replica asked for the end.
         train_dataloader: Made of the records that a round is run on.
+        moved: Values that take the place of the Trainer's.
     """
 
     logger = None
@@ -130,6 +134,7 @@ class _TrainerView:
     def __init__(self, trainer: pl.Trainer) -> None:
         self._trainer = trainer
         self.should_stop = False
+        self.moved: dict[str, Any] = {}
         self.callback_metrics: dict[str, Tensor] = {}
         self.logged_metrics = self.progress_bar_metrics = self.callback_metrics
         self.strategy = types.SimpleNamespace()
@@ -144,10 +149,43 @@ class _TrainerView:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        value = getattr(self._trainer, name)
+        value = self.moved[name] if name in self.moved else getattr(self._trainer, name)
         if value is None or isinstance(value, bool | int | float | str):
             return value
         raise AttributeError(f"A copy of the model has no trainer.{name}.")
+
+
+class RoundLoader:
+    """Batches of a round's records."""
+
+    def __init__(self, records: list[Any], collate_fn: Callable[[list[Any]], Any]) -> None:
+        self.dataset, self.collate_fn, self.batch_size = records, collate_fn, len(records)
+
+    def __len__(self) -> int:
+        return 1
+
+    def __iter__(self) -> Iterator[Any]:
+        yield self.collate_fn(self.dataset)
+
+
+def collated(records: list[Any], collate_fn: Callable[[list[Any]], Any], hooks: list[Any], dtype: torch.dtype) -> Any:
+    """A batch of these records, on the CPU, with floating-point numbers of that type."""
+    batch = apply_to_collection(collate_fn(records), Tensor, lambda t: t.to(dtype) if t.is_floating_point() else t)
+    return transferred(batch, hooks)
+
+
+def transferred(batch: Any, hooks: Sequence[Any]) -> Any:
+    """A batch as `training_step` is given it, on the CPU, by the transfer hooks of the first object that has each."""
+    transfer: list[tuple[str, tuple[Any, ...]]] = [
+        ("on_before_batch_transfer", ()),
+        ("transfer_batch_to_device", (torch.device("cpu"),)),
+        ("on_after_batch_transfer", ()),
+    ]
+    for name, arguments in transfer:
+        source = next((hook for hook in hooks if is_overridden(name, hook)), None)
+        if source is not None:
+            batch = getattr(source, name)(batch, *arguments, 0)
+    return batch
 
 
 def _optimizer_of(model: pl.LightningModule, trainer: Any, memo: dict[int, Any]) -> torch.optim.Optimizer:

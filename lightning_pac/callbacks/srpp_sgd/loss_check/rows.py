@@ -6,7 +6,8 @@ import torch
 
 from lightning_pac.callbacks.srpp_sgd.loss_check.company import coupled_in_company
 from lightning_pac.callbacks.srpp_sgd.loss_check.coupling import coupled, is_small
-from lightning_pac.callbacks.srpp_sgd.loss_check.probe import SEEDS, Probe
+from lightning_pac.callbacks.srpp_sgd.loss_check.fixed_draws import SEEDS
+from lightning_pac.callbacks.srpp_sgd.loss_check.probe import Probe
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import GROUP, SyntheticRecords
 from lightning_pac.gradients import flat_sum, make_engine
 

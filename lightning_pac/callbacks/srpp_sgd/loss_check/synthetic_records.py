@@ -40,10 +40,11 @@ KEPT_EIGHTHS = (8, 5, 7, 6, 6, 3, 5, 4, 2, 5, 3, 4, 1, 4, 2, 3)
 class SyntheticRecords:
     """Draws four groups of records with the structure of real ones.
 
-    What is taken from real records is their structure: shapes and types, texts, for each integer field the least and
-    the greatest value and negative integers that mark what is ignored, and which integers give the length of another
-    field. The values of a single integer are halved at random in each draw: one half is for the first two groups, the
-    other for the last two, so that groups which take each other's place hold no class in common.
+    What is taken from real records is their structure: shapes and types, for each integer field the least and the
+    greatest value and negative integers that mark what is ignored, and which integers give the length of another
+    field. Parts that hold no numbers (texts, pictures, objects) are those of real records with numbers of one
+    shape. The values of a single integer are halved at random in each draw: one half is for the first two groups,
+    the other for the last two, so that groups which take each other's place hold no class in common.
 
     Args:
         examples: Real records.
@@ -66,6 +67,8 @@ class SyntheticRecords:
         self._marks = [_marks(field) for field in fields]
         self._shown = [_shown_range(field, marks) for field, marks in zip(fields, self._marks, strict=True)]
         self._lengths = _length_fields(fields)
+        shapes = [[np.shape(leaf) for leaf in leaves] for leaves in map(_leaves, examples)]
+        self._alike = [record for record, own in zip(examples, shapes, strict=True) if own == shapes[0]]
         self._differs = [len(set(map(_length, field))) > 1 for field in fields]
         self._ranges = self._choose_ranges(accepts)
 
@@ -149,7 +152,10 @@ class SyntheticRecords:
 
             return change
 
-        records = [_map(self._template, random(index // (2 * GROUP))) for index in range(4 * GROUP)]
+        records = [
+            _map(self._alike[(4 * GROUP * number + index) % len(self._alike)], random(index // (2 * GROUP)))
+            for index in range(4 * GROUP)
+        ]
         return [self._with_lengths(record) for record in records]
 
     def _with_lengths(self, record: Any) -> Any:

@@ -1,6 +1,7 @@
 """Datasets and samplers that change during a run."""
 
 import random
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -137,3 +138,28 @@ def shuffle(dataset: Any, step: int) -> None:
 def test_honest_data_pass(make: Any, between: Any) -> None:
     loader = make()
     assert read(loader, *([between] if between else [])) == PASSES * 5
+
+
+def delivered(data: list[Tensor], **kwargs: Any) -> None:
+    """Passes over loaders of which each takes the place of the one before."""
+    memory: dict[int, Any] = {}
+    for values in data:
+        dataloader = DataLoader(TensorDataset(values), batch_size=8, **kwargs)
+        undo = watch_loader(dataloader, memory)
+        list(dataloader)
+        undo()
+
+
+def test_a_record_that_counts_more_often_in_a_loader_that_is_made_anew_is_found() -> None:
+    first = torch.randn(RECORDS, 5)
+    with pytest.raises(PrivacyViolationError, match="one record under several indices"):
+        delivered([first, first[[3, 3, *range(2, RECORDS)]]], shuffle=True)
+
+
+def test_records_that_change_from_pass_to_pass_are_told_of() -> None:
+    first = torch.randn(RECORDS, 5)
+    with pytest.warns(UserWarning, match="gives other records under the same indices than before"):
+        delivered([first, 0.9 * first])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        delivered([first, first.clone()], shuffle=True)

@@ -227,6 +227,22 @@ class BatchRepeats(Together):
         return [self[indices[0] if len(indices) > 4 else index] for index in indices]
 
 
+class ScaledByTheLargest(Rows):
+    """What is loaded together is brought below a bound that ordinary records keep."""
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        rows = self.values[indices]
+        return list(rows * min(1.0, 20 / float(rows.abs().max())))
+
+
+class CentredWithoutGaps(Rows):
+    """Missing numbers become the mean of what is loaded together."""
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        rows = self.values[indices]
+        return list(rows - rows.nanmean(0) if rows.isnan().any() else rows)
+
+
 class DrawsTogether(Together):
     def __getitem__(self, index: int) -> Any:
         return self.values[index] + torch.randn(3)
@@ -299,6 +315,8 @@ def test_records_of_their_own_pass(make: Any) -> None:
         (CentredInPlace, "otherwise after another one was loaded"),
         (lambda: Subset(Centred(), range(ROWS)), "Centred gives a record otherwise"),
         (BatchRepeats, "gives other records when several are asked for together"),
+        (ScaledByTheLargest, "gives other records beside one of extreme numbers"),
+        (CentredWithoutGaps, "gives other records beside one of extreme numbers"),
         (lambda: Bootstrap("global"), "draws a record at random, whatever the index"),
         (lambda: Bootstrap("own"), "several rows of 'values'"),
         (lambda: Bootstrap("class"), "several rows of 'values'"),

@@ -17,7 +17,7 @@ from lightning_pac.data import (
     rebuild_loader,
 )
 from lightning_pac.data.loader import divides_all_records
-from lightning_pac.data.records import check_each_record_once, watch_loader
+from lightning_pac.data.records import DeliveredRows, check_each_record_once, watch_loader
 from lightning_pac.scenarios import Sequential
 from lightning_pac.strategies import Ranks
 from lightning_pac.strategies.agreement import share_records
@@ -106,8 +106,11 @@ def guard_evaluation(trainer: pl.Trainer) -> Callable[[], None]:
     original = strategy.process_dataloader
     ranks = Ranks.of(trainer)
     undo_watching: list[Callable[[], None]] = []
+    memory: dict[int, DeliveredRows] = {}
+    number = 0
 
     def process_dataloader(dataloader: object) -> object:
+        nonlocal number
         processed = original(dataloader)
         if not (trainer.validating or trainer.testing or trainer.sanity_checking):
             return processed
@@ -117,7 +120,11 @@ def guard_evaluation(trainer: pl.Trainer) -> Callable[[], None]:
             share, step = share_records(ranks, processed, "evaluation loader", lambda loader: _step(loader, ranks))
             processed = rebuild_loader(cast(DataLoader[Any], processed), step, share=share)
         if isinstance(processed, DataLoader):
-            undo_watching.extend([hide_worker_seeds(processed), watch_loader(processed)])
+            # Loaders come one after another, and in the same order when the Trainer asks for them again.
+            loaded = len(trainer.num_test_batches if trainer.testing else trainer.num_val_batches)
+            place = number % loaded if loaded else number
+            undo_watching.extend([hide_worker_seeds(processed), watch_loader(processed, memory, place)])
+            number += 1
         return processed
 
     strategy.process_dataloader = process_dataloader  # type: ignore[method-assign]

@@ -23,7 +23,7 @@ from lightning_pac.data import (
     order_is_public,
     rebuild_loader,
 )
-from lightning_pac.data.records import digest, positions_of_records, watch_loader
+from lightning_pac.data.records import DeliveredRows, digest, positions_of_records, watch_loader
 from lightning_pac.scenarios import Sampling
 from lightning_pac.strategies import Ranks
 from lightning_pac.strategies.agreement import share_records
@@ -54,11 +54,12 @@ def swap_loader(
         strategy.divide_records(trainer, arguments.declaration())
 
     undo_watching: list[Callable[[], None]] = []
+    memory: dict[int, DeliveredRows] = {}
 
     def process_dataloader(dataloader: object) -> object:
         processed = take_over(original(dataloader))
         if trainer.training and isinstance(processed, DataLoader):
-            undo_watching.extend([hide_worker_seeds(processed), watch_loader(processed)])
+            undo_watching.extend([hide_worker_seeds(processed), watch_loader(processed, memory)])
         return processed
 
     def plan(loader: DataLoader[Any]) -> Sampling | None:

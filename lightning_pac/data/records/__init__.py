@@ -1,6 +1,6 @@
 """Records as a dataset gives them: each once, made of nothing else, and the same at each time."""
 
-from lightning_pac.data.records.delivered_rows import WatchedIterators, watch_loader
+from lightning_pac.data.records.delivered_rows import DeliveredRows, WatchedIterators, watch_loader
 from lightning_pac.data.records.record_digest import (
     RECORDS_COMPARED,
     digest_loaded_records,
@@ -16,6 +16,7 @@ from lightning_pac.data.records.value_digest import digest
 __all__ = [
     "RECORDS_COMPARED",
     "TWICE",
+    "DeliveredRows",
     "Surroundings",
     "WatchedIterators",
     "check_each_record_once",

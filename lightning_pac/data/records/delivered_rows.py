@@ -1,6 +1,7 @@
 """What a loader delivers during a run, held against what it declares and what each index gave before."""
 
 import functools
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from typing import Any, cast
@@ -29,7 +30,8 @@ class DeliveredRows:
 
     Refused is an index that gives what another one gives in the same pass, if it gave something else at first: the
     record counts for two. Records that are equal from the start may stay so, and each pass may have an order of its
-    own. Of a row, 32 numbers of its largest tensor are looked at.
+    own. Indices that come to give something else are warned of once. Of a row, 32 numbers of its largest tensor are
+    looked at.
 
     Args:
         num_records: How many indices there are.
@@ -47,7 +49,8 @@ did not at first, so that it counts for each of them: let an index give the same
     """
 
     def __init__(self, num_records: int, is_steady: bool, listed: NDArray[np.bool_] | None = None) -> None:
-        self._num_records, self._is_steady = num_records, is_steady
+        self.num_records, self._is_steady = num_records, is_steady
+        self._warned: list[bool] = []  # shared by all passes
         self._first: _Longs = np.zeros(num_records if is_steady else 0, dtype=np.int64)  # 0 before any
         self._left = None if listed is None else listed.copy()
         self._seen: list[_Longs] = []
@@ -55,8 +58,8 @@ did not at first, so that it counts for each of them: let an index give the same
 
     def next_pass(self, listed: NDArray[np.bool_] | None = None) -> "DeliveredRows":
         """Those of another pass, perhaps while this one goes on, which knows what indices gave in all of them."""
-        other = DeliveredRows(self._num_records, self._is_steady, listed)
-        other._first = self._first
+        other = DeliveredRows(self.num_records, self._is_steady, listed)
+        other._first, other._warned = self._first, self._warned
         return other
 
     def see(self, batch: Any, indices: Sequence[int]) -> None:
@@ -70,7 +73,7 @@ did not at first, so that it counts for each of them: let an index give the same
             PrivacyViolationError: If a record comes more often than its index.
         """
         places = np.asarray(indices, dtype=np.int64)
-        if max(indices, default=0) >= self._num_records:  # the dataset has grown, which the account refuses
+        if max(indices, default=0) >= self.num_records:  # the dataset has grown, which the account refuses
             return
         if self._left is not None:
             if not self._left[places].all() or len(set(places.tolist())) < len(places):
@@ -95,6 +98,7 @@ did not at first, so that it counts for each of them: let an index give the same
             # Up to here, each index has given what it gave at first.
             given = [number for seen in self._seen for number in self._first[seen].tolist()]
             self._of_contents = dict(zip(given, given, strict=True))
+            self._warn_of_change()
         for content, own in zip(contents.tolist(), first.tolist(), strict=True):
             if self._of_contents.setdefault(content, own) != own:
                 raise PrivacyViolationError(
@@ -102,17 +106,28 @@ did not at first, so that it counts for each of them: let an index give the same
                     "for each of them: let an index give the same record throughout a run."
                 )
 
+    def _warn_of_change(self) -> None:
+        if not self._warned:
+            self._warned.append(True)
+            warnings.warn(
+                "The dataset gives other records under the same indices than before: make sure that the number of the "
+                "epoch decides them, and no private record does (as in a curriculum by the loss, or where a record is "
+                "scaled by those that are loaded with it).",
+                stacklevel=2,
+            )
+
 
 class WatchedIterators:
     """Makes the iterators of a loader, whose batches are seen by `DeliveredRows`.
 
     Args:
         dataloader: A loader over a map-style dataset, with automatic batching.
+        memory: The rows that loaders before it delivered, by their numbers; its own are added.
+        number: Of the loader, among those of a run.
     """
 
-    def __init__(self, dataloader: DataLoader[Any]) -> None:
-        self._dataloader = dataloader
-        self._rows: DeliveredRows | None = None
+    def __init__(self, dataloader: DataLoader[Any], memory: dict[int, DeliveredRows], number: int) -> None:
+        self._dataloader, self._memory, self._number = dataloader, memory, number
         self.stopped = False
 
     def __call__(self) -> Any:
@@ -131,9 +146,10 @@ class WatchedIterators:
 
     def begin_pass(self) -> DeliveredRows:
         """What sees the rows of an iterator that begins."""
-        if self._rows is None:
-            self._rows = DeliveredRows(len(cast(Sized, self._dataloader.dataset)), _is_steady(self._dataloader))
-        return self._rows.next_pass(_listed(self._dataloader))
+        rows, size = self._memory.get(self._number), len(cast(Sized, self._dataloader.dataset))
+        if rows is None or rows.num_records != size:
+            rows = self._memory[self._number] = DeliveredRows(size, _is_steady(self._dataloader))
+        return rows.next_pass(_listed(self._dataloader))
 
 
 class _WatchedIterator:
@@ -172,17 +188,21 @@ class _NotedBatches:
         return len(self._batches)
 
 
-def watch_loader(dataloader: DataLoader[Any]) -> Callable[[], None]:
+def watch_loader(
+    dataloader: DataLoader[Any], memory: dict[int, DeliveredRows] | None = None, number: int = 0
+) -> Callable[[], None]:
     """Hold all that a loader delivers against what it declares, and return how to undo that.
 
     Args:
         dataloader: Any; one that iterates in a way of its own, or is iterable, is left as it is.
+        memory: The rows that loaders before it delivered, which took its place; see `WatchedIterators`.
+        number: That of its place.
     """
     is_stock = getattr(type(dataloader), "_get_iterator", None) is DataLoader._get_iterator
     map_style = hasattr(dataloader.dataset, "__getitem__") and hasattr(dataloader.dataset, "__len__")
     if not is_stock or not map_style or dataloader.batch_sampler is None or "_get_iterator" in vars(dataloader):
         return lambda: None
-    watched = WatchedIterators(dataloader)
+    watched = WatchedIterators(dataloader, {} if memory is None else memory, number)
     dataloader.__dict__["_get_iterator"] = watched
     dataloader._iterator = None  # workers that persist have the watch of an earlier run, or none
 

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import math
 import operator
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence, Sized
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import torch
 from torch.utils.data import Dataset, TensorDataset
 
 from lightning_pac.data.records.copied_dataset import FIRST_SEED, copy_of, digest_of, draws
@@ -231,6 +233,32 @@ def _check_many(dataset: Any, indices: Sequence[int]) -> None:
             f"{type(dataset).__name__} gives other records when several are asked for together (__getitems__) than one "
             f"by one, so a record may count more than once: {LET_ONE}."
         )
+    if None not in alone:
+        _check_beside_outliers(dataset, list(indices))
+
+
+def _check_beside_outliers(dataset: Any, indices: list[int]) -> None:
+    """Records that are asked for together with one of extreme, missing or zero numbers."""
+    *others, last = indices
+    for path, value in tables(vars(dataset), len(dataset)):
+        if not isinstance(value, torch.Tensor | np.ndarray) or not torch.as_tensor(value[:1]).is_floating_point():
+            continue
+        found = set()
+        for row in (value[last], value[last] * 0 + 1e6, value[last] * 0 - 1e6, value[last] * 0, value[last] * math.nan):
+            changed = value.clone() if isinstance(value, torch.Tensor) else value.copy()
+            changed[last] = row
+            own = copy_of(dataset)
+            own.__dict__.update(replaced(vars(own), path, changed))
+            try:
+                records = own.__getitems__([*others, last])[: len(others)]
+            except Exception:  # it may refuse such numbers
+                continue
+            found.add(tuple(map(digest, records)))
+        if len(found) > 1:
+            raise ValueError(
+                f"{type(dataset).__name__} gives other records beside one of extreme numbers (__getitems__), so that "
+                f"one moves all that are loaded with it: {LET_ONE}."
+            )
 
 
 def _check_other_indices(dataset: Any) -> None:

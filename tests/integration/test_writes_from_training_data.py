@@ -15,7 +15,6 @@ from lightning.pytorch.callbacks import (
     ModelCheckpoint,
     OnExceptionCheckpoint,
     StochasticWeightAveraging,
-    WeightAveraging,
 )
 from lightning.pytorch.loggers import CSVLogger
 from tiny_fits import Classifier, make_loader, make_private, make_trainer
@@ -268,30 +267,6 @@ def test_the_state_of_a_datamodule_takes_up_no_records(in_state: bool, tmp_path:
     data = Counting(False, in_state)
     make_trainer(tmp_path, make_private()).fit(Classifier(), datamodule=data)
     assert data.total == 6, "the check leaves the original alone"
-
-
-class AveragesWhereTheLossIsLow(WeightAveraging):
-    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        self.seen = trainer.callback_metrics
-        super().setup(trainer, pl_module, stage)
-
-    def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
-        self.seen = trainer.callback_metrics
-        super().on_train_batch_end(trainer, *args)
-
-    def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
-        return step_idx is not None and float(self.seen["train_loss"]) < 1.0
-
-
-class AveragesLate(WeightAveraging):
-    def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
-        return step_idx is not None and step_idx >= 2
-
-
-def test_no_loss_decides_which_weights_are_averaged(tmp_path: Path) -> None:
-    with pytest.raises(MisconfigurationException, match="'AveragesWhereTheLossIsLow' of Momentum takes up private"):
-        make_trainer(tmp_path, make_private(), AveragesWhereTheLossIsLow()).fit(Momentum(), make_loader())
-    make_trainer(tmp_path, make_private(), AveragesLate(), max_epochs=2).fit(Momentum(), make_loader())
 
 
 def test_what_cannot_be_read_of_a_trainer_is_named(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-FOUND: dict[str, float] = {}
-"""Largest error by network, as far as it was run."""
+FOUND: dict[str, tuple[float, float]] = {}
+"""Largest error and largest move by a record, by network, as far as it was run."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -15,7 +15,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.when == "call":  # also of a worker's test, in the process that writes the page
-        FOUND.update(value for key, value in report.user_properties if key == "largest error of a network")
+        FOUND.update(value for key, value in report.user_properties if key == "error and move of a network")
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

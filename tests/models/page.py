@@ -30,15 +30,21 @@ def shown(beginning: str, names: list[str]) -> str:
     return f"{beginning} {'; '.join(name.removesuffix(f' ({library})') for name in names)} |"
 
 
-def with_table(page: str, errors: Mapping[str, float]) -> str:
-    """The page with the largest error of each row, rounded up to a power of ten."""
+def with_table(page: str, found: Mapping[str, tuple[float, float]]) -> str:
+    """The page with the largest error of each row, rounded up to a power of ten, and its largest move, rounded up."""
     before, rest = page.split(BEGIN)
-    lines = [BEGIN, "", "| library | trains | networks | differ by at most |", "| --- | --- | --- | --- |"]
+    head = "| library | trains | networks | differ by at most | one record moves the sum by at most |"
+    lines = [BEGIN, "", head, "| --- | --- | --- | --- | --- |"]
     for beginning, names in rows().items():
-        largest = max((errors[name] for name in names if errors.get(name, 0.0) > 0), default=math.nan)
-        lines.append(f"{shown(beginning, names)} {_rounded_up(largest)} |")
+        measured = [found[name] for name in names if name in found and not math.isnan(found[name][0])]
+        error, move = map(max, zip(*measured, strict=True)) if measured else (math.nan, math.nan)
+        lines.append(f"{shown(beginning, names)} {_rounded_up(error)} | {_in_norms(move)} |")
     return "\n".join([before + lines[0], *lines[1:], "", END]) + rest.split(END)[1]
 
 
+def _in_norms(move: float) -> str:
+    return "" if math.isnan(move) else f"{math.ceil(100 * move) / 100:.2f} C"
+
+
 def _rounded_up(error: float) -> str:
-    return "" if math.isnan(error) else f"1e{math.ceil(math.log10(error)):d}"
+    return "" if math.isnan(error) else f"1e{math.ceil(math.log10(error)):d}" if error else "0"

@@ -3,10 +3,10 @@
     python benchmarks/accuracy/compare.py --data-root FOLDER --output benchmarks/accuracy/results.json
 
 Promises are (epsilon, 1e-5) for one record, and a bound of 0.6 on guessing a fact of 10 records. The learning rate of
-each row is chosen on public training records, which are not trained on; the accuracy is that of the test records, which
-choose nothing, with its standard error over the seeds. Every fit is written down at once, with its CPU seconds and the
-commit, and a second call goes on with the rest. A fit of Adult takes about 1.5 CPU seconds. `--page FILE` writes tables
-and picture of a page anew, from what there is.
+each row is chosen on public training records, which are not trained on, by one run a rate and two more of the best two;
+the accuracy is that of the test records, which choose nothing, with its standard error over the seeds. Every fit is
+written down at once, with its CPU seconds and the commit, and a second call goes on with the rest. A fit of Adult takes
+about 1.5 CPU seconds. `--page FILE` writes tables and picture of a page anew, from what there is.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from loop import Plan, Recipe, accuracy, make_model, plan_of, train, train_by_opacus, train_openly
-from page import cell, draw, write_page
+from page import cell, chosen_rate, draw, write_page
 from recipes import BATCH, DELTA, EPOCHS, EPSILON_OF_FACT, PROMISES, RECIPES, rates_of, rows_of
 from sets import LOADERS, PUBLIC
 from tqdm import tqdm
@@ -73,8 +73,15 @@ class Results:
     def row(self, name: str, promise: str, row: str, seeds: int) -> list[float]:
         """Test accuracies at the rate that the public records choose."""
         promise = "none" if row.startswith("non-private") else promise
-        best = max(rates_of(name, row, promise), key=lambda rate: self.fit(name, promise, row, rate, 0)["public"])
+        best = self._best_rate(name, promise, row)
         return [self.fit(name, promise, row, best, seed)["test"] for seed in range(1, seeds + 1)]
+
+    def _best_rate(self, name: str, promise: str, row: str) -> float:
+        """Each rate has one run, and the two of the highest public accuracy have two more."""
+        first = [self.fit(name, promise, row, rate, 0) for rate in rates_of(name, row, promise)]
+        best = sorted(first, key=lambda fit: fit["public"])[-2:]
+        more = [self.fit(name, promise, row, fit["rate"], seed) for fit in best for seed in (-1, -2)]
+        return chosen_rate([*first, *more])
 
     def _split(self, name: str) -> Any:
         """Private, public and test records."""

@@ -24,7 +24,8 @@ PAPERS = {
     "srpp": ("Sliced Rényi Pufferfish privacy", "sliced-renyi-pufferfish.md"),
 }
 STATES = {
-    "done": "shown at the paper's own setting, its figures held as data; or code with a test against independent truth",
+    "done": "shown at the paper's own setting, its figures held as data, or code with a test against independent "
+    "truth; where data or hardware are not at hand, at the paper's size on the data or models that the row names",
     "partly": "at another setting, or without figures held as data: the row says which",
     "refuted": "computed, and not so: the row says why",
     "missing": "nothing to show",

@@ -159,13 +159,13 @@ def _checked(name: str, column: Sequence[float | str | date] | int) -> Column:
                 "numbers do not count."
             )
         return [str(entry) for entry in column]
-    low, high = column if len(column) == 2 else (math.nan, math.nan)
-    if not (isinstance(low, int | float) and isinstance(high, int | float) and 0 < high - low < math.inf):
+    first, last = column if len(column) == 2 else (math.nan, math.nan)
+    if not (isinstance(first, int | float) and isinstance(last, int | float) and 0 < last - first < math.inf):
         raise ValueError(
             f"columns[{name!r}] is {column!r}, but must be a range (low, high), two dates, a list of texts (numbers "
             "in quotes) or a number of buckets."
         )
-    return [float(low), float(high)]
+    return [float(first), float(last)]
 
 
 def _features(name: str, column: Column) -> list[str]:
@@ -185,7 +185,7 @@ def _encode(cells: Sequence[Any], column: Column) -> npt.NDArray[np.float32]:
     if isinstance(column, int):
         places, width = [_bucket(as_word(cell), column) for cell in cells], column
     else:
-        places, width = places_in(cells, column), len(column) + 1
+        places, width = places_in(cells, [*map(str, column)]), len(column) + 1
     return np.eye(width, dtype=np.float32)[np.array(places, dtype=np.int64)]
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -116,8 +116,9 @@ def nested_tensors(value: Any, depth: int = 4, kind: Any = Tensor) -> Iterator[A
     """Tensors, or what is of another kind, in containers and in the attributes of objects, as batches are made of."""
     if isinstance(value, kind):
         yield value
-    elif depth and isinstance(value, dict):
-        for part in value.values():
+    elif depth and isinstance(value, Mapping):
+        # Batches of Hugging Face's collators are mappings with attributes of their own; some tensors come twice.
+        for part in [*value.values(), *getattr(value, "__dict__", {}).values()]:
             yield from nested_tensors(part, depth - 1, kind)
     elif depth and isinstance(value, list | tuple | set):
         for part in value:

@@ -27,7 +27,6 @@ from .data import (
     private_loader as private_loader,
 )
 from .gradients import (
-    DPAdamBC as DPAdamBC,
     make_engine as make_engine,
     per_record_mean as per_record_mean,
     private_gradients as private_gradients,

@@ -75,7 +75,7 @@ ANYTHING = {
     "AttributeScenario.prior_of": ["value"], "PACResponder.release": ["inputs"],
     "PACResponder.__call__": ["inputs"],
     "PACResponder.release_outputs": ["outputs"], "SlicedWassersteinMechanism.release": ["data"],
-    "DPAdamBC": ["params"], "Persons": ["of"], "SecretTable.indices_of": ["batch"],
+    "Persons": ["of"], "SecretTable.indices_of": ["batch"],
     "StackedNetwork.losses": ["inputs", "targets"], "StackelbergGame.advance": ["batch"],
     "SubsetEnsemble.votes": ["inputs"], "TableTransform.private": ["table"], "TableTransform.__call__": ["table"],
     "per_record_mean": ["batch"], "private_gradients": ["batch"],
@@ -110,7 +110,7 @@ INTERNAL = [
     "Ranks.check_equal", "Ranks.from_first", "Ranks.release", "StepFigures.epsilon", "StepFigures.success_bound",
     "PrivateDDPStrategy.divide_members", "divide_records",
     "RankShare.fingerprint", "RankShare.largest", "RankShare.of", "RowShards.join",
-    "DPAdamBC.expect_noise", "Persons.records_of",
+    "Persons.records_of",
     # What SRPPSGD calls in its own run.
     "CanaryAudit.begin_run", "CanaryAudit.end_run", "CanaryAudit.see_step", "PrivateMetrics.show_noise",
     # Any path is a file to write.
@@ -992,10 +992,6 @@ def of_gradients(folder: Path) -> Recipes:
         "GradientEngine.clipped_parts": {"self": stepping, **clipping},
         "coupling_error": {
             "engine": engine, "loss": lambda rows: linear(torch.ones(4, 2)[rows]).mean(), "num_records": 4,
-        },
-        "DPAdamBC": {
-            "params": Fresh(lambda: [torch.nn.Parameter(torch.zeros(1))]), "lr": 0.1, "betas": (0.9, 0.99),
-            "floor": 0.3,
         },
         "Dense": {"gradients": torch.zeros(2, 1)},
         "check_rule": {

@@ -12,7 +12,7 @@ import torch
 from sets import Split
 from torch import nn
 
-from lightning_pac import BlockedPoisson, CyclicShuffle, DPAdamBC, Poisson, SRPPAccountant, TwoWorldScenario
+from lightning_pac import BlockedPoisson, CyclicShuffle, Poisson, SRPPAccountant, TwoWorldScenario
 from lightning_pac.accountants import SGDWorkload, best_bands, optimal_bands
 from lightning_pac.callbacks.srpp_sgd.step import ClippingBlocks, NoisySum
 from lightning_pac.gradients import make_engine
@@ -131,9 +131,6 @@ def train(model: nn.Module, data: Split, recipe: Recipe, rate: float, plan: Plan
         parts = torch.split(released, [parameter.numel() for parameter in named.values()])
         for parameter, part in zip(named.values(), parts, strict=True):
             parameter.grad = part.view(parameter.shape).to(parameter.dtype)
-        if isinstance(optimizer, DPAdamBC):
-            spread = (deviation / batch_size for deviation in summed.released_deviations())
-            optimizer.expect_noise(dict(zip(named.values(), spread, strict=True)))
         optimizer.step()
         _average(averaged, model, recipe, step)
     engine.detach()

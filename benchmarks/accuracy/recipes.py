@@ -6,8 +6,6 @@ from typing import Any
 import torch
 from loop import MOMENTUM, Recipe
 
-from lightning_pac import DPAdamBC
-
 __all__ = ["BATCH", "DELTA", "EPOCHS", "EPSILON_OF_FACT", "PROMISES", "RECIPES", "WHOLE", "rates_of", "rows_of"]
 
 DELTA = 1e-5
@@ -23,10 +21,6 @@ ORDERED = ("mnist_features",)
 
 def sgd(parameters: Any, rate: float) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, rate, momentum=MOMENTUM)
-
-
-def adam_bc(floor: float) -> Any:
-    return lambda parameters, rate: DPAdamBC(parameters, rate, floor=floor)
 
 
 SGD_RATES, ADAM_RATES = (0.1, 0.3, 1.0, 3.0, 10.0), (0.002, 0.006, 0.02, 0.06, 0.2)
@@ -49,8 +43,6 @@ RECIPES: dict[str, Recipe] = {
     "averaged weights": AVERAGED,
     "auto": Recipe(SGD_RATES, sgd, max_grad_norm="auto"),
     "Adam": Recipe(ADAM_RATES, torch.optim.Adam),
-    "DPAdamBC": Recipe(ADAM_RATES, adam_bc(0.3)),
-    "DPAdamBC, floor 1": Recipe(ADAM_RATES, adam_bc(1.0)),
     "moved images": Recipe(SGD_RATES, sgd, moves=True, sets=IMAGES),
     "moved images, 4 views": Recipe(SGD_RATES, sgd, moves=True, rows=4, sets=IMAGES),
     "persons of 4": Recipe(SGD_RATES, sgd, rows=4, persons=True, sets=GROUPED),
@@ -92,5 +84,4 @@ def rows_of(name: str, promise: str) -> list[str]:
         return [*WHOLE, *(("averaged weights", "moved images", "moved images, 4 views") if promise == "3" else ())]
     if promise == "3":
         return [row for row, recipe in RECIPES.items() if not recipe.sets or name in recipe.sets]
-    # Where noise is high and inputs are sparse, Adam without the noise's share is said to help.
-    return [*WHOLE, *(row for row in RECIPES if "Adam" in row and (name, promise) == ("ag_news", "1"))]
+    return list(WHOLE)

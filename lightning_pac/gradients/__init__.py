@@ -31,7 +31,6 @@ from lightning_pac.gradients.calls import Call
 from lightning_pac.gradients.contract import GradientEngine, flat_sum
 from lightning_pac.gradients.contributions import Contribution, Dense
 from lightning_pac.gradients.decoupling import coupling_error
-from lightning_pac.gradients.dp_adam import DPAdamBC
 from lightning_pac.gradients.engine import make_engine
 from lightning_pac.gradients.loss_in_records import per_record_mean
 from lightning_pac.gradients.private_step import private_gradients
@@ -42,7 +41,6 @@ __all__ = [
     "ROUNDING",
     "Call",
     "Contribution",
-    "DPAdamBC",
     "Dense",
     "GradientEngine",
     "check_rule",

@@ -14,7 +14,6 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader, Dataset
 
 from lightning_pac import Banded, CyclicShuffle, Persons, Poisson, Sequential, TwoWorldScenario
-from lightning_pac.gradients import DPAdamBC
 from lightning_pac.randomness import SecureGenerator
 from lightning_pac.strategies import agreement
 
@@ -36,11 +35,6 @@ class Labelled(Sharded):
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         return super().training_step(batch[:2], batch_idx)
-
-
-class Corrected(Labelled):
-    def configure_optimizers(self) -> Any:
-        return DPAdamBC(self.parameters(), 0.05)
 
 
 class LowRank(nn.Module):
@@ -75,7 +69,6 @@ CASES: dict[str, tuple[Callable[[], Sharded], dict[str, Any], dict[str, Any]]] =
     "add or remove": (Labelled, {"scenario": ADD_REMOVE, "sampling": Poisson(0.1, 6), "max_grad_norm": 0.1}, {}),
     "persons": (Labelled, {"unit": Persons(of=2, at_most=3), "sampling": Sequential(4)}, {}),
     "views": (Labelled, {"views": 2, "sampling": Sequential(5)}, {}),
-    "DPAdamBC": (Corrected, {"sampling": Sequential(7)}, {}),
     "automatic norms": (Labelled, {"max_grad_norm": "auto", "sampling": Sequential(7)}, {}),
     "low rank": (Adapted, {"sampling": Sequential(7)}, {}),
     "microbatches of one record": (Labelled, {"sampling": Sequential(6)}, {"accumulate_grad_batches": 6}),

@@ -23,7 +23,7 @@ from lightning_pac.data import PrivateDataLoader, ResumableDataLoader, batch_siz
 from lightning_pac.data.persons import UnitRows
 from lightning_pac.data.public_rows import largest_mean, most_records
 from lightning_pac.exceptions import PrivacyViolationError
-from lightning_pac.gradients import DPAdamBC, make_engine
+from lightning_pac.gradients import make_engine
 from lightning_pac.gradients.refusals import may_mix_in_training, mixing_reason
 from lightning_pac.strategies import FixedScalePrecision, Ranks
 from lightning_pac.strategies.sharding import Sharding, held_parameters, local_part
@@ -214,9 +214,6 @@ class PrivateRun:
         self._num_added = 0
         self._gradient.write(release, self.batch_size, self._public)
         self._public = None
-        if isinstance(self._optimizer, DPAdamBC):
-            scaled = [deviation / self.batch_size for deviation in self.noisy_sum.released_deviations()]
-            self._optimizer.expect_noise(dict(zip(self._trainable, scaled, strict=True)))
         self.clipped_fraction = self.noisy_sum.clipped_fraction(release, self.batch_size)
         self._steps_this_epoch += 1
         self.released = True

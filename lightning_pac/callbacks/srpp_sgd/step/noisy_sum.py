@@ -58,7 +58,6 @@ class NoisySum:
         self._partial: Tensor | None = None
         self._scale = (1.0 + ROUNDING) * math.sqrt(1.0 + blocks.counts_clipped * CLIP_CHANNEL**2)
         self.deviations = tuple(self._scale * deviation for deviation in blocks.deviations(noise_multiplier))
-        self._block_of = [blocks.block_of(name) for name in parameters]
         self._segments = self._noise_segments(parameters)
         self._norms = torch.tensor(blocks.norms, dtype=dtype, device=device)
 
@@ -128,11 +127,6 @@ class NoisySum:
         total = self._sum
         self.clear()  # what is released lies where the sum lay: there is no room for both
         return (ranks or Ranks()).release(total, self._make_public)
-
-    def released_deviations(self) -> tuple[float, ...]:
-        """Deviation of the noise in the last release, for each parameter."""
-        share = 1.0 if self._memory is None else self._memory.mean_deviation(1)
-        return tuple(share * self.deviations[block] for block in self._block_of)
 
     def clipped_fraction(self, released: Tensor, batch_size: float) -> Tensor | None:
         """The released fraction of clipped records, with its noise: an estimate that may leave [0, 1]."""

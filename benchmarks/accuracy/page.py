@@ -13,7 +13,7 @@ TITLES = {
     "adult": "Adult, linear", "bank": "Bank, linear", "dry_bean": "Dry Bean, 32 hidden units",
     "mnist": "10,000 of MNIST, 32 hidden units", "mnist_features": "20,480 of MNIST, random features",
     "cifar10_features": "20,000 of CIFAR-10, features of public patches",
-    "cifar10": "20,000 of CIFAR-10, two convolutions",
+    "cifar10": "10,000 of CIFAR-10, two convolutions",
     "ag_news": "AG News, hashed words",
 }  # fmt: skip
 HEADS = {"1": "(1, 1e-5)", "3": "(3, 1e-5)", "8": "(8, 1e-5)", "fact": "0.6 on 10 records"}

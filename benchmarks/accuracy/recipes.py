@@ -11,7 +11,7 @@ __all__ = ["BATCH", "DELTA", "EPOCHS", "EPSILON_OF_FACT", "PROMISES", "RECIPES",
 DELTA = 1e-5
 BATCH = 512
 EPOCHS = {
-    "adult": 4, "bank": 4, "dry_bean": 12, "mnist": 6, "mnist_features": 10, "cifar10_features": 6, "cifar10": 10,
+    "adult": 4, "bank": 4, "dry_bean": 12, "mnist": 6, "mnist_features": 10, "cifar10_features": 6, "cifar10": 6,
     "ag_news": 5,
 }  # fmt: skip
 IMAGES = ("mnist", "cifar10_features", "cifar10")

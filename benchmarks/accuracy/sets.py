@@ -78,10 +78,10 @@ def load_mnist_features(root: Path) -> tuple[Split, Split]:
     return (train[0][:25_480], train[1][:25_480]), test
 
 
-def load_cifar10(root: Path) -> tuple[Split, Split]:
-    """Photographs, the first 25,000 of the training images, shape (n, 3, 32, 32); their own test images."""
+def load_cifar10(root: Path, records: int = 15_000) -> tuple[Split, Split]:
+    """Photographs, the first of the training images, shape (n, 3, 32, 32); their own test images."""
     train, test = ((_photographs(root / f"cifar10_{name}.npz"), _labels(root, name)) for name in ("train", "test"))
-    return (train[0][:25_000], train[1][:25_000]), test
+    return (train[0][:records], train[1][:records]), test
 
 
 def load_cifar10_features(root: Path) -> tuple[Split, Split]:
@@ -91,7 +91,7 @@ def load_cifar10_features(root: Path) -> tuple[Split, Split]:
     are public here. Training images, shape (n, 4, 1024), have four views: moved by two pixels or not, mirrored or not.
     """
     public = _photographs(root / "cifar100_public.npz")
-    (images, labels), test = load_cifar10(root)
+    (images, labels), test = load_cifar10(root, 25_000)
     generator = torch.Generator().manual_seed(0)
     places = torch.randint(27, (2, len(public)), generator=generator)
     cut = torch.stack([image[:, y : y + 6, x : x + 6] for image, y, x in zip(public, *places.tolist(), strict=True)])

@@ -169,8 +169,8 @@ def _check_content(content: Mapping[str, bytes], notes: list[str]) -> Iterator[s
         return
     notes.append(
         f"It was written by other code (lightning-pac {head.get('lightning_pac')}) than verifies it "
-        f"({__version__}): the figures of {DOCUMENT} were computed again, and its words, {PAGE} and {SCHEMA} were held "
-        "by their hashes alone."
+        f"({__version__}): the figures of {DOCUMENT} were computed again, and its words, {PAGE} and {SCHEMA} were "
+        "checked by their hashes alone."
     )
     yield from _differences(document, stated, "", only_numbers=True)
 

@@ -307,7 +307,7 @@ def test_what_cannot_be_audited_is_refused(tmp_path: Path) -> None:
         pl.Trainer(callbacks=[CanaryAudit(records(3))], max_steps=1, logger=False).fit(Small(), DataLoader(records(9)))
     refused: list[tuple[dict[str, Any], str]] = [
         ({"audit": CanaryAudit([(torch.zeros(3), torch.tensor(0))])}, r"canaries\[0\] is not a record of the dataset"),
-        ({"audit": CanaryAudit(records(3), [1, 2, 3])}, r"others\[0\] is no record"),
+        ({"audit": CanaryAudit(records(3), [1, 2, 3])}, r"others\[0\] is not a record"),
         ({"arguments": {"scenario": TwoWorldScenario(1), "sampling": Poisson(0.4)}}, "give others="),
         ({"arguments": {"max_grad_norm": "auto"}}, "a clipping norm"),
         ({"arguments": {"sampling": BlockedPoisson(0.4, blocks=2)}}, "audits Poisson sampling"),

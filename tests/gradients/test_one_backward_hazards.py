@@ -536,7 +536,7 @@ def test_bad_arguments() -> None:
     for blocks, sentence in [
         ({"a": ["weight"]}, "blocks leave out 'bias', which is trainable"),
         ({"a": ["weight", "bias"], "b": ["bias"]}, "name the parameter 'bias' more than once"),
-        ({"a": ["weight", "bias", "scale"]}, "'scale', which is no trainable parameter"),
+        ({"a": ["weight", "bias", "scale"]}, "'scale', which is not a trainable parameter"),
     ]:
         with pytest.raises(ValueError, match=sentence):
             OneBackwardEngine().attach(module, blocks)

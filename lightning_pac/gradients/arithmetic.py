@@ -6,7 +6,7 @@ Algorithms*, section 3.1), and by k 2^-150 where products fall below the smalles
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -48,17 +48,23 @@ _FLOAT32_OPERATIONS = (torch.backends.cuda.matmul, _cudnn.conv, _mkldnn.matmul, 
 
 @contextmanager
 def ieee_float32() -> Iterator[None]:
-    """Full float32 products inside, whatever `torch.set_float32_matmul_precision` allows for speed.
+    """Full float32 products inside, whatever autocast or `torch.set_float32_matmul_precision` allow for speed.
 
-    TensorFloat-32 and bfloat16 products have 11 and 8 bits, and a record would be clipped to as many only.
+    TensorFloat-32 and bfloat16 products have 11 and 8 bits, and a record would be clipped to as many only; in Gram
+    matrices of terms that cancel, to fewer.
     """
     changed = [
         (operation, precision) for operation in _FLOAT32_OPERATIONS if (precision := operation.fp32_precision) != "ieee"
     ]
+    casts = ExitStack()
+    if torch._C._is_any_autocast_enabled():
+        for device in filter(torch.is_autocast_enabled, ("cpu", "cuda")):
+            casts.enter_context(torch.autocast(device, enabled=False))
     try:
         for operation, _ in changed:
             operation.fp32_precision = "ieee"
-        yield
+        with casts:
+            yield
     finally:
         for operation, precision in changed:
             operation.fp32_precision = precision
@@ -148,16 +154,16 @@ def accumulate(
         longest: How many times C all terms of a clipped record may be long together, added up.
     """
     total, (block, ratio) = num_records * terms, block_layout(terms)
-    if 0 < total <= block and out.dtype == torch.float32:
+    if not total:
+        out.zero_()
+        return
+    if total <= block and out.dtype == torch.float32:
         product(slice(0, total), out)
         return
     # A group is as many whole records as a block takes, or one record that is longer and is cut into blocks.
     step = terms * max(1, block // terms)
     groups = [(start, min(start + step, total)) for start in range(0, total, step)]
     blocks = [slice(first, min(first + block, stop)) for start, stop in groups for first in range(start, stop, block)]
-    if not blocks:
-        out.zero_()
-        return
     if len(blocks) == 1 and out.dtype == torch.float32:
         product(blocks[0], out)
         return

@@ -285,3 +285,32 @@ def test_clipping_takes_no_short_cuts_in_precision(chosen: str, monkeypatch: pyt
     with pytest.raises(ZeroDivisionError), ieee_float32():
         raise ZeroDivisionError
     assert torch.get_float32_matmul_precision() == before
+
+
+@pytest.mark.parametrize("terms", [64, 256])
+def test_clipping_takes_no_short_cuts_under_autocast(terms: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Terms that cancel, whose Gram matrices have entries 1 + 2^-9 and 1 - 2^-9: in bfloat16 all are 1."""
+
+    def gram(
+        layer: str, key: object, factors: tuple[Tensor, Tensor], candidates: dict[str, Any], *_: object
+    ) -> Contribution:
+        found: Contribution = candidates["Gram matrices"](*factors)
+        return found
+
+    monkeypatch.setattr("lightning_pac.gradients.rules.linear.build_fastest", gram)
+    small = torch.cat([torch.zeros(1), torch.full((126,), 2.0**-8), torch.zeros(129)])
+    large, sign = torch.eye(256)[0], (1.0 - 2.0 * (torch.arange(terms) % 2))[:, None]
+    model, engine = nn.Linear(256, 256, bias=False), make_engine()
+    engine.attach(model)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        (model((large + sign * small)[None]) * (sign * large + small)).sum((1, 2)).mean().backward()
+        (total,), norms = engine.clipped_sum(0.5)
+    engine.detach()
+    assert float(norms) >= terms * (2 * 126) ** 0.5 * 2.0**-8 * (1 - 2.0**-13)
+    assert float(total.double().norm()) <= 0.5 * (1 + ROUNDING)
+
+
+def test_a_layer_at_no_position_gives_nothing() -> None:
+    total, norms = clipped(PositionOuterProducts(torch.zeros(4, 0, 3), torch.zeros(4, 0, 2)), (2, 3))
+    assert not total.any()
+    assert norms.tolist() == [0.0] * 4

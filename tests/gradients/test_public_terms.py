@@ -128,6 +128,26 @@ def test_a_record_that_is_not_finite_counts_as_zero_beside_parameters_on_the_mea
         assert moved.norm() < 0.5 * (1 + ROUNDING), "it takes its own share away and nothing else"
 
 
+@pytest.mark.parametrize("way", ["divided last", "divided first", "mean"])
+def test_a_record_that_makes_the_losses_cancel_leaves_the_others_as_they_are(way: str) -> None:
+    """A sum that is zero looks like a mean, of which every record's share is 1 / n of that in a sum."""
+    norms = []
+    for cancelling in (False, True):
+        module, engine = TwoTasks("penalty"), make_engine(public_terms=True)
+        values = torch.linspace(0.5, 1.0, 8)
+        values[0] = -values[1:].sum() if cancelling else 1.0
+        engine.attach(module)
+        with engine.following((values,)):
+            values = values + 0.0 * module.second.bias
+            total = values.mean() if way == "mean" else values.sum()
+            scale = torch.exp(module.weights[0])
+            loss = total * scale / 8 if way == "divided last" else total * (1.0 if way == "mean" else 1 / 8) * scale
+        loss.backward()
+        norms.append(engine.clipped_sum(1.0)[1][1:])
+        engine.detach()
+    assert torch.equal(*norms)
+
+
 @pytest.mark.parametrize("way", ["logarithm", "product", "per record"])
 def test_a_penalty_whose_slope_depends_on_records_is_refused(way: str) -> None:
     with pytest.raises(RuntimeError, match=r"(log|mul) makes what that does to the loss depend on the records"):

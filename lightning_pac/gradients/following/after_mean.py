@@ -67,17 +67,21 @@ class Shares:
                 if own is None:
                     return None
                 batched.append((place, own))
-        found = self._of_records([own for _, own in batched], [place for place, _ in batched])
+        owns, places = [own for _, own in batched], [place for place, _ in batched]
+        found = self._of_records(owns, places)
         if found is None:
             return None
-        if bool(self._result.isfinite().all()):
-            multiple = _multiple(found, self._result, count)
-        else:
-            # A record whose value is not finite leaves nothing to compare: tame values have the same relation.
-            tame = [_tame(own) for _, own in batched]
-            values = self._of_records(tame, [place for place, _ in batched])
-            multiple = None if values is None else _multiple(values, self._of_whole(tame, batched), count)
-        return None if multiple is None else found * multiple
+        # Of made-up values, none of which can cancel: of the records' own a sum may look like a mean, and one record
+        # would decide how much all others count.
+        made = [_made_up(own, number) for number, own in enumerate(owns)]
+        values = self._of_records(made, places)
+        multiple = None if values is None else _multiple(values, self._of_whole(made, batched), (1, count), 1e-2)
+        if multiple is None:
+            return None
+        # A record whose value is not finite leaves nothing to compare.
+        if bool(self._result.isfinite().all()) and _multiple(found, self._result, (multiple,), 1e-4) is None:
+            return None
+        return found * multiple
 
     def _of_whole(self, owns: Sequence[Tensor], batched: Sequence[tuple[int, Tensor]]) -> Tensor:
         """The tensor, were these the records' own parts."""
@@ -110,20 +114,27 @@ class Shares:
         return result
 
 
-def _multiple(values: Tensor, result: Tensor, count: int) -> int | None:
+def _multiple(values: Tensor, result: Tensor, among: Sequence[int], tolerance: float) -> int | None:
     """Of which multiple of a record's values the result is the mean: once in a mean, n times in a sum."""
-    for multiple in (1, count):
+    if values.shape[1:] != result.shape:
+        return None
+    for multiple in among:
+        mean, expected = values.mean(0), result / multiple
         # Relative to the terms: they may cancel in their mean, which then is rounding alone.
-        terms = values * multiple
-        size = terms.abs().mean(0) + result.abs()
-        if terms.shape[1:] == result.shape and bool(((terms.mean(0) - result).abs() <= 1e-4 * size).all()):
+        size = values.abs().mean(0) + expected.abs()
+        share = torch.where(size > 0, (mean - expected).abs() / size, 0.0)  # no number where one of them overflowed
+        if bool((share <= tolerance).all()):
             return multiple
     return None
 
 
-def _tame(values: Tensor) -> Tensor:
-    """The same where they are in [-1, 1], the nearest number there elsewhere, and 0 for what is none."""
-    return values.nan_to_num(0.0).clamp(-1.0, 1.0) if values.is_floating_point() else values
+def _made_up(values: Tensor, number: int) -> Tensor:
+    """Numbers between 1/4 and 3/4 in place of the argument of that number; integers, perhaps indices, stay."""
+    if not values.is_floating_point():
+        return values
+    made = torch.linspace(0.5, 0.75**0.5, values.numel(), dtype=values.dtype, device=values.device).square()
+    # In another order for the next argument, so that a quotient of two means is not one of equal numbers.
+    return (made.flip(0) if number % 2 else made).view(values.shape)
 
 
 def is_affine(function: Any, args: Sequence[Any]) -> bool:

@@ -26,6 +26,7 @@ __all__ = [
     "PositionOuterProducts",
     "Rows",
     "TableOfProducts",
+    "checked_squares",
     "squares_of_grams",
 ]
 
@@ -344,6 +345,17 @@ class TableOfProducts(Contribution):
     def drop(self, excluded: Tensor) -> None:
         self._rows.drop(excluded)
         self._products.drop(excluded)
+
+
+def checked_squares(contribution: Contribution, count: int) -> Tensor:
+    """The squared norms of that many examples; those of fewer would be broadcast, and all clipped as one."""
+    squares = contribution.squares()
+    if squares.shape != (count,):
+        raise RuntimeError(
+            f"A {type(contribution).__name__} gave squared norms of shape {tuple(squares.shape)} for {count} records: "
+            "return one for each."
+        )
+    return squares
 
 
 # What a rule returns: free arguments, and how to build the contribution to each.

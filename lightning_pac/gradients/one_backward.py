@@ -17,7 +17,7 @@ from lightning_pac.gradients.arithmetic import ieee_float32, sum_type, widest_ty
 from lightning_pac.gradients.calls import Call, Free, set_tag, tag_of
 from lightning_pac.gradients.clipping import ClippingRule, clip, clip_factors
 from lightning_pac.gradients.contract import GradientEngine, block_index, count_records, trainable_parameters
-from lightning_pac.gradients.contributions import Contribution, Dense, OwnRows
+from lightning_pac.gradients.contributions import Contribution, Dense, OwnRows, checked_squares
 from lightning_pac.gradients.following import Entrance, Following, Outsiders, Receiver, ToParameters
 from lightning_pac.gradients.refusals import refuse_unfit_modules
 
@@ -181,7 +181,7 @@ class OneBackwardEngine(GradientEngine, Receiver):
             # Taken here, next to the sums: contributions hold tensors of the model, and a function may write to those
             # in its own backward, as reversible layers do, so that a norm of before would not bound what is summed.
             for block, contribution, _ in parts:
-                square = contribution.squares()
+                square = checked_squares(contribution, count)
                 totals[block] = totals[block] + square if block in totals else square
             if len(totals) < self._num_blocks:
                 zeros = torch.zeros(count, dtype=widest_type(device), device=device)

@@ -1,6 +1,7 @@
 """The numerical check that a rule must pass: the clipped sums of one record at a time, in float64."""
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 from lightning_pac._validation import validated
 from lightning_pac.gradients.arithmetic import ROUNDING
 from lightning_pac.gradients.calls import Call, name_of
-from lightning_pac.gradients.contributions import Found
+from lightning_pac.gradients.contributions import Contribution, Found, OwnRows
 from lightning_pac.gradients.one_backward import OneBackwardEngine
 from lightning_pac.gradients.rules.table import rule_on_trial
 
@@ -39,7 +40,8 @@ def check_rule(
     alone. Norms, sums and sums of clipped gradients must agree to a share of 1e-4, with and without a record that is
     not finite. One record that is all zero, small, far outside or not finite must leave what the others give as it is,
     and itself give no more than the clipping norm, also in bfloat16 and where tensors are not contiguous, among 200
-    records (the case's own, repeated) and where all numbers are tiny. The rule is registered meanwhile, and left as it
+    records (the case's own, repeated) and where all numbers are tiny. Sums must be the same where they are written to
+    float64, as those of more than 4,096 records are. The rule is registered meanwhile, and left as it
     was.
 
     Args:
@@ -60,7 +62,7 @@ def check_rule(
         def counted(call: Call, taken: list[int] = taken) -> Found | None:
             found = rule(call)
             taken[0] += found is not None
-            return found
+            return found and [(tensor, partial(_built, function, tensor, build)) for tensor, build in found]
 
         with rule_on_trial(function, counted):
             parameters = [place for place, value in enumerate(case) if isinstance(value, nn.Parameter)]
@@ -80,6 +82,29 @@ def check_rule(
             _compare(function, [value[:0] if _is_rows(value) else value for value in case], parameters)
             for place in parameters if len(parameters) > 1 else ():
                 _compare(function, case, [place])
+
+
+def _built(
+    function: Callable[..., Any], free: Tensor, build: Callable[[], Contribution | OwnRows]
+) -> Contribution | OwnRows:
+    """What a rule builds, held to the sums that it writes in float64, as it has to for more than 4,096 records."""
+    contribution = build()
+    if isinstance(contribution, Contribution):
+        refusal = ValueError(
+            f"rule of {name_of(function)} gives a {type(contribution).__name__} whose weighted_sum does not write the "
+            "same to float64, as for more than 4,096 records, as to float32: let it write to both."
+        )
+        weights = torch.ones(len(contribution.squares()), device=free.device)
+        narrow = torch.zeros(free.shape, device=free.device)
+        wide = narrow.double()
+        try:
+            for out in (narrow, wide):
+                contribution.weighted_sum(weights, out)
+        except RuntimeError as error:
+            raise refusal from error
+        if narrow.isfinite().all() and float((narrow - wide).norm()) > 1e-3 * float(narrow.norm()):
+            raise refusal
+    return contribution
 
 
 class _Caller(nn.Module):

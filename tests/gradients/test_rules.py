@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lightning_pac.gradients import Call, Dense, check_rule, register_rule
-from lightning_pac.gradients.rules.table import rule_of
+from lightning_pac.gradients import Call, Contribution, Dense, check_rule, make_engine, register_rule
+from lightning_pac.gradients.contributions import checked_squares
+from lightning_pac.gradients.rules.table import rule_of, rule_on_trial
 
 
 def p(*shape: int) -> nn.Parameter:
@@ -196,3 +197,64 @@ def test_bad_cases_and_functions() -> None:
     with pytest.raises(ValueError, match="took no call"):
         check_rule(torch.mul, lambda call: None, [(r(6, 4), p(4))])
     assert rule_of(torch.mul).contributions is not scaled
+
+
+class Column(Contribution):
+    """Gradients of which the sum is written in some types only."""
+
+    def __init__(self, gradients: Tensor, only: torch.dtype | None) -> None:
+        self.gradients, self.only = gradients, only
+
+    def squares(self) -> Tensor:
+        return self.gradients.double().square().sum(1)
+
+    def weighted_sum(self, weights: Tensor, out: Tensor) -> None:
+        if self.only is None:
+            torch.matmul(weights, self.gradients, out=out)
+        elif out.dtype == self.only:
+            out.copy_(weights @ self.gradients)
+
+    def dense(self) -> Tensor:
+        return self.gradients
+
+    def drop(self, excluded: Tensor) -> None:
+        self.gradients = self.gradients.masked_fill(excluded[:, None], 0.0)
+
+
+@pytest.mark.parametrize("only", [None, torch.float32])
+def test_a_contribution_that_writes_to_float32_alone_is_found(only: torch.dtype | None) -> None:
+    """Sums of more than 4,096 records are formed in float64."""
+
+    def rule(call: Call) -> Any:
+        gradients = call.gradient_by_record().float() * call.by_record(call.args[0])
+        return [(call.args[1], lambda: Column(gradients, only))] if gradients.dim() == 2 else None
+
+    with pytest.raises(ValueError, match="more than 4,096 records"):
+        check_rule(torch.mul, rule, [(r(6, 4), p(4))])
+
+
+@pytest.mark.parametrize(
+    "wrong", [lambda g: g[:1], lambda g: g.view(-1, 2, 3).sum(1), lambda g: g[:, :2], lambda g: torch.cat([g, g], 1)]
+)
+def test_gradients_of_another_shape_are_refused_when_they_come(wrong: Any) -> None:
+    """Such a rule may pass its check and err at a size that it was not tried at: in one case memory was released."""
+
+    def rule(call: Call) -> Any:
+        gradients = call.gradient_by_record().float() * call.by_record(call.args[0])
+        return [(call.args[1], lambda: Dense(wrong(gradients)))]
+
+    engine, model = make_engine(), nn.ParameterList([p(3)])
+    engine.attach(model)
+    inputs = r(300, 3)
+    with rule_on_trial(torch.Tensor.mul, rule), engine.following((inputs,)):
+        loss = inputs.mul(model[0]).sum(1).mean()
+        with pytest.raises(RuntimeError, match=r"gave gradients of shape .* for 300 records"):
+            loss.backward()
+    engine.detach()
+
+
+def test_norms_of_fewer_records_are_refused() -> None:
+    few = Column(torch.ones(1, 3), None)
+    assert checked_squares(few, 1).tolist() == [3.0]
+    with pytest.raises(RuntimeError, match="for 4 records"):
+        checked_squares(few, 4)

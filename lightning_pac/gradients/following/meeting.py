@@ -27,7 +27,7 @@ from lightning_pac.gradients.calls import (
     unflattened,
     without_autocast,
 )
-from lightning_pac.gradients.contributions import Contribution, OwnRows
+from lightning_pac.gradients.contributions import Contribution, Dense, OwnRows
 from lightning_pac.gradients.following.after_mean import ADDITIONS
 from lightning_pac.gradients.following.single_call import per_record_gradients
 from lightning_pac.gradients.rules.table import rule_of
@@ -206,7 +206,17 @@ class Meeting:
         for tensor, build in found:
             original = originals.get(id(tensor))
             if original is not None:
-                self._receiver.receive(original, build())
+                self._receiver.receive(original, self._checked(build(), tensor))
+
+    def _checked(self, contribution: Contribution | OwnRows, free: Tensor) -> Contribution | OwnRows:
+        # A rule of someone else may err at a size that it was not tried at. Rows of others would be clipped together,
+        # and what a sum leaves unwritten is memory of anything.
+        if isinstance(contribution, Dense) and contribution.dense().shape != (self._pass.count, *free.shape):
+            raise RuntimeError(
+                f"The rule of {self._name()} gave gradients of shape {tuple(contribution.dense().shape)} for "
+                f"{self._pass.count} records: return one of shape {tuple(free.shape)} for each."
+            )
+        return contribution
 
     def _names(self) -> str:
         return self._receiver.describe([free for free in self._frees if free is not None])

@@ -15,7 +15,7 @@ EPOCHS = {
     "ag_news": 5,
 }  # fmt: skip
 IMAGES = ("mnist", "cifar10_features", "cifar10")
-GROUPED = ("adult", "dry_bean")
+GROUPED = ("adult", "bank", "dry_bean")
 ORDERED = ("mnist_features",)
 
 

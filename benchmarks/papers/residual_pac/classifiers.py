@@ -18,7 +18,12 @@ from torch.utils.data import DataLoader, TensorDataset
 Array = npt.NDArray[Any]
 
 
-def logits(name: str, data_root: Path, epochs: int, num_train: int, num_records: int) -> tuple[Array, Array]:
+EPOCHS = {"cifar10": 8, "mnist": 3, "ag_news": 2, "digits": 20}
+
+
+def logits(
+    name: str, data_root: Path, epochs: int | None, num_train: int | None, num_records: int
+) -> tuple[Array, Array]:
     """Outputs of a trained base classifier on test records, shape (n, classes), and their labels."""
     features, labels, test_features, test_labels, network = DATA[name](data_root)
     order = np.random.default_rng(0).permutation(len(labels))[:num_train]
@@ -27,7 +32,9 @@ def logits(name: str, data_root: Path, epochs: int, num_train: int, num_records:
     model = Classifier(network)
     loader = DataLoader(TensorDataset(features[order], labels[order]), batch_size=128, shuffle=True)
     quiet = {"logger": False, "enable_checkpointing": False, "enable_model_summary": False}
-    pl.Trainer(max_epochs=epochs, accelerator="cpu", enable_progress_bar=False, **quiet).fit(model, loader)
+    pl.Trainer(max_epochs=epochs or EPOCHS[name], accelerator="cpu", enable_progress_bar=False, **quiet).fit(
+        model, loader
+    )
     with torch.inference_mode():
         outputs = torch.cat([model.eval().network(part) for part in test_features[kept].split(500)])
     return outputs.double().numpy(), test_labels[kept].numpy()

@@ -8,6 +8,9 @@ The secret is which of `--num-records` test records an output was computed from.
 - SR-PAC certified: the shape that the game finds, scaled until its certificate meets the budget.
 - decoder-calibrated: Algorithm 2 as printed, a mixture density network over the outputs and no certificate; with what
   that noise then really tells, by the posterior of the finite secret.
+
+Both games are played `--games` times from other starts; figures are means with their standard errors. Outputs of the
+trained networks and rows that have ended are kept, from which an interrupted command goes on.
 """
 
 import argparse
@@ -27,7 +30,7 @@ from lightning_pac.mechanisms import calibrate_gaussian, certify_noise
 from lightning_pac.modules import FullGaussian, MixtureDecoder, PosteriorDecoder, SecretTable, StackelbergGame
 
 BUDGETS = [4.0, 2.0, 1.0, 0.5, 0.25]
-PUBLISHED = json.loads((Path(__file__).parent / "published.json").read_text())
+DRAWS = 35  # of the noise for all records, as in the paper
 
 
 def main() -> None:
@@ -36,24 +39,27 @@ def main() -> None:
     parser.add_argument("--data-root", type=Path, default=Path("data"))
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--budgets", type=float, nargs="+", default=BUDGETS)
-    parser.add_argument("--num-records", type=int, default=1000)
-    parser.add_argument("--num-train", type=int, default=20_000)
-    parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--game-epochs", type=int, default=3, help="of 100 steps each")
-    parser.add_argument("--num-draws", type=int, default=2**15)
+    parser.add_argument("--num-records", type=int, default=2000)
+    parser.add_argument("--num-train", type=int, help="training records; all if not given")
+    parser.add_argument("--epochs", type=int, help="of the classifier; the data set's own if not given")
+    parser.add_argument("--games", type=int, default=3)
+    parser.add_argument("--game-epochs", type=int, default=2, help="of 100 steps each")
+    parser.add_argument("--num-draws", type=int, default=2**14)
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     arguments.output.mkdir(parents=True, exist_ok=True)
     for name in arguments.datasets:
-        outputs, labels = logits(
-            name, arguments.data_root, arguments.epochs, arguments.num_train, arguments.num_records
-        )
+        outputs, labels = outputs_of(name, arguments)
         accuracy = float((outputs.argmax(axis=1) == labels).mean())
         print(f"{name}: {outputs.shape}, accuracy without noise {accuracy:.4f}", flush=True)
         rows = []
         for budget in arguments.budgets:
-            row = one_budget(outputs, labels, budget, arguments.game_epochs, arguments.num_draws)
+            kept = arguments.output / "rows" / f"{name}_{budget:g}.json"
+            if not kept.exists():
+                kept.parent.mkdir(exist_ok=True)
+                kept.write_text(json.dumps(one_budget(outputs, labels, budget, arguments)))
+            row = json.loads(kept.read_text())
             rows.append(row)
             print(json.dumps(row), flush=True)
         eigenvalues = np.linalg.eigvalsh(np.cov(outputs.T, ddof=0))
@@ -69,37 +75,68 @@ def main() -> None:
     plot(arguments.output)
 
 
-def one_budget(outputs: Array, labels: Array, budget: float, epochs: int, num_draws: int) -> dict[str, Any]:
+def outputs_of(name: str, arguments: argparse.Namespace) -> tuple[Array, Array]:
+    """Outputs and labels of the test records, trained for once."""
+    kept = arguments.output / "rows" / f"{name}.npz"
+    if not kept.exists():
+        found = logits(name, arguments.data_root, arguments.epochs, arguments.num_train, arguments.num_records)
+        kept.parent.mkdir(exist_ok=True)
+        np.savez(kept, outputs=found[0], labels=found[1])
+    with np.load(kept) as arrays:
+        return arrays["outputs"], arrays["labels"]
+
+
+def one_budget(outputs: Array, labels: Array, budget: float, arguments: argparse.Namespace) -> dict[str, Any]:
     """Power, accuracy and certificate of every rule."""
     row: dict[str, Any] = {"budget": budget}
     for rule in ("linear", "logdet", "exact"):
-        noise = calibrate_gaussian(outputs, budget, rule=rule, num_draws=num_draws)
+        noise = calibrate_gaussian(outputs, budget, rule=rule, num_draws=arguments.num_draws)
         row[rule] = {
             "power": noise.power,
             "certified": noise.mutual_information,
-            "accuracy": accuracy_of(outputs, labels, lambda size, noise=noise: noise.sample(size)),
+            **accuracy_of(outputs, labels, lambda size, noise=noise: noise.sample(size)),
         }
+    for name, play in (("sr_pac", sr_pac), ("decoder_calibrated", decoder_calibrated)):
+        games = range(arguments.games)
+        row[name] = summary(
+            [play(outputs, labels, budget, arguments.game_epochs, arguments.num_draws, game) for game in games]
+        )
+    return row
+
+
+def summary(games: list[dict[str, Any]]) -> dict[str, Any]:
+    """Mean of each figure over the games, with its standard error."""
+    result = {}
+    for key in games[0]:
+        values = [game[key] for game in games]
+        result[key] = float(np.mean(values))
+        if len(games) > 1:
+            result[f"{key}_standard_error"] = float(np.std(values, ddof=1) / np.sqrt(len(games)))
+    return result
+
+
+def sr_pac(outputs: Array, labels: Array, budget: float, epochs: int, num_draws: int, seed: int) -> dict[str, Any]:
+    """Noise of the shape that the game finds, with its certificate."""
     start = time.perf_counter()
     perturbation = FullGaussian(outputs.shape[1])
     table = torch.from_numpy(outputs)
     game = StackelbergGame(
         SecretTable(table), PosteriorDecoder(table, perturbation), perturbation, budget, batch_size=128, noise_lr=0.03
     )
-    fit(game, epochs)
+    fit(game, epochs, seed)
     released = game.certify(num_draws=num_draws)
-    row["sr_pac"] = {
+    return {
         "power": released.power,
         "certified": released.mutual_information,
-        "shape": released.shape,
         "leakage_estimate": game.leakage().estimate,
-        "accuracy": accuracy_of(outputs, labels, released.sample),
+        "accuracy": accuracy_of(outputs, labels, released.sample)["accuracy"],
         "seconds": time.perf_counter() - start,
     }
-    row["decoder_calibrated"] = decoder_calibrated(outputs, labels, budget, epochs, num_draws)
-    return row
 
 
-def decoder_calibrated(outputs: Array, labels: Array, budget: float, epochs: int, num_draws: int) -> dict[str, Any]:
+def decoder_calibrated(
+    outputs: Array, labels: Array, budget: float, epochs: int, num_draws: int, seed: int
+) -> dict[str, Any]:
     """Algorithm 2 with a mixture density network over the outputs, and what its noise tells."""
     table = torch.from_numpy(outputs)
     perturbation = FullGaussian(outputs.shape[1])
@@ -112,27 +149,30 @@ def decoder_calibrated(outputs: Array, labels: Array, budget: float, epochs: int
         warmup_steps=300,
         noise_lr=0.03,
     )
-    fit(game, 4 * epochs)
+    fit(game, 4 * epochs, seed)
     noise = perturbation.noise()
     truth = certify_noise(outputs, noise, num_draws=num_draws)
     return {
         "power": noise.power,
-        "believed": budget,
         "decoder_finds": game.leakage(1024).estimate,
         "information": truth.estimate,
-        "accuracy": accuracy_of(outputs, labels, noise.sample),
+        "accuracy": accuracy_of(outputs, labels, noise.sample)["accuracy"],
     }
 
 
-def fit(game: StackelbergGame, epochs: int) -> None:
-    torch.manual_seed(0)
+def fit(game: StackelbergGame, epochs: int, seed: int) -> None:
+    torch.manual_seed(seed)
     quiet = {"logger": False, "enable_checkpointing": False, "enable_model_summary": False}
     pl.Trainer(max_epochs=epochs, accelerator="cpu", enable_progress_bar=False, **quiet).fit(game)
 
 
-def accuracy_of(outputs: Array, labels: Array, sample: Any, repeats: int = 20) -> float:
+def accuracy_of(outputs: Array, labels: Array, sample: Any) -> dict[str, float]:
     """Accuracy of the largest noised output, averaged over draws."""
-    return float(np.mean([((outputs + sample(len(outputs))).argmax(axis=1) == labels).mean() for _ in range(repeats)]))
+    found = [((outputs + sample(len(outputs))).argmax(axis=1) == labels).mean() for _ in range(DRAWS)]
+    return {
+        "accuracy": float(np.mean(found)),
+        "accuracy_standard_error": float(np.std(found, ddof=1) / np.sqrt(DRAWS)),
+    }
 
 
 def plot(folder: Path) -> None:

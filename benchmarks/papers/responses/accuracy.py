@@ -5,7 +5,8 @@
 Every trial draws a secret and a permutation of the test records, asks all of them, and lets the belief follow. Beside
 the accuracy of a whole trial stand, after each twentieth of it, the accuracy so far, the nats spent and the belief in
 the secret. The largest deviation from the paper: its models (XGBoost with a search, Wide-ResNet-28-10, BERT-Small) are
-small here. Probabilities of the trained models are kept in `cache/`, from which an interrupted command goes on.
+small here. Networks after each epoch and the probabilities of trained models are kept in `cache/`, from which an
+interrupted command goes on.
 """
 
 import argparse
@@ -72,7 +73,9 @@ def probabilities_of(name: str, args: argparse.Namespace) -> tuple[dict[str, Any
     cache = args.output / "cache" / f"{name}-{args.members}-{args.records}-{args.epochs}.npz"
     if not cache.exists():
         task = load(name, args.data_root, args.records, args.epochs)
-        members = scores(train(task, pool_of(task, args.members), args.accelerator, args.chunk), task.test_features)
+        folder = cache.with_suffix("")
+        members = train(task, pool_of(task, args.members), args.accelerator, args.chunk, folder)
+        members = scores(members, task.test_features)
         whole = scores(train_on_all(task, args.accelerator), task.test_features)[:, 0].argmax(-1)
         cache.parent.mkdir(parents=True, exist_ok=True)
         unfinished = cache.with_suffix(".part.npz")

@@ -15,6 +15,7 @@ import lightning.pytorch as pl
 import numpy as np
 import numpy.typing as npt
 import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
 from random_features import Ridge, random_features
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
@@ -44,6 +45,7 @@ class Task:
         batch_size: Records in a shared batch (networks).
         learning_rate: Of Adam, or of SGD with momentum if the task augments (networks).
         augment: Random crops and flips of images (networks).
+        anneal: The learning rate follows a cosine to zero over the epochs (networks).
     """
 
     features: Array
@@ -56,6 +58,7 @@ class Task:
     batch_size: int = 64
     learning_rate: float = 3e-3
     augment: bool = False
+    anneal: bool = False
 
     @property
     def num_classes(self) -> int:
@@ -73,8 +76,13 @@ def load(name: str, data_root: Path, num_records: int | None = None, epochs: int
     return Task(**{**vars(task), "features": task.features[kept], "labels": task.labels[kept]})
 
 
-def train(task: Task, pool: SecretSpace, accelerator: str = "cpu", chunk_size: int | None = None) -> Any:
-    """All models of a pool: a `SubsetEnsemble` or a `LearnerEnsemble`."""
+def train(
+    task: Task, pool: SecretSpace, accelerator: str = "cpu", chunk_size: int | None = None, folder: Path | None = None
+) -> Any:
+    """All models of a pool: a `SubsetEnsemble` or a `LearnerEnsemble`.
+
+    With a folder, networks are kept there after each epoch, and an interrupted fit goes on.
+    """
     if task.learner is not None:
         return LearnerEnsemble(task.learner, pool).fit(task.features, task.labels)
     assert task.network is not None
@@ -86,10 +94,14 @@ def train(task: Task, pool: SecretSpace, accelerator: str = "cpu", chunk_size: i
     optimizer = functools.partial(torch.optim.Adam, lr=task.learning_rate)
     if task.augment:
         optimizer = functools.partial(torch.optim.SGD, lr=task.learning_rate, momentum=0.9, weight_decay=5e-4)
-    ensemble = SubsetEnsemble(task.network, pool, optimizer=optimizer, chunk_size=chunk_size)
+    schedule = functools.partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=task.epochs) if task.anneal else None
+    ensemble = SubsetEnsemble(task.network, pool, optimizer=optimizer, lr_scheduler=schedule, chunk_size=chunk_size)
     loader = DataLoader(WithIndex(records), min(task.batch_size, len(task.labels)), shuffle=True, drop_last=True)
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_model_summary": False}
-    pl.Trainer(max_epochs=task.epochs, accelerator=accelerator, devices=1, **quiet).fit(ensemble, loader)
+    kept = [] if folder is None else [ModelCheckpoint(folder, "last", enable_version_counter=False)]
+    last = folder / "last.ckpt" if folder is not None and (folder / "last.ckpt").exists() else None
+    quiet = {"logger": False, "enable_checkpointing": bool(kept), "enable_model_summary": False}
+    trainer = pl.Trainer(max_epochs=task.epochs, accelerator=accelerator, devices=1, callbacks=kept, **quiet)
+    trainer.fit(ensemble, loader, ckpt_path=last, weights_only=False)
     return ensemble.eval()
 
 
@@ -191,7 +203,15 @@ def _cifar10(data_root: Path) -> Task:
         path = data_root / f"cifar10_{part}.npz"
         with np.load(path) as data:
             arrays += [normalized_images(path), data["y"]]
-    return Task(*arrays, network=_residual_network, epochs=60, batch_size=256, learning_rate=0.1, augment=True)
+    return Task(
+        *arrays, network=_residual_network, epochs=60, batch_size=256, learning_rate=0.1, augment=True, anneal=True
+    )
+
+
+def _cifar10_small(data_root: Path) -> Task:
+    # What one core trains 128 times within an hour or two.
+    small = {"network": _small_residual_network, "epochs": 5, "batch_size": 128, "learning_rate": 1e-2}
+    return Task(**{**vars(_cifar10(data_root)), **small, "augment": False})
 
 
 def _cifar10_ridge(data_root: Path) -> Task:
@@ -207,6 +227,7 @@ TASKS: dict[str, Callable[[Path], Task]] = {
     "bank": _bank,
     "ag_news": _ag_news,
     "cifar10": _cifar10,
+    "cifar10-small": _cifar10_small,
     "cifar10-ridge": _cifar10_ridge,
 }
 
@@ -248,6 +269,17 @@ def _residual_network() -> nn.Module:
         nn.Conv2d(3, 32, 3, padding=1, bias=False),
         *(_Block(inputs, outputs, stride) for inputs, outputs, stride in [(32, 32, 1), (32, 64, 2), (64, 128, 2)]),
         nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(128, 10),
+    )
+
+
+def _small_residual_network() -> nn.Module:
+    """Two residual blocks of 16 and 32 channels over patches of six pixels, four apart: 22,122 parameters."""
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 6, 4, padding=1, bias=False),
+        *(_Block(inputs, outputs, stride) for inputs, outputs, stride in [(16, 16, 1), (16, 32, 2)]),
+        nn.AdaptiveAvgPool2d(2),
         nn.Flatten(),
         nn.Linear(128, 10),
     )

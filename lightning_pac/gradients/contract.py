@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from lightning_pac._validation import validated
 from lightning_pac.gradients.clipping import ClippingRule, clip
 
-__all__ = ["GradientEngine", "block_index", "count_records", "flat_sum", "trainable_parameters"]
+__all__ = ["GradientEngine", "block_index", "count_records", "flat_sum", "held_below", "trainable_parameters"]
 
 
 class GradientEngine(ABC):
@@ -138,6 +138,19 @@ def trainable_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
     if not parameters:
         raise ValueError(f"{type(module).__name__} has no trainable parameter; unfreeze what is to be trained.")
     return parameters
+
+
+def held_below(module: nn.Module) -> Iterator[nn.Parameter]:
+    """Parameters of a module and of those below it, in any order: `parameters` takes its time for their names."""
+    layers, seen = [module], {module}
+    for layer in layers:
+        for below in layer._modules.values():
+            if below is not None and below not in seen:
+                seen.add(below)
+                layers.append(below)
+        for parameter in layer._parameters.values():
+            if parameter is not None:
+                yield parameter
 
 
 def count_records(num_rows: int, rows_per_record: int) -> int:

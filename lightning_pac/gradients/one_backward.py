@@ -16,7 +16,13 @@ from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.gradients.arithmetic import ieee_float32, sum_type, widest_type
 from lightning_pac.gradients.calls import Call, Free, set_tag, tag_of
 from lightning_pac.gradients.clipping import ClippingRule, clip, clip_factors
-from lightning_pac.gradients.contract import GradientEngine, block_index, count_records, trainable_parameters
+from lightning_pac.gradients.contract import (
+    GradientEngine,
+    block_index,
+    count_records,
+    held_below,
+    trainable_parameters,
+)
 from lightning_pac.gradients.contributions import Contribution, Dense, OwnRows, checked_squares
 from lightning_pac.gradients.following import Entrance, Following, Outsiders, Receiver, ToParameters
 from lightning_pac.gradients.refusals import refuse_unfit_modules
@@ -255,20 +261,13 @@ class OneBackwardEngine(GradientEngine, Receiver):
         return records
 
     def _check_frozen(self) -> None:
-        layers, seen = [self._module], {self._module}
-        while layers:  # by hand: `named_parameters` takes its time for the names
-            layer = layers.pop()
-            for below in layer._modules.values():
-                if below is not None and below not in seen:
-                    seen.add(below)
-                    layers.append(below)
-            for parameter in layer._parameters.values():
-                if parameter is not None and parameter.requires_grad and id(parameter) not in self._known:
-                    name = next(name for name, one in self._module.named_parameters() if one is parameter)
-                    raise PrivacyViolationError(
-                        f"The parameter {name!r} was unfrozen after attach, so its gradient is not clipped; detach, "
-                        "unfreeze and attach again."
-                    )
+        for parameter in held_below(self._module):
+            if parameter.requires_grad and id(parameter) not in self._known:
+                name = next(name for name, one in self._module.named_parameters() if one is parameter)
+                raise PrivacyViolationError(
+                    f"The parameter {name!r} was unfrozen after attach, so its gradient is not clipped; detach, "
+                    "unfreeze and attach again."
+                )
 
     def _gradient_of_public_terms(self) -> Tensor | None:
         if not self._public:

@@ -36,7 +36,7 @@ def test_the_bar_and_the_logs_of_a_run_show_no_less(bound: float, promised: str)
     run: Any = SimpleNamespace(
         metrics=lambda: {f"privacy/{promised}": bound, "privacy/noise_multiplier": 1.0},
         journal=SimpleNamespace(promised=promised),
-        clipped_fraction=None,
+        logged={},
     )
     log_metrics(module, run)
     for name, (value, options) in logged.items():

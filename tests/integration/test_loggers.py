@@ -5,13 +5,17 @@ import json
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import lightning.pytorch as pl
 import pytest
 import torch
 from lightning.pytorch.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger
 from tiny_fits import Classifier, make_loader, make_private, make_trainer
 
+from lightning_pac import SRPPSGD, Poisson
 from lightning_pac.callbacks import PACResponses
+from lightning_pac.callbacks.shared import in_float32
 from lightning_pac.mechanisms import PACResponder
 from lightning_pac.modules import SubsetEnsemble
 from lightning_pac.scenarios import BalancedSubsets
@@ -121,6 +125,43 @@ def test_a_private_fit(tmp_path: Path, loggers: Loggers) -> None:
     trainer.fit(Classifier(), make_loader())
     names = check_same(loggers.kept())
     assert {"privacy/rpp_epsilon", "privacy/world_success_bound", "privacy/noise_multiplier"} <= names
+
+
+class Validated(Classifier):
+    """Logs in a validation, within an epoch."""
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("public_loss", 1.0)
+
+
+class Figures(pl.Callback):
+    """What is logged at every step, as it is handed out, and what it should be."""
+
+    def __init__(self, private: SRPPSGD) -> None:
+        self._private = private
+        self.seen: list[torch.Tensor] = []
+        self.due: list[float] = []
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *args: Any) -> None:
+        self.seen.append(trainer.callback_metrics["privacy/rpp_epsilon"])
+        self.due.append(in_float32(self._private.account.epsilon))
+
+
+def test_every_step_of_every_epoch_has_its_own_figures(tmp_path: Path) -> None:
+    private = make_private(sampling=Poisson(0.2))
+    figures = Figures(private)
+    trainer = make_trainer(
+        tmp_path, private, figures, logger=CSVLogger(tmp_path, "csv", 0), log_every_n_steps=1, max_epochs=3,
+        val_check_interval=2,
+    )  # fmt: skip
+    trainer.fit(Validated(), make_loader(), make_loader(shuffle=False))
+    assert [float(value) for value in figures.seen] == figures.due
+    assert len(set(figures.due)) == 15
+    with (tmp_path / "csv" / "version_0" / "metrics.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["privacy/rpp_epsilon"]]
+    assert [float(row["privacy/rpp_epsilon"]) for row in rows] == figures.due
+    # Figures that stay as they are have their place in every row all the same.
+    assert {row["privacy/noise_multiplier"] for row in rows} == {"1.0"}
 
 
 def test_private_answers(tmp_path: Path, loggers: Loggers) -> None:

@@ -58,7 +58,7 @@ class BatchShape:
             >>> first.matches(BatchShape.of((torch.zeros(8, 6), torch.zeros(8))))
             False
         """
-        return self._covers(other) and other._covers(self)
+        return self == other or (self._covers(other) and other._covers(self))
 
     def _covers(self, other: "BatchShape") -> bool:
         def same(mine: tuple[int, ...], its: tuple[int, ...]) -> bool:

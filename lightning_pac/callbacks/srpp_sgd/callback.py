@@ -23,6 +23,7 @@ from lightning_pac.callbacks.srpp_sgd.reporting import (
     announce_interruption,
     announce_start,
     announce_stop,
+    log_clipped_fraction,
     log_metrics,
     make_card,
     save_card,
@@ -302,6 +303,7 @@ class SRPPSGD(TrainerCallback):
         assert self._repeated is not None
         self._repeated.end_validation()
         run, datamodule = self._running(), trainer.datamodule  # type: ignore[attr-defined]
+        log_clipped_fraction(pl_module, run)
         run.planned_end.check_epoch(run.left_out_batch)
         if run.copying_ranks.anywhere(run.left_out_batch):
             with run.engine_detached():

@@ -24,6 +24,7 @@ from lightning_pac.data.persons import UnitRows
 from lightning_pac.data.public_rows import largest_mean, most_records
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.gradients import make_engine
+from lightning_pac.gradients.contract import held_below
 from lightning_pac.gradients.refusals import may_mix_in_training, mixing_reason
 from lightning_pac.strategies import FixedScalePrecision, Ranks
 from lightning_pac.strategies.sharding import Sharding, held_parameters, local_part
@@ -87,6 +88,8 @@ class PrivateRun:
         self._shape: BatchShape | None = None
         self._awaiting_gradient = False
         self._steps_this_epoch = 0
+        self._clipped: Tensor | None = None
+        self.logged: dict[str, float] = {}
         self._engine = make_engine(public_terms=self._sharding is None)  # theirs would be a gradient of the whole model
         self._public: Tensor | None = None
         units: UnitRows | None = loader.units if isinstance(loader, PrivateDataLoader) else None
@@ -118,11 +121,10 @@ class PrivateRun:
         self.noisy_sum.clear()  # an epoch may have ended between two microbatches of a step
         self._public = None
         self.watch.begin_step()
-        self._num_added = 0
         self._batch_sizes = batch_sizes(self.loader)
-        self._first_batch = 0
-        self._fingerprint = 0
-        self._steps_this_epoch = 0
+        self._num_added = self._first_batch = self._fingerprint = 0
+        self._steps_this_epoch, self._clipped = 0, None
+        self.logged.clear()
         self._fill_batches()
 
     def begin_batch(self, batch_idx: int, batch: Any) -> None:
@@ -214,7 +216,9 @@ class PrivateRun:
         self._num_added = 0
         self._gradient.write(release, self.batch_size, self._public)
         self._public = None
-        self.clipped_fraction = self.noisy_sum.clipped_fraction(release, self.batch_size)
+        fraction = self.noisy_sum.clipped_fraction(release, self.batch_size)
+        if fraction is not None:
+            self._clipped = fraction if self._clipped is None else self._clipped + fraction
         self._steps_this_epoch += 1
         self.released = True
 
@@ -239,9 +243,12 @@ class PrivateRun:
         }
 
     @property
-    def clipped_fraction_deviation(self) -> float:
-        """Standard deviation of the noise in the mean of `clipped_fraction` over the steps of this epoch."""
-        return self.noisy_sum.clipped_fraction_deviation(self.batch_size, self._steps_this_epoch)
+    def mean_clipped_fraction(self) -> tuple[Tensor, float] | None:
+        """The mean of the clipped fractions of this epoch's steps and the standard deviation of its noise, if any."""
+        if self._clipped is None:
+            return None
+        steps = self._steps_this_epoch
+        return self._clipped / steps, self.noisy_sum.clipped_fraction_deviation(self.batch_size, steps)
 
     @contextmanager
     def engine_detached(self) -> Iterator[None]:
@@ -307,8 +314,9 @@ class PrivateRun:
     def _check_model(self) -> None:
         """Check again what was checked at the start."""
         module = self._pl_module
-        named = module.named_parameters() if self._sharding is None else held_parameters(module).items()
-        for name, parameter in named:
+        held = held_below(module) if self._sharding is None else held_parameters(module).values()
+        changed = any(one.requires_grad != (id(one) in self._trained) or one._backward_hooks for one in held)
+        for name, parameter in held_parameters(module).items() if changed else ():
             if parameter.requires_grad and id(parameter) not in self._trained:
                 parameter.grad = None
                 raise MisconfigurationException(

@@ -1,5 +1,6 @@
 """Noticing that a buffer, a weight or an optimizer was written to outside the optimizer's own update."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -44,17 +45,14 @@ class StateWatch:
     def note(self) -> None:
         """Compare with the state as it is now from now on."""
         self._found.clear()
-        self._norms: dict[str, Tensor] = {}
-        self._renew()
+        self._norms: dict[str, float] = {}
+        self._renew(self._read())
 
     def note_norms(self) -> str | None:
         """Compare norms with those of now, too; names what is not finite among parameters and the optimizer's state."""
         self._norms = _norms(self._facts)
         trained = [name for name in self._norms if isinstance(self._facts[name][0], nn.Parameter) or "/" in name]
-        if not trained:
-            return None
-        finite = torch.stack([self._norms[name].float() for name in trained]).isfinite().tolist()
-        return next((_title(name) for name, is_finite in zip(trained, finite, strict=True) if not is_finite), None)
+        return next((_title(name) for name in trained if not math.isfinite(self._norms[name])), None)
 
     def changed(self, norms: bool = False) -> set[str]:
         """Names of what was written to, replaced, added or removed since `note`.
@@ -62,12 +60,12 @@ class StateWatch:
         Args:
             norms: Whether norms are compared with those noted: a pass over memory.
         """
-        self._found |= self._differences()
-        self._renew()
+        facts = self._read()
+        self._found |= self._differences(facts)
+        self._renew(facts)
         if norms and self._norms:
-            now = _norms({name: fact for name, fact in self._facts.items() if name in self._norms})
-            same = torch.stack([_is_same(now[name], self._norms[name]) for name in now]).tolist()
-            self._found |= {_title(name) for name, is_same in zip(now, same, strict=True) if not is_same}
+            now = _norms({name: fact for name, fact in facts.items() if name in self._norms})
+            self._found |= {_title(name) for name, norm in now.items() if not _is_same(norm, self._norms[name])}
         return set(self._found)
 
     def modes(self) -> dict[str, bool]:
@@ -77,18 +75,18 @@ class StateWatch:
     @contextmanager
     def trusting(self) -> Iterator[None]:
         """Leave out what is written meanwhile."""
-        self._found |= self._differences()
+        self._found |= self._differences(self._read())
         found = set(self._found)
         try:
             yield
         finally:
-            self._renew()
+            self._renew(self._read())
             if self._norms:
                 self._norms = _norms(self._facts)
             self._found = found
 
-    def _differences(self) -> set[str]:
-        facts, noted = self._read(), self._facts
+    def _differences(self, facts: dict[str, Fact]) -> set[str]:
+        noted = self._facts
         found = {
             _title(name)
             for name in facts.keys() | noted.keys()
@@ -96,8 +94,8 @@ class StateWatch:
         }
         return found | ({SETTINGS} if settings_of(self._optimizer) != self._settings else set())
 
-    def _renew(self) -> None:
-        self._facts = self._read()
+    def _renew(self, facts: dict[str, Fact]) -> None:
+        self._facts = facts
         self._settings = settings_of(self._optimizer)
 
     def _read(self) -> dict[str, Fact]:
@@ -144,12 +142,12 @@ def _same(fact: Fact, noted: Fact | None) -> bool:
     return noted is not None and fact[0] is noted[0] and fact[1:] == noted[1:]
 
 
-def _is_same(norm: Tensor, noted: Tensor) -> Tensor:
-    return (norm == noted) | (norm.isnan() & noted.isnan())
+def _is_same(norm: float, noted: float) -> bool:
+    return norm == noted or (math.isnan(norm) and math.isnan(noted))
 
 
 @torch.no_grad()
-def _norms(facts: dict[str, Fact]) -> dict[str, Tensor]:
+def _norms(facts: dict[str, Fact]) -> dict[str, float]:
     """Norms of rows and more of floating-point numbers that lie together, where they lie."""
     tensors = {name: local_part(fact[0]).detach() for name, fact in facts.items()}
     devices = [tensor.device for tensor in tensors.values()][:1]
@@ -158,4 +156,6 @@ def _norms(facts: dict[str, Fact]) -> dict[str, Tensor]:
         for name, tensor in tensors.items()
         if tensor.is_floating_point() and tensor.ndim and [tensor.device] == devices
     }
-    return dict(zip(rows, torch._foreach_norm(list(rows.values())), strict=True)) if rows else {}
+    if not rows:
+        return {}
+    return dict(zip(rows, torch.stack(torch._foreach_norm(list(rows.values()))).tolist(), strict=True))

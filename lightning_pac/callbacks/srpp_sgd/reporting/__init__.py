@@ -10,7 +10,7 @@ from lightning_pac.callbacks.srpp_sgd.reporting.announcements import (
 )
 from lightning_pac.callbacks.srpp_sgd.reporting.card import make_card, save_card
 from lightning_pac.callbacks.srpp_sgd.reporting.figures import shown_state
-from lightning_pac.callbacks.srpp_sgd.reporting.logged_metrics import is_ours, log_metrics
+from lightning_pac.callbacks.srpp_sgd.reporting.logged_metrics import is_ours, log_clipped_fraction, log_metrics
 
 __all__ = [
     "announce_end",
@@ -18,6 +18,7 @@ __all__ = [
     "announce_start",
     "announce_stop",
     "is_ours",
+    "log_clipped_fraction",
     "log_metrics",
     "make_card",
     "save_card",

@@ -8,7 +8,7 @@ from lightning_pac.callbacks.shared import in_float32
 from lightning_pac.callbacks.srpp_sgd.run import PrivateRun
 from lightning_pac.cards import upwards
 
-__all__ = ["is_ours", "log_metrics"]
+__all__ = ["is_ours", "log_clipped_fraction", "log_metrics"]
 
 # Names that leave room for the user's loss on a line of 80 columns.
 _SHORT = {"world_success_bound": "guess"}
@@ -18,20 +18,36 @@ _EPSILON = "eps"
 def log_metrics(pl_module: pl.LightningModule, run: PrivateRun) -> None:
     """Log the figures after a step, and show the promised one in the progress bar."""
     metrics = run.metrics()
-    of_step: dict[str, Any] = {"on_step": True, "on_epoch": False, "batch_size": 1}
     for name, value in metrics.items():
-        pl_module.log(name, value if name == "privacy/noise_multiplier" else in_float32(value), **of_step)
+        _log(pl_module, run, name, value if name == "privacy/noise_multiplier" else in_float32(value))
     short = _SHORT.get(run.journal.promised, _EPSILON)
     # The bar shows three digits, to the nearest: a bound of 2.994 would be shown as 2.99.
     shown = float(upwards(metrics[f"privacy/{run.journal.promised}"], 3))
-    pl_module.log(short, shown, prog_bar=True, logger=False, **of_step)
-    if run.clipped_fraction is None:
+    _log(pl_module, run, short, shown, prog_bar=True, logger=False)
+
+
+def log_clipped_fraction(pl_module: pl.LightningModule, run: PrivateRun) -> None:
+    """Log the mean over an epoch at its end: a single step's fraction drowns in its noise."""
+    found = run.mean_clipped_fraction
+    of_epoch: dict[str, Any] = {"on_step": False, "on_epoch": True, "batch_size": 1, "sync_dist": True}
+    if found is not None:
+        pl_module.log("privacy/clipped_fraction", found[0], **of_epoch)
+        pl_module.log("privacy/clipped_fraction_deviation", found[1], **of_epoch)
+
+
+def _log(pl_module: pl.LightningModule, run: PrivateRun, name: str, value: float, **options: Any) -> None:
+    """Log a value of a step, which stays until the epoch ends or there is another one."""
+    before, run.logged[name] = run.logged.get(name), value
+    if before == value:
         return
-    # Shown as the mean over an epoch: a single step's fraction drowns in its noise. All ranks have the same.
-    over_epoch: dict[str, Any] = {"on_step": False, "on_epoch": True, "batch_size": 1, "sync_dist": True}
-    pl_module.log("privacy/clipped_fraction", run.clipped_fraction, **over_epoch)
-    deviation = run.clipped_fraction_deviation
-    pl_module.log("privacy/clipped_fraction_deviation", deviation, reduce_fx="min", **over_epoch)
+    key, results = f"on_train_batch_end.{name}", None
+    if before is not None and type(pl_module).log is pl.LightningModule.log:
+        # `log` copies all that Lightning knows of a name, at every call, which takes longer than a small model's step.
+        results = getattr(pl_module.trainer, "_results", None)
+    if results and key in results:
+        results.update_metrics(key, results[key].value.new_tensor(value), 1)
+    else:
+        pl_module.log(name, value, on_step=True, on_epoch=False, batch_size=1, **options)
 
 
 def is_ours(name: str) -> bool:

@@ -107,7 +107,7 @@ class ClippingBlocks:
 
     def deviations(self, noise_multiplier: float) -> tuple[float, ...]:
         """Noise deviation of each block's coordinates, on the sum, at an effective noise multiplier."""
-        if self.noise == "isotropic":
+        if self.noise == "isotropic" or len(self.norms) == 1:
             return tuple(noise_multiplier * self.total_norm for _ in self.norms)
         # At the optimum, block b has the share c_b sqrt(n_b) / sum_k c_k sqrt(n_k) of the cost 1 / sigma^2.
         total = sum(norm * math.sqrt(size) for norm, size in zip(self.norms, self.sizes, strict=True))

@@ -146,19 +146,17 @@ class NoisySum:
 
     def _noise_segments(self, parameters: Mapping[str, Tensor]) -> list[tuple[slice, float]]:
         """Runs of coordinates with one deviation, the clipped records' own coordinate last if there is one."""
+        parts = [(part.numel(), self.deviations[self.blocks.block_of(name)]) for name, part in parameters.items()]
+        if self.blocks.counts_clipped:
+            parts.append((1, self.channel_deviation))
         segments: list[tuple[slice, float]] = []
-        start = 0
-        for name, parameter in parameters.items():
-            deviation = self.deviations[self.blocks.block_of(name)]
+        stop = 0
+        for size, deviation in parts:
+            start, stop = stop, stop + size
             if segments and segments[-1][1] == deviation:
-                start_of_run = segments.pop()[0].start
-            else:
-                start_of_run = start
-            start += parameter.numel()
-            segments.append((slice(start_of_run, start), deviation))
-        return (
-            [*segments, (slice(start, start + 1), self.channel_deviation)] if self.blocks.counts_clipped else segments
-        )
+                start = segments.pop()[0].start
+            segments.append((slice(start, stop), deviation))
+        return segments
 
     def _make_public(self, total: Tensor, start: int) -> Tensor:
         """Noise and round the coordinates from `start` on, in place."""

@@ -23,6 +23,7 @@ class ReleasedGradient:
 
     def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
         self._parameters = dict(parameters)
+        self._size = sum(local_part(parameter).numel() for parameter in parameters.values())
         self._written: dict[str, tuple[Tensor, tuple[int, int]]] = {}
         self._copies: dict[str, Tensor] | None = {}
 
@@ -34,15 +35,15 @@ class ReleasedGradient:
             batch_size: What it is divided by.
             public: The gradient of what no record enters, flat, which is added; None for none.
         """
+        release[: self._size].div_(batch_size)  # in place: a copy costs as much memory as the sum itself
         start = 0
         for name, parameter in self._parameters.items():
             written = torch.empty_like(parameter)
             rows = local_part(written)
             own = slice(start, start + rows.numel())
-            mean = release[own].div_(batch_size)  # in place: a copy costs as much memory as the sum itself
             if public is not None:
-                mean += public[own]
-            rows.copy_(mean.view(rows.shape))
+                release[own] += public[own]
+            rows.copy_(release[own].view(rows.shape))
             parameter.grad = written
             self._written[name] = (written, _versions(written))
             if self._copies is not None:

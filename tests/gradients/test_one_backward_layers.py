@@ -261,8 +261,8 @@ def test_no_record_decides_how_the_others_are_clipped(monkeypatch: pytest.Monkey
 
 def test_memory_decides_between_methods_of_like_speed() -> None:
     kept = {"large": 100, "small": 10}
-    assert measured_choice._choose({"large": 1.0, "small": 1.4}, kept) == "small"
-    assert measured_choice._choose({"large": 1.0, "small": 1.6}, kept) == "large"
+    assert measured_choice._choose({"large": 1.0, "small": 1.9}, kept) == "small"
+    assert measured_choice._choose({"large": 1.0, "small": 2.1}, kept) == "large"
     assert measured_choice._choose({"large": 1.0, "small": 0.5}, kept) == "small"
 
 

@@ -16,7 +16,8 @@ __all__ = ["build_fastest", "instantiates", "instantiating"]
 _logger = logging.getLogger("lightning_pac.gradients")
 _chosen: dict[Hashable, str] = {}
 _REPEATS = 4
-_PRICE_OF_MEMORY = 1.5
+# Half of it is the memory's own: what is measured is taken once and stays in the cache, what a model keeps is not.
+_PRICE_OF_MEMORY = 2.0
 _instantiating: list[bool] = []  # of all threads: autograd has one for each device
 
 
@@ -45,7 +46,7 @@ def build_fastest(
 ) -> Contribution:
     """Build the contribution by the method that takes least time, norm and weighted sum included.
 
-    A method that keeps less memory until the sum wins unless it takes half as long again.
+    A method that keeps less memory until the sum wins unless it takes twice as long.
 
     The first call for a key measures every candidate; later calls with it, and with a batch of like size, take the
     winner at once. Poisson batches differ in size at every step, so a choice for each size would be one for each step.

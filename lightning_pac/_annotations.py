@@ -21,10 +21,11 @@ MISMATCH = (TypeError, ValueError, OverflowError, AttributeError, RuntimeError)
 
 
 class Range(NamedTuple):
-    """Values that an annotated number may have, and how a refusal goes on."""
+    """Values that an annotated number may have, how a refusal goes on, and whether it may show the value."""
 
     holds: Callable[[Any], bool]
     words: str
+    shown: bool = True
 
     def __repr__(self) -> str:  # as a command line shows an annotation that an argument does not fit
         return repr(self.words)
@@ -99,15 +100,24 @@ def rule_of(annotation: Any) -> Rule | None:
 def _in_range(rule: Rule | None, limits: Any) -> Rule | None:
     if rule is None or not isinstance(limits, Range):
         return None
-    accept, (holds, words) = rule.accept, limits
+    accept, (holds, words, shown) = rule.accept, limits
+
+    def hidden(value: Any) -> Any:
+        try:
+            if holds(value := accept(value)):
+                return value
+            kind: type[Exception] = ValueError
+        except (Refused, *MISMATCH) as error:
+            kind = type(error.error) if isinstance(error, Refused) else TypeError
+        raise Refused(kind(f" {words}."))
 
     def within(value: Any) -> Any:
         if not holds(value := accept(value)):
-            shown = f"is {value!r}" if isinstance(value, int | float | str) else f"has shape {np.shape(value)}"
-            raise Refused(ValueError(f" {shown}, but {words}."))
+            found = f"is {value!r}" if isinstance(value, int | float | str) else f"has shape {np.shape(value)}"
+            raise Refused(ValueError(f" {found}, but {words}."))
         return value
 
-    return rule._replace(accept=within)
+    return rule._replace(accept=within if shown else hidden)
 
 
 def is_finite(array: npt.ArrayLike, num_axes: int) -> bool:

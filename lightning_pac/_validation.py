@@ -25,8 +25,8 @@ from lightning_pac._shown import shows_itself
 
 __all__ = [
     "Confidence", "Cost", "Count", "Device", "Draws", "Exponent", "Finite", "Matrix", "MatrixLike", "Natural", "Noise",
-    "NonNegative", "Numbers", "OpenProbability", "Order", "Positive", "Probability", "Seed", "Vector",
-    "VectorLike", "checks_itself", "validated",
+    "NonNegative", "Numbers", "OpenProbability", "Order", "Positive", "PrivateInteger", "PrivateNumbers",
+    "PrivateReal", "Probability", "Seed", "Vector", "VectorLike", "checks_itself", "validated",
 ]  # fmt: skip
 
 
@@ -34,6 +34,10 @@ Count = Annotated[int, Range(lambda number: number >= 1, "must be at least 1")]
 Natural = Annotated[int, Range(lambda number: number >= 0, "must not be negative")]
 Seed = Natural
 Finite = Annotated[float, Range(math.isfinite, "must be finite")]
+# Of values that are private, as those that noise is to be added to: a refusal does not say them.
+PrivateInteger = Annotated[int, Range(lambda number: True, "must be an integer below 2**63", shown=False)]
+PrivateReal = Annotated[float, Range(math.isfinite, "must be a finite number", shown=False)]
+PrivateNumbers = Annotated[npt.ArrayLike, Range(lambda array: True, "must be numbers in one array", shown=False)]
 NonNegative = Annotated[float, Range(lambda number: 0 <= number < math.inf, "must be finite and not negative")]
 Draws = Annotated[int, Range(lambda number: number >= 2, "must be at least 2")]
 Device = Annotated[

@@ -27,6 +27,8 @@ __all__ = [
 _MAX_ENUMERATED_RECORDS = 20
 # e^700 is still a float, and 1 / (1 + e^-700) is 1 to every digit.
 _LARGEST_LOGIT = 700.0
+# By which a few roundings of numbers up to one may lower a bound.
+_ROUNDINGS = 2.0**-52
 
 
 @validated
@@ -92,7 +94,8 @@ def dp_success_bound(epsilon: float, delta: float = 0.0) -> float:
     if not 0 <= delta <= 1:
         raise ValueError(f"delta is {delta}, but a failure probability lies in [0, 1].")
     # 1/(1 + e^eps) in terms of e^-eps, which cannot overflow.
-    return 1 - (1 - delta) * math.exp(-epsilon) / (1 + math.exp(-epsilon))
+    bound = 1 - (1 - delta) * math.exp(-epsilon) / (1 + math.exp(-epsilon))
+    return min(1.0, bound + _ROUNDINGS) if epsilon or delta else bound
 
 
 @validated
@@ -279,7 +282,7 @@ def world_success_bound(
     # 1/2: the maximum then lies on r = 1 - p.
     if prior == 0.5:
         logit = np.min(_largest_symmetric_logit(order, epsilon))
-        return float(1 / (1 + math.exp(-logit)))
+        return min(1.0, float(1 / (1 + math.exp(-logit))) + _ROUNDINGS)
     return _asymmetric_success(order, epsilon, prior)
 
 
@@ -361,7 +364,7 @@ def _asymmetric_success(order: npt.NDArray[np.float64], epsilon: npt.NDArray[np.
     # p_max does not decrease in r: take it at one end of the bracket and 1 - r at the other.
     ends = 1 / (1 + np.exp(-np.array([low, high])))
     found = prior * float(largest_p(ends)[1]) + (1 - prior) * (1 - float(ends[0]))
-    return min(1.0, max(found, prior, 1 - prior))
+    return min(1.0, max(found + _ROUNDINGS, prior, 1 - prior))
 
 
 def _check_prior(prior: float) -> None:

@@ -178,3 +178,19 @@ def test_world_success_at_the_ends() -> None:
 def test_bad_input_is_one_clear_sentence(call, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("epsilon", [1e-18, 1e-9, 1.0, 3.0])
+@pytest.mark.parametrize("delta", [0.0, 1e-17, 1e-5, 0.5])
+def test_a_success_bound_is_not_rounded_down(epsilon: float, delta: float) -> None:
+    with mpmath.workdps(50):
+        truth = 1 - (1 - mpmath.mpf(delta)) / (1 + mpmath.exp(epsilon))
+        assert truth <= dp_success_bound(epsilon, delta) <= truth + mpmath.mpf(2) ** -50
+
+
+@pytest.mark.parametrize("divergence", [1e-30, 1e-12, 1e-3])
+def test_a_bound_on_worlds_is_not_rounded_down(divergence: float) -> None:
+    """At order one, where p and 1 - p lie (2 p - 1) ln(p / (1 - p)) apart."""
+    with mpmath.workdps(50):
+        p = mpmath.mpf(world_success_bound([1.0], [divergence]))
+        assert (2 * p - 1) * mpmath.log(p / (1 - p)) >= divergence

@@ -117,7 +117,7 @@ def test_a_channel_draws_from_its_rows_and_pads_upwards():
     assert (np.abs(observed - expected) <= 6 * np.sqrt(expected + 1)).all()
     assert channel.pad(2) == 2
     assert channel.log_prob(0, 2) == pytest.approx(math.log(channel.transition[0, 2]))
-    with pytest.raises(ValueError, match="State 3 is above the highest designed state 2"):
+    with pytest.raises(ValueError, match="value is above the highest designed state, 2"):
         channel.pad(3)
 
 

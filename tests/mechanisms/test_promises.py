@@ -4,13 +4,16 @@ import copy
 import math
 import sys
 import warnings
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from lightning_pac.accountants import SRPPAccountant, responses_until
+from lightning_pac.callbacks import PositiveDelay
 from lightning_pac.exceptions import BudgetExceededError, PrivacyViolationError
 from lightning_pac.mechanisms import (
     AdaptiveComposition,
@@ -146,7 +149,7 @@ def test_what_is_padded_is_a_number():
     ]
     for noise in (*steps, PositiveNoise.for_pac(1.0, 8.0, 20.0), TruncatedLaplace.for_dp(1.0, 1e-6)):
         for value in ("1", True, None, np.inf, np.nan, 10**400, *([0.5] if noise in steps else [])):
-            with pytest.raises((TypeError, ValueError), match=r"^value is "):
+            with pytest.raises((TypeError, ValueError), match=r"^value must be "):
                 noise.pad(value)
 
 
@@ -239,3 +242,29 @@ def test_extreme_designs_are_refused_in_a_sentence(call, message):
 def test_a_generous_leakage_shows_everything():
     channel = PositiveNoise.for_maximal_leakage(np.arange(3), np.full(3, 1 / 3), np.tile(np.arange(3.0), (3, 1)), 1e6)
     assert channel.transition == pytest.approx(np.eye(3))
+
+
+@pytest.mark.parametrize("private", [777.25, 7e300, 10**30 + 777, "777", [777, None], math.nan, -math.inf])
+def test_a_refusal_does_not_say_a_private_value(private: Any) -> None:
+    """What is to be noised may be of the wrong kind or out of range; an error is often shown to others."""
+    padding = PositiveNoise.for_dp(1.0, 1e-6)
+    delay = PositiveDelay(PositiveNoise.for_dp(1.0, 1e-6, compositions=500))
+    takers: list[Callable[[Any], Any]] = [
+        padding.pad,
+        PositiveNoise.for_pac(1.0, 30.0, 100.0).pad,
+        PositiveNoise.for_maximal_leakage([0, 1], [0.5, 0.5], [[0.0, 1.0], [0.0, 1.0]], 0.5).pad,
+        calibrate_lattice([0, 1, 5], 0.03).release,
+        calibrate_gaussian([[0.0], [1.0]], 0.1).release,
+        delay.padded_duration,
+    ]
+    said = []
+    for take in takers:
+        try:
+            take(private)
+        except (TypeError, ValueError) as error:
+            said.append(str(error))
+    assert len(said) >= 4
+    assert not any(word in text for word in ("77", "7e+", "7e3", " nan", "inf,", "inf ") for text in said)
+    for high in (777, 2**60):
+        with pytest.raises(ValueError, match="value is above the highest designed state, 1"):
+            takers[2](high)

@@ -271,7 +271,8 @@ class PrivateMetric:
     def _problem_of(self, sizes: set[int]) -> str | None:
         """Why an update with tensors of these lengths does not add each record once."""
         if len(sizes) != 1:
-            return f"was updated with tensors of {sorted(sizes)} records"
+            # Numbers of records stay unsaid: under add_remove they are the secret.
+            return "was updated with tensors of several lengths" if sizes else "was updated without a tensor"
         if self._delivered is None:
             return None
         rows, delivered = next(iter(sizes)), self._delivered
@@ -279,9 +280,9 @@ class PrivateMetric:
         batch, in_batch = self._rows_in_batch
         self._rows_in_batch = (delivered.batch, rows + (in_batch if batch == delivered.batch else 0))
         if delivered.in_batch is not None and self._rows_in_batch[1] > delivered.in_batch:
-            return f"was updated with {self._rows_in_batch[1]} rows in a batch of {delivered.in_batch} records"
+            return "was updated with more rows in a batch than it has records"
         if self._rows > delivered.in_all:
-            return f"was updated with {self._rows} rows for {delivered.in_all} records"
+            return "was updated with more rows than there are records"
         self._loaders |= delivered.loaders
         if delivered.share_records(frozenset(self._loaders)):
             return "was updated with the rows of several loaders, which hold the same records"

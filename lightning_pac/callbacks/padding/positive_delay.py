@@ -10,7 +10,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities import rank_zero_warn
 from typing_extensions import override
 
-from lightning_pac._validation import Finite, validated
+from lightning_pac._validation import PrivateReal, validated
 from lightning_pac.callbacks.padding.clocks import refuse_clocks
 from lightning_pac.callbacks.padding.noise_account import Noise, NoiseAccount
 from lightning_pac.callbacks.padding.padding_callback import PaddingCallback
@@ -205,14 +205,14 @@ class PositiveDelay(PaddingCallback):
         super().load_state_dict(state_dict)
         self.num_overruns = state_dict["num_overruns"]
 
-    def padded_duration(self, duration: Finite) -> float:
+    def padded_duration(self, duration: PrivateReal) -> float:
         """Seconds that a step of that true duration is shown to take; draws noise.
 
         Raises:
             PrivacyViolationError: If it is longer than `max_duration` and `on_overrun="raise"`.
         """
         if abs(duration) > _LONGEST:
-            raise ValueError(f"duration is {duration:g} seconds, and steps of at most {_LONGEST:g} can be padded.")
+            raise ValueError(f"duration is too long: steps of at most {_LONGEST:g} seconds can be padded.")
         if self.max_duration is not None and duration > self.max_duration:
             self.num_overruns += 1
             if self.on_overrun == "raise":

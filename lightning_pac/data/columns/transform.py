@@ -131,9 +131,13 @@ class TableTransform:
             ValueError: If a column is missing, or they differ in length.
         """
         parts = [_encode(table_column(table, name), column) for name, column in self.columns.items()]
-        if len({len(part) for part in parts}) > 1:
-            lengths = ", ".join(f"{name} {len(part)}" for name, part in zip(self.columns, parts, strict=True))
-            raise ValueError(f"table has columns of different lengths ({lengths}): give one value for each row.")
+        odd = next((name for name, part in zip(self.columns, parts, strict=True) if len(part) != len(parts[0])), None)
+        if odd is not None:
+            # Their number stays unsaid: it may be the secret.
+            raise ValueError(
+                f"table has another length in its column {odd!r} than in {next(iter(self.columns))!r}: give one value "
+                "for each row."
+            )
         return np.concatenate(parts, axis=1)
 
     @property

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from lightning_pac._durable_files import move_file
 from lightning_pac._shown import shows_itself
-from lightning_pac._validation import Confidence, Draws, Natural, validated
+from lightning_pac._validation import Confidence, Draws, Natural, PrivateNumbers, validated
 from lightning_pac.accountants.bounds import membership_success_bound
 from lightning_pac.cards import Guarantee, PrivacyCard, at_most
 from lightning_pac.exceptions import PrivacyViolationError
@@ -87,7 +86,7 @@ class ReleasedMechanism:
         noise = self.noise.sample(size, generator)
         return noise if self.basis is None else np.asarray(noise @ self.basis.T)
 
-    def release(self, values: npt.ArrayLike, generator: SecureGenerator | None = None) -> Array:
+    def release(self, values: PrivateNumbers, generator: SecureGenerator | None = None) -> Array:
         """Noise outputs and round the sum to a public grid. Charge for every row beforehand.
 
         Args:
@@ -111,7 +110,7 @@ class ReleasedMechanism:
             released = np.asarray(centre + round_to_grid(coordinates, release_grid(deviation)) @ self.basis.T)
         return released[0] if np.ndim(values) == 1 else released
 
-    def check(self, values: npt.ArrayLike) -> Array:
+    def check(self, values: PrivateNumbers) -> Array:
         """The outputs that are released for these, shape (n, d), before noise; raises what `release` would raise.
 
         Args:

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from lightning_pac._validation import validated
+from lightning_pac._validation import PrivateInteger, validated
 from lightning_pac.information import Array
 from lightning_pac.randomness import SecureGenerator, round_up, secure_generator
 
@@ -89,7 +89,7 @@ class DiscreteNoise:
         return draw_units(self._cumulative, self._generator or secure_generator(), size)
 
     @validated
-    def pad(self, value: int) -> int:
+    def pad(self, value: PrivateInteger) -> int:
         """The value plus one draw: what an observer may see in its place."""
         return int(value) + int(self.sample())
 
@@ -126,9 +126,7 @@ def pad_up(value: float, draw: float, step: float) -> float:
         ValueError: If the value is not finite, or so large that numbers beside it are coarser than the grid.
     """
     if not (math.isfinite(value) and abs(value) + draw < step * 2.0**52):
-        raise ValueError(
-            f"A value of {value!r} is too large for noise on a grid of {step:.3g}: pad it in larger units."
-        )
+        raise ValueError(f"value is too large for noise on a grid of {step:.3g}: pad it in larger units.")
     # The draw joins a remainder below one step, so that a large value does not round it away.
     whole = math.floor(value / step)
     return step * whole + round_up(value - step * whole + draw, step)

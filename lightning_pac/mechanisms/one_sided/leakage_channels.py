@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lightning_pac._shown import shows_itself
-from lightning_pac._validation import validated
+from lightning_pac._validation import PrivateInteger, validated
 from lightning_pac.information import Array
 from lightning_pac.mechanisms.one_sided.distributions import draw_units, in_units
 from lightning_pac.randomness import SecureGenerator, secure_generator
@@ -119,7 +119,7 @@ class LeakageChannel:
         return math.log(probability) if probability > 0 else -math.inf
 
     @validated
-    def pad(self, value: int) -> int:
+    def pad(self, value: PrivateInteger) -> int:
         """The state to show in place of the true state `value`.
 
         Raises:
@@ -128,7 +128,7 @@ class LeakageChannel:
         higher = np.flatnonzero(self._states >= value)
         if not higher.size:
             raise ValueError(
-                f"State {value} is above the highest designed state {int(self._states.max())}: design the channel for "
+                f"value is above the highest designed state, {int(self._states.max())}: design the channel for "
                 "the largest value that can occur."
             )
         return self.sample(int(higher[np.argmin(self._states[higher])]))

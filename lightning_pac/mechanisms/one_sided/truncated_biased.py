@@ -5,7 +5,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from lightning_pac._validation import Finite, validated
+from lightning_pac._validation import PrivateReal, validated
 from lightning_pac.information import Array
 from lightning_pac.mechanisms.one_sided.distributions import DiscreteNoise, UnresolvedDeltaError, pad_up
 from lightning_pac.mechanisms.one_sided.laplace import biased_laplace_location
@@ -109,7 +109,7 @@ class TruncatedLaplace:
         return np.clip(self.mean + side * distance, 0.0, self.max_value)
 
     @validated
-    def pad(self, value: Finite) -> float:
+    def pad(self, value: PrivateReal) -> float:
         """The value plus one draw, rounded up to a public grid: what an observer may see in its place."""
         return pad_up(float(value), float(self.sample()), release_grid(min(self.scale, self.max_value)))
 

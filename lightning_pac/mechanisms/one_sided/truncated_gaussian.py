@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import log_ndtr, logsumexp, ndtri_exp
 
-from lightning_pac._validation import Finite, validated
+from lightning_pac._validation import PrivateReal, validated
 from lightning_pac.information import Array
 from lightning_pac.mechanisms.one_sided.distributions import pad_up
 from lightning_pac.randomness import SecureGenerator, release_grid, secure_generator
@@ -100,7 +100,7 @@ class TruncatedGaussian:
         return values
 
     @validated
-    def pad(self, value: Finite) -> float:
+    def pad(self, value: PrivateReal) -> float:
         """The value plus one draw, rounded up to a public grid: what an observer may see in its place."""
         return pad_up(float(value), float(self.sample()), release_grid(min(self.scale, self.max_value)))
 

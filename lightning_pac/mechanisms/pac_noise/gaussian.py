@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import brentq
 
-from lightning_pac._validation import Natural, Numbers, validated
+from lightning_pac._validation import Natural, Numbers, PrivateNumbers, validated
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.information import Array, check_budget
 from lightning_pac.mechanisms.certified import Certificate, check_weights, merge_equal, scale_to_budget
@@ -99,7 +99,7 @@ class GaussianNoise:
         shape: tuple[int, ...] = (len(self.variances),) if size is None else (size, len(self.variances))
         return self.directions.expand(source.normal(shape) * np.sqrt(self.variances))
 
-    def release(self, value: npt.ArrayLike, generator: SecureGenerator | None = None) -> Array:
+    def release(self, value: PrivateNumbers, generator: SecureGenerator | None = None) -> Array:
         """Noise one output: its mean, its deviation within the noised directions, and the noise.
 
         What lies outside the noised directions is replaced by the mean, for there would be no noise on it. In units of
@@ -115,7 +115,7 @@ class GaussianNoise:
         """
         return self.shown(self.draw(value, generator))
 
-    def draw(self, value: npt.ArrayLike, generator: SecureGenerator | None = None) -> Array:
+    def draw(self, value: PrivateNumbers, generator: SecureGenerator | None = None) -> Array:
         """The part of an output that `release` shows, along the noised directions in units of their deviations.
 
         A belief is updated with these: a value far from zero is rounded, and its coordinates with it.

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from scipy.optimize import brentq
 from scipy.special import logsumexp
 
-from lightning_pac._validation import Natural, validated
+from lightning_pac._validation import Natural, PrivateInteger, validated
 from lightning_pac.information import Array, check_budget
 from lightning_pac.mechanisms.certified import Certificate, check_weights
 from lightning_pac.randomness import SecureGenerator, secure_generator
@@ -58,14 +58,14 @@ class LatticeNoise:
         one, other = (np.floor(np.log(source.uniform(shape)) / math.log(self.ratio)) for _ in range(2))
         return np.asarray(one - other, dtype=np.int64)
 
-    def release(self, value: int, generator: SecureGenerator | None = None) -> int:
+    def release(self, value: PrivateInteger, generator: SecureGenerator | None = None) -> int:
         """Noise one of the outputs.
 
         Raises:
             ValueError: If the value is not one of the outputs, for which alone the bound holds.
         """
         if value not in self.outputs:
-            raise ValueError(f"value is {value}, which is not among the outputs of the noise: calibrate it with them.")
+            raise ValueError("value is not among the outputs of the noise: calibrate it with them.")
         return int(value) + int(self.sample(generator=generator))
 
 

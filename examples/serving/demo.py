@@ -109,7 +109,7 @@ def start_server(args: argparse.Namespace) -> tuple[subprocess.Popen[bytes], str
         [sys.executable, "-m", "lightning_pac", "serve", str(args.output / "responses.db"), *words], env=environment
     )
     url = f"http://127.0.0.1:{port}"
-    for _ in range(600):
+    for _ in range(3000):
         try:
             urllib.request.urlopen(url + "/health").close()
             return process, url

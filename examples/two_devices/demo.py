@@ -60,7 +60,7 @@ def main() -> None:
         max_epochs=25,
         callbacks=[private],
         logger=CSVLogger(args.output, name="", version=""),
-        log_every_n_steps=10,
+        log_every_n_steps=1,
         enable_progress_bar=False,
     )
     model = LinearDigits()

@@ -1,6 +1,7 @@
 """Serving private answers over HTTP."""
 
 import functools
+import logging
 import multiprocessing
 import socket
 import threading
@@ -172,6 +173,8 @@ def serve(
     _check_port(host, port)
     connection = functools.partial(BoundedConnection, seconds=_SECONDS_OF_A_CLIENT, most=most_connections())
     ending = Ending()
+    # LitServe's watch over its workers, which looks once more after the end, would log that with a traceback.
+    logging.getLogger("litserve.server").addFilter(lambda record: not (ending.begun and record.exc_info))
     others = set(multiprocessing.active_children())
     try:
         with ending.handles_signals(), forks_end_with_this_process():

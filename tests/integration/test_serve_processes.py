@@ -1,7 +1,9 @@
 """How a server ends, and the command that starts one."""
 
+import functools
 import http.client
 import json
+import logging
 import os
 import re
 import signal
@@ -18,13 +20,14 @@ from prepared import Child
 from scripts import run_script
 from serving import ask_all, exchange, free_port, is_alive, recorded, serving, spawned
 from torch import nn
-from toy_server import SLOW
+from toy_server import SLOW, open_responder
 
 from lightning_pac import cli
 from lightning_pac.ledger import PrivacyLedger
 from lightning_pac.modules import SubsetEnsemble
 from lightning_pac.modules.ensembles.ensemble_record import KEY
 from lightning_pac.scenarios import BalancedSubsets
+from lightning_pac.serve import serve
 
 posix = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds processes through /proc")
 
@@ -198,6 +201,15 @@ def test_what_is_wrong_is_said_before_the_server_starts(
     assert "Traceback" not in errors
     assert "Serving" not in output
     assert len(errors.splitlines()) == 1
+
+
+def test_a_watch_that_looks_after_the_end_prints_no_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logger, said = logging.getLogger("litserve.server"), []
+    monkeypatch.setattr(logger, "filters", [*logger.filters, lambda record: said.append(record.msg)])
+    monkeypatch.setattr("litserve.LitServer.run", lambda *_, **__: logger.exception("while it serves"))
+    serve(functools.partial(open_responder, tmp_path), tmp_path / "responses.db", port=free_port())
+    logger.exception("Monitoring worker crashed")
+    assert said == ["while it serves"]
 
 
 def test_a_port_that_is_taken_is_refused(project: list[str], capsys: pytest.CaptureFixture[str]) -> None:

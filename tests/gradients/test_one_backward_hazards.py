@@ -570,6 +570,34 @@ def test_two_backward_passes_are_not_merged(name: str) -> None:
     engine.detach()
 
 
+class Adversarial(nn.Module):
+    """Moves its inputs against itself, by a gradient that is no parameter's, and sees them once more."""
+
+    def __init__(self, layer: nn.Module, steps: int) -> None:
+        super().__init__()
+        self.layer, self.head, self.steps = layer, nn.Linear(4, 2), steps
+
+    def scores(self, x: Tensor) -> Tensor:
+        hidden = self.layer(x)
+        return self.head((hidden[0] if isinstance(hidden, tuple) else hidden).flatten(1)[:, -4:])
+
+    def forward(self, x: Tensor) -> Tensor:
+        clean, moved = self.scores(x), torch.zeros_like(x, requires_grad=True)
+        for _ in range(self.steps):
+            distance = (self.scores(x + moved) - clean - 1).square().sum()
+            (gradient,) = torch.autograd.grad(distance, moved, retain_graph=True)
+            moved = (moved + 0.1 * gradient.sign()).detach().requires_grad_()
+        inputs = x.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(outputs=self.scores(inputs).sum(), inputs=inputs)
+        return clean + self.scores((x + moved.detach() + slope).detach())
+
+
+@pytest.mark.parametrize("layer", [nn.Linear(3, 4), nn.LSTM(3, 4, batch_first=True), nn.Conv1d(5, 4, 3)])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_inner_gradients_that_are_no_parameters_are_numbers_like_others(layer: nn.Module, steps: int) -> None:
+    compare(Adversarial(layer, steps), [torch.randn(6, 5, 3)])
+
+
 def test_second_derivatives_are_refused() -> None:
     module = nn.Linear(3, 2)
     engine = OneBackwardEngine()

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from lightning_pac.callbacks.shared import monitored_names, watch_logging
 from lightning_pac.callbacks.srpp_sgd.batch_shape import PAD
-from lightning_pac.callbacks.srpp_sgd.loss_check import LossCheck, check_loss
+from lightning_pac.callbacks.srpp_sgd.loss_check import OF_DATASET, LossCheck, check_loss
 from lightning_pac.callbacks.srpp_sgd.reporting import is_ours, warn_of_raw_values
 from lightning_pac.callbacks.srpp_sgd.writing_callbacks import is_repeated
 
@@ -42,6 +42,11 @@ def check_loss_first(trainer: pl.Trainer, pl_module: pl.LightningModule, loader:
         raise MisconfigurationException(
             f"The loss of {type(pl_module).__name__} {found.problem}, so no record has a clipped gradient of "
             f"its own: {advice}."
+        )
+    if found.state and OF_DATASET in found.state[0]:
+        raise MisconfigurationException(
+            f"{found.state[0]} is set by private records, so that one decides what others become: let the number of "
+            "the epoch decide it, or public data."
         )
     if found.state:
         raise MisconfigurationException(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import lightning.pytorch as pl
 from lightning.pytorch.utilities import rank_zero_warn
 
-from lightning_pac.callbacks.srpp_sgd.loss_check import OPTIMIZER_STATE, LossCheck, StateWatch
+from lightning_pac.callbacks.srpp_sgd.loss_check import OF_DATASET, OPTIMIZER_STATE, LossCheck, StateWatch
 from lightning_pac.callbacks.srpp_sgd.writing_callbacks import WritingCallbacks
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.strategies import Ranks
@@ -127,8 +127,15 @@ class RepeatedCheck:
     def _repeat(self, all_callbacks: bool = False) -> LossCheck:
         start = time.monotonic()
         self._repeated += 1
-        self._explained |= self._writing.passing  # unless the check finds what it does to a gradient
+        passing = self._writing.passing - self._explained
+        self._explained |= passing  # unless the check finds what it does to a gradient
         found = self._ranks.together(lambda: self._checked(all_callbacks))
+        unseen = {name for name in passing - found.written if OF_DATASET in name}
+        if unseen:
+            rank_zero_warn(
+                f"{_listed(unseen)} was written to by a callback, which synthetic records could not repeat: make sure "
+                "that no record decides what others become (as in a curriculum by the loss)."
+            )
         self._last = time.monotonic()
         self._cost = self._last - start
         return found

@@ -39,7 +39,13 @@ _WRITES = ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "_
 
 
 class Receiver(ABC):
-    """An engine as its meetings see it."""
+    """An engine as its meetings see it.
+
+    Attributes:
+        is_paused: Whether a backward pass is running that gives no parameter a gradient, so that none is received.
+    """
+
+    is_paused = False
 
     @abstractmethod
     def check_backward(self, what: Callable[[], str], outer_pass: int, gradient: Tensor) -> None:
@@ -115,7 +121,7 @@ class Meeting:
 
         def on_gradient(*gradients: Tensor | None) -> None:
             first = next((gradient for gradient in gradients if gradient is not None), None)
-            if first is None:
+            if first is None or self._receiver.is_paused:
                 return
             self._receiver.check_backward(self._name, outer, first)
             with torch.no_grad(), without_autocast(first.device.type):

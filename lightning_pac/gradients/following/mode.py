@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from typing_extensions import override
@@ -69,6 +69,8 @@ class Following(TorchFunctionMode):
 
     def call(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Call a function, and tag what it returns; this mode must be off."""
+        if func is torch.autograd.grad and not kwargs.get("create_graph"):
+            return self._inner_gradient(args, kwargs)
         self._holds_public = False
         reference, free = self._scan(args, kwargs)
         holds_public = self._holds_public
@@ -100,6 +102,23 @@ class Following(TorchFunctionMode):
             if holds_public:
                 self._watch_slope(func, args, result)
         return result
+
+    def _inner_gradient(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """A gradient of what is no parameter, as of an adversary's inputs: a number like any other that is computed."""
+        inputs = kwargs["inputs"] if "inputs" in kwargs else args[1]
+        inputs = [inputs] if isinstance(inputs, Tensor) else list(inputs)
+        tags = [tag_of(tensor) for tensor in inputs]
+        if any(type(tag) is Free or isinstance(tensor, nn.Parameter) for tag, tensor in zip(tags, inputs, strict=True)):
+            return torch.autograd.grad(*args, **kwargs)
+        self.receiver.is_paused = True
+        try:
+            found = torch.autograd.grad(*args, **kwargs)
+        finally:
+            self.receiver.is_paused = False
+        for gradient, tag in zip(found, tags, strict=True):
+            if isinstance(gradient, Tensor) and tag is not None:
+                set_tag(gradient, tag)
+        return found
 
     def _scan(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Tensor | None, Tensor | None]:
         """The batched argument of most dimensions, and a free one."""

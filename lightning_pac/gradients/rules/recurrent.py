@@ -273,6 +273,8 @@ class _Steps:
             def name() -> str:
                 return f"the recurrence of {receiver.describe(trained)}"
 
+            if receiver.is_paused:
+                return
             receiver.check_backward(name, outer, gradient)
             receiver.check_count(name, count)
             if free_of(weight) is not None:

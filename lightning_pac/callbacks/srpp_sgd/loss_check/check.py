@@ -31,8 +31,8 @@ __all__ = ["LossCheck", "check_loss", "refuse_left_out_batch", "synthetic_probe"
 
 # Of the records: the one class with another weight may be missing in a draw, of three classes in one draw of ten. Each
 # but the first is made at a step of its own, since a term may be added in every tenth step, from the hundredth on, or
-# in the last batch of a pass.
-LATER = (1, 9, 99, 999, 9999)
+# in the last batch and epoch. The number after the last is one that 1 to 12, 20, 30, 50, 60 and 100 divide.
+LATER = (1, 10, 99, 999, 138599)
 DRAWS = 2 + len(LATER)
 
 REMEMBERS = (

@@ -1,5 +1,7 @@
 """Gradients of batches and of their parts, which a mean of losses of single records relates to each other."""
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -8,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from lightning_pac.callbacks.srpp_sgd.loss_check.fixed_draws import SEEDS, Seed, seeds_of
 from lightning_pac.callbacks.srpp_sgd.loss_check.probe import Probe
-from lightning_pac.callbacks.srpp_sgd.loss_check.readings import LEVELS, Readings
+from lightning_pac.callbacks.srpp_sgd.loss_check.readings import LEVELS, Readings, Replaced
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import GROUP, SyntheticRecords
 from lightning_pac.data import batch_sizes
 
@@ -26,11 +28,18 @@ __all__ = [
 TOLERANCE = 1e-4  # of the gradient's norm; float32 leaves about 1e-6
 
 MANY = 64
-"""Records of the largest batch that is compared with small ones; none is larger than two of the loader's."""
+"""Records that are drawn for the largest batches that are compared with small ones; more are copies of these."""
+
+_SECONDS = 1.0
+"""That the gradient of a batch of the loader's size may be expected to take, if it is larger."""
 
 _ARRANGEMENTS = (range(8), (0, 4, 1, 5, 2, 6, 3, 7), (0, 1, 4, 5, 2, 3, 6, 7))
 """Places of two groups of four in a batch. In one of them, any two places belong to different groups."""
 
+_FAR = 1e3  # a number past every bend that a loss may have
+
+READ = "depends on a number that is read off the batch (a branch on the loss, a scale of all records)"
+BENT = "bends a mean over the batch (its absolute value, a clamp, a gate), so that one record turns all others"
 NOT_THE_MEAN = "is not the mean over the records of a batch (a sum, or a divisor that depends on the batch)"
 
 
@@ -109,62 +118,100 @@ def compare_many(probe: Probe, synthetic: SyntheticRecords, dataloader: DataLoad
         return None
     pool = [record for number in range(MANY // (4 * GROUP)) for record in synthetic.draw(number)]
     with probe.without_randomness():
-        for size in _sizes(dataloader):
-            step = 2 * GROUP if size % (2 * GROUP) == 0 else -(-size // 2)
-            parts = [pool[start : min(start + step, size)] for start in range(0, size, step)]
+        for size, step in (*_sizes(dataloader), *_large(probe, pool, dataloader)):
+            records = (pool * -(-size // MANY))[:size]
+            parts = [records[start : start + step] for start in range(0, size, step)]
             try:
                 mean = probe.gradient(parts[0]).mul_(len(parts[0]) / size)
-                for part in parts[1:]:
-                    mean.add_(probe.gradient(part), alpha=len(part) / size)
+                for number, part in enumerate(parts[1:], 1):
+                    if step < MANY or len(part) < step:
+                        mean.add_(probe.gradient(part), alpha=len(part) / size)
+                    elif number == 1:  # all others are the same
+                        mean.mul_(size // step)
             except Exception:
                 if min(map(len, parts)) > 1:
                     raise
                 continue  # some models take no single record
-            is_finite, whole = np.isfinite(float(mean.norm())), probe.gradient(pool[:size])
+            is_finite, whole = np.isfinite(float(mean.norm())), probe.gradient(records)
             if is_finite and not is_small(mean.sub_(whole), float(whole.norm())):
                 return f"couples the records of a batch of {size}, which it does not in one of {step}"
             del mean, whole
     return None
 
 
-def _sizes(dataloader: DataLoader[Any]) -> list[int]:
-    """Of batches that are compared with their parts: the loader's own, about two of those, and an odd number."""
+def _sizes(dataloader: DataLoader[Any]) -> list[tuple[int, int]]:
+    """Of batches that are compared with their parts, and of those: the loader's own, two of them, an odd number."""
     largest = getattr(dataloader.batch_sampler, "batch_size", None) or MANY
     several = min(MANY, 2 * GROUP * -(-2 * largest // (2 * GROUP)))
     own = {size for size in batch_sizes(dataloader) or () if size <= MANY}
-    return sorted({several, *(own or {several - 1})} - {0, 1, 2 * GROUP})
+    sizes = sorted({several, *(own or {several - 1})} - {0, 1, 2 * GROUP})
+    return [(size, 2 * GROUP if size % (2 * GROUP) == 0 else -(-size // 2)) for size in sizes]
+
+
+def _large(probe: Probe, pool: list[Any], dataloader: DataLoader[Any]) -> list[tuple[int, int]]:
+    """The loader's largest size, if it is above that of the pool and a batch of it takes no time."""
+    draws: Any = getattr(dataloader.batch_sampler, "batches", None)
+    drawn = 0 if draws is None else round(draws.sampling.expected_batch_size(draws.num_records))
+    largest = max(batch_sizes(dataloader) or (drawn,))
+    if largest <= MANY:
+        return []
+    started = time.process_time()
+    probe.gradient(pool)
+    return [(largest, MANY)] * ((time.process_time() - started) * largest < _SECONDS * MANY)
 
 
 def compare_readings(probe: Probe, records: list[Any]) -> str | None:
-    """Whether numbers of a batch decide its gradient, read off it or compared with others.
+    """Whether numbers of a batch decide its gradient: read off it, compared with others, or bent by a function.
 
-    Of numbers of one record there are more in a larger batch; those of the batch are as many, of the same shapes.
+    Of what belongs to single records there is more in a larger batch; what belongs to the batch is as much, of the same
+    shapes. In arrays of records' numbers, rows take another value in turn: that must add up, as gradients do. A mean of
+    losses that is taken for another number may not change the gradient but in proportion (weights of tasks do that).
     """
 
-    def gradient(
-        number: int, level: float | None = None, decisions: frozenset[int] = frozenset()
-    ) -> tuple[Tensor, Readings]:
-        with probe.copied(), probe.reading(level, only_sizes=True, decisions=decisions) as readings:
+    def gradient(number: int, level: float | None = None, **replaced: Any) -> tuple[Tensor, Readings]:
+        with probe.copied(), probe.reading(level, Replaced(**replaced), number) as readings:
             return probe.gradient(records[:number]), readings
 
     with probe.without_randomness():
-        whole, all_read = gradient(2 * GROUP)
-        if probe.is_random or not (all_read.count or all_read.shapes):
+        whole, found = gradient(2 * GROUP)
+        if probe.is_random or not (found.count or any(found.shapes.values())):
             return None
-        _, half_read = gradient(GROUP)
-        pairs = zip(all_read.shapes, half_read.shapes, strict=False)
-        same = frozenset(number for number, (shape, other) in enumerate(pairs) if shape == other)
-        decisions = same if len(half_read.shapes) == len(all_read.shapes) else frozenset[int]()
-        if half_read.count != all_read.count or not (all_read.count or decisions):
-            return None
+        _, half = gradient(GROUP)
+        numbers, size = half.count == found.count > 0, float(whole.norm())
+        of_batch = {kind: _same(found.shapes[kind], half.shapes[kind]) for kind in found.shapes}
+        arrays, orderings, bent = (of_batch[kind] for kind in ("arrays", "orderings", "bent"))
+        read = {"numbers": numbers, "arrays": arrays, "orderings": orderings}
         for level in LEVELS:
             try:
-                found, _ = gradient(2 * GROUP, level, decisions)
+                if any(read.values()) and not is_small(gradient(2 * GROUP, level, **read)[0].sub_(whole), size):
+                    return READ
+                if len(found.shapes["arrays"]) > len(arrays):
+                    first, second, both = (gradient(2 * GROUP, level, rows=rows)[0] for rows in ((0,), (1,), (0, 1)))
+                    sizes = (size, *(float(one.norm()) for one in (first, second, both)))
+                    # Not finite is what the model makes of such numbers, in each record alone.
+                    mixed = both.sub_(first).sub_(second).add_(whole)
+                    if np.isfinite(sum(sizes)) and not is_small(mixed, max(sizes)):
+                        return READ
             except Exception:  # the model refuses such numbers
                 continue
-            if not is_small(found.sub_(whole), float(whole.norm())):
-                return "depends on a number that is read off the batch (a branch on the loss, a scale of all records)"
-    return None
+        return BENT if bent and _is_bent(lambda level: gradient(2 * GROUP, level, bent=bent)[0]) else None
+
+
+def _same(shapes: list[tuple[int, ...]], others: list[tuple[int, ...]]) -> frozenset[int]:
+    if len(shapes) != len(others):
+        return frozenset()
+    return frozenset(number for number, (shape, other) in enumerate(zip(shapes, others, strict=True)) if shape == other)
+
+
+def _is_bent(gradient: Callable[[float], Tensor]) -> bool:
+    """Whether a gradient is no affine function of a number that is small or large, of either sign."""
+    try:
+        low, down, up, high = (gradient(level) for level in (-_FAR, -1.0, 1.0, _FAR))
+    except Exception:  # the model refuses such numbers
+        return False
+    size = sum(float(each.norm()) for each in (low, down, up, high))
+    centre, slope = (high + low) - (up + down), (high - low).div_(_FAR) - (up - down)
+    return bool(np.isfinite(size)) and not (is_small(centre, size) and is_small(slope, size))
 
 
 def coupled_later(probe: Probe, records: list[Any], step: int, number: int) -> tuple[str | None, str | None]:

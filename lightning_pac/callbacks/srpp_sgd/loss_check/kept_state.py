@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sized
 from contextlib import contextmanager, suppress
 from itertools import zip_longest
 from typing import Any
@@ -11,11 +11,13 @@ import lightning.pytorch as pl
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from lightning_pac.callbacks.srpp_sgd.loss_check.coupling import is_small
+from lightning_pac.callbacks.srpp_sgd.loss_check.passing_state import attributes_of
 from lightning_pac.callbacks.srpp_sgd.loss_check.probe import Probe
 from lightning_pac.callbacks.srpp_sgd.loss_check.readings import LEVELS, set_numbers_kept
-from lightning_pac.callbacks.srpp_sgd.loss_check.replica import Replica
+from lightning_pac.callbacks.srpp_sgd.loss_check.replica import Replica, RoundLoader
 from lightning_pac.callbacks.srpp_sgd.loss_check.state_watch import (
     OPTIMIZER_STATE,
     SETTINGS,
@@ -29,6 +31,8 @@ __all__ = ["remembers", "taking_up_records"]
 MODES = "modes of the layers"
 STOPS = "trainer.should_stop"
 
+_COPIED = (Tensor, np.ndarray, list, dict)  # attributes of datasets that may be written to in place
+_SMALL = 2**20  # bytes of these; what is larger is not copied
 _LAGS = 4  # batches between one that is kept and one that it enters
 
 
@@ -114,7 +118,7 @@ def remembers(probe: Probe, records: list[Any]) -> bool:
             return not is_small(gradient.sub_(plain), size), num_read
 
         same += [not changes(part)[0] for part in (first, other)]
-        if probe.keeps_after_steps and _hands_on(probe, first, second, other):
+        if (probe.keeps_after_steps or _keeps(probe, first)) and _hands_on(probe, first, second, other):
             return True
         if not same[0]:
             return False
@@ -124,6 +128,24 @@ def remembers(probe: Probe, records: list[Any]) -> bool:
     except Exception:  # a second batch, a copy that has seen one, or extreme numbers may not work here
         pass
     return not all(same)
+
+
+def _keeps(probe: Probe, records: list[Any]) -> bool:
+    """Whether a step sets an attribute, or makes a list there longer."""
+
+    def attributes() -> list[Any]:
+        values = [value for layer in probe.model.modules() for value in vars(layer).values()]
+        return [
+            (value, len(value) if isinstance(value, Sized) and not isinstance(value, Tensor) else 0) for value in values
+        ]
+
+    with probe.copied():
+        before = attributes()
+        probe.loss(records)
+        after = attributes()
+    return len(before) != len(after) or any(
+        one is not other or size != new for (one, size), (other, new) in zip(before, after, strict=True)
+    )
 
 
 def _hands_on(probe: Probe, first: list[Any], second: list[Any], other: list[Any]) -> bool:
@@ -151,8 +173,10 @@ def _gradient_after(
     probe: Probe, before: list[Any], records: list[Any], level: float | None = None
 ) -> tuple[Tensor, int]:
     with probe.copied():
-        num_read = probe.round(before, lambda: None, level)
-        return probe.gradient(records), num_read
+        with probe.reading(level) as readings:
+            probe.run_round(before)
+        with readings:  # what is kept of the batch before may be read in this one
+            return probe.gradient(records), readings.count
 
 
 def _saved_state(probe: Probe, resting: Replica) -> dict[str, Any]:
@@ -184,9 +208,24 @@ def _saved_state(probe: Probe, resting: Replica) -> dict[str, Any]:
         found[STOPS] = bool(replica.view.should_stop)
     found[MODES] = {name: layer.training for name, layer in model.named_modules()}
     found[SETTINGS] = copy.deepcopy(settings_of(replica.optimizer))
+    for name, value in _of_datasets(replica).items():
+        found[name] = copy.deepcopy(value) if isinstance(value, _COPIED) and _size(value) < _SMALL else value
     states = (list(each.optimizer.state.values()) for each in (replica, resting))
     found[OPTIMIZER_STATE] = [_kept(state, other) for state, other in zip_longest(*states, fillvalue={})]
     return {**checkpoint, **found, **_kept(_tensors(model), _tensors(resting.model))}
+
+
+def _of_datasets(replica: Replica) -> dict[str, Any]:
+    """Attributes of datasets that hooks have looked at, and of those that the model and its callbacks hold."""
+    held = [value for holder in (replica.model, *replica.callbacks) for value in vars(holder).values()]
+    datasets = [value for value in held if isinstance(value, Dataset)]
+    if isinstance(loader := getattr(replica.view, "train_dataloader", None), RoundLoader):
+        datasets.append(loader.copied)
+    return {name: value for dataset in datasets for name, value in attributes_of(dataset).items()}
+
+
+def _size(value: Any) -> int:
+    return value.nbytes if isinstance(value, Tensor | np.ndarray) else 64 * len(value)
 
 
 def _tensors(model: pl.LightningModule) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""State that a hook leaves behind beside weights, buffers and the optimizer: attributes of a model, and a batch."""
+"""State that a hook leaves behind beside weights, buffers and the optimizer: attributes of a model, data, a batch."""
 
 import functools
 from typing import Any
@@ -9,15 +9,28 @@ from torch.utils import _pytree as pytree
 
 from lightning_pac.gradients.calls import nested_tensors
 
-__all__ = ["PassingState"]
+__all__ = ["OF_DATASET", "PassingState", "attributes_of"]
 
 BATCH = "the batch"
+OF_DATASET = " of the dataset "
+
+
+def attributes_of(dataset: Any) -> dict[str, Any]:
+    """Attributes of a dataset and of those that it takes records from, by their names in words."""
+    found: dict[str, Any] = {}
+    while dataset is not None:
+        own = getattr(dataset, "__dict__", {})
+        kind = type(dataset).__name__
+        found |= {f"the attribute {name!r}{OF_DATASET}{kind}": own[name] for name in own if name != "dataset"}
+        dataset = own.get("dataset")
+    return found
 
 
 class PassingState:
-    """Attributes of a model and tensors of a batch as they are at one moment, to be held against a later one.
+    """Attributes of a model and of its data, and tensors of a batch, as they are at one moment.
 
-    Values are compared by identity, and tensors also by the version that writing in place raises.
+    They are held against those of a later one. Values are compared by identity, and tensors also by the version that
+    writing in place raises.
 
     Args:
         module: The model; those of its layers are its own.
@@ -44,6 +57,8 @@ class PassingState:
     def _read(self) -> dict[str, tuple[Any, ...]]:
         own = {name: value for name, value in vars(self._module).items() if name not in _plain_names()}
         facts = {f"the attribute {name!r}": _fact(value) for name, value in own.items()}
+        loader = getattr(self._module._trainer, "train_dataloader", None)
+        facts |= {name: _fact(value) for name, value in attributes_of(getattr(loader, "dataset", None)).items()}
         batch = self._batch
         leaves = [] if batch is None else [*pytree.tree_leaves(batch), *nested_tensors(batch)]  # the latter of any kind
         modes = tuple(layer.training for layer in self._module.modules())

@@ -21,7 +21,7 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.fixed_draws import (
     states_after,
 )
 from lightning_pac.callbacks.srpp_sgd.loss_check.integer_arguments import IntegerArguments
-from lightning_pac.callbacks.srpp_sgd.loss_check.readings import Readings
+from lightning_pac.callbacks.srpp_sgd.loss_check.readings import Readings, Replaced
 from lightning_pac.callbacks.srpp_sgd.loss_check.replica import Replica, RoundLoader, collated
 from lightning_pac.callbacks.srpp_sgd.loss_check.scaled_integers import ScaledIntegers
 from lightning_pac.data.records import Surroundings, copy_small
@@ -113,13 +113,14 @@ class Probe:
     def copied(self) -> Iterator[Replica]:
         """Run another copy meanwhile, which shares nothing that it writes to, be it in a global variable."""
         memo: dict[int, Any] = {}
-        collate_fn, hooks, replica = self._collate_fn, self.hooks, self.replica.copy(memo)
+        collate_fn, hooks, number = self._collate_fn, self.hooks, self.batch_idx
+        replica = self.replica.copy(memo)
         with self.surroundings.copied(memo), self.using(replica):
             self._collate_fn, self.hooks = (copy_small(value, memo) for value in (collate_fn, hooks))
             try:
                 yield replica
             finally:
-                self._collate_fn, self.hooks = collate_fn, hooks
+                self._collate_fn, self.hooks, self.batch_idx = collate_fn, hooks, number
 
     @contextmanager
     def using(self, other: Replica) -> Iterator[Replica]:
@@ -141,7 +142,9 @@ class Probe:
 
     def _gradient(self, records: list[Any], seed: Seed) -> Tensor:
         parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        self.loss(records, seed).backward()  # type: ignore[no-untyped-call]
+        loss = self.loss(records, seed)
+        if loss.requires_grad:  # a branch may lead to a number
+            loss.backward()  # type: ignore[no-untyped-call]
         found = torch.zeros(sum(parameter.numel() for parameter in parameters), dtype=torch.float64)
         start = 0
         for parameter in parameters:
@@ -212,7 +215,7 @@ class Probe:
             level: Made what is read off the records; see `Readings`.
         """
         with self.copied(), self.reading(level) as readings:
-            self._round(records, lambda: None)
+            self.run_round(records)
             with seeded(SEEDS[0]):
                 batch = self.batch(records)
                 readings.mark(list(nested_tensors(batch)))
@@ -230,25 +233,26 @@ class Probe:
             How many numbers were read off the records.
         """
         with self.reading(level) as readings:
-            self._round(records, after_hook)
+            self.run_round(records, after_hook)
         return readings.count
 
     @contextmanager
     def reading(
-        self, level: float | None, only_sizes: bool = False, decisions: frozenset[int] = frozenset()
+        self, level: float | None, replaced: Replaced | None = None, num_records: int = 1
     ) -> Iterator[Readings]:
         """Make what is read off the records of that level, and count it; see `Readings`."""
-        self._readings = Readings(level, only_sizes, decisions)
+        self._readings = Readings(level, replaced, num_records)
         try:
             with self._readings as readings:
                 yield readings
         finally:
             self._readings = None
 
-    def _round(self, records: list[Any], after_hook: Callable[[], object]) -> None:
+    def run_round(self, records: list[Any], after_hook: Callable[[], object] = lambda: None) -> None:
+        """Run it, and go on to the number of the next batch, which lasts while the copy does."""
         optimizer, view = self.replica.optimizer, self.replica.view
         if view is not None:
-            view.train_dataloader = RoundLoader(records, self._collate_fn)
+            view.train_dataloader = RoundLoader(records, self._collate_fn, view)
         with seeded(SEEDS[0]), torch.enable_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self._run_hook("on_train_epoch_start")
@@ -278,7 +282,8 @@ class Probe:
                     self._run_hook(hook)
                 after_hook()
             # What was kept of this batch may be used when the next one begins.
-            self._run_hook("on_train_batch_start", batch, self.batch_idx + 1)
+            self.batch_idx += 1
+            self._run_hook("on_train_batch_start", batch, self.batch_idx)
 
     def _run_override(self, method: str, *arguments: Any) -> None:
         """That of the class: the instance may have one that hides the loss."""
@@ -287,7 +292,7 @@ class Probe:
                 getattr(type(self.model), method)(self.model, *arguments)
 
     def _validate(self) -> None:
-        """A batch of a validation, unless one is going on, in which metrics may be noised."""
+        """Two batches of a validation, unless one is going on, in which metrics may be noised."""
         logged = list(self.replica.logged)
         if not self.validated or getattr(self.replica.view, "evaluating", False):
             return
@@ -297,10 +302,11 @@ class Probe:
             self._run_override("on_validation_model_eval")
             with self._noting_errors():
                 batch = self.batch(self.validated)
-                self._run_hook("on_validation_batch_start", batch, 0, 0)
                 numbered = is_param_in_hook_signature(self.model.validation_step, "batch_idx", min_args=2)
-                output = self.model.validation_step(batch, *([0] if numbered else []))
-                self._run_hook("on_validation_batch_end", output, batch, 0, 0)
+                for number in range(2):
+                    self._run_hook("on_validation_batch_start", batch, number, 0)
+                    output = self.model.validation_step(batch, *([number] if numbered else []))
+                    self._run_hook("on_validation_batch_end", output, batch, number, 0)
         for module, training in modes:
             module.training = training
         self._run_override("on_validation_model_train")
@@ -361,7 +367,10 @@ class Probe:
         """As if it were the run's step, and the epoch and the batch in it, with that number."""
         before, view = self.batch_idx, self.replica.view
         if view is not None:
-            view.moved = {"global_step": step, "current_epoch": step, "is_last_batch": step == self.last_number}
+            epoch, is_last = step, step == self.last_number
+            if is_last and (view.max_epochs or -1) > 0:
+                epoch = view.max_epochs - 1
+            view.moved = {"global_step": step, "current_epoch": epoch, "is_last_batch": is_last}
         self.batch_idx = step
         try:
             yield

@@ -1,7 +1,8 @@
 """Numbers that code reads off tensors made of records, and what it does if they are extreme."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,36 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["LEVELS", "Readings", "set_numbers_kept"]
+__all__ = ["LEVELS", "Readings", "Replaced", "set_numbers_kept"]
 
 LEVELS = (1e-9, 100.0, 1e30, -1e30, math.nan)
 """Numbers that are read in place of others; thresholds between them are crossed."""
 
 _COMPARISONS = [getattr(torch.ops.aten, name) for name in ("lt", "le", "gt", "ge")]
+_CONSTANTS = {getattr(torch.ops.aten, name) for name in (
+    "new_zeros", "new_ones", "new_full", "new_empty", "zeros_like", "ones_like", "full_like", "empty_like",
+)}  # fmt: skip
 _LARGE_INTEGER = 10**4  # it may be a length, for which memory is taken
 _DEPTH = 4  # of lists and dictionaries in attributes
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """What is made of a level where only what decides a gradient counts; numbers are those of `Readings.shapes`.
+
+    Attributes:
+        numbers: Whether single numbers are.
+        arrays: Which arrays and lists.
+        orderings: Which truth values.
+        bent: Which arguments of functions that are not affine.
+        rows: Halves of which the rows of all other arrays are, if these have one or several for each record.
+    """
+
+    numbers: bool = False
+    arrays: frozenset[int] = frozenset()
+    orderings: frozenset[int] = frozenset()
+    bent: frozenset[int] = frozenset()
+    rows: tuple[int, ...] = ()
 
 
 class Readings(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -30,11 +53,14 @@ class Readings(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     Args:
         level: The number; None leaves all as they are.
-        only_sizes: Whether only floating-point numbers and comparisons of a single one count. Integers may be lengths,
-            and other truth values say whether something is masked at all.
+        replaced: What is made of it; if left out, all that is read. If given, only floating-point numbers and
+            comparisons of a single one count: integers may be lengths, and other truth values say whether something is
+            masked at all.
+        num_records: How many the batch has.
 
     Attributes:
         count: Numbers read so far.
+        shapes: Of the arrays, orderings and bent arguments so far.
 
     Example:
         >>> with Readings(1e30) as readings:
@@ -44,26 +70,24 @@ class Readings(TorchDispatchMode):  # type: ignore[no-untyped-call]
         (1e+30, 1.0, True)
     """
 
-    def __init__(
-        self, level: float | None = None, only_sizes: bool = False, decisions: frozenset[int] = frozenset()
-    ) -> None:
+    def __init__(self, level: float | None = None, replaced: Replaced | None = None, num_records: int = 1) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.level, self.count = level, 0
-        self.shapes: list[torch.Size] = []
-        self._only_sizes, self._comparisons, self._decisions = only_sizes, set[int](), decisions
+        self.level, self.count, self.replaced = level, 0, replaced
+        self.shapes: dict[str, list[tuple[int, ...]]] = {"arrays": [], "orderings": [], "bent": []}
+        self._num_records, self._comparisons = num_records, set[int]()
         self._orderings: dict[int, Any] = {}
         # The storages are held on to, so that none that is new can have the address of one that is gone.
         self._marked: dict[int, Any] = {}
-        self._arrays = _Arrays(self)
+        self._functions = _Functions(self)
 
     def __enter__(self) -> "Readings":
-        self._arrays.__enter__()  # type: ignore[no-untyped-call]
+        self._functions.__enter__()  # type: ignore[no-untyped-call]
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *args: Any) -> None:
         super().__exit__(*args)  # type: ignore[no-untyped-call]
-        self._arrays.__exit__(*args)  # type: ignore[no-untyped-call]
+        self._functions.__exit__(*args)  # type: ignore[no-untyped-call]
 
     def mark(self, values: Any) -> None:
         """Take the tensors in these for made of records."""
@@ -78,25 +102,54 @@ class Readings(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _key(self, tensor: Tensor) -> int:
         return int(tensor.untyped_storage()._cdata)
 
-    def read(self, value: Any) -> Any:
-        """The value that is read in place of a number or an array."""
+    def read(self, value: bool | int | float) -> Any:
+        """The value that is read in place of a number."""
         self.count += 1
+        if self.level is None or not (self.replaced is None or self.replaced.numbers):
+            return value
+        return _as_kind("b" if isinstance(value, bool) else "i" if isinstance(value, int) else "f", self._next_level)
+
+    def read_array(self, value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """The array that is read in place of another one."""
+        number = self._note("arrays", value.shape)
+        self.count += self.replaced is None
         if self.level is None:
             return value
-        level = self.count * self.level
-        if isinstance(value, np.ndarray):
-            return np.full_like(value, _as_kind(value.dtype.kind, level))
-        return _as_kind("b" if isinstance(value, bool) else "i" if isinstance(value, int) else "f", level)
+        kind = _as_kind(value.dtype.kind, self._next_level)
+        if self.replaced is None or number in self.replaced.arrays:
+            return np.full_like(value, kind)
+        rows, found = len(value) if value.ndim else 0, value.copy()
+        if rows and rows % self._num_records == 0:
+            for half in self.replaced.rows:
+                found[half * rows // 2 : (half + 1) * rows // 2] = kind
+        return found
+
+    def bend(self, argument: Tensor) -> Tensor:
+        """An argument in place of one of a function that is not affine; its own gradient is that of the other."""
+        number = self._note("bent", argument.shape)
+        if self.level is None or self.replaced is None or number not in self.replaced.bent:
+            return argument
+        steps = torch.arange(argument.numel(), dtype=argument.dtype, device=argument.device).view(argument.shape)
+        return argument - argument.detach() + (number + 1 + steps) * self.level
+
+    @property
+    def _next_level(self) -> float:
+        assert self.level is not None
+        return (self.count + len(self.shapes["arrays"]) * (self.replaced is not None)) * self.level
+
+    def _note(self, kind: str, shape: Sequence[int]) -> int:
+        self.shapes[kind].append(tuple(shape))
+        return len(self.shapes[kind]) - 1
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         found = func(*args, **(kwargs or {}))
         given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        if any(map(self.is_marked, given)):
+        if any(map(self.is_marked, given)) and func.overloadpacket not in _CONSTANTS:
             if func is torch.ops.aten._local_scalar_dense.default:
                 counts = isinstance(found, float) or self._key(given[0]) in self._comparisons
-                return self.read(found) if counts or not self._only_sizes else found
+                return self.read(found) if counts or self.replaced is None else found
             if isinstance(found, Tensor) and found.dtype == torch.bool and found.layout is torch.strided:
                 found = self._ordered(func, given, found)
             self.mark(found)
@@ -107,17 +160,17 @@ class Readings(TorchDispatchMode):  # type: ignore[no-untyped-call]
         orders = func.overloadpacket in _COMPARISONS and given[0].is_floating_point()
         if not orders and not any(self._key(tensor) in self._orderings for tensor in given):
             return found
-        if len(self.shapes) in self._decisions and self.level is not None:
+        number = self._note("orderings", found.shape)
+        if self.replaced is not None and number in self.replaced.orderings and self.level is not None:
             found = torch.full_like(found, _as_kind("b", self.level))
-        self.shapes.append(found.shape)
         self._orderings[self._key(found)] = found.untyped_storage()
         if orders and found.numel() == 1:
             self._comparisons.add(self._key(found))
         return found
 
 
-class _Arrays(TorchFunctionMode):
-    """Arrays and lists of a tensor's numbers, which no operation of torch makes."""
+class _Functions(TorchFunctionMode):
+    """Arrays and lists of a tensor's numbers, which no operation of torch makes, and functions that are not affine."""
 
     def __init__(self, readings: Readings) -> None:
         super().__init__()
@@ -126,11 +179,30 @@ class _Arrays(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        found = func(*args, **(kwargs or {}))
-        if func in (Tensor.numpy, Tensor.__array__, Tensor.tolist) and self._readings.is_marked(args[0]):
-            read = self._readings.read(np.asarray(found))
+        name = getattr(func, "__name__", "")
+        if func in (Tensor.numpy, Tensor.__array__, Tensor.tolist):
+            found = func(*args, **(kwargs or {}))
+            if not self._readings.is_marked(args[0]):
+                return found
+            read = self._readings.read_array(np.asarray(found))
             return read.tolist() if func is Tensor.tolist else read
-        return found
+        writes = name.endswith("_") and not name.endswith("__")  # in place, to the tensor itself
+        if self._readings.replaced is not None and name not in _AFFINE and not writes:
+            args = tuple(self._bent(value) for value in args)
+        return func(*args, **(kwargs or {}))
+
+    def _bent(self, value: Any) -> Any:
+        is_real = isinstance(value, Tensor) and value.is_floating_point() and self._readings.is_marked(value)
+        return self._readings.bend(value) if is_real and (value.requires_grad or value.numel() == 1) else value
+
+
+# Also functions of which only the shape or the type counts.
+_AFFINE = {
+    "add", "sub", "rsub", "neg", "stack", "cat", "sum", "mean", "detach", "clone", "to", "float", "double",
+    "item", "backward", "register_hook", "retain_grad", "reshape", "view", "squeeze", "unsqueeze", "flatten",
+    "expand", "dim", "size", "numel", "is_floating_point", "__get__", "__len__", "__add__", "__radd__", "__sub__",
+    "__rsub__", "__neg__", "__iadd__", "__isub__", "__float__", "__bool__", "__int__", "__format__", "__repr__",
+}  # fmt: skip
 
 
 def set_numbers_kept(holders: list[Any], first: list[Any], second: list[Any], level: float) -> None:

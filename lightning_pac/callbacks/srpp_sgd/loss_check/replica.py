@@ -8,15 +8,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import lightning.pytorch as pl
+import numpy as np
 import torch
+from lightning.pytorch.loggers.logger import DummyLogger
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
+from torchmetrics import Metric
 
+from lightning_pac.callbacks.srpp_sgd.loss_check.passing_state import attributes_of
 from lightning_pac.data.records import copy_small
 from lightning_pac.strategies.whole_copies import WholeCopies
 
 __all__ = ["Replica", "RoundLoader", "collated", "hidden_behind", "transferred"]
+
+_MOST_BYTES = 2**28  # of a dataset that is copied
 
 
 @dataclass
@@ -76,7 +82,7 @@ class Replica:
         return found
 
     def copy(self, memo: dict[int, Any]) -> "Replica":
-        """Another one, which shares the list of logged names and starts without anything logged.
+        """Another one, which shares the list of logged names.
 
         Args:
             memo: Is given the copies of all objects, as in `copy.deepcopy`.
@@ -85,6 +91,7 @@ class Replica:
         if view is not None:
             memo[id(view)] = _TrainerView(view._trainer)
             memo[id(view)].moved = dict(view.moved)
+            memo[id(view)].callback_metrics.update(view.callback_metrics)
         model, optimizer = copy.deepcopy(self.model, memo), copy.deepcopy(self.optimizer, memo)
         model.trainer = memo.get(id(view))
         schedules, callbacks = (list(_copies(originals, memo)) for originals in (self.schedules, self.callbacks))
@@ -105,6 +112,7 @@ class Replica:
         def log(name: str, value: Any = None, *args: Any, **kwargs: Any) -> None:
             names.append(name)
             with suppress(Exception):  # a metric may have no value yet
+                value = value.compute() if isinstance(value, Metric) else value
                 number = value.detach() if isinstance(value, Tensor) else torch.tensor(float(value))
                 values.update({name: number, f"{name}_step": number, f"{name}_epoch": number})
 
@@ -127,8 +135,7 @@ class _TrainerView:
         moved: Values that take the place of the Trainer's.
     """
 
-    logger = None
-    loggers: tuple[Any, ...] = ()
+    progress_bar_callback = None
     train_dataloader: Any = None
 
     def __init__(self, trainer: pl.Trainer) -> None:
@@ -137,7 +144,12 @@ class _TrainerView:
         self.moved: dict[str, Any] = {}
         self.callback_metrics: dict[str, Tensor] = {}
         self.logged_metrics = self.progress_bar_metrics = self.callback_metrics
+        self.loggers = [DummyLogger() for _ in trainer.loggers]
+        self.logger = next(iter(self.loggers), None)
         self.strategy = types.SimpleNamespace()
+        if trainer.world_size == 1:  # what one process does
+            self.strategy.all_gather = self.strategy.broadcast = self.strategy.reduce = _handed_back
+            self.strategy.barrier = _handed_back
 
     def show(self, replica: Replica) -> None:
         """Let the parts of the replica see each other."""
@@ -155,17 +167,44 @@ class _TrainerView:
         raise AttributeError(f"A copy of the model has no trainer.{name}.")
 
 
-class RoundLoader:
-    """Batches of a round's records."""
+def _handed_back(value: Any = None, *args: Any, **kwargs: Any) -> Any:
+    return value
 
-    def __init__(self, records: list[Any], collate_fn: Callable[[list[Any]], Any]) -> None:
-        self.dataset, self.collate_fn, self.batch_size = records, collate_fn, len(records)
+
+class RoundLoader:
+    """Batches of a round's records.
+
+    Args:
+        records: Those of the round.
+        collate_fn: Makes a batch of them.
+        trainer: A stand-in for the Trainer, of whose dataset a copy is made if it is asked for, to be written to.
+
+    Attributes:
+        copied: That copy; the records where there is none.
+    """
+
+    def __init__(self, records: list[Any], collate_fn: Callable[[list[Any]], Any], trainer: "_TrainerView") -> None:
+        self._records, self._trainer = records, trainer._trainer
+        self.collate_fn, self.batch_size = collate_fn, len(records)
+        self.copied: Any = None
+
+    @property
+    def dataset(self) -> Any:
+        """What a hook may look at, or write to."""
+        if self.copied is None:
+            self.copied = self._records
+            with suppress(Exception):  # open files and the like
+                found = self._trainer.train_dataloader.dataset  # type: ignore[union-attr]
+                values = attributes_of(found).values()
+                if sum(value.nbytes for value in values if isinstance(value, Tensor | np.ndarray)) < _MOST_BYTES:
+                    self.copied = copy.deepcopy(found)
+        return self.copied
 
     def __len__(self) -> int:
         return 1
 
     def __iter__(self) -> Iterator[Any]:
-        yield self.collate_fn(self.dataset)
+        yield self.collate_fn(self._records)
 
 
 def collated(records: list[Any], collate_fn: Callable[[list[Any]], Any], hooks: list[Any], dtype: torch.dtype) -> Any:

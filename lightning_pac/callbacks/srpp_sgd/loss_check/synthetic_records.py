@@ -1,6 +1,8 @@
 """Records with the structure of real ones and none of their values."""
 
 import itertools
+import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,9 +31,12 @@ LAWS = {
     "bits": "whose numbers are 0 and 1",
     "zeros": "of which some hold zeros alone",
     "marks": "of which some hold the number -1 alone",
+    "recurring": "of which some hold a number alone that recurs in the data",
     "missing": "of which one holds numbers that are not finite",
 }
 """Laws of floating-point numbers beside the uniform one, in words."""
+
+_MOST_NUMBERS = 4096  # of a record, among which one that recurs is looked for
 
 # Eighths of a row that are kept, by record: the groups differ in their longest, and no group is in order of length.
 KEPT_EIGHTHS = (8, 5, 7, 6, 6, 3, 5, 4, 2, 5, 3, 4, 1, 4, 2, 3)
@@ -41,10 +46,11 @@ class SyntheticRecords:
     """Draws four groups of records with the structure of real ones.
 
     What is taken from real records is their structure: shapes and types, for each integer field the least and the
-    greatest value and negative integers that mark what is ignored, and which integers give the length of another
-    field. Parts that hold no numbers (texts, pictures, objects) are those of real records with numbers of one
-    shape. The values of a single integer are halved at random in each draw: one half is for the first two groups,
-    the other for the last two, so that groups which take each other's place hold no class in common.
+    greatest value and negative integers that mark what is ignored, for each other field a number that recurs (it may
+    mark what is missing), and which integers give the length of another field. Parts that hold no numbers (texts,
+    pictures, objects) are those of real records with numbers of one shape. The values of a single integer are halved at
+    random in each draw: one half is for the first two groups, the other for the last two, so that groups which take
+    each other's place hold no class in common.
 
     Args:
         examples: Real records.
@@ -66,6 +72,7 @@ class SyntheticRecords:
         fields = list(zip(*shown, strict=True))
         self._marks = [_marks(field) for field in fields]
         self._shown = [_shown_range(field, marks) for field, marks in zip(fields, self._marks, strict=True)]
+        self._recurring = [_recurring(field) for field in fields]
         self._lengths = _length_fields(fields)
         shapes = [[np.shape(leaf) for leaf in leaves] for leaves in map(_leaves, examples)]
         self._alike = [record for record, own in zip(examples, shapes, strict=True) if own == shapes[0]]
@@ -84,10 +91,13 @@ class SyntheticRecords:
         """
         plain = self.draw(1)[: 2 * GROUP]
         places = [place for place, leaf in enumerate(_leaves(plain[0])) if _is_floating(leaf)]
+        if law == "recurring":
+            places = [place for place in places if self._recurring[place] is not None]
         for chosen in [places, *([place] for place in places if len(places) > 1)]:
             if chosen:
                 generator = torch.Generator().manual_seed(1)
-                yield [_map(record, _changed_by(law, index, chosen, generator)) for index, record in enumerate(plain)]
+                changes = (_changed_by(law, index, chosen, generator, self._recurring) for index in range(len(plain)))
+                yield list(map(_map, plain, changes))
 
     def varied(self, records: list[Any], ignores: bool) -> Iterator["Variation"]:
         """The records in different lengths, and, for each of their integers, with some of them ignored or padding.
@@ -234,6 +244,14 @@ def _shown_range(field: Sequence[Any], marks: set[int]) -> tuple[int, int] | Non
     return (min(0, greatest) if marks else least), greatest
 
 
+def _recurring(field: Sequence[Any]) -> float | None:
+    """Of the numbers that come in several records of a field, the one that is farthest from zero, beside 1 and -1."""
+    rows = [torch.as_tensor(leaf).reshape(-1)[:_MOST_NUMBERS] for leaf in field if _is_floating(leaf)]
+    times = Counter(number for row in rows if not row.is_complex() for number in set(row.tolist()))
+    found = [number for number, count in times.items() if count > 1 and abs(number) not in (0, 1, math.inf)]
+    return max(found, key=abs, default=None)
+
+
 def _range(least: int, greatest: int, end: int | None) -> tuple[int, int]:
     """The least and the greatest synthetic integer, at least two different ones unless nothing else is accepted."""
     if end is None:
@@ -285,14 +303,18 @@ def _is_floating(leaf: Any) -> bool:
     return not isinstance(leaf, bool | int) and torch.as_tensor(leaf).is_floating_point()
 
 
-def _changed_by(law: str, index: int, places: list[int], generator: torch.Generator) -> Callable[[Any, int], Any]:
-    return lambda leaf, place: _by_law(leaf, law, index, generator) if place in places else leaf
+def _changed_by(
+    law: str, index: int, places: list[int], generator: torch.Generator, recurring: list[float | None]
+) -> Callable[[Any, int], Any]:
+    return lambda leaf, place: (
+        _by_law(leaf, law, index, generator, recurring[place] or 0.0) if place in places else leaf
+    )
 
 
-def _by_law(leaf: Any, law: str, index: int, generator: torch.Generator) -> Any:
+def _by_law(leaf: Any, law: str, index: int, generator: torch.Generator, recurring: float) -> Any:
     """Numbers of another law for the record with that index in two groups."""
     if not isinstance(leaf, Tensor):
-        changed = _by_law(torch.as_tensor(leaf), law, index, generator)
+        changed = _by_law(torch.as_tensor(leaf), law, index, generator, recurring)
         if isinstance(leaf, np.ndarray | np.generic):
             return changed.numpy() if isinstance(leaf, np.ndarray) else leaf.dtype.type(changed)
         return changed.tolist()
@@ -305,6 +327,7 @@ def _by_law(leaf: Any, law: str, index: int, generator: torch.Generator) -> Any:
         "bits": lambda: normal * 0 + ((place == 0) != group) if leaf.numel() == 1 else normal > 0.7 - 1.4 * group,
         "zeros": lambda: normal * 0 if place % 2 else leaf,
         "marks": lambda: normal * 0 - 1 if place % 2 else leaf,
+        "recurring": lambda: normal * 0 + recurring if place % 2 else leaf,
         "missing": lambda: normal + torch.nan if place == 1 else leaf,
     }
     return values[law]().to(leaf.dtype)

@@ -1,0 +1,228 @@
+"""What people write in a training_step beside the loss: logs, lookups, memories of batches, terms in some steps."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import numpy as np
+import pytest
+import torch
+import torchmetrics
+from lightning.pytorch.loggers import CSVLogger
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+from lightning_pac.callbacks.srpp_sgd.loss_check.check import LossCheck, check_loss
+
+Step = Callable[["Model", Tensor, Tensor, int], Tensor]
+
+
+class Model(pl.LightningModule):
+    def __init__(self, step: Step) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.step = nn.Linear(6, 3), step
+        self.accuracy = torchmetrics.MeanMetric()
+        self.scale: Any = 1.0
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return self.step(self, *batch, batch_idx)
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), 0.0)
+
+
+def losses(model: Model, inputs: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(model.layer(inputs), labels, reduction="none")
+
+
+def centred(model: Model, inputs: Tensor, labels: Tensor) -> Tensor:
+    return losses(model, inputs - inputs.mean(0), labels).mean()
+
+
+def asked(step: Step, batch_size: int = 8, trainer: pl.Trainer | None = None) -> LossCheck:
+    model, size = Model(step), 2 * batch_size
+    if trainer is not None:
+        model.trainer = trainer
+    data = TensorDataset(torch.rand(size, 6), torch.randint(3, (size,)))
+    return check_loss(model, DataLoader(data, batch_size=batch_size))
+
+
+def sometimes(is_coupled: Callable[[Tensor, int], bool]) -> Step:
+    def step(model: Model, inputs: Tensor, labels: Tensor, number: int) -> Tensor:
+        return centred(model, inputs, labels) if is_coupled(inputs, number) else losses(model, inputs, labels).mean()
+
+    return step
+
+
+@pytest.mark.parametrize(("size", "step"), [(150, 64)])
+def test_what_couples_large_batches_of_the_loader_is_found(size: int, step: int) -> None:
+    found = asked(sometimes(lambda inputs, number: len(inputs) == size), size)
+    assert found.problem == f"couples the records of a batch of {size}, which it does not in one of {step}"
+    assert asked(sometimes(lambda inputs, number: False), size).problem is None
+
+
+@pytest.mark.parametrize("every", [4, 7, 60])
+def test_what_couples_every_so_many_batches_is_found(every: int) -> None:
+    assert asked(sometimes(lambda inputs, number: number % every == every - 1)).problem is not None
+
+
+def of_the_mean(function: Callable[[Tensor], Any]) -> Step:
+    return lambda model, inputs, labels, _: function(losses(model, inputs, labels).mean())
+
+
+def shown(loss: Tensor) -> Tensor:
+    assert float(torch.exp(loss.detach())) >= 0 or not loss.detach().relu().isnan()
+    return loss
+
+
+@pytest.mark.parametrize(
+    ("function", "is_coupled"),
+    [
+        (lambda loss: F.relu(loss - 0.1), True),
+        (lambda loss: max(loss, torch.tensor(0.1)), True),
+        (lambda loss: F.hardtanh(loss, 0.0, 5.0), True),
+        (lambda loss: torch.stack([loss - 0.1, torch.zeros(())]).amax(), True),
+        (lambda loss: 3 * loss + torch.ones(()), False),
+        (shown, False),
+    ],
+)
+def test_a_mean_that_is_bent_is_found(function: Any, is_coupled: bool) -> None:
+    found = asked(of_the_mean(function))
+    assert (found.problem is not None, found.unchecked) == (is_coupled, None)
+
+
+def test_weights_of_tasks_are_no_bend() -> None:
+    class Weighted(Model):
+        def __init__(self) -> None:
+            super().__init__(lambda *_: torch.zeros(()))
+            self.weights = nn.Parameter(torch.zeros(2))
+
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            tasks = torch.stack([losses(self, *batch).mean(), self.layer(batch[0]).square().mean()])
+            return (torch.exp(-self.weights) * tasks + self.weights).sum()
+
+    data = TensorDataset(torch.rand(16, 6), torch.randint(3, (16,)))
+    found = check_loss(Weighted(), DataLoader(data, batch_size=8))
+    assert (found.problem, found.unchecked) == (None, None)
+
+
+OF_CLASSES = np.array([1.0, 2.0, 0.5], dtype=np.float32)
+
+
+def looked_up(model: Model, inputs: Tensor, labels: Tensor, _: int) -> Tensor:
+    return (losses(model, inputs, labels) * torch.as_tensor(OF_CLASSES[labels.numpy()])).mean()
+
+
+def named(model: Model, inputs: Tensor, labels: Tensor, _: int) -> Tensor:
+    weights = [{"a": 1.0, "b": 2.0, "c": 0.5}["abc"[label]] for label in labels.tolist()]
+    return (losses(model, inputs, labels) * torch.tensor(weights)).mean()
+
+
+@pytest.mark.parametrize("step", [looked_up, named])
+def test_numbers_of_records_may_be_read_in_arrays(step: Step) -> None:
+    found = asked(step)
+    assert (found.problem, found.unchecked) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [lambda values: values.numpy().mean(), lambda values: max(values.tolist()), lambda values: min(values.tolist())],
+)
+def test_a_number_of_the_batch_that_an_array_gives_is_found(read: Any) -> None:
+    def step(model: Model, inputs: Tensor, labels: Tensor, _: int) -> Tensor:
+        found = losses(model, inputs, labels)
+        return found.mean() * (0.5 if not 1e-6 < read(found.detach()) < 30 else 1.0)
+
+    assert (asked(step).problem or "").startswith("depends on a number that is read off the batch")
+
+
+def adversarial(scaled: Callable[[Tensor], Tensor]) -> Step:
+    def step(model: Model, inputs: Tensor, labels: Tensor, _: int) -> Tensor:
+        moved = inputs.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(losses(model, moved, labels).mean(), moved)
+        return losses(model, (inputs + scaled(slope)).detach(), labels).mean()
+
+    return step
+
+
+@pytest.mark.parametrize(
+    ("scaled", "is_coupled"),
+    [(lambda slope: 0.1 * slope.sign(), False), (F.normalize, False), (lambda slope: slope / slope.norm(), True)],
+)
+def test_adversaries_of_single_records_pass(scaled: Any, is_coupled: bool) -> None:
+    found = asked(adversarial(scaled))
+    assert (found.problem is not None, found.unchecked) == (is_coupled, None)
+
+
+@pytest.mark.parametrize("mark", [-999.0, 999.0, 9.0])
+@pytest.mark.parametrize("in_records", [False, True])
+def test_a_mean_of_what_does_not_hold_a_mark_is_found(mark: float, in_records: bool) -> None:
+    class Regression(Model):
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            inputs, targets = batch
+            counts, errors = targets != mark, (self.layer(inputs) - targets).square()
+            if in_records:
+                return ((errors * counts).sum(1) / counts.sum(1).clamp(min=1)).mean()
+            return errors[counts].mean()
+
+    targets = torch.randn(32, 3)
+    targets[torch.rand(32, 3, generator=torch.Generator().manual_seed(0)) < 0.3] = mark
+    found = check_loss(Regression(lambda *_: targets), DataLoader(TensorDataset(torch.rand(32, 6), targets), 8))
+    assert (found.problem is None, found.unchecked) == (in_records, None)
+
+
+class Keeping:
+    """Centres by what batches with some numbers had in the mean, in batches with others."""
+
+    def __init__(self, every: int, kept: int, used: int) -> None:
+        self.every, self.kept, self.used = every, kept, used
+
+    def __call__(self, model: Model, inputs: Tensor, labels: Tensor, number: int) -> Tensor:
+        place = number % self.every
+        if place == self.kept:
+            model.scale = inputs.mean().detach()
+        return losses(model, inputs * (model.scale if place == self.used else 1.0), labels).mean()
+
+
+@pytest.mark.parametrize(("every", "kept", "used"), [(2, 0, 1), (3, 0, 2), (1000, 0, 1)])
+def test_a_memory_that_other_batches_read_is_found(every: int, kept: int, used: int) -> None:
+    assert (asked(Keeping(every, kept, used)).problem or "").startswith("depends on the records of earlier batches")
+
+
+def logs(model: Model) -> None:
+    model.logger.log_metrics({"a": 1.0}, 0)  # type: ignore[union-attr]
+    model.logger.experiment.add_image("b", torch.zeros(3, 2, 2))  # type: ignore[union-attr]
+
+
+def gathers(model: Model) -> None:
+    assert torch.equal(torch.as_tensor(model.all_gather(torch.ones(2))), torch.ones(2))
+    model.trainer.strategy.barrier()
+
+
+@pytest.mark.parametrize("habit", [logs, gathers, lambda model: model.print("a")])
+@pytest.mark.parametrize("loss", [centred, lambda *values: losses(*values).mean()])
+def test_what_is_told_of_a_step_does_not_hide_its_loss(habit: Any, loss: Any, tmp_path: Path) -> None:
+    def step(model: Model, inputs: Tensor, labels: Tensor, _: int) -> Tensor:
+        habit(model)
+        return loss(model, inputs, labels)  # type: ignore[no-any-return]
+
+    options: dict[str, Any] = {"accelerator": "cpu", "enable_model_summary": False, "default_root_dir": tmp_path}
+    found = asked(step, trainer=pl.Trainer(logger=CSVLogger(tmp_path), **options))
+    assert (found.problem is not None, found.unchecked) == (loss is centred, None)
+    assert not list(tmp_path.rglob("*.csv"))
+
+
+def test_a_choice_by_a_logged_metric_is_found(tmp_path: Path) -> None:
+    def step(model: Model, inputs: Tensor, labels: Tensor, _: int) -> Tensor:
+        scale = 2.0 if model.trainer.callback_metrics.get("mean", 0.0) > 0.1 else 1.0
+        found = losses(model, inputs, labels)
+        model.accuracy.update(found.detach())
+        model.log("mean", model.accuracy)
+        return scale * found.mean()
+
+    off = ("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing")
+    trainer = pl.Trainer(accelerator="cpu", default_root_dir=tmp_path, **dict.fromkeys(off, False))
+    assert asked(step, trainer=trainer).problem is not None

@@ -204,8 +204,10 @@ def test_what_is_wrong_is_said_before_the_server_starts(
 
 
 def test_a_watch_that_looks_after_the_end_prints_no_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    logger, said = logging.getLogger("litserve.server"), []
-    monkeypatch.setattr(logger, "filters", [*logger.filters, lambda record: said.append(record.msg)])
+    logger, said, handler = logging.getLogger("litserve.server"), [], logging.Handler()
+    handler.emit = lambda record: said.append(record.msg)
+    monkeypatch.setattr(logger, "handlers", [handler])
+    monkeypatch.setattr(logger, "filters", [*logger.filters])  # `serve` adds one
     monkeypatch.setattr("litserve.LitServer.run", lambda *_, **__: logger.exception("while it serves"))
     serve(functools.partial(open_responder, tmp_path), tmp_path / "responses.db", port=free_port())
     logger.exception("Monitoring worker crashed")

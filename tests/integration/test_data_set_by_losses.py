@@ -68,7 +68,9 @@ class ByEpoch(Weighted):
 def test_no_loss_is_written_to_the_data(kind: type[Weighted], is_held: bool, tmp_path: Path) -> None:
     model, data = kind(), Scaled()
     model.held = data if is_held else None
-    with pytest.raises(MisconfigurationException, match=r"of the dataset Scaled is set by private records"):
+    with pytest.raises(
+        MisconfigurationException, match=r"The attribute .* of the dataset Scaled is set by private records"
+    ):
         make_trainer(tmp_path, make_private()).fit(model, DataLoader(Subset(data, range(40)), batch_size=10))
     assert data.difficulty == 1.0
     assert bool((data.weights == 1).all()), "the check leaves the original alone"

@@ -45,8 +45,8 @@ def check_loss_first(trainer: pl.Trainer, pl_module: pl.LightningModule, loader:
         )
     if found.state and OF_DATASET in found.state[0]:
         raise MisconfigurationException(
-            f"{found.state[0]} is set by private records, so that one decides what others become: let the number of "
-            "the epoch decide it, or public data."
+            f"{found.state[0].replace('the', 'The', 1)} is set by private records, so that one decides what others "
+            "become: let the number of the epoch decide it, or public data."
         )
     if found.state:
         raise MisconfigurationException(

@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("--data-root", type=Path, help="folder for torchvision's MNIST")
     parser.add_argument("--epochs", type=int, help="defaults to 40, or 6 for MNIST")
     parser.add_argument("--rate", type=float, help="share of the images in a batch (0.5, or 0.05 for MNIST)")
-    parser.add_argument("--learning-rate", type=float, help="defaults to 0.05, or 0.2 for MNIST")
+    parser.add_argument("--learning-rate", type=float, help="defaults to 0.1, or 0.2 for MNIST")
     parser.add_argument("--choose", action="store_true", help="score on held-out training images")
     parser.add_argument("--output", type=Path, default=Path("runs/vision"))
     args = parser.parse_args()
@@ -42,7 +42,7 @@ def main() -> None:
     settings = {
         "epochs": args.epochs or (6 if args.data_root else 40),
         "batch_size": round(rate * len(train_set)),
-        "learning_rate": args.learning_rate or (0.2 if args.data_root else 0.05),
+        "learning_rate": args.learning_rate or (0.2 if args.data_root else 0.1),
         "output": args.output,
     }
     private = SRPPSGD(TwoWorldScenario(num_differing=3), epsilon=8.0, renyi_order=4, sampling=Poisson(rate=rate))

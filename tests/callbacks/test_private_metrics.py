@@ -433,7 +433,7 @@ def counts(folder: Path, names: tuple[str, ...] = ("count",), epsilon: float = 1
 
 @pytest.mark.parametrize("break_it", ["rows", "twice", "end twice"])
 def test_a_record_that_is_added_more_than_once_is_refused(tmp_path: Path, break_it: str) -> None:
-    with pytest.raises(MisconfigurationException, match="was updated with more rows (in a batch )?than"):
+    with pytest.raises(MisconfigurationException, match=r"was updated with more rows (in a batch )?than"):
         trainer(tmp_path, counts(tmp_path)).validate(Counting(break_it), loader(), verbose=False)
 
 

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from typing_extensions import override
+
 from lightning_pac._durable_files import real_path
 from lightning_pac._validation import Count, Natural, NonNegative, Positive, validated
 from lightning_pac.ledger import PrivacyLedger
@@ -127,6 +129,26 @@ def build_server(
     return server
 
 
+class _AfterTheEnd(logging.Filter):
+    """Drops tracebacks once a server ends: LitServe's watch over its workers looks once more, and finds none."""
+
+    def __init__(self, ending: Ending) -> None:
+        super().__init__()
+        self._ending = ending
+
+    @override
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not (self._ending.begun and record.exc_info)
+
+
+def _hide_tracebacks_after(ending: Ending) -> None:
+    logger = logging.getLogger("litserve.server")
+    # That of a server which ended before in this process would hide the errors of this one.
+    for earlier in [one for one in logger.filters if isinstance(one, _AfterTheEnd)]:
+        logger.removeFilter(earlier)
+    logger.addFilter(_AfterTheEnd(ending))
+
+
 @validated
 def serve(
     open_responder: Callable[[], PACResponder],
@@ -173,8 +195,7 @@ def serve(
     _check_port(host, port)
     connection = functools.partial(BoundedConnection, seconds=_SECONDS_OF_A_CLIENT, most=most_connections())
     ending = Ending()
-    # LitServe's watch over its workers, which looks once more after the end, would log that with a traceback.
-    logging.getLogger("litserve.server").addFilter(lambda record: not (ending.begun and record.exc_info))
+    _hide_tracebacks_after(ending)
     others = set(multiprocessing.active_children())
     try:
         with ending.handles_signals(), forks_end_with_this_process():

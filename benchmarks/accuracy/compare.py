@@ -6,7 +6,7 @@ Promises are (epsilon, 1e-5) for one record, and a bound of 0.6 on guessing a fa
 each row is chosen on public training records, which are not trained on, by one run a rate and two more of the best two;
 the accuracy is that of the test records, which choose nothing, with its standard error over the seeds. Every fit is
 written down at once, with its CPU seconds and the commit, and a second call goes on with the rest. A fit of Adult takes
-about 1.5 CPU seconds. `--page FILE` writes tables and picture of a page anew, from what there is.
+about 1.5 CPU seconds. `--page FILE ...` writes the tables of pages anew, from what there is.
 """
 
 import argparse
@@ -122,7 +122,7 @@ def main() -> None:
     parser.add_argument("--promises", nargs="+", choices=list(PROMISES), default=list(PROMISES))
     parser.add_argument("--rows", nargs="+", choices=list(RECIPES), default=list(RECIPES))
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--page", type=Path, help="Markdown file whose tables are written anew")
+    parser.add_argument("--page", type=Path, nargs="+", default=[], help="Markdown files whose tables are written anew")
     parser.add_argument("--picture", type=Path, help="SVG file for accuracy over the promises")
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
@@ -131,8 +131,8 @@ def main() -> None:
     work = [(n, p, r) for n in options.sets for p in options.promises for r in rows_of(n, p) if r in options.rows]
     for name, promise, row in tqdm(work, unit="row"):
         print(f"{name:<16} {promise:<5} {row:<22} {cell(results.row(name, promise, row, options.seeds))}", flush=True)
-    if options.page is not None:
-        write_page(options.page, list(results.known.values()))
+    for file in options.page:
+        write_page(file, list(results.known.values()))
     if options.picture is not None:
         draw(options.picture, list(results.known.values()))
 

@@ -4,7 +4,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from recipes import PROMISES, RECIPES, WHOLE
+from recipes import ORDERED, PROMISES, RECIPES, WHOLE
 from sets import LOADERS
 
 __all__ = ["cell", "chosen_rate", "draw", "write_page"]
@@ -23,20 +23,24 @@ Cells = dict[tuple[str, str, str], list[float]]
 
 
 def write_page(file: Path, fits: list[dict[str, Any]]) -> None:
-    """Replace what stands between `<!-- NAME -->` and `<!-- end -->` by the tables of that name."""
+    """Replace what the file has between `<!-- NAME -->` and `<!-- end -->` by the tables of that name."""
     cells = _cells(fits)
     spent = sum(fit["cpu_seconds"] for fit in fits) / 3600
     commits = sorted({fit["commit"] for fit in fits})
+    in_order = [row for row, recipe in RECIPES.items() if recipe.sets == ORDERED]
+    alone = [row for row in RECIPES if row not in (*in_order, *WHOLE)]
     parts = {
-        "summary": _summary(cells),
-        "sets": "\n\n".join(filter(None, (_of_set(name, cells) for name in LOADERS))),
+        "summary": _promise("3", cells),
+        "promises": "\n\n".join(_promise(promise, cells) for promise in PROMISES if promise != "3"),
+        "alone": _table("at (3, 1e-5)", alone, [name for name in LOADERS if name not in ORDERED], TITLES, cells),
+        "order": _table(TITLES[ORDERED[0]], in_order, ["1", "3", "8"], HEADS, cells, ORDERED[0]),
         "spent": f"{len(fits):,} fits, {spent:.2f} CPU hours on one core, at {', '.join(commits)}.",
     }
     text = file.read_text()
     for name, part in parts.items():
         before, opening, rest = text.partition(f"<!-- {name} -->\n")
         _, closing, after = rest.partition("<!-- end -->")
-        text = f"{before}{opening}\n{part}\n\n{closing}{after}"
+        text = f"{before}{opening}\n{part}\n\n{closing}{after}" if closing else text
     file.write_text(text)
 
 
@@ -103,23 +107,21 @@ def _cells(fits: list[dict[str, Any]]) -> Cells:
     return cells
 
 
-def _summary(cells: Cells) -> str:
-    """A line for each data set at (3, 1e-5)."""
-    lines = ["| at (3, 1e-5) | " + " | ".join(WHOLE) + " |", "| --- |" + " --- |" * len(WHOLE)]
+def _promise(promise: str, cells: Cells) -> str:
+    """A line for each data set at a promise."""
+    lines = [f"| at {HEADS[promise]} | " + " | ".join(WHOLE) + " |", "| --- |" + " --- |" * len(WHOLE)]
     for name in LOADERS:
-        values = [cells.get((name, row, "3"), []) for row in WHOLE]
+        values = [cells.get((name, row, promise), []) for row in WHOLE]
         lines += [f"| {TITLES[name]} | " + " | ".join(map(cell, values)) + " |"] if values[-1] else []
     return "\n".join(lines)
 
 
-def _of_set(name: str, cells: Cells) -> str:
-    """A line for each row of a data set, a promise in each column."""
-    rows = [row for row in RECIPES if any((name, row, promise) in cells for promise in PROMISES)]
-    promises = [
-        p for p in PROMISES if any((name, row, p) in cells for row in rows if not row.startswith("non-private"))
-    ]
-    lines = [f"| {TITLES[name]} | " + " | ".join(map(HEADS.__getitem__, promises)) + " |"]
-    lines.append("| --- |" + " --- |" * len(promises))
+def _table(
+    corner: str, rows: list[str], columns: list[str], titles: dict[str, str], cells: Cells, name: str | None = None
+) -> str:
+    """A line for each row: its promises on the data set of that name, or each data set at (3, 1e-5)."""
+    lines = [f"| {corner} | " + " | ".join(titles[c] for c in columns) + " |", "| --- |" + " --- |" * len(columns)]
     for row in rows:
-        lines.append(f"| {row} | " + " | ".join(cell(cells.get((name, row, p), [])) for p in promises) + " |")
-    return "\n".join(lines) if rows else ""
+        keys = [(name, row, column) if name else (column, row, "3") for column in columns]
+        lines.append(f"| {row} | " + " | ".join(cell(cells.get(key, [])) for key in keys) + " |")
+    return "\n".join(lines)

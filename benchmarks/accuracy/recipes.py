@@ -6,7 +6,9 @@ from typing import Any
 import torch
 from loop import MOMENTUM, Recipe
 
-__all__ = ["BATCH", "DELTA", "EPOCHS", "EPSILON_OF_FACT", "PROMISES", "RECIPES", "WHOLE", "rates_of", "rows_of"]
+__all__ = [
+    "BATCH", "DELTA", "EPOCHS", "EPSILON_OF_FACT", "ORDERED", "PROMISES", "RECIPES", "WHOLE", "rates_of", "rows_of",
+]  # fmt: skip
 
 DELTA = 1e-5
 BATCH = 512

@@ -117,7 +117,7 @@ class GaussianCurve(PrivacyCurve):
         if not self.mu:
             return 0.0
         log_delta = gaussian_log_delta(self.mu, epsilon) + log_delta_error(self.mu)
-        return min(1.0, max(math.exp(min(0.0, log_delta)), _SMALLEST))  # below the smallest float, and not nothing
+        return min(1.0, math.exp(min(0.0, log_delta)) + _SMALLEST)  # subnormal numbers are rounded, some of them to 0
 
     @override
     def epsilon(self, delta: float) -> float:
@@ -163,7 +163,9 @@ class LatticeCurve(PrivacyCurve):
         _check_epsilon(epsilon)
         place = (epsilon - self.start) / self.step
         if place < 0:
-            return 1.0
+            # Delta falls in e^epsilon by at most the other world's mass, which is 1.
+            fall = -math.expm1(epsilon - self.start) * math.exp(min(self.start, 700.0))
+            return min(1.0, (float(self.deltas[0]) + fall) * (1 + 1e-14))
         if not place < len(self.deltas) - 1:
             return float(self.deltas[-1])
         left = int(place)

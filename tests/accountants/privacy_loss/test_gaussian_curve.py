@@ -99,6 +99,9 @@ def test_figures_err_upwards_at_extremes() -> None:
         for epsilon in (1e-12, 1e-6, 1.0, 8.0, 700.0):
             for delta in (1e-100, 1e-9, 0.1):
                 assert exact_delta(EpsilonDelta(epsilon, delta).largest_mu, epsilon) <= mpmath.mpf(delta)
+    with mpmath.workdps(400):
+        for deviations in np.linspace(37.6, 38.6, 101):  # where delta has few bits left, or none
+            assert mpmath.mpf(GaussianCurve(1e-3).delta(1e-3 * deviations)) >= exact_delta(1e-3, 1e-3 * deviations)
 
 
 def test_nothing_released_tells_nothing() -> None:

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import sampled_worlds
 
-from lightning_pac.accountants.privacy_loss import GaussianCurve
+from lightning_pac.accountants.privacy_loss import GaussianCurve, PoissonSteps, privacy_curve
 from lightning_pac.accountants.privacy_loss.composition import SummedLosses
 from lightning_pac.accountants.privacy_loss.convolution import LossSum
+from lightning_pac.accountants.privacy_loss.curves import LatticeCurve
 from lightning_pac.accountants.privacy_loss.discretization import LossAtoms, loss_atoms, on_lattice
 from lightning_pac.accountants.privacy_loss.mixtures import MixturePair
 
@@ -135,3 +136,21 @@ def test_a_sum_against_every_combination() -> None:
 def test_a_tail_that_is_cut_off_is_an_infinite_loss() -> None:
     part = LossAtoms(np.array([0.0, 0.5]), np.array([0.49, 0.5]), 0.01, 0.0)
     assert LossSum([part], [10]).curve(0.0).delta(100.0) >= 0.1
+
+
+def test_a_billion_steps_at_a_rate_of_a_billionth_are_a_bound_and_no_certainty() -> None:
+    """Rounding then moves the losses by more than their spread, and the window begins above 0."""
+    steps = PoissonSteps(1.0, rate=1e-9, num_steps=10**9, num_differing=1, adjacency="add_remove")
+    limit = GaussianCurve(math.sqrt(10**9 * 1e-18 * math.expm1(1.0)))  # of so many steps, by the central limit theorem
+    curve = privacy_curve([steps])
+    for epsilon in (0.0, 1e-6, 1e-5, 1e-3):
+        assert limit.delta(epsilon) <= curve.delta(epsilon) <= 2e-3
+    assert curve.success_bound() <= 0.501
+
+
+def test_left_of_the_first_point_delta_rises_by_no_more_than_the_other_worlds_mass() -> None:
+    true = GaussianCurve(1.0)
+    part = LatticeCurve(0.5, 0.1, np.array([true.delta(0.5 + 0.1 * point) for point in range(60)]))
+    for epsilon in (0.0, 0.2, 0.499999, 0.5):
+        assert true.delta(epsilon) <= part.delta(epsilon) <= true.delta(0.5) + math.exp(0.5) - math.exp(epsilon) + 1e-9
+    assert LatticeCurve(1e4, 0.1, np.array([0.1])).delta(1.0) == 1.0

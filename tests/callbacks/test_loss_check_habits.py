@@ -226,3 +226,29 @@ def test_a_choice_by_a_logged_metric_is_found(tmp_path: Path) -> None:
     off = ("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing")
     trainer = pl.Trainer(accelerator="cpu", default_root_dir=tmp_path, **dict.fromkeys(off, False))
     assert asked(step, trainer=trainer).problem is not None
+
+
+@pytest.mark.parametrize(("num_classes", "is_found"), [(10, True), (200, False)])
+def test_means_of_classes_that_a_hook_takes_are_found(num_classes: int, is_found: bool) -> None:
+    class Prototypes(Model):
+        prototypes = torch.zeros(num_classes, 3)
+
+        def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+            inputs, labels = batch
+            found = self.layer(inputs).detach()
+            self.prototypes = torch.stack([found[labels == label].mean(0) for label in range(num_classes)])
+
+        def on_train_batch_end(self, *_: Any) -> None:
+            self.earlier = self.prototypes
+
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            earlier = getattr(self, "earlier", torch.zeros(num_classes, 3))
+            return F.cross_entropy(-torch.cdist(self.layer(batch[0]), earlier), batch[1])
+
+    labels = torch.randint(num_classes, (64,), generator=torch.Generator().manual_seed(0))
+    labels[:2] = torch.tensor([0, num_classes - 1])
+    found = check_loss(Prototypes(lambda *_: labels), DataLoader(TensorDataset(torch.rand(64, 6), labels), 8))
+    if is_found:
+        assert (found.problem or "").startswith("depends on the records of earlier batches")
+    else:  # there are more classes than records to ask with
+        assert found.unchecked == "its gradient is not finite after a batch of synthetic records"

@@ -34,6 +34,7 @@ STOPS = "trainer.should_stop"
 _COPIED = (Tensor, np.ndarray, list, dict)  # attributes of datasets that may be written to in place
 _SMALL = 2**20  # bytes of these; what is larger is not copied
 _LAGS = 4  # batches between one that is kept and one that it enters
+_MANY = 16  # draws of records, where a few have not all classes
 
 
 def taking_up_records(probe: Probe, records: list[Any]) -> tuple[tuple[str, ...], frozenset[str]]:
@@ -104,12 +105,27 @@ def _move_settings(optimizer: torch.optim.Optimizer) -> None:
         group.update(moved)
 
 
-def remembers(probe: Probe, records: list[Any]) -> bool:
-    """Whether the gradient of a batch depends on the records of the batch before, through what the model keeps."""
+def remembers(probe: Probe, draw: Callable[[int], list[Any]]) -> bool | None:
+    """Whether the gradient of a batch depends on the records of the batch before, through what the model keeps.
+
+    Args:
+        probe: Runs the model.
+        draw: Gives four groups of records, by the number of a draw.
+
+    Returns:
+        None where it is not finite after another batch, so that nothing was shown.
+    """
+    records = draw(0)
     first, second, other = (records[start : start + 2 * GROUP] for start in (0, GROUP, 2 * GROUP))
     same: list[bool] = []
     try:
         gradient, _ = _gradient_after(probe, first, second)
+        if not gradient.isfinite().all():  # a mean over each class, of which a few records have some only
+            several = [record for number in range(_MANY) for record in draw(number)]
+            first, other = several[: len(several) // 2], several[len(several) // 2 :]
+            gradient, _ = _gradient_after(probe, first, second)
+            if not gradient.isfinite().all():
+                return None
         plain, size = gradient.to(probe.dtype), float(gradient.norm())
         del gradient
 

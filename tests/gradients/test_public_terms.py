@@ -128,6 +128,30 @@ def test_a_record_that_is_not_finite_counts_as_zero_beside_parameters_on_the_mea
         assert moved.norm() < 0.5 * (1 + ROUNDING), "it takes its own share away and nothing else"
 
 
+@pytest.mark.parametrize("way", ["stacked", "widened"])
+def test_means_of_two_precisions_are_means_whatever_the_records_are(way: str) -> None:
+    """Autocast rounds one of two tasks to 8 bits: by chance its mean is that of its records, and mostly it is not."""
+    for seed in range(12):
+        torch.manual_seed(seed)
+        module, engine, inputs = TwoTasks("penalty"), make_engine(public_terms=True), torch.randn(64, 4)
+        engine.attach(module)
+        with torch.autocast("cpu", torch.bfloat16), engine.following((inputs,)):
+            output = module.second(inputs)[:, 0]
+            first, second = (output - inputs[:, 0]).square().mean(), output.abs().mean()
+            if way == "stacked":
+                loss = (torch.exp(-module.weights) * torch.stack([first, second])).sum()
+            else:
+                loss = torch.exp(-module.weights[0]) * (first + 2 * second.float())
+        loss.backward()
+        losses = [(output.float() - inputs[:, 0]).square(), output.float().abs()]
+        scale = torch.exp(-module.weights.detach())
+        own = losses[0] * scale[0] if way == "stacked" else (losses[0] + 2 * losses[1]) * scale[0]
+        sums, _ = engine.clipped_sum(1e9)
+        engine.detach()
+        # Parameters are in the order of the module: the weights of the tasks come first.
+        assert float(sums[0][0]) == pytest.approx(-float(own.detach().sum()), rel=1e-2)
+
+
 @pytest.mark.parametrize("way", ["divided last", "divided first", "mean"])
 def test_a_record_that_makes_the_losses_cancel_leaves_the_others_as_they_are(way: str) -> None:
     """A sum that is zero looks like a mean, of which every record's share is 1 / n of that in a sum."""

@@ -13,6 +13,8 @@ __all__ = ["ADDITIONS", "Shares", "is_affine"]
 
 # A mean over the batch is a number, or one for each task.
 _MOST_VALUES = 64
+# How far a mean over the records may be off in float32, and where some of it was rounded to 8 or 11 bits.
+_FINE, _COARSE = 1e-4, 1e-2
 _SIGNS = {
     (1.0, 1.0): "add add_ __add__ __radd__ __iadd__",
     (1.0, -1.0): "sub sub_ __sub__ __isub__",
@@ -33,6 +35,9 @@ _LINEAR = set(ADDITIONS) | set(
 class Shares:
     """The values of which a tensor is the mean over the records, computed when they are asked for.
 
+    Attributes:
+        tolerance: How far the tensor may lie from the mean, relative to the terms.
+
     Args:
         function: What computed the tensor.
         args: Its arguments.
@@ -48,6 +53,10 @@ class Shares:
         leaves, self._structure = pytree.tree_flatten((tuple(args), dict(kwargs)))
         self._function, self._result = function, result.detach()
         self._leaves = [(leaf.detach(), tag_of(leaf)) if isinstance(leaf, Tensor) else (leaf, None) for leaf in leaves]
+        tensors = [result, *(leaf for leaf, _ in self._leaves if isinstance(leaf, Tensor))]
+        behind = [tag.shares for _, tag in self._leaves if type(tag) is Batched and tag.shares is not None]
+        narrow = any(one.is_floating_point() and one.element_size() < 4 for one in tensors)
+        self.tolerance = max([_COARSE if narrow else _FINE, *(shares.tolerance for shares in behind)])
 
     @staticmethod
     def of(
@@ -75,11 +84,12 @@ class Shares:
         # would decide how much all others count.
         made = [_made_up(own, number) for number, own in enumerate(owns)]
         values = self._of_records(made, places)
-        multiple = None if values is None else _multiple(values, self._of_whole(made, batched), (1, count), 1e-2)
+        multiple = None if values is None else _multiple(values, self._of_whole(made, batched), (1, count), _COARSE)
         if multiple is None:
             return None
         # A record whose value is not finite leaves nothing to compare.
-        if bool(self._result.isfinite().all()) and _multiple(found, self._result, (multiple,), 1e-4) is None:
+        finite = bool(self._result.isfinite().all())
+        if finite and _multiple(found, self._result, (multiple,), self.tolerance) is None:
             return None
         return found * multiple
 

@@ -133,6 +133,7 @@ def summarize(run: Run) -> dict[str, Any]:
         "steps": details.get("num_steps", max((series.steps[-1] for series in run.metrics.values()), default=None)),
         "accuracy_name": accuracy[0] if accuracy else None,
         "accuracy": accuracy[1].values[-1] if accuracy else None,
+        "accuracy_deviation": run.accuracy_deviation.values[-1] if run.accuracy_deviation else None,
         "attacks": [dataclasses.asdict(estimate) for estimate in run.attacks],
     }
 
@@ -205,14 +206,24 @@ def _plots(runs: Sequence[Run]) -> list[tuple[str, str | None]]:
     def information(run: Run) -> Series | None:
         return run.metric("privacy/mutual_information") if _bound_course(run) is None else None
 
+    def validated(run: Run) -> Run:
+        part = Run(run.name, {name: series for name, series in run.metrics.items() if name.startswith("val")})
+        return part if part.accuracy else run
+
     def accuracy(run: Run) -> Series | None:
-        names = [name for name in run.metrics if name.startswith("val") and "acc" in name.lower()]
-        course = run.metrics[names[0]] if names else (run.accuracy[1] if run.accuracy else None)
-        return course if course is not None and len(course.steps) > 1 else None
+        course = validated(run).accuracy
+        return course[1] if course is not None and len(course[1].steps) > 1 else None
 
     rocs = {run.name: run.card.roc if run.card else None for run in runs[:20]}
     return [
-        ("Accuracy on records that were not trained on.", course_plot(runs, accuracy, "accuracy", percent=True)),
+        (
+            "Accuracy on records that were not trained on. Two standard deviations of its noise are shaded."
+            if any(validated(run).accuracy_deviation for run in runs)
+            else "Accuracy on records that were not trained on.",
+            course_plot(
+                runs, accuracy, "accuracy", percent=True, deviation=lambda run: validated(run).accuracy_deviation
+            ),
+        ),
         (
             "The promise so far: how often a guess of the secret from everything released can be correct. It grows "
             "with every step, whether or not the step helped, and never shrinks. 50 % is a coin.",

@@ -136,26 +136,28 @@ def cost_plot(runs: Sequence[Run], bound: Callable[[Run], float | None]) -> str 
     """Accuracy against promise, or None where fewer than two runs have both.
 
     Args:
-        runs: The runs; those without a promise are a line at their accuracy.
+        runs: The runs; those without a promise are a line at their accuracy. A noised accuracy has a bar of one
+            standard deviation of its noise.
         bound: The largest success of any attack on the secret that a run's guarantee allows.
     """
     found = [
-        (index, run.name, bound(run), 100 * run.accuracy[1].values[-1])
-        for index, run in enumerate(runs)
-        if run.accuracy
+        (index, run, bound(run), 100 * run.accuracy[1].values[-1]) for index, run in enumerate(runs) if run.accuracy
     ]
     bounds = [100 * value for _, _, value, _ in found if value is not None]
     if len(bounds) < 2:
         return None
     figure, axes = _figure((5.2, 4.0), "y")
     are_named = len(runs) <= _MOST_NAMED
-    for index, name, value, accuracy in found:
+    for index, run, value, accuracy in found:
         if value is None:
-            axes.axhline(accuracy, color="#999999", ls=":", label=f"{name} (no promise)")
+            axes.axhline(accuracy, color="#999999", ls=":", label=f"{run.name} (no promise)")
             continue
         colour = _COLOURS[index % len(_COLOURS)] if are_named else _COLOURS[0]
         marker = _ATTACK_MARKERS[index % len(_ATTACK_MARKERS)] if are_named else "o"
-        axes.plot(100 * value, accuracy, marker, color=colour, ms=7 if are_named else 3, label=name)
+        noise = 100 * run.accuracy_deviation.values[-1] if run.accuracy_deviation else None
+        axes.errorbar(
+            100 * value, accuracy, noise, fmt=marker, color=colour, ms=7 if are_named else 3, label=run.name, capsize=3
+        )
     if are_named:  # below the figure, where neighbours cannot cover each other's names
         figure.legend(loc="outside lower center", ncols=2, frameon=False)
     axes.set_xlabel("promise: the secret is guessed correctly at most, %")

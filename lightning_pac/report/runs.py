@@ -67,8 +67,14 @@ class Run:
     def accuracy(self) -> tuple[str, Series] | None:
         """Name and course of an accuracy on records that were not trained on, if one was logged."""
         names = [name for name in self.metrics if "acc" in name.lower() and not name.lower().startswith("train")]
+        names = [name for name in names if not _stem(name).endswith("_deviation")]
         names.sort(key=lambda name: (not name.startswith("test"), name))
         return (_stem(names[0]), self.metrics[names[0]]) if names else None
+
+    @property
+    def accuracy_deviation(self) -> Series | None:
+        """Course of the standard deviation of the noise in that accuracy, if it is noised."""
+        return self.metric(f"{self.accuracy[0]}_deviation") if self.accuracy else None
 
     @property
     def attacks(self) -> tuple[Estimate, ...]:

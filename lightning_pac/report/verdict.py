@@ -37,12 +37,14 @@ def verdict(rows: Sequence[dict[str, Any]]) -> str:
         f"{percent_span(min(bounds), max(bounds))} of the time, where {_blind(bounded)}"
     )
     costs = [cost for row in bounded if (cost := accuracy_cost(row, rows)) is not None]
+    noise = max((row["accuracy_deviation"] or 0.0 for row in rows), default=0.0)
+    give_or_take = f", give or take {_points(noise)} of noise" if noise else ""
     if costs:
-        return f"{sentence}; this cost {_span(min(costs), max(costs), _points)} of accuracy."
+        return f"{sentence}; this cost {_span(min(costs), max(costs), _points)} of accuracy{give_or_take}."
     accuracies = [row["accuracy"] for row in bounded if row["accuracy"] is not None]
     if not accuracies:
         return f"{sentence}. What this cost in accuracy was not measured."
-    reached = _span(min(accuracies), max(accuracies), lambda value: _points(value, "%"))
+    reached = _span(min(accuracies), max(accuracies), lambda value: _points(value, "%")) + give_or_take
     return f"{sentence}. Accuracy is {reached}. What privacy cost is unknown: no run without it is in this report."
 
 

@@ -1,5 +1,6 @@
 """Noised metrics: what they release, what it costs, and what they refuse."""
 
+import csv
 import math
 import warnings
 from fractions import Fraction
@@ -7,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
+import numpy as np
 import pytest
 import torch
 import torchmetrics
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import BatchSizeFinder, EarlyStopping, LearningRateFinder
+from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.utilities import CombinedLoader
 from scipy import stats
 from torch import nn
@@ -83,8 +86,7 @@ def trainer(folder: Path, *callbacks: pl.Callback, **options: Any) -> pl.Trainer
         default_root_dir=folder,
         callbacks=list(callbacks),
         enable_model_summary=False,
-        **quiet,
-        **options,
+        **(quiet | options),
     )
 
 
@@ -155,6 +157,43 @@ def test_noise_that_drowns_a_metric_is_told_once(records: int, drowned: bool, re
     if told:
         assert f"{abs(shown[0]):.3g} in size" in told[0]
         assert "SumMetric on more records" in told[0]
+
+
+def test_the_deviation_of_a_value_is_that_of_repeated_releases() -> None:
+    metric = torchmetrics.Accuracy("binary")
+    private = PrivateMetric(metric, max_contribution=1.0, noise_multiplier=12.0, charge=lambda: True)
+    private.is_private = True
+    private._total = torch.tensor([230.0, 20.0, 110.0, 40.0], dtype=torch.float64)  # right, wrong, right, wrong
+    values, stated = [], []
+    for _ in range(200):
+        private._released = None
+        values.append(float(metric.compute()))
+        stated.append(private.deviation)
+    # The spread of the values is known to 5 %, what is stated to 9 %.
+    assert np.mean(stated) == pytest.approx(np.std(values), rel=0.3)
+    assert np.std(stated) < 0.3 * np.mean(stated)
+    rows = torchmetrics.ConfusionMatrix("binary")
+    private = PrivateMetric(rows, max_contribution=1.0, noise_multiplier=12.0, charge=lambda: True)
+    private.is_private = True
+    rows.update(torch.ones(9, dtype=torch.long), torch.ones(9, dtype=torch.long))
+    rows.compute()
+    assert private.deviation is None
+
+
+def test_deviations_are_logged_beside_their_values(tmp_path: Path) -> None:
+    private = PrivateMetrics(
+        ["val/accuracy"], SCENARIO, epsilon=5, renyi_order=4, budget=5, ledger=tmp_path / "study.db"
+    )
+    logger = CSVLogger(tmp_path, "logs")
+    fitted = trainer(tmp_path, private, max_epochs=2, log_every_n_steps=1, logger=logger)
+    with pytest.warns(UserWarning, match="shown again"):
+        fitted.fit(Validated(), loader(), loader())
+    rows = list(csv.DictReader((Path(logger.log_dir) / "metrics.csv").open()))
+    steps = {name: [row["step"] for row in rows if row[name]] for name in ("val/accuracy", "val/accuracy_deviation")}
+    assert steps["val/accuracy_deviation"] == steps["val/accuracy"][:1], "the second value is the first again"
+    (logged,) = (float(row["val/accuracy_deviation"]) for row in rows if row["val/accuracy_deviation"])
+    assert private.deviations == {"val/accuracy": pytest.approx(logged)}
+    assert 0 < logged < 1
 
 
 def test_a_record_moves_the_sums_by_no_more_than_its_contribution() -> None:

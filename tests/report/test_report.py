@@ -216,11 +216,11 @@ def test_the_promise_comes_first_and_the_best_attacker_has_a_picture(tmp_path):
     assert summarize(find_runs(tmp_path)[0])["epsilon_at_delta"] == 3.0004
 
 
-def row(name, bound, accuracy, prior=0.5):
+def row(name, bound, accuracy, prior=0.5, noise=None):
     return {
         "run": name, "refuted": None,
         "success_bound": bound, "prior": prior, "is_private": bound is not None, "accuracy": accuracy,
-        "accuracy_name": "test_acc", "epsilon_name": "rpp_epsilon", "guarantees": [],
+        "accuracy_deviation": noise, "accuracy_name": "test_acc", "epsilon_name": "rpp_epsilon", "guarantees": [],
     }  # fmt: skip
 
 
@@ -235,12 +235,30 @@ def row(name, bound, accuracy, prior=0.5):
                                   "where a coin gets 50 %; this cost 1.0 to 5.0 percentage points of accuracy."),
         ([row("lucky", 0.6, 0.97), row("plain", None, 0.96)], "this cost 0.0 percentage points of accuracy."),
         ([row("one", 0.92, 0.91, prior=0.1)], "at most 92 % of the time, where a blind guess gets 90 %. Accuracy"),
+        ([row("one", 0.6, 0.91, noise=0.023)], "Accuracy is 91.0 %, give or take 2.3 percentage points of noise. What"),
+        ([row("plain", None, 0.96, noise=0.01), row("one", 0.6, 0.91)], "5.0 percentage points of accuracy, give or "
+                                  "take 1.0 percentage points of noise."),
         ([row("plain", None, 0.96)], "This run promises nothing: the secret may be plain to see."),
         ([row("a", None, 0.9), row("b", None, 0.9)], "None of these 2 runs promises anything"),
     ],
 )  # fmt: skip
 def test_the_verdict_says_what_was_promised_and_what_it_cost(rows, sentence):
     assert sentence in verdict(rows).replace("\N{NO-BREAK SPACE}", " ")
+
+
+def test_a_noised_accuracy_stands_with_its_deviation(tmp_path):
+    for name, noise in (("exact", None), ("noised", "0.0234")):
+        write_csv(tmp_path / name)
+        file = tmp_path / name / "metrics.csv"
+        lines = file.read_text().splitlines()
+        if noise:  # beside the accuracy, as PrivateMetrics logs it
+            named = [lines[0] + ",test_acc_deviation", *(f"{line}," for line in lines[1:])]
+            file.write_text("\n".join([*named, named[-1].replace("0.875", "") + noise]) + "\n")
+    assert [run.accuracy[0] for run in find_runs(tmp_path)] == ["test_acc", "test_acc"]
+    page = write_report(tmp_path).read_text().replace("\N{NO-BREAK SPACE}", " ")
+    assert re.findall(r'data-is="accuracy">(.*?)</td>', page) == ["87.5 %", "87.5 %<br>± 2.3 %"]
+    assert "±: the standard deviation of the noise" in page
+    assert "87.5 %, give or take 2.3 percentage points of noise" in page
 
 
 def test_each_secret_stands_beside_its_run_where_there_are_several(tmp_path):

@@ -15,6 +15,7 @@ from typing_extensions import override
 from lightning_pac._validation import validated
 from lightning_pac.accountants import Allowance, SRPPAccountant, one_promise, share_terms
 from lightning_pac.callbacks.metrics.delivered_records import DeliveredRecords, guard_evaluation
+from lightning_pac.callbacks.metrics.noise_of_value import log_deviations
 from lightning_pac.callbacks.metrics.noised_metric import LARGEST_VALUE, PrivateMetric, unsuited_states
 from lightning_pac.callbacks.shared import (
     HiddenRandomness,
@@ -46,7 +47,8 @@ class PrivateMetrics(TrainerCallback):
 
     at order a, for d differing records among those that are evaluated (worst case and unsliced). Monitors see the
     noised value, so early stopping and model selection on it are free. Once the budget is spent, the last value is
-    repeated, with a warning.
+    repeated, with a warning. The standard deviation of the noise in a value of one number is logged as
+    ``NAME_deviation``, and the last of each name is in `deviations`.
 
     On several devices each rank evaluates its own records, none of them twice; rank zero, which alone has the ledger,
     adds up the sums and noises them once, and every rank sees that value.
@@ -129,6 +131,7 @@ class PrivateMetrics(TrainerCallback):
         self._allowance: Allowance | None = None
         self._spent: float | None = None
         self._private: dict[str, PrivateMetric] = {}
+        self.deviations: dict[str, float] = {}
         self._last: dict[str, Any] = {}
         # Metrics that were found to be private, in validation and, under True, in tests; and where all have been found.
         self._known: dict[bool, set[str]] = {False: set(), True: set()}
@@ -280,7 +283,9 @@ class PrivateMetrics(TrainerCallback):
                 )
             if options.get("on_step"):
                 raise MisconfigurationException(f"{name!r} is logged at every step, each a release: log it on_epoch.")
-            self._find(name, value).make_private()
+            private = self._find(name, value)
+            private.make_private()
+            private.logged_as = name
             self._logged.add(name)
         elif name not in self._raw and not name.startswith("privacy/"):
             self._raw.add(name)
@@ -303,6 +308,9 @@ class PrivateMetrics(TrainerCallback):
 
     def _end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._last |= {name: private.last for name, private in self._private.items() if private.is_private}
+        found = {p.logged_as: p.deviation for p in self._private.values() if p.logged_as and p.deviation is not None}
+        self.deviations |= found
+        log_deviations(trainer, found)
         if not trainer.sanity_checking:
             missing = sorted(set(self.names) - self._logged)
             if missing and not self._warned_missing:
@@ -359,13 +367,8 @@ class PrivateMetrics(TrainerCallback):
         """Everything that must be the same on all ranks."""
         values: dict[str, Any] = {
             **{f"scenario.{name}": value for name, value in self.scenario.to_dict().items()},
-            "names": self.names,
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "world_success_bound": self.world_success_bound,
-            "prior": self.prior,
-            "renyi_order": self.renyi_order,
-            "max_contribution": self.max_contribution,
+            **{name: getattr(self, name) for name in ("names", "epsilon", "delta", "world_success_bound", "prior")},
+            **{name: getattr(self, name) for name in ("renyi_order", "max_contribution")},
             "budget": self._budget,
             "ledger": str(self.ledger.given),
         }

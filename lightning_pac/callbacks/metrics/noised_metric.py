@@ -4,6 +4,7 @@ import copy
 import math
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torchmetrics.utilities import dim_zero_sum
 
 from lightning_pac.callbacks.metrics.delivered_records import DeliveredRecords
 from lightning_pac.callbacks.metrics.metric_memory import other_than_rows, remembered
+from lightning_pac.callbacks.metrics.noise_of_value import noise_of_value
 from lightning_pac.data.records import Surroundings
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.mechanisms.drowned import warn_if_drowned
@@ -68,6 +70,8 @@ class PrivateMetric:
         self.metric = metric
         self.is_private = False
         self.last: Any = None
+        self.logged_as: str | None = None
+        self.deviation: float | None = None  # of the noise in the value that this evaluation released
         self.show_noise: Callable[[str, Tensor], None] | None = None
         self._max_contribution = max_contribution
         self._noise_multiplier = noise_multiplier
@@ -189,6 +193,8 @@ class PrivateMetric:
             sums = self._ranks.exchange(self._own_share, self._release)
             if sums is not None:
                 self.last = self._evaluate(sums)
+                evaluate, deviation = partial(self._evaluate, noised=self._blank.clone()), self._noise_multiplier
+                self.deviation = noise_of_value(evaluate, sums, deviation * self._max_contribution)
             self._released = self._evaluate(torch.zeros_like(self._total)) if self.last is None else self.last
         return self._released
 
@@ -299,9 +305,9 @@ class PrivateMetric:
         states = [getattr(metric, name).detach().reshape(-1).to("cpu", torch.float64) for name in self._influential]
         return torch.cat(states)
 
-    def _evaluate(self, sums: Tensor) -> Any:
+    def _evaluate(self, sums: Tensor, noised: Metric | None = None) -> Any:
         """The value at these sums. Counts are kept from being negative, which noise can make them."""
-        noised = self._blank.clone()
+        noised = self._blank.clone() if noised is None else noised
         start = 0
         for name in self._influential:
             state = getattr(noised, name)
@@ -310,7 +316,7 @@ class PrivateMetric:
             if not state.is_floating_point():
                 part = part.clamp(min=0.0)
             setattr(noised, name, part.to(self.metric.device, torch.float32))
-        noised._update_count = 1
+        noised._update_count, noised._computed = 1, None
         return noised.compute()
 
 

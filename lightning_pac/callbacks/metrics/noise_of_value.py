@@ -1,0 +1,47 @@
+"""How far the noise of a private metric moves its value, and where that is shown."""
+
+import math
+import statistics
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from torch import Tensor
+
+__all__ = ["log_deviations", "noise_of_value"]
+
+_DRAWS = 64
+
+
+def noise_of_value(value: Callable[[Tensor], Any], released: Tensor, deviation: float) -> float | None:
+    """Standard deviation of the value, estimated from the release alone, so that it costs nothing.
+
+    The noise is drawn again around the released sums, which stand for the exact ones; the estimate is about 9 % off.
+
+    Args:
+        value: The metric as a function of its sums.
+        released: The noised sums.
+        deviation: Standard deviation of the noise in each.
+
+    Returns:
+        None where the value is not one finite number.
+    """
+    generator = torch.Generator().manual_seed(0)  # public, unlike the noise itself
+    drawn: list[float] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(_DRAWS):
+            found = value(released + deviation * torch.randn(released.shape, generator=generator, dtype=released.dtype))
+            if not isinstance(found, Tensor) or found.numel() != 1 or not math.isfinite(found):
+                return None
+            drawn.append(float(found))
+    return statistics.stdev(drawn)
+
+
+def log_deviations(trainer: pl.Trainer, deviations: Mapping[str, float]) -> None:
+    """Log the standard deviation of the noise in each metric as `NAME_deviation`, beside the metric."""
+    step = trainer.fit_loop.epoch_loop._batches_that_stepped  # where Lightning logs the metrics themselves
+    for logger in trainer.loggers if deviations else []:
+        logger.log_metrics({f"{name}_deviation": noise for name, noise in deviations.items()}, step)

@@ -107,7 +107,7 @@ def test_predicting_stops_before_the_budget_would_be_passed(tmp_path: Path, mode
 
 def test_records_from_outside_of_the_pool_are_refused_and_not_charged(tmp_path: Path, model: Model) -> None:
     released = released_for(model)
-    with pytest.raises(PrivacyViolationError, match="10 of 10 values are not among the 40 outputs"):
+    with pytest.raises(PrivacyViolationError, match=r"^values has one that is not among the outputs"):
         trainer(tmp_path, PrivateOutput(released, tmp_path / "a.db")).predict(model, loader(records=RECORDS + 0.5))
     with PrivacyLedger.read_only(tmp_path / "a.db") as ledger:
         assert ledger.spent("mutual_information") == 0

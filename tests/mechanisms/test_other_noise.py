@@ -187,6 +187,15 @@ def test_lattice_bad_arguments(outputs, budget, message):
         calibrate_lattice(outputs, budget)
 
 
+@pytest.mark.parametrize(
+    ("first", "kind"), [(2**53, np.uint64), (2**60, np.uint64), (2**63 - 4, np.uint64), (2**63 - 4, np.int64)]
+)
+def test_lattice_noise_of_large_integers_is_that_of_small_ones(first, kind):
+    large = calibrate_lattice(np.array([first, first + 1, first + 3], dtype=kind), 0.1)
+    assert large.power == calibrate_lattice([0, 1, 3], 0.1).power
+    assert abs(large.release(first) - first) < 1000
+
+
 def test_lattice_releases_only_its_outputs():
     assert calibrate_lattice([4, 4], 0.1).release(4) == 4
     with pytest.raises(ValueError, match="not among the outputs"):

@@ -83,12 +83,35 @@ def test_only_outputs_of_the_finite_law_are_released():
     assert released.release(ROWS[1]).shape == (2,)
     jitter = 1e-6 * released.noise.smallest_deviation
     assert np.array_equal(released.check(ROWS + jitter), ROWS)
-    with pytest.raises(PrivacyViolationError, match="1 of 2 values are not among the 4 outputs"):
+    with pytest.raises(PrivacyViolationError, match=r"^values has one that is not among the outputs"):
         released.release([[0.0, 0.0], [0.5, 0.5]])
     with pytest.raises(ValueError, match="not finite"):
         released.release([np.nan, 0.0])
     with pytest.raises(ValueError, match=r"shape \(n, 2\)"):
         released.release([1.0, 2.0, 3.0])
+
+
+@pytest.mark.parametrize("radius", [1e-8, 2e-8, 1e-6, 1.0])
+@pytest.mark.parametrize("centre", [np.zeros(3), np.full(3, 1e8)])
+def test_outputs_are_cut_to_the_ball_however_far_from_zero_it_lies(centre, radius):
+    if centre[0] and radius < 1e-7:  # numbers there lie 1.5e-8 apart
+        with pytest.raises(ValueError, match="too little for floating-point numbers as far from zero"):
+            BoundedOutputs(centre, radius)
+        return
+    law, rng = BoundedOutputs(centre, radius), np.random.default_rng(0)
+    values = centre + radius * rng.normal(size=(2_000, 3)) * 10.0 ** rng.uniform(-1, 3, size=(2_000, 1))
+    lengths = [math.hypot(*row) for row in law.admit(values, 1.0) - centre]
+    assert 0.9 * radius < max(lengths) <= radius
+
+
+@pytest.mark.parametrize("far", [2.0**52, 2.0**60])
+def test_noise_is_the_same_for_outputs_far_from_zero(far):
+    rows = np.round(8 * np.random.default_rng(1).normal(size=(6, 2)))
+    basis = FiniteOutputs(rows).reference(0.3)[1]
+    moved = FiniteOutputs(far + np.spacing(far) * rows).along(basis).outputs / np.spacing(far)
+    near = FiniteOutputs(rows).along(basis).outputs
+    # Information depends on differences, which must not be rounded away.
+    assert np.allclose(moved - moved[0], near - near[0], atol=1e-9)
 
 
 def test_what_is_shown_of_a_mechanism_holds_no_output():

@@ -295,3 +295,12 @@ def test_a_cost_without_noise_is_infinite_whatever_rounding_leaves_of_the_varian
 def test_weights_that_miss_one_a_little_make_no_cost_smaller() -> None:
     profile = SliceProfile(np.eye(2), np.full(2, 0.5 - 4e-10))
     assert sliced_cost(np.ones((1, 2)), profile, np.eye(2), 2.0, "ave") == pytest.approx(1.0, rel=1e-13)
+
+
+@pytest.mark.parametrize("far", [1e12, 2.0**53])
+def test_sensitivities_of_outputs_far_from_zero(far: float) -> None:
+    """Milliseconds since 1970, for instance: projected as they are, their difference was lost."""
+    step = max(1.0, float(np.spacing(far)))
+    scenario = AttributeScenario.from_shifts({"a": [far, far], "b": [far + step, far]})
+    found = SlicedWassersteinMechanism(scenario, None, PROFILE, epsilon=1.0).sensitivities
+    assert np.allclose(found, step * np.abs(PROFILE.directions[:, 0]), rtol=1e-12)

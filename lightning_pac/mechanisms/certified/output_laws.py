@@ -147,8 +147,9 @@ class FiniteOutputs(OutputLaw):
         return MixtureNoise.gaussian(np.diag(variances)), span.expand(np.eye(span.rank)).T
 
     def along(self, basis: Array) -> "FiniteOutputs":
-        """The rows' coordinates."""
-        return FiniteOutputs(self.outputs @ basis, self.weights)
+        """The rows' coordinates, from the mean: far from zero, products would round away by how much rows differ."""
+        points, mass = self.distinct
+        return FiniteOutputs((self.outputs - mass @ points) @ basis, self.weights)
 
     def admit(self, values: Array, deviation: float) -> Array:
         """The row that each value is, up to arithmetic in another order."""
@@ -161,14 +162,14 @@ class FiniteOutputs(OutputLaw):
         covered = distances[:, 0] <= tolerance
         if not covered.all():
             raise PrivacyViolationError(
-                f"{int((~covered).sum())} of {len(values)} values are not among the {len(points)} outputs that the "
-                "noise was certified for: certify it for the records that are predicted, or for bounded outputs."
+                "values has one that is not among the outputs that the noise was certified for: certify it for the "
+                "records that are predicted, or for bounded outputs."
             )
         # A second output this near may be the one that was meant; a distance of exactly 0 leaves no doubt.
         ambiguous = (distances[:, 1] <= 2 * tolerance) & (distances[:, 0] > 0)
         if ambiguous.any():
             raise PrivacyViolationError(
-                f"{int(ambiguous.sum())} values lie between two outputs that the noise was certified for: round the "
+                "values has one that lies between two outputs that the noise was certified for: round the "
                 "mechanism's outputs so that different ones are further apart."
             )
         return np.asarray(points[rows[:, 0]])
@@ -327,6 +328,11 @@ class BoundedOutputs(OutputLaw):
         if not 0 < self.radius < math.inf:
             raise ValueError(f"radius must be positive and finite, got {self.radius!r}.")
         object.__setattr__(self, "centre", centre)
+        if not self._within > 0.5 * self.radius:
+            raise ValueError(
+                f"radius is {self.radius:g}, too little for floating-point numbers as far from zero as centre: "
+                "subtract a public constant from the outputs."
+            )
 
     @property
     def dimension(self) -> int:  # type: ignore[override]
@@ -358,7 +364,7 @@ class BoundedOutputs(OutputLaw):
             deviations = values - self.centre
             lengths = np.linalg.norm(deviations, axis=1, keepdims=True)
             # The floor spares an output at the centre 0 / 0.
-            cut = deviations * np.minimum(1.0, self.radius / np.maximum(lengths, 1e-300))
+            cut = deviations * np.minimum(1.0, self._within / np.maximum(lengths, 1e-300))
         return np.asarray(self.centre + np.where(np.isfinite(lengths), cut, 0.0))
 
     @property
@@ -368,6 +374,12 @@ class BoundedOutputs(OutputLaw):
             f"Outputs are cut to a public ball of radius {self.radius:g} before noise; nothing else is assumed of them "
             "or of the records."
         )
+
+    @property
+    def _within(self) -> float:
+        """The radius less what rounding may add: to a length, and to its sum with the centre."""
+        furthest = float(np.abs(self.centre).max()) + self.radius
+        return self.radius - 2 * math.sqrt(len(self.centre)) * math.ulp(furthest)
 
 
 def _check_finite(values: Array) -> None:

@@ -103,6 +103,9 @@ def calibrate_lattice(outputs: npt.ArrayLike, budget: float, weights: npt.ArrayL
         return LatticeNoise(0.0, Certificate(0.0, 1.0, "lattice", 0.0), distinct.astype(np.int64))
     if (span := int(distinct[-1]) - int(distinct[0])) > 10**6:  # as integers of Python, which do not overflow
         raise ValueError(f"Outputs spread over {span} steps are too many to sum over: divide them by a public unit.")
+    # Distances alone count; integers beside unsigned or very large ones would become floats, which may not tell them
+    # apart.
+    steps = (distinct - distinct[0]).astype(np.int64)
     entropy = float(-(merged * np.log(merged)).sum())
     if budget >= entropy:
         raise ValueError(
@@ -112,7 +115,7 @@ def calibrate_lattice(outputs: npt.ArrayLike, budget: float, weights: npt.ArrayL
 
     def excess(logit: float) -> float:
         # ln q with q = 1 / (1 + e^-logit), exact where q is near 1.
-        return lattice_information(distinct, merged, -math.log1p(math.exp(-logit))) - budget
+        return lattice_information(steps, merged, -math.log1p(math.exp(-logit))) - budget
 
     # Bracket the root on the logit of the ratio, on which both ends are far from 0 and 1.
     low, high = -40.0, 1.0
@@ -123,7 +126,7 @@ def calibrate_lattice(outputs: npt.ArrayLike, budget: float, weights: npt.ArrayL
     while excess(root) > 0:
         root += 1e-11
     ratio = 1 / (1 + math.exp(-root))
-    information = lattice_information(distinct, merged, math.log(ratio))
+    information = lattice_information(steps, merged, math.log(ratio))
     return LatticeNoise(ratio, Certificate(information, 1.0, "lattice", information), distinct.astype(np.int64))
 
 

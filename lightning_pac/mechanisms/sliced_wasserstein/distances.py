@@ -98,10 +98,13 @@ def slice_sensitivities(scenario: AttributeScenario, outputs: Mapping[Any, Array
             )
     distances = np.empty((len(scenario.pairs), profile.num_slices))
     records = sum(len(output) for output in outputs.values())
+    # Far from zero, projections would round away by how much outputs differ.
+    origin = next(iter(outputs.values()))[0]
+    around = {value: output - origin for value, output in outputs.items()}
     step = max(1, _CHUNK_ELEMENTS // records)
     for start in range(0, profile.num_slices, step):
         part = profile.directions[start : start + step]
-        projected = {value: np.sort(part @ output.T, axis=-1) for value, output in outputs.items()}
+        projected = {value: np.sort(part @ output.T, axis=-1) for value, output in around.items()}
         # The distance is symmetric, so that (i, j) and (j, i) are computed once.
         done: dict[frozenset[Any], Array] = {}
         for index, (first, second) in enumerate(scenario.pairs):

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
+import numpy as np
 import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -96,11 +97,88 @@ class Data(pl.LightningDataModule):
         return DataLoader(self.data, batch_size=10)
 
 
-def test_a_callback_that_sets_the_data_is_repeated(tmp_path: Path) -> None:
+@pytest.mark.parametrize("through", ["loader", "datamodule"])
+def test_a_callback_that_sets_the_data_is_repeated(through: str, tmp_path: Path) -> None:
     with pytest.raises(PrivacyViolationError, match=r"'difficulty' of the dataset Scaled\" takes up records"):
-        make_trainer(tmp_path, make_private(), Teacher(True, "loader")).fit(Weighted(), datamodule=Data())
-    with pytest.warns(UserWarning, match=r"'difficulty' of the dataset Scaled was written to by a callback"):
-        make_trainer(tmp_path, make_private(), Teacher(True, "datamodule")).fit(Weighted(), datamodule=Data())
+        make_trainer(tmp_path, make_private(), Teacher(True, through)).fit(Weighted(), datamodule=Data())
+
+
+class Arrays(Dataset[Any]):
+    """Records in arrays of NumPy, with weights."""
+
+    def __init__(self) -> None:
+        inputs, labels = make_data().tensors
+        self.inputs, self.labels = inputs.numpy(), labels.numpy()
+        self.weights = np.ones(len(inputs), dtype=np.float32)
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.inputs[index], self.labels[index], self.weights[index], index
+
+
+def reweigh(data: Any, model: Any, beside_all: bool) -> None:
+    """Weights by losses, or by those beside their mean."""
+    inputs, labels = (torch.as_tensor(values) for values in (data.inputs, data.labels))
+    losses = torch.nn.functional.cross_entropy(model.network(inputs), labels, reduction="none").detach()
+    found = losses / losses.mean() if beside_all else losses.clamp(max=1.0)
+    data.weights[:] = found.numpy() if isinstance(data, Arrays) else found
+
+
+class Boosting(pl.Callback):
+    def __init__(self, beside_all: bool) -> None:
+        self.beside_all = beside_all
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        reweigh(trainer.train_dataloader.dataset, pl_module, self.beside_all)
+
+
+class Boosted(Weighted):
+    beside_all = True
+
+    def on_train_epoch_end(self) -> None:
+        reweigh(self.data, self, self.beside_all)
+
+
+class Own(Boosted):
+    beside_all = False
+
+
+class Prototypes(Classifier):
+    means = torch.zeros(3, 3)
+
+    def on_train_epoch_start(self) -> None:
+        data = self.trainer.train_dataloader.dataset  # type: ignore[union-attr]
+        found = self.network(data.tensors[0]).detach()
+        self.means = torch.stack([found[data.tensors[1] == label].mean(0) for label in range(3)])
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return torch.nn.functional.cross_entropy(-torch.cdist(self.network(batch[0]), self.means), batch[1])
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "callbacks"),
+    [
+        (Boosted, Scaled, []),
+        (Boosted, Arrays, []),
+        (Weighted, Scaled, [Boosting(True)]),
+        (Weighted, Arrays, [Boosting(True)]),
+        (Prototypes, make_data, []),
+    ],
+)
+def test_no_hook_makes_something_of_all_records(model: Any, data: Any, callbacks: list[Any], tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, make_private(), *callbacks, max_epochs=2)
+    with pytest.raises((MisconfigurationException, PrivacyViolationError), match="depends on rows of the dataset"):
+        trainer.fit(model(), DataLoader(data(), batch_size=20))
+
+
+@pytest.mark.parametrize("data", [Scaled, Arrays])
+@pytest.mark.parametrize(("model", "callbacks"), [(Own, []), (Weighted, [Boosting(False)])])
+def test_a_hook_may_weigh_each_record_by_itself(model: Any, data: Any, callbacks: list[Any], tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, make_private(), *callbacks, max_epochs=2)
+    trainer.fit(model(), DataLoader(data(), batch_size=20))
+    assert trainer.global_step == 6
 
 
 def test_data_that_the_number_of_a_batch_or_an_epoch_sets_pass(tmp_path: Path) -> None:

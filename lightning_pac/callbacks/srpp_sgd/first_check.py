@@ -18,6 +18,7 @@ __all__ = ["check_loss_first", "name_raw_values"]
 # By the way a problem begins; all others are the loss's own.
 _ADVICE = {
     "is given its rows in an order": "keep record i in row i, and let the loader shuffle",
+    "depends on rows of the dataset": "let the number of the epoch or public data decide what hooks set",
     "reaches the layers": "let the collate function keep each record in one row of the batch, with its windows or "
     "frames in a dimension of their own, and flatten that in training_step",
     "has gradients so large": "scale it down",

@@ -18,7 +18,7 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.coupling import (
     compare_whole,
     coupled_later,
 )
-from lightning_pac.callbacks.srpp_sgd.loss_check.kept_state import remembers, taking_up_records
+from lightning_pac.callbacks.srpp_sgd.loss_check.kept_state import looks_through, remembers, taking_up_records
 from lightning_pac.callbacks.srpp_sgd.loss_check.probe import Probe
 from lightning_pac.callbacks.srpp_sgd.loss_check.readings import LEVELS
 from lightning_pac.callbacks.srpp_sgd.loss_check.replica import Replica
@@ -40,6 +40,11 @@ REMEMBERS = (
     "on, a memory bank)"
 )
 
+
+LOOKS_THROUGH = (
+    "depends on rows of the dataset that a hook, or a callback, looks through for all records (prototypes of classes, "
+    "weights by all losses)"
+)
 
 SHUFFLES = "is given its rows in an order that the collate function, or a hook, draws"
 
@@ -114,13 +119,16 @@ def check_loss(
     """
 
     def check(whole: WholeCopies | None) -> LossCheck:
-        found = _check(pl_module, dataloader, datamodule, repeated, callbacks, batch_idx, torch.float32, whole)
+        broken = set[str](), set[str]()
+        arguments = pl_module, dataloader, datamodule, repeated, callbacks, batch_idx, whole
+        found = _check(*arguments, torch.float32, broken[0])
         if found.problem is None and found.unchecked is None:
             return found
         # Rounding does not survive in float64, nor what each gradient does to the next (power iterations) where all
         # begin in one state; what is real does, so the tolerance is no larger for it.
-        again = _check(pl_module, dataloader, datamodule, repeated, callbacks, batch_idx, torch.float64, whole)
-        return found if again.unchecked is not None else again
+        again = _check(*arguments, torch.float64, broken[1])
+        # Hooks that take numbers of float32 from elsewhere end in an error there, and then show nothing.
+        return found if again.unchecked is not None or broken[1] - broken[0] else again
 
     return WholeCopies.in_turn(pl_module, check)
 
@@ -132,8 +140,9 @@ def _check(
     repeated: int,
     callbacks: Sequence[pl.Callback],
     batch_idx: int,
-    dtype: torch.dtype,
     whole: WholeCopies | None,
+    dtype: torch.dtype,
+    broken: set[str],
 ) -> LossCheck:
     logged: list[str] = []
     unread: set[str] = set()
@@ -147,6 +156,7 @@ def _check(
         probe = _probe(pl_module, dataloader, datamodule, callbacks, dtype, whole, memo)
         apart.enter_context(probe.surroundings.copied(memo))
         probe.copy_around(memo)
+        probe.broken = broken
         if not repeated:
             probe.begin_training()
         probe.batch_idx, probe.forgets = batch_idx, dtype == torch.float64
@@ -161,6 +171,8 @@ def _check(
         problem, unchecked = (REMEMBERS, None) if remembered else compare_whole(probe, records, repeated)
         if remembered is None and problem is None:
             unchecked = "its gradient is not finite after a batch of synthetic records"
+        if problem is None and looks_through(probe, records[: 2 * GROUP]):
+            problem, unchecked = LOOKS_THROUGH, None
         if problem is None and not repeated and probe.shuffles(records):
             problem = SHUFFLES
         for draw, step in enumerate((*LATER, probe.last_number), 1):

@@ -14,10 +14,10 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from lightning_pac.callbacks.srpp_sgd.loss_check.coupling import is_small
-from lightning_pac.callbacks.srpp_sgd.loss_check.passing_state import attributes_of
+from lightning_pac.callbacks.srpp_sgd.loss_check.passing_state import OF_DATASET, attributes_of
 from lightning_pac.callbacks.srpp_sgd.loss_check.probe import Probe
 from lightning_pac.callbacks.srpp_sgd.loss_check.readings import LEVELS, set_numbers_kept
-from lightning_pac.callbacks.srpp_sgd.loss_check.replica import Replica, RoundLoader
+from lightning_pac.callbacks.srpp_sgd.loss_check.replica import Replica, repeat_rows, tables_of
 from lightning_pac.callbacks.srpp_sgd.loss_check.state_watch import (
     OPTIMIZER_STATE,
     SETTINGS,
@@ -26,7 +26,7 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.state_watch import (
 )
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import GROUP
 
-__all__ = ["remembers", "taking_up_records"]
+__all__ = ["looks_through", "remembers", "taking_up_records"]
 
 MODES = "modes of the layers"
 STOPS = "trainer.should_stop"
@@ -146,6 +146,51 @@ def remembers(probe: Probe, draw: Callable[[int], list[Any]]) -> bool | None:
     return not all(same)
 
 
+def looks_through(probe: Probe, records: list[Any]) -> bool:
+    """Whether hooks make something of several rows of the training data, such as prototypes of classes.
+
+    Every second row becomes a copy of the first. What hooks leave in all others, and elsewhere, must stay.
+    """
+    found: list[tuple[list[Any], Tensor]] = []
+    resting = probe.replica
+    for repeats in (False, False, True):
+        with probe.copied() as replica:
+            held = _training_data_of(replica)
+            if replica.view is None:
+                return False
+            replica.view.repeats_rows = repeats
+            for dataset in held if repeats else ():
+                repeat_rows(dataset)
+            try:
+                probe.run_round(records)
+                data = [dataset for dataset in (replica.view.dataset, *held) if dataset is not None]
+                if not data:  # no hook has looked at it
+                    return False
+                state = [value for name, value in _saved_state(probe, resting).items() if OF_DATASET not in name]
+                kept = [value[::2] for dataset in data for value in tables_of(dataset).values()]
+                found.append(([*state, *copy.deepcopy(kept)], probe.gradient(records)))
+            except Exception:  # the model refuses such rows
+                return False
+    (same, gradient), (again, repeated), (other, changed) = found
+    size = float(gradient.norm())
+    moves = is_small(repeated.sub_(gradient), size) and not is_small(changed.sub_(gradient), size)
+    return moves or any(
+        _is_equal(one, two) and not _is_equal(one, three) for one, two, three in zip(same, again, other, strict=True)
+    )
+
+
+def _training_data_of(replica: Replica) -> list[Any]:
+    """Copies of the dataset that is trained on, and of those inside, which the model holds itself."""
+    trainer = getattr(replica.view, "_trainer", None)
+    dataset, trained = getattr(getattr(trainer, "train_dataloader", None), "dataset", None), []
+    while dataset is not None:
+        trained.append(dataset)
+        dataset = getattr(dataset, "__dict__", {}).get("dataset")
+    model: Any = getattr(trainer, "lightning_module", None)
+    names = [name for name, value in getattr(model, "__dict__", {}).items() if any(value is one for one in trained)]
+    return [vars(replica.model)[name] for name in names if name in vars(replica.model)]
+
+
 def _keeps(probe: Probe, records: list[Any]) -> bool:
     """Whether a step sets an attribute, or makes a list there longer."""
 
@@ -234,9 +279,7 @@ def _saved_state(probe: Probe, resting: Replica) -> dict[str, Any]:
 def _of_datasets(replica: Replica) -> dict[str, Any]:
     """Attributes of datasets that hooks have looked at, and of those that the model and its callbacks hold."""
     held = [value for holder in (replica.model, *replica.callbacks) for value in vars(holder).values()]
-    datasets = [value for value in held if isinstance(value, Dataset)]
-    if isinstance(loader := getattr(replica.view, "train_dataloader", None), RoundLoader):
-        datasets.append(loader.copied)
+    datasets = [getattr(replica.view, "dataset", None), *(value for value in held if isinstance(value, Dataset))]
     return {name: value for dataset in datasets for name, value in attributes_of(dataset).items()}
 
 

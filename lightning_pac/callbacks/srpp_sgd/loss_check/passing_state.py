@@ -1,9 +1,11 @@
 """State that a hook leaves behind beside weights, buffers and the optimizer: attributes of a model, data, a batch."""
 
 import functools
+import zlib
 from typing import Any
 
 import lightning.pytorch as pl
+import numpy as np
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
@@ -13,6 +15,9 @@ __all__ = ["OF_DATASET", "PassingState", "attributes_of"]
 
 BATCH = "the batch"
 OF_DATASET = " of the dataset "
+
+_SMALL = 2**18  # bytes of an array that is read whole, since NumPy counts no writes
+_FEW = 16  # parts of a list that are looked into
 
 
 def attributes_of(dataset: Any) -> dict[str, Any]:
@@ -29,8 +34,8 @@ def attributes_of(dataset: Any) -> dict[str, Any]:
 class PassingState:
     """Attributes of a model and of its data, and tensors of a batch, as they are at one moment.
 
-    They are held against those of a later one. Values are compared by identity, and tensors also by the version that
-    writing in place raises.
+    They are held against those of a later one. Values are compared by identity, tensors also by the version that
+    writing in place raises, and small arrays by their contents.
 
     Args:
         module: The model; those of its layers are its own.
@@ -66,6 +71,13 @@ class PassingState:
 
 
 def _fact(value: Any) -> tuple[Any, ...]:
+    if isinstance(value, np.ndarray):
+        is_small = value.nbytes <= _SMALL and value.dtype != object
+        return (
+            (value, zlib.crc32(np.ascontiguousarray(value).data.cast("B"))) if is_small and value.nbytes else (value,)
+        )
+    if isinstance(value, list | tuple) and len(value) <= _FEW:
+        return (value, *(fact for part in value for fact in _fact(part)))
     return (value, value._version) if isinstance(value, Tensor) and not value.is_inference() else (value,)
 
 

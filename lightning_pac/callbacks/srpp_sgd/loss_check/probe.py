@@ -60,7 +60,7 @@ class Probe:
         failed: Hooks that add to checkpoints and did not run.
         batch_idx: The number that batches are given.
         validated: Records of the batch of a validation, which are no training data; none if left out.
-        num_errors: Hooks that ended in an error so far.
+        num_errors: Hooks that ended in an error so far; `broken` has their names.
         forgets: Whether each gradient begins in the same state, which the one before would change.
         hooks: Objects whose transfer hooks are run.
         dtype: Type of the model's numbers, in which a gradient that is kept takes half the memory.
@@ -80,7 +80,7 @@ class Probe:
         self.forgets = False
         self.integers = IntegerArguments()
         self.failed: set[str] = set()
-        self.batch_idx = self.num_errors = 0
+        self.batch_idx, self.num_errors, self.broken = 0, 0, set[str]()
         self.validated: list[Any] = []
         self._scaled: AbstractContextManager[Any] = nullcontext()
         self._holds_draws = False
@@ -281,6 +281,7 @@ class Probe:
                 else:
                     self._run_hook(hook)
                 after_hook()
+            self.hooks = getattr(view, "copied_hooks", None) or self.hooks  # what was set there may change batches
             # What was kept of this batch may be used when the next one begins.
             self.batch_idx += 1
             self._run_hook("on_train_batch_start", batch, self.batch_idx)
@@ -300,7 +301,7 @@ class Probe:
         self.model.eval()
         with torch.no_grad():
             self._run_override("on_validation_model_eval")
-            with self._noting_errors():
+            with self._noting_errors(_VALIDATED):
                 batch = self.batch(self.validated)
                 numbered = is_param_in_hook_signature(self.model.validation_step, "batch_idx", min_args=2)
                 for number in range(2):
@@ -320,17 +321,18 @@ class Probe:
 
     def _run_hook(self, hook: str, *arguments: Any) -> None:
         for callback in self.replica.callbacks:
-            with self._noting_errors():
+            with self._noting_errors(f"{hook} of {type(callback).__name__}"):
                 getattr(callback, hook)(self.replica.view, self.model, *arguments)
-        with self._noting_errors():
+        with self._noting_errors(hook):
             getattr(self.model, hook)(*arguments)
 
     @contextmanager
-    def _noting_errors(self) -> Iterator[None]:
+    def _noting_errors(self, hook: str) -> Iterator[None]:
         try:
             yield
         except Exception:
             self.num_errors += 1
+            self.broken.add(hook)
 
     def _step(self, records: list[Any], seed: Seed) -> tuple[Tensor, Any, Any]:
         numbers = [self._numbers.setdefault(id(record), len(self._numbers)) for record in records]

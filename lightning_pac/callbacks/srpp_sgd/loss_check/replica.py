@@ -14,13 +14,15 @@ from lightning.pytorch.loggers.logger import DummyLogger
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
+from torch.utils.data import Dataset
 from torchmetrics import Metric
 
 from lightning_pac.callbacks.srpp_sgd.loss_check.passing_state import attributes_of
 from lightning_pac.data.records import copy_small
+from lightning_pac.data.tables import tables
 from lightning_pac.strategies.whole_copies import WholeCopies
 
-__all__ = ["Replica", "RoundLoader", "collated", "hidden_behind", "transferred"]
+__all__ = ["Replica", "RoundLoader", "collated", "hidden_behind", "repeat_rows", "tables_of", "transferred"]
 
 _MOST_BYTES = 2**28  # of a dataset that is copied
 
@@ -133,6 +135,8 @@ class _TrainerView:
         should_stop: Whether the replica asked for the end.
         train_dataloader: Made of the records that a round is run on.
         moved: Values that take the place of the Trainer's.
+        repeats_rows: Whether every second row of the copied dataset is made a copy of the first.
+        dataset: A copy of the training data that hooks may write to, once one has looked at it.
     """
 
     progress_bar_callback = None
@@ -140,7 +144,9 @@ class _TrainerView:
 
     def __init__(self, trainer: pl.Trainer) -> None:
         self._trainer = trainer
-        self.should_stop = False
+        self.should_stop = self.repeats_rows = False
+        self.dataset: Any = None
+        self._datamodule: Any = None
         self.moved: dict[str, Any] = {}
         self.callback_metrics: dict[str, Tensor] = {}
         self.logged_metrics = self.progress_bar_metrics = self.callback_metrics
@@ -158,6 +164,35 @@ class _TrainerView:
         self.strategy.optimizers = self.strategy._lightning_optimizers = self.optimizers
         self.lr_scheduler_configs, self.callbacks = replica.schedules, replica.callbacks
 
+    def copy_data(self) -> Any:
+        """The copy of the training data; None where there is none."""
+        if self.dataset is None:
+            with suppress(Exception):  # open files and the like
+                original = self._trainer.train_dataloader.dataset  # type: ignore[union-attr]
+                datamodule = self._trainer.datamodule  # type: ignore[attr-defined]
+                held = [
+                    value for part in (original, *_datasets_of(datamodule)) for value in attributes_of(part).values()
+                ]
+                if sum(value.nbytes for value in held if isinstance(value, Tensor | np.ndarray)) < _MOST_BYTES:
+                    memo: dict[int, Any] = {id(self._trainer): self}
+                    self.dataset, self._datamodule = copy.deepcopy((original, datamodule), memo)
+                    if self.repeats_rows:
+                        repeat_rows(self.dataset)
+        return self.dataset
+
+    @property
+    def datamodule(self) -> Any:
+        """A copy, of which the data are that of the training data."""
+        self.copy_data()
+        if self._datamodule is None:
+            raise AttributeError("A copy of the model has no trainer.datamodule.")
+        return self._datamodule
+
+    @property
+    def copied_hooks(self) -> list[Any]:
+        """That copy, if a hook has looked at it or at the data."""
+        return [] if self._datamodule is None else [self._datamodule]
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
@@ -171,34 +206,43 @@ def _handed_back(value: Any = None, *args: Any, **kwargs: Any) -> Any:
     return value
 
 
+def repeat_rows(dataset: Any) -> None:
+    """Make every second row of a dataset's tables a copy of the first, in place."""
+    for value in tables_of(dataset).values():
+        with torch.no_grad():
+            value[1::2] = [value[0]] * (len(value) // 2) if isinstance(value, list) else copy.deepcopy(value[0])
+
+
+def tables_of(dataset: Any) -> dict[Any, Any]:
+    """What has a row for each record of the dataset that all others take theirs from, by its place."""
+    while "dataset" in getattr(dataset, "__dict__", {}):
+        dataset = dataset.dataset
+    found = tables(vars(dataset), len(dataset)) if hasattr(dataset, "__dict__") else ()
+    return {path: value for path, value in found if isinstance(value, Tensor | np.ndarray | list)}
+
+
+def _datasets_of(holder: Any) -> list[Any]:
+    return [value for value in getattr(holder, "__dict__", {}).values() if isinstance(value, Dataset)]
+
+
 class RoundLoader:
     """Batches of a round's records.
 
     Args:
         records: Those of the round.
         collate_fn: Makes a batch of them.
-        trainer: A stand-in for the Trainer, of whose dataset a copy is made if it is asked for, to be written to.
-
-    Attributes:
-        copied: That copy; the records where there is none.
+        view: A stand-in for the Trainer, of whose dataset a copy is made if it is asked for, to be written to.
     """
 
-    def __init__(self, records: list[Any], collate_fn: Callable[[list[Any]], Any], trainer: "_TrainerView") -> None:
-        self._records, self._trainer = records, trainer._trainer
+    def __init__(self, records: list[Any], collate_fn: Callable[[list[Any]], Any], view: "_TrainerView") -> None:
+        self._records, self._view = records, view
         self.collate_fn, self.batch_size = collate_fn, len(records)
-        self.copied: Any = None
 
     @property
     def dataset(self) -> Any:
         """What a hook may look at, or write to."""
-        if self.copied is None:
-            self.copied = self._records
-            with suppress(Exception):  # open files and the like
-                found = self._trainer.train_dataloader.dataset  # type: ignore[union-attr]
-                values = attributes_of(found).values()
-                if sum(value.nbytes for value in values if isinstance(value, Tensor | np.ndarray)) < _MOST_BYTES:
-                    self.copied = copy.deepcopy(found)
-        return self.copied
+        found = self._view.copy_data()
+        return self._records if found is None else found
 
     def __len__(self) -> int:
         return 1

@@ -37,7 +37,7 @@ def main() -> None:
     pretrained = Classifier(make_backbone(args.features), args)
     fit(pretrained, public, args, batch_size=64, callbacks=[])
 
-    backbone = pretrained.backbone.requires_grad_(False).eval()
+    backbone = pretrained.backbone.requires_grad_(False)
     protection, all_layers = (
         SRPPSGD(TwoWorldScenario(num_differing=3), epsilon=8.0, renyi_order=4, sampling=Poisson(rate=args.rate))
         for _ in range(2)

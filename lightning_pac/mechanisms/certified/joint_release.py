@@ -16,7 +16,12 @@ from lightning_pac.information import Array, entropy
 from lightning_pac.mechanisms.certified.mixture_noise import MixtureNoise
 from lightning_pac.mechanisms.certified.noise_certificate import certify_noise
 from lightning_pac.mechanisms.certified.output_laws import FiniteOutputs
-from lightning_pac.mechanisms.certified.released_mechanism import Composed, ReleasedMechanism, compose_releases
+from lightning_pac.mechanisms.certified.released_mechanism import (
+    Composed,
+    ReleasedMechanism,
+    compose_releases,
+    released_coordinates,
+)
 from lightning_pac.randomness import SecureGenerator
 
 __all__ = ["JointRelease"]
@@ -132,12 +137,14 @@ class JointRelease:
         return compose_releases(self.mechanisms)
 
     def stack(self, releases: Sequence[npt.ArrayLike]) -> Array:
-        """Releases of each mechanism, shape (n, d_i), side by side as a joint decoder reads them, shape (n, d)."""
+        """Releases of each mechanism, shape (n, d_i), side by side as a joint decoder reads them, shape (n, d).
+
+        Along the directions that a mechanism releases, they are measured from its centre.
+        """
         rows = [np.atleast_2d(np.asarray(release, np.float64)) for release in releases]
         if len(rows) != len(self.mechanisms):
             raise ValueError(f"releases must be of all {len(self.mechanisms)} mechanisms, got those of {len(rows)}.")
-        kept = [mechanism.basis for mechanism in self.mechanisms]
-        return np.hstack([row if basis is None else row @ basis for row, basis in zip(rows, kept, strict=True)])
+        return np.hstack([released_coordinates(one, row) for one, row in zip(self.mechanisms, rows, strict=True)])
 
     def certify(
         self,

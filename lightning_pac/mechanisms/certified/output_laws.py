@@ -267,10 +267,10 @@ class KnownMoments(OutputLaw):
         return MixtureNoise.gaussian(np.diag(logdet_variances(eigenvalues[kept], budget))), vectors[:, kept]
 
     def along(self, basis: Array) -> "KnownMoments":
-        """The moments of the coordinates."""
+        """The moments of the coordinates, from the mean."""
         sampler = self.sampler
-        projected = None if sampler is None else (lambda size: np.asarray(sampler(size) @ basis))
-        return KnownMoments(self.mean @ basis, basis.T @ self.covariance @ basis, projected)
+        projected = None if sampler is None else (lambda size: np.asarray((sampler(size) - self.mean) @ basis))
+        return KnownMoments(np.zeros(basis.shape[1]), basis.T @ self.covariance @ basis, projected)
 
     def admit(self, values: Array, deviation: float) -> Array:
         """Every value: that it follows the law is the user's declaration."""

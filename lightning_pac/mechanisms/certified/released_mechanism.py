@@ -105,9 +105,9 @@ class ReleasedMechanism:
             released = np.asarray(round_to_grid(noised, release_grid(deviation)))
         else:
             # The centre depends on the law and not on the secret; only deviations from it are noised.
-            centre = _centre(self.law)
-            coordinates = (covered - centre) @ self.basis + self.noise.sample(len(covered), source)
-            released = np.asarray(centre + round_to_grid(coordinates, release_grid(deviation)) @ self.basis.T)
+            coordinates = released_coordinates(self, covered) + self.noise.sample(len(covered), source)
+            rounded = round_to_grid(coordinates, release_grid(deviation))
+            released = np.asarray(_centre(self.law) + rounded @ self.basis.T)
         return released[0] if np.ndim(values) == 1 else released
 
     def check(self, values: PrivateNumbers) -> Array:
@@ -349,6 +349,12 @@ def compose_releases(mechanisms: Sequence[ReleasedMechanism], counts: Iterable[N
     # Mechanisms that share a certificate share its failure, which counts once.
     proofs = {id(mechanism.certificate): mechanism.certificate for mechanism in mechanisms}
     return Composed(total, max(0.0, 1 - sum(1 - proof.confidence for proof in proofs.values())))
+
+
+def released_coordinates(mechanism: ReleasedMechanism, values: Array) -> Array:
+    """Values of shape (n, d) along the directions that are released, from the law's centre; themselves without any."""
+    # Far from zero, products of the values themselves would round away by how much these differ.
+    return values if mechanism.basis is None else np.asarray((values - _centre(mechanism.law)) @ mechanism.basis)
 
 
 def _centre(law: OutputLaw) -> Array:

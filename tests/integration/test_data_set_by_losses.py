@@ -157,10 +157,25 @@ class Prototypes(Classifier):
         return torch.nn.functional.cross_entropy(-torch.cdist(self.network(batch[0]), self.means), batch[1])
 
 
+class Centred(Weighted):
+    """Holds its training data, as models with a train_dataloader of their own do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.training_data = Scaled()
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(Subset(self.training_data, range(40)), batch_size=20)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return super().training_step([batch[0] - self.training_data.inputs.mean(0), *batch[1:]], batch_idx)
+
+
 @pytest.mark.parametrize(
     ("model", "data", "callbacks"),
     [
         (Boosted, Scaled, []),
+        (Centred, None, []),
         (Boosted, Arrays, []),
         (Weighted, Scaled, [Boosting(True)]),
         (Weighted, Arrays, [Boosting(True)]),
@@ -170,7 +185,7 @@ class Prototypes(Classifier):
 def test_no_hook_makes_something_of_all_records(model: Any, data: Any, callbacks: list[Any], tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, make_private(), *callbacks, max_epochs=2)
     with pytest.raises((MisconfigurationException, PrivacyViolationError), match="depends on rows of the dataset"):
-        trainer.fit(model(), DataLoader(data(), batch_size=20))
+        trainer.fit(model(), None if data is None else DataLoader(data(), batch_size=20))
 
 
 @pytest.mark.parametrize("data", [Scaled, Arrays])

@@ -430,9 +430,17 @@ class TrainsAModuleInAList(Classifier):
             parameter.data -= 0.1 * parameter.grad
 
 
+class PenalizesSlopes(Classifier):
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        inputs = batch[0].clone().requires_grad_()
+        (slope,) = torch.autograd.grad(self.network(inputs).sum(), inputs, create_graph=True)
+        return super().training_step(batch, batch_idx) + slope.square().sum(1).mean()
+
+
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
+        (PenalizesSlopes, "second derivatives are not supported, .* penalize the difference of outputs"),
         (TrainsAModuleInAList, "received a gradient, which is raw, and is not a parameter of TrainsAModuleInAList"),
         (CentresOnTheWay, "couples the records of a batch"),
         (TakesItsRateFromTheLoss, "'settings of the optimizer' of TakesItsRateFromTheLoss takes up private records"),

@@ -15,6 +15,7 @@ import torch
 import torchmetrics
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, TQDMProgressBar
 from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.utilities import grad_norm
 from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 from scipy import stats
 from tiny_fits import RECORDS, Classifier, make_data, make_loader, make_private, make_trainer
@@ -530,6 +531,19 @@ def test_values_that_are_logged_where_no_synthetic_record_came_are_named_once_th
     assert [message.split(": ")[1].split(".")[0] for message in told] == ["its_loss", "late_loss"]
     assert "log" not in vars(model)
     assert callback.log == model.log  # type: ignore[attr-defined]  # which Lightning gave it
+
+
+def test_norms_of_released_gradients_are_not_named(tmp_path: Path) -> None:
+    class Norms(Classifier):
+        def on_before_optimizer_step(self, optimizer: Any) -> None:
+            self.log_dict(grad_norm(self, norm_type=2))
+            self.log("loss_of_a_batch", self.trainer.callback_metrics.get("loss", 0.0))
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        make_trainer(tmp_path, make_private()).fit(Norms(), make_loader())
+    told = [str(warning.message) for warning in caught if "leave this run without noise" in str(warning.message)]
+    assert [message.split(": ")[1].split(".")[0] for message in told] == ["loss_of_a_batch"]
 
 
 def test_monitors_of_noised_metrics_are_not_named(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ __all__ = ["check_loss_first", "name_raw_values"]
 # By the way a problem begins; all others are the loss's own.
 _ADVICE = {
     "is given its rows in an order": "keep record i in row i, and let the loader shuffle",
+    "cannot be taken apart into records: create_graph": "penalize the difference of outputs at inputs that are a "
+    "little apart, which takes no second derivative",
     "depends on rows of the dataset": "let the number of the epoch or public data decide what hooks set",
     "reaches the layers": "let the collate function keep each record in one row of the batch, with its windows or "
     "frames in a dimension of their own, and flatten that in training_step",
@@ -76,6 +78,8 @@ def name_raw_values(trainer: pl.Trainer, pl_module: pl.LightningModule, found: L
     def see(name: str, value: Any, options: Mapping[str, Any]) -> None:
         if trainer.training and name not in named and not is_ours(name):
             named.add(name)
-            warn_of_raw_values([name])
+            # There gradients are the released ones.
+            if pl_module._current_fx_name != "on_before_optimizer_step" or "grad" not in name.lower():
+                warn_of_raw_values([name])
 
     return watch_logging(trainer, pl_module, see)

@@ -42,8 +42,8 @@ REMEMBERS = (
 
 
 LOOKS_THROUGH = (
-    "depends on rows of the dataset that a hook, or a callback, looks through for all records (prototypes of classes, "
-    "weights by all losses)"
+    "depends on rows of the dataset that the step, a hook or a callback looks through for all records (prototypes of "
+    "classes, weights by all losses)"
 )
 
 SHUFFLES = "is given its rows in an order that the collate function, or a hook, draws"

@@ -18,7 +18,10 @@ MEANS_OF_ALL = (
     "per_record_mean(model, batch) does where the model computes its loss"
 )
 
-BY_EXTREMES = "a function of the mean, a scale that the batch decides, or a mean over what is not missing does so"
+BY_EXTREMES = (
+    "a function of the mean, a scale that the batch decides, a mean over what is not missing, or an array of NumPy, "
+    "whose rows no gradient is told apart by: compute that in the dataset, or with torch"
+)
 
 _NO_CLIPPING = 1e30
 _TOO_LARGE, _TOO_SMALL = 1e18, 1e-15

@@ -61,6 +61,9 @@ class Classifier(pl.LightningModule):
         self.accuracy(self.network(batch[0]), batch[1])
         self.log("val/accuracy", self.accuracy)
 
+    def predict_step(self, batch, batch_idx):
+        return self.network(batch[0]).argmax(dim=1)
+
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), self.hparams.lr)
 

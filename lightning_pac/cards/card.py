@@ -269,6 +269,11 @@ def upwards(bound: float, digits: Count = 6) -> str:
     return f"{float(rounded):.{digits}g}"
 
 
+def what_is_shared(name: str) -> str:
+    """What a person's records have in common, in words, from the mark that tells persons apart (`Persons.name`)."""
+    return f"value of {name}" if name[0].isalpha() or name[0] == "_" else f"field {name}"
+
+
 def _figure(entry: Guarantee | Estimate) -> str:
     name = entry.name.replace("_", " ")
     if entry.unit == "probability" and isinstance(entry, Guarantee):

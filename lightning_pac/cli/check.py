@@ -68,7 +68,8 @@ def run(args: argparse.Namespace) -> int:
         print_json({"refused": None, **found})
         return 0
     values = {name: value for name, value in found.items() if value is not None and not isinstance(value, list)}
-    rows = [[name.replace("_", " "), _shown(name, value)] for name, value in values.items()]
+    labels = {"epsilon": "Rényi epsilon", "renyi_order": "of order"}
+    rows = [[labels.get(name, name.replace("_", " ")), _shown(name, value)] for name, value in values.items()]
     print_table("This fit would be private", ["", "value"], rows)
     print(f"It holds under {len(found['conditions'])} conditions, which --json and the card of the run list.")
     for sentence in found["warnings"]:
@@ -160,7 +161,7 @@ def _guarantee(callback: "SRPPSGD", trainer: "pl.Trainer") -> dict[str, Any]:
     exact = finite and not accountant.is_mean_square
     nats, tail = account.arithmetic_of(int(steps)) if finite else (0.0, 0.0)
     return {
-        "secret": accountant.scenario.secret,
+        "secret": accountant.scenario.describe_secret("record" if callback.arguments.unit is None else "person"),
         "records_that_may_differ": accountant.scenario.total_differing,
         "adjacency": accountant.scenario.adjacency,
         "notion": accountant.notion,

@@ -15,6 +15,7 @@ from lightning_pac.accountants import (
     accountant_of,
 )
 from lightning_pac.cards import Guarantee, PrivacyCard, at_most, upwards
+from lightning_pac.cards.card import what_is_shared
 from lightning_pac.evidence.wording import SOURCES, check_of
 from lightning_pac.ledger import LedgerAccount, describe_currency
 from lightning_pac.mechanisms.responses import responder_card
@@ -205,7 +206,9 @@ def _secret(worlds: Mapping[str, Any]) -> str:
     terms = {name: value for name, value in worlds.items() if name != "unit"}
     unit = worlds.get("unit", "record")
     words = TwoWorldScenario.from_dict(terms).describe_secret("record" if unit == "record" else "unit")
-    return words if unit == "record" else f"{words} A unit is a {unit}."
+    if unit == "record":
+        return words
+    return f"{words} A unit is a person: the records with the same {what_is_shared(unit.removeprefix('person by '))}."
 
 
 def _card_of_charges(account: LedgerAccount) -> PrivacyCard:

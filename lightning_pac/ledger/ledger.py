@@ -373,10 +373,11 @@ class PrivacyLedger:
         other = LedgerAccount(self._storage, found[0][0])
         differences = _differing_keys(other.declaration.get("coupling"), declaration.get("coupling"), "coupling")
         if differences:
+            is_new = not any(account.num_charges for account in self.accounts())
             raise LedgerMismatchError(
                 f"Costs add for the same two worlds only, and account {other.name!r} of {self.path} is about others "
                 f"({', '.join(differences)}): declare the same scenario, unit of privacy and order, or use another "
-                "ledger."
+                f"ledger{'; nothing is charged to this one yet, so it may be deleted' * is_new}."
             )
 
     def _check_only_account(self, name: str, table_hash: str) -> None:

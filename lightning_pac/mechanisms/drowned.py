@@ -36,8 +36,8 @@ def warn_if_drowned(value: npt.ArrayLike, power: float, ways: str) -> None:
     if ratio < 1:
         length = float(np.linalg.norm(np.ravel(np.asarray(value, dtype=np.float64))))
         warnings.warn(
-            f"The noise drowns this release: its numbers are {length / size:.3g} in size (root mean square), and "
-            f"their noise alone is {np.sqrt(power) / size:.3g}. What was released stays charged; for the next one, "
-            f"{ways}.",
+            f"The noise drowns this release: its numbers are {length / size:.3g} in size, and noise of "
+            f"{np.sqrt(power) / size:.3g} was added to each (root mean squares). What was released stays charged; for "
+            f"the next one, {ways}.",
             stacklevel=3,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -87,7 +88,8 @@ class Run:
 def find_runs(directory: str | Path) -> list[Run]:
     """All runs in a folder, the oldest first: wherever the CSV or TensorBoard logger wrote, or else a privacy card is.
 
-    A run that ended before it logged anything, such as one that was refused, is left out beside others.
+    Beside others, a run that ended before it logged anything, such as one that was refused, is left out, and so is an
+    evaluation alone (`Trainer.test`), whose accuracy belongs to a model of another folder. So are values of nan.
 
     Args:
         directory: A run's own folder, or one that holds several.
@@ -114,7 +116,7 @@ def find_runs(directory: str | Path) -> list[Run]:
         )
         for folder in folders
     ]
-    return [run for run in runs if run.metrics or run.card is not None] or runs
+    return [run for run in runs if run.card is not None or (run.metrics and not _only_evaluates(run))] or runs
 
 
 def _read_csv(path: Path) -> dict[str, Series]:
@@ -129,11 +131,11 @@ def _read_csv(path: Path) -> dict[str, Series]:
                     raise ValueError("more values than columns")
                 step = int(float(row.get("step") or number))
                 for name, text in row.items():
-                    if name in ("step", "epoch") or not text:
+                    if name in ("step", "epoch") or not text or math.isnan(value := float(text)):
                         continue
                     steps, values = collected.setdefault(name, ([], []))
                     steps.append(step)
-                    values.append(float(text))
+                    values.append(value)
         except (ValueError, OverflowError, csv.Error) as error:
             raise ValueError(
                 f"{path} is not a table of numbers at line {rows.line_num} ({error}): remove what is not the logger's."
@@ -151,8 +153,9 @@ def _read_events(folder: Path) -> dict[str, Series]:
     events = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
     series = {}
     for name in events.Tags()["scalars"]:
-        scalars = events.Scalars(name)
-        series[name] = Series(tuple(entry.step for entry in scalars), tuple(entry.value for entry in scalars))
+        scalars = [entry for entry in events.Scalars(name) if not math.isnan(entry.value)]
+        if scalars:
+            series[name] = Series(tuple(entry.step for entry in scalars), tuple(entry.value for entry in scalars))
     series.pop("epoch", None)
     return series
 
@@ -165,6 +168,10 @@ def _read_card(folder: Path) -> PrivacyCard | None:
         return PrivacyCard.from_json(cards[-1].read_text(encoding="utf-8"))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(f"{cards[-1]} is not a privacy card ({error}): restore or remove it.") from error
+
+
+def _only_evaluates(run: Run) -> bool:
+    return all(name.startswith(("test", "val")) and set(series.steps) == {0} for name, series in run.metrics.items())
 
 
 def _stem(name: str) -> str:

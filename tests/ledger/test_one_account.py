@@ -63,10 +63,18 @@ def test_another_coupling_is_refused(path: Path, declaration: dict[str, Any]) ->
     with PrivacyLedger(path) as ledger:
         with pytest.raises(
             LedgerMismatchError, match=r"Costs add for the same two worlds only, and account .* is about others"
-        ):
+        ) as refusal:
             ledger.account("second run", "rpp", declaration)
+        assert "may be deleted" not in str(refusal.value)
         assert ledger.spent("rpp") == 3.25
         assert ledger.account("second run", "rpp", coupling()).charge(1.0) == 1.0
+
+
+def test_a_ledger_that_a_refused_start_left_behind_may_be_deleted(tmp_path: Path) -> None:
+    with PrivacyLedger(tmp_path / "new.db") as ledger:
+        ledger.account("metrics", "rpp", coupling())
+        with pytest.raises(LedgerMismatchError, match="nothing is charged to this one yet, so it may be deleted"):
+            ledger.account("run", "rpp", coupling(order=8.0))
 
 
 def test_metrics_under_another_coupling_than_the_run_are_refused(path: Path) -> None:

@@ -216,6 +216,17 @@ def test_the_promise_comes_first_and_the_best_attacker_has_a_picture(tmp_path):
     assert summarize(find_runs(tmp_path)[0])["epsilon_at_delta"] == 3.0004
 
 
+def test_an_evaluation_alone_is_no_run_and_nan_no_accuracy(runs):
+    evaluated = runs / "tested"
+    evaluated.mkdir()
+    (evaluated / "metrics.csv").write_text("epoch,step,test_acc,test_acc_deviation\n0,0,0.94,0.06\n")
+    assert {run.name for run in find_runs(runs)} == {"private", "plain"}
+    assert [run.name for run in find_runs(evaluated)] == ["tested"], "where nothing else is, it is shown"
+    file = runs / "plain" / "metrics.csv"
+    file.write_text(file.read_text().replace("0.875", "nan"))
+    assert {run.name: run.accuracy[0] for run in find_runs(runs)} == {"private": "test_acc", "plain": "val_acc"}
+
+
 def row(name, bound, accuracy, prior=0.5, noise=None):
     return {
         "run": name, "refuted": None,

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from lightning_pac._validation import validated
 from lightning_pac.accountants import Allowance, SRPPAccountant, one_promise, share_terms
-from lightning_pac.callbacks.metrics.delivered_records import DeliveredRecords, guard_evaluation
+from lightning_pac.callbacks.metrics.delivered_records import DeliveredRecords, guard_evaluation, tell_of_persons
 from lightning_pac.callbacks.metrics.noise_of_value import log_deviations
 from lightning_pac.callbacks.metrics.noised_metric import LARGEST_VALUE, PrivateMetric, unsuited_states
 from lightning_pac.callbacks.shared import (
@@ -159,6 +159,7 @@ class PrivateMetrics(TrainerCallback):
                 "The Trainer has two PrivateMetrics, and each would noise what the other shows: name all metrics in "
                 "one."
             )
+        tell_of_persons(callbacks, self.scenario.total_differing)
         if stage != "predict":
             self._undo.append(guard_evaluation(trainer))
 
@@ -312,7 +313,8 @@ class PrivateMetrics(TrainerCallback):
         self.deviations |= found
         log_deviations(trainer, found)
         if not trainer.sanity_checking:
-            missing = sorted(set(self.names) - self._logged)
+            elsewhere = "val" if trainer.testing else "test"
+            missing = sorted(name for name in set(self.names) - self._logged if not name.startswith(elsewhere))
             if missing and not self._warned_missing:
                 self._warned_missing = True
                 rank_zero_warn(
@@ -385,13 +387,15 @@ class PrivateMetrics(TrainerCallback):
     def _charge(self) -> bool:
         assert self._account is not None
         assert self._allowance is not None
-        values = {"mu_squared": self._release.mu_squared, "draws": LARGEST_VALUE}
+        event = {"release": "metric", "mu_squared": self._release.mu_squared, "draws": LARGEST_VALUE}
         try:
             number = self._account.num_charges + 1
             self._allowance.check(number, number * LARGEST_VALUE)
-            self._spent = self._account.charge(self._cost, event={"release": "metric", **values})
+            self._spent = self._account.charge(self._cost, event=event)
         except BudgetExceededError as error:
-            rank_zero_warn(f"PrivateMetrics: the last value is shown again, since a new one was refused: {error}")
+            is_paid = any(value is not None for value in self._last.values())
+            shown = "the last value is shown again" if is_paid else "no value is shown (nan)"
+            rank_zero_warn(f"PrivateMetrics: {shown}, since a new one was refused: {error}")
             return False
         return True
 

@@ -1,13 +1,15 @@
 """The records that an evaluation hands to the metrics, each of them once."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities import rank_zero_info
 from torch.utils.data import BatchSampler, ConcatDataset, DataLoader
 
+from lightning_pac.callbacks.srpp_sgd import SRPPSGD
 from lightning_pac.data import (
     PrivateDataLoader,
     check_records_alone,
@@ -22,7 +24,7 @@ from lightning_pac.scenarios import Sequential
 from lightning_pac.strategies import Ranks
 from lightning_pac.strategies.agreement import share_records
 
-__all__ = ["DeliveredRecords", "guard_evaluation"]
+__all__ = ["DeliveredRecords", "guard_evaluation", "tell_of_persons"]
 
 
 class DeliveredRecords:
@@ -93,6 +95,15 @@ class DeliveredRecords:
             else:
                 self._shared[numbers] = False
         return self._shared[numbers]
+
+
+def tell_of_persons(callbacks: Sequence[pl.Callback], differing: int) -> None:
+    """Say which promise holds for the records that are evaluated, where training protects persons."""
+    if any(isinstance(callback, SRPPSGD) and callback.arguments.unit is not None for callback in callbacks):
+        rank_zero_info(
+            f"PrivateMetrics: a value protects {differing} of the records that are evaluated, and training protects "
+            "persons: give no person more rows there."
+        )
 
 
 def guard_evaluation(trainer: pl.Trainer) -> Callable[[], None]:

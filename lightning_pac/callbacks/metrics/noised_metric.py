@@ -195,8 +195,13 @@ class PrivateMetric:
                 self.last = self._evaluate(sums)
                 evaluate, deviation = partial(self._evaluate, noised=self._blank.clone()), self._noise_multiplier
                 self.deviation = noise_of_value(evaluate, sums, deviation * self._max_contribution)
-            self._released = self._evaluate(torch.zeros_like(self._total)) if self.last is None else self.last
+            self._released = self._unpaid() if self.last is None else self.last
         return self._released
+
+    def _unpaid(self) -> Any:
+        """What is shown where no value was ever paid for: the shape of one, without a number that reads like one."""
+        value = self._evaluate(torch.zeros_like(self._total))
+        return torch.full_like(value, torch.nan) if isinstance(value, Tensor) and value.is_floating_point() else value
 
     def _require_records(self) -> None:
         if self._problem is not None:
@@ -384,7 +389,5 @@ def _clipped(added: Tensor, bound: float) -> Tensor:
     # of up to 2^20 values, which are 2^-53 for each of them.
     within = max(0.0, bound - grid * math.sqrt(len(added)) / 2) * (1 - 2.0**-32)
     factor = (within / added.norm().clamp(min=1e-300)).clamp(max=1.0)
-    # A factor among the subnormal numbers has few bits, and may be nearly twice too large.
-    factor = torch.where(factor < 2.0**-900, 0.0, factor)
     rounded: Tensor = (added * factor / grid).round() * grid
     return rounded

@@ -10,6 +10,7 @@ from lightning_pac.callbacks.shared import SharedAccount
 from lightning_pac.callbacks.srpp_sgd.reporting.figures import figures_of
 from lightning_pac.callbacks.srpp_sgd.run import PrivateRun
 from lightning_pac.cards import Guarantee, PrivacyCard, Roc, upwards
+from lightning_pac.cards.card import what_is_shared
 from lightning_pac.data import PrivateDataLoader
 from lightning_pac.data.public_rows import largest_mean
 from lightning_pac.gradients import ROUNDING
@@ -44,16 +45,17 @@ def make_card(run: PrivateRun) -> PrivacyCard:
         "Metrics that the model logs without noise, and choices made by them, are not covered.",
     ]
     if accountant.scenario.adjacency == "add_remove":
+        units = "records" if persons is None else "persons"
         rate = accountant.sampling.inclusion_rate()
         conditions.append(
-            f"Both worlds share at most {largest_mean(run.batch_size) / rate:,.0f} records, of which the rate gives "
+            f"Both worlds share at most {largest_mean(run.batch_size) / rate:,.0f} {units}, of which the rate gives "
             "batches of about the stated size. A batch that does not fit into its public number of rows ends the run: "
             "every delta above includes the chance of that, and a Rényi divergence holds except on it."
         )
     if persons is not None:
         conditions.append(
-            f"The unit of privacy is a person, with all records of which {persons.name} says the same; at most "
-            f"{persons.at_most} of each are used. What it says is a function of the record alone."
+            f"The unit of privacy is a person, whose records are those with the same {what_is_shared(persons.name)}; "
+            f"at most {persons.at_most} of each are used. Whose a record is depends on that record alone."
         )
     if journal.shares_ledger:
         conditions.append(

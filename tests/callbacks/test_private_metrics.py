@@ -648,3 +648,12 @@ def test_contributions_stay_within_their_bound_and_add_up_exactly() -> None:
         assert torch.stack(clipped).norm(dim=1).max() > 0.999 * bound
         total = sum(clipped, torch.zeros(3, dtype=torch.float64))
         assert total.tolist() == [float(sum(map(Fraction, column))) for column in torch.stack(clipped).T.tolist()]
+
+
+@pytest.mark.parametrize(
+    ("value", "bound"), [(1.7e308, 2.0**-26), (4.88e220, 1e-100), (3.85e223, 1e-100), (-1e308, 1e-9)]
+)
+def test_a_contribution_as_large_as_floats_go_stays_within_its_bound(value: float, bound: float) -> None:
+    """The factor that would bring it there is a subnormal number, with few bits."""
+    (clipped,) = _clipped(torch.tensor([value], dtype=torch.float64), bound).tolist()
+    assert abs(Fraction(clipped)) <= Fraction(bound)

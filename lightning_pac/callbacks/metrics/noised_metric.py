@@ -389,5 +389,7 @@ def _clipped(added: Tensor, bound: float) -> Tensor:
     # of up to 2^20 values, which are 2^-53 for each of them.
     within = max(0.0, bound - grid * math.sqrt(len(added)) / 2) * (1 - 2.0**-32)
     factor = (within / added.norm().clamp(min=1e-300)).clamp(max=1.0)
+    # A factor among the subnormal numbers has few bits, and may be nearly twice too large.
+    factor = torch.where(factor < 2.0**-900, 0.0, factor)
     rounded: Tensor = (added * factor / grid).round() * grid
     return rounded

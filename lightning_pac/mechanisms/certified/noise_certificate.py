@@ -129,9 +129,9 @@ def bounded_output_information(radius: Positive, noise: MixtureNoise) -> float:
         >>> round(bounded_output_information(1.0, MixtureNoise.gaussian([[1.0]])), 4)
         0.3466
     """
-    # Its square must be a number.
-    if radius > 1e100:
-        raise ValueError(f"radius is {radius}, but must be at most 1e100.")
+    # Its square must be a number with all its digits.
+    if not 1e-100 <= radius <= 1e100:
+        raise ValueError(f"radius is {radius}, but must be from 1e-100 to 1e100.")
     bound = 0.0
     for weight, loading in zip(noise.weights, noise.loadings, strict=True):
         variances = np.sort(np.linalg.svd(loading, compute_uv=False) ** 2)

@@ -42,7 +42,8 @@ def test_the_same_from_the_command_line(tmp_path: Path) -> None:
     checkpoint = ["--ckpt_path", "runs/ensemble.ckpt"]
     run(folder, *command, "predict", "--config", "ensemble.yaml", "--recipe", "pac_responses", *checkpoint, *quiet)
     run(folder, *command, "fit", "--config", "student.yaml", *few)
-    card = torch.load(folder / "runs" / "student.ckpt", weights_only=True)["DistilledDataModule"]["privacy_card"]
+    saved = torch.load(folder / "runs" / "student" / "student.ckpt", weights_only=True)
+    card = saved["DistilledDataModule"]["privacy_card"]
     assert card["details"]["answers"] == 360 + 539
     shown = run(folder, *command, "audit", "membership", "responses.db", "--records", "898", "--trials", "50")
     assert "stays within the bound" in shown

@@ -129,6 +129,19 @@ def test_kept_labels_are_those_of_the_filter(tmp_path: Path) -> None:
         assert responder.num_responses == 200
 
 
+def test_a_student_without_validation_is_not_warned_of(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    class Plain(Student):
+        validation_step = pl.LightningModule.validation_step
+
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_checkpointing": False}
+    with open_responder(tmp_path) as responder:
+        for val_dataset in (None, public(5)):
+            trainer = pl.Trainer(accelerator="cpu", max_epochs=1, enable_model_summary=False, **quiet)
+            trainer.fit(Plain(), DistilledDataModule(responder, public(), val_dataset=val_dataset))
+            said = [str(warning.message) for warning in recwarn if "validation_step" in str(warning.message)]
+            assert bool(said) == (val_dataset is not None)
+
+
 def test_the_checkpoint_carries_the_card(tmp_path: Path) -> None:
     with open_responder(tmp_path) as responder:
         data = DistilledDataModule(responder, public())

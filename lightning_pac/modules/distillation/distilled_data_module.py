@@ -89,6 +89,9 @@ class DistilledDataModule(pl.LightningDataModule):
         self.batch_size = batch_size
         self.num_workers = num_workers
         self.val_dataset = val_dataset
+        if val_dataset is None:
+            # Lightning warns where there is a hook for a loader and the student has no validation_step.
+            self.val_dataloader = super().val_dataloader  # type: ignore[method-assign]
         self.labels: PrivateLabels | None = None
 
     @property
@@ -140,8 +143,7 @@ class DistilledDataModule(pl.LightningDataModule):
 
     @override
     def val_dataloader(self) -> Any:
-        if self.val_dataset is None:
-            return []
+        assert self.val_dataset is not None
         return DataLoader(self.val_dataset, batch_size=self.batch_size, num_workers=self.num_workers)
 
     @override

@@ -146,7 +146,7 @@ class Own(Boosted):
 
 
 class Prototypes(Classifier):
-    means = torch.zeros(3, 3)
+    means = torch.eye(3)
 
     def on_train_epoch_start(self) -> None:
         data = self.trainer.train_dataloader.dataset  # type: ignore[union-attr]
@@ -186,6 +186,22 @@ def test_no_hook_makes_something_of_all_records(model: Any, data: Any, callbacks
     trainer = make_trainer(tmp_path, make_private(), *callbacks, max_epochs=2)
     with pytest.raises((MisconfigurationException, PrivacyViolationError), match="depends on rows of the dataset"):
         trainer.fit(model(), None if data is None else DataLoader(data(), batch_size=20))
+
+
+@pytest.mark.parametrize("sets", [False, True])
+def test_what_a_hook_sets_that_ends_in_an_error_is_told(sets: bool, tmp_path: Path) -> None:
+    class Progress(Prototypes):
+        def on_train_epoch_start(self) -> None:
+            assert self.trainer.fit_loop.epoch_loop is not None
+            if sets:
+                super().on_train_epoch_start()
+
+    model, told = Progress(), r"on_train_epoch_start of Progress sets the attribute 'means', and ends in an error"
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        make_trainer(tmp_path, make_private(), max_epochs=2).fit(model, DataLoader(make_data(), batch_size=20))
+    assert sum(told in str(warning.message) for warning in caught) == sets
+    assert "on_train_epoch_start" not in vars(model)
 
 
 @pytest.mark.parametrize("data", [Scaled, Arrays])

@@ -235,7 +235,8 @@ class SRPPSGD(TrainerCallback):
         )  # fmt: skip
         self._drawn = DrawnRecords(loader, accountant)
         watch = StateWatch(pl_module, trainer.optimizers[0])
-        writing, repeat = WritingCallbacks(trainer, pl_module, watch), partial(self._repeat_check, trainer, pl_module)
+        writing = WritingCallbacks(trainer, pl_module, watch, found.broken)
+        repeat = partial(self._repeat_check, trainer, pl_module)
         self._repeated = RepeatedCheck(watch, writing, repeat, found, cost, self._run.copying_ranks)
         self._run.before_update, self._run.after_update = self._repeated.check_writes, self._repeated.after_update
         self._run.watch.begin(self._run, trainer, pl_module)

@@ -58,7 +58,7 @@ def read_loader(trainer: pl.Trainer) -> DataLoader[Any]:
     if not isinstance(loader, DataLoader):
         raise MisconfigurationException(
             f"The train data come from {type(loader).__name__}, but the account is for one torch DataLoader over a "
-            "map-style dataset: pass exactly one."
+            "map-style dataset: pass exactly one, by itself."
         )
     describe_loader(loader)
     check_records_alone(loader.dataset)

@@ -1,11 +1,12 @@
 """Callbacks that write to what is trained, and those of them that are trusted to."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import BaseFinetuning, LambdaCallback, StochasticWeightAveraging, WeightAveraging
+from lightning.pytorch.utilities import rank_zero_warn
 
 from lightning_pac.callbacks.srpp_sgd.loss_check import PassingState, StateWatch, hidden_behind
 
@@ -27,12 +28,15 @@ class WritingCallbacks:
         trainer: Its callbacks are watched until `restore`, and its schedules are trusted.
         pl_module: The model that is trained.
         watch: Of the model and its optimizer.
+        broken: Hooks that cannot be run on synthetic records; what those of the model set is told.
 
     Attributes:
         passing: Names of attributes of the model that they have set, and the batch if they have changed it.
     """
 
-    def __init__(self, trainer: pl.Trainer, pl_module: pl.LightningModule, watch: StateWatch) -> None:
+    def __init__(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, watch: StateWatch, broken: Collection[str] = ()
+    ) -> None:
         self.passing: set[str] = set()
         self._pl_module = pl_module
         self._watch, self._writing = watch, list[pl.Callback]()
@@ -47,6 +51,8 @@ class WritingCallbacks:
                     self._wrap(callback, hook, self._noting(callback, getattr(callback, hook)))
                 elif isinstance(callback, _TRUSTED) and hook in _TRUSTED_HOOKS:
                     self._wrap(callback, hook, self._trusting(getattr(callback, hook)))
+        for hook in set(broken) & set(_OF_STEPS):
+            self._wrap(pl_module, hook, self._telling(hook, getattr(pl_module, hook)))
         self._wrap(pl_module, "lr_scheduler_step", self._trusting(pl_module.lr_scheduler_step))
 
     def repeated(self, all_of_them: bool = False) -> list[pl.Callback]:
@@ -82,6 +88,24 @@ class WritingCallbacks:
             return result
 
         return hidden_behind(noting, hook)
+
+    def _telling(self, name: str, hook: Callable[..., Any]) -> Callable[..., Any]:
+        told = set[str]()
+
+        @functools.wraps(hook)
+        def telling(*args: Any, **kwargs: Any) -> Any:
+            passing = PassingState(self._pl_module)
+            result = hook(*args, **kwargs)
+            changed = passing.changed() - told
+            if changed:
+                told.update(changed)
+                rank_zero_warn(
+                    f"{name} of {type(self._pl_module).__name__} sets {', '.join(sorted(changed))}, and ends in "
+                    "an error on synthetic records: make sure that no record decides what is set."
+                )
+            return result
+
+        return hidden_behind(telling, hook)
 
     def _trusting(self, hook: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(hook)

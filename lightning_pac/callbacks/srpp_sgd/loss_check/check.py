@@ -63,6 +63,7 @@ class LossCheck:
         written: Names of all that a step writes to, be it what the records hold or not.
         unread: Hooks that add to checkpoints and did not run, and callbacks that cannot be copied.
         pads: Whether records of the dataset make batches of different shapes.
+        broken: Hooks of the model, and of callbacks, that ended in an error, so that nothing of them was shown.
     """
 
     problem: str | None
@@ -73,6 +74,7 @@ class LossCheck:
     written: frozenset[str] = frozenset()
     unread: tuple[str, ...] = ()
     pads: bool = False
+    broken: frozenset[str] = frozenset()
 
     @property
     def not_shown(self) -> tuple[str, ...]:
@@ -192,7 +194,9 @@ def _check(
     finally:
         apart.close()
     names = tuple(dict.fromkeys(logged))
-    return LossCheck(problem, unchecked, names, state, keeps_order, written, tuple(sorted(unread)), pads)
+    return LossCheck(
+        problem, unchecked, names, state, keeps_order, written, tuple(sorted(unread)), pads, frozenset(broken)
+    )
 
 
 def refuse_left_out_batch(

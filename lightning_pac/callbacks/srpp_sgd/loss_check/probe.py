@@ -75,9 +75,7 @@ class Probe:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         self.replica = replica
-        self.drew = False
-        self.is_random = False
-        self.forgets = False
+        self.drew = self.is_random = self.forgets = False
         self.integers = IntegerArguments()
         self.failed: set[str] = set()
         self.batch_idx, self.num_errors, self.broken = 0, 0, set[str]()
@@ -108,6 +106,7 @@ class Probe:
             warnings.simplefilter("ignore")
             self._run_hook("on_train_start")
             self._run_hook("on_train_epoch_start")
+        self.broken.clear()  # rounds have a loader, too
 
     @contextmanager
     def copied(self) -> Iterator[Replica]:

@@ -74,6 +74,9 @@ class Replica:
         model = model.cpu()
         model = model.double() if dtype == torch.float64 else model.float()
         memo[id(pl_module)] = model
+        for name, value in list(vars(model).items()):
+            if isinstance(getattr(value, "__dict__", {}).get(_ORIGINAL), types.MethodType):
+                del model.__dict__[name]  # the class has it
         model.trainer = view
         optimizer = _optimizer_of(model, trainer, memo)
         schedules = [] if trainer is None else list(_copies(trainer.lr_scheduler_configs, memo))
@@ -152,7 +155,7 @@ class _TrainerView:
         self.logged_metrics = self.progress_bar_metrics = self.callback_metrics
         self.loggers = [DummyLogger() for _ in trainer.loggers]
         self.logger = next(iter(self.loggers), None)
-        self.strategy = types.SimpleNamespace()
+        self.strategy = types.SimpleNamespace(root_device=torch.device("cpu"))
         if trainer.world_size == 1:  # what one process does
             self.strategy.all_gather = self.strategy.broadcast = self.strategy.reduce = _handed_back
             self.strategy.barrier = _handed_back

@@ -152,6 +152,19 @@ def test_means_of_two_precisions_are_means_whatever_the_records_are(way: str) ->
         assert float(sums[0][0]) == pytest.approx(-float(own.detach().sum()), rel=1e-2)
 
 
+@pytest.mark.parametrize("made", [1.0, math.nan, math.inf])
+def test_no_record_decides_whether_what_bends_a_mean_is_refused(made: float) -> None:
+    """A root of means is nearly the mean of roots; and of values that are not finite nothing can be compared."""
+    module, engine, values = TwoTasks("penalty"), make_engine(public_terms=True), torch.linspace(0.5, 1.0, 8)
+    values[3] = made
+    engine.attach(module)
+    with engine.following((values,)):
+        loss = (values + 0.0 * module.second.bias).mean().sqrt() * torch.exp(module.weights[0])
+    with pytest.raises(RuntimeError, match="comes after the mean over the batch"):
+        loss.backward()
+    engine.detach()
+
+
 @pytest.mark.parametrize("way", ["divided last", "divided first", "mean"])
 def test_a_record_that_makes_the_losses_cancel_leaves_the_others_as_they_are(way: str) -> None:
     """A sum that is zero looks like a mean, of which every record's share is 1 / n of that in a sum."""

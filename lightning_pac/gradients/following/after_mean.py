@@ -84,7 +84,9 @@ class Shares:
         # would decide how much all others count.
         made = [_made_up(own, number) for number, own in enumerate(owns)]
         values = self._of_records(made, places)
-        multiple = None if values is None else _multiple(values, self._of_whole(made, batched), (1, count), _COARSE)
+        if values is None:
+            return None
+        multiple = _multiple(values, self._of_whole(made, batched), (1, count), self.tolerance)
         if multiple is None:
             return None
         # A record whose value is not finite leaves nothing to compare.

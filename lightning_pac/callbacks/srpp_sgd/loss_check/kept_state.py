@@ -180,11 +180,11 @@ def looks_through(probe: Probe, records: list[Any]) -> bool:
 
 
 def _training_data_of(replica: Replica) -> list[Any]:
-    """Copies of the dataset that is trained on, and of those inside, which the model holds itself."""
+    """Copies of the dataset that is trained on, of those inside and of its tables, which the model holds itself."""
     trainer = getattr(replica.view, "_trainer", None)
     dataset, trained = getattr(getattr(trainer, "train_dataloader", None), "dataset", None), []
     while dataset is not None:
-        trained.append(dataset)
+        trained += [dataset, *tables_of(dataset).values()]
         dataset = getattr(dataset, "__dict__", {}).get("dataset")
     model: Any = getattr(trainer, "lightning_module", None)
     names = [name for name, value in getattr(model, "__dict__", {}).items() if any(value is one for one in trained)]

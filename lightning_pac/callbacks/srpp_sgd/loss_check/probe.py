@@ -251,7 +251,8 @@ class Probe:
         """Run it, and go on to the number of the next batch, which lasts while the copy does."""
         optimizer, view = self.replica.optimizer, self.replica.view
         if view is not None:
-            view.train_dataloader = RoundLoader(records, self._collate_fn, view)
+            view.train_dataloader = loader = RoundLoader(records, self._collate_fn, view)
+            self.model.train_dataloader = lambda: loader  # type: ignore[method-assign]
         with seeded(SEEDS[0]), torch.enable_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self._run_hook("on_train_epoch_start")

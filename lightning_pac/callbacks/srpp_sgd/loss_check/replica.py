@@ -217,7 +217,9 @@ def repeat_rows(dataset: Any) -> None:
 
 
 def tables_of(dataset: Any) -> dict[Any, Any]:
-    """What has a row for each record of the dataset that all others take theirs from, by its place."""
+    """What has a row for each record of the dataset that all others take theirs from, by its place; a table itself."""
+    if isinstance(dataset, Tensor | np.ndarray):
+        return {(): dataset}
     while "dataset" in getattr(dataset, "__dict__", {}):
         dataset = dataset.dataset
     found = tables(vars(dataset), len(dataset)) if hasattr(dataset, "__dict__") else ()

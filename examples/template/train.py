@@ -29,6 +29,8 @@ class Table(pl.LightningDataModule):
         self.batch_size = batch_size
         with open(path, newline="") as file:
             rows = list(csv.DictReader(file))
+        if not rows or label not in rows[0]:
+            raise ValueError(f"label is {label!r}, but {path} has no such column or no rows.")
         labels = torch.tensor([classes.index(row[label]) for row in rows])
         records = TensorDataset(torch.from_numpy(TableTransform(columns)(rows)), labels)
         self.validation = torch.utils.data.Subset(records, range(num_validation))

@@ -36,7 +36,7 @@ from lightning_pac._validation import NonNegative, validated
 from lightning_pac.exceptions import LedgerMismatchError
 from lightning_pac.ledger.account import AccountKind, LedgerAccount, check_text, encode_json
 from lightning_pac.ledger.files import Facts
-from lightning_pac.ledger.integrity import check_totals
+from lightning_pac.ledger.integrity import check_only_account, check_totals
 from lightning_pac.ledger.storage import LedgerStorage
 
 __all__ = ["BudgetChange", "PrivacyLedger"]
@@ -221,7 +221,7 @@ class PrivacyLedger:
         text = None if declaration is None else encode_json(declaration, "declaration")
         self._storage.check()
         if table_hash is not None:
-            self._check_only_account(name, table_hash)
+            check_only_account(self._storage, name, table_hash)
         existing = self._storage.read("SELECT id FROM accounts WHERE name = ?", (name,))
         if existing:
             account = LedgerAccount(self._storage, existing[0][0])
@@ -362,7 +362,7 @@ class PrivacyLedger:
             raise LedgerMismatchError(
                 f"Account {account.name!r} of {self.path} was declared with other values of {', '.join(differences)}: "
                 "use the values it was made with, another account name or a new ledger; `lightning-pac account budget` "
-                "changes a budget."
+                f"changes a budget{self._if_new()}."
             )
 
     def _compare_coupling(self, currency: str, declaration: Mapping[str, Any]) -> None:
@@ -373,20 +373,16 @@ class PrivacyLedger:
         other = LedgerAccount(self._storage, found[0][0])
         differences = _differing_keys(other.declaration.get("coupling"), declaration.get("coupling"), "coupling")
         if differences:
-            is_new = not any(account.num_charges for account in self.accounts())
             raise LedgerMismatchError(
                 f"Costs add for the same two worlds only, and account {other.name!r} of {self.path} is about others "
                 f"({', '.join(differences)}): declare the same scenario, unit of privacy and order, or use another "
-                f"ledger{'; nothing is charged to this one yet, so it may be deleted' * is_new}."
+                f"ledger{self._if_new()}."
             )
 
-    def _check_only_account(self, name: str, table_hash: str) -> None:
-        found = self._storage.read("SELECT name FROM accounts WHERE table_hash = ? AND name != ?", (table_hash, name))
-        if found:
-            raise LedgerMismatchError(
-                f"Account {found[0][0]!r} of {self.path} already answers about this table, and a second secret or "
-                f"belief would void both: use account={found[0][0]!r} with its own secret file."
-            )
+    def _if_new(self) -> str:
+        """What else helps where a refused start left accounts in a new ledger, for the end of a sentence."""
+        is_new = not any(account.num_charges for account in self.accounts())
+        return "; nothing is charged to this ledger yet, so it may be deleted" if is_new else ""
 
 
 def _differing_keys(stored: Any, given: Any, prefix: str = "") -> list[str]:

@@ -78,6 +78,16 @@ class Run:
         return self.metric(f"{self.accuracy[0]}_deviation") if self.accuracy else None
 
     @property
+    def noised(self) -> dict[str, tuple[float, float]]:
+        """Last values of noised metrics that are no accuracy, such as an error, with the deviation of their noise."""
+        found = {}
+        for name, series in self.metrics.items():
+            deviation = self.metrics.get(f"{name}_deviation")
+            if deviation is not None and "acc" not in name.lower():
+                found[name] = (series.values[-1], deviation.values[-1])
+        return found
+
+    @property
     def attacks(self) -> tuple[Estimate, ...]:
         """Attack successes on the card."""
         estimates = self.card.estimates if self.card else ()

@@ -42,6 +42,8 @@ def verdict(rows: Sequence[dict[str, Any]]) -> str:
     if costs:
         return f"{sentence}; this cost {_span(min(costs), max(costs), _points)} of accuracy{give_or_take}."
     accuracies = [row["accuracy"] for row in bounded if row["accuracy"] is not None]
+    if not accuracies and any(row["noised"] for row in bounded):
+        return f"{sentence}. What was measured stands below, and what privacy cost is unknown."
     if not accuracies:
         return f"{sentence}. What this cost in accuracy was not measured."
     reached = _span(min(accuracies), max(accuracies), lambda value: _points(value, "%")) + give_or_take

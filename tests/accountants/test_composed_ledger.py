@@ -34,6 +34,17 @@ from lightning_pac.scenarios import EpochShuffle, Poisson, TwoWorldScenario
 SCENARIO = TwoWorldScenario(num_differing=5, num_records=1000, adjacency="zero_out")
 
 
+def test_costs_of_another_kind_alone_have_no_figure_between_worlds(tmp_path: Path) -> None:
+    with PrivacyLedger(tmp_path / "responses.db") as ledger:
+        assert ledger_total(ledger).world_success_bound == 0.5
+        account = ledger.account("responses", "mutual_information")
+        assert ledger_total(ledger).epsilon_at_delta == 0.0, "nothing is released yet"
+        account.charge(0.01)
+        total = ledger_total(ledger)
+    assert (total.basis, total.world_success_bound, total.epsilon_at_delta) == ("none", 1.0, math.inf)
+    assert "responses" in total.reason
+
+
 def charge_run(
     ledger: PrivacyLedger, name: str, accountant: SRPPAccountant, noise: float, steps: int, **terms_of_plan: str
 ) -> None:

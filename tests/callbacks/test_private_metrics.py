@@ -239,6 +239,18 @@ def test_past_the_budget_the_last_value_is_repeated_with_a_warning(tmp_path: Pat
         assert ledger.spent("rpp") == 2.0
 
 
+@pytest.mark.parametrize(("scale", "told"), [(20.0, True), (0.05, False)])
+def test_a_mean_of_errors_that_are_clipped_is_told(scale: float, told: bool, recwarn: pytest.WarningsRecorder) -> None:
+    metric = torchmetrics.MeanAbsoluteError()
+    private = PrivateMetric(metric, max_contribution=1.0, noise_multiplier=0.1, charge=lambda: True)
+    private.is_private = True
+    errors = scale * torch.rand(2000, generator=torch.Generator().manual_seed(0))
+    metric.update(errors, torch.zeros(2000))
+    shown = float(metric.compute())
+    assert any("so larger ones count for less" in str(warning.message) for warning in recwarn) == told
+    assert (abs(shown / float(errors.mean()) - 1) < 0.02) != told  # clipped to norm 1, large errors weigh less
+
+
 def test_a_value_that_was_never_paid_for_is_no_number(tmp_path: Path) -> None:
     private = PrivateMetrics(
         ["val/accuracy"], SCENARIO, epsilon=1.0, renyi_order=16, budget=0.5, ledger=tmp_path / "study.db"

@@ -73,7 +73,7 @@ def test_another_coupling_is_refused(path: Path, declaration: dict[str, Any]) ->
 def test_a_ledger_that_a_refused_start_left_behind_may_be_deleted(tmp_path: Path) -> None:
     with PrivacyLedger(tmp_path / "new.db") as ledger:
         ledger.account("metrics", "rpp", coupling())
-        with pytest.raises(LedgerMismatchError, match="nothing is charged to this one yet, so it may be deleted"):
+        with pytest.raises(LedgerMismatchError, match="nothing is charged to this ledger yet, so it may be deleted"):
             ledger.account("run", "rpp", coupling(order=8.0))
 
 

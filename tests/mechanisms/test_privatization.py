@@ -221,6 +221,17 @@ def test_the_belief_is_updated_with_what_was_drawn_and_not_with_a_value_that_is_
     assert KeptSecret(secret, ledger, "privatize", None).belief() == pytest.approx(likelihood / likelihood.sum())
 
 
+def test_a_second_secret_in_a_ledger_is_warned_of_once(tmp_path):
+    secret = HALVES.draw_secret(tmp_path / "secret.key")
+    run(space=secret, ledger=tmp_path / "study.db")
+    others = ComplementaryHalves(num_records=len(RECORDS), num_subsets=16, seed=1)
+    with pytest.warns(UserWarning, match="learns more than either bound says, so divide the records"):
+        run(space=others, ledger=tmp_path / "study.db", account="other")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*another table")
+        run(space=secret, ledger=tmp_path / "study.db")
+
+
 def test_a_secret_serves_one_account(tmp_path):
     secret = HALVES.draw_secret(tmp_path / "secret.key")
     run(space=secret, ledger=tmp_path / "study.db")
@@ -443,5 +454,5 @@ def test_noise_that_drowns_is_told_from_the_release_alone(size: float, drowned: 
     squares = float((released.value**2).sum())
     assert released.signal_to_noise == pytest.approx(np.sqrt(max(0.0, squares / released.power - 1)))
     if told:
-        assert f"their noise alone is {np.sqrt(released.power / 64):.3g}" in told[0]
+        assert f"noise of {np.sqrt(released.power / 64):.3g} was added to each" in told[0]
         assert "larger budget" in told[0]

@@ -231,7 +231,8 @@ def row(name, bound, accuracy, prior=0.5, noise=None):
     return {
         "run": name, "refuted": None,
         "success_bound": bound, "prior": prior, "is_private": bound is not None, "accuracy": accuracy,
-        "accuracy_deviation": noise, "accuracy_name": "test_acc", "epsilon_name": "rpp_epsilon", "guarantees": [],
+        "accuracy_deviation": noise, "noised": {}, "accuracy_name": "test_acc", "epsilon_name": "rpp_epsilon",
+        "guarantees": [],
     }  # fmt: skip
 
 
@@ -269,6 +270,12 @@ def test_a_noised_accuracy_stands_with_its_deviation(tmp_path):
     page = write_report(tmp_path).read_text().replace("\N{NO-BREAK SPACE}", " ")
     assert re.findall(r'data-is="accuracy">(.*?)</td>', page) == ["87.5 %", "87.5 %<br>± 2.3 %"]
     assert "±: the standard deviation of the noise" in page
+    assert 'data-is="measured"' not in page
+    file.write_text(file.read_text().replace("test_acc", "test_error"))
+    page = write_report(tmp_path).read_text()
+    assert re.findall(r'data-is="measured">(.*?)</td>', page) == ["", "test_error 0.875 ± 0.023"]
+    file.write_text(file.read_text().replace("test_error", "test_acc"))
+    page = write_report(tmp_path).read_text().replace("\N{NO-BREAK SPACE}", " ")
     assert "87.5 %, give or take 2.3 percentage points of noise" in page
 
 

@@ -78,8 +78,11 @@ def ledger_total(ledger: PrivacyLedger, delta: OpenProbability = 1e-5, prior: Op
     if plan is not None:
         reason = "everything charged stays under the plan that was declared before the first charge"
         return _exact(plan.curve, "plan", plan.arithmetic, spent, order, delta, prior, reason + "." + left_out)
+    if not accounts and left_out:
+        reason = f"No figure between two worlds follows from what was charged.{left_out}"
+        return LedgerTotal("none", 1.0, math.inf, delta, math.inf, None, reason)
     if not accounts:
-        return _exact(joint_curve([]), "run", (0.0, 0.0), spent, order, delta, prior, f"nothing was charged.{left_out}")
+        return _exact(joint_curve([]), "run", (0.0, 0.0), spent, order, delta, prior, "nothing was charged.")
     if len(accounts) == 1:
         alone = account_total(accounts[0], delta, prior)
         return dataclasses.replace(alone, reason=alone.reason + left_out)

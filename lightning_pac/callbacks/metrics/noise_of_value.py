@@ -8,9 +8,11 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
+from torchmetrics import MeanMetric, Metric
 
-__all__ = ["log_deviations", "noise_of_value"]
+__all__ = ["log_deviations", "noise_of_value", "warn_if_clipped"]
 
 _DRAWS = 64
 
@@ -38,6 +40,17 @@ def noise_of_value(value: Callable[[Tensor], Any], released: Tensor, deviation: 
                 return None
             drawn.append(float(found))
     return statistics.stdev(drawn)
+
+
+def warn_if_clipped(metric: Metric, value: Any, max_contribution: float) -> None:
+    """Say where a noised mean shows that many records are clipped, which makes a mean of large errors too small."""
+    is_mean = isinstance(metric, MeanMetric) or type(metric).__module__.startswith("torchmetrics.regression")
+    if is_mean and isinstance(value, Tensor) and value.numel() == 1 and float(value.abs()) > max_contribution:
+        rank_zero_warn(
+            f"PrivateMetrics: {type(metric).__name__} is {float(value):.3g}, but a record adds at most "
+            f"{max_contribution:g} to its sums, so larger ones count for less and the value is wrong: log it on a "
+            "scale where few exceed that (targets in [-1, 1]), or give PrivateMetrics a larger max_contribution."
+        )
 
 
 def log_deviations(trainer: pl.Trainer, deviations: Mapping[str, float]) -> None:

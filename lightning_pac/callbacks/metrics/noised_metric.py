@@ -16,7 +16,7 @@ from torchmetrics.utilities import dim_zero_sum
 
 from lightning_pac.callbacks.metrics.delivered_records import DeliveredRecords
 from lightning_pac.callbacks.metrics.metric_memory import other_than_rows, remembered
-from lightning_pac.callbacks.metrics.noise_of_value import noise_of_value
+from lightning_pac.callbacks.metrics.noise_of_value import noise_of_value, warn_if_clipped
 from lightning_pac.data.records import Surroundings
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.mechanisms.drowned import warn_if_drowned
@@ -195,6 +195,7 @@ class PrivateMetric:
                 self.last = self._evaluate(sums)
                 evaluate, deviation = partial(self._evaluate, noised=self._blank.clone()), self._noise_multiplier
                 self.deviation = noise_of_value(evaluate, sums, deviation * self._max_contribution)
+                warn_if_clipped(self.metric, self.last, self._max_contribution)
             self._released = self._unpaid() if self.last is None else self.last
         return self._released
 

@@ -85,7 +85,7 @@ def show_total(args: argparse.Namespace) -> int:
             (f"epsilon at delta {total.delta:g}", Bound(total.epsilon_at_delta)),
             (f"Rényi divergence{order}", Bound(total.renyi_epsilon)),
         ]
-        print_table(f"What everything in {ledger.path} tells together", ("promise", "figure"), rows, total.reason)
+        print_table(f"What {ledger.path} tells of two worlds", ("promise", "figure"), rows, total.reason)
         if plan is not None:
             _print_shares(ledger, plan)
     return 0

@@ -99,7 +99,7 @@ def coupled(probe: Probe, records: list[Any], seed: Seed, number: int = 0) -> tu
     if size == 0:
         return None, "its gradient on synthetic records is zero"
     if not is_small(mixed, size):
-        return "couples the records of a batch (a class-weighted mean, a contrastive loss or MixUp does so)", None
+        return "couples the records of a batch (class weights, a contrastive loss, MixUp, shapes (B, 1) and (B,))", None
     return None, None
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-__all__ = ["holds_integers", "reordered", "replaced", "tables"]
+__all__ = ["datasets_below", "holds_integers", "is_of", "reordered", "repeat_rows", "replaced", "tables", "tables_of"]
 
 _DEPTH = 3  # of attributes and keys below one another
 _FEW = 16  # tables in a list of them
@@ -87,3 +87,63 @@ def holds_integers(value: Any) -> bool:
         return False
     entry = next(iter(value.values() if isinstance(value, dict) else value), None)
     return isinstance(entry, int | np.integer)
+
+
+def datasets_below(dataset: Any) -> list[Any]:
+    """A dataset and those that it takes its records from, whatever their attributes are called."""
+    found: list[Any] = []
+    waiting = [dataset]
+    while waiting:
+        part = waiting.pop(0)
+        if not any(part is other for other in found):
+            found.append(part)
+            for value in getattr(part, "__dict__", {}).values():
+                several = list(value) if type(value) in (list, tuple) and len(value) <= _FEW else [value]
+                waiting += [inner for inner in several if isinstance(inner, Dataset)]
+    return found
+
+
+def tables_of(dataset: Any) -> list[Any]:
+    """What has a row for each record of a dataset, or of one below it, and can be written to; a table itself.
+
+    The positions that a `Subset` keeps are no data.
+    """
+    if isinstance(dataset, Tensor | np.ndarray):
+        return [dataset]
+    return [value for part in datasets_below(dataset) for value in _own_tables(part)]
+
+
+def repeat_rows(dataset: Any) -> None:
+    """Make every second row of a dataset's tables a copy of the first, in place."""
+    for value in tables_of(dataset):
+        order = [row - row % 2 * row for row in range(len(value))]
+        if hasattr(value, "isetitem"):
+            for number in range(value.shape[1]):
+                value.isetitem(number, value.iloc[:, number].array.take(order))
+        elif hasattr(value, "iloc"):
+            value.iloc[:] = value.array.take(order)
+        elif isinstance(value, dict):
+            first = next(iter(value.values()))
+            value.update(dict.fromkeys(list(value)[1::2], first))
+        else:
+            with torch.no_grad():
+                value[1::2] = [value[0]] * (len(value) // 2) if isinstance(value, list) else copy.deepcopy(value[0])
+
+
+def is_of(dataset: Any, trained: Any) -> bool:
+    """Whether a dataset gives records of one that is trained on as a whole."""
+    whole = [part for part in datasets_below(trained) if len(part) == len(trained)]
+    held = [*whole, *(value for part in whole for value in _own_tables(part))]
+    given = [part for below in datasets_below(dataset) for part in (below, *_own_tables(below))]
+    return any(one is other or _is_same_memory(one, other) for one in given for other in held)
+
+
+def _own_tables(dataset: Any) -> list[Any]:
+    held = {name: value for name, value in getattr(dataset, "__dict__", {}).items() if name != "indices"}
+    found = tables(held, len(dataset)) if held and hasattr(dataset, "__len__") else ()
+    return [value for _, value in found if type(value) is not tuple]
+
+
+def _is_same_memory(one: Any, other: Any) -> bool:
+    both = isinstance(one, Tensor) and isinstance(other, Tensor)
+    return both and one.numel() > 0 and one.shape == other.shape and one.data_ptr() == other.data_ptr()

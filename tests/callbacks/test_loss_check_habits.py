@@ -252,3 +252,21 @@ def test_means_of_classes_that_a_hook_takes_are_found(num_classes: int, is_found
         assert (found.problem or "").startswith("depends on the records of earlier batches")
     else:  # there are more classes than records to ask with
         assert found.unchecked == "its gradient is not finite after a batch of synthetic records"
+
+
+def test_what_a_hook_keeps_is_found_where_it_ends_in_an_error_in_float64() -> None:
+    anchors = torch.rand(4, 6)  # stay in float32
+
+    class Anchored(Model):
+        shift = torch.zeros(6)
+
+        def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+            self.scale = self.layer(anchors).norm().item()
+            self.shift = batch[0].mean(0)
+
+    def step(model: Any, inputs: Tensor, labels: Tensor, number: int) -> Tensor:
+        return losses(model, inputs - model.shift, labels).mean()
+
+    data = TensorDataset(torch.rand(16, 6), torch.randint(3, (16,)))
+    found = check_loss(Anchored(step), DataLoader(data, batch_size=8))
+    assert (found.problem or "").startswith("depends on the records of earlier batches")

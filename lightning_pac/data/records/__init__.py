@@ -10,12 +10,13 @@ from lightning_pac.data.records.record_digest import (
 )
 from lightning_pac.data.records.records_alone import check_records_alone
 from lightning_pac.data.records.repeated_records import TWICE, check_each_record_once, positions_of_records
-from lightning_pac.data.records.surroundings import Surroundings, copy_small
+from lightning_pac.data.records.surroundings import DataMemo, Surroundings, copy_small
 from lightning_pac.data.records.value_digest import digest
 
 __all__ = [
     "RECORDS_COMPARED",
     "TWICE",
+    "DataMemo",
     "DeliveredRows",
     "Surroundings",
     "WatchedIterators",

@@ -6,7 +6,7 @@ import functools
 import sys
 import sysconfig
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from enum import Enum
 from pathlib import Path
@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
+from typing_extensions import override
 
 from lightning_pac.data.records.value_digest import digest
 
-__all__ = ["Surroundings", "copy_small"]
+__all__ = ["DataMemo", "Surroundings", "copy_small"]
 
 _LARGE = 2**16  # values of what is shared by copies
 _MOST_PARTS = 2000  # that are looked at of one value; a larger one is shared
@@ -171,6 +172,41 @@ class Surroundings:
         return reached
 
 
+class DataMemo(dict[int, Any]):
+    """Copies of objects, as in `copy.deepcopy`, among them data that are copied once they are come across.
+
+    Args:
+        places: Numbers of the data, by the identity of what is copied.
+        make: Makes the copies; where that fails, the data are copied as everything else is.
+
+    Attributes:
+        taken: What it made; None where nothing led to the data.
+    """
+
+    def __init__(self, places: Mapping[int, int], make: Callable[[], list[Any]]) -> None:
+        super().__init__(dict.fromkeys(places))
+        self._places, self._make = places, make
+        self.taken: list[Any] | None = None
+
+    @override
+    def get(self, key: int, default: Any = None) -> Any:
+        if self.taken is None and key in self._places:
+            try:
+                self.taken = self._make()
+            except Exception:  # open files and the like
+                for place in self._places:
+                    del self[place]
+                self._places = {}
+            else:
+                self.update({place: self.taken[number] for place, number in self._places.items()})
+                self.update({id(value): value for value in self.taken})
+        return super().get(key, default)
+
+    def leads_to(self, value: Any) -> bool:
+        """Whether a loader or a dataset takes its records from the data."""
+        return any(id(part) in self._places for part in vars(value).values())
+
+
 def copy_small(value: Any, memo: dict[int, Any]) -> Any:
     """A deep copy that shares code, datasets, what is large and what cannot be copied.
 
@@ -204,7 +240,9 @@ def _shared(value: Any, memo: dict[int, Any]) -> dict[int, Any] | None:
         seen[id(part)] = part
         if len(seen) > _MOST_PARTS:
             return None
-        if isinstance(part, Dataset | DataLoader) or _is_apart(part) or _size(part) > _LARGE:
+        if isinstance(part, Dataset | DataLoader) and isinstance(memo, DataMemo) and memo.leads_to(part):
+            waiting += _parts(part)
+        elif isinstance(part, Dataset | DataLoader) or _is_apart(part) or _size(part) > _LARGE:
             shared[id(part)] = part
         else:
             waiting += _parts(part)

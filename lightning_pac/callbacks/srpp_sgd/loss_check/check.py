@@ -168,12 +168,14 @@ def _check(
         pads = not repeated and _pads(probe, examples)
         synthetic = SyntheticRecords(examples, probe.accepts)
         records, probe.validated = synthetic.draw(DRAWS * repeated), synthetic.draw(DRAWS * repeated + 1)[:GROUP]
+        if getattr(probe.replica.view, "validates_trained", False):
+            probe.validated = None
         state, written = taking_up_records(probe, records)
         remembered = remembers(probe, lambda number: synthetic.draw(DRAWS * repeated + number))
         problem, unchecked = (REMEMBERS, None) if remembered else compare_whole(probe, records, repeated)
         if remembered is None and problem is None:
             unchecked = "its gradient is not finite after a batch of synthetic records"
-        if problem is None and looks_through(probe, records[: 2 * GROUP]):
+        if problem is None and looks_through(probe, records[: 2 * GROUP], memo):
             problem, unchecked = LOOKS_THROUGH, None
         if problem is None and not repeated and probe.shuffles(records):
             problem = SHUFFLES

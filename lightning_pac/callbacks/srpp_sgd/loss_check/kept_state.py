@@ -17,7 +17,7 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.coupling import is_small
 from lightning_pac.callbacks.srpp_sgd.loss_check.passing_state import OF_DATASET, attributes_of
 from lightning_pac.callbacks.srpp_sgd.loss_check.probe import Probe
 from lightning_pac.callbacks.srpp_sgd.loss_check.readings import LEVELS, set_numbers_kept
-from lightning_pac.callbacks.srpp_sgd.loss_check.replica import Replica, repeat_rows, tables_of
+from lightning_pac.callbacks.srpp_sgd.loss_check.replica import MOST_BYTES, Replica
 from lightning_pac.callbacks.srpp_sgd.loss_check.state_watch import (
     OPTIMIZER_STATE,
     SETTINGS,
@@ -25,6 +25,8 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.state_watch import (
     settings_of,
 )
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import GROUP
+from lightning_pac.data.records import DataMemo
+from lightning_pac.data.tables import datasets_below, repeat_rows, tables_of
 
 __all__ = ["looks_through", "remembers", "taking_up_records"]
 
@@ -146,28 +148,33 @@ def remembers(probe: Probe, draw: Callable[[int], list[Any]]) -> bool | None:
     return not all(same)
 
 
-def looks_through(probe: Probe, records: list[Any]) -> bool:
+def looks_through(probe: Probe, records: list[Any], copies: Mapping[int, Any]) -> bool:
     """Whether hooks make something of several rows of the training data, such as prototypes of classes.
 
-    Every second row becomes a copy of the first. What hooks leave in all others, and elsewhere, must stay.
+    Every second row becomes a copy of the first, wherever the data are held: in the Trainer, the model, callbacks,
+    loaders, closures or global variables. What hooks leave in all others, and elsewhere, must stay.
+
+    Args:
+        probe: Runs the hooks.
+        records: Those of a batch.
+        copies: What the probe's objects are copies of, as in `copy.deepcopy`.
     """
     found: list[tuple[list[Any], Tensor]] = []
     resting = probe.replica
+    if resting.view is None:
+        return False
     for repeats in (False, False, True):
-        with probe.copied() as replica:
-            held = _training_data_of(replica)
-            if replica.view is None:
-                return False
+        memo = _data_elsewhere(resting.view, copies, repeats)
+        with probe.copied(memo) as replica:
             replica.view.repeats_rows = repeats
-            for dataset in held if repeats else ():
-                repeat_rows(dataset)
+            data = [] if memo.taken is None else [memo.taken[0]]
             try:
                 probe.run_round(records)
-                data = [dataset for dataset in (replica.view.dataset, *held) if dataset is not None]
+                data += [] if replica.view.dataset is None else [replica.view.dataset]
                 if not data:  # no hook has looked at it
                     return False
                 state = [value for name, value in _saved_state(probe, resting).items() if OF_DATASET not in name]
-                kept = [value[::2] for dataset in data for value in tables_of(dataset).values()]
+                kept = [_every_second(value) for dataset in data for value in tables_of(dataset)]
                 found.append(([*state, *copy.deepcopy(kept)], probe.gradient(records)))
             except Exception:  # the model refuses such rows
                 return False
@@ -179,16 +186,31 @@ def looks_through(probe: Probe, records: list[Any]) -> bool:
     )
 
 
-def _training_data_of(replica: Replica) -> list[Any]:
-    """Copies of the dataset that is trained on, of those inside and of its tables, which the model holds itself."""
-    trainer = getattr(replica.view, "_trainer", None)
-    dataset, trained = getattr(getattr(trainer, "train_dataloader", None), "dataset", None), []
-    while dataset is not None:
-        trained += [dataset, *tables_of(dataset).values()]
-        dataset = getattr(dataset, "__dict__", {}).get("dataset")
-    model: Any = getattr(trainer, "lightning_module", None)
-    names = [name for name, value in getattr(model, "__dict__", {}).items() if any(value is one for one in trained)]
-    return [vars(replica.model)[name] for name in names if name in vars(replica.model)]
+def _data_elsewhere(view: Any, copies: Mapping[int, Any], repeats: bool) -> DataMemo:
+    """Copies of the training data, of the datasets below and of their tables, wherever these are held."""
+    original = getattr(view.original_loader, "dataset", None)
+
+    def parts(dataset: Any) -> list[Any]:
+        return [*datasets_below(dataset), *tables_of(dataset)]
+
+    def make() -> list[Any]:
+        held = copy.deepcopy(original)
+        taken = parts(held)
+        if repeats:
+            repeat_rows(held)
+        return taken
+
+    given = [] if original is None else parts(original)
+    if sum(value.nbytes for value in given if isinstance(value, Tensor | np.ndarray)) >= MOST_BYTES:
+        given = []
+    places = {id(part): number for number, part in enumerate(given)}
+    return DataMemo({**{id(copies[one]): number for one, number in places.items() if one in copies}, **places}, make)
+
+
+def _every_second(table: Any) -> Any:
+    if hasattr(table, "iloc"):
+        return table.iloc[::2].to_numpy()
+    return list(table.values())[::2] if isinstance(table, dict) else table[::2]
 
 
 def _keeps(probe: Probe, records: list[Any]) -> bool:

@@ -59,7 +59,7 @@ class Probe:
         integers: What is done with integers.
         failed: Hooks that add to checkpoints and did not run.
         batch_idx: The number that batches are given.
-        validated: Records of the batch of a validation, which are no training data; none if left out.
+        validated: Records of a validation, which are no training data; none if left out, None for those of the round.
         num_errors: Hooks that ended in an error so far; `broken` has their names.
         forgets: Whether each gradient begins in the same state, which the one before would change.
         hooks: Objects whose transfer hooks are run.
@@ -79,7 +79,7 @@ class Probe:
         self.integers = IntegerArguments()
         self.failed: set[str] = set()
         self.batch_idx, self.num_errors, self.broken = 0, 0, set[str]()
-        self.validated: list[Any] = []
+        self.validated: list[Any] | None = []
         self._scaled: AbstractContextManager[Any] = nullcontext()
         self._holds_draws = False
         self._readings: Readings | None = None
@@ -109,9 +109,9 @@ class Probe:
         self.broken.clear()  # rounds have a loader, too
 
     @contextmanager
-    def copied(self) -> Iterator[Replica]:
-        """Run another copy meanwhile, which shares nothing that it writes to, be it in a global variable."""
-        memo: dict[int, Any] = {}
+    def copied(self, memo: dict[int, Any] | None = None) -> Iterator[Replica]:
+        """Run another copy meanwhile, which shares nothing that it writes to but what `memo` gives it."""
+        memo = {} if memo is None else memo
         collate_fn, hooks, number = self._collate_fn, self.hooks, self.batch_idx
         replica = self.replica.copy(memo)
         with self.surroundings.copied(memo), self.using(replica):
@@ -277,7 +277,7 @@ class Probe:
                 after_hook()
             for hook in AFTER_A_BATCH:
                 if hook == _VALIDATED:
-                    self._validate()
+                    self._validate(records)
                 else:
                     self._run_hook(hook)
                 after_hook()
@@ -292,17 +292,17 @@ class Probe:
             with suppress(Exception):
                 getattr(type(self.model), method)(self.model, *arguments)
 
-    def _validate(self) -> None:
+    def _validate(self, records: list[Any]) -> None:
         """Two batches of a validation, unless one is going on, in which metrics may be noised."""
         logged = list(self.replica.logged)
-        if not self.validated or getattr(self.replica.view, "evaluating", False):
+        if self.validated == [] or getattr(self.replica.view, "evaluating", False):
             return
         modes = [(module, module.training) for module in self.model.modules()]
         self.model.eval()
         with torch.no_grad():
             self._run_override("on_validation_model_eval")
             with self._noting_errors(_VALIDATED):
-                batch = self.batch(self.validated)
+                batch = self.batch(records if self.validated is None else self.validated)
                 numbered = is_param_in_hook_signature(self.model.validation_step, "batch_idx", min_args=2)
                 for number in range(2):
                     self._run_hook("on_validation_batch_start", batch, number, 0)

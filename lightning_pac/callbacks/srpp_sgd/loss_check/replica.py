@@ -14,17 +14,18 @@ from lightning.pytorch.loggers.logger import DummyLogger
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils._pytree import tree_leaves
+from torch.utils.data import Dataset, SubsetRandomSampler
 from torchmetrics import Metric
 
 from lightning_pac.callbacks.srpp_sgd.loss_check.passing_state import attributes_of
 from lightning_pac.data.records import copy_small
-from lightning_pac.data.tables import tables
+from lightning_pac.data.tables import is_of, repeat_rows
 from lightning_pac.strategies.whole_copies import WholeCopies
 
-__all__ = ["Replica", "RoundLoader", "collated", "hidden_behind", "repeat_rows", "tables_of", "transferred"]
+__all__ = ["MOST_BYTES", "Replica", "RoundLoader", "collated", "hidden_behind", "transferred"]
 
-_MOST_BYTES = 2**28  # of a dataset that is copied
+MOST_BYTES = 2**28  # of a dataset that is copied
 
 
 @dataclass
@@ -167,6 +168,20 @@ class _TrainerView:
         self.strategy.optimizers = self.strategy._lightning_optimizers = self.optimizers
         self.lr_scheduler_configs, self.callbacks = replica.schedules, replica.callbacks
 
+    @property
+    def original_loader(self) -> Any:
+        """That of the run itself."""
+        return getattr(self._trainer, "train_dataloader", None)
+
+    @property
+    def validates_trained(self) -> bool:
+        """Whether the run validates on records that it is trained on."""
+        with suppress(Exception):  # loaders without a dataset, or datasets without a length
+            loader, given = self.original_loader, tree_leaves(self._trainer.val_dataloaders)
+            if not isinstance(loader.sampler, SubsetRandomSampler):
+                return any(is_of(one.dataset, loader.dataset) for one in given)
+        return False
+
     def copy_data(self) -> Any:
         """The copy of the training data; None where there is none."""
         if self.dataset is None:
@@ -176,7 +191,7 @@ class _TrainerView:
                 held = [
                     value for part in (original, *_datasets_of(datamodule)) for value in attributes_of(part).values()
                 ]
-                if sum(value.nbytes for value in held if isinstance(value, Tensor | np.ndarray)) < _MOST_BYTES:
+                if sum(value.nbytes for value in held if isinstance(value, Tensor | np.ndarray)) < MOST_BYTES:
                     memo: dict[int, Any] = {id(self._trainer): self}
                     self.dataset, self._datamodule = copy.deepcopy((original, datamodule), memo)
                     if self.repeats_rows:
@@ -207,23 +222,6 @@ class _TrainerView:
 
 def _handed_back(value: Any = None, *args: Any, **kwargs: Any) -> Any:
     return value
-
-
-def repeat_rows(dataset: Any) -> None:
-    """Make every second row of a dataset's tables a copy of the first, in place."""
-    for value in tables_of(dataset).values():
-        with torch.no_grad():
-            value[1::2] = [value[0]] * (len(value) // 2) if isinstance(value, list) else copy.deepcopy(value[0])
-
-
-def tables_of(dataset: Any) -> dict[Any, Any]:
-    """What has a row for each record of the dataset that all others take theirs from, by its place; a table itself."""
-    if isinstance(dataset, Tensor | np.ndarray):
-        return {(): dataset}
-    while "dataset" in getattr(dataset, "__dict__", {}):
-        dataset = dataset.dataset
-    found = tables(vars(dataset), len(dataset)) if hasattr(dataset, "__dict__") else ()
-    return {path: value for path, value in found if isinstance(value, Tensor | np.ndarray | list)}
 
 
 def _datasets_of(holder: Any) -> list[Any]:

@@ -124,7 +124,7 @@ def test_a_second_run_is_told_that_nothing_bounds_both(tmp_path: Path, recwarn: 
     assert fit(tmp_path / "open.db") == []
     (told,) = fit(tmp_path / "open.db")
     assert "holds 1 other release about these data" in told
-    assert "PlannedLedger('open.db', epsilon=..., delta=...)" in told
+    assert "PlannedLedger('new-open.db', epsilon=..., delta=...)" in told
     with PrivacyLedger.read_only(tmp_path / "open.db") as ledger:
         assert ledger_total(ledger).basis == "none"
     promised = PlannedLedger(tmp_path / "promised.db", epsilon=8.0, delta=1e-5)

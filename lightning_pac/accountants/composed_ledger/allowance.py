@@ -145,8 +145,8 @@ class Allowance:
                 f"The ledger {ledger.path} holds {len(others)} other release{'s' * (len(others) > 1)} about these "
                 "data, and nothing bounds what they and this one tell together, since no promise was stated before "
                 "the first. For one figure over several runs and metrics, begin a new ledger with "
-                f"lightning_pac.accountants.PlannedLedger({'new-' + ledger.path.name!r}, epsilon=..., delta=...), given as "
-                "ledger= to each of them.",
+                f"lightning_pac.accountants.PlannedLedger({'new-' + ledger.path.name!r}, epsilon=..., delta=...), "
+                "given as ledger= to each of them.",
                 stacklevel=2,
             )
 

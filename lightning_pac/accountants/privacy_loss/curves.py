@@ -125,9 +125,13 @@ class GaussianCurve(PrivacyCurve):
         if self.delta(0.0) <= delta:
             return 0.0
 
+        target = math.log(delta)
+        if delta < 1e-300:  # so much less that rounding among the subnormal numbers, and the one that is added, fit in
+            target = math.log(delta / _SMALLEST - 0.6) + math.log(_SMALLEST)
+
         def excess(epsilon: float) -> float:
             # The search needs finite values, also where delta underflows.
-            return max(-1e9, gaussian_log_delta(self.mu, epsilon)) + log_delta_error(self.mu) - math.log(delta)
+            return max(-1e9, gaussian_log_delta(self.mu, epsilon)) + log_delta_error(self.mu) - target
 
         high = self.mu
         while excess(high) > 0:

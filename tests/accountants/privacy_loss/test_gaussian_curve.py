@@ -131,3 +131,22 @@ def test_monotone() -> None:
     assert deltas == sorted(deltas, reverse=True)
     bounds = [GaussianCurve(mu).success_bound() for mu in np.geomspace(1e-3, 20, 60)]
     assert bounds == sorted(bounds)
+
+
+@pytest.mark.parametrize("delta", [5e-324, 1e-323, 1.5e-323, 1e-310, 1e-301])
+@pytest.mark.parametrize("mu", [0.1, 1.0, 40.0])
+def test_epsilon_at_a_delta_among_the_smallest_floats_is_found_in_few_steps(
+    mu: float, delta: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+    exact = GaussianCurve.delta
+
+    def counted(self: GaussianCurve, epsilon: float) -> float:
+        nonlocal asked
+        asked += 1
+        assert asked < 1000, "the search raised epsilon by one part in 1e13 at a time, for hours"
+        return exact(self, epsilon)
+
+    monkeypatch.setattr(GaussianCurve, "delta", counted)
+    epsilon = GaussianCurve(mu).epsilon(delta)
+    assert exact(GaussianCurve(mu), epsilon) <= delta

@@ -5,6 +5,7 @@ import math
 import reprlib
 import shlex
 import sqlite3
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from time import gmtime, strftime, time_ns
@@ -12,13 +13,13 @@ from typing import Any, Literal
 
 from lightning_pac._validation import Natural, NonNegative, checks_itself, validated
 from lightning_pac.cards import PrivacyCard
-from lightning_pac.exceptions import BudgetExceededError, LedgerError
+from lightning_pac.exceptions import BudgetExceededError, LedgerError, LedgerMismatchError
 from lightning_pac.ledger.attempts import Attempt, TrainingAttempt
 from lightning_pac.ledger.connection import damaged
 from lightning_pac.ledger.integrity import decode_declaration, kind_of_old
 from lightning_pac.ledger.storage import LedgerStorage
 
-__all__ = ["AccountKind", "Charge", "LedgerAccount"]
+__all__ = ["AccountKind", "Charge", "LedgerAccount", "check_only_account"]
 
 AccountKind = Literal["charges", "training", "responses", "privatize", "api_key"]
 """Single charges; steps of training; answers of a responder; values of `privatize`; what an API key pays."""
@@ -369,3 +370,25 @@ def encode_json(value: Mapping[str, Any], name: str) -> str:
         return _ENCODER.encode(dict(value))
     except (TypeError, ValueError, RecursionError) as error:
         raise TypeError(f"{name} must be JSON (strings, finite numbers, lists, mappings): {error}.") from error
+
+
+def check_only_account(storage: LedgerStorage, name: str, table_hash: str) -> None:
+    """Refuse a second account about one table, and warn of a first one about another table.
+
+    Raises:
+        LedgerMismatchError: If another account answers about the table.
+    """
+    found = storage.read("SELECT name FROM accounts WHERE table_hash = ? AND name != ?", (table_hash, name))
+    if found:
+        raise LedgerMismatchError(
+            f"Account {found[0][0]!r} of {storage.path} already answers about this table, and a second secret or "
+            f"belief would void both: use account={found[0][0]!r} with its own secret file."
+        )
+    others = storage.read("SELECT name FROM accounts WHERE table_hash != ?", (table_hash,))
+    if others and not storage.read("SELECT id FROM accounts WHERE name = ?", (name,)):
+        warnings.warn(
+            f"Account {others[0][0]!r} of {storage.path} answers about another table of subsets: where both are "
+            "subsets of the same records, someone who sees the answers of both learns more than either bound says, so "
+            "divide the records between them.",
+            stacklevel=4,
+        )

@@ -3,20 +3,18 @@
 import json
 import math
 import sqlite3
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from lightning_pac.exceptions import LedgerError, LedgerMismatchError
+from lightning_pac.exceptions import LedgerError
 from lightning_pac.ledger.connection import damaged
 from lightning_pac.ledger.files import AccountMarks, Facts, Mark, digest_budgets, find_move, write_home
 
 __all__ = [
     "AccountRow",
     "budget_state",
-    "check_only_account",
     "check_totals",
     "compare",
     "decode_declaration",
@@ -132,28 +130,6 @@ def compare(
     if digest_budgets(budgets[: marks.num_budgets]) != marks.budgets:
         return _altered(path, "a budget")
     return None
-
-
-def check_only_account(storage: Reader, name: str, table_hash: str) -> None:
-    """Refuse a second account about one table, and warn of a first one about another table.
-
-    Raises:
-        LedgerMismatchError: If another account answers about the table.
-    """
-    found = storage.read("SELECT name FROM accounts WHERE table_hash = ? AND name != ?", (table_hash, name))
-    if found:
-        raise LedgerMismatchError(
-            f"Account {found[0][0]!r} of {storage.path} already answers about this table, and a second secret or "
-            f"belief would void both: use account={found[0][0]!r} with its own secret file."
-        )
-    others = storage.read("SELECT name FROM accounts WHERE table_hash != ?", (table_hash,))
-    if others and not storage.read("SELECT id FROM accounts WHERE name = ?", (name,)):
-        warnings.warn(
-            f"Account {others[0][0]!r} of {storage.path} answers about another table of subsets: where both are "
-            "subsets of the same records, someone who sees the answers of both learns more than either bound says, so "
-            "divide the records between them.",
-            stacklevel=4,
-        )
 
 
 def check_totals(storage: Reader, account: int, name: str) -> None:

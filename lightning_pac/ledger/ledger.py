@@ -34,9 +34,9 @@ from lightning_pac._durable_files import real_path
 from lightning_pac._mutex import Mutex
 from lightning_pac._validation import NonNegative, validated
 from lightning_pac.exceptions import LedgerMismatchError
-from lightning_pac.ledger.account import AccountKind, LedgerAccount, check_text, encode_json
+from lightning_pac.ledger.account import AccountKind, LedgerAccount, check_only_account, check_text, encode_json
 from lightning_pac.ledger.files import Facts
-from lightning_pac.ledger.integrity import check_only_account, check_totals
+from lightning_pac.ledger.integrity import check_totals
 from lightning_pac.ledger.storage import LedgerStorage
 
 __all__ = ["BudgetChange", "PrivacyLedger"]

@@ -256,7 +256,7 @@ def test_a_value_that_was_never_paid_for_is_no_number(tmp_path: Path) -> None:
         ["val/accuracy"], SCENARIO, epsilon=1.0, renyi_order=16, budget=0.5, ledger=tmp_path / "study.db"
     )
     fitted = trainer(tmp_path, private, max_epochs=1)
-    with pytest.warns(UserWarning, match=r"no value is shown \(nan\), since a new one was refused"):
+    with pytest.warns(UserWarning, match=r"is shown, or nan, since a new one was refused"):
         fitted.fit(Validated(), loader(), loader())
     assert math.isnan(fitted.callback_metrics["val/accuracy"])
     with PrivacyLedger.read_only(tmp_path / "study.db") as ledger:

@@ -39,7 +39,7 @@ class LedgerTotal:
         epsilon_at_delta: epsilon between the worlds at `delta`, in nats; infinite where none is known.
         delta: the failure probability that goes with it.
         renyi_epsilon: what was charged at the Rényi order, in nats; the budget where that is what holds.
-        renyi_order: the order, None where nothing was charged.
+        renyi_order: the order, None where nothing was charged, or costs of another kind alone.
         reason: why these figures and no lower ones, in a sentence.
     """
 

@@ -47,7 +47,7 @@ class PrivateMetrics(TrainerCallback):
 
     at order a, for d differing records among those that are evaluated (worst case and unsliced). Monitors see the
     noised value, so early stopping and model selection on it are free. Once the budget is spent, the last value is
-    repeated, with a warning. The standard deviation of the noise in a value of one number is logged as
+    repeated, with a warning. An estimate of the noise's standard deviation in a value of one number is logged as
     ``NAME_deviation``, and the last of each name is in `deviations`.
 
     On several devices each rank evaluates its own records, none of them twice; rank zero, which alone has the ledger,
@@ -309,9 +309,7 @@ class PrivateMetrics(TrainerCallback):
 
     def _end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._last |= {name: private.last for name, private in self._private.items() if private.is_private}
-        found = {p.logged_as: p.deviation for p in self._private.values() if p.logged_as and p.deviation is not None}
-        self.deviations |= found
-        log_deviations(trainer, found)
+        self.deviations |= log_deviations(trainer, {p.logged_as: p.deviation for p in self._private.values()})
         if not trainer.sanity_checking:
             elsewhere = "val" if trainer.testing else "test"
             missing = sorted(name for name in set(self.names) - self._logged if not name.startswith(elsewhere))
@@ -393,9 +391,7 @@ class PrivateMetrics(TrainerCallback):
             self._allowance.check(number, number * LARGEST_VALUE)
             self._spent = self._account.charge(self._cost, event=event)
         except BudgetExceededError as error:
-            is_paid = any(value is not None for value in self._last.values())
-            shown = "the last value is shown again" if is_paid else "no value is shown (nan)"
-            rank_zero_warn(f"PrivateMetrics: {shown}, since a new one was refused: {error}")
+            rank_zero_warn(f"PrivateMetrics: an older value is shown, or nan, since a new one was refused: {error}")
             return False
         return True
 

@@ -53,8 +53,10 @@ def warn_if_clipped(metric: Metric, value: Any, max_contribution: float) -> None
         )
 
 
-def log_deviations(trainer: pl.Trainer, deviations: Mapping[str, float]) -> None:
-    """Log the standard deviation of the noise in each metric as `NAME_deviation`, beside the metric."""
+def log_deviations(trainer: pl.Trainer, deviations: Mapping[str | None, float | None]) -> dict[str, float]:
+    """Log those that are known as `NAME_deviation`, beside the metric of that name, and return them."""
+    known = {name: noise for name, noise in deviations.items() if name is not None and noise is not None}
     step = trainer.fit_loop.epoch_loop._batches_that_stepped  # where Lightning logs the metrics themselves
-    for logger in trainer.loggers if deviations else []:
-        logger.log_metrics({f"{name}_deviation": noise for name, noise in deviations.items()}, step)
+    for logger in trainer.loggers if known else []:
+        logger.log_metrics({f"{name}_deviation": noise for name, noise in known.items()}, step)
+    return known

@@ -102,7 +102,7 @@ def test_values_and_steps_draw_on_their_own_shares(tmp_path: Path) -> None:
     metrics = PrivateMetrics(["accuracy"], SCENARIO, epsilon=16 * 0.008 / 2, renyi_order=16, ledger=planned(path))
     run = private_run(planned(path))
     trainer = make_trainer(tmp_path, run, metrics, max_epochs=3, num_sanity_val_steps=0, limit_train_batches=3)
-    with pytest.warns(UserWarning, match=r"the last value is shown again.* Share 'metrics' .* has 0.02 of mu"):
+    with pytest.warns(UserWarning, match=r"an older value is shown.* Share 'metrics' .* has 0.02 of mu"):
         trainer.fit(Validated(), make_loader(), make_loader(shuffle=False))
     with PrivacyLedger.read_only(path) as ledger:
         charges = {account.name.split()[0]: account.num_charges for account in ledger.accounts()}

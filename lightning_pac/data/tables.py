@@ -9,7 +9,17 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-__all__ = ["datasets_below", "holds_integers", "is_of", "reordered", "repeat_rows", "replaced", "tables", "tables_of"]
+__all__ = [
+    "datasets_below",
+    "holds_integers",
+    "is_of",
+    "own_tables",
+    "reordered",
+    "repeat_rows",
+    "replaced",
+    "tables",
+    "tables_of",
+]
 
 _DEPTH = 3  # of attributes and keys below one another
 _FEW = 16  # tables in a list of them
@@ -110,7 +120,7 @@ def tables_of(dataset: Any) -> list[Any]:
     """
     if isinstance(dataset, Tensor | np.ndarray):
         return [dataset]
-    return [value for part in datasets_below(dataset) for value in _own_tables(part)]
+    return [value for part in datasets_below(dataset) for value in own_tables(part)]
 
 
 def repeat_rows(dataset: Any) -> None:
@@ -133,12 +143,13 @@ def repeat_rows(dataset: Any) -> None:
 def is_of(dataset: Any, trained: Any) -> bool:
     """Whether a dataset gives records of one that is trained on as a whole."""
     whole = [part for part in datasets_below(trained) if len(part) == len(trained)]
-    held = [*whole, *(value for part in whole for value in _own_tables(part))]
-    given = [part for below in datasets_below(dataset) for part in (below, *_own_tables(below))]
+    held = [*whole, *(value for part in whole for value in own_tables(part))]
+    given = [part for below in datasets_below(dataset) for part in (below, *own_tables(below))]
     return any(one is other or _is_same_memory(one, other) for one in given for other in held)
 
 
-def _own_tables(dataset: Any) -> list[Any]:
+def own_tables(dataset: Any) -> list[Any]:
+    """What of a dataset itself has a row for each record, and can be written to."""
     held = {name: value for name, value in getattr(dataset, "__dict__", {}).items() if name != "indices"}
     found = tables(held, len(dataset)) if held and hasattr(dataset, "__len__") else ()
     return [value for _, value in found if type(value) is not tuple]

@@ -2,9 +2,9 @@
 
 from lightning_pac.callbacks.srpp_sgd.callback import SRPPSGD
 from lightning_pac.callbacks.srpp_sgd.dp_sgd import DPSGD
+from lightning_pac.callbacks.srpp_sgd.guards import evaluates
 from lightning_pac.callbacks.srpp_sgd.loss_check import MetricRows, rows_of_metrics
 from lightning_pac.callbacks.srpp_sgd.watching import StepWatcher, WatchedRun, WatchedStep
-from lightning_pac.callbacks.srpp_sgd.writing_callbacks import evaluates
 
 __all__ = [
     "DPSGD",

@@ -15,9 +15,9 @@ from lightning_pac.accountants import Banded, RunningAccount, SRPPAccountant
 from lightning_pac.callbacks.shared import HiddenRandomness, SharedAccount, TrainerCallback, check_trainer
 from lightning_pac.callbacks.srpp_sgd.arguments import RunArguments, as_floats
 from lightning_pac.callbacks.srpp_sgd.first_check import check_loss_first, name_raw_values
+from lightning_pac.callbacks.srpp_sgd.guards import LockedHooks, RepeatedCheck, WritingCallbacks
 from lightning_pac.callbacks.srpp_sgd.loss_check import LossCheck, StateWatch, check_loss, refuse_left_out_batch
 from lightning_pac.callbacks.srpp_sgd.noise_design import correlate_noise, words_on_bands
-from lightning_pac.callbacks.srpp_sgd.repeated_check import RepeatedCheck
 from lightning_pac.callbacks.srpp_sgd.reporting import (
     announce_end,
     announce_interruption,
@@ -43,7 +43,6 @@ from lightning_pac.callbacks.srpp_sgd.start import (
 )
 from lightning_pac.callbacks.srpp_sgd.step import ClippingBlocks
 from lightning_pac.callbacks.srpp_sgd.step_sampling import DrawnRecords, swap_loader
-from lightning_pac.callbacks.srpp_sgd.writing_callbacks import WritingCallbacks
 from lightning_pac.data import Persons, ResumableDataLoader
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.ledger import LedgerArgument
@@ -234,15 +233,15 @@ class SRPPSGD(TrainerCallback):
             [*found.not_shown, *words_on_bands(self.arguments, accountant)],
         )  # fmt: skip
         self._drawn = DrawnRecords(loader, accountant)
-        watch = StateWatch(pl_module, trainer.optimizers[0])
-        writing = WritingCallbacks(trainer, pl_module, watch, found.broken)
+        watch, locked = StateWatch(pl_module, trainer.optimizers[0]), LockedHooks(trainer, pl_module)
+        writing = WritingCallbacks(trainer, pl_module, watch, locked, found.broken)
         repeat = partial(self._repeat_check, trainer, pl_module)
         self._repeated = RepeatedCheck(watch, writing, repeat, found, cost, self._run.copying_ranks)
         self._run.before_update, self._run.after_update = self._repeated.check_writes, self._repeated.after_update
         self._run.watch.begin(self._run, trainer, pl_module)
         announce_start(self._run, type(self).__name__)
         self._hidden_randomness = HiddenRandomness()
-        self._undo += [name_raw_values(trainer, pl_module, found), self._hidden_randomness.restore]
+        self._undo += [name_raw_values(trainer, pl_module, found), locked.restore, self._hidden_randomness.restore]
 
     @override
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

@@ -10,9 +10,9 @@ from torch.utils.data import DataLoader
 
 from lightning_pac.callbacks.shared import monitored_names, watch_logging
 from lightning_pac.callbacks.srpp_sgd.batch_shape import PAD
+from lightning_pac.callbacks.srpp_sgd.guards import is_repeated
 from lightning_pac.callbacks.srpp_sgd.loss_check import OF_DATASET, LossCheck, check_loss
 from lightning_pac.callbacks.srpp_sgd.reporting import is_ours, warn_of_raw_values
-from lightning_pac.callbacks.srpp_sgd.writing_callbacks import is_repeated
 
 __all__ = ["check_loss_first", "name_raw_values"]
 # By the way a problem begins; all others are the loss's own.

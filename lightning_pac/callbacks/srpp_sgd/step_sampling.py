@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader
 
 from lightning_pac.accountants import SRPPAccountant
 from lightning_pac.callbacks.srpp_sgd.arguments import RunArguments
+from lightning_pac.callbacks.srpp_sgd.guards import SHARE
 from lightning_pac.callbacks.srpp_sgd.noise_design import choose_blocks
-from lightning_pac.callbacks.srpp_sgd.repeated_check import SHARE
 from lightning_pac.data import (
     PoissonBatchSampler,
     PrivateDataLoader,

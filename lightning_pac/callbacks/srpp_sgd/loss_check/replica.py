@@ -137,19 +137,19 @@ class _TrainerView:
 
     Attributes:
         should_stop: Whether the replica asked for the end.
-        train_dataloader: Made of the records that a round is run on.
+        train_dataloader: Made of the records that a round is run on; outside of rounds, all it has is a length.
         moved: Values that take the place of the Trainer's.
         repeats_rows: Whether every second row of the copied dataset is made a copy of the first.
         dataset: A copy of the training data that hooks may write to, once one has looked at it.
     """
 
     progress_bar_callback = None
-    train_dataloader: Any = None
 
     def __init__(self, trainer: pl.Trainer) -> None:
         self._trainer = trainer
         self.should_stop = self.repeats_rows = False
         self.dataset: Any = None
+        self.train_dataloader: Any = _Lengths(self.original_loader)
         self._datamodule: Any = None
         self.moved: dict[str, Any] = {}
         self.callback_metrics: dict[str, Tensor] = {}
@@ -218,6 +218,21 @@ class _TrainerView:
         if value is None or isinstance(value, bool | int | float | str):
             return value
         raise AttributeError(f"A copy of the model has no trainer.{name}.")
+
+
+class _Lengths:
+    """What steps may ask of a loader or of its dataset: how long it is."""
+
+    def __init__(self, of: Any) -> None:
+        self._of = of
+
+    @property
+    def dataset(self) -> "_Lengths":
+        """That of a loader."""
+        return _Lengths(self._of.dataset)
+
+    def __len__(self) -> int:
+        return len(self._of)
 
 
 def _handed_back(value: Any = None, *args: Any, **kwargs: Any) -> Any:

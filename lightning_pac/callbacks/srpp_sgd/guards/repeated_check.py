@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 import lightning.pytorch as pl
 from lightning.pytorch.utilities import rank_zero_warn
 
+from lightning_pac.callbacks.srpp_sgd.guards.writing_callbacks import WritingCallbacks
 from lightning_pac.callbacks.srpp_sgd.loss_check import OF_DATASET, OPTIMIZER_STATE, LossCheck, StateWatch
-from lightning_pac.callbacks.srpp_sgd.writing_callbacks import WritingCallbacks
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.strategies import Ranks
 
@@ -141,7 +141,8 @@ class RepeatedCheck:
         return found
 
     def _checked(self, all_callbacks: bool) -> LossCheck:
-        found = self._check(self._repeated, self._writing.repeated(all_callbacks))
+        with self._writing.locked.opened():  # a hook may save a checkpoint, which is checked
+            found = self._check(self._repeated, self._writing.repeated(all_callbacks))
         if found.problem or found.state:
             what = f"the loss {found.problem}" if found.problem else f"the state {found.state[0]!r} takes up records"
             raise PrivacyViolationError(

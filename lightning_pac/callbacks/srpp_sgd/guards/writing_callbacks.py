@@ -2,12 +2,15 @@
 
 import functools
 from collections.abc import Callable, Collection, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import BaseFinetuning, LambdaCallback, StochasticWeightAveraging, WeightAveraging
 from lightning.pytorch.utilities import rank_zero_warn
 
+from lightning_pac.callbacks.shared import TrainerCallback
+from lightning_pac.callbacks.srpp_sgd.guards.locked_hooks import LockedHooks
 from lightning_pac.callbacks.srpp_sgd.loss_check import PassingState, StateWatch, hidden_behind
 
 __all__ = ["WritingCallbacks", "evaluates", "is_repeated"]
@@ -28,17 +31,24 @@ class WritingCallbacks:
         trainer: Its callbacks are watched until `restore`, and its schedules are trusted.
         pl_module: The model that is trained.
         watch: Of the model and its optimizer.
+        locked: Keeps the training data from their hooks, but from those of ours.
         broken: Hooks that cannot be run on synthetic records; what those of the model set is told.
 
     Attributes:
+        locked: The same.
         passing: Names of attributes of the model that they have set, and the batch if they have changed it.
     """
 
     def __init__(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, watch: StateWatch, broken: Collection[str] = ()
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        watch: StateWatch,
+        locked: LockedHooks,
+        broken: Collection[str] = (),
     ) -> None:
         self.passing: set[str] = set()
-        self._pl_module = pl_module
+        self._pl_module, self.locked = pl_module, locked
         self._watch, self._writing = watch, list[pl.Callback]()
         self._users: list[pl.Callback] = []
         self._wrapped: list[tuple[Any, str, Any]] = []
@@ -48,7 +58,7 @@ class WritingCallbacks:
             for hook in _HOOKS:
                 home = getattr(getattr(callback, hook), "__module__", "") or ""
                 if _is_users(callback) and home != pl.Callback.__module__ and not home.startswith("lightning.pytorch"):
-                    self._wrap(callback, hook, self._noting(callback, getattr(callback, hook)))
+                    self._wrap(callback, hook, self._noting(callback, hook))
                 elif isinstance(callback, _TRUSTED) and hook in _TRUSTED_HOOKS:
                     self._wrap(callback, hook, self._trusting(getattr(callback, hook)))
         for hook in set(broken) & set(_OF_STEPS):
@@ -75,13 +85,16 @@ class WritingCallbacks:
         self._wrapped.append((holder, hook, holder.__dict__.get(hook)))
         holder.__dict__[hook] = wrapper
 
-    def _noting(self, callback: pl.Callback, hook: Callable[..., Any]) -> Callable[..., Any]:
+    def _noting(self, callback: pl.Callback, name: str) -> Callable[..., Any]:
+        hook, ours = getattr(callback, name), isinstance(callback, TrainerCallback)
+
         @functools.wraps(hook)
         def noting(*args: Any, **kwargs: Any) -> Any:
             before = self._watch.changed()
-            passing = PassingState(self._pl_module, args[2] if hook.__name__ == "on_train_batch_start" else None)
-            result = hook(*args, **kwargs)
-            changed = passing.changed() if hook.__name__ in _OF_STEPS else set[str]()
+            passing = PassingState(self._pl_module, args[2] if name == "on_train_batch_start" else None)
+            with nullcontext() if ours else self.locked.closed(name, type(callback).__name__):
+                result = hook(*args, **kwargs)
+            changed = passing.changed() if name in _OF_STEPS else set[str]()
             self.passing |= changed
             if callback not in self._writing and (self._watch.changed() - before or changed):
                 self._writing.append(callback)

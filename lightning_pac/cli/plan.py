@@ -145,7 +145,8 @@ def _print_shares(project: "ProjectPlan", num_records: int, ledger: Path | None)
     rows: list[tuple[object, ...]] = []
     if best.shares is not None:
         for name, share in best.shares.by_name.items():
-            size = f"{best.shares.size(name):.5g} {share_unit(share)}"
+            unit = share_unit(share).removesuffix("s" if best.shares.size(name) == 1 else "")
+            size = f"{best.shares.size(name):.5g} {unit}"
             rows.append((name, size, _how(name, best, num_records)))
     for name, answers in project.answers.items():
         nats = f"{answers.mutual_information:.5g} nats"

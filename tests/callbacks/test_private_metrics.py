@@ -33,6 +33,7 @@ from lightning_pac.callbacks.metrics.noised_metric import PrivateMetric, _clippe
 from lightning_pac.data import ShuffledBatchSampler
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.ledger import PrivacyLedger
+from lightning_pac.randomness import SecureGenerator
 from lightning_pac.scenarios import TwoWorldScenario
 
 SCENARIO = TwoWorldScenario(num_differing=3)
@@ -157,6 +158,27 @@ def test_noise_that_drowns_a_metric_is_told_once(records: int, drowned: bool, re
     if told:
         assert f"{abs(shown[0]):.3g} in size" in told[0]
         assert "SumMetric on more records" in told[0]
+
+
+@pytest.mark.parametrize(("noise", "told"), [(1.0, False), (120.0, True)])
+def test_a_value_that_says_little_is_told_of(
+    noise: float, told: bool, recwarn: pytest.WarningsRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Silent(SecureGenerator):
+        def release_(self, total: torch.Tensor, deviation: float) -> torch.Tensor:
+            return total
+
+    monkeypatch.setattr("lightning_pac.callbacks.metrics.noised_metric.secure_generator", Silent)
+    # Many right negatives are no part of the accuracy, so the sums are large beside their noise, and the value is not.
+    metric = torchmetrics.Accuracy("multiclass", num_classes=40, average="micro")
+    private = PrivateMetric(metric, max_contribution=1.0, noise_multiplier=noise, charge=lambda: True)
+    private.is_private = True
+    private._total = torch.tensor([90.0, 10.0, 3890.0, 10.0], dtype=torch.float64)  # tp, fp, tn, fn
+    private._rows = 100
+    metric.compute()
+    found = [str(warning.message) for warning in recwarn if "which says little" in str(warning.message)]
+    assert bool(found) == told
+    assert not told or f"give or take {private.deviation:.2g} of noise" in found[0]
 
 
 def test_the_deviation_of_a_value_is_that_of_repeated_releases() -> None:
@@ -614,7 +636,7 @@ def test_training_and_metrics_share_one_ledger_by_its_path(tmp_path: Path) -> No
         spent = {account.name.split()[0].split("-")[0]: account.spent for account in ledger.accounts()}
         assert ledger.spent("rpp") == pytest.approx(sum(spent.values()))
     # Four steps of one pass over three differing records: a kappa^2 d^2 / (2 sigma^2).
-    assert spent == {"srpp": pytest.approx(4 * 4 * 9 / (2 * 50.0**2), abs=2e-6), "metrics": 0.25}
+    assert spent == {"training": pytest.approx(4 * 4 * 9 / (2 * 50.0**2), abs=2e-6), "metrics": 0.25}
 
 
 def test_values_pay_for_their_finite_bits(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def test_people_read_what_to_draw_with(capsys: pytest.CaptureFixture[str]) -> No
     assert cli.main([*WORDS.split(), "--runs", "3"]) == 0
     shown = capsys.readouterr().out
     assert "What is affordable" in shown
-    assert "1 selections" in shown
+    assert "1 selection " in shown
     assert "PrivateSelection of SRPPSGD(sampling=Poisson(" in shown
     assert cli.main(["plan", "--num-records", "9", "--world-success-bound", "0.6", "--values", "cells=3"]) == 0
     assert "PrivateMetrics(epsilon=" in capsys.readouterr().out

@@ -152,7 +152,7 @@ def test_it_keeps_the_published_schema(made: Path, name: str) -> None:
 def test_its_figures_are_the_true_ones(made: Path) -> None:
     """A pass of shuffled epochs is one Gaussian: two records in one batch, moved by two clipping norms each."""
     claims = {claim["account"]: claim for claim in read(made / "evidence")["mechanisms"]}
-    (run,) = (claim for name, claim in claims.items() if name.startswith("srpp-sgd"))
+    (run,) = (claim for name, claim in claims.items() if name.startswith("training-"))
     figures = {entry["name"]: entry["value"] for entry in run["card"]["guarantees"]}
     mu = 2 * 2 / NOISE
     assert figures["world_success_bound"] == pytest.approx(stats.norm.cdf(mu / 2), rel=2e-6)
@@ -175,7 +175,7 @@ def test_its_figures_are_the_true_ones(made: Path) -> None:
 
 
 def test_a_run_hands_its_conditions_and_how_they_were_checked(made: Path) -> None:
-    (run,) = (claim for claim in read(made / "evidence")["mechanisms"] if claim["account"].startswith("srpp-sgd"))
+    (run,) = (claim for claim in read(made / "evidence")["mechanisms"] if claim["account"].startswith("training-"))
     checks = dict(zip(run["card"]["conditions"], run["checks"], strict=True))
     batches = next(check for condition, check in checks.items() if "no batch normalization" in condition)
     assert "synthetic batches" in batches

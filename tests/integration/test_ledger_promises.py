@@ -58,7 +58,7 @@ def test_a_run_that_is_planned_past_its_share_is_refused_before_its_first_step(t
     make_trainer(tmp_path, private_run(planned(path)), max_steps=6, max_epochs=-1).fit(Classifier(), make_loader())
     second = private_run(LedgerHandle(path, share="fit"), noise=9.0)
     trainer = make_trainer(tmp_path, second, max_steps=5, max_epochs=-1)
-    sentence = r"Share 'fit' .* 10 steps, others took 6 and account 'srpp-sgd-\w+' needs 5: .* account plan"
+    sentence = r"Share 'fit' .* 10 steps, others took 6 and account 'training-\w+' needs 5: .* account plan"
     with pytest.raises(BudgetExceededError, match=sentence):
         trainer.fit(Classifier(), make_loader())
     third = private_run(path, noise=9.0)
@@ -112,7 +112,7 @@ def test_values_and_steps_draw_on_their_own_shares(tmp_path: Path) -> None:
 
 def run_name(path: Path) -> str:
     with PrivacyLedger.read_only(path) as ledger:
-        return next(account.name for account in ledger.accounts() if account.name.startswith("srpp"))
+        return next(account.name for account in ledger.accounts() if account.name.startswith("training"))
 
 
 def test_a_second_run_is_told_that_nothing_bounds_both(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:

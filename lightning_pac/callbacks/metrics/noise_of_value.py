@@ -12,7 +12,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 from torchmetrics import MeanMetric, Metric
 
-__all__ = ["log_deviations", "noise_of_value", "warn_if_clipped"]
+__all__ = ["log_deviations", "noise_of_value", "warn_if_clipped", "warn_if_noisy"]
 
 _DRAWS = 64
 
@@ -53,10 +53,21 @@ def warn_if_clipped(metric: Metric, value: Any, max_contribution: float) -> None
         )
 
 
+def warn_if_noisy(metric: Metric, value: Any, deviation: float | None) -> None:
+    """Say where the noise in a value is more than half as large as the value."""
+    if deviation is not None and deviation > abs(float(value)) / 2:
+        rank_zero_warn(
+            f"PrivateMetrics: {type(metric).__name__} is {float(value):.2g}, give or take {deviation:.2g} of noise, "
+            "which says little: evaluate more records, or less often, or promise more for the metrics (a larger "
+            "epsilon or bound on guessing)."
+        )
+
+
 def log_deviations(trainer: pl.Trainer, deviations: Mapping[str | None, float | None]) -> dict[str, float]:
-    """Log those that are known as `NAME_deviation`, beside the metric of that name, and return them."""
+    """Log those that are numbers as `NAME_deviation`, beside the metric of that name, and return all that are known."""
     known = {name: noise for name, noise in deviations.items() if name is not None and noise is not None}
     step = trainer.fit_loop.epoch_loop._batches_that_stepped  # where Lightning logs the metrics themselves
-    for logger in trainer.loggers if known else []:
-        logger.log_metrics({f"{name}_deviation": noise for name, noise in known.items()}, step)
+    logged = {f"{name}_deviation": noise for name, noise in known.items() if not math.isnan(noise)}
+    for logger in trainer.loggers if logged else []:
+        logger.log_metrics(logged, step)
     return known

@@ -16,10 +16,10 @@ from torchmetrics.utilities import dim_zero_sum
 
 from lightning_pac.callbacks.metrics.delivered_records import DeliveredRecords
 from lightning_pac.callbacks.metrics.metric_memory import other_than_rows, remembered
-from lightning_pac.callbacks.metrics.noise_of_value import noise_of_value, warn_if_clipped
+from lightning_pac.callbacks.metrics.noise_of_value import noise_of_value, warn_if_clipped, warn_if_noisy
 from lightning_pac.data.records import Surroundings
 from lightning_pac.exceptions import PrivacyViolationError
-from lightning_pac.mechanisms.drowned import warn_if_drowned
+from lightning_pac.mechanisms.drowned import signal_to_noise, warn_if_drowned
 from lightning_pac.randomness import secure_generator
 from lightning_pac.strategies import Ranks
 
@@ -71,7 +71,7 @@ class PrivateMetric:
         self.is_private = False
         self.last: Any = None
         self.logged_as: str | None = None
-        self.deviation: float | None = None  # of the noise in the value that this evaluation released
+        self.deviation: float | None = None  # of the noise in the value that is shown; nan where none was paid for
         self.show_noise: Callable[[str, Tensor], None] | None = None
         self._max_contribution = max_contribution
         self._noise_multiplier = noise_multiplier
@@ -190,12 +190,17 @@ class PrivateMetric:
             self._was_shown = True
             return self._exactly("compute")
         if self._released is None:
-            sums = self._ranks.exchange(self._own_share, self._release)
+            is_first, sums = self.last is None, self._ranks.exchange(self._own_share, self._release)
             if sums is not None:
                 self.last = self._evaluate(sums)
                 evaluate, deviation = partial(self._evaluate, noised=self._blank.clone()), self._noise_multiplier
                 self.deviation = noise_of_value(evaluate, sums, deviation * self._max_contribution)
                 warn_if_clipped(self.metric, self.last, self._max_contribution)
+                power = len(sums) * (deviation * self._max_contribution) ** 2
+                if is_first and signal_to_noise(sums.numpy(), power) >= 1:  # less is told where it is released
+                    warn_if_noisy(self.metric, self.last, self.deviation)
+            if self.last is None:
+                self.deviation = math.nan
             self._released = self._unpaid() if self.last is None else self.last
         return self._released
 

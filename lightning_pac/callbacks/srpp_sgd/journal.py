@@ -176,7 +176,7 @@ def open_account(
         LedgerMismatchError: If the ledger has no account of that name, or it was declared otherwise.
     """
     if name is None:
-        name = f"srpp-sgd-{secrets.token_hex(4)}"
+        name = f"training-{secrets.token_hex(4)}"
     elif name not in {account.name for account in ledger.accounts()}:
         raise LedgerMismatchError(
             f"{ledger.path} has no account {name!r}, where the checkpoint's run was journalled: give ledger= the file "

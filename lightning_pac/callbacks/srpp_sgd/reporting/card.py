@@ -59,8 +59,8 @@ def make_card(run: PrivateRun) -> PrivacyCard:
         )
     if journal.shares_ledger:
         conditions.append(
-            "The figures are of this run alone. `ledger_total` says what it reveals together with the other runs and "
-            "metrics of its ledger, and whether a plan or a budget bounds that."
+            "The figures are of this run alone. `lightning-pac account total` says what it reveals together with the "
+            "other runs and metrics of its ledger, and whether a plan or a budget bounds that."
         )
     conditions += run.not_shown
     if run.stopped_by_others:

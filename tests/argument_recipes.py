@@ -722,6 +722,7 @@ def of_cards(folder: Path) -> Recipes:
         "Roc": {"false_positive_rates": (0.0, 1.0), "true_positive_rates": (0.0, 1.0)},
         "Roc.of": {"true_positive_rate": lambda rate: rate},
         "at_most": {"probability": 0.5},
+        "downwards": {"bound": 3.0, "digits": 4},
         "upwards": {"bound": 3.0, "digits": 4},
         "draw_rocs": {"curves": {"run": roc}},
     }  # fmt: skip

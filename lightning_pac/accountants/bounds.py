@@ -147,7 +147,10 @@ def responses_until(epsilon: float, budget_per_response: float, delta: float = 1
     """
     if not budget_per_response > 0:
         raise ValueError(f"budget_per_response is {budget_per_response}, but a response costs more than nothing.")
-    number = float(binary_kl(dp_success_bound(epsilon, delta), 0.5)) / budget_per_response
+    # The bound is (1 + u)/2: u keeps the digits that a sum with 1/2 would round away, up for a bound, too much here.
+    excess = delta + (1 - delta) * math.tanh(epsilon / 2)
+    # The last factor is for rounding, which the difference of two terms may raise to 2^-44 of it.
+    number = _relative_kl(min(1.0, excess), 0.5) / budget_per_response * (1 - 2.0**-43)
     if not math.isfinite(number):
         raise ValueError(f"budget_per_response is {budget_per_response}, too little for its responses to be counted.")
     return math.floor(number)

@@ -269,6 +269,22 @@ def upwards(bound: float, digits: Count = 6) -> str:
     return f"{float(rounded):.{digits}g}"
 
 
+@validated
+def downwards(bound: float, digits: Count = 6) -> str:
+    """A bound from below, or what is left of a budget, with so many digits, rounded down as `upwards` rounds up.
+
+    Args:
+        bound: of any size, in any unit.
+        digits: that are shown.
+
+    Example:
+        >>> downwards(2.9999999), downwards(1.23472, digits=4), downwards(8.0)
+        ('2.99999', '1.234', '8')
+    """
+    text = upwards(-bound, digits)
+    return text[1:] if text[0] == "-" else f"-{text}" if bound else "0"
+
+
 def what_is_shared(name: str) -> str:
     """What a person's records have in common, in words, from the mark that tells persons apart (`Persons.name`)."""
     return f"value of {name}" if name[0].isalpha() or name[0] == "_" else f"field {name}"

@@ -48,6 +48,7 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the table; `--json` holds the numbers unrounded."""
     from lightning_pac.accountants import dp_epsilon_for_success, membership_success_bound, responses_until
+    from lightning_pac.cards import upwards
 
     budgets = [parse_budget(text) for text in args.budget]
     rows = []
@@ -59,9 +60,9 @@ def run(args: argparse.Namespace) -> int:
             "budget_nats": budget,
             "membership_success_bound": bounds,
             "responses_within": {
-                f"{bound:g}": _responses_within(bound, budget, args.prior) for bound in args.success_bound
+                upwards(bound): _responses_within(bound, budget, args.prior) for bound in args.success_bound
             },
-            "responses_until": {f"{level:g}": responses_until(level, budget, args.delta) for level in args.epsilon},
+            "responses_until": {upwards(level): responses_until(level, budget, args.delta) for level in args.epsilon},
         }
         if args.prior == 0.5:
             row["dp_epsilon"] = {count: dp_epsilon_for_success(bound, args.delta) for count, bound in bounds.items()}
@@ -118,23 +119,23 @@ def parse_budget(text: str) -> float:
 
 
 def _print(args: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
-    from lightning_pac.cards import at_most
+    from lightning_pac.cards import at_most, downwards, upwards
 
     columns = ["responses", *args.budget]
     table: list[list[object]] = [
         [f"{count:,}", *(at_most(row["membership_success_bound"][count]) for row in rows)] for count in args.responses
     ]
     for bound in args.success_bound:
-        counts = [row["responses_within"][f"{bound:g}"] for row in rows]
-        table.append([f"responses within {100 * bound:g} %", *(f"{count:,}" for count in counts)])
+        counts = [row["responses_within"][upwards(bound)] for row in rows]
+        table.append([f"responses within {upwards(100 * bound)} %", *(f"{count:,}" for count in counts)])
     for level in args.epsilon:
-        counts = [row["responses_until"][f"{level:g}"] for row in rows]
-        table.append([f"responses until epsilon {level:g}", *(f"{count:,}" for count in counts)])
+        counts = [row["responses_until"][upwards(level)] for row in rows]
+        table.append([f"responses until epsilon {upwards(level)}", *(f"{count:,}" for count in counts)])
     print_table(
-        f"Success of any membership attack, prior {args.prior:g}, by mutual information per response (nats)",
+        f"Success of any membership attack, prior {downwards(args.prior)}, by mutual information per response (nats)",
         columns,
         table,
-        f"The last rows compare with (epsilon, {args.delta:g})-differential privacy at prior 0.5.",
+        f"The last rows compare with (epsilon, {upwards(args.delta)})-differential privacy at prior 0.5.",
     )
 
 

@@ -214,11 +214,15 @@ class Bound(float):
     """A number in a table that was proven and is shown rounded up, or noise that must not be less."""
 
 
-def _cell(value: object) -> str:
-    if isinstance(value, Bound):
-        from lightning_pac.cards import upwards
+class Room(float):
+    """A number in a table of which no more may be used, shown rounded down."""
 
-        return upwards(float(value), 4)
+
+def _cell(value: object) -> str:
+    if isinstance(value, Bound | Room):
+        from lightning_pac.cards import downwards, upwards
+
+        return (upwards if isinstance(value, Bound) else downwards)(float(value), 4)
     if isinstance(value, float):
         return f"{value:.4g}"
     return "" if value is None else str(value)

@@ -149,7 +149,7 @@ def _print_shares(project: "ProjectPlan", num_records: int, ledger: Path | None)
             size = f"{best.shares.size(name):.5g} {unit}"
             rows.append((name, size, _how(name, best, num_records)))
     for name, answers in project.answers.items():
-        nats = f"{answers.mutual_information:.5g} nats"
+        nats = f"{round_down(answers.mutual_information):.5g} nats"
         rows.append((name, nats, f"PACResponder(budget_per_response={round_down(answers.budget_per_response):.5g})"))
     shown = "FILE" if ledger is None else str(ledger)
     print_table(

@@ -132,13 +132,13 @@ def _import(name: str) -> Callable[[], Any]:
 
 
 def _announce_end(path: Path) -> None:
-    from lightning_pac.cards import upwards
+    from lightning_pac.cards import downwards, upwards
     from lightning_pac.ledger import PrivacyLedger
 
     with PrivacyLedger.read_only(path) as ledger:
         for account in ledger.accounts():
             if account.kind == "responses":
-                left = "" if account.remaining == math.inf else f", {account.remaining:.6g} are left"
+                left = "" if account.remaining == math.inf else f", {downwards(account.remaining)} are left"
                 count = account.num_charges
                 spent = f"{upwards(account.spent)} nats{left}"
                 print(

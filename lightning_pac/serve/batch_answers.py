@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
+from lightning_pac.cards import downwards, upwards
 from lightning_pac.exceptions import BudgetExceededError, LedgerError
 from lightning_pac.ledger import KEY_CURRENCY, LedgerAccount
 from lightning_pac.mechanisms import PACResponder
@@ -190,7 +191,8 @@ class BatchAnswers:
         except BudgetExceededError:
             return Refusal(
                 429,
-                f"An answer may cost {cost:.3g} nats and API key {ticket.key.name!r} has {payer.remaining:.3g} left: "
+                f"An answer may cost {upwards(cost, 3)} nats and API key {ticket.key.name!r} has "
+                f"{downwards(payer.remaining, 3)} left: "
                 "ask the keeper of the data to raise its budget.",
             )
         return None
@@ -208,7 +210,8 @@ class BatchAnswers:
         if isinstance(error, BudgetExceededError):
             return self._cannot_pay(responder, ticket) or Refusal(
                 429,
-                f"An answer may cost {responder.budget_per_response:.3g} nats and {responder.remaining:.3g} are left "
+                f"An answer may cost {upwards(responder.budget_per_response, 3)} nats and "
+                f"{downwards(responder.remaining, 3)} are left "
                 "for all answers together: ask the keeper of the data to raise the budget.",
             )
         # The text may speak of the model or the pool, so it stays in the log of the server.

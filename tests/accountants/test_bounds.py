@@ -194,3 +194,15 @@ def test_a_bound_on_worlds_is_not_rounded_down(divergence: float) -> None:
     with mpmath.workdps(50):
         p = mpmath.mpf(world_success_bound([1.0], [divergence]))
         assert (2 * p - 1) * mpmath.log(p / (1 - p)) >= divergence
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "budget"),
+    [(1e-16, 0.0, 1e-40), (2.7e-30, 0.0, 1e-33), (1e-50, 1e-30, 1e-45), (5.9e-11, 0.0, 2.8e-26), (1.64, 0.0, 1.2e-25)],
+)
+def test_no_more_responses_than_the_dp_bound_allows(epsilon: float, delta: float, budget: float) -> None:
+    with mpmath.workdps(150):
+        p = 1 - (1 - mpmath.mpf(delta)) / (1 + mpmath.exp(mpmath.mpf(epsilon)))
+        most = (p * mpmath.log(2 * p) + (1 - p) * mpmath.log(2 * (1 - p))) / mpmath.mpf(budget)
+        counted = responses_until(epsilon, budget, delta)
+        assert most * (1 - mpmath.mpf(2) ** -40) - 1 <= counted <= most

@@ -6,12 +6,14 @@ import time
 from fractions import Fraction
 from functools import cache
 
+import mpmath
 import numpy as np
 import pytest
 from dp_accounting.pld import pld_pmf
 
 from lightning_pac.accountants import (
     ShiftComposition,
+    hybrid_rdp,
     hybrid_rdp_epsilon,
     loss_induction,
     shift_composition,
@@ -273,3 +275,33 @@ def test_at_least_one_release():
 def test_noise_that_gives_the_neighbour_away_is_worth_nothing():
     assert ShiftComposition([1.0], 3).delta(1.0) == 1.0
     assert ShiftComposition([0.5, 0.0, 0.5], 1).delta(4.0) == 1.0
+
+
+@pytest.mark.parametrize("count", [1, 3, 7, 10**6])
+@pytest.mark.parametrize("order", [1 + 1e-9, 1.05, 2.0, 1000.0])
+def test_hybrid_epsilon_is_not_below_the_truth_where_tails_take_nearly_all_of_delta(order: float, count: int) -> None:
+    generator = np.random.default_rng(3)
+    for size in (2, 5, 30):
+        p = 10.0 ** -generator.uniform(0, 11, size)
+        p[0] = p[-1] = p.min() * generator.uniform(0.1, 1.0)
+        p /= p.sum()
+        tail = count * float(p[0])
+        for delta in (tail, np.nextafter(tail, 1.0), tail * (1 + 2**-50), tail * (1 + 1e-9), 3 * tail):
+            if not 0 < delta < 1:
+                continue
+            with mpmath.workdps(60):
+                exact = [mpmath.mpf(float(value)) / mpmath.fsum(map(float, p)) for value in p]
+                ends = []
+                for upper, lower in ((exact[1:], exact[:-1]), (exact[:-1], exact[1:])):
+                    terms = [u**order * v ** (1 - mpmath.mpf(order)) for u, v in zip(upper, lower, strict=True)]
+                    room = mpmath.mpf(float(delta)) - count * exact[0]
+                    excess = mpmath.mpf(order) - 1
+                    price = count * mpmath.log(mpmath.fsum(terms)) - mpmath.log(room) if room > 0 else mpmath.inf
+                    ends.append(price / excess)
+                assert hybrid_rdp_epsilon(p, float(delta), count, order) >= max(0, *ends)
+
+
+@pytest.mark.parametrize(("delta", "count"), [(0.0, 1), (2.0, 1), (0.5, 0), (0.5, -3)])
+def test_hybrid_epsilon_refuses_what_is_no_promise(delta: float, count: int) -> None:
+    with pytest.raises(ValueError, match=r"^(delta|compositions) must"):
+        hybrid_rdp([0.1, 0.8, 0.1], 2.0).epsilon(delta, count)

@@ -188,3 +188,10 @@ def test_a_refused_charge_names_the_command_that_raises_the_budget(tmp_path: Pat
     assert main(words) == 0
     with PrivacyLedger(path) as ledger:
         ledger.account("the fit", "rpp").charge(0.5)
+
+
+def test_what_is_left_is_rounded_down(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["account", "budget", str(path), "2.49999999", "--account", "fit"]) == 0
+    assert "0.499999 is left." in capsys.readouterr().out
+    assert main(["account", str(path)]) == 0
+    assert "0.4999 " in capsys.readouterr().out

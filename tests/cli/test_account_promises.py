@@ -43,6 +43,8 @@ def test_a_plan_is_declared_from_a_file_and_told_with_what_is_left(
     text = capsys.readouterr().out
     for words in ("a guess of the world is right at most", "epsilon at delta 1e-05", "of order 16", "metrics"):
         assert words in text
+    assert main(["account", "total", str(path), "--delta", "1.0000004e-6"]) == 0
+    assert "epsilon at delta 1.00001e-06" in capsys.readouterr().out
     source.write_text(json.dumps(LedgerPlan([GaussianRelease(0.1)]).to_dict()))
     assert main(["account", "plan", str(path), str(source)]) == 1
     assert "was declared with another plan" in capsys.readouterr().err

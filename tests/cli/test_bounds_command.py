@@ -69,3 +69,14 @@ def test_as_many_responses_as_keep_a_bound_on_guessing(capsys: pytest.CaptureFix
     assert within == pytest.approx(allowed, abs=1)
     assert main(["bounds", "--success-bound", "0.5"]) == 1
     assert "must lie above the prior 0.5" in capsys.readouterr().err
+
+
+def test_what_a_figure_is_stated_for_is_not_rounded_to_the_side_that_promises_more(capsys):
+    words = ["--budget", "1e-6", "--epsilon", "1.0000004", "--delta", "1.0000004e-5", "--success-bound", "0.75000004"]
+    assert main(["bounds", *words]) == 0
+    told = capsys.readouterr().out
+    for label in ("until epsilon 1.00001", "within 75.0001 %", "(epsilon, 1.00001e-05)"):
+        assert label in told
+    words = ["--num-records", "100", "--num-differing", "1", "--batch-size", "10", "--steps", "10"]
+    assert main(["calibrate", *words, "--noise-multiplier", "5", "--delta", "1.0000004e-5"]) == 0
+    assert "delta 1.00001e-05" in capsys.readouterr().out.replace("\n", " ")

@@ -14,6 +14,7 @@ from lightning_pac._validation import Order, validated
 from lightning_pac.accountants import bounds
 from lightning_pac.accountants.composed_ledger.plan import NUM_DRAWS, check_draws
 from lightning_pac.accountants.privacy_loss import EpsilonDelta, Promise, SuccessBound, one_promise, promise_of
+from lightning_pac.cards import upwards
 from lightning_pac.exceptions import LedgerMismatchError
 from lightning_pac.ledger import PrivacyLedger, declare_budget, declared_budgets
 from lightning_pac.randomness import missing_tail
@@ -118,9 +119,10 @@ class LedgerBudget:
     def __str__(self) -> str:
         """The promise in words."""
         if self.world_success_bound is not None:
-            return f"a bound of {self.world_success_bound:g} on guessing from prior {self.prior:g}"
-        with_what = f"order {self.renyi_order:g}" if self.delta is None else f"delta {self.delta:g}"
-        return f"epsilon {self.epsilon:g} at {with_what}"
+            return f"a bound of {upwards(self.world_success_bound)} on guessing from prior {self.prior:g}"
+        assert self.epsilon is not None
+        with_what = f"order {self.renyi_order:g}" if self.delta is None else f"delta {upwards(self.delta)}"
+        return f"epsilon {upwards(self.epsilon)} at {with_what}"
 
     def as_options(self) -> str:
         """The promise as options of `lightning-pac account budget`."""

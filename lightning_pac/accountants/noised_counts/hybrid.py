@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +11,8 @@ from scipy.optimize import minimize_scalar
 from lightning_pac._validation import validated
 
 __all__ = ["HybridRDP", "hybrid_rdp", "hybrid_rdp_epsilon"]
+
+_ROUNDINGS = 2.0**-50
 
 
 @validated
@@ -42,16 +45,27 @@ class HybridRDP:
         worse end.
 
         Args:
-            delta: Failure probability of all releases together.
-            compositions: Number of releases T.
+            delta: Failure probability of all releases together, in (0, 1).
+            compositions: Number of releases T, at least 1.
+
+        Returns:
+            Epsilon in nats, never rounded down.
+
+        Raises:
+            ValueError: If an argument is out of range.
         """
+        _check_promise(delta, compositions)
         costs = []
         for divergence, tail in ((self.divergence_up, self.tail_up), (self.divergence_down, self.tail_down)):
-            # The tails spend delta first, and the conversion from a Rényi divergence gets the rest.
-            room = delta - compositions * tail
-            if room <= 0.0:
+            # The tails spend delta first, and the conversion from a Rényi divergence gets the rest. What is left may be
+            # far smaller than a rounding of either, so it is exact.
+            room = Fraction(delta) - compositions * Fraction(tail)
+            if room <= 0:
                 return float("inf")
-            costs.append(compositions * divergence - np.log(room) / (self.order - 1.0))
+            excess = self.order - 1.0
+            paid, converted = compositions * divergence, -math.log(room) / excess
+            # Each operation is off by an ulp of its result, and the logarithm by one of what it is taken of.
+            costs.append(paid + converted + _ROUNDINGS * (abs(paid) + abs(converted) + 1.0 / excess))
         return float(max(0.0, *costs))
 
 
@@ -76,12 +90,13 @@ def hybrid_rdp(probabilities: npt.ArrayLike, order: float) -> HybridRDP:
     p = _check_noise(probabilities)
     # Up compares p_i with p_(i-1) over i = 1, ..., R, where both are positive; down exchanges their roles.
     logs = np.log(p)
+    margin = len(p) * _ROUNDINGS  # of the sum of the noise, by which it was divided
     return HybridRDP(
         float(order),
         _log_sum(order, logs[1:], logs[:-1]) / (order - 1.0),
-        float(p[0]),
+        float(p[0]) * (1.0 + margin),
         _log_sum(order, logs[:-1], logs[1:]) / (order - 1.0),
-        float(p[-1]),
+        float(p[-1]) * (1.0 + margin),
     )
 
 
@@ -105,14 +120,11 @@ def hybrid_rdp_epsilon(
         >>> round(hybrid_rdp_epsilon(p / p.sum(), delta=1e-5), 3)
         1.561
     """
-    if not 0.0 < delta < 1.0:
-        raise ValueError(f"delta must lie in (0, 1), got {delta!r}; bounded noise cannot have delta = 0.")
-    if compositions < 1:
-        raise ValueError(f"compositions must be at least 1, got {compositions}.")
+    _check_promise(delta, compositions)
     if order is not None:
         return hybrid_rdp(probabilities, order).epsilon(delta, compositions)
     p = _check_noise(probabilities)
-    if compositions * max(p[0], p[-1]) >= delta:
+    if hybrid_rdp(p, 2.0).epsilon(delta, compositions) == math.inf:
         return float("inf")
 
     def epsilon(log_excess: float) -> float:
@@ -127,13 +139,20 @@ def hybrid_rdp_epsilon(
 
 
 def _log_sum(order: float, upper: npt.NDArray[np.float64], lower: npt.NDArray[np.float64]) -> float:
-    """`ln sum exp(order * upper + (1 - order) * lower)`; near zero without cancellation."""
-    ratio = upper - lower
-    # Beyond e^500 the powers of the ratios soon overflow: they are added in logarithms.
-    if order * float(np.abs(ratio).max()) > 500.0:
-        exponents = order * upper + (1.0 - order) * lower
-        return float(np.logaddexp.reduce(exponents))
-    return float(np.log(np.exp(lower) @ np.exp(order * ratio)))
+    """`ln sum exp(order * upper + (1 - order) * lower)`, never rounded down."""
+    exponents = order * upper + (1.0 - order) * lower
+    total = float(np.logaddexp.reduce(exponents))
+    # Each exponent is off by a few ulps of its parts, whose cancellation may leave next to nothing of them; the
+    # logarithm of the sum by no more than the worst of them, and an ulp of itself for each addition.
+    parts = float(np.max(order * np.abs(upper) + abs(1.0 - order) * np.abs(lower)))
+    return total + _ROUNDINGS * (parts + len(upper) * (1.0 + abs(total)))
+
+
+def _check_promise(delta: float, compositions: int) -> None:
+    if not 0.0 < delta < 1.0:
+        raise ValueError(f"delta must lie in (0, 1), got {delta!r}; bounded noise cannot have delta = 0.")
+    if compositions < 1:
+        raise ValueError(f"compositions must be at least 1, got {compositions}.")
 
 
 def _check_noise(probabilities: npt.ArrayLike) -> npt.NDArray[np.float64]:

@@ -11,7 +11,7 @@ from lightning_pac._validation import Confidence, Count, OpenProbability, valida
 from lightning_pac.accountants import GaussianCurve, PrivacyCurve
 from lightning_pac.audits.canaries.one_run import claim_p_value, epsilon_lower_bound, gaussian_lower_bound
 from lightning_pac.audits.canaries.white_box import AuditTest
-from lightning_pac.cards import Estimate, upwards
+from lightning_pac.cards import Estimate, downwards, upwards
 
 __all__ = ["CanaryGame", "guess_coins"]
 
@@ -48,7 +48,7 @@ class CanaryGame:
     def to_test(self) -> AuditTest:
         """The game as a test of the claim."""
         seen = (
-            f"{self.num_right:,} of {self.num_guesses:,} guesses right: epsilon at least {_downwards(self.epsilon)}, "
+            f"{self.num_right:,} of {self.num_guesses:,} guesses right: epsilon at least {downwards(self.epsilon, 3)}, "
             f"if it is that of a Gaussian, where {upwards(self.claimed_epsilon, 3)} is claimed"
         )
         return AuditTest(f"canary game, {self.attacker}", self.p_value, seen)
@@ -61,9 +61,10 @@ class CanaryGame:
             value=self.epsilon,
             unit="nats",
             meaning=f"One training with {self.num_canaries:,} canaries shows an epsilon of at least "
-            f"{_downwards(self.epsilon)} at delta {self.delta:g} if its trade-off is that of a Gaussian, and of at "
-            f"least {_downwards(self.epsilon_of_counts)} whatever it is, where {upwards(self.claimed_epsilon, 3)} is "
-            "claimed of a record; what it does not show may be lost all the same.",
+            f"{downwards(self.epsilon, 3)} at delta {downwards(self.delta)} if its trade-off is that of a Gaussian, "
+            f"and of at least {downwards(self.epsilon_of_counts, 3)} whatever it is, where "
+            f"{upwards(self.claimed_epsilon, 3)} is claimed of a record; what it does not show may be lost all "
+            "the same.",
             method=f"the one-run audit in f-DP form ({self.attacker}) at {self.confidence:.0%} confidence, by "
             f"{self.num_right:,} right guesses of {self.num_guesses:,}",
         )
@@ -118,8 +119,3 @@ def guess_coins(
         delta=delta,
         confidence=confidence,
     )
-
-
-def _downwards(bound: float) -> str:
-    """A lower bound with three digits, never more than was shown."""
-    return upwards(-bound, 3).removeprefix("-")

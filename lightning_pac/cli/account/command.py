@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightning_pac.cli.account.promises import PROMISES, declare_plan, declare_promise, show_total
 from lightning_pac.cli.bounds import parse_budget
-from lightning_pac.cli.common import Bound, add_command, describe_last_charge, print_json, print_table
+from lightning_pac.cli.common import Bound, Room, add_command, describe_last_charge, print_json, print_table
 
 if TYPE_CHECKING:
     from lightning_pac.cards import PrivacyCard
@@ -186,18 +186,17 @@ def _change_budget(path: str, text: str, name: str | None, currency: str | None,
             "before": before,
             "budget": owner.budget,
             "spent": owner.spent,
-            "remaining": owner.remaining,
+            "remaining": (remaining := owner.remaining),
         }
     if as_json:
         print_json(change)
     else:
-        from lightning_pac.cards import upwards
+        from lightning_pac.cards import downwards, upwards
 
         known = "none" if before is None else f"{before:g}"
         print(f"The budget of {words} was {known} and is {amount:g} ({change['currency']}): {upwards(spent)} is spent.")
-        print(
-            f"{change['remaining']:g} is left" + (f", since all accounts share {total:g}." if bound_by_total else ".")
-        )
+        why = f", since all accounts share {total:g}" if bound_by_total else ""
+        print(f"{downwards(remaining)} is left{why}.")
     return 0
 
 
@@ -294,7 +293,7 @@ def _show(ledger: "PrivacyLedger") -> None:
     totals: list[tuple[object, ...]] = []
     for currency in ledger.currencies():
         budget = ledger.budget(currency)
-        left = None if budget is None else ledger.remaining(currency)
+        left = None if budget is None else Room(ledger.remaining(currency))
         totals.append((currency, Bound(ledger.spent(currency)), budget, left, describe_currency(currency)))
     columns = ("currency", "spent", "budget", "left", "what it counts")
     print_table("What was spent in which currency", columns, totals, "Currencies do not add up to one another.")
@@ -319,6 +318,6 @@ def _card(account: "LedgerAccount") -> "PrivacyCard | None":
 
 def _row(account: "LedgerAccount") -> tuple[object, ...]:
     remaining = account.remaining
-    left = None if remaining == float("inf") else remaining
+    left = None if remaining == float("inf") else Room(remaining)
     starts = len(account.attempts()) or None
     return account.name, account.currency, Bound(account.spent), account.budget, left, account.num_charges, starts

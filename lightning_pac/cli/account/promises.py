@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightning_pac.cli.common import Bound, print_json, print_table
+from lightning_pac.cli.common import Bound, Room, print_json, print_table
 
 if TYPE_CHECKING:
     from lightning_pac.accountants import LedgerPlan
@@ -68,7 +68,7 @@ def declare_promise(args: argparse.Namespace) -> int:
 def show_total(args: argparse.Namespace) -> int:
     """Everything a ledger holds about two worlds, in all three promises, and what a plan has left."""
     from lightning_pac.accountants import LedgerPlan, ledger_total
-    from lightning_pac.cards import at_most
+    from lightning_pac.cards import at_most, upwards
     from lightning_pac.ledger import PrivacyLedger
 
     with PrivacyLedger.read_only(args.words[0]) as ledger:
@@ -82,7 +82,7 @@ def show_total(args: argparse.Namespace) -> int:
         order = "" if total.renyi_order is None else f" of order {total.renyi_order:g}"
         rows: list[tuple[object, ...]] = [
             ("a guess of the world is right at most", at_most(total.world_success_bound)),
-            (f"epsilon at delta {total.delta:g}", Bound(total.epsilon_at_delta)),
+            (f"epsilon at delta {upwards(total.delta)}", Bound(total.epsilon_at_delta)),
             (f"Rényi divergence{order}", Bound(total.renyi_epsilon)),
         ]
         print_table(f"What {ledger.path} tells of two worlds", ("promise", "figure"), rows, total.reason)
@@ -93,7 +93,7 @@ def show_total(args: argparse.Namespace) -> int:
 
 def _print_shares(ledger: "PrivacyLedger", plan: "LedgerPlan") -> None:
     rows = [
-        (share["name"], share["release"], share["size"], share["taken"], share["left"])
+        (share["name"], share["release"], Room(share["size"]), Bound(share["taken"]), Room(share["left"]))
         for share in _shares(ledger, plan)
     ]
     print_table(f"Plan of {ledger.path}", ("share", "of", "size", "taken", "left"), rows)

@@ -77,7 +77,7 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the table; in JSON, every cell with its figures or the reason of its refusal."""
     from lightning_pac.accountants import HOPELESS_SIGNAL
-    from lightning_pac.cards import at_most
+    from lightning_pac.cards import at_most, upwards
 
     _read_preset(args)
     _read_promise(args)
@@ -104,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
         table.append([worst["title"], *proven[:-1], words, proven[-1], *signal])
     title = f"{shown.replace('_', ' ').capitalize()} for {_aim(args)}, {rows[0]['steps']} steps"
     delta = rows[0]["delta"]
-    columns = ["batches", *notions, "bound on guessing (rpp)", f"epsilon at delta {delta:g} (rpp)"]
+    columns = ["batches", *notions, "bound on guessing (rpp)", f"epsilon at delta {upwards(delta)} (rpp)"]
     print_table(title, columns + ([] if args.parameters is None else ["signal of the run"]), table)
     signals = {row["title"]: row["signal_of_run"] for row in rows if row["notion"] == "rpp"}
     drowned = [title for title, signal in signals.items() if signal is not None and signal < HOPELESS_SIGNAL]
@@ -173,13 +173,15 @@ def _read_promise(args: argparse.Namespace) -> "Promise | None":
 
 
 def _aim(args: argparse.Namespace) -> str:
+    from lightning_pac.cards import upwards
+
     if args.noise_multiplier is not None:
         order = "" if args.delta is not None else f" at order {args.renyi_order or 16:g}"
-        return f"noise multiplier {args.noise_multiplier:g}{order}"
+        return f"noise multiplier {upwards(args.noise_multiplier)}{order}"
     if args.world_success_bound is not None:
-        return f"a bound on guessing of {100 * args.world_success_bound:g} %"
-    return f"epsilon {args.epsilon:g} at " + (
-        f"order {args.renyi_order:g}" if args.delta is None else f"delta {args.delta:g}"
+        return f"a bound on guessing of {upwards(100 * args.world_success_bound)} %"
+    return f"epsilon {upwards(args.epsilon)} at " + (
+        f"order {args.renyi_order:g}" if args.delta is None else f"delta {upwards(args.delta)}"
     )
 
 

@@ -1,18 +1,21 @@
 """A lock on training data, so that only the loop that trains on them reads them."""
 
+import copy
 import copyreg
 import functools
+import inspect
 import threading
-from collections.abc import Callable, Iterator, Mapping
+import types
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
-import lightning.pytorch as pl
 import numpy as np
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
-from torch.utils.data import DataLoader, Dataset, Subset
+from torch.utils.data import DataLoader, Dataset, Subset, SubsetRandomSampler
 
 from lightning_pac.data.tables import datasets_below, own_tables
 from lightning_pac.exceptions import PrivacyViolationError
@@ -24,18 +27,20 @@ _FEW = 16  # parts of a list that are looked into
 
 
 class ReadingLock:
-    """Refuses, while it is closed, to show the records of a loader to the thread that closed it.
+    """Refuses, while closed, to show the records of a loader to the thread that closed it, and to those that it starts.
 
     Closing gives the loader, its dataset and the datasets below another class for a while, of which iteration,
-    ``dataset[i]`` and attributes with an entry for each record are errors. Lengths and all else can be read, and so can
-    records that the loader never draws, as those of the other part of `random_split`.
+    ``dataset[i]`` and attributes with an entry for each record are errors. Copies that are made meanwhile are closed as
+    well. Lengths and all else can be read, and so can records that the loader never draws, as those of the other part
+    of `random_split`; of what properties make of records, whole numbers and names.
 
     Args:
         loader: The loader that is trained on.
-        datamodule: What makes such loaders; nobody may ask it for another one meanwhile.
+        others: Further datasets of the same records.
 
     Attributes:
-        memory: Where the tensors and arrays of the data lie, each from its first address up to another.
+        memory: Where the tensors and arrays of the data lie: a weak reference to each, its first address and the one
+            after its last, how far its rows are apart, and which are drawn; None for all.
 
     Example:
         >>> data = [[1.0], [2.0], [3.0]]
@@ -54,21 +59,17 @@ class ReadingLock:
         lightning_pac.exceptions.PrivacyViolationError: A hook reads the training data, but ...
     """
 
-    def __init__(self, loader: DataLoader[Any], datamodule: pl.LightningDataModule | None = None) -> None:
+    def __init__(self, loader: DataLoader[Any], others: Iterable[Any] = ()) -> None:
         self._reader: str | None = None
-        self._thread = 0
-        self._kinds: list[tuple[Any, type, type]] = []
+        self._own_threads: set[int | None] = set()  # of the data, which were there before
+        self._within = threading.local()  # whether this thread is in a method that may read
+        self._kinds: list[tuple[Callable[[], Any], type, type]] = []
+        self.memory: list[tuple[Callable[[], Any], int, int, int, np.ndarray[Any, Any] | None]] = []
         self._add(loader, {"__iter__": _nothing})
-        self._add(datamodule, {"train_dataloader": _nothing})
-        self.memory: list[tuple[int, int]] = []
-        for dataset, drawn in _drawn_from(loader.dataset):
-            if drawn is None:
-                self.memory += [
-                    _memory(table) for table in own_tables(dataset) if isinstance(table, Tensor | np.ndarray)
-                ]
-            may_be_read = functools.partial(_spares, drawn)
-            reads = dict.fromkeys(("__getitem__", "__getitems__"), may_be_read)
-            self._add(dataset, {**reads, "__iter__": _nothing, "__len__": _everything}, has_rows=True)
+        sampler = getattr(loader.batch_sampler, "sampler", None)
+        self._add_data(loader.dataset, sampler.indices if isinstance(sampler, SubsetRandomSampler) else None)
+        for dataset in others:
+            self._add_data(dataset)
 
     @contextmanager
     def closed(self, reader: str | None, has_batch: bool = True) -> Iterator[None]:
@@ -78,7 +79,9 @@ class ReadingLock:
             reader: Who reads, in words; None lets everybody read.
             has_batch: Whether it is given a batch. Who is not may not use tensors of the data, either.
         """
-        before, self._reader, self._thread = self._reader, reader, threading.get_ident()
+        before, self._reader = self._reader, reader
+        if before is None and reader is not None:
+            self._own_threads = {thread.ident for thread in threading.enumerate()} - {threading.get_ident()}
         self._put_on()
         try:
             with nullcontext() if has_batch else _Functions(self):
@@ -100,13 +103,49 @@ class ReadingLock:
                 "PrivateMetrics."
             )
 
+    def check_memory(self, start: int, end: int) -> None:
+        """Refuse, if the lock is closed, what lies where records do, from one address up to another."""
+        for table, first, last, width, drawn in self.memory:
+            if start < last and first < end and table() is not None:
+                rows = None if drawn is None else drawn[max(0, start - first) // width : -(-(end - first) // width)]
+                if rows is None or rows.any():
+                    self.check()
+
     @property
     def _is_closed(self) -> bool:
-        return self._reader is not None and threading.get_ident() == self._thread
+        within = self._reader is None or getattr(self._within, "reads", False)
+        return not within and threading.get_ident() not in self._own_threads
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Let this thread read."""
+        before, self._within.reads = getattr(self._within, "reads", False), True
+        try:
+            yield
+        finally:
+            self._within.reads = before
 
     def _put_on(self) -> None:
-        for part, own, locked in self._kinds:
-            object.__setattr__(part, "__class__", own if self._reader is None else locked)
+        for reference, own, locked in self._kinds:
+            part = reference()
+            if part is not None:
+                object.__setattr__(part, "__class__", own if self._reader is None else locked)
+
+    def _add_data(self, whole: Any, indices: Any = None) -> None:
+        """Lock a dataset, and those that it takes its records from.
+
+        Args:
+            whole: The dataset.
+            indices: Of its records that are drawn; None for all.
+        """
+        for dataset, drawn in _drawn_from(whole, indices):
+            if any(reference() is dataset for reference, _, _ in self._kinds):
+                continue
+            held = [table for table in own_tables(dataset) if isinstance(table, Tensor | np.ndarray)]
+            self.memory += [(_reference(table), *_memory(table), _width(table), drawn) for table in held]
+            may_be_read = functools.partial(_spares, drawn)
+            reads = dict.fromkeys(("__getitem__", "__getitems__"), may_be_read)
+            self._add(dataset, {**reads, "__iter__": _nothing, "__len__": _everything}, has_rows=True)
 
     def _add(self, part: Any, methods: Mapping[str, Callable[..., bool]], has_rows: bool = False) -> None:
         """Lock methods of an object, each but for arguments for which a function is true, and tables if it has rows."""
@@ -116,32 +155,49 @@ class ReadingLock:
         with suppress(Exception):  # a class that none can be below, and that the checks on copies are left to
             if has_rows:
                 found["__getattribute__"] = self._guarded_attributes(own, len(part))
+                found["__copy__"] = found["__deepcopy__"] = self._copied()
             locked = subclassed(own, found)
             for kind in (locked, own):
                 object.__setattr__(part, "__class__", kind)
-            self._kinds.append((part, own, locked))
+            self._kinds.append((_reference(part), own, locked))
 
     def _guarded(self, method: Callable[..., Any], spared: Callable[..., bool]) -> Callable[..., Any]:
         @functools.wraps(method)
         def guarded(part: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._is_closed:
-                return method(part, *args, **kwargs)
-            if not spared(*args, **kwargs):
+            if self._is_closed and not spared(*args, **kwargs):
                 self.check()
-            with self.closed(None):
+            with self._reading():
                 return method(part, *args, **kwargs)
 
         return guarded
 
     def _guarded_attributes(self, own: Any, rows: int) -> Callable[..., Any]:
         def guarded(part: Any, name: str) -> Any:
-            value = own.__getattribute__(part, name)
-            is_kept = self._is_closed and name in object.__getattribute__(part, "__dict__")
-            if is_kept and name != "indices" and _has_rows(value, rows):
+            if not self._is_closed:
+                return own.__getattribute__(part, name)
+            try:
+                value = own.__getattribute__(part, name)
+            except PrivacyViolationError:  # a property that reads records
+                with self._reading():
+                    value = own.__getattribute__(part, name)
+                if not _is_plain(value):
+                    raise
+            if name != "indices" and _is_kept(part, own, name) and _has_rows(value, rows):
                 self.check()
             return value
 
         return guarded
+
+    def _copied(self) -> Callable[..., Any]:
+        """A method that makes a copy of a dataset, closed like it."""
+
+        def copied(part: Any, memo: dict[int, Any] | None = None) -> Any:
+            with self.closed(None):
+                found = copy.copy(part) if memo is None else copy.deepcopy(part, memo)
+                self._add_data(found)
+            return found
+
+        return copied
 
 
 class _Functions(TorchFunctionMode):
@@ -154,12 +210,12 @@ class _Functions(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        if getattr(func, "__name__", "") not in _SHAPES:
-            for leaf in pytree.tree_leaves((args, kwargs)):
+        name = getattr(func, "__name__", "")
+        if name not in _SHAPES:
+            # The memo of `copy.deepcopy` holds whatever else was copied.
+            for leaf in pytree.tree_leaves(args[:1] if name == "__deepcopy__" else (args, kwargs)):
                 if isinstance(leaf, Tensor | np.ndarray):
-                    start, end = _memory(leaf)
-                    if any(start < other_end and other_start < end for other_start, other_end in self._lock.memory):
-                        self._lock.check()
+                    self._lock.check_memory(*_memory(leaf))
         return func(*args, **(kwargs or {}))
 
 
@@ -180,6 +236,16 @@ def _memory(table: Any) -> tuple[int, int]:
     return (start, start + last + width) if 0 not in table.shape else (0, 0)
 
 
+def _width(table: Any) -> int:
+    """How many bytes the rows of a tensor or an array are apart; all, where rows do not follow one another."""
+    try:
+        width = table.itemsize
+        steps = table.strides if isinstance(table, np.ndarray) else tuple(width * step for step in table.stride())
+    except Exception:  # sparse tensors
+        return 2**63
+    return max(1, steps[0]) if steps[0] == max(steps) else 2**63
+
+
 def subclassed(kind: type, methods: Mapping[str, Any]) -> type:
     """A class that goes by the name of another one, and has methods in place of its own; copies are of that one.
 
@@ -198,8 +264,39 @@ def subclassed(kind: type, methods: Mapping[str, Any]) -> type:
         return (function, tuple(kind if value is made else value for value in arguments), *rest)
 
     names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__, "__slots__": ()}
-    made: type = type(kind)(kind.__name__, (kind,), {**names, "__reduce_ex__": reduce, **methods})
+    inherited = vars(kind).get("__init_subclass__")
+    type.__setattr__(kind, "__init_subclass__", classmethod(_nothing))  # which may register classes, or ask for more
+    try:
+        made: type = type(kind)(kind.__name__, (kind,), {**names, "__reduce_ex__": reduce, **methods})
+    finally:
+        if inherited is None:
+            type.__delattr__(kind, "__init_subclass__")
+        else:
+            type.__setattr__(kind, "__init_subclass__", inherited)
     return made
+
+
+def _reference(part: Any) -> Callable[[], Any]:
+    """What gives an object as long as it is there."""
+    try:
+        return weakref.ref(part)
+    except TypeError:
+        return lambda: part
+
+
+def _is_kept(part: Any, own: type, name: str) -> bool:
+    """Whether an attribute is of the object itself."""
+    if isinstance(inspect.getattr_static(own, name, None), types.MemberDescriptorType):  # a slot
+        return True
+    with suppress(AttributeError):
+        return name in object.__getattribute__(part, "__dict__")
+    return False
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether it is a whole number, a name, or a few names."""
+    names = isinstance(value, list | tuple) and all(isinstance(part, str) for part in value)
+    return value is None or names or isinstance(value, int | str)
 
 
 def _new(kind: Any, *args: Any) -> Any:
@@ -224,17 +321,21 @@ def _spares(drawn: "np.ndarray[Any, Any] | None", index: Any) -> bool:
         return False
 
 
-def _drawn_from(dataset: Any) -> list[tuple[Any, "np.ndarray[Any, Any] | None"]]:
+def _drawn_from(dataset: Any, indices: Any = None) -> list[tuple[Any, "np.ndarray[Any, Any] | None"]]:
     """A dataset and those that it takes its records from, each with a mask of those that it takes; None for all."""
     found: list[tuple[Any, np.ndarray[Any, Any] | None]] = []
-    drawn: Any = None
+    drawn: Any = None if indices is None else _mask(dataset, indices)
     while type(dataset) is Subset:
         found.append((dataset, drawn))
-        indices = np.asarray(dataset.indices)
-        mask: Any = np.zeros(len(dataset.dataset), dtype=np.bool_)  # type: ignore[arg-type]
-        mask[indices if drawn is None else indices[drawn]] = True
-        dataset, drawn = dataset.dataset, mask
+        chosen = np.asarray(dataset.indices)
+        dataset, drawn = dataset.dataset, _mask(dataset.dataset, chosen if drawn is None else chosen[drawn])
     return [*found, (dataset, drawn), *((part, None) for part in datasets_below(dataset)[1:])]
+
+
+def _mask(dataset: Any, indices: Any) -> "np.ndarray[Any, Any]":
+    mask = np.zeros(len(dataset), dtype=np.bool_)
+    mask[np.asarray(indices)] = True
+    return mask
 
 
 def _has_rows(value: Any, rows: int, depth: int = _DEPTH) -> bool:

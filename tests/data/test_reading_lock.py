@@ -6,12 +6,11 @@ import threading
 from collections import UserDict
 from typing import Any
 
-import lightning.pytorch as pl
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, SubsetRandomSampler, TensorDataset
 
 from lightning_pac.data.reading_lock import ReadingLock, subclassed
 from lightning_pac.exceptions import PrivacyViolationError
@@ -158,24 +157,127 @@ def test_tensors_of_the_data_cannot_be_computed_with_where_there_is_no_batch() -
         assert float(parts[1].sum()) == sum(range(ROWS, 2 * ROWS))
 
 
-def test_a_datamodule_gives_no_other_loader() -> None:
-    class Data(pl.LightningDataModule):
-        def train_dataloader(self) -> Any:
-            return DataLoader(make())
+def test_threads_of_the_data_read_on_and_those_of_a_hook_do_not() -> None:
+    data, found, go = make(), list[Any](), threading.Event()
 
-    module = Data()
-    with ReadingLock(DataLoader(make()), module).closed("A hook"), pytest.raises(PrivacyViolationError):
-        module.train_dataloader()
-    assert len(module.train_dataloader()) == ROWS
+    def read() -> None:
+        go.wait()
+        try:
+            found.append(data[3][0].tolist())
+        except PrivacyViolationError:
+            found.append("refused")
 
-
-def test_other_threads_read_on() -> None:
-    data, found = make(), list[Any]()
+    before = threading.Thread(target=read)
+    before.start()
     with ReadingLock(DataLoader(data)).closed("A hook"):
-        thread = threading.Thread(target=lambda: found.append(data[3]))
-        thread.start()
-        thread.join()
-    assert found[0][0].tolist() == [6, 7]
+        later = threading.Thread(target=read)
+        later.start()
+        go.set()
+        before.join()
+        later.join()
+    assert sorted(found, key=str) == [[6, 7], "refused"]
+
+
+def test_copies_made_meanwhile_are_closed() -> None:
+    data = Subset(make(), range(5))
+    lock = ReadingLock(DataLoader(data))
+    with lock.closed("A hook"):
+        copies = copy.copy(data), copy.deepcopy(data), copy.deepcopy({"of a model": data})["of a model"]
+        assert [len(found) for found in copies] == [5] * 3
+        for found in (*copies, copies[1].dataset, copies[2].dataset):
+            with pytest.raises(PrivacyViolationError):
+                _ = found[0]
+    assert [found[1][0].tolist() for found in copies] == [[2, 3]] * 3
+    with lock.closed("Another hook"), pytest.raises(PrivacyViolationError):
+        _ = copies[0][0]
+    lies = copies[2].dataset.tensors[0].data_ptr()
+    assert [table is not None for table in (found[0]() for found in lock.memory if found[1] == lies)] == [True]
+    del found, copies  # where it lay, a weight may lie now
+    assert [found[0]() for found in lock.memory if found[1] == lies] == [None]
+
+
+def test_other_datasets_of_the_same_records_can_be_locked() -> None:
+    data, other = make(), make()
+    with ReadingLock(DataLoader(data), [other]).closed("A hook"), pytest.raises(PrivacyViolationError):
+        _ = other[0]
+
+
+def test_whole_numbers_and_names_made_of_records_can_be_read() -> None:
+    class Properties(Rows):
+        @property
+        def rows(self) -> int:
+            return len(self.held)
+
+        @property
+        def columns(self) -> list[str]:
+            return [f"{key}" for key in self.held[:2]]
+
+        @property
+        def mean(self) -> float:
+            return sum(self.held) / ROWS
+
+    data = Properties()
+    with ReadingLock(DataLoader(data)).closed("A hook"):
+        assert (data.rows, data.columns) == (ROWS, ["0", "1"])
+        with pytest.raises(PrivacyViolationError):
+            _ = data.mean
+        with pytest.raises(PrivacyViolationError):
+            _ = data.held
+
+
+def test_slots_are_attributes() -> None:
+    class Slots:
+        __slots__ = ("held", "name")
+
+        def __len__(self) -> int:
+            return ROWS
+
+        def __getitem__(self, index: int) -> int:
+            return index
+
+    data = Slots()
+    data.held, data.name = list(range(ROWS)), "slots"
+    with ReadingLock(DataLoader(data)).closed("A hook"):  # type: ignore[arg-type]
+        assert (data.name, len(data)) == ("slots", ROWS)
+        with pytest.raises(PrivacyViolationError):
+            _ = data.held
+
+
+def test_a_sampler_says_which_records_are_drawn() -> None:
+    data = make()
+    (held,) = data.tensors
+    lock = ReadingLock(DataLoader(data, sampler=SubsetRandomSampler(range(10))))
+    with lock.closed("A hook", has_batch=False):
+        assert data[12][0].sum() == 49
+        for read in (lambda: data[3], lambda: held.sum(), lambda: held[8:12].sum()):
+            with pytest.raises(PrivacyViolationError):
+                read()
+    with lock.closed("A hook", has_batch=False), lock.closed(None):
+        rows = held[3], held[12]
+    with lock.closed("A hook", has_batch=False):
+        assert rows[1].sum() == 49
+        with pytest.raises(PrivacyViolationError):
+            rows[0].sum()
+
+
+def test_a_registry_of_classes_sees_none_of_the_locks() -> None:
+    found = []
+
+    class Base(Rows):
+        def __init_subclass__(cls, key: str) -> None:
+            found.append(key)
+
+    class Mine(Base, key="mine"):
+        pass
+
+    data = Mine()
+    with ReadingLock(DataLoader(data)).closed("A hook"), pytest.raises(PrivacyViolationError):
+        _ = data[0]
+
+    class Other(Mine, key="other"):
+        pass
+
+    assert found == ["mine", "other"]
 
 
 def test_copies_have_the_class_of_old() -> None:
@@ -187,18 +289,22 @@ def test_copies_have_the_class_of_old() -> None:
 
 
 def test_what_cannot_be_locked_is_left_alone() -> None:
-    class Final(Dataset[Any]):
-        def __init_subclass__(cls, **kwargs: Any) -> None:
-            raise TypeError("final")
+    class Meta(type):
+        def __new__(cls, name: str, bases: Any, names: Any) -> Any:
+            if name in [base.__name__ for base in bases]:
+                raise TypeError("final")
+            return super().__new__(cls, name, bases, names)
 
+    class Final(metaclass=Meta):
         def __len__(self) -> int:
             return ROWS
 
         def __getitem__(self, index: int) -> int:
             return index
 
+    data: Any
     for data in ([1.0] * ROWS, Final()):
-        with ReadingLock(DataLoader(data)).closed("A hook"):  # type: ignore[arg-type]
+        with ReadingLock(DataLoader(data)).closed("A hook"):
             _ = data[0]
     with pytest.raises(TypeError):
         subclassed(bool, {})

@@ -173,6 +173,7 @@ class SRPPSGD(TrainerCallback):
         self._restored: dict[str, Any] | None = None
         self._undo: list[Callable[[], None]] = []
         self._hidden_randomness: HiddenRandomness | None = None
+        self._locked: LockedHooks | None = None
 
     @property
     @override
@@ -241,7 +242,8 @@ class SRPPSGD(TrainerCallback):
         self._run.watch.begin(self._run, trainer, pl_module)
         announce_start(self._run, type(self).__name__)
         self._hidden_randomness = HiddenRandomness()
-        self._undo += [name_raw_values(trainer, pl_module, found), locked.restore, self._hidden_randomness.restore]
+        self._undo += [name_raw_values(trainer, pl_module, found), self._hidden_randomness.restore]
+        self._locked = locked
 
     @override
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -340,6 +342,8 @@ class SRPPSGD(TrainerCallback):
         if self._run is not None and isinstance(exception, KeyboardInterrupt):
             announce_interruption(self._run, type(self).__name__, trainer)
         self._release_resources()
+        if self._locked is not None:
+            self._locked.restore()
 
     @override
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import lightning.pytorch as pl
 import numpy as np
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, SequentialSampler
 
 from lightning_pac.accountants import SRPPAccountant
 from lightning_pac.callbacks.srpp_sgd.arguments import RunArguments
@@ -197,11 +197,13 @@ class DrawnRecords:
             )
 
     def _digest(self, dataloader: DataLoader[Any]) -> bytes:
-        """Of the records that a loader draws from, in their order if the noise rests on that."""
+        """Of the records that a loader draws from, in their order if noise or batches rest on that."""
         positions = positions_of_records(dataloader.dataset)
         chosen = getattr(getattr(dataloader.batch_sampler, "sampler", None), "indices", None)
         positions = positions if chosen is None else positions[np.asarray(chosen, dtype=np.int64)]
-        return digest(positions if self._accountant.correlation is not None else np.sort(positions))
+        as_they_lie = type(getattr(dataloader.batch_sampler, "sampler", None)) is SequentialSampler
+        in_order = self._accountant.correlation is not None or as_they_lie
+        return digest(positions if in_order else np.sort(positions))
 
 
 def _step_sampling(sampling: Sampling, num_microbatches: int, num_ranks: int = 1) -> Sampling:

@@ -1,45 +1,62 @@
-"""Hooks of a model and of its callbacks, from which the training data are kept."""
+"""Hooks of a model, its data and its callbacks, from which the training data are kept."""
 
 import functools
 import inspect
 import types
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
+from lightning.pytorch.utilities import rank_zero_warn
+from torch.utils.data import DataLoader, Dataset, SubsetRandomSampler
 
-from lightning_pac.data.reading_lock import ReadingLock, subclassed
+from lightning_pac.callbacks.shared import TrainerCallback
+from lightning_pac.callbacks.srpp_sgd.loss_check import PassingState
+from lightning_pac.data.reading_lock import ReadingLock
+from lightning_pac.data.tables import is_of
 
 __all__ = ["LockedHooks"]
 
-_STEPS = ("training_step", "validation_step", "configure_gradient_clipping", "lr_scheduler_step", "optimizer_zero_grad")
+_TRANSFER = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
+_STEPS = ("training_step", "validation_step", "configure_gradient_clipping", "lr_scheduler_step", "optimizer_step")
+_HAVE_BATCH = (*_STEPS, *_TRANSFER, "optimizer_zero_grad")
 _AROUND_BACKWARD = ("on_before_", "on_after_")
+_LOADERS = ("train_dataloader", "val_dataloader")
 
 
 class LockedHooks:
     """Keeps the training data from every hook of a model: a step sees its batch, and nothing else of them.
 
+    Until the model's `teardown`, the last of all hooks, or `restore`, its hooks and some of its data and callbacks are
+    others on their classes; for other objects of these classes, copies included, they are as before.
+
     Args:
-        trainer: Of which the loader and the datamodule are locked, also those that it loads later.
-        pl_module: The model; it has another class until `restore`, and copies of it have its own.
+        trainer: Of which the loader is locked, also those that it loads later, and other datasets of the same records
+            that the model, its data and callbacks hold.
+        pl_module: The model.
     """
 
     def __init__(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._trainer, self._pl_module, self._kind = trainer, pl_module, type(pl_module)
-        self._lock = ReadingLock(*self._sources())
-        self._loader = trainer.train_dataloader
-        hooks = [name for name in dir(pl.LightningModule) if name.startswith("on_") or name in _STEPS]
-        own = {name: getattr(self._kind, name) for name in (*hooks, "train_dataloader")}
-        locked = {name: self._locked(name, hook) for name, hook in own.items() if _is_users(hook)}
-        object.__setattr__(pl_module, "__class__", subclassed(self._kind, locked))
+        self._trainer, self._pl_module = trainer, pl_module
+        self._undo: list[Callable[[], None]] = []
+        datamodule, callbacks = trainer.datamodule, trainer.callbacks  # type: ignore[attr-defined]
+        self._holders = [pl_module, *callbacks, *([] if datamodule is None else [datamodule])]
+        self._renew()
+        hooks = [name for name in dir(pl.LightningModule) if name.startswith("on_")]
+        self._lock_hooks(pl_module, {*hooks, *_HAVE_BATCH, *_LOADERS, "state_dict", "teardown"})
+        for callback in callbacks:
+            if not isinstance(callback, TrainerCallback):
+                self._lock_hooks(callback, ("state_dict", "teardown"))
+        if datamodule is not None:
+            self._lock_hooks(datamodule, (*_TRANSFER, *_LOADERS, "state_dict"))
 
     def closed(self, name: str, holder: str) -> AbstractContextManager[None]:
         """Refuse what a hook reads meanwhile."""
         if self._trainer.train_dataloader is not self._loader:
-            self._lock = ReadingLock(*self._sources())
-            self._loader = self._trainer.train_dataloader
-        has_batch = name in _STEPS or "batch" in name or name.startswith(_AROUND_BACKWARD)
+            self._renew()
+        has_batch = name in _HAVE_BATCH or "batch" in name or name.startswith(_AROUND_BACKWARD)
         return self._lock.closed(f"{name} of {holder}", has_batch)
 
     def opened(self) -> AbstractContextManager[None]:
@@ -47,30 +64,105 @@ class LockedHooks:
         return self._lock.closed(None)
 
     def restore(self) -> None:
-        """Give the model its own class again."""
-        object.__setattr__(self._pl_module, "__class__", self._kind)
+        """Leave all hooks as they were."""
+        while self._undo:
+            self._undo.pop()()
 
-    def _sources(self) -> tuple[Any, Any]:
-        return self._trainer.train_dataloader, self._trainer.datamodule  # type: ignore[attr-defined]
+    def _renew(self) -> None:
+        loader: Any = self._trainer.train_dataloader
+        self._loader, self._lock = loader, ReadingLock(loader, _others_of(loader, self._holders))
 
-    def _locked(self, name: str, hook: Callable[..., Any]) -> Callable[..., Any]:
-        if name == "train_dataloader":
+    def _lock_hooks(self, holder: Any, names: Collection[str]) -> None:
+        """Lock those of an object's hooks that are the user's, be they its own or its class's."""
+        for name in names:
+            own = vars(holder).get(name)
+            if isinstance(own, types.MethodType):
+                self._put(holder, name, types.MethodType(self._locked(name, own.__func__, own.__self__), own.__self__))
+            elif isinstance(own, types.FunctionType):
+                self._put(holder, name, self._locked(name, own, None))
+            elif _is_users(inspect.getattr_static(type(holder), name, None)) or (name, holder) == (
+                "teardown",
+                self._pl_module,
+            ):
+                self._put(type(holder), name, self._locked(name, getattr(type(holder), name), holder))
 
-            @functools.wraps(hook)
-            def locked(*args: Any, **kwargs: Any) -> Any:
-                self._lock.check()
+    def _put(self, place: Any, name: str, hook: Any) -> None:
+        had, before = name in vars(place), vars(place).get(name)
+        put, remove = (type.__setattr__, type.__delattr__) if isinstance(place, type) else (_set, _remove)
+        put(place, name, hook)
+
+        def undo() -> None:
+            if vars(place).get(name) is not hook:  # another run of the same class has locked it since
+                return
+            put(place, name, before) if had else remove(place, name)
+
+        self._undo.append(undo)
+
+    def _locked(self, name: str, hook: Callable[..., Any], holder: Any) -> Callable[..., Any]:
+        @functools.wraps(hook)
+        def locked(*args: Any, **kwargs: Any) -> Any:
+            if not self._undo or (holder is not None and args[:1] != (holder,)):
                 return hook(*args, **kwargs)
-
-        else:
-
-            @functools.wraps(hook)
-            def locked(*args: Any, **kwargs: Any) -> Any:
-                with self.closed(name, self._kind.__name__):
-                    return hook(*args, **kwargs)
+            kind = type(self._pl_module if holder is None else holder).__name__
+            if name in _LOADERS:
+                return self._load(name, kind, functools.partial(hook, *args, **kwargs))
+            with self.closed(name, kind), ExitStack() as ending:
+                if name == "teardown" and holder is self._pl_module:
+                    ending.callback(self.restore)
+                return hook(*args, **kwargs)
 
         locked.__signature__ = inspect.signature(hook)  # type: ignore[attr-defined]  # Lightning reads it
         return locked
 
+    def _load(self, name: str, kind: str, load: Callable[[], Any]) -> Any:
+        """Make a loader; that may read the data, but a model is not to be changed by what it reads."""
+        if name == "train_dataloader":
+            self._lock.check()
+        passing = PassingState(self._pl_module)
+        loader = load()
+        changed = passing.changed()
+        if changed:
+            rank_zero_warn(
+                f"{name} of {kind} sets {', '.join(sorted(changed))} while {type(self._pl_module).__name__} trains: "
+                "make sure that no record decides what is set."
+            )
+        return loader
+
+
+def _others_of(loader: Any, holders: Collection[Any]) -> list[Any]:
+    """Datasets of the loader's records that some objects hold, alone or in loaders."""
+    if isinstance(getattr(loader.batch_sampler, "sampler", None), SubsetRandomSampler):
+        return []
+    found = []
+    for holder in holders:
+        for value in vars(holder).values():
+            for part in value if type(value) in (list, tuple) else (value,):
+                dataset = part.dataset if isinstance(part, DataLoader) else part
+                if isinstance(dataset, Dataset) and dataset is not loader.dataset and _is_same(dataset, loader.dataset):
+                    found.append(dataset)
+    return found
+
+
+def _is_same(dataset: Any, trained: Any) -> bool:
+    """Whether two datasets have tables in common, or differ in their transforms only."""
+    names, other = (_plain_values(part) for part in (dataset, trained))
+    is_twin = (
+        type(dataset) is type(trained) and names == other and any(isinstance(v, str | Path) for v in names.values())
+    )
+    return is_twin or is_of(dataset, trained)
+
+
+def _set(place: Any, name: str, value: Any) -> None:
+    place.__dict__[name] = value
+
+
+def _remove(place: Any, name: str) -> None:
+    del place.__dict__[name]
+
 
 def _is_users(hook: Any) -> bool:
-    return isinstance(hook, types.FunctionType) and not hook.__module__.startswith("lightning")
+    return isinstance(hook, types.FunctionType) and not hook.__module__.startswith(("lightning.", "lightning_pac."))
+
+
+def _plain_values(dataset: Any) -> dict[str, Any]:
+    return {name: value for name, value in vars(dataset).items() if isinstance(value, str | Path | int)}

@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Callable, Collection, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import lightning.pytorch as pl
@@ -90,11 +89,13 @@ class WritingCallbacks:
 
         @functools.wraps(hook)
         def noting(*args: Any, **kwargs: Any) -> Any:
-            before = self._watch.changed()
-            passing = PassingState(self._pl_module, args[2] if name == "on_train_batch_start" else None)
-            with nullcontext() if ours else self.locked.closed(name, type(callback).__name__):
+            with self.locked.opened():  # a hook may save a checkpoint, and with that call others
+                before = self._watch.changed()
+                passing = PassingState(self._pl_module, args[2] if name == "on_train_batch_start" else None)
+            with self.locked.opened() if ours else self.locked.closed(name, type(callback).__name__):
                 result = hook(*args, **kwargs)
-            changed = passing.changed() if name in _OF_STEPS else set[str]()
+            with self.locked.opened():
+                changed = passing.changed() if name in _OF_STEPS else set[str]()
             self.passing |= changed
             if callback not in self._writing and (self._watch.changed() - before or changed):
                 self._writing.append(callback)

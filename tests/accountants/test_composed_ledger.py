@@ -27,6 +27,7 @@ from lightning_pac.accountants import (
     privacy_curve,
 )
 from lightning_pac.accountants.bounds import world_success_bound
+from lightning_pac.cards import PrivacyCard
 from lightning_pac.exceptions import BudgetExceededError, LedgerError, LedgerMismatchError
 from lightning_pac.ledger import LedgerHandle, PrivacyLedger, restore_ledger
 from lightning_pac.scenarios import EpochShuffle, Poisson, TwoWorldScenario
@@ -46,9 +47,15 @@ def test_costs_of_another_kind_alone_have_no_figure_between_worlds(tmp_path: Pat
 
 
 def charge_run(
-    ledger: PrivacyLedger, name: str, accountant: SRPPAccountant, noise: float, steps: int, **terms_of_plan: str
+    ledger: PrivacyLedger,
+    name: str,
+    accountant: SRPPAccountant,
+    noise: float,
+    steps: int,
+    planned: int | None = None,
+    **terms_of_plan: str,
 ) -> None:
-    """A run as `SRPPSGD` declares and journals it."""
+    """A run as `SRPPSGD` declares and journals it; with a card if it says how many steps were planned."""
     terms = accountant.to_dict()
     coupling = {"scenario": accountant.scenario.coupling(), "renyi_order": terms.pop("renyi_order")}
     declaration = {"coupling": coupling, **terms, "noise_multiplier": noise, **terms_of_plan}
@@ -56,6 +63,8 @@ def charge_run(
     running, attempt = accountant.track(noise), account.start_attempt()
     for step in range(steps):
         attempt.start_step(running.start_step(), step)
+    if planned is not None:
+        account.attach_card(PrivacyCard("a run", "a secret", (), (), details={"planned_steps": planned}))
 
 
 def charge_metric(ledger: PrivacyLedger, epsilon: float, times: int, **event: Any) -> None:
@@ -111,7 +120,7 @@ def test_metrics_and_unamplified_runs_are_one_gaussian(tmp_path: Path) -> None:
 
 def test_without_a_plan_a_budget_of_before_is_what_holds(tmp_path: Path) -> None:
     with PrivacyLedger(tmp_path / "study.db", budget={"rpp": 2.0}) as ledger:
-        charge_run(ledger, "first", poisson(), 30.0, 20)
+        charge_run(ledger, "first", poisson(), 30.0, 20, planned=20)
         alone = ledger_total(ledger)
         charge_run(ledger, "second", poisson(), 30.0, 20)
         both = ledger_total(ledger)
@@ -125,6 +134,28 @@ def test_without_a_plan_a_budget_of_before_is_what_holds(tmp_path: Path) -> None
     assert both.world_success_bound == world_success_bound([16.0], [2.0])
     assert raised.renyi_epsilon == 3.0
     assert "set before the first charge, is what holds" in both.reason
+
+
+def test_a_run_that_ended_early_has_the_figures_of_its_plan(tmp_path: Path) -> None:
+    with PrivacyLedger(tmp_path / "study.db") as ledger:
+        charge_run(ledger, "fit", poisson(), 30.0, 7, planned=20)
+        total = ledger_total(ledger)
+    assert total.basis == "run"
+    assert total.world_success_bound == pytest.approx(poisson().world_success_bound(30.0, 20), rel=1e-9)
+    assert total.world_success_bound > poisson().world_success_bound(30.0, 7)
+
+
+@pytest.mark.parametrize("budget", [None, 2.0])
+def test_what_may_have_decided_its_own_end_is_bounded_by_the_budget(tmp_path: Path, budget: float | None) -> None:
+    with PrivacyLedger(tmp_path / "study.db", budget=budget and {"rpp": budget}) as ledger:
+        charge_metric(ledger, 0.1, 3)
+        total = ledger_total(ledger)
+    if budget is None:
+        assert total.basis == "run"
+        assert "if nothing that it showed decided how much it releases" in total.reason
+    else:
+        assert (total.basis, total.renyi_epsilon) == ("cap", 2.0)
+        assert "how much it releases was not fixed beforehand" in total.reason
 
 
 def test_what_was_not_bounded_beforehand_is_bounded_by_nothing(tmp_path: Path) -> None:
@@ -345,7 +376,7 @@ def test_what_a_ledger_has_lost_is_in_no_figure(tmp_path: Path, has_budget: bool
     """Of a hundred steps, ten are known, and ninety were lost and booked by their price."""
     path, accountant = tmp_path / "study.db", poisson()
     with PrivacyLedger(path, budget={"rpp": accountant.epsilon(20.0, 50)} if has_budget else None) as ledger:
-        charge_run(ledger, "fit", accountant, 20.0, 10)
+        charge_run(ledger, "fit", accountant, 20.0, 10, planned=10)
         before = ledger_total(ledger)
     restore_ledger(path, {"fit": accountant.epsilon(20.0, 90)})
     with PrivacyLedger.read_only(path) as ledger:

@@ -2,6 +2,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 from lightning_pac.accountants import EpsilonDelta, Notion, Promise, RunningAccount, SRPPAccountant, SuccessBound
 from lightning_pac.scenarios import EpochShuffle, FixedSize, Poisson, Sampling, TwoWorldScenario
@@ -127,3 +128,25 @@ def test_finite_bits_cost_more_at_orders_near_one() -> None:
         account.start_step()
         charged.append(account.epsilon - accountant.epsilon(4.0, 1))
     assert charged[1] / charged[0] == pytest.approx(22 / 3, rel=1e-6)
+
+
+def test_a_run_that_ends_by_what_it_shows_is_bounded_by_its_plan_only() -> None:
+    """The worlds are told apart by likelihood, and the run ends once that is decisive; false alarm rate below 1e-6."""
+    accountant = SRPPAccountant(TwoWorldScenario(num_differing=1, num_records=10), FixedSize(10))
+    account, taken, bounds = accountant.track(4.0, planned_steps=16), [], []
+    for _ in range(16):
+        account.start_step()
+        taken.append(account.exact_success_bound())
+        bounds.append(account.of_plan().exact_success_bound())
+    assert bounds == pytest.approx([taken[-1]] * 16, rel=1e-12)
+    shift = 2 * norm.ppf(taken[0])  # of a Gaussian of deviation 1 in the first step
+    assert taken[-1] == pytest.approx(norm.cdf(4 * shift / 2), rel=1e-9)
+    generator, num_runs = np.random.default_rng(0), 200_000
+    world = generator.integers(0, 2, num_runs)
+    released = shift * world[:, None] + generator.standard_normal((num_runs, 16))
+    ratios = np.cumsum(shift * released - shift**2 / 2, axis=1)
+    decisive = np.abs(ratios) > 1.5
+    ends = np.where(decisive.any(axis=1), decisive.argmax(axis=1), 15)
+    right = (ratios[np.arange(num_runs), ends] > 0) == world
+    assert right.mean() > np.mean(np.take(taken, ends)) + 0.03
+    assert right.mean() < bounds[0] + 5 / math.sqrt(4 * num_runs)

@@ -1,5 +1,6 @@
 """Ways in which records get past the noise, or count more than once: by loaders, optimizers and what a model keeps."""
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -493,7 +494,11 @@ class StopsByTheLoss(Classifier):
 def test_an_early_end_is_not_silent(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="trainer.should_stop ended this run early"):
         make_trainer(tmp_path, make_private()).fit(StopsByTheLoss(), make_loader())
-    assert "stopped early" in "".join((tmp_path / "privacy_card.json").read_text())
+    make_trainer(tmp_path / "whole", make_private()).fit(Classifier(), make_loader())
+    card, whole = (json.loads((path / "privacy_card.json").read_text()) for path in (tmp_path, tmp_path / "whole"))
+    assert "stopped early" in "".join(card["conditions"])
+    assert (card["details"]["num_steps"], card["details"]["planned_steps"]) == (3, 6)
+    assert card["guarantees"] == whole["guarantees"], "what ended it may have been what it showed"
 
 
 class ShortensTheRun(Classifier):

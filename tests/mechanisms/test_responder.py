@@ -10,7 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import stats
 
+from lightning_pac.accountants.bounds import membership_success_bound
+from lightning_pac.cards import at_most
 from lightning_pac.exceptions import BudgetExceededError, LedgerError, LedgerMismatchError
 from lightning_pac.ledger import PrivacyLedger, adopt_ledger
 from lightning_pac.mechanisms import PACResponder
@@ -577,6 +580,36 @@ def test_the_card_says_whom_the_bounds_do_not_speak_of(folder: Folder) -> None:
         conditions = " ".join(responder.card().conditions)
     assert "and nobody's membership" in conditions
     assert "Someone who knows of about 3 records" in conditions
+
+
+@pytest.mark.parametrize("budget", [None, 0.5])
+def test_the_card_says_what_holds_where_answers_decide_how_many_there_are(folder: Folder, budget: float | None) -> None:
+    with folder.open(budget=budget) as responder:
+        responder(np.array([0, 1, 1, 0, 1, 0, 1, 0]))
+        conditions, so_far = " ".join(responder.card().conditions), responder.membership_success_bound
+    if budget is None:
+        assert "only a budget of the ledger bounds what they tell" in conditions
+    else:
+        most = membership_success_bound(budget, 0.5)
+        assert so_far < most
+        assert f"told correctly at most {at_most(most)} of the time" in conditions
+
+
+def test_bounds_for_the_answers_given_fail_where_answers_end_them() -> None:
+    """A made attacker stops once the likelihood ratio is decisive; false alarm rate below 1e-6."""
+    generator, num_runs, shift, most = np.random.default_rng(0), 200_000, 0.25, 64
+    grid = np.linspace(-12, 12, 20_001)
+    density = (stats.norm.pdf(grid) + stats.norm.pdf(grid - shift)) / 2
+    each = -np.sum(density * np.log(density)) * (grid[1] - grid[0]) - 0.5 * math.log(2 * math.pi * math.e)
+    world = generator.integers(0, 2, num_runs)
+    noise = generator.standard_normal((num_runs, most))
+    ratios = np.cumsum(shift * (shift * world[:, None] + noise) - shift**2 / 2, axis=1)
+    decisive = np.abs(ratios) > 1.0
+    ends = np.where(decisive.any(axis=1), decisive.argmax(axis=1), most - 1)
+    right = np.mean((ratios[np.arange(num_runs), ends] > 0) == world)
+    given = np.array([membership_success_bound(each * (number + 1), 0.5) for number in range(most)])
+    assert right > given[ends].mean() + 5 / math.sqrt(4 * num_runs)
+    assert right < given[-1], "the budget's"
 
 
 def test_a_record_in_every_subset_has_no_membership_to_hide(tmp_path: Path) -> None:

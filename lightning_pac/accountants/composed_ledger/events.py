@@ -24,6 +24,7 @@ __all__ = [
     "events_of",
     "ledger_events",
     "ledger_order",
+    "planned_steps",
     "releases_of",
     "worlds_of",
 ]
@@ -96,8 +97,19 @@ def worlds_of(ledger: PrivacyLedger) -> tuple[LedgerAccount, ...]:
     return accounts
 
 
-def events_of(account: LedgerAccount) -> tuple[PrivacyEvent, ...]:
+def planned_steps(account: LedgerAccount) -> int | None:
+    """Steps that a training run was to take, by its card; None if none says, and for all else."""
+    taken = _taken(account)
+    planned = None if account.card is None else account.card.details.get("planned_steps")
+    return None if not taken or planned is None else max(taken, int(planned))
+
+
+def events_of(account: LedgerAccount, steps: int | None = None) -> tuple[PrivacyEvent, ...]:
     """The releases of one account.
+
+    Args:
+        account: The account.
+        steps: Steps of a training run in all, if they are more than it has taken.
 
     Raises:
         ValueError: if it averages over batches, or does not say what it released, or a part of that is lost.
@@ -110,8 +122,10 @@ def events_of(account: LedgerAccount) -> tuple[PrivacyEvent, ...]:
             "released is not known: go on in a new ledger"
         )
     if "noise_multiplier" in terms:
-        steps = [attempt.num_steps for attempt in account.attempts()]
-        return accountant_of(terms).events(terms["noise_multiplier"], steps)
+        taken = [attempt.num_steps for attempt in account.attempts()]
+        if steps is not None:
+            taken[-1] += steps - sum(taken)
+        return accountant_of(terms).events(terms["noise_multiplier"], taken)
     if "epsilon_of_each" in terms:
         return (
             GaussianRelease(math.fsum(_mu_squared(charge.event, charge.cost, order) for charge in account.events())),
@@ -145,27 +159,26 @@ def accountant_of(declaration: Mapping[str, Any]) -> SRPPAccountant:
     return SRPPAccountant(scenario, sampling, order, notion, correlation=_correlation_of(declaration))
 
 
-def releases_of(account: LedgerAccount) -> tuple[Share, ...]:
-    """The releases of one account, a private selection as one of them.
+def releases_of(account: LedgerAccount, steps: int | None = None) -> tuple[Share, ...]:
+    """The releases of one account, a private selection as one of them; see `events_of`.
 
     Raises:
         ValueError: if it averages over batches, or does not say what it released.
     """
     values = account.declaration.get("selection")
-    return events_of(account) if values is None else (SelectionPrice.from_dict(values),)
+    return events_of(account, steps) if values is None else (SelectionPrice.from_dict(values),)
 
 
-def arithmetic_of(*accounts: LedgerAccount) -> tuple[float, float]:
-    """The charge for noise from finite random bits, summed over accounts: nats, and to every delta."""
-    return finite_precision(sum(map(draws_of, accounts))), missing_tail(sum(map(_values_of, accounts)))
+def arithmetic_of(*accounts: LedgerAccount, steps: int | None = None) -> tuple[float, float]:
+    """The charge for noise from finite random bits, summed over accounts: nats, and to every delta; see `events_of`."""
+    draws, values = (sum(of(account, steps) for account in accounts) for of in (draws_of, _values_of))
+    return finite_precision(draws), missing_tail(values)
 
 
-def draws_of(account: LedgerAccount) -> float:
+def draws_of(account: LedgerAccount, steps: int | None = None) -> float:
     """Values of noise from finite bits that one account has drawn; coarser ones, of correlated noise, count as more."""
-    correlation = _correlation_of(account.declaration)
-    if correlation is None:
-        return _values_of(account)
-    return _values_of(account) * correlation.precision(sum(attempt.num_steps for attempt in account.attempts()))
+    correlation, steps = _correlation_of(account.declaration), _taken(account) if steps is None else steps
+    return _values_of(account, steps) * (1.0 if correlation is None else correlation.precision(steps))
 
 
 def _correlation_of(declaration: Mapping[str, Any]) -> BandedMatrix | None:
@@ -173,10 +186,13 @@ def _correlation_of(declaration: Mapping[str, Any]) -> BandedMatrix | None:
     return None if coefficients is None else BandedMatrix(tuple(coefficients))
 
 
-def _values_of(account: LedgerAccount) -> int:
-    steps = sum(attempt.num_steps for attempt in account.attempts())
+def _values_of(account: LedgerAccount, steps: int | None = None) -> int:
     values = sum(int((charge.event or {}).get("draws", 0)) for charge in account.events())
-    return int(account.declaration.get("draws_per_step", 0)) * steps + values
+    return int(account.declaration.get("draws_per_step", 0)) * (_taken(account) if steps is None else steps) + values
+
+
+def _taken(account: LedgerAccount) -> int:
+    return sum(attempt.num_steps for attempt in account.attempts())
 
 
 def _mu_squared(event: Mapping[str, Any] | None, cost: float, order: float) -> float:

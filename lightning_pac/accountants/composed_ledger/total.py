@@ -14,6 +14,7 @@ from lightning_pac.accountants import bounds, orders
 from lightning_pac.accountants.composed_ledger.events import (
     arithmetic_of,
     draws_of,
+    planned_steps,
     releases_of,
     worlds_of,
 )
@@ -32,9 +33,10 @@ class LedgerTotal:
     """The figures that are in force for everything a ledger holds about two worlds.
 
     Attributes:
-        basis: `run`: there is one run, whose figures are its own. `plan`: everything stayed under a plan that was
-            declared before the first charge. `cap`: a budget that was set before the first charge holds, and nothing
-            below it, since later runs may have been chosen by what earlier ones showed. `none`: not even that.
+        basis: `run`: there is one run, whose figures are those of its planned steps. `plan`: everything stayed under a
+            plan that was declared before the first charge. `cap`: a budget that was set before the first charge holds,
+            and nothing below it, since later runs may have been chosen by what earlier ones showed. `none`: not even
+            that.
         world_success_bound: how often a guess of the world is right at most.
         epsilon_at_delta: epsilon between the worlds at `delta`, in nats; infinite where none is known.
         delta: the failure probability that goes with it.
@@ -83,10 +85,14 @@ def ledger_total(ledger: PrivacyLedger, delta: OpenProbability = 1e-5, prior: Op
         return LedgerTotal("none", 1.0, math.inf, delta, math.inf, None, reason)
     if not accounts:
         return _exact(joint_curve([]), "run", (0.0, 0.0), spent, order, delta, prior, "nothing was charged.")
-    if len(accounts) == 1:
-        alone = account_total(accounts[0], delta, prior)
-        return dataclasses.replace(alone, reason=alone.reason + left_out)
-    return _capped(ledger, accounts, order, delta, prior, "no plan was declared before its charges")
+    if len(accounts) > 1:
+        return _capped(ledger, accounts, order, delta, prior, "no plan was declared before its charges")
+    alone = account_total(accounts[0], delta, prior)
+    if _unfixed(accounts[0]):
+        capped = _capped(ledger, accounts, order, delta, prior, "how much it releases was not fixed beforehand")
+        if capped.basis == "cap":
+            return capped
+    return dataclasses.replace(alone, reason=alone.reason + left_out)
 
 
 @validated
@@ -101,14 +107,24 @@ def account_total(account: LedgerAccount, delta: OpenProbability = 1e-5, prior: 
     Raises:
         ValueError: if it averages over batches, or does not say what it released, or a part of that is lost.
     """
-    releases = releases_of(account)
-    nats, tail = arithmetic_of(account)
-    reason = "there is one account, whose noise was fixed before its first charge."
+    planned = planned_steps(account)
+    releases, (nats, tail) = releases_of(account, planned), arithmetic_of(account, steps=planned)
+    reason = "there is one run, whose noise and steps were fixed before its first charge."
+    if _unfixed(account):
+        reason = (
+            "there is one account, whose noise was fixed before its first charge, if nothing that it showed decided "
+            "how much it releases."
+        )
     if any(isinstance(release, SelectionPrice) for release in releases):
         nats = 0.0  # its curve has them
         reason = "there is one private selection, which was charged before the number of its runs was drawn."
     order = float(account.declaration["coupling"]["renyi_order"])
     return _exact(joint_curve(releases), "run", (nats, tail), account.spent, order, delta, prior, reason)
+
+
+def _unfixed(account: LedgerAccount) -> bool:
+    """Whether what an account released may have decided how much it releases."""
+    return "selection" not in account.declaration and planned_steps(account) is None
 
 
 def _exact(

@@ -103,6 +103,7 @@ class RunningAccount(Generic[_TermsT]):
         self.delta = promise.delta if isinstance(promise, EpsilonDelta) else _DELTA
         self.prior = promise.prior if isinstance(promise, SuccessBound) else 0.5
         self.draws_per_step = draws_per_step
+        self._asked_steps = planned_steps
         self._planned_steps = max(planned_steps, self.num_steps + 1)
         self._left = self._leave_for_arithmetic()
         planned_open = max(planned_steps - sum(self._closed), self._open + 1)
@@ -229,6 +230,21 @@ class RunningAccount(Generic[_TermsT]):
         # Finite bits change the chance of an event by a factor e^nats and by `tail`, in either world.
         rate = min(1.0, math.exp(nats) * false_positive_rate + tail)
         return min(1.0, math.exp(nats) * (1 - self._curve.trade_off(rate)) + tail)
+
+    def of_plan(self) -> RunningAccount[_TermsT]:
+        r"""The account of all planned steps, which holds wherever the run ends.
+
+        Whoever ends a run may have seen what it released, and figures of the steps taken are no bounds then. Of 16
+        releases of mu = 0.5 that end where the likelihood ratio passes $e^{\pm 1.5}$, guesses are right in 82 % of
+        cases; bounds for the number of releases taken are 76 % on average, that of all 16 is 84 %.
+        """
+        more = self._asked_steps - self.num_steps
+        if more <= 0:
+            return self
+        stretches = [*self._closed, self._open + more]
+        return RunningAccount(
+            self.accountant, self.noise_multiplier, stretches, self._asked_steps, self.promise, self.draws_per_step
+        )
 
     def next_keeps_promise(self) -> bool:
         """Whether the promise, if there is one, is kept after the next step as well."""

@@ -383,7 +383,7 @@ class SRPPSGD(TrainerCallback):
             return check_loss(pl_module, run.loader, datamodule, repeated, callbacks, run.batch_idx)
 
     def _stop(self, trainer: pl.Trainer, run: PrivateRun) -> None:
-        run.exhausted = True
+        run.exhausted = run.journal.is_spent = True
         trainer.should_stop = True
         announce_stop(run, type(self).__name__, trainer)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from lightning_pac.accountants import Promise, SRPPAccountant
+from lightning_pac.accountants import Promise, RunningAccount, SRPPAccountant
 from lightning_pac.callbacks.shared import SharedAccount
 from lightning_pac.exceptions import BudgetExceededError, LedgerMismatchError
 from lightning_pac.ledger import LedgerAccount, PrivacyLedger
@@ -48,6 +48,7 @@ class RunJournal:
         attempts = account.attempts()
         self.account = account
         self.promised = promised
+        self.is_spent = False
         self.shares_ledger = shares_ledger
         continuing = set(resumed["continuing"] if resumed else ())
         stretches: list[int] = []
@@ -77,7 +78,7 @@ class RunJournal:
         self._unsliced = self.running
         if accountant.notion != "rpp":
             unsliced = replace(accountant, notion="rpp", slices=None)
-            self._unsliced = unsliced.track(noise_multiplier, stretches, draws_per_step=draws_per_step)
+            self._unsliced = unsliced.track(noise_multiplier, stretches, planned_steps, None, draws_per_step)
         self._attempt = account.start_attempt()  # `begin_stretch` opens the one that steps go to
 
     @property
@@ -94,6 +95,19 @@ class RunJournal:
     def rpp_epsilon(self) -> float:
         """Their unsliced, worst-case cost."""
         return self._unsliced.epsilon
+
+    @property
+    def in_force(self) -> RunningAccount[SRPPAccountant]:
+        """The account of all planned steps, or of those that a promise or a budget allowed.
+
+        A run may be ended by what it released, on which figures of the steps taken would not hold.
+        """
+        return self.running if self.is_spent else self.running.of_plan()
+
+    @property
+    def rpp_epsilon_in_force(self) -> float:
+        """The unsliced, worst-case cost of the same steps."""
+        return (self._unsliced if self.is_spent else self._unsliced.of_plan()).epsilon
 
     def begin_stretch(self, first_step: int, continues_pass: bool = False) -> None:
         """The next step draws from a fresh pass, or goes on with the pass that an earlier attempt was in."""

@@ -104,7 +104,7 @@ def responder_card(account: LedgerAccount) -> PrivacyCard:
                 "models disagree adds to it.",
             ),
         ),
-        conditions=(*_CONDITIONS, *attacker_conditions(declared["num_secrets"], prior)),
+        conditions=(*_CONDITIONS, _on_asking_on(account, prior), *attacker_conditions(declared["num_secrets"], prior)),
         details={
             "account": account.name,
             "answers": answers,
@@ -114,6 +114,21 @@ def responder_card(account: LedgerAccount) -> PrivacyCard:
             "table": declared["table"],
         },
     )
+
+
+def _on_asking_on(account: LedgerAccount, prior: float) -> str:
+    """Which figures hold where answers decide how many there are.
+
+    Of answers of 0.0078 nats each that end where the likelihood ratio passes e^1 or e^-1, or after 64, the subset is
+    told in 75.6 % of cases, and bounds for the answers given are 74.6 % on average.
+    """
+    words = (
+        "The bounds are for a number of answers that was decided beforehand. Where answers decide whether more follow, "
+    )
+    if account.budget is None:
+        return words + "only a budget of the ledger bounds what they tell."
+    most = at_most(success_bound(max(account.budget, account.spent), prior))
+    return f"{words}those of the budget hold: whether a record was used is told correctly at most {most} of the time."
 
 
 def attacker_conditions(num_secrets: int, membership_prior: float) -> tuple[str, ...]:

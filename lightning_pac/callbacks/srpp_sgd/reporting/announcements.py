@@ -125,4 +125,7 @@ def _on_record(run: PrivateRun) -> str:
     told = (run.journal.promised, "world_success_bound", "epsilon_at_delta")
     words = [figure.words for figure in figures_of(run.journal) if figure.name in told]
     figures = ". ".join(sentence[:1].upper() + sentence[1:] for sentence in words)
+    planned = run.journal.in_force.num_steps
+    if planned > run.journal.num_steps:
+        figures += f", as for all {planned} planned steps: what the run showed may have ended it"
     return f"{figures}. On record in {run.journal.account.path} as {run.journal.account.name!r}."

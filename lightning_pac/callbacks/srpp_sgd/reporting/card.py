@@ -1,5 +1,6 @@
 """The privacy card of a training run."""
 
+import math
 from importlib.metadata import version
 
 import lightning.pytorch as pl
@@ -22,9 +23,9 @@ _ONE_RECORD = TwoWorldScenario.differential_privacy()
 
 
 def make_card(run: PrivateRun) -> PrivacyCard:
-    """The guarantees of the run after the steps it has started, for people and for programs."""
+    """The guarantees of the run wherever it ends, for people and for programs."""
     journal, noisy_sum, blocks = run.journal, run.noisy_sum, run.noisy_sum.blocks
-    running = journal.running
+    running = journal.in_force
     accountant = running.accountant
     nats, tail = running.arithmetic
     persons, views = run.loader.units.drawn if isinstance(run.loader, PrivateDataLoader) else (None, 1)
@@ -32,7 +33,10 @@ def make_card(run: PrivateRun) -> PrivacyCard:
     if accountant.notion != "rpp":
         guarantees.append(
             Guarantee(
-                "rpp_epsilon", journal.rpp_epsilon, "nats", "The same without slices and averages: the worst case."
+                "rpp_epsilon",
+                journal.rpp_epsilon_in_force,
+                "nats",
+                "The same without slices and averages: the worst case.",
             )
         )
     conditions = [
@@ -63,6 +67,9 @@ def make_card(run: PrivateRun) -> PrivacyCard:
             "other runs and metrics of its ledger, and whether a plan or a budget bounds that."
         )
     conditions += run.not_shown
+    fixed = journal.is_spent or math.isfinite(run.planned_steps)
+    if not fixed:
+        conditions.append("The number of steps was not fixed beforehand, and must not depend on what the run released.")
     if run.stopped_by_others:
         conditions.append(
             "The run was stopped early. The guarantee does not cover when, if private records or their loss decided."
@@ -86,6 +93,7 @@ def make_card(run: PrivateRun) -> PrivacyCard:
             "block_noise": blocks.noise,
             "batch_size": run.batch_size,
             "num_steps": journal.num_steps,
+            "planned_steps": running.num_steps if fixed else None,
             "prior": running.prior,
             "stretches": list(running.stretches),
             "release_grid": min(noisy_sum.grids),

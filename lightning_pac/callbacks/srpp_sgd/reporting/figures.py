@@ -19,7 +19,7 @@ class RunFigure:
 
     Attributes:
         name: Its name on a card.
-        value: Its value, exact for the steps so far.
+        value: Its value, exact for all planned steps.
         unit: `"nats"` or `"probability"`.
         words: A sentence for messages, without its point.
         meaning: A sentence for a card.
@@ -33,8 +33,8 @@ class RunFigure:
 
 
 def figures_of(journal: RunJournal) -> tuple[RunFigure, ...]:
-    """The figures of the steps started so far, the promised one first, then the bound on guessing."""
-    running, accountant = journal.running, journal.running.accountant
+    """The figures of all planned steps, the promised one first, then the bound on guessing."""
+    running, accountant = journal.in_force, journal.running.accountant
     average = average_of(accountant)
     bound = running.exact_success_bound()
     guess = verdict(bound, running.prior, average)

@@ -7,7 +7,7 @@ import inspect
 import threading
 import types
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, Dataset, Subset, SubsetRandomSampler
 
+from lightning_pac.data.loader import PrivateDataLoader
 from lightning_pac.data.tables import datasets_below, own_tables
 from lightning_pac.exceptions import PrivacyViolationError
 
@@ -25,14 +26,20 @@ __all__ = ["ReadingLock", "subclassed"]
 _DEPTH = 2  # of attributes and keys below one another
 _FEW = 16  # parts of a list that are looked into
 
+# What tells who was drawn, of a loader that draws, of its units and of its sampler.
+_OF_DRAWS = {"num_drawn", "drawn", "unused_rows", "fingerprint"}
+_OF_UNITS = {"of", "unused", "_records", "_used"}
+_OF_SAMPLER = {"delivered"}
+
 
 class ReadingLock:
     """Refuses, while closed, to show the records of a loader to the thread that closed it, and to those that it starts.
 
     Closing gives the loader, its dataset and the datasets below another class for a while, of which iteration,
-    ``dataset[i]`` and attributes with an entry for each record are errors. Copies that are made meanwhile are closed as
-    well. Lengths and all else can be read, and so can records that the loader never draws, as those of the other part
-    of `random_split`; of what properties make of records, whole numbers and names.
+    ``dataset[i]`` and attributes with an entry for each record are errors, and so is what a `PrivateDataLoader` says of
+    who was drawn. Copies that are made meanwhile are closed as well. Lengths and all else can be read, and so can
+    records that the loader never draws, as those of the other part of `random_split`; of what properties make of
+    records, whole numbers and names.
 
     Args:
         loader: The loader that is trained on.
@@ -65,7 +72,10 @@ class ReadingLock:
         self._within = threading.local()  # whether this thread is in a method that may read
         self._kinds: list[tuple[Callable[[], Any], type, type]] = []
         self.memory: list[tuple[Callable[[], Any], int, int, int, np.ndarray[Any, Any] | None]] = []
-        self._add(loader, {"__iter__": _nothing})
+        self._add(loader, {"__iter__": _nothing}, hidden=_OF_DRAWS if isinstance(loader, PrivateDataLoader) else ())
+        if isinstance(loader, PrivateDataLoader):
+            self._add(loader.units, {}, hidden=_OF_UNITS)
+            self._add(loader.batch_sampler, {}, hidden=_OF_SAMPLER)
         sampler = getattr(loader.batch_sampler, "sampler", None)
         self._add_data(loader.dataset, sampler.indices if isinstance(sampler, SubsetRandomSampler) else None)
         for dataset in others:
@@ -147,7 +157,25 @@ class ReadingLock:
             reads = dict.fromkeys(("__getitem__", "__getitems__"), may_be_read)
             self._add(dataset, {**reads, "__iter__": _nothing, "__len__": _everything}, has_rows=True)
 
-    def _add(self, part: Any, methods: Mapping[str, Callable[..., bool]], has_rows: bool = False) -> None:
+    def check_draw(self, name: str) -> None:
+        """The same for what tells who was drawn.
+
+        Args:
+            name: The attribute that is read.
+        """
+        if self._is_closed:
+            raise PrivacyViolationError(
+                f"{self._reader} reads {name} of the train loader, but which records a batch holds, and how many, is "
+                "secret: divide by a constant, and leave it to SRPPSGD to leave out rows that do not count."
+            )
+
+    def _add(
+        self,
+        part: Any,
+        methods: Mapping[str, Callable[..., bool]],
+        has_rows: bool = False,
+        hidden: Collection[str] = (),
+    ) -> None:
         """Lock methods of an object, each but for arguments for which a function is true, and tables if it has rows."""
         own = type(part)
         held = {name: spared for name, spared in methods.items() if hasattr(own, name)}
@@ -156,6 +184,8 @@ class ReadingLock:
             if has_rows:
                 found["__getattribute__"] = self._guarded_attributes(own, len(part))
                 found["__copy__"] = found["__deepcopy__"] = self._copied()
+            elif hidden:
+                found["__getattribute__"] = self._without(own, hidden)
             locked = subclassed(own, found)
             for kind in (locked, own):
                 object.__setattr__(part, "__class__", kind)
@@ -168,6 +198,14 @@ class ReadingLock:
                 self.check()
             with self._reading():
                 return method(part, *args, **kwargs)
+
+        return guarded
+
+    def _without(self, own: Any, hidden: Collection[str]) -> Callable[..., Any]:
+        def guarded(part: Any, name: str) -> Any:
+            if name in hidden:
+                self.check_draw(name)
+            return own.__getattribute__(part, name)
 
         return guarded
 

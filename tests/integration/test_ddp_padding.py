@@ -34,7 +34,7 @@ class Sized(Classifier):
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         if self._trainer is not None:
-            self.sizes.append((len(batch[0]), getattr(self.trainer.train_dataloader, "num_drawn", 0)))
+            self.sizes.append((len(batch[0]), vars(self.trainer.train_dataloader).get("num_drawn", 0)))
         return super().training_step(batch, batch_idx)
 
 

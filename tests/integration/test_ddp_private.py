@@ -55,8 +55,8 @@ class Noting(Classifier):
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         if not self.epochs:  # resumed within a pass
             self.epochs.append([])
-        loader = self.trainer.train_dataloader if self._trainer is not None else None
-        if getattr(loader, "num_drawn", None) != 0:
+        loader: Any = self.trainer.train_dataloader if self._trainer is not None else None
+        if loader is None or vars(loader).get("num_drawn") != 0:  # which no step may ask the loader itself
             self.epochs[-1] += batch[2].tolist()
         return super().training_step(batch[:2], batch_idx)
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from tiny_fits import Classifier, make_private, make_trainer
+from tiny_fits import Classifier, make_data, make_private, make_trainer
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from lightning_pac import DPSGD, Persons, Poisson, PrivacyLedger, Sequential, SRPPAccountant, TwoWorldScenario
 from lightning_pac.data import private_loader
@@ -154,3 +154,62 @@ def test_rows_in_another_order_are_refused(tmp_path: Path) -> None:
     loader = DataLoader(Shaken(), batch_size=10, collate_fn=sorting)
     with pytest.raises(MisconfigurationException, match="another order than the batch, so the rows of records"):
         make_trainer(tmp_path, make_private(views=2)).fit(Noting(), loader)
+
+
+class OfTheDraw(Classifier):
+    """Scales its loss by what the loader says of the draw, in the step or in a hook before it."""
+
+    def __init__(self, read: Any, in_step: bool) -> None:
+        super().__init__()
+        self.read, self.in_step, self.factor = read, in_step, 1.0
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        if not self.in_step:
+            self.factor = 1.0 + float(self.read(self.trainer.train_dataloader))
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        if self.in_step and self.trainer.train_dataloader.num_rows is not None:  # type: ignore[union-attr]
+            self.factor = 1.0 + float(self.read(self.trainer.train_dataloader))
+        return self.factor * nn.functional.cross_entropy(self.network(batch[0]), batch[1])
+
+
+DRAWS: dict[str, Any] = {
+    "num_drawn": lambda loader: loader.num_drawn,
+    "drawn": lambda loader: 5 in loader.drawn,
+    "unused_rows": lambda loader: loader.unused_rows.float().mean(),
+    "unused": lambda loader: loader.units.unused([0, 1]).float().mean(),
+    "of": lambda loader: len(set(loader.units.of([0, 1]))),
+    "delivered": lambda loader: len(loader.batch_sampler.delivered),
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_what_the_loader_says_of_a_draw_is_kept_from_steps_and_hooks(name: str, tmp_path: Path) -> None:
+    inputs, labels = make_data().tensors
+    data = TensorDataset(inputs, labels, torch.arange(60) // 3)
+    private = make_private(
+        scenario=TwoWorldScenario(1, adjacency="add_remove"),
+        sampling=Poisson(0.5, 20),
+        unit=Persons(of=2, at_most=2),
+    )
+    with pytest.raises(PrivacyViolationError, match=f"reads {name} of the train loader"):
+        make_trainer(tmp_path, private, max_steps=2, max_epochs=-1).fit(
+            OfTheDraw(DRAWS[name], name in ("num_drawn", "unused_rows")), DataLoader(data, batch_size=10)
+        )
+
+
+class OfPublicFacts(Classifier):
+    """Reads lengths and what was declared."""
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        loader: Any = self.trainer.train_dataloader
+        self.facts = len(loader), loader.sampling.rate, loader.num_rows, loader.units.size, len(loader.batch_sampler)
+
+
+def test_what_is_public_of_a_draw_can_be_read(tmp_path: Path) -> None:
+    model, private = OfPublicFacts(), make_private(sampling=Poisson(0.25))
+    trainer = make_trainer(tmp_path, private, max_steps=2, max_epochs=-1)
+    trainer.fit(model, DataLoader(make_data(), batch_size=10))
+    assert type(trainer.train_dataloader.units).__name__ == "UnitRows"  # type: ignore[union-attr]
+    assert trainer.train_dataloader.num_drawn is not None  # type: ignore[union-attr]
+    assert (model.facts[0], model.facts[1], model.facts[4]) == (4, 0.25, 4)

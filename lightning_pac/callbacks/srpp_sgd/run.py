@@ -80,6 +80,7 @@ class PrivateRun:
         self._trainable = list(trainable.values())
         self._gradient = ReleasedGradient(trainable)
         self._num_drawn: int | None = None
+        self._unused_rows: Tensor | None = None
         self._num_added = 0
         self._batch_sizes = batch_sizes(loader)
         self._first_batch: int | None = None
@@ -139,7 +140,8 @@ class PrivateRun:
         self.batch_idx = batch_idx
         self._batch_number = batch_idx - self._first_batch
         if isinstance(self.loader, PrivateDataLoader):
-            self._num_drawn = self.loader.num_drawn
+            # Later, within the user's hooks, the loader says nothing of the draw.
+            self._num_drawn, self._unused_rows = self.loader.num_drawn, self.loader.unused_rows
             if self.loader.fingerprint is not None:
                 self._fingerprint = zlib.crc32(self.loader.fingerprint.to_bytes(4, "big"), self._fingerprint)
             if self.loader.microbatch != batch_idx % self._num_microbatches:
@@ -175,11 +177,9 @@ class PrivateRun:
         blocks = self.noisy_sum.blocks
         # A mean over a person's records becomes the sum, of which the scale does not depend on how many those may be.
         scale = self._num_microbatches / self._loss_scale * self._records_per_unit
-        drawn = self._num_drawn if padded else None
-        unused = None if ours is None else ours.unused_rows
         clip = self._engine.clipped_sum if self._sharding is None else self._engine.clipped_parts
         sums: Iterable[Tensor]
-        sums, norms = clip(blocks.norms, scale, drawn, blocks.rule, unused)
+        sums, norms = clip(blocks.norms, scale, self._num_drawn if padded else None, blocks.rule, self._unused_rows)
         self._check_rows(len(norms) * self._rows_per_unit)
         if self._num_drawn == 0:
             sums, norms = map(torch.zeros_like, sums), norms[:0]

@@ -381,7 +381,8 @@ def _has_rows(value: Any, rows: int, depth: int = _DEPTH) -> bool:
     if isinstance(value, str | bytes | Dataset | DataLoader):  # datasets are locked by themselves
         return False
     with suppress(Exception):
-        if rows in getattr(value, "shape", ()) or len(value) == rows:
+        is_long = isinstance(value, Tensor | np.ndarray) and len(value) > rows  # a series, of which records are parts
+        if is_long or rows in getattr(value, "shape", ()) or len(value) == rows:
             return True
     if isinstance(value, Mapping):
         parts = list(value.values())

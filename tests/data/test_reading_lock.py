@@ -75,6 +75,7 @@ HELD: dict[str, Any] = {
     "array": np.zeros((ROWS, 3)),
     "columns": np.zeros((3, ROWS)),
     "tensor": torch.zeros(ROWS),
+    "series": torch.zeros(3 * ROWS),
     "table": pd.DataFrame({"x": range(ROWS)}),
     "by name": {f"n{number}": number for number in range(ROWS)},
     "by column": {"x": list(range(ROWS)), "y": list(range(ROWS))},

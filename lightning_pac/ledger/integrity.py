@@ -13,6 +13,7 @@ from lightning_pac.ledger.connection import damaged
 from lightning_pac.ledger.files import AccountMarks, Facts, Mark, digest_budgets, find_move, write_home
 
 __all__ = [
+    "PROMISES",
     "AccountRow",
     "budget_state",
     "check_totals",
@@ -21,8 +22,12 @@ __all__ = [
     "kind_of_old",
     "marks_of",
     "migrate",
+    "promised_options",
     "read_state",
 ]
+
+PROMISES = "promised budgets"
+"""Key of the promises in a ledger, and of the currencies whose totals they set."""
 
 # Sums of the same numbers in another order.
 RELATIVE, ABSOLUTE = 1e-9, 1e-300
@@ -203,6 +208,20 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
             (kind, table, account),
         )
     connection.execute("PRAGMA user_version = 2")
+
+
+def promised_options(reader: Reader, currency: str) -> str | None:
+    """How `account budget` states a larger promise, where the total of a currency comes from one; None where not."""
+    rows = reader.read("SELECT value FROM meta WHERE key = ?", (PROMISES,))
+    declared = decode_declaration(rows[0][0], reader.path) if rows else {}
+    if currency not in declared.get("currencies", ["rpp"]) or not declared.get("stated"):
+        return None
+    given = {name: value for name, value in declared["stated"][-1].items() if value is not None}
+    names = ("epsilon", "world_success_bound", "delta", "prior", "renyi_order")
+    needed = [name for name in names[:3] if name in given] + [name for name in names[3:] if name in given]
+    return " ".join(
+        f"--{name.replace('_', '-')} {name.upper() if name in names[:2] else f'{given[name]:g}'}" for name in needed
+    )
 
 
 def decode_declaration(text: Any, path: Path) -> dict[str, Any]:

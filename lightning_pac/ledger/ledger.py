@@ -33,10 +33,10 @@ from typing_extensions import Self
 from lightning_pac._durable_files import real_path
 from lightning_pac._mutex import Mutex
 from lightning_pac._validation import NonNegative, validated
-from lightning_pac.exceptions import LedgerMismatchError
+from lightning_pac.exceptions import LedgerError, LedgerMismatchError
 from lightning_pac.ledger.account import AccountKind, LedgerAccount, check_only_account, check_text, encode_json
 from lightning_pac.ledger.files import Facts
-from lightning_pac.ledger.integrity import check_totals
+from lightning_pac.ledger.integrity import check_totals, promised_options
 from lightning_pac.ledger.storage import LedgerStorage
 
 __all__ = ["BudgetChange", "PrivacyLedger"]
@@ -278,8 +278,11 @@ class PrivacyLedger:
 
         Raises:
             ValueError: If the amount is negative or not finite.
+            LedgerError: If a promise has set it, which would not be kept then.
         """
         check_text(currency, "currency")
+        if (options := promised_options(self._storage, currency)) is not None:
+            raise LedgerError(f"{self.path} keeps a promise: change that, by `account budget {self.path} {options}`.")
         with self._storage.transaction() as connection:
             connection.execute(_SET_BUDGET, (currency, amount))
             self._storage.note_budgets(connection)

@@ -7,13 +7,12 @@ from typing import Any
 from lightning_pac._validation import NonNegative, validated
 from lightning_pac.exceptions import LedgerError, LedgerMismatchError
 from lightning_pac.ledger.account import encode_json
-from lightning_pac.ledger.integrity import decode_declaration
+from lightning_pac.ledger.integrity import PROMISES, decode_declaration
 from lightning_pac.ledger.ledger import PrivacyLedger
 
 __all__ = ["declare_budget", "declare_plan", "declared_budgets", "declared_plan", "first_charge"]
 
 _KEY = "plan"
-_BUDGETS = "promised budgets"
 
 
 @validated
@@ -64,14 +63,15 @@ def declare_budget(ledger: PrivacyLedger, stated: Mapping[str, Any], amounts: Ma
         LedgerError: If something was charged already and no promise stands, or a plan does.
     """
     known = declared_budgets(ledger)
-    text = json.dumps({"stated": [*known, dict(stated)]}, sort_keys=True, allow_nan=False)
+    found = {"stated": [*known, dict(stated)], "currencies": sorted(amounts)}
+    text = json.dumps(found, sort_keys=True, allow_nan=False)
     with ledger.storage.transaction() as connection:
         if not known:
             _check_nothing_stands(ledger, "promise")
         for currency, amount in amounts.items():
             connection.execute("INSERT INTO budgets (currency, amount) VALUES (?, ?)", (currency, amount))
         ledger.storage.note_budgets(connection)
-        connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (_BUDGETS, text))
+        connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (PROMISES, text))
 
 
 @validated
@@ -81,7 +81,7 @@ def declared_budgets(ledger: PrivacyLedger) -> list[dict[str, Any]]:
     Args:
         ledger: The ledger.
     """
-    found = _read(ledger, _BUDGETS)
+    found = _read(ledger, PROMISES)
     return [] if found is None else list(found["stated"])
 
 

@@ -345,10 +345,28 @@ def test_a_promise_stands_before_the_first_charge_and_is_raised_by_itself(tmp_pa
         assert 2 - 1e-5 < ledger_total(ledger).epsilon_at_delta <= 2.0
         with pytest.raises(LedgerMismatchError, match="state epsilon at that order"):
             LedgerBudget(epsilon=2.0, renyi_order=16.0).declare(ledger)
+        with pytest.raises(ValueError, match=r"is a cap of .* is spent from .*study\.db"):
+            LedgerBudget(epsilon=0.9 * ledger.spent("rpp"), renyi_order=first.renyi_order).declare(ledger)
+        with pytest.raises(LedgerError, match=r"keeps a promise: .* --epsilon EPSILON --delta 1e-05"):
+            ledger.set_budget("rpp", 9.0)
+        ledger.set_budget("mutual_information", 9.0)
+    with pytest.raises(LedgerMismatchError, match=r"promises epsilon 2 at delta 1e-05, and your code epsilon 1"):
+        PlannedLedger(tmp_path / "study.db", epsilon=1.0, delta=1e-5).open()
+    PlannedLedger(tmp_path / "study.db", epsilon=2.0, delta=1e-5).open().close()
     with PrivacyLedger(tmp_path / "late.db") as ledger:
         charge_run(ledger, "first", poisson(), 40.0, 20)
         with pytest.raises(LedgerError, match="a promise bounds only what it was declared before"):
             first.declare(ledger)
+
+
+def test_a_total_that_was_raised_beside_its_promise_voids_it(tmp_path: Path) -> None:
+    """As earlier versions allowed."""
+    with PrivacyLedger(tmp_path / "study.db") as ledger:
+        LedgerBudget(epsilon=1.0, delta=1e-5).declare(ledger)
+        with ledger.storage.transaction() as connection:
+            connection.execute("INSERT INTO budgets (currency, amount) VALUES ('rpp', 9.0)")
+            ledger.storage.note_budgets(connection)
+        assert LedgerBudget.of(ledger) is None
 
 
 def test_a_planned_ledger_is_declared_where_it_is_opened(tmp_path: Path) -> None:

@@ -126,8 +126,8 @@ class Allowance:
         raise BudgetExceededError(
             f"The ledger {path} promises {budget}, a cap of {budget.cap:.6g} at order {budget.renyi_order:g}: "
             f"{self._ledger.spent('rpp'):.6g} is spent and {cost:.6g} more is planned, so plan fewer steps or more "
-            "noise, or let the keeper of the data promise more, with larger numbers in `lightning-pac account budget "
-            f"{path} {budget.as_options()}` and in your code."
+            "noise (a smaller epsilon), or let the keeper of the data promise more than that, by `lightning-pac "
+            f"account budget {path} {budget.as_options()}` and in your code."
         )
 
     def _warn_of_others(self) -> None:

@@ -66,7 +66,7 @@ class PlannedLedger(LedgerHandle):
         else:
             declared = LedgerPlan.from_dict(json.loads(Path(plan).read_text()))
         self._declared = declared
-        self._prepare = declared.declare
+        self._prepare = declared.hold if isinstance(declared, LedgerBudget) else declared.declare
         self.renyi_order = declared.renyi_order if isinstance(declared, LedgerBudget) else None
 
     @override

@@ -101,8 +101,8 @@ def tell_of_persons(callbacks: Sequence[pl.Callback], differing: int) -> None:
     """Say which promise holds for the records that are evaluated, where training protects persons."""
     if any(isinstance(callback, SRPPSGD) and callback.arguments.unit is not None for callback in callbacks):
         rank_zero_info(
-            f"PrivateMetrics: a value protects {differing} of the records that are evaluated, and training protects "
-            "persons: give no person more rows there."
+            "PrivateMetrics: training protects persons, and a value protects one for as many rows as num_differing "
+            f"says, {differing} here: it is for you to see that no person has more of them in the evaluation."
         )
 
 

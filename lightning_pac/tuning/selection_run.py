@@ -72,6 +72,11 @@ def check_run(run: SelectionRun, trainer: pl.Trainer, score: str) -> None:
             "PrivateMetrics(..., ledger=run.ledger())."
         )
     for callback in callbacks:
+        if isinstance(callback, SRPPSGD) and callback.arguments.unit is not None:
+            raise MisconfigurationException(
+                "SRPPSGD has unit=Persons(...), but a selection and its score are about records: leave the unit out, "
+                "or pay for each run of a sweep."
+            )
         for path in _ledgers_of(callback):
             if path.resolve() != run.path.resolve():
                 raise MisconfigurationException(

@@ -32,6 +32,7 @@ from lightning_pac.accountants import (
     ledger_total,
 )
 from lightning_pac.callbacks import SRPPSGD, PrivateMetrics
+from lightning_pac.data import Persons
 from lightning_pac.exceptions import BudgetExceededError, LedgerMismatchError, PrivacyError
 from lightning_pac.ledger import PrivacyLedger
 from lightning_pac.scenarios import Poisson, TwoWorldScenario
@@ -292,6 +293,7 @@ def test_a_run_that_fails_is_the_worst(tmp_path, capfd):
         ({"fit": {"noise_multiplier": None, "epsilon": 1.0, "delta": 1e-5}}, "promise of its own"),
         ({"fit": {"noise_multiplier": 1.0}}, "does not cover"),
         ({"score": {"epsilon": 0.5}}, "does not pay"),
+        ({"fit": {"unit": Persons(of=0, at_most=2)}}, "are about records"),
     ],
 )
 def test_refused_before_anything_is_charged(tmp_path, monkeypatch, spoiled, message):

@@ -501,6 +501,20 @@ def test_an_early_end_is_not_silent(tmp_path: Path) -> None:
     assert card["guarantees"] == whole["guarantees"], "what ended it may have been what it showed"
 
 
+class IsKilled(Classifier):
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        raise MemoryError
+
+
+def test_a_run_that_is_killed_leaves_the_card_of_its_plan(tmp_path: Path) -> None:
+    with pytest.raises(MemoryError):
+        make_trainer(tmp_path, make_private()).fit(IsKilled(), make_loader())
+    make_trainer(tmp_path / "whole", make_private()).fit(Classifier(), make_loader())
+    card, whole = (json.loads((path / "privacy_card.json").read_text()) for path in (tmp_path, tmp_path / "whole"))
+    assert card["guarantees"] == whole["guarantees"]
+    assert (card["details"]["num_steps"], card["details"]["planned_steps"]) == (0, 6)
+
+
 class ShortensTheRun(Classifier):
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         if batch_idx == 2 and float(batch[0].max()) > 0:

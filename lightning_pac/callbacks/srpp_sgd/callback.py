@@ -222,7 +222,6 @@ class SRPPSGD(TrainerCallback):
         started = time.monotonic()
         found = ranks.together(lambda: check_loss_first(trainer, pl_module, loader))
         cost = time.monotonic() - started
-
         self._log_dir = trainer.log_dir or trainer.default_root_dir  # asked of all ranks at once, or it hangs
         journal = open_journal(
             self.arguments, accountant, noise_multiplier, planned_steps, draws, self._log_dir, self._restored, ranks
@@ -234,16 +233,16 @@ class SRPPSGD(TrainerCallback):
             [*found.not_shown, *words_on_bands(self.arguments, accountant)],
         )  # fmt: skip
         self._drawn = DrawnRecords(loader, accountant)
-        watch, locked = StateWatch(pl_module, trainer.optimizers[0]), LockedHooks(trainer, pl_module)
-        writing = WritingCallbacks(trainer, pl_module, watch, locked, found.broken)
+        watch, self._locked = StateWatch(pl_module, trainer.optimizers[0]), LockedHooks(trainer, pl_module)
+        writing = WritingCallbacks(trainer, pl_module, watch, self._locked, found.broken)
         repeat = partial(self._repeat_check, trainer, pl_module)
         self._repeated = RepeatedCheck(watch, writing, repeat, found, cost, self._run.copying_ranks)
         self._run.before_update, self._run.after_update = self._repeated.check_writes, self._repeated.after_update
         self._run.watch.begin(self._run, trainer, pl_module)
         announce_start(self._run, type(self).__name__)
+        save_card(make_card(self._run), trainer, self._log_dir, journal.account)  # also for a run that is killed
         self._hidden_randomness = HiddenRandomness()
         self._undo += [name_raw_values(trainer, pl_module, found), self._hidden_randomness.restore]
-        self._locked = locked
 
     @override
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -354,7 +353,6 @@ class SRPPSGD(TrainerCallback):
     def state_dict(self) -> dict[str, Any]:
         if self._run is None:
             return self._restored or {}
-        loader = self._run.loader
         return {
             "arguments": self.arguments.to_dict(),
             "noise_multiplier": self._run.journal.running.noise_multiplier,
@@ -362,7 +360,7 @@ class SRPPSGD(TrainerCallback):
             "draws_per_step": self._run.journal.running.draws_per_step,
             "correlation": self._run.journal.running.accountant.to_dict().get("correlation"),
             "journal": self._run.journal.state(),
-            "loader": loader.state_dict() if isinstance(loader, ResumableDataLoader) else None,
+            "loader": self._run.loader.state_dict() if isinstance(self._run.loader, ResumableDataLoader) else None,
         }
 
     @override

@@ -52,6 +52,9 @@ class LockedHooks:
         if datamodule is not None:
             self._lock_hooks(datamodule, (*_TRANSFER, *_LOADERS, "state_dict"))
 
+    def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
+        return _left_out, ()  # a copied callback is in no run
+
     def closed(self, name: str, holder: str) -> AbstractContextManager[None]:
         """Refuse what a hook reads meanwhile."""
         if self._trainer.train_dataloader is not self._loader:
@@ -127,6 +130,10 @@ class LockedHooks:
                 "make sure that no record decides what is set."
             )
         return loader
+
+
+def _left_out() -> None:
+    """Locked hooks, for a copy of their callback."""
 
 
 def _others_of(loader: Any, holders: Collection[Any]) -> list[Any]:

@@ -1,6 +1,7 @@
 """`lightning-pac keys`: who may ask a server, and how much of its budget each may spend."""
 
 import argparse
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +47,9 @@ def run(args: argparse.Namespace) -> int:
 
     _check_words(args)
     if args.action in ("remove", "list", "budget") and not args.file.exists():
-        raise FileNotFoundError(f"There is no file {args.file}: `lightning-pac keys add {args.file} NAME` makes one.")
+        raise FileNotFoundError(
+            f"There is no file {args.file}: `lightning-pac keys add {shlex.quote(str(args.file))} NAME` makes one."
+        )
     keys = APIKeys(args.file)
     if args.action == "list":
         return _show(keys, args.ledger, args.json)

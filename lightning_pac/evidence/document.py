@@ -58,7 +58,7 @@ def _describe(
     head, journal = entries[0], entries[1:]
     delta, prior = float(head["delta"]), float(head["prior"])
     claims = [claim_of(account, delta, prior) for account in ledger.accounts()]
-    last = ledger.last_charge
+    last, total = ledger.last_charge, _total(ledger, delta, prior)
     document = {
         "$schema": SCHEMA_ID,
         "format": FORMAT,
@@ -76,8 +76,8 @@ def _describe(
         },
         "statements": {name: head["statements"].get(name) for name in STATEMENTS},
         "privacy_parameters": {
-            "promise": _promise(ledger),
-            "total": _total(ledger, delta, prior),
+            "promise": _promise(ledger, total),
+            "total": total,
             "shares": _shares(ledger),
             "currencies": [_currency(ledger, currency) for currency in ledger.currencies()],
             "budgets": [dataclasses.asdict(change) for change in ledger.budget_changes()],
@@ -98,13 +98,14 @@ def _describe(
     return _plain(document), claims
 
 
-def _promise(ledger: PrivacyLedger) -> dict[str, Any]:
-    plan, budget = LedgerPlan.of(ledger), LedgerBudget.of(ledger)
+def _promise(ledger: PrivacyLedger, total: Mapping[str, Any]) -> dict[str, Any]:
+    plan, budget = LedgerPlan.of(ledger), LedgerBudget.largest(ledger)
     if plan is not None:
         promised = "" if plan.promise is None else f" that keep {plan.promise}"
+        passed = "" if total["basis"] == "plan" else " It is not kept: the total says why."
         return {
             "kind": "plan",
-            "words": f"A plan of {len(plan.by_name)} shares{promised}, declared before the first charge.",
+            "words": f"A plan of {len(plan.by_name)} shares{promised}, declared before the first charge.{passed}",
             "terms": plan.to_dict(),
         }
     if budget is not None:
@@ -114,6 +115,9 @@ def _promise(ledger: PrivacyLedger) -> dict[str, Any]:
             f"{upwards(budget.cap)} nats at order {budget.renyi_order:g}.",
             "terms": dataclasses.asdict(budget),
         }
+    lost = LedgerBudget.lost(ledger)
+    if lost is not None:
+        return {"kind": "none", "words": lost, "terms": {}}
     return {"kind": "none", "words": "Nothing was promised for the ledger as a whole.", "terms": {}}
 
 

@@ -5,9 +5,17 @@ from lightning_pac.ledger.array_codec import pack_arrays, smallest_integers, unp
 from lightning_pac.ledger.attempts import Attempt, TrainingAttempt
 from lightning_pac.ledger.currencies import KEY_CURRENCY, describe_currency
 from lightning_pac.ledger.handle import LedgerArgument, LedgerHandle
+from lightning_pac.ledger.integrity import change_promise, exact
 from lightning_pac.ledger.journal import public_journal, replay_journal
 from lightning_pac.ledger.ledger import BudgetChange, PrivacyLedger
-from lightning_pac.ledger.plan import declare_budget, declare_plan, declared_budgets, declared_plan, first_charge
+from lightning_pac.ledger.plan import (
+    declare_budget,
+    declare_plan,
+    declared_budgets,
+    declared_plan,
+    first_charge,
+    promised_since,
+)
 from lightning_pac.ledger.recovery import adopt_ledger, backup_ledger, restore_ledger
 from lightning_pac.ledger.transcript import (
     Payment,
@@ -33,14 +41,17 @@ __all__ = [
     "adopt_ledger",
     "answers_for",
     "backup_ledger",
+    "change_promise",
     "check_amount",
     "declare_budget",
     "declare_plan",
     "declared_budgets",
     "declared_plan",
     "describe_currency",
+    "exact",
     "first_charge",
     "pack_arrays",
+    "promised_since",
     "public_journal",
     "read_entries",
     "read_state",

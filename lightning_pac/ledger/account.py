@@ -16,7 +16,7 @@ from lightning_pac.cards import PrivacyCard
 from lightning_pac.exceptions import BudgetExceededError, LedgerError, LedgerMismatchError
 from lightning_pac.ledger.attempts import Attempt, TrainingAttempt
 from lightning_pac.ledger.connection import damaged
-from lightning_pac.ledger.integrity import decode_declaration, kind_of_old, promised_options
+from lightning_pac.ledger.integrity import change_promise, decode_declaration, kind_of_old, promised_options
 from lightning_pac.ledger.storage import LedgerStorage
 
 __all__ = ["AccountKind", "Charge", "LedgerAccount", "check_only_account"]
@@ -181,8 +181,8 @@ class LedgerAccount:
         whose = ("--account", self.name) if of_account else ("--currency", self.currency)
         path, promise = shlex.quote(str(self._storage.path)), promised_options(self._storage, self.currency)
         if promise is not None and not of_account:
-            return f"lightning-pac account budget {path} {promise}` and in your code, `PlannedLedger(...)"
-        return f"lightning-pac account budget {path} AMOUNT {whose[0]} {shlex.quote(whose[1])}"
+            return f"{change_promise(self._storage.path, promise)}` and in your code, `PlannedLedger(...)"
+        return f"lightning-pac account budget {path} AMOUNT {whose[0]}={shlex.quote(whose[1])}"
 
     @checks_itself
     def charge(self, cost: float, event: Mapping[str, Any] | None = None) -> float:

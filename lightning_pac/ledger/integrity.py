@@ -2,13 +2,15 @@
 
 import json
 import math
+import shlex
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from lightning_pac.exceptions import LedgerError
+from lightning_pac._validation import validated
+from lightning_pac.exceptions import LedgerError, LedgerMismatchError
 from lightning_pac.ledger.connection import damaged
 from lightning_pac.ledger.files import AccountMarks, Facts, Mark, digest_budgets, find_move, write_home
 
@@ -16,9 +18,12 @@ __all__ = [
     "PROMISES",
     "AccountRow",
     "budget_state",
+    "change_promise",
+    "check_order",
     "check_totals",
     "compare",
     "decode_declaration",
+    "exact",
     "kind_of_old",
     "marks_of",
     "migrate",
@@ -28,6 +33,9 @@ __all__ = [
 
 PROMISES = "promised budgets"
 """Key of the promises in a ledger, and of the currencies whose totals they set."""
+
+# Of promises of versions that did not note them.
+_PROMISED = ("rpp", "srpp_joint", "srpp_ave", "ms_srpp_joint", "ms_srpp_ave")
 
 # Sums of the same numbers in another order.
 RELATIVE, ABSOLUTE = 1e-9, 1e-300
@@ -126,7 +134,7 @@ def compare(
             return LedgerError(
                 f"{path} was rolled back: account {mark.name!r} {has} and {marks.path} knows of {mark.num_charges} "
                 f"({mark.spent:g}); put the newest files back together, with {path.name}-wal if there was one, or book "
-                f"what is missing with `lightning-pac account restore {path}`."
+                f"what is missing with `lightning-pac account restore {shlex.quote(str(path))}`."
             )
         if row.facts.digest() != mark.digest:
             return _altered(path, f"name, currency or declaration of account {mark.name!r}")
@@ -212,16 +220,58 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
 
 def promised_options(reader: Reader, currency: str) -> str | None:
     """How `account budget` states a larger promise, where the total of a currency comes from one; None where not."""
+    promise = _promise_about(reader, currency)
+    if promise is None:
+        return None
+    if promise.get("world_success_bound") is not None:
+        return f"--world-success-bound WORLD_SUCCESS_BOUND --prior {exact(promise.get('prior', 0.5))}"
+    goes_with = "renyi_order" if promise.get("delta") is None else "delta"
+    return f"--epsilon EPSILON --{goes_with.replace('_', '-')} {exact(promise[goes_with])}"
+
+
+@validated
+def exact(value: float) -> str:
+    """A number in as few digits as tell it from every other.
+
+    Args:
+        value: The number.
+    """
+    return f"{value:g}" if float(f"{value:g}") == value else repr(value)
+
+
+def check_order(reader: Reader, currency: str, declaration: Mapping[str, Any]) -> None:
+    """Refuse an account that counts at a lower order than a promise about it, whose costs would pass for less.
+
+    Raises:
+        LedgerMismatchError: If it does.
+    """
+    # Of the other currencies a promise allows nothing.
+    promise, coupling = _promise_about(reader, currency) if currency == "rpp" else None, declaration.get("coupling")
+    order = coupling.get("renyi_order") if isinstance(coupling, Mapping) else None
+    if promise is not None and order is not None and order < (promised := promise.get("renyi_order") or 0.0):
+        raise LedgerMismatchError(
+            f"{reader.path} keeps its promise at order {promised:g}, and costs at order {order:g} pass for less: count "
+            "at that order, or leave it out."
+        )
+
+
+def _promise_about(reader: Reader, currency: str) -> dict[str, Any] | None:
+    """The promise that sets the total of a currency."""
     rows = reader.read("SELECT value FROM meta WHERE key = ?", (PROMISES,))
     declared = decode_declaration(rows[0][0], reader.path) if rows else {}
-    if currency not in declared.get("currencies", ["rpp"]) or not declared.get("stated"):
-        return None
-    given = {name: value for name, value in declared["stated"][-1].items() if value is not None}
-    names = ("epsilon", "world_success_bound", "delta", "prior", "renyi_order")
-    needed = [name for name in names[:3] if name in given] + [name for name in names[3:] if name in given]
-    return " ".join(
-        f"--{name.replace('_', '-')} {name.upper() if name in names[:2] else f'{given[name]:g}'}" for name in needed
-    )
+    stated = declared.get("stated") if currency in declared.get("currencies", _PROMISED) else None
+    return stated[-1] if stated else None
+
+
+@validated
+def change_promise(path: Path, options: str) -> str:
+    """The command that states another promise, as a shell takes it.
+
+    Args:
+        path: The ledger.
+        options: The promise, as options of `lightning-pac account budget`.
+    """
+    return f"lightning-pac account budget {shlex.quote(str(path))} {options}"
 
 
 def decode_declaration(text: Any, path: Path) -> dict[str, Any]:

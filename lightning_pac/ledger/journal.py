@@ -1,6 +1,7 @@
 """Everything in a ledger that anyone may read, as plain values; and the ledger that those make again."""
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from lightning_pac.exceptions import LedgerError
 from lightning_pac.ledger.account import encode_json
 from lightning_pac.ledger.integrity import check_totals, decode_declaration
 from lightning_pac.ledger.ledger import PrivacyLedger
-from lightning_pac.ledger.plan import declared_budgets, declared_plan
+from lightning_pac.ledger.plan import declared_budgets, declared_plan, promised_since
 
 __all__ = ["public_journal", "replay_journal"]
 
@@ -58,14 +59,15 @@ def public_journal(ledger: PrivacyLedger) -> list[dict[str, Any]]:
     if ledger.storage.version < 2:
         raise LedgerError(
             f"{ledger.path} has the format of version 0.1.0, which keeps too little: bring it to the newest one with "
-            f"`lightning-pac account adopt {ledger.path}`."
+            f"`lightning-pac account adopt {shlex.quote(str(ledger.path))}`."
         )
     clients = {account.id for account in ledger.accounts() if account.kind == "api_key"}
     known: list[dict[str, Any]] = [{"entry": "ledger", "ledger_id": ledger.ledger_id, "clients": len(clients)}]
     if (plan := declared_plan(ledger)) is not None:
         known.append({"entry": "plan", "plan": plan})
     if stated := declared_budgets(ledger):
-        known.append({"entry": "promises", "stated": stated})
+        since = promised_since(ledger)
+        known.append({"entry": "promises", "stated": stated, **({} if since is None else {"since": since})})
     for account in ledger.accounts():
         if account.id not in clients:
             check_totals(ledger.storage, account.id, account.name)
@@ -134,7 +136,8 @@ def _row(entry: Mapping[str, Any]) -> tuple[str, Sequence[Any]]:
     if kind == "plan":
         return "INSERT INTO meta VALUES ('plan', ?)", (encode_json(entry["plan"], "plan"),)
     if kind == "promises":
-        return "INSERT INTO meta VALUES ('promised budgets', ?)", (encode_json({"stated": entry["stated"]}, "stated"),)
+        found = {name: entry[name] for name in ("stated", "since") if name in entry}
+        return "INSERT INTO meta VALUES ('promised budgets', ?)", (encode_json(found, "stated"),)
     if kind == "card":
         return "INSERT INTO meta VALUES (?, ?)", (f"card {int(entry['account'])}", json.dumps(entry["card"]))
     if kind == "account":

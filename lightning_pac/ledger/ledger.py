@@ -36,15 +36,11 @@ from lightning_pac._validation import NonNegative, validated
 from lightning_pac.exceptions import LedgerError, LedgerMismatchError
 from lightning_pac.ledger.account import AccountKind, LedgerAccount, check_only_account, check_text, encode_json
 from lightning_pac.ledger.files import Facts
-from lightning_pac.ledger.integrity import check_totals, promised_options
+from lightning_pac.ledger.integrity import change_promise, check_order, check_totals, exact, promised_options
+from lightning_pac.ledger.schema import SET_BUDGET
 from lightning_pac.ledger.storage import LedgerStorage
 
 __all__ = ["BudgetChange", "PrivacyLedger"]
-
-# A budget that is set after the first charge must look so, also where the clock was put back or has not moved.
-_SET_BUDGET = """INSERT INTO budgets (currency, amount, time) SELECT ?, ?, MAX(
-    strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), COALESCE(strftime('%Y-%m-%dT%H:%M:%fZ', MIN(time), '+0.001 seconds'), '')
-) FROM (SELECT time FROM charges UNION ALL SELECT time FROM attempts)"""
 
 # Two threads that ask for one path are given one ledger.
 _guard = Mutex()
@@ -231,6 +227,7 @@ class PrivacyLedger:
             return account
         text = text or "{}"
         self._compare_coupling(currency, json.loads(text))
+        check_order(self._storage, currency, json.loads(text))
         with self._storage.transaction() as connection:
             cursor = connection.execute(
                 "INSERT INTO accounts (name, currency, declaration, kind, table_hash) VALUES (?, ?, ?, ?, ?)",
@@ -282,9 +279,9 @@ class PrivacyLedger:
         """
         check_text(currency, "currency")
         if (options := promised_options(self._storage, currency)) is not None:
-            raise LedgerError(f"{self.path} keeps a promise: change that, by `account budget {self.path} {options}`.")
+            raise LedgerError(f"{self.path} keeps a promise: change that, by `{change_promise(self.path, options)}`.")
         with self._storage.transaction() as connection:
-            connection.execute(_SET_BUDGET, (currency, amount))
+            connection.execute(SET_BUDGET, (currency, amount))
             self._storage.note_budgets(connection)
 
     @property
@@ -350,9 +347,12 @@ class PrivacyLedger:
             if stored is None:
                 self.set_budget(currency, amount)
             elif stored != amount:
+                options = promised_options(self._storage, currency)
+                change = f"with PrivacyLedger(path).set_budget({currency!r}, {exact(amount)})"
+                change = change if options is None else f"by `{change_promise(self.path, options)}`"
                 raise LedgerMismatchError(
-                    f"{self.path} has a {currency} budget of {stored:g} and {amount:g} was given: open it without one, "
-                    f"or change it with PrivacyLedger(path).set_budget({currency!r}, {amount:g})."
+                    f"{self.path} has a {currency} budget of {exact(stored)} and {exact(amount)} was given: open it "
+                    f"without one, or change it {change}."
                 )
 
     def _compare(self, account: LedgerAccount, currency: str, text: str | None, budget: float | None) -> None:

@@ -9,8 +9,9 @@ from lightning_pac.exceptions import LedgerError, LedgerMismatchError
 from lightning_pac.ledger.account import encode_json
 from lightning_pac.ledger.integrity import PROMISES, decode_declaration
 from lightning_pac.ledger.ledger import PrivacyLedger
+from lightning_pac.ledger.schema import SET_BUDGET
 
-__all__ = ["declare_budget", "declare_plan", "declared_budgets", "declared_plan", "first_charge"]
+__all__ = ["declare_budget", "declare_plan", "declared_budgets", "declared_plan", "first_charge", "promised_since"]
 
 _KEY = "plan"
 
@@ -62,27 +63,41 @@ def declare_budget(ledger: PrivacyLedger, stated: Mapping[str, Any], amounts: Ma
     Raises:
         LedgerError: If something was charged already and no promise stands, or a plan does.
     """
-    known = declared_budgets(ledger)
-    found = {"stated": [*known, dict(stated)], "currencies": sorted(amounts)}
-    text = json.dumps(found, sort_keys=True, allow_nan=False)
+    known, since = declared_budgets(ledger), promised_since(ledger)
     with ledger.storage.transaction() as connection:
-        if not known:
+        if first_charge(ledger) is None:
+            # What was set before the first charge and is replaced before it limited nothing.
+            known, since = [], sum(change.account is None for change in ledger.budget_changes())
+        if not declared_budgets(ledger):
             _check_nothing_stands(ledger, "promise")
+        found = {"stated": [*known, dict(stated)], "currencies": sorted(amounts), "since": since}
+        text = json.dumps(found, sort_keys=True, allow_nan=False)
         for currency, amount in amounts.items():
-            connection.execute("INSERT INTO budgets (currency, amount) VALUES (?, ?)", (currency, amount))
+            connection.execute(SET_BUDGET, (currency, amount))
         ledger.storage.note_budgets(connection)
         connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (PROMISES, text))
 
 
 @validated
 def declared_budgets(ledger: PrivacyLedger) -> list[dict[str, Any]]:
-    """The promises that were stated, the one that stands last.
+    """The promises that were in force when something was charged, the one that stands last.
 
     Args:
         ledger: The ledger.
     """
     found = _read(ledger, PROMISES)
     return [] if found is None else list(found["stated"])
+
+
+@validated
+def promised_since(ledger: PrivacyLedger) -> int | None:
+    """Number of totals that were set before the first of `declared_budgets`; None where there is none, or no note.
+
+    Args:
+        ledger: The ledger.
+    """
+    found = _read(ledger, PROMISES)
+    return None if found is None else found.get("since")
 
 
 @validated

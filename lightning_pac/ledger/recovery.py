@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shlex
 import sqlite3
 import tempfile
 from collections.abc import Mapping
@@ -91,7 +92,7 @@ def adopt_ledger(ledger: PrivacyLedger, witness: str | Path | None = None) -> tu
         raise LedgerError(
             f"{ledger.storage.marks.path} is missing, without which nobody can tell how far {ledger.path} had come: "
             "copy it, too, while no process writes the ledger, or book what may be missing with `lightning-pac account "
-            f"restore {ledger.path}`."
+            f"restore {shlex.quote(str(ledger.path))}`."
         )
     if witness is not None:
         ledger.storage.check_witness(real_path(witness))

@@ -2,11 +2,19 @@
 
 import sqlite3
 
-__all__ = ["APPLICATION_ID", "OLDEST_VERSION", "SCHEMA_VERSION", "create_schema", "is_empty"]
+__all__ = ["APPLICATION_ID", "OLDEST_VERSION", "SCHEMA_VERSION", "SET_BUDGET", "create_schema", "is_empty"]
 
 APPLICATION_ID = 0x50414331  # "PAC1", where `file` and SQLite look for it
 SCHEMA_VERSION = 2
 OLDEST_VERSION = 1
+
+# A budget that is set after the first charge, or another budget, must look so, also where the clock was put back or has
+# not moved.
+SET_BUDGET = """INSERT INTO budgets (currency, amount, time) SELECT ?, ?, MAX(
+    strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), COALESCE(strftime('%Y-%m-%dT%H:%M:%fZ', MIN(time), '+0.001 seconds'), ''),
+    COALESCE((SELECT MAX(time) FROM budgets WHERE account IS NULL), '')
+) FROM (SELECT time FROM charges UNION ALL SELECT time FROM attempts)"""
+"""Sets the total of a currency."""
 
 _SCHEMA = (
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",

@@ -1,6 +1,7 @@
 """The SQLite file under a privacy ledger: durable transactions, one writer, many readers."""
 
 import os
+import shlex
 import sqlite3
 import uuid
 import weakref
@@ -179,7 +180,7 @@ class LedgerStorage:
         if self.problem is None and self.writable and not self.marks.exists:
             self.problem = LedgerError(
                 f"{self.marks.path} is missing, without which nobody can tell how far {self.path} had come: put it "
-                f"back, or book what may be missing with `lightning-pac account restore {self.path}`."
+                f"back, or book what may be missing with `lightning-pac account restore {shlex.quote(str(self.path))}`."
             )
         if self.problem is None and self.writable:
             self.marks.open()

@@ -3,6 +3,7 @@
 import functools
 import logging
 import multiprocessing
+import shlex
 import socket
 import threading
 from collections.abc import Callable, Sequence
@@ -238,7 +239,10 @@ def _check_options(host: str, keys: APIKeys | str | Path | None, rate_limit: str
     if keys is not None and not isinstance(keys, APIKeys):
         keys = APIKeys(keys)
     if keys is not None and not len(keys):
-        raise ValueError(f"keys is {keys.path}, which has none: add one by `lightning-pac keys add {keys.path} NAME`.")
+        raise ValueError(
+            f"keys is {keys.path}, which has none: add one by `lightning-pac keys add {shlex.quote(str(keys.path))} "
+            "NAME`."
+        )
     if keys is None and host != LOOPBACK:
         raise ValueError(
             f"keys must be given on host {host}, or everybody who reaches this machine could spend the budget."

@@ -359,16 +359,6 @@ def test_a_promise_stands_before_the_first_charge_and_is_raised_by_itself(tmp_pa
             first.declare(ledger)
 
 
-def test_a_total_that_was_raised_beside_its_promise_voids_it(tmp_path: Path) -> None:
-    """As earlier versions allowed."""
-    with PrivacyLedger(tmp_path / "study.db") as ledger:
-        LedgerBudget(epsilon=1.0, delta=1e-5).declare(ledger)
-        with ledger.storage.transaction() as connection:
-            connection.execute("INSERT INTO budgets (currency, amount) VALUES ('rpp', 9.0)")
-            ledger.storage.note_budgets(connection)
-        assert LedgerBudget.of(ledger) is None
-
-
 def test_a_planned_ledger_is_declared_where_it_is_opened(tmp_path: Path) -> None:
     plan = LedgerPlan({"fit": PoissonSteps(9.0, 0.05, 10, 5, "zero_out")}, SuccessBound(0.8))
     (tmp_path / "plan.json").write_text(json.dumps(plan.to_dict()))

@@ -13,7 +13,7 @@ from lightning_pac.accountants.composed_ledger.plan import NUM_DRAWS, LedgerPlan
 from lightning_pac.accountants.composed_ledger.shares import Share, share_unit
 from lightning_pac.accountants.composed_ledger.total import taken_of_shares
 from lightning_pac.exceptions import BudgetExceededError, LedgerMismatchError
-from lightning_pac.ledger import LedgerAccount, PrivacyLedger
+from lightning_pac.ledger import LedgerAccount, PrivacyLedger, change_promise
 
 __all__ = ["Allowance", "share_terms"]
 
@@ -126,8 +126,8 @@ class Allowance:
         raise BudgetExceededError(
             f"The ledger {path} promises {budget}, a cap of {budget.cap:.6g} at order {budget.renyi_order:g}: "
             f"{self._ledger.spent('rpp'):.6g} is spent and {cost:.6g} more is planned, so plan fewer steps or more "
-            "noise (a smaller epsilon), or let the keeper of the data promise more than that, by `lightning-pac "
-            f"account budget {path} {budget.as_options()}` and in your code."
+            "noise (a smaller epsilon), or let the keeper of the data promise more than that, by "
+            f"`{change_promise(path, budget.as_options())}` and in your code."
         )
 
     def _warn_of_others(self) -> None:

@@ -14,15 +14,27 @@ from lightning_pac._validation import Order, validated
 from lightning_pac.accountants import bounds
 from lightning_pac.accountants.composed_ledger.plan import NUM_DRAWS, check_draws
 from lightning_pac.accountants.privacy_loss import EpsilonDelta, Promise, SuccessBound, one_promise, promise_of
-from lightning_pac.cards import upwards
-from lightning_pac.exceptions import LedgerMismatchError
-from lightning_pac.ledger import PrivacyLedger, declare_budget, declared_budgets
+from lightning_pac.exceptions import LedgerError, LedgerMismatchError
+from lightning_pac.ledger import (
+    BudgetChange,
+    PrivacyLedger,
+    change_promise,
+    declare_budget,
+    declared_budgets,
+    exact,
+    first_charge,
+    promised_since,
+)
 from lightning_pac.randomness import missing_tail
 
 __all__ = ["OTHER_NOTIONS", "LedgerBudget"]
 
 OTHER_NOTIONS = ("srpp_joint", "srpp_ave", "ms_srpp_joint", "ms_srpp_ave")
 """Currencies about two worlds in which a ledger with a promise lets nothing be spent: they would add to the cap."""
+
+_COUNTED = ("rpp", *OTHER_NOTIONS)
+# Budgets are kept up to the rounding of a sum.
+_ROUNDING = 1 + 1e-9
 
 
 @validated
@@ -67,6 +79,12 @@ class LedgerBudget:
             one_promise(self)
         elif self.renyi_order is None:
             object.__setattr__(self, "renyi_order", _best_order(self.promise, self.num_draws))
+            if not self.cap > 0:
+                raise ValueError(
+                    f"epsilon is {self.epsilon:g}, which no cost at all keeps at any order up to 1024: promise more."
+                )
+        if not self.epsilon and self.promise is None:
+            raise ValueError("epsilon is 0, which no cost at all keeps: promise more.")
         if not self.cap > 0:
             raise ValueError(f"renyi_order is {self.renyi_order}, at which no cost at all keeps {self}: leave it out.")
 
@@ -84,34 +102,43 @@ class LedgerBudget:
     def declare(self, ledger: PrivacyLedger) -> None:
         """State the budget of a ledger that holds no charge yet, or a larger one than was stated.
 
-        A promise that was raised after looking bounds nothing below the largest that was ever stated.
+        A promise that was raised or lowered after looking bounds nothing below the largest that stood since the first
+        charge (`largest`).
 
         Args:
             ledger: The ledger, open for writing.
 
         Raises:
-            LedgerError: if something was charged already and no promise stands.
+            LedgerError: if something was charged already and no promise stands, or the one that was stated is not kept.
             LedgerMismatchError: if a plan was declared, or the ledger counts at another order.
             ValueError: if more is spent than it allows.
         """
-        known = LedgerBudget.of(ledger)
-        if known == self:
+        if LedgerBudget.of(ledger) == self:
             return
-        spent = ledger.spent("rpp")
-        if known is not None and known.renyi_order == self.renyi_order and spent > self.cap:
+        if (lost := LedgerBudget.lost(ledger)) is not None and first_charge(ledger) is not None:
+            raise LedgerError(
+                f"{ledger.path} can promise nothing more. {lost} Begin a new ledger, with the promise before its first "
+                "charge."
+            )
+        order = _order_of(ledger)
+        if order not in (None, self.renyi_order):
+            if self.promise is None:
+                raise LedgerMismatchError(
+                    f"{ledger.path} counts at order {order:g}, not at {self.renyi_order:g}: state epsilon at that "
+                    "order, or in another promise."
+                )
+            if not _cap_at(self.promise, None, self.num_draws, order) > 0:
+                raise ValueError(
+                    f"{self} is kept by no cost at all at order {order:g}, at which {ledger.path} counts: promise more."
+                )
+            replace(self, renyi_order=order).declare(ledger)
+            return
+        if (spent := ledger.spent("rpp")) > self.cap:
             raise ValueError(
                 f"{self} is a cap of {self.cap:.6g} at order {self.renyi_order:g}, but {spent:.6g} is spent from "
                 f"{ledger.path}, and what was released stays released: promise more."
             )
-        if known is not None and known.renyi_order != self.renyi_order:
-            if self.promise is None:
-                raise LedgerMismatchError(
-                    f"{ledger.path} counts at order {known.renyi_order:g}, not at {self.renyi_order:g}: state epsilon "
-                    "at that order, or in another promise."
-                )
-            replace(self, renyi_order=known.renyi_order).declare(ledger)
-        elif known != self:
-            declare_budget(ledger, asdict(self), {"rpp": self.cap} | dict.fromkeys(OTHER_NOTIONS, 0.0))
+        declare_budget(ledger, asdict(self), {"rpp": self.cap} | dict.fromkeys(OTHER_NOTIONS, 0.0))
 
     def hold(self, ledger: PrivacyLedger) -> None:
         """`declare` where no promise stands.
@@ -120,6 +147,7 @@ class LedgerBudget:
             ledger: The ledger, open for writing.
 
         Raises:
+            LedgerError: if something was charged already and no promise stands, or the one that was stated is not kept.
             LedgerMismatchError: if another promise stands.
         """
         known = LedgerBudget.of(ledger)
@@ -127,10 +155,11 @@ class LedgerBudget:
             self.declare(ledger)
             return
         order = known.renyi_order if self.promise is not None else self.renyi_order
-        if known != replace(self, renyi_order=order, num_draws=known.num_draws):
+        given = {**asdict(self), "renyi_order": order, "num_draws": known.num_draws}
+        if asdict(known) != given:
             raise LedgerMismatchError(
                 f"{ledger.path} promises {known}, and your code {self}: give PlannedLedger the former, or change it by "
-                f"`lightning-pac account budget {ledger.path} {self.as_options()}`."
+                f"`{change_promise(ledger.path, self.as_options())}`."
             )
 
     @classmethod
@@ -140,19 +169,51 @@ class LedgerBudget:
         Args:
             ledger: The ledger.
         """
+        stated = declared_budgets(ledger)
+        return cls(**stated[-1]) if stated and cls.lost(ledger) is None else None
+
+    @classmethod
+    def largest(cls, ledger: PrivacyLedger) -> LedgerBudget | None:
+        """The promise that holds for everything charged: the largest that stood since the first charge.
+
+        Args:
+            ledger: The ledger.
+        """
+        if cls.of(ledger) is None:
+            return None
+        return max((cls(**values) for values in declared_budgets(ledger)), key=lambda budget: budget.cap)
+
+    @classmethod
+    def lost(cls, ledger: PrivacyLedger) -> str | None:
+        """Why a promise that was stated does not hold, in a sentence; None where it does, or none was stated.
+
+        Args:
+            ledger: The ledger.
+        """
         stated = [cls(**values) for values in declared_budgets(ledger)]
-        set_to = [one.amount for one in ledger.budget_changes() if (one.account, one.currency) == (None, "rpp")]
-        if not stated or max(set_to) > max(budget.cap for budget in stated) * (1 + 1e-9):
-            return None  # earlier versions let the total be raised beside it
-        return stated[-1]
+        if not stated:
+            return None
+        counted = stated[-1].renyi_order or math.inf
+        words, cap = f"The promise of {stated[-1]} does not hold", max(one.cap for one in stated)
+        for change in totals_since_promise(ledger):  # earlier versions let them be changed beside it
+            if change.amount > (cap if change.currency == "rpp" else 0.0) * _ROUNDING and change.currency in _COUNTED:
+                return f"{words}: its {change.currency} total was set to {change.amount:g} beside it."
+        if (spent := ledger.spent("rpp")) > cap * _ROUNDING:  # what was lost is booked whatever the budgets say
+            return f"{words}: {spent:.6g} is spent of its cap of {cap:.6g}."
+        for account in ledger.accounts():
+            order = account.declaration.get("coupling", {}).get("renyi_order")
+            if account.currency == "rpp" and account.num_charges and (order or 0.0) < counted:
+                at = "no known order" if order is None else f"order {order:g}"
+                return f"{words}: account {account.name!r} counts at {at}, and its cap at {counted:g}."
+        return None
 
     def __str__(self) -> str:
         """The promise in words."""
         if self.world_success_bound is not None:
-            return f"a bound of {upwards(self.world_success_bound)} on guessing from prior {self.prior:g}"
+            return f"a bound of {exact(self.world_success_bound)} on guessing from prior {exact(self.prior)}"
         assert self.epsilon is not None
-        with_what = f"order {self.renyi_order:g}" if self.delta is None else f"delta {upwards(self.delta)}"
-        return f"epsilon {upwards(self.epsilon)} at {with_what}"
+        with_what = f"order {self.renyi_order:g}" if self.delta is None else f"delta {exact(self.delta)}"
+        return f"epsilon {exact(self.epsilon)} at {with_what}"
 
     def as_options(self) -> str:
         """The promise as options of `lightning-pac account budget`."""
@@ -160,7 +221,24 @@ class LedgerBudget:
         if self.promise is not None:
             usual["renyi_order"] = self.renyi_order
         given = {name: value for name, value in asdict(self).items() if value not in (None, usual.get(name))}
-        return " ".join(f"--{name.replace('_', '-')} {value:g}" for name, value in given.items())
+        return " ".join(f"--{name.replace('_', '-')} {exact(value)}" for name, value in given.items())
+
+
+def totals_since_promise(ledger: PrivacyLedger) -> list[BudgetChange]:
+    """The totals that were set by a ledger's promise and since; all that were set in ledgers of earlier versions."""
+    totals = [change for change in ledger.budget_changes() if change.account is None]
+    return totals[promised_since(ledger) or 0 :]
+
+
+def _order_of(ledger: PrivacyLedger) -> float | None:
+    """The order that a promise of the ledger must have: that of its accounts, or of what was charged."""
+    orders = [
+        account.declaration.get("coupling", {}).get("renyi_order")
+        for account in ledger.accounts()
+        if account.currency == "rpp"
+    ]
+    stated = declared_budgets(ledger) if first_charge(ledger) is not None else []
+    return next((float(order) for order in [*(one["renyi_order"] for one in stated), *orders] if order), None)
 
 
 @lru_cache(maxsize=64)

@@ -11,6 +11,7 @@ from typing import Literal
 from lightning_pac._shown import shows_itself
 from lightning_pac._validation import OpenProbability, validated
 from lightning_pac.accountants import bounds, orders
+from lightning_pac.accountants.composed_ledger.budget import LedgerBudget, totals_since_promise
 from lightning_pac.accountants.composed_ledger.events import (
     arithmetic_of,
     draws_of,
@@ -22,6 +23,7 @@ from lightning_pac.accountants.composed_ledger.plan import LedgerPlan
 from lightning_pac.accountants.composed_ledger.shares import Share, joint_curve
 from lightning_pac.accountants.privacy_loss import PrivacyCurve
 from lightning_pac.accountants.private_selection import SelectionPrice
+from lightning_pac.cards import upwards
 from lightning_pac.ledger import LedgerAccount, PrivacyLedger, first_charge
 
 __all__ = ["LedgerTotal", "account_total", "ledger_total", "taken_of_shares"]
@@ -206,14 +208,13 @@ def _capped(
     why: str,
 ) -> LedgerTotal:
     """The largest Rényi budget that ever held, in each currency that was charged."""
-    began = first_charge(ledger) or ""
+    began, promise = first_charge(ledger) or "", LedgerBudget.largest(ledger)
+    changed, lost = totals_since_promise(ledger), f"{LedgerBudget.lost(ledger) or ''} ".lstrip()
     caps = []
     worst_case = all(not account.currency.startswith("ms_") for account in accounts)
     for currency in dict.fromkeys(account.currency for account in accounts):
-        changes = [
-            change for change in ledger.budget_changes() if (change.account, change.currency) == (None, currency)
-        ]
-        before = any(change.time <= began for change in changes)
+        changes = [change for change in changed if change.currency == currency]
+        before = promise is not None or any(change.time <= began for change in changes)
         caps.append(max((change.amount for change in changes), default=math.inf) if before else math.inf)
     cap = math.fsum(caps)
     spent = math.fsum(account.spent for account in accounts)
@@ -227,8 +228,9 @@ def _capped(
             delta,
             spent,
             order,
-            f"Nothing bounds what these releases tell together ({why}): a later run may have been chosen by what an "
-            f"earlier one showed, so declare a plan or a budget before the first charge.{_left_out(ledger, accounts)}",
+            f"{lost}Nothing bounds what these releases tell together ({why}): a later run may have been chosen by what "
+            "an earlier one showed, so declare a plan or a budget before the first charge."
+            f"{_left_out(ledger, accounts)}",
         )
     return LedgerTotal(
         "cap",
@@ -237,6 +239,6 @@ def _capped(
         delta,
         cap,
         order,
-        f"The budget of {cap:g} at order {order:g}, set before the first charge, is what holds, and no lower figure "
-        f"({why}): a later run may have been chosen by what an earlier one showed.{_left_out(ledger, accounts)}",
+        f"The budget of {upwards(cap)} at order {order:g}, set before the first charge, is what holds, and no lower "
+        f"figure ({why}): a later run may have been chosen by what an earlier one showed.{_left_out(ledger, accounts)}",
     )

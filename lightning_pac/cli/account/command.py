@@ -78,7 +78,8 @@ def run(args: argparse.Namespace) -> int:
     action = args.words.pop(0) if args.words[0] in _ACTIONS and len(args.words) > 1 else "show"
     if len(args.words) > _ACTIONS.get(action, 1):
         args.parser.error(f"One ledger at a time, got {' '.join(args.words)}.")
-    if action != "budget" and (args.account or args.currency):
+    owned = args.account is not None or args.currency is not None
+    if action != "budget" and owned:
         args.parser.error("--account and --currency say whose budget changes: write `account budget LEDGER AMOUNT`.")
     if args.amount and action != "restore":
         args.parser.error("--amount says what was lost: write `account restore LEDGER --amount ACCOUNT=AMOUNT`.")
@@ -94,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
             args.parser.error("`account plan` needs a ledger and a JSON file with the plan.")
         return declare_plan(args)
     if action == "budget" and promised:
-        if len(args.words) > 1 or args.account or args.currency:
+        if len(args.words) > 1 or owned:
             args.parser.error("A promise is in place of an amount, and about the whole ledger: leave the others out.")
         return declare_promise(args)
     if action == "adopt":
@@ -106,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
     if action == "restore":
         return _restore(args.words[0], args.words[1] if len(args.words) > 1 else None, args.amount or [], args.json)
     if action == "budget":
-        if len(args.words) < 2 or not (args.account or args.currency):
+        if len(args.words) < 2 or not owned:
             args.parser.error("`account budget` needs a ledger, an amount, and --account or --currency.")
         return _change_budget(args.words[0], args.words[1], args.account, args.currency, args.json)
     with PrivacyLedger.read_only(args.words[0]) as ledger:
@@ -167,9 +168,11 @@ def _restore(path: str, backup: str | None, texts: list[str], as_json: bool) -> 
 def _change_budget(path: str, text: str, name: str | None, currency: str | None, as_json: bool) -> int:
     amount = parse_budget(text)
     with _open_existing(path) as ledger:
-        owner: LedgerAccount | _Total = _Total(ledger, currency) if currency else _find_account(ledger, str(name))
+        owner: LedgerAccount | _Total = (
+            _Total(ledger, currency) if currency is not None else _find_account(ledger, str(name))
+        )
         before, spent = owner.budget, owner.spent
-        words = f"account {name!r}" if name else f"all {currency} accounts together"
+        words = f"account {name!r}" if name is not None else f"all {currency} accounts together"
         if amount < spent:
             raise ValueError(
                 f"{spent!r} is spent by {words} of {ledger.path}, so the budget cannot be {amount:g}: what was "

@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,9 +59,11 @@ def declare_promise(args: argparse.Namespace) -> int:
             change = {"before": None if before is None else dataclasses.asdict(before)}
             print_json({"ledger": str(ledger.path), **change, "promise": dataclasses.asdict(stands), "cap": stands.cap})
             return 0
+        largest = LedgerBudget.largest(ledger)
+        holds = "" if largest == stands else f" What holds for what was charged is {largest}, which stood since."
         print(
             f"{ledger.path} promises {stands}{'' if before is None else f' (it was {before})'}, which is a cap of "
-            f"{upwards(stands.cap)} at order {stands.renyi_order:g}: {upwards(ledger.spent('rpp'))} is spent."
+            f"{upwards(stands.cap)} at order {stands.renyi_order:g}: {upwards(ledger.spent('rpp'))} is spent.{holds}"
         )
     return 0
 
@@ -93,8 +96,9 @@ def show_total(args: argparse.Namespace) -> int:
 
 def _print_shares(ledger: "PrivacyLedger", plan: "LedgerPlan") -> None:
     rows = [
-        (share["name"], share["release"], Room(share["size"]), Bound(share["taken"]), Room(share["left"]))
+        (share["name"], share["release"], Room(share["size"]), taken if taken is None else Bound(taken), Room(left))
         for share in _shares(ledger, plan)
+        for taken, left in [(share["taken"], share["left"])]
     ]
     print_table(f"Plan of {ledger.path}", ("share", "of", "size", "taken", "left"), rows)
 
@@ -102,14 +106,17 @@ def _print_shares(ledger: "PrivacyLedger", plan: "LedgerPlan") -> None:
 def _shares(ledger: "PrivacyLedger", plan: "LedgerPlan") -> list[dict[str, Any]]:
     from lightning_pac.accountants import share_unit, taken_of_shares
 
-    taken = taken_of_shares(ledger, plan)
+    try:
+        taken: Mapping[str, float | None] = taken_of_shares(ledger, plan)
+    except ValueError:  # a release that draws on no share, which the total says
+        taken = dict.fromkeys(plan.by_name)
     return [
         {
             "name": name,
             "release": share_unit(share),
             "size": plan.size(name),
             "taken": taken[name],
-            "left": max(0.0, plan.size(name) - taken[name]),
+            "left": 0.0 if (used := taken[name]) is None else max(0.0, plan.size(name) - used),
         }
         for name, share in plan.by_name.items()
     ]

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import json
 import os
+import shlex
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -85,7 +86,7 @@ class AccountMarks:
             if header is None:
                 raise LedgerError(
                     f"{self.path}, where the marks of {path} are kept, is not there: mount it or put it back, or book "
-                    f"what may be missing with `lightning-pac account restore {path}`."
+                    f"what may be missing with `lightning-pac account restore {shlex.quote(str(path))}`."
                 )
         self.exists = header is not None
         self.ledger_id = "" if header is None else str(header["ledger"])

@@ -1,0 +1,121 @@
+"""A ledger's promise where it is changed, stated beside something else, or broken by what was lost."""
+
+from pathlib import Path
+
+import pytest
+
+from lightning_pac.accountants import (
+    GaussianRelease,
+    LedgerBudget,
+    LedgerPlan,
+    PlannedLedger,
+    ledger_order,
+    ledger_total,
+)
+from lightning_pac.cli import main
+from lightning_pac.evidence import verify_evidence, write_evidence
+from lightning_pac.exceptions import LedgerError, LedgerMismatchError
+from lightning_pac.ledger import PrivacyLedger, public_journal, replay_journal
+from lightning_pac.scenarios import TwoWorldScenario
+
+SCENARIO = TwoWorldScenario(num_differing=5, num_records=1000, adjacency="zero_out")
+
+
+def charge_twice(ledger: PrivacyLedger) -> None:
+    for name in ("a", "b"):
+        coupling = {"scenario": SCENARIO.coupling(), "renyi_order": 20.0}
+        ledger.account(name, "rpp", {"coupling": coupling, "epsilon_of_each": 0.05}).charge(0.05)
+
+
+@pytest.mark.parametrize("currency", ["rpp", "srpp_joint"])
+def test_a_total_that_was_raised_beside_its_promise_voids_it(tmp_path: Path, currency: str) -> None:
+    """As earlier versions allowed."""
+    with PrivacyLedger(tmp_path / "study.db") as ledger:
+        LedgerBudget(epsilon=1.0, delta=1e-5).declare(ledger)
+        with ledger.storage.transaction() as connection:
+            connection.execute("INSERT INTO budgets (currency, amount) VALUES (?, 9.0)", (currency,))
+            ledger.storage.note_budgets(connection)
+        charge_twice(ledger)
+        assert LedgerBudget.of(ledger) is None
+        assert f"its {currency} total was set to 9 beside it" in str(LedgerBudget.lost(ledger))
+    for epsilon in (1.0, 30.0):
+        with pytest.raises(
+            LedgerError, match=r"promise of epsilon 1 at delta 1e-05 does not hold: .* Begin a new ledger"
+        ):
+            PlannedLedger(tmp_path / "study.db", epsilon=epsilon, delta=1e-5).open()
+
+
+def test_what_was_set_before_the_first_charge_and_replaced_limits_nothing(tmp_path: Path) -> None:
+    with PrivacyLedger(tmp_path / "total.db", budget={"rpp": 9.0}) as ledger:
+        LedgerBudget(epsilon=1.0, delta=1e-5).declare(ledger)
+        charge_twice(ledger)
+        assert 0.9 < ledger_total(ledger).epsilon_at_delta <= 1.0
+        assert ledger_total(replay_journal(public_journal(ledger), tmp_path / "again.db")) == ledger_total(ledger)
+    with PrivacyLedger(tmp_path / "promise.db") as ledger:
+        LedgerBudget(world_success_bound=0.8).declare(ledger)
+        LedgerBudget(epsilon=5.0, delta=1e-5).declare(ledger)
+        LedgerBudget(epsilon=3.0, delta=1e-5).declare(ledger)
+        assert ledger_order(ledger) == 7.5, "nothing counts at another one yet"
+        charge_twice(ledger)
+        assert LedgerBudget.largest(ledger) == LedgerBudget(epsilon=3.0, delta=1e-5)
+        assert ledger_total(ledger).epsilon_at_delta <= 3.0
+        LedgerBudget(epsilon=5.0, delta=1e-5).declare(ledger)
+        LedgerBudget(epsilon=3.0, delta=1e-5).declare(ledger)
+        assert LedgerBudget.largest(ledger) == LedgerBudget(epsilon=5.0, delta=1e-5, renyi_order=7.5)
+        assert 4 < ledger_total(ledger).epsilon_at_delta <= 5.0
+        ledger.account("a", "rpp").book(9.0, {"unknown": "lost"})
+        assert LedgerBudget.of(ledger) is None, "more was lost than it allows"
+
+
+def test_a_promise_is_kept_at_the_order_at_which_it_was_made(tmp_path: Path) -> None:
+    low = {"coupling": {"scenario": SCENARIO.coupling(), "renyi_order": 4.0}}
+    with PrivacyLedger(tmp_path / "study.db") as ledger:
+        LedgerBudget(epsilon=3.0, delta=1e-5).declare(ledger)
+        with pytest.raises(LedgerMismatchError, match=r"keeps its promise at order 7\.5, and costs at order 4"):
+            ledger.account("fit", "rpp", low)
+    with PrivacyLedger(tmp_path / "opened.db") as ledger:
+        account = ledger.account("fit", "rpp", low)
+        with pytest.raises(ValueError, match="kept by no cost at all at order 4, at which"):
+            LedgerBudget(epsilon=3.0, delta=1e-5).declare(ledger)
+        LedgerBudget(epsilon=6.0, delta=1e-5).declare(ledger)
+        account.charge(1.0)
+        assert LedgerBudget.of(ledger).renyi_order == 4.0
+    with pytest.raises(ValueError, match="no cost at all keeps at any order up to 1024"):
+        LedgerBudget(epsilon=0.001, delta=1e-5)
+
+
+def test_commands_of_a_promise_say_it_exactly_and_as_a_shell_takes_it(tmp_path: Path) -> None:
+    path = tmp_path / "a study.db"
+    with PlannedLedger(path, epsilon=1.2345678, delta=1.2345678e-5):
+        pass
+    with pytest.raises(LedgerMismatchError, match=r"epsilon 1\.2345678 at .*'.*a study\.db' --epsilon 3\.14159265 --"):
+        PlannedLedger(path, epsilon=3.14159265, delta=1e-5).open()
+    with pytest.raises(LedgerMismatchError, match=r"by `lightning-pac account budget '.* --delta 1\.2345678e-05`"):
+        PrivacyLedger(path, budget={"rpp": 9.0})
+
+
+def test_a_plan_that_was_passed_is_said_to_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "study.db"
+    with PrivacyLedger(path) as ledger:
+        LedgerPlan({"fit": GaussianRelease(0.1), "m": GaussianRelease(0.1)}).declare(ledger)
+        charge_twice(ledger)
+    assert main(["account", "total", str(path)]) == 0
+    assert "Plan of" in capsys.readouterr().out
+    page = write_evidence(path, tmp_path / "evidence")
+    assert "It is not kept: the total says why." in page.read_text()
+    assert not verify_evidence(tmp_path / "evidence").findings
+
+
+def test_evidence_states_no_promise_that_was_broken(tmp_path: Path) -> None:
+    path = tmp_path / "study.db"
+    with PrivacyLedger(path) as ledger:
+        LedgerBudget(epsilon=5.0, delta=1e-5).declare(ledger)
+        charge_twice(ledger)
+        LedgerBudget(epsilon=3.0, delta=1e-5).declare(ledger)
+    page = write_evidence(path, tmp_path / "lowered")
+    assert "Everything together keeps epsilon 5 at delta 1e-05" in page.read_text()
+    with PrivacyLedger(path) as ledger:
+        ledger.account("a", "rpp").book(9.0, {"unknown": "lost"})
+    page = write_evidence(path, tmp_path / "broken")
+    assert "The promise of epsilon 3 at delta 1e-05 does not hold: 9.1 is spent" in page.read_text()
+    assert not verify_evidence(tmp_path / "broken").findings

@@ -82,7 +82,7 @@ def hybrid_rdp(probabilities: npt.ArrayLike, order: float) -> HybridRDP:
 
     Example:
         >>> price = hybrid_rdp([0.1, 0.3, 0.4, 0.2], order=2.0)
-        >>> round(price.divergence_up, 6), price.tail_up
+        >>> round(price.divergence_up, 6), round(price.tail_up, 9)
         (0.427444, 0.1)
     """
     if not 1.0 < order < math.inf:

@@ -8,7 +8,10 @@ from lightning_pac.accountants import (
     GaussianRelease,
     LedgerBudget,
     LedgerPlan,
+    NumberOfRuns,
     PlannedLedger,
+    SelectionPrice,
+    account_total,
     ledger_order,
     ledger_total,
 )
@@ -119,3 +122,30 @@ def test_evidence_states_no_promise_that_was_broken(tmp_path: Path) -> None:
     page = write_evidence(path, tmp_path / "broken")
     assert "The promise of epsilon 3 at delta 1e-05 does not hold: 9.1 is spent" in page.read_text()
     assert not verify_evidence(tmp_path / "broken").findings
+
+
+@pytest.mark.parametrize("event", [{"unknown": "lost"}, {"release": "selection"}])
+def test_a_selection_pays_for_one_and_for_nothing_that_was_lost(tmp_path: Path, event: dict[str, str]) -> None:
+    price = SelectionPrice((GaussianRelease(0.05),), NumberOfRuns(gamma=0.2))
+    coupling = {"scenario": SCENARIO.coupling(), "renyi_order": 16.0}
+    with PrivacyLedger(tmp_path / "study.db") as ledger:
+        account = ledger.account("tune", "rpp", {"coupling": coupling, "selection": price.to_dict()})
+        account.charge(price.renyi(16.0), {"release": "selection"})
+        account.charge(0.0, {"release": "nothing: the draw is on the disk"})
+        assert ledger_total(ledger).basis == "run"
+        account.book(5.0, event)
+        assert ledger_total(ledger).basis == "none"
+        with pytest.raises(ValueError, match=r"has lost|more than one selection"):
+            account_total(account)
+
+
+def test_a_promise_pays_for_what_was_drawn_and_for_no_other_promise(tmp_path: Path) -> None:
+    first = PlannedLedger(tmp_path / "study.db", epsilon=1.0, delta=1e-5)
+    with pytest.raises(ValueError, match="given keeps epsilon 1 at delta 1e-05 already"):
+        PlannedLedger(first, epsilon=3.0, delta=1e-5)
+    with PlannedLedger(first, epsilon=1.0, delta=1e-5) as ledger:
+        charge_twice(ledger)
+        LedgerBudget(epsilon=2.0, delta=1e-5, num_draws=100.0).declare(ledger)
+        stands = LedgerBudget.of(ledger)
+        assert stands is not None
+        assert stands.num_draws == 2.0**32

@@ -133,6 +133,10 @@ class LedgerBudget:
                 )
             replace(self, renyi_order=order).declare(ledger)
             return
+        paid = max((one["num_draws"] for one in declared_budgets(ledger)), default=0.0)
+        if paid > self.num_draws and first_charge(ledger) is not None:
+            replace(self, num_draws=paid).declare(ledger)  # what was drawn stays drawn
+            return
         if (spent := ledger.spent("rpp")) > self.cap:
             raise ValueError(
                 f"{self} is a cap of {self.cap:.6g} at order {self.renyi_order:g}, but {spent:.6g} is spent from "

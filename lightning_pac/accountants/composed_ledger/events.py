@@ -116,11 +116,7 @@ def events_of(account: LedgerAccount, steps: int | None = None) -> tuple[Privacy
     """
     terms = account.declaration
     order = float(terms["coupling"]["renyi_order"])
-    if any("unknown" in (charge.event or {}) for charge in account.events()):
-        raise ValueError(
-            f"Account {account.name!r} holds an amount that was booked for what its ledger has lost, and what that "
-            "released is not known: go on in a new ledger"
-        )
+    _check_nothing_lost(account)
     if "noise_multiplier" in terms:
         taken = [attempt.num_steps for attempt in account.attempts()]
         if steps is not None:
@@ -163,10 +159,24 @@ def releases_of(account: LedgerAccount, steps: int | None = None) -> tuple[Share
     """The releases of one account, a private selection as one of them; see `events_of`.
 
     Raises:
-        ValueError: if it averages over batches, or does not say what it released.
+        ValueError: if it averages over batches, does not say what it released, a part of that is lost, or it holds
+            more than one selection.
     """
     values = account.declaration.get("selection")
-    return events_of(account, steps) if values is None else (SelectionPrice.from_dict(values),)
+    if values is None:
+        return events_of(account, steps)
+    _check_nothing_lost(account)
+    if sum(charge.cost > 0 for charge in account.events()) > 1:  # that the draw is on the disk costs nothing
+        raise ValueError(f"Account {account.name!r} holds more than one selection: each has an account of its own")
+    return (SelectionPrice.from_dict(values),)
+
+
+def _check_nothing_lost(account: LedgerAccount) -> None:
+    if any("unknown" in (charge.event or {}) for charge in account.events()):
+        raise ValueError(
+            f"Account {account.name!r} holds an amount that was booked for what its ledger has lost, and what that "
+            "released is not known: go on in a new ledger"
+        )
 
 
 def arithmetic_of(*accounts: LedgerAccount, steps: int | None = None) -> tuple[float, float]:

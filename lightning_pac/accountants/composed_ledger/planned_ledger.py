@@ -43,6 +43,8 @@ class PlannedLedger(LedgerHandle):
         1.682
     """
 
+    _declared: LedgerPlan | LedgerBudget
+
     def __init__(
         self,
         given: LedgerArgument,
@@ -65,6 +67,8 @@ class PlannedLedger(LedgerHandle):
             declared = plan
         else:
             declared = LedgerPlan.from_dict(json.loads(Path(plan).read_text()))
+        if isinstance(given, PlannedLedger) and given._declared != declared:
+            raise ValueError(f"given keeps {given._declared} already: give its path, or state the same again.")
         self._declared = declared
         self._prepare = declared.hold if isinstance(declared, LedgerBudget) else declared.declare
         self.renyi_order = declared.renyi_order if isinstance(declared, LedgerBudget) else None

@@ -146,7 +146,7 @@ def restore_ledger(
             if name not in amounts and otherwise is None:
                 raise LedgerError(
                     f"What account {name!r} of {place} may have spent and does not know is for you to say: at least "
-                    f"{least!r} is known to be missing; give it as --amount {name}={least!r} or more."
+                    f"{least!r} is known to be missing; give it as --amount {shlex.quote(f'{name}={least!r}')} or more."
                 )
             amount = float(amounts.get(name, otherwise or 0.0))
             if amount < least * (1 - 1e-9):

@@ -18,7 +18,7 @@ from lightning_pac.accountants import (
 from lightning_pac.cli import main
 from lightning_pac.evidence import verify_evidence, write_evidence
 from lightning_pac.exceptions import LedgerError, LedgerMismatchError
-from lightning_pac.ledger import PrivacyLedger, public_journal, replay_journal
+from lightning_pac.ledger import PrivacyLedger, backup_ledger, public_journal, replay_journal, restore_ledger
 from lightning_pac.scenarios import TwoWorldScenario
 
 SCENARIO = TwoWorldScenario(num_differing=5, num_records=1000, adjacency="zero_out")
@@ -95,6 +95,13 @@ def test_commands_of_a_promise_say_it_exactly_and_as_a_shell_takes_it(tmp_path: 
         PlannedLedger(path, epsilon=3.14159265, delta=1e-5).open()
     with pytest.raises(LedgerMismatchError, match=r"by `lightning-pac account budget '.* --delta 1\.2345678e-05`"):
         PrivacyLedger(path, budget={"rpp": 9.0})
+    with PrivacyLedger(path) as ledger:
+        ledger.account("a fit").charge(0.5)
+    backup_ledger(path, tmp_path / "a copy.db")
+    with PrivacyLedger(tmp_path / "a copy.db") as copy, pytest.raises(LedgerError, match=r"adopt '.*a copy\.db'`"):
+        copy.account("b")
+    with pytest.raises(LedgerError, match=r"give it as --amount 'a fit=0\.0' or more"):
+        restore_ledger(path, {})
 
 
 def test_a_plan_that_was_passed_is_said_to_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

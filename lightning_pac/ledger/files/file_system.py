@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import stat
 import time
@@ -220,7 +221,7 @@ def find_move(path: Path, home: str | None) -> LedgerError | None:
         return None
     return LedgerError(
         f"{path} was copied, restored or moved from {origin}: if this is the one to go on with, run `lightning-pac "
-        f"account adopt {path}`."
+        f"account adopt {shlex.quote(str(path))}`."
     )
 
 

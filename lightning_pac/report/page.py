@@ -130,7 +130,8 @@ def summarize(run: Run) -> dict[str, Any]:
         "epsilon_at_delta": _epsilon_at_delta(run),
         "promise": _promise(run),
         "noise_multiplier": details.get("noise_multiplier", noise.values[-1] if noise else None),
-        "steps": details.get("num_steps", max((series.steps[-1] for series in run.metrics.values()), default=None)),
+        # The card of a run that was killed may be of its start.
+        "steps": max([details.get("num_steps", 0), *(series.steps[-1] for series in run.metrics.values())]) or None,
         "accuracy_name": accuracy[0] if accuracy else None,
         "accuracy": accuracy[1].values[-1] if accuracy else None,
         "accuracy_deviation": run.accuracy_deviation.values[-1] if run.accuracy_deviation else None,

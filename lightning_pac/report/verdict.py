@@ -32,8 +32,11 @@ def verdict(rows: Sequence[dict[str, Any]]) -> str:
         return f"{subject} {'nothing' if len(rows) == 1 else 'anything'}: the secret may be plain to see."
     one = "this run" if len(rows) == 1 else "one of these runs" if len(bounded) == len(rows) else "a private run"
     bounds = [row["success_bound"] for row in bounded]
+    # Private metrics are charged beside the run, and its card says nothing of them.
+    measures = any(row["accuracy_deviation"] or set(row["noised"]) - {"privacy/clipped_fraction"} for row in rows)
+    apart = ", but for what was measured," if measures else ""
     sentence = (
-        f"An attacker who sees everything that {one} released can guess the secret correctly at most "
+        f"An attacker who sees everything that {one} released{apart} can guess the secret correctly at most "
         f"{percent_span(min(bounds), max(bounds))} of the time, where {_blind(bounded)}"
     )
     costs = [cost for row in bounded if (cost := accuracy_cost(row, rows)) is not None]

@@ -75,6 +75,9 @@ def test_steps_are_counted_by_the_card_and_attacks_have_a_column_where_there_are
     write_csv(tmp_path / "run")
     dataclasses.replace(CARD, estimates=(), details={"num_steps": 50}).save(tmp_path / "run")
     assert summarize(find_runs(tmp_path)[0])["steps"] == 50
+    dataclasses.replace(CARD, estimates=(), details={"num_steps": 0}).save(tmp_path / "run")  # killed since its start
+    assert summarize(find_runs(tmp_path)[0])["steps"] == 30
+    dataclasses.replace(CARD, estimates=(), details={"num_steps": 50}).save(tmp_path / "run")
     page = write_report(tmp_path).read_text()
     assert "attacks: success" not in page
     CARD.save(tmp_path / "run")
@@ -277,6 +280,7 @@ def test_a_noised_accuracy_stands_with_its_deviation(tmp_path):
     file.write_text(file.read_text().replace("test_error", "test_acc"))
     page = write_report(tmp_path).read_text().replace("\N{NO-BREAK SPACE}", " ")
     assert "87.5 %, give or take 2.3 percentage points of noise" in page
+    assert "released, but for what was measured, can guess" in page
 
 
 def test_each_secret_stands_beside_its_run_where_there_are_several(tmp_path):

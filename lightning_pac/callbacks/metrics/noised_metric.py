@@ -199,14 +199,12 @@ class PrivateMetric:
                 power = len(sums) * (deviation * self._max_contribution) ** 2
                 if is_first and signal_to_noise(sums.numpy(), power) >= 1:  # less is told where it is released
                     warn_if_noisy(self.metric, self.last, self.deviation)
-            if self.last is None:
-                self.deviation = math.nan
             self._released = self._unpaid() if self.last is None else self.last
         return self._released
 
     def _unpaid(self) -> Any:
         """What is shown where no value was ever paid for: the shape of one, without a number that reads like one."""
-        value = self._evaluate(torch.zeros_like(self._total))
+        self.deviation, value = math.nan, self._evaluate(torch.zeros_like(self._total))
         return torch.full_like(value, torch.nan) if isinstance(value, Tensor) and value.is_floating_point() else value
 
     def _require_records(self) -> None:

@@ -25,7 +25,7 @@ def render_page(document: Mapping[str, Any]) -> str:
     environment.filters["estimate"] = lambda value: f"{value:.6g}"
     return str(
         environment.get_template("evidence.html.j2").render(
-            **_names(document), headings=STATEMENTS, verdict=_verdict(document)
+            **_names(document), headings=STATEMENTS, verdict=_verdict(document), alone=_alone(document)
         )
     )
 
@@ -54,6 +54,16 @@ def _verdict(document: Mapping[str, Any]) -> str:
         f"For everything that was released together, {first}someone who sees all of it guesses the secret correctly at "
         f"most {at_most(bound)} of the time, where {blind}."
     )
+
+
+def _alone(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What each account about two worlds reveals by itself: the figures that its run printed."""
+    rows = []
+    for mechanism in document["mechanisms"]:
+        figures = {guarantee["name"]: guarantee["value"] for guarantee in mechanism["card"]["guarantees"]}
+        if {"world_success_bound", "epsilon_at_delta"} <= figures.keys():
+            rows.append({"account": mechanism["account"], **figures})
+    return rows
 
 
 def _figure(value: Any) -> str:

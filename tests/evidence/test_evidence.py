@@ -18,7 +18,7 @@ import pytest
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
-from scipy import stats
+from scipy import optimize, stats
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -159,8 +159,7 @@ def test_its_figures_are_the_true_ones(made: Path) -> None:
     assert figures["rpp_epsilon"] == pytest.approx(16 * mu**2 / 2, rel=2e-6)
     assert figures["world_success_bound"] >= stats.norm.cdf(mu / 2)
     epsilon = figures["epsilon_at_delta"]
-    delta = stats.norm.cdf(mu / 2 - epsilon / mu) - np.exp(epsilon) * stats.norm.cdf(-mu / 2 - epsilon / mu)
-    assert delta == pytest.approx(1e-6, rel=1e-2)
+    assert _gaussian_delta(epsilon, mu) == pytest.approx(1e-6, rel=1e-2)
     assert run["charged"] == pytest.approx(run["most_by_terms"], rel=1e-9)
     assert claims["selection x"]["charged"] == claims["selection x"]["least_by_terms"]
     assert claims["centroids"]["least_by_terms"] == 0.06, "two releases at once"
@@ -530,3 +529,13 @@ def test_the_first_sentence_says_the_promise_as_it_was_stated(tmp_path: Path) ->
     TableTransform.private({"age": [30.0] * 20}, {"age": [0, 99]}, epsilon=0.5, delta=1e-6, account="b", **metrics)
     page = write_evidence(tmp_path / "study.db", tmp_path / "evidence").read_text()
     assert "For everything that was released together, epsilon is at most 5 at delta 1e-05: someone who" in page
+    mu = optimize.brentq(lambda mu: _gaussian_delta(0.5, mu) - 1e-6, 0.01, 1.0)
+    (alone,) = re.findall("From any one account alone, a guess is right at most ([0-9.]+)\\s% of the time", page)
+    assert float(alone) == pytest.approx(100 * stats.norm.cdf(mu / 2), abs=0.02)
+    assert len(re.findall(f'alone</td><td class="number">{alone}\\s%</td>', page)) == 2, "a row for each account"
+
+
+def _gaussian_delta(epsilon: float, mu: float) -> float:
+    """The exact delta of a Gaussian whose means are mu deviations apart (Balle and Wang, 2018)."""
+    tails = stats.norm.cdf(mu / 2 - epsilon / mu), stats.norm.cdf(-mu / 2 - epsilon / mu)
+    return float(tails[0] - np.exp(epsilon) * tails[1])

@@ -1,5 +1,6 @@
 """A plan or a promise of a ledger lets no run pass it: at the start, before a step, beside others, after kills."""
 
+import re
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -160,6 +161,39 @@ def test_a_promise_of_the_ledger_in_any_form_stops_runs(promise: dict[str, float
         assert total.epsilon_at_delta <= promise["epsilon"]
     if "world_success_bound" in promise:
         assert total.world_success_bound <= promise["world_success_bound"]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"epsilon": 3.0, "delta": 1e-5},
+        {"epsilon": 3.0, "delta": 1e-6},
+        {"world_success_bound": 0.9},
+        {"epsilon": 2.0, "renyi_order": 7.5},
+        {"noise_multiplier": 2.0},
+    ],
+)
+@pytest.mark.parametrize("sampling", [SAMPLING, None])
+def test_a_refused_run_is_told_what_fits_and_is_let_in_with_it(
+    asked: dict[str, float], sampling: Poisson | None, tmp_path: Path
+) -> None:
+    handle = PlannedLedger(tmp_path / "study.db", epsilon=3.0, delta=1e-5)
+
+    def fit(**promise: Any) -> None:
+        private = make_private(**{"renyi_order": None, **promise}, sampling=sampling, scenario=SCENARIO, ledger=handle)
+        make_trainer(tmp_path, private, max_epochs=2).fit(Classifier(), make_loader())
+
+    fit(epsilon=2.0, delta=1e-5)
+    with pytest.raises(BudgetExceededError, match="is planned") as refused:
+        fit(**asked)
+    found = re.search(r"\((\w+)=(\S+) fits\)", str(refused.value))
+    assert found is not None
+    name, value = found[1], float(found[2])
+    assert name in asked
+    one_digit_more = value * (0.98 if name == "noise_multiplier" else 1.02)
+    with pytest.raises(BudgetExceededError, match="is planned"):
+        fit(**{**asked, name: one_digit_more})
+    fit(**{**asked, name: value})
 
 
 def declared_run() -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 from lightning_pac._validation import checks_itself, validated
@@ -110,11 +110,12 @@ class Allowance:
                 "`lightning-pac account plan NEW_LEDGER PLAN`."
             )
 
-    def check_planned(self, cost: float) -> None:
+    def check_planned(self, cost: float, fitting: Callable[[float], str] = lambda left: "") -> None:
         """Raise unless so much more may be charged, where a promise stands.
 
         Args:
             cost: Of everything that is planned and not yet charged, in nats.
+            fitting: Says with which argument the same plan costs no more than so many nats; empty where it cannot.
 
         Raises:
             BudgetExceededError: If that would exceed the promise.
@@ -123,10 +124,11 @@ class Allowance:
         if self._budget is None or cost <= self._account.remaining * (1 + 1e-9):
             return
         path, budget = self._ledger.path, self._budget
+        fits = fitting(self._account.remaining) or "a smaller epsilon"
         raise BudgetExceededError(
             f"The ledger {path} promises {budget}, a cap of {budget.cap:.6g} at order {budget.renyi_order:g}: "
             f"{self._ledger.spent('rpp'):.6g} is spent and {cost:.6g} more is planned, so plan fewer steps or more "
-            "noise (a smaller epsilon), or let the keeper of the data promise more than that, by "
+            f"noise ({fits}), or let the keeper of the data promise more than that, by "
             f"`{change_promise(path, budget.as_options())}` and in your code."
         )
 

@@ -109,13 +109,13 @@ class SharedAccount:
 
         self._ranks.from_first(check)
 
-    def check_planned(self, cost: float, use: Use) -> None:
-        """Raise unless a plan or a promise of the ledger allows all that is planned."""
+    def check_planned(self, cost: float, use: Use, fitting: Callable[[float], str]) -> None:
+        """Raise unless a plan or a promise of the ledger allows all that is planned; see `Allowance`."""
 
         def check() -> None:
             self._check_use(use)
             if self._allowance is not None:
-                self._allowance.check_planned(cost)
+                self._allowance.check_planned(cost, fitting)
 
         self._ranks.from_first(check)
 

@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if project.best.runs:
         _print_options(project)
-    _print_shares(project, args.num_records, args.ledger)
+    _print_shares(project, args)
     return 0
 
 
@@ -137,7 +137,7 @@ def _print_options(project: "ProjectPlan") -> None:
     print_table("What is affordable", columns, rows)
 
 
-def _print_shares(project: "ProjectPlan", num_records: int, ledger: Path | None) -> None:
+def _print_shares(project: "ProjectPlan", args: argparse.Namespace) -> None:
     from lightning_pac.accountants import share_unit
     from lightning_pac.accountants.planning import round_down
 
@@ -147,16 +147,20 @@ def _print_shares(project: "ProjectPlan", num_records: int, ledger: Path | None)
         for name, share in best.shares.by_name.items():
             unit = share_unit(share).removesuffix("s" if best.shares.size(name) == 1 else "")
             size = f"{best.shares.size(name):.5g} {unit}"
-            rows.append((name, size, _how(name, best, num_records)))
+            rows.append((name, size, _how(name, best, args.num_records)))
     for name, answers in project.answers.items():
         nats = f"{round_down(answers.mutual_information):.5g} nats"
         rows.append((name, nats, f"PACResponder(budget_per_response={round_down(answers.budget_per_response):.5g})"))
-    shown = "FILE" if ledger is None else str(ledger)
+    ledger = "FILE" if args.ledger is None else str(args.ledger)
+    worlds = f"(num_differing={args.num_differing}, adjacency={args.adjacency!r})"
+    if (args.num_differing, args.adjacency) == (1, "add_remove"):
+        worlds = ".differential_privacy()"
     print_table(
         "Shares",
         ("share", "size", "draw on it by"),
         rows,
-        f"Each of them takes ledger=LedgerHandle({shown!r}, share=...); answers take the ledger as it is.",
+        f"Each of them takes scenario=TwoWorldScenario{worlds} and ledger=LedgerHandle({ledger!r}, share=...); answers "
+        "take the ledger alone, as it is.",
     )
 
 

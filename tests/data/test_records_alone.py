@@ -7,12 +7,14 @@ import random
 import sys
 from collections import deque
 from pathlib import Path
+from random import uniform
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from numpy.random import rand
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
@@ -82,6 +84,22 @@ class CentredInPlace(Centred):
 class Mixed(Rows):
     def __getitem__(self, index: int) -> Any:
         return 0.7 * self.values[index] + 0.3 * self.values[int(torch.randint(ROWS, ()))]
+
+
+class MixedNowAndThen(Rows):
+    """Flips a coin that the first two draws of each seed leave out."""
+
+    def __getitem__(self, index: int) -> Any:
+        row = self.values[index]
+        return 0.7 * row + 0.3 * self.values[int(torch.randint(ROWS, ()))] if torch.rand(()) < 0.25 else row
+
+
+class OtherNames(Rows):
+    """Draws by names that were imported, of the global generators' methods."""
+
+    def __getitem__(self, index: int) -> Any:
+        row = self.values[index]
+        return row * uniform(0.9, 1.1) if rand() < 0.5 else row  # noqa: NPY002
 
 
 class Triplet(Rows):
@@ -292,6 +310,7 @@ class NumpyIndices(Rows):
         Windows,
         Together,
         DrawsTogether,
+        OtherNames,
         lambda: WithIndex(Rows()),
         lambda: Subset(Rows(), [3, 1, 2]),
         lambda: Subset(Subset(Rows(), range(ROWS)), [3, 1, 2]),  # as a validation split of a fold
@@ -322,6 +341,7 @@ def test_records_of_their_own_pass(make: Any) -> None:
         (lambda: Bootstrap("class"), "several rows of 'values'"),
         (lambda: Bootstrap("few"), "draws a record at random, whatever the index"),
         (Mixed, "several rows of 'values'"),
+        (MixedNowAndThen, "several rows of 'values'"),
         (Triplet, "several rows of 'values'"),
         (Weighted, "several rows of 'weights'"),
         (Again, "asks itself for another index"),

@@ -26,6 +26,7 @@ __all__ = ["check_records_alone"]
 
 _BEFORE = 8  # records that are loaded before another
 _NAMES = 64
+_DRAWS = 24  # loads of a record that may be mixed with others now and then
 _SEVERAL = -1
 LET_ONE = "let an index give one record, and compute what all have in common from public data"
 
@@ -133,7 +134,8 @@ def _check_rows(dataset: Any, indices: Sequence[int]) -> None:
     for path, value in tables(vars(dataset), len(dataset)):
         for index in indices:
             found = {_row_of(dataset, path, value, index, draw) for draw in (1, 2)} - {None}
-            if len(found) > 1 or _SEVERAL in found:
+            seldom = len(found) == 1 and index == indices[0] and _takes_others(dataset, path, value, index, *found)
+            if len(found) > 1 or _SEVERAL in found or seldom:
                 raise ValueError(
                     f"{type(dataset).__name__} makes a record of several rows of {path[0]!r}, so each of those counts "
                     f"more than once in a pass: {LET_ONE}."
@@ -157,18 +159,10 @@ def _row_of(dataset: Any, path: tuple[Any, ...], value: Any, index: int, draw: i
     rows, own = len(value), loaded(copy_of(dataset))
     if own is None or own != loaded(copy_of(dataset)):
         return None
-    another = (3 * index + rows // 3) % rows  # no partner at one distance is spared at every index
-    another = another if another != index else (index + rows // 2) % rows
-    # Where a record's numbers begin and end may be two rows of integers.
-    beside = [row % rows for row in (index - 1, index, index + 1)] if holds_integers(value) else [index]
 
     def same_with(kept: range) -> bool:
         """Whether the record stays what it is where these rows stay, and all others become copies of one."""
-        order = np.full(rows, another)
-        order[kept.start : kept.stop] = kept
-        if index in kept:
-            order[beside] = beside
-        found = loaded(_with_rows(dataset, path, value, order))
+        found = loaded(_with_rows(dataset, path, value, _order_with(value, index, kept)))
         return found is None or found == own
 
     if same_with(range(index, index + 1)):
@@ -183,6 +177,32 @@ def _row_of(dataset: Any, path: tuple[Any, ...], value: Any, index: int, draw: i
         else:
             return _SEVERAL
     return start
+
+
+def _takes_others(dataset: Any, path: tuple[Any, ...], value: Any, index: int, row: Any) -> bool:
+    """Whether a record that is made of one row takes others in, too, in some of many draws."""
+
+    def loaded(fresh: Any) -> list[bytes | None]:
+        return [digest_of(fresh, index, FIRST_SEED + number) for number in range(_DRAWS)]
+
+    own = loaded(copy_of(dataset))
+    if row == _SEVERAL or len(set(own)) == 1 or own != loaded(copy_of(dataset)):
+        return False
+    found = loaded(_with_rows(dataset, path, value, _order_with(value, index, range(row, row + 1))))
+    return any(other not in (one, None) for one, other in zip(own, found, strict=True))
+
+
+def _order_with(value: Any, index: int, kept: range) -> np.ndarray[Any, Any]:
+    """An order in which some rows of a table stay, for the record with an index, and all others are copies of one."""
+    rows = len(value)
+    another = (3 * index + rows // 3) % rows  # no partner at one distance is spared at every index
+    order = np.full(rows, another if another != index else (index + rows // 2) % rows)
+    order[kept.start : kept.stop] = kept
+    if index in kept:
+        # Where a record's numbers begin and end may be two rows of integers.
+        beside = [row % rows for row in (index - 1, index, index + 1)] if holds_integers(value) else [index]
+        order[beside] = beside
+    return order
 
 
 def _with_rows(dataset: Any, path: tuple[Any, ...], value: Any, order: np.ndarray[Any, Any]) -> Any:
@@ -320,10 +340,8 @@ def _share_a_row(dataset: Any, first: int, second: int, other: int) -> bool:
         def changes(index: int, start: int, stop: int, path: Any = path, value: Any = value, rows: int = rows) -> bool:
             order = np.arange(rows)
             order[start:stop] = np.roll(order, rows // 2)[start:stop]
-            before, found = (
-                digest_of(copy_of(dataset), index),
-                digest_of(_with_rows(dataset, path, value, order), index),
-            )
+            before = digest_of(copy_of(dataset), index)
+            found = digest_of(_with_rows(dataset, path, value, order), index)
             return before is not None and found is not None and found != before
 
         start, stop = 0, rows
@@ -359,13 +377,9 @@ def _noting(dataset: Any, index: int) -> Iterator[list[Any]]:
 
         return getitem
 
-    # A Subset asks another one for several at once.
-    methods = [
-        (kind, name, vars(kind)[name])
-        for kind in _kinds(Dataset)
-        for name in ("__getitem__", "__getitems__")
-        if callable(vars(kind).get(name))
-    ]
+    names = "__getitem__", "__getitems__"  # a Subset asks another one for several at once
+    kinds = _kinds(Dataset)
+    methods = [(kind, name, vars(kind)[name]) for kind in kinds for name in names if callable(vars(kind).get(name))]
     try:
         for kind, name, method in methods:
             setattr(kind, name, noting(method))

@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import functools
+import random
 import sys
 import sysconfig
 import types
@@ -33,6 +34,8 @@ _SCALARS = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis))
 _CACHE = type(functools.cache(id))
 _DESCRIPTORS = (property, classmethod, staticmethod, types.GetSetDescriptorType, types.MemberDescriptorType)
 _CODE = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type, _CACHE, *_DESCRIPTORS)
+# `from random import uniform` gives a method of the first, of which a copy would not be seeded with it.
+_GENERATORS: tuple[Any, ...] = (random.choice.__self__, np.random.rand.__self__)  # type: ignore[attr-defined]
 _MISSING: Any = object()
 _MISTAKABLE = frozenset(sys.stdlib_module_names) | {"datasets", "transformers"}  # names that a user's file may have
 _STANDARD = sysconfig.get_path("stdlib")
@@ -85,7 +88,7 @@ class Surroundings:
             memo: Copies of other objects, as in `copy.deepcopy`; those that are made here join them. Code that sees one
                 of these copies already goes on seeing it, rather than a copy of the copy.
         """
-        memo.update({id(found): found for found in list(memo.values())})
+        memo.update({id(found): found for found in [*memo.values(), *_GENERATORS]})
         owned = [(owner, _attributes(owner)) for owner in self._owners]
         named = [
             (space, {name: space.get(name, _MISSING) for name in names}) for space, names in self._globals.values()

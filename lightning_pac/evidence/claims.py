@@ -21,7 +21,7 @@ from lightning_pac.ledger import LedgerAccount, describe_currency
 from lightning_pac.mechanisms.responses import responder_card
 from lightning_pac.scenarios import TwoWorldScenario
 
-__all__ = ["Claim", "claim_of"]
+__all__ = ["Claim", "claim_of", "current_card"]
 
 # Prices are sums of floats, and those of amplified steps are computed to a few digits less.
 _TOLERANCE = 1e-6
@@ -90,8 +90,25 @@ def claim_of(account: LedgerAccount, delta: float, prior: float) -> Claim:
     elif kind in _TITLES:
         card = _card_of_worlds(account, kind, delta, prior)
     else:
-        card = account.card or _card_of_charges(account)
+        card = current_card(account) or _card_of_charges(account)
     return Claim(account.name, kind, card, charged, least, most)
+
+
+def current_card(account: LedgerAccount) -> PrivacyCard | None:
+    """The card that stands for an account; None where it was attached before charges that it does not know.
+
+    Args:
+        account: The account.
+    """
+    card = account.card
+    if card is None or card.details.get("num_observations", account.num_charges) >= account.num_charges:
+        return card
+    # A process that was killed leaves the card of the one before it, and what was lost is booked beside it.
+    limits = [
+        entry.value for entry in card.guarantees if account.currency.endswith(entry.name.removeprefix("padding_"))
+    ]
+    limits += [] if account.budget is None else [account.budget]
+    return None if any(account.spent > limit * (1 + _TOLERANCE) for limit in limits) else card
 
 
 def _kind(account: LedgerAccount) -> Kind:

@@ -67,7 +67,7 @@ class DummyPadding(PaddingCallback):
 
     @override
     def card(self) -> PrivacyCard:
-        """The guarantees for the batches so far."""
+        """The guarantees for the batches that a budget allows, or those so far where none does."""
         return self._account.card(
             "Sizes of batches",
             "How many records or queries a batch really held, from anyone who sees padded sizes.",

@@ -15,6 +15,9 @@ __all__ = ["Noise", "NoiseAccount"]
 
 Drawn = TypeVar("Drawn")
 
+_Totals = tuple[int, float, float | None]
+"""Observations, their cost, and the most that they may cost."""
+
 
 class NoiseAccount:
     """Charges every observation before it can be made, in the currency of the noise.
@@ -44,7 +47,9 @@ class NoiseAccount:
         self.ledger = None if ledger is None else LedgerHandle(ledger)
         self._ranks = Ranks()
         self._account: LedgerAccount | None = None
-        self._total: tuple[int, float] | None = None  # observations and cost, as rank zero's ledger said last
+        self._budget: float | None = None
+        self._earlier_conditions: tuple[str, ...] = ()  # of other runs that the account paid for
+        self._total: _Totals | None = None  # as rank zero's ledger said last
         self._ranges: list[float | None] = [None]  # of what was padded so far, the last one now
         self._unrecorded = 0.0  # what observations cost without a ledger
 
@@ -113,7 +118,7 @@ class NoiseAccount:
             BudgetExceededError: If the noise was designed for fewer releases, or the ledger's budget is spent.
         """
 
-        def paid() -> tuple[Drawn, tuple[int, float] | None]:
+        def paid() -> tuple[Drawn, _Totals | None]:
             return self.pay_alone(event, draw), self._ledger_totals()
 
         drawn, self._total = self._ranks.from_first(paid)
@@ -135,8 +140,10 @@ class NoiseAccount:
         return draw()
 
     def card(self, title: str, secret: str, conditions: tuple[str, ...]) -> PrivacyCard:
-        """The guarantees for the observations so far; kept with the ledger's account while that is open."""
-        card = noise_card(self.noise, title, secret, conditions, *self._totals(), tuple(self._ranges))
+        """The guarantees (see `noise_card`), kept with the ledger's account while that is open."""
+        card = noise_card(
+            self.noise, title, secret, conditions, *self._totals(), tuple(self._ranges), self._earlier_conditions
+        )
         if self._account is not None and self._account.num_charges:
             self._account.attach_card(card)
         return card
@@ -148,23 +155,27 @@ class NoiseAccount:
             figures[f"privacy/{self._observable}_mean_overhead"] = unit * self.noise.mean
         return figures
 
-    def _open(self) -> tuple[int, float] | None:
+    def _open(self) -> _Totals | None:
         if self.ledger is not None and self._account is None:
             releases = float(self.noise.guarantee.compositions) if isinstance(self.noise, DPNoise) else None
             name = self._name if self._ranges[-1] is None else f"{self._name}_of_queries"
             try:
                 ledger = self.ledger.open()
                 self._account = ledger.account(name, self.currency, self._declaration(), releases)
+                budgets = self._account.budget, ledger.budget(self.currency)
+                earlier = self._account.card
+                self._earlier_conditions = () if earlier is None else earlier.conditions
+                self._budget = min((budget for budget in budgets if budget is not None), default=None)
             except BaseException:
                 self.ledger.close()
                 raise
         return self._ledger_totals()
 
-    def _totals(self) -> tuple[int, float]:
-        return self._ledger_totals() or self._total or (self.num_observations, self._unrecorded)
+    def _totals(self) -> _Totals:
+        return self._ledger_totals() or self._total or (self.num_observations, self._unrecorded, None)
 
-    def _ledger_totals(self) -> tuple[int, float] | None:
-        return None if self._account is None else (self._account.num_charges, self._account.spent)
+    def _ledger_totals(self) -> _Totals | None:
+        return None if self._account is None else (self._account.num_charges, self._account.spent, self._budget)
 
     def _declaration(self) -> dict[str, Any]:
         if isinstance(self.noise, DPNoise):

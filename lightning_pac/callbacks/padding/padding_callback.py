@@ -44,7 +44,7 @@ class PaddingCallback(TrainerCallback, ABC):
 
     @abstractmethod
     def card(self) -> PrivacyCard:
-        """The guarantees for the observations so far."""
+        """The guarantees for the observations that a budget allows, or those so far where none does."""
 
     @override
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

@@ -96,7 +96,7 @@ class PositiveDelay(PaddingCallback):
 
     @override
     def card(self) -> PrivacyCard:
-        """The guarantees for the steps so far."""
+        """The guarantees for the steps that a budget allows, or those so far where none does."""
         hidden = (
             "the number of steps and epochs, what lies between the loops, what is written within a step (as in a "
             "ledger), memory, power or network traffic"

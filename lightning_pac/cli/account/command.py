@@ -312,7 +312,9 @@ def _show(ledger: "PrivacyLedger") -> None:
 
 def _card(account: "LedgerAccount") -> "PrivacyCard | None":
     if account.kind not in ("responses", "privatize"):
-        return account.card
+        from lightning_pac.evidence.claims import current_card
+
+        return current_card(account)
     # A responder may be answering at this moment: its card is made from what is spent now.
     from lightning_pac.mechanisms.responses import responder_card
 

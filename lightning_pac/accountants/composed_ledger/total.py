@@ -126,7 +126,8 @@ def account_total(account: LedgerAccount, delta: OpenProbability = 1e-5, prior: 
 
 def _unfixed(account: LedgerAccount) -> bool:
     """Whether what an account released may have decided how much it releases."""
-    return "selection" not in account.declaration and planned_steps(account) is None
+    extended = account.card is not None and "extended_at" in account.card.details
+    return "selection" not in account.declaration and (extended or planned_steps(account) is None)
 
 
 def _exact(

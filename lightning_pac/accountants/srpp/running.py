@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Sequence
 from functools import lru_cache
@@ -239,6 +240,14 @@ class RunningAccount(Generic[_TermsT]):
         cases; bounds for the number of releases taken are 76 % on average, that of all 16 is 84 %.
         """
         more = self._asked_steps - self.num_steps
+        if more > 0 and self.promise is not None:  # which ends the run
+            with self._mutex:
+                kept = self._most_kept()
+            more = bisect.bisect_right(
+                range(1, more + 1),
+                kept,
+                key=lambda steps: self._closed_units + self.accountant.units(self._open + steps),
+            )
         if more <= 0:
             return self
         stretches = [*self._closed, self._open + more]
@@ -251,12 +260,14 @@ class RunningAccount(Generic[_TermsT]):
         with self._mutex:
             units = self._closed_units + self._next_units
             self._reach(units, self.num_steps + 1)
-            promise, _ = self._left
-            if promise is None:
-                return self.promise is None
-            if self._kept_units is None:
-                self._kept_units = self._most_units(promise)
-            return units <= self._kept_units
+            return self.promise is None or units <= self._most_kept()
+
+    def _most_kept(self) -> float:
+        """The most of the planned units that keep the promise."""
+        promise, _ = self._left
+        if self._kept_units is None:
+            self._kept_units = -1.0 if promise is None else self._most_units(promise)
+        return self._kept_units
 
     @property
     def _units(self) -> float:

@@ -100,6 +100,10 @@ class SharedAccount:
         """The amount booked for steps that are no longer on record, in a ledger that was restored."""
         return self._ranks.from_first(lambda: math.fsum(charge.cost for charge in self._on_first.events()))
 
+    def card(self) -> PrivacyCard | None:
+        """The card that was attached last, None if none was."""
+        return self._ranks.from_first(lambda: self._on_first.card)
+
     def check(self, cost: float, use: Use | None = None) -> None:
         """Raise what charging the cost would raise, or coming to so much in all."""
 

@@ -220,12 +220,12 @@ class SRPPSGD(TrainerCallback):
         choice = (self.arguments, accountant, planned_steps, draws, self._restored)
         noise_multiplier = ranks.from_first(lambda: choose_noise(*choice))
         started = time.monotonic()
-        found = ranks.together(lambda: check_loss_first(trainer, pl_module, loader))
-        cost = time.monotonic() - started
+        found, cost = ranks.together(lambda: check_loss_first(trainer, pl_module, loader)), time.monotonic() - started
         self._log_dir = trainer.log_dir or trainer.default_root_dir  # asked of all ranks at once, or it hangs
         journal = open_journal(
-            self.arguments, accountant, noise_multiplier, planned_steps, draws, self._log_dir, self._restored, ranks
-        )
+            self.arguments, accountant, noise_multiplier, planned_steps, draws, self._log_dir, self._restored, ranks,
+            trainer.global_step,
+        )  # fmt: skip
         self._charged, self.account = journal.account, journal.running
         begin_attempt(trainer, loader, journal, self._restored)
         self._run = PrivateRun(

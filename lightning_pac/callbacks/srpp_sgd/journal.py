@@ -27,7 +27,9 @@ class RunJournal:
         noise_multiplier: Noise deviation on the sum, in clipping norms.
         account: Where steps are charged.
         resumed: What `state` returned when the checkpoint was saved; None for a new run.
-        planned_steps: Steps that the run is going to have, for which exact figures are computed ahead.
+        planned_steps: Global step at which the run is going to end, for which exact figures are computed ahead; 0 for
+            none.
+        first_step: Global step at which it begins or goes on.
         promise: What must be kept beside the budgets.
         promised: Name of the figure that is spoken of first.
         draws_per_step: Noise values of a step.
@@ -45,12 +47,14 @@ class RunJournal:
         promised: str = "world_success_bound",
         draws_per_step: int = 0,
         shares_ledger: bool = False,
+        first_step: int = 0,
     ) -> None:
         attempts = account.attempts()
         self.account = account
         self.promised = promised
         self.is_spent = False
         self.shares_ledger = shares_ledger
+        noise_is_given = promise is None and promised == "world_success_bound"
         continuing = set(resumed["continuing"] if resumed else ())
         stretches: list[int] = []
         for index, attempt in enumerate(attempts):
@@ -74,6 +78,14 @@ class RunJournal:
         self._continuing = [index for index in range(len(attempts)) if index in continuing]
         self._num_attempts = len(attempts)
         stretches[:0] = [lost] if lost else []
+        planned_steps = journalled + planned_steps - first_step if planned_steps else 0
+        # What was released may have made the plan longer, unless a promise of the run ends it, or shorter.
+        card = account.card() if journalled else None
+        earlier: Mapping[str, Any] = {} if card is None else card.details
+        self.extended_at: int | None = earlier.get("extended_at")
+        if (before := earlier.get("planned_steps", planned_steps) or 0) < planned_steps and noise_is_given:
+            self.extended_at = journalled
+        planned_steps = max(planned_steps, before) if planned_steps else 0
         self.running = accountant.track(noise_multiplier, stretches, planned_steps, promise, draws_per_step)
         self._planned_steps = planned_steps
         self._unsliced = self.running

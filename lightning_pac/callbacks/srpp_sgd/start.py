@@ -237,6 +237,7 @@ def open_journal(
     log_dir: str,
     resumed: Mapping[str, Any] | None,
     ranks: Ranks,
+    first_step: int,
 ) -> RunJournal:
     """The run's journal in the ledger, declared with everything its costs rest on; rank zero opens it.
 
@@ -281,6 +282,7 @@ def open_journal(
             promised,
             draws,
             shares_ledger=arguments.ledger is not None,
+            first_step=first_step,
         )
     except BaseException:
         account.close()

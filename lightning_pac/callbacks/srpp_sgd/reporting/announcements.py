@@ -8,7 +8,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from lightning_pac.accountants import HOPELESS_SIGNAL, EpsilonDelta, signal_of_run
 from lightning_pac.callbacks.shared import is_stopped_by_noised_metric
-from lightning_pac.callbacks.srpp_sgd.reporting.figures import average_of, figures_of, verdict
+from lightning_pac.callbacks.srpp_sgd.reporting.figures import average_of, figures_of, verdict, words_on_extension
 from lightning_pac.callbacks.srpp_sgd.run import PrivateRun
 from lightning_pac.cards import upwards
 
@@ -29,9 +29,8 @@ def announce_start(run: PrivateRun, name: str) -> None:
     ratio = run.noisy_sum.signal_to_noise(run.batch_size)
     guarantee = ""
     if math.isfinite(run.planned_steps):
-        steps = max(int(run.planned_steps), run.journal.num_steps)
-        bound = accountant.world_success_bound(noise, steps, running.prior) + sum(running.arithmetic_of(steps))
-        words = verdict(min(1.0, bound), running.prior, average_of(accountant))
+        plan = run.journal.in_force
+        steps, words = plan.num_steps, verdict(plan.exact_success_bound(), running.prior, average_of(accountant))
         kept = running.promise
         first = ""
         if isinstance(kept, EpsilonDelta):
@@ -51,6 +50,8 @@ def announce_start(run: PrivateRun, name: str) -> None:
             f"The journal holds {run.journal.replayed} steps that the checkpoint does not know: they stay charged, and "
             "the steps that replay them are charged again, as a new pass over the data."
         )
+    if (longer := words_on_extension(run.journal)) is not None:
+        rank_zero_warn(longer)
     # A run without end may learn at any noise.
     parameters = run.noisy_sum.num_parameters
     signal = (

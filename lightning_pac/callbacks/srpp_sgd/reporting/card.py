@@ -8,7 +8,7 @@ import torch
 
 from lightning_pac import __version__
 from lightning_pac.callbacks.shared import SharedAccount
-from lightning_pac.callbacks.srpp_sgd.reporting.figures import figures_of
+from lightning_pac.callbacks.srpp_sgd.reporting.figures import figures_of, words_on_extension
 from lightning_pac.callbacks.srpp_sgd.run import PrivateRun
 from lightning_pac.cards import Guarantee, PrivacyCard, Roc, upwards
 from lightning_pac.cards.card import what_is_shared
@@ -70,6 +70,8 @@ def make_card(run: PrivateRun) -> PrivacyCard:
     fixed = journal.is_spent or math.isfinite(run.planned_steps)
     if not fixed:
         conditions.append("The number of steps was not fixed beforehand, and must not depend on what the run released.")
+    elif (words := words_on_extension(journal)) is not None:
+        conditions.append(words)
     if run.stopped_by_others:
         conditions.append(
             "The run was stopped early. The guarantee does not cover when, if private records or their loss decided."
@@ -94,6 +96,7 @@ def make_card(run: PrivateRun) -> PrivacyCard:
             "batch_size": run.batch_size,
             "num_steps": journal.num_steps,
             "planned_steps": running.num_steps if fixed else None,
+            **({} if journal.extended_at is None else {"extended_at": journal.extended_at}),
             "prior": running.prior,
             "stretches": list(running.stretches),
             "release_grid": min(noisy_sum.grids),

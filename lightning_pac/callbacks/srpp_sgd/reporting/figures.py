@@ -10,7 +10,7 @@ from lightning_pac.callbacks.srpp_sgd.arguments import RunArguments
 from lightning_pac.callbacks.srpp_sgd.journal import RunJournal
 from lightning_pac.cards import at_most, upwards
 
-__all__ = ["RunFigure", "average_of", "figures_of", "shown_state", "verdict"]
+__all__ = ["RunFigure", "average_of", "figures_of", "shown_state", "verdict", "words_on_extension"]
 
 
 @dataclass(frozen=True)
@@ -101,4 +101,15 @@ def verdict(bound: float, prior: float = 0.5, average: str = "") -> str:
     return (
         f"Anyone who sees this model and all its training{average} guesses right at most {at_most(bound)} of the time "
         f"({blind}: {100 * max(prior, 1 - prior):g} %)"
+    )
+
+
+def words_on_extension(journal: RunJournal) -> str | None:
+    """What holds of a run whose plan was made longer after its first steps; None of any other."""
+    if journal.extended_at is None:
+        return None
+    return (
+        f"After {journal.extended_at} steps the plan was made longer, to {journal.in_force.num_steps}: the figures "
+        "hold for somebody who would have taken no more than these, whatever the run had shown. A promise in place of "
+        "noise_multiplier holds in any case."
     )

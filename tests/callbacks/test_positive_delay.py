@@ -385,6 +385,26 @@ def test_the_ledger_is_given_back_with_its_card_after_an_error(tmp_path):
     assert any(condition.endswith("no bound covers: 1.") for condition in card.conditions)
 
 
+def test_a_step_that_ends_just_before_a_whole_unit_is_not_shown_by_the_time_that_drawing_takes(monkeypatch):
+    # A channel may show a state as it is, so that nothing but the rest of the unit is left to draw in.
+    channel = PositiveNoise.for_maximal_leakage(np.arange(2), [0.5, 0.5], [[0.0, 1.0], [1.0, 0.0]], leakage=math.log(2))
+    delay, unit, now, shown = PositiveDelay(channel, unit=0.01), 0.01, [0.0], []
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=None)
+    monkeypatch.setattr(positive_delay, "time", clock)
+    monkeypatch.setattr(positive_delay, "wait_until", lambda deadline: shown.append(max(deadline, now[0])))
+    padded = delay.padded_duration
+
+    def drawn(duration):
+        now[0] += 3e-4
+        return padded(duration)
+
+    monkeypatch.setattr(delay, "padded_duration", drawn)
+    for short in (1e-5, 1e-4, 2e-3):
+        delay._start, now[0] = 0.0, unit - short
+        delay._pad(SimpleNamespace(device=torch.device("cpu")), {})
+    assert len(set(shown)) == 1
+
+
 def test_the_wait_ends_at_the_deadline():
     deadline = time.monotonic() + 0.02
     wait_until(deadline)

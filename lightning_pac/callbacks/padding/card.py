@@ -3,7 +3,7 @@
 import math
 
 from lightning_pac.accountants.bounds import dp_success_bound
-from lightning_pac.cards import Guarantee, PrivacyCard, at_most, upwards
+from lightning_pac.cards import Guarantee, PrivacyCard, at_most, downwards, upwards
 from lightning_pac.mechanisms.one_sided import DPNoise, LeakageChannel, PACNoise
 
 __all__ = ["Noise", "noise_card"]
@@ -100,11 +100,11 @@ def _assumptions(noise: Noise, output_ranges: tuple[float | None, ...]) -> tuple
         return (f"Neighbours differ by at most {units} {'unit' if units == 1 else 'units'} in each observation.",)
     if isinstance(noise, PACNoise):
         return tuple(
-            f"The variance of what is padded is at most {noise.output_variance:g}, and nobody chose what to observe by "
-            "what they had seen: against those who do, these costs do not add."
+            f"The variance of what is padded is at most {downwards(noise.output_variance)}, and nobody chose what to "
+            "observe by what they had seen: against those who do, these costs do not add."
             if width is None
-            else f"What is padded lies between 0 and {width:g}; an observer may choose what comes next by what "
-            "they have seen."
+            else f"What is padded lies between 0 and {downwards(width)}; an observer may choose what comes next by "
+            "what they have seen."
             for width in output_ranges
         )
     return ("What is padded follows from the secret as the channel was told.",)

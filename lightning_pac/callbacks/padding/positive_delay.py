@@ -25,6 +25,8 @@ __all__ = ["PositiveDelay"]
 
 # Clocks tell no more than nanoseconds; of longer times floats have too few digits to carry a delay.
 _SHORTEST, _LONGEST = 1e-9, 1e6
+# Seconds that every deadline lies later than its noise says: within them the noise is drawn and the ranks hear of it.
+_DRAWING = 1e-3
 
 
 @validated
@@ -32,10 +34,11 @@ class PositiveDelay(PaddingCallback):
     """Pad the duration of every training or prediction step with one-sided noise.
 
     A step counts from the end of the step before (in an epoch's first step and after a validation, from its own start)
-    and ends at a deadline: its true duration in whole units, plus noise. Only then is it charged, and only then do
-    other callbacks and loggers see its results, so that files and times of theirs tell of the deadline alone; what they
-    do counts into the next step. Training and predicting stop when the releases that the noise was designed for are
-    spent.
+    and ends at a deadline: its true duration in whole units, plus noise, plus a millisecond in which that is drawn
+    (where that takes longer, as among ranks on a slow network, a step may end late). Only then is it charged, and only
+    then do other callbacks and loggers see its results, so that files and times of theirs tell of the deadline alone;
+    what they do counts into the next step. Training and predicting stop when the releases that the noise was designed
+    for are spent.
 
     With noise for differential privacy of sensitivity s, the steps of neighbouring runs must not differ by more than s
     units. Declare `max_duration` to have that hold by construction: shorter steps are first padded to
@@ -238,8 +241,12 @@ class PositiveDelay(PaddingCallback):
         if pl_module.device.type == "cuda":
             torch.cuda.synchronize(pl_module.device)
         try:
-            deadline = start + self._ranks.exchange(
-                lambda: time.monotonic() - start, lambda durations: self.padded_duration(max(durations))
+            deadline = (
+                start
+                + _DRAWING
+                + self._ranks.exchange(
+                    lambda: time.monotonic() - start, lambda durations: self.padded_duration(max(durations))
+                )
             )
             wait_until(deadline)
             # The next step counts from the deadline, not from when we woke up: lateness does not add up.

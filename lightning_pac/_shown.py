@@ -14,7 +14,7 @@ import os
 import types
 from collections.abc import Mapping
 from contextlib import suppress
-from decimal import ROUND_CEILING, Context
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from typing import Any, TypeVar
 
 __all__ = ["shows_itself"]
@@ -123,15 +123,18 @@ def _state(self: Any) -> dict[str, Any]:
                 found[name] = getattr(self, name)
     with suppress(Exception):
         found |= self._shown_state() if hasattr(self, "_shown_state") else {}
-    return {name: _raised(name, value) for name, value in found.items() if value is not None and value != math.inf}
+    return {name: _rounded(name, value) for name, value in found.items() if value is not None and value != math.inf}
 
 
-def _raised(name: str, value: Any) -> Any:
-    """A cost with the digits that are shown, rounded up; what is left of a budget, and all else, as it is."""
-    if type(value) is not float or name in ("remaining", "budget") or not math.isfinite(value):
+def _rounded(name: str, value: Any) -> Any:
+    """A cost with the digits that are shown, rounded up, and what is left of a budget, rounded down."""
+    if isinstance(value, Mapping):
+        return {key: _rounded(name, entry) for key, entry in value.items()}
+    if type(value) is not float or not math.isfinite(value):
         return value
-    # As `cards.upwards`, which is above this: six digits up to the last bits stay.
-    return float(Context(prec=6, rounding=ROUND_CEILING).create_decimal(repr(value - abs(value) * 1e-14)))
+    # As `cards.upwards` and `downwards`, which are above this: six digits up to the last bits stay.
+    side, rounding = (1, ROUND_FLOOR) if name in ("remaining", "budget") else (-1, ROUND_CEILING)
+    return float(Context(prec=6, rounding=rounding).create_decimal(repr(value + side * abs(value) * 1e-14)))
 
 
 def _brief(value: Any, width: int) -> str:

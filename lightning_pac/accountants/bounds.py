@@ -61,7 +61,9 @@ def membership_success_bound(mutual_information: float, prior: float = 0.5) -> f
     prior = max(prior, 2.0**-1022)  # a likelier guess has the larger bound, and 1 / prior is to be a float
     # The excess u = p / p0 - 1 is bisected on a log scale: it is about sqrt(MI), far below what p itself resolves.
     # u = (1 - p0)/p0 is p = 1. The bound is kept at `low` and broken at `high`, which is returned: it errs upwards.
+    # That end is raised by what two logarithms are rounded by, which is much where p0 is tiny.
     low, high = math.log(1e-300), math.log1p(-prior) - math.log(prior)
+    high += 2.0**-51 * abs(high)
     for _ in range(200):
         middle = (low + high) / 2
         if _relative_kl(math.exp(middle), prior) <= mutual_information:

@@ -303,8 +303,8 @@ def _figure(entry: Guarantee | Estimate) -> str:
 def _measurement(entry: Estimate) -> str:
     parts = [f"**{_figure(entry)}** {entry.meaning}"]
     if entry.interval is not None:
-        level = "" if entry.confidence is None else f" with {100 * entry.confidence:g} % confidence"
-        parts.append(f"Between {entry.interval[0]:.6g} and {entry.interval[1]:.6g}{level}.")
+        level = "" if entry.confidence is None else f" with {downwards(100 * entry.confidence)} % confidence"
+        parts.append(f"Between {downwards(entry.interval[0])} and {upwards(entry.interval[1])}{level}.")
     if entry.method:
         parts.append(f"Measured by {entry.method}.")
     return " ".join(parts)

@@ -14,7 +14,7 @@ from lightning_pac.accountants import (
     account_total,
     accountant_of,
 )
-from lightning_pac.cards import Guarantee, PrivacyCard, at_most, upwards
+from lightning_pac.cards import Guarantee, PrivacyCard, at_most, downwards, upwards
 from lightning_pac.cards.card import what_is_shared
 from lightning_pac.evidence.wording import SOURCES, check_of
 from lightning_pac.ledger import LedgerAccount, describe_currency
@@ -235,7 +235,7 @@ def _card_of_charges(account: LedgerAccount) -> PrivacyCard:
     confidence = account.declaration.get("confidence")
     conditions = [str(condition)] if condition else []
     if isinstance(confidence, float) and confidence < 1:
-        conditions.append(f"The price of a release was measured, and is right with confidence {confidence:g}.")
+        conditions.append(f"The price of a release was measured, and is right with confidence {downwards(confidence)}.")
     return PrivacyCard(
         title=f"Account {account.name}",
         secret=str(secret) if secret else "Not declared in the ledger.",

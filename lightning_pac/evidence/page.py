@@ -48,7 +48,9 @@ def _verdict(document: Mapping[str, Any]) -> str:
     blind = "a coin gets 50 %" if prior == 0.5 else f"a blind guess gets {at_most(prior)}"
     epsilon = total["epsilon_at_delta"]
     first = (
-        "" if epsilon in (None, math.inf) else f"epsilon is at most {upwards(epsilon, 4)} at delta {total['delta']:g}: "
+        ""
+        if epsilon in (None, math.inf)
+        else f"epsilon is at most {upwards(epsilon, 4)} at delta {upwards(total['delta'])}: "
     )
     return (
         f"For everything that was released together, {first}someone who sees all of it guesses the secret correctly at "

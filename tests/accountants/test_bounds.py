@@ -48,6 +48,7 @@ def test_published_success_bounds(information: float, prior: float, percent: flo
 
 @given(st.floats(1e-20, 20), st.floats(1e-6, 1 - 1e-6))
 @example(0.04695258643776917, 0.04695258643776917)
+@example(567.5369962094733, 3.325173190280046e-247)
 @settings(max_examples=60, deadline=None)
 def test_success_bound_is_never_below_fifty_digits(information: float, prior: float) -> None:
     bound = membership_success_bound(information, prior)

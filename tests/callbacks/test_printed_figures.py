@@ -3,18 +3,23 @@
 import math
 import re
 from fractions import Fraction
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
 
+from lightning_pac import BalancedSubsets, PrivacyLedger
 from lightning_pac._shown import shows_itself
 from lightning_pac.audits.canaries.canary_game import CanaryGame
 from lightning_pac.callbacks.shared import in_float32
 from lightning_pac.callbacks.srpp_sgd.reporting.logged_metrics import log_metrics
+from lightning_pac.cards import Estimate, PrivacyCard
 from lightning_pac.evidence.page import _figure
+from lightning_pac.mechanisms.privatization.privatized_output import PrivatizedOutput
 
 BOUNDS = (2.9940000001, 2.996, 8.0040000001, 0.59960001, 0.65, 1e-30, 1 / 3, 3.0000001, 12.349, 1e-45, 0.5, 5e38)
 
@@ -74,3 +79,29 @@ def test_the_repr_of_an_account_shows_no_less(spent: float) -> None:
 
     shown = float(repr(Account()).partition("spent=")[2].rstrip(")>"))
     assert spent * (1 - 1e-13) <= shown <= spent * (1 + 1.1e-5)
+
+
+@pytest.mark.parametrize("spent", [149.44923791803, 5.4284232535951, 2.2862830621752, 0.3])
+def test_the_repr_of_a_ledger_shows_no_less_and_leaves_no_more(spent: float, tmp_path: Path) -> None:
+    with PrivacyLedger(tmp_path / "a.db", budget={"rpp": 300.0}) as ledger:
+        ledger.account("fit", "rpp").charge(spent)
+        found, left = map(float, re.findall(r"'rpp': ([\d.]+)", repr(ledger)))
+    assert spent <= found <= spent * (1 + 1.1e-5)
+    assert (300 - spent) * (1 - 1.1e-5) <= left <= 300 - spent
+
+
+@pytest.mark.parametrize("failure", [1e-9, 1.2345e-6, 0.01])
+def test_no_confidence_is_rounded_up(failure: float) -> None:
+    """To six digits, 1 - 1e-9 is nearest to 1: a certificate that holds for certain."""
+    ones = np.ones(1)
+    output = PrivatizedOutput(ones, ones, 0.5, 0.5, 1.0, "exact", 1 - failure, BalancedSubsets(8, num_subsets=4))
+    (words,) = [condition for condition in output.card().conditions if "confidence" in condition]
+    estimate = Estimate("success", 0.5, "probability", "It guesses.", "", (0.49999994, 0.50000006), 1 - failure)
+    found = re.findall(
+        r"Between (\S+) and (\S+) with (\S+) %", PrivacyCard("t", "s", (), (), (estimate,)).to_markdown()
+    )
+    low, high, percent = map(float, *found)
+    assert float(re.search(r"confidence ([\d.]*\d)", words)[1]) <= 1 - failure
+    assert percent <= 100 * (1 - failure)
+    assert low <= 0.49999994
+    assert high >= 0.50000006

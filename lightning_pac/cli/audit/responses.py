@@ -205,7 +205,7 @@ def _moments(num_responses: int) -> list[int]:
 
 
 def _print(rows: list[dict[str, Any]], trials: int, given: float | None, refuted: bool) -> None:
-    from lightning_pac.cards import at_most, upwards
+    from lightning_pac.cards import at_most, downwards, upwards
 
     table = [
         [
@@ -213,7 +213,7 @@ def _print(rows: list[dict[str, Any]], trials: int, given: float | None, refuted
             upwards(row["mutual_information"], 3),
             at_most(row["membership_success_bound"]),
             f"{100 * row['membership_attack_success']:.2f} %",
-            f"{100 * row['interval'][0]:.1f} to {100 * row['interval'][1]:.1f} %",
+            f"{downwards(100 * row['interval'][0], 3)} to {upwards(100 * row['interval'][1], 3)} %",
         ]
         for row in rows
     ]

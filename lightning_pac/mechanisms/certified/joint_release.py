@@ -11,7 +11,7 @@ from scipy.linalg import block_diag
 
 from lightning_pac._validation import validated
 from lightning_pac.accountants.bounds import membership_success_bound
-from lightning_pac.cards import Estimate, Guarantee, PrivacyCard, at_most
+from lightning_pac.cards import Estimate, Guarantee, PrivacyCard, at_most, downwards
 from lightning_pac.information import Array, entropy
 from lightning_pac.mechanisms.certified.mixture_noise import MixtureNoise
 from lightning_pac.mechanisms.certified.noise_certificate import certify_noise
@@ -181,7 +181,9 @@ class JointRelease:
         conditions = [law.condition for law in {id(m.law): m.law for m in self.mechanisms}.values()]
         conditions.append("The noises are independent, and no mechanism was chosen after a release was seen.")
         if told.confidence < 1:
-            conditions.append(f"The bounds were proven from samples and hold with probability {told.confidence:g}.")
+            conditions.append(
+                f"The bounds were proven from samples and hold with probability {downwards(told.confidence)}."
+            )
         return PrivacyCard(
             title=f"Privacy of {len(self.mechanisms)} releases together",
             secret=self.secret,

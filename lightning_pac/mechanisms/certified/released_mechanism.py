@@ -12,7 +12,7 @@ from lightning_pac._durable_files import move_file
 from lightning_pac._shown import shows_itself
 from lightning_pac._validation import Confidence, Draws, Natural, PrivateNumbers, validated
 from lightning_pac.accountants.bounds import membership_success_bound
-from lightning_pac.cards import Guarantee, PrivacyCard, at_most
+from lightning_pac.cards import Guarantee, PrivacyCard, at_most, downwards
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.information import Array
 from lightning_pac.ledger import LedgerAccount, PrivacyLedger
@@ -185,7 +185,8 @@ class ReleasedMechanism:
         ]
         if self.certificate.confidence < 1:
             conditions.append(
-                f"The bound was proven from samples, once, and holds with probability {self.certificate.confidence:g}."
+                "The bound was proven from samples, once, and holds with probability "
+                f"{downwards(self.certificate.confidence)}."
             )
         return PrivacyCard(
             title="Privacy of a certified mechanism",

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lightning_pac._shown import shows_itself
-from lightning_pac.cards import Guarantee, PrivacyCard, at_most
+from lightning_pac.cards import Guarantee, PrivacyCard, at_most, downwards
 from lightning_pac.mechanisms.drowned import signal_to_noise
 from lightning_pac.mechanisms.responses import attacker_conditions, success_bound
 from lightning_pac.scenarios import SecretSpace
@@ -80,7 +80,9 @@ class PrivatizedOutput:
             _secret_condition(self.kept, self.num_releases),
         ]
         if self.confidence < 1:
-            conditions.append(f"The bound was certified by sampling and holds with confidence {self.confidence:g}.")
+            conditions.append(
+                f"The bound was certified by sampling and holds with confidence {downwards(self.confidence)}."
+            )
         return PrivacyCard(
             title="Privacy of a released computation"
             if self.num_releases == 1

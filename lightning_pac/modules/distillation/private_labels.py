@@ -16,7 +16,7 @@ from torch.utils.data import default_collate
 
 from lightning_pac._shown import shows_itself
 from lightning_pac._validation import Count, OpenProbability, validated
-from lightning_pac.cards import PrivacyCard
+from lightning_pac.cards import PrivacyCard, upwards
 from lightning_pac.data.with_index import batch_inputs, check_records
 from lightning_pac.exceptions import BudgetExceededError
 from lightning_pac.mechanisms import BatchRelease, FilteredLabels, PACResponder, bayes_filter, hypothesis_filter
@@ -30,10 +30,10 @@ _FILTERS: dict[str, Callable[[BatchRelease, float], FilteredLabels]] = {
 }
 _MEANING = {
     "bayes": "Given everything released before, a kept label differs from what the secret model says with probability "
-    "at most {alpha:g}, on average over the secret.",
+    "at most {alpha}, on average over the secret.",
     "test": "Whatever the secret, a label is kept and differs from what the secret model says with probability at most "
-    "{alpha:g}; that is no bound on the wrong part of the kept labels.",
-    "paper": "Labels were kept at the paper's level, which a label can pass wrongly more often than alpha = {alpha:g} "
+    "{alpha}; that is no bound on the wrong part of the kept labels.",
+    "paper": "Labels were kept at the paper's level, which a label can pass wrongly more often than alpha = {alpha} "
     "where more than two classes are voted for.",
 }
 
@@ -185,7 +185,7 @@ def _student_card(
             *card.conditions,
             "The student has seen the private labels and public records and nothing else, so that the bounds hold for "
             "the student, however it is trained and asked.",
-            _MEANING[filter_name].format(alpha=alpha),
+            _MEANING[filter_name].format(alpha=upwards(alpha)),
         ),
         details={**card.details, "distillation": distillation},
     )

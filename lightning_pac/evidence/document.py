@@ -58,7 +58,7 @@ def _describe(
     head, journal = entries[0], entries[1:]
     delta, prior = float(head["delta"]), float(head["prior"])
     claims = [claim_of(account, delta, prior) for account in ledger.accounts()]
-    last, total = ledger.last_charge, _total(ledger, delta, prior)
+    last, total = ledger.last_charge, {**dataclasses.asdict(ledger_total(ledger, delta, prior)), "prior": prior}
     document = {
         "$schema": SCHEMA_ID,
         "format": FORMAT,
@@ -111,7 +111,7 @@ def _promise(ledger: PrivacyLedger, total: Mapping[str, Any]) -> dict[str, Any]:
     if budget is not None:
         return {
             "kind": "promise",
-            "words": f"Everything together keeps {budget}, declared before the first charge: a cap of "
+            "words": f"Everything together keeps {budget}, {budget.when(ledger)}: a cap of "
             f"{upwards(budget.cap)} nats at order {budget.renyi_order:g}.",
             "terms": dataclasses.asdict(budget),
         }
@@ -119,15 +119,6 @@ def _promise(ledger: PrivacyLedger, total: Mapping[str, Any]) -> dict[str, Any]:
     if lost is not None:
         return {"kind": "none", "words": lost, "terms": {}}
     return {"kind": "none", "words": "Nothing was promised for the ledger as a whole.", "terms": {}}
-
-
-def _total(ledger: PrivacyLedger, delta: float, prior: float) -> dict[str, Any]:
-    try:
-        return {**dataclasses.asdict(ledger_total(ledger, delta, prior)), "prior": prior}
-    except ValueError as error:  # accounts that speak of different worlds
-        figures = {"world_success_bound": 1.0, "epsilon_at_delta": math.inf, "renyi_epsilon": math.inf}
-        terms = {"delta": delta, "renyi_order": None, "prior": prior}
-        return {"basis": "none", **figures, **terms, "reason": str(error)}
 
 
 def _shares(ledger: PrivacyLedger) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from lightning_pac.ledger.plan import (
     declared_budgets,
     declared_plan,
     first_charge,
+    lost_budgets,
     promised_since,
 )
 from lightning_pac.ledger.recovery import adopt_ledger, backup_ledger, restore_ledger
@@ -50,6 +51,7 @@ __all__ = [
     "describe_currency",
     "exact",
     "first_charge",
+    "lost_budgets",
     "pack_arrays",
     "promised_since",
     "public_journal",

@@ -11,7 +11,7 @@ from lightning_pac.exceptions import LedgerError
 from lightning_pac.ledger.account import encode_json
 from lightning_pac.ledger.integrity import check_totals, decode_declaration
 from lightning_pac.ledger.ledger import PrivacyLedger
-from lightning_pac.ledger.plan import declared_budgets, declared_plan, promised_since
+from lightning_pac.ledger.plan import declared_budgets, declared_plan, lost_budgets, promised_since
 
 __all__ = ["public_journal", "replay_journal"]
 
@@ -68,6 +68,8 @@ def public_journal(ledger: PrivacyLedger) -> list[dict[str, Any]]:
     if stated := declared_budgets(ledger):
         since = promised_since(ledger)
         known.append({"entry": "promises", "stated": stated, **({} if since is None else {"since": since})})
+    if lost := lost_budgets(ledger):
+        known.append({"entry": "lost budgets", "number": lost})
     for account in ledger.accounts():
         if account.id not in clients:
             check_totals(ledger.storage, account.id, account.name)
@@ -138,6 +140,8 @@ def _row(entry: Mapping[str, Any]) -> tuple[str, Sequence[Any]]:
     if kind == "promises":
         found = {name: entry[name] for name in ("stated", "since") if name in entry}
         return "INSERT INTO meta VALUES ('promised budgets', ?)", (encode_json(found, "stated"),)
+    if kind == "lost budgets":
+        return "INSERT INTO meta VALUES ('lost budgets', ?)", (str(int(entry["number"])),)
     if kind == "card":
         return "INSERT INTO meta VALUES (?, ?)", (f"card {int(entry['account'])}", json.dumps(entry["card"]))
     if kind == "account":

@@ -11,9 +11,19 @@ from lightning_pac.ledger.integrity import PROMISES, decode_declaration
 from lightning_pac.ledger.ledger import PrivacyLedger
 from lightning_pac.ledger.schema import SET_BUDGET
 
-__all__ = ["declare_budget", "declare_plan", "declared_budgets", "declared_plan", "first_charge", "promised_since"]
+__all__ = [
+    "declare_budget",
+    "declare_plan",
+    "declared_budgets",
+    "declared_plan",
+    "first_charge",
+    "lost_budgets",
+    "note_lost_budgets",
+    "promised_since",
+]
 
 _KEY = "plan"
+_LOST = "lost budgets"
 
 
 @validated
@@ -110,6 +120,30 @@ def first_charge(ledger: PrivacyLedger) -> str | None:
     tables = ("charges", "attempts")
     rows = ledger.storage.read(f"SELECT MIN(time) FROM ({' UNION ALL '.join(f'SELECT time FROM {t}' for t in tables)})")
     return None if rows[0][0] is None else str(rows[0][0])
+
+
+@validated
+def lost_budgets(ledger: PrivacyLedger) -> int:
+    """Number of budgets that were set and are not on record, since a backup of before was put in the ledger's place.
+
+    Args:
+        ledger: The ledger.
+    """
+    rows = ledger.storage.read("SELECT value FROM meta WHERE key = ?", (_LOST,))
+    return int(rows[0][0]) if rows else 0
+
+
+@validated
+def note_lost_budgets(ledger: PrivacyLedger, number: int) -> None:
+    """Keep on record that so many budgets are not.
+
+    Args:
+        ledger: The ledger, open for writing.
+        number: How many more are lost.
+    """
+    with ledger.storage.transaction() as connection:
+        known = number + lost_budgets(ledger)
+        connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (_LOST, str(known)))
 
 
 def _read(ledger: PrivacyLedger, key: str) -> dict[str, Any] | None:

@@ -5,6 +5,7 @@ import os
 import shlex
 import sqlite3
 import tempfile
+import warnings
 from collections.abc import Mapping
 from contextlib import closing
 from datetime import datetime, timezone
@@ -17,6 +18,7 @@ from lightning_pac.ledger.account import LedgerAccount
 from lightning_pac.ledger.currencies import KEY_CURRENCY
 from lightning_pac.ledger.files import AccountMarks, check_kind, mark_path
 from lightning_pac.ledger.ledger import PrivacyLedger
+from lightning_pac.ledger.plan import note_lost_budgets
 
 __all__ = ["adopt_ledger", "backup_ledger", "restore_ledger"]
 
@@ -157,11 +159,20 @@ def restore_ledger(
             booked[name] = amount
         missing = {name: mark.currency for name, mark in known.items() if name not in found}
         time = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        lost = storage.marks.num_budgets - len(ledger.budget_changes())
         with storage.mending():
+            if lost > 0:
+                note_lost_budgets(ledger, lost)
             for name, amount in booked.items():
                 account = found.get(name) or _reopen(ledger, name, missing[name])
                 if amount > 0:
                     account.book(amount, {"unknown": "lost with a part of the ledger", "restored": time})
+    if lost > 0:
+        warnings.warn(
+            f"{lost} {'budget' if lost == 1 else 'budgets'} of {place} that were set after the backup are not in it: "
+            "those of before are in force again, and no promise or total is stated by what they say.",
+            stacklevel=2,
+        )
     return booked
 
 

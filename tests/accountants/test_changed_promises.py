@@ -48,6 +48,74 @@ def test_a_total_that_was_raised_beside_its_promise_voids_it(tmp_path: Path, cur
             PlannedLedger(tmp_path / "study.db", epsilon=epsilon, delta=1e-5).open()
 
 
+@pytest.mark.parametrize("stated", ["a promise", "a total"])
+def test_a_budget_that_was_raised_after_the_first_charge_is_not_said_to_be_of_before(
+    tmp_path: Path, stated: str
+) -> None:
+    path = tmp_path / "study.db"
+
+    def state(ledger: PrivacyLedger, epsilon: float) -> None:
+        if stated == "a total":
+            ledger.set_budget("rpp", epsilon)
+        else:
+            LedgerBudget(epsilon=epsilon, delta=1e-5).declare(ledger)
+
+    with PrivacyLedger(path) as ledger:
+        state(ledger, 2.0)
+        state(ledger, 3.0)
+        charge_twice(ledger)
+        assert "before the first charge, is what holds" in ledger_total(ledger).reason
+        state(ledger, 2.5)
+        assert "before the first charge, is what holds" in ledger_total(ledger).reason
+        state(ledger, 4.0)
+        assert "raised after the first charge, where nothing that was seen would have" in ledger_total(ledger).reason
+    page = write_evidence(path, tmp_path / "evidence").read_text()
+    assert "raised after the first charge, where nothing" in page
+    assert "declared before the first charge" not in page
+
+
+@pytest.mark.parametrize("stated", ["a promise", "a total", "nothing"])
+def test_a_backup_of_before_a_raise_states_no_budget(tmp_path: Path, stated: str) -> None:
+    path, copy = tmp_path / "study.db", tmp_path / "backup.db"
+    with PrivacyLedger(path) as ledger:
+        if stated == "a total":
+            ledger.set_budget("rpp", 1.0)
+        if stated == "a promise":
+            LedgerBudget(epsilon=1.0, delta=1e-5).declare(ledger)
+        charge_twice(ledger)
+        backup_ledger(path, copy)
+        if stated == "a promise":
+            LedgerBudget(epsilon=3.0, delta=1e-5).declare(ledger)
+        elif stated == "a total":
+            ledger.set_budget("rpp", 3.0)
+    if stated == "nothing":
+        restore_ledger(path, {"a": 0.01, "b": 0.0}, copy)
+    else:
+        with pytest.warns(UserWarning, match=r"budgets? of .*study\.db that were set after the backup are not in it"):
+            restore_ledger(path, {"a": 0.01, "b": 0.0}, copy)
+    with PrivacyLedger.read_only(path) as ledger:
+        total = ledger_total(ledger)
+        assert total.basis == "none"
+        assert LedgerBudget.of(ledger) is None
+        assert ("set after the backup" in total.reason or "stated after the backup" in total.reason) == (
+            stated != "nothing"
+        )
+        replayed = replay_journal(public_journal(ledger), tmp_path / "again.db")
+        assert ledger_total(replayed) == total
+
+
+def test_a_promise_does_not_hold_where_more_was_drawn_than_it_pays_for(tmp_path: Path) -> None:
+    coupling = {"scenario": SCENARIO.coupling(), "renyi_order": 20.0}
+    with PrivacyLedger(tmp_path / "study.db") as ledger:
+        LedgerBudget(epsilon=1.0, delta=1e-5).declare(ledger)
+        account = ledger.account("a", "rpp", {"coupling": coupling, "epsilon_of_each": 0.05})
+        account.charge(0.05, {"draws": 2**32})
+        assert LedgerBudget.lost(ledger) is None
+        account.charge(0.05, {"draws": 1})
+        assert "4.295e+09 values of noise were drawn" in str(LedgerBudget.lost(ledger))
+        assert ledger_total(ledger).reason.startswith("The promise of epsilon 1 at delta 1e-05 does not hold: ")
+
+
 def test_what_was_set_before_the_first_charge_and_replaced_limits_nothing(tmp_path: Path) -> None:
     with PrivacyLedger(tmp_path / "total.db", budget={"rpp": 9.0}) as ledger:
         LedgerBudget(epsilon=1.0, delta=1e-5).declare(ledger)

@@ -8,7 +8,8 @@ from functools import cached_property
 
 from lightning_pac._validation import checks_itself, validated
 from lightning_pac.accountants.composed_ledger.budget import LedgerBudget
-from lightning_pac.accountants.composed_ledger.events import draws_of, worlds_of
+from lightning_pac.accountants.composed_ledger.draws import draws_of
+from lightning_pac.accountants.composed_ledger.events import worlds_of
 from lightning_pac.accountants.composed_ledger.plan import NUM_DRAWS, LedgerPlan
 from lightning_pac.accountants.composed_ledger.shares import Share, share_unit
 from lightning_pac.accountants.composed_ledger.total import taken_of_shares

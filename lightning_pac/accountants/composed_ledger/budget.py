@@ -12,6 +12,7 @@ from scipy import optimize
 
 from lightning_pac._validation import Order, validated
 from lightning_pac.accountants import bounds
+from lightning_pac.accountants.composed_ledger.draws import draws_of
 from lightning_pac.accountants.composed_ledger.plan import NUM_DRAWS, check_draws
 from lightning_pac.accountants.privacy_loss import EpsilonDelta, Promise, SuccessBound, one_promise, promise_of
 from lightning_pac.exceptions import LedgerError, LedgerMismatchError
@@ -23,14 +24,18 @@ from lightning_pac.ledger import (
     declared_budgets,
     exact,
     first_charge,
+    lost_budgets,
     promised_since,
 )
 from lightning_pac.randomness import missing_tail
 
-__all__ = ["OTHER_NOTIONS", "LedgerBudget"]
+__all__ = ["OTHER_NOTIONS", "RAISED", "LedgerBudget", "totals_since_promise"]
 
 OTHER_NOTIONS = ("srpp_joint", "srpp_ave", "ms_srpp_joint", "ms_srpp_ave")
 """Currencies about two worlds in which a ledger with a promise lets nothing be spent: they would add to the cap."""
+
+RAISED = "raised after the first charge, where nothing that was seen would have raised it further"
+"""When a budget was stated that holds, and for whom, as a part of a sentence."""
 
 _COUNTED = ("rpp", *OTHER_NOTIONS)
 # Budgets are kept up to the rounding of a sum.
@@ -204,12 +209,28 @@ class LedgerBudget:
                 return f"{words}: its {change.currency} total was set to {change.amount:g} beside it."
         if (spent := ledger.spent("rpp")) > cap * _ROUNDING:  # what was lost is booked whatever the budgets say
             return f"{words}: {spent:.6g} is spent of its cap of {cap:.6g}."
-        for account in ledger.accounts():
+        if lost := lost_budgets(ledger):
+            return f"{words}: {lost} that may be larger were stated after the backup that the ledger was restored from."
+        accounts = [account for account in ledger.accounts() if account.currency == "rpp"]
+        if (drawn := sum(map(draws_of, accounts))) > (paid := stated[-1].num_draws):
+            return f"{words}: {drawn:.4g} values of noise were drawn, and it pays for {paid:.4g}."
+        for account in accounts:
             order = account.declaration.get("coupling", {}).get("renyi_order")
-            if account.currency == "rpp" and account.num_charges and (order or 0.0) < counted:
+            if account.num_charges and (order or 0.0) < counted:
                 at = "no known order" if order is None else f"order {order:g}"
                 return f"{words}: account {account.name!r} counts at {at}, and its cap at {counted:g}."
         return None
+
+    def when(self, ledger: PrivacyLedger) -> str:
+        """When this promise of a ledger was stated, as a part of a sentence.
+
+        Args:
+            ledger: The ledger.
+        """
+        stated = declared_budgets(ledger)
+        if stated and LedgerBudget(**stated[0]).cap < self.cap:
+            return RAISED
+        return "declared before the first charge"
 
     def __str__(self) -> str:
         """The promise in words."""

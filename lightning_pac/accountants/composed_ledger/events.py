@@ -8,19 +8,16 @@ from typing import Any
 
 from lightning_pac._validation import validated
 from lightning_pac.accountants.composed_ledger.budget import LedgerBudget
+from lightning_pac.accountants.composed_ledger.draws import correlation_of, taken_steps
 from lightning_pac.accountants.composed_ledger.shares import Share
-from lightning_pac.accountants.correlated_noise import BandedMatrix
 from lightning_pac.accountants.privacy_loss import GaussianRelease, PrivacyEvent
 from lightning_pac.accountants.private_selection import SelectionPrice
 from lightning_pac.accountants.srpp import SRPPAccountant
 from lightning_pac.ledger import LedgerAccount, PrivacyLedger
-from lightning_pac.randomness import finite_precision, missing_tail
 from lightning_pac.scenarios import TwoWorldScenario, sampling_from_dict
 
 __all__ = [
     "accountant_of",
-    "arithmetic_of",
-    "draws_of",
     "events_of",
     "ledger_events",
     "ledger_order",
@@ -99,7 +96,7 @@ def worlds_of(ledger: PrivacyLedger) -> tuple[LedgerAccount, ...]:
 
 def planned_steps(account: LedgerAccount) -> int | None:
     """Steps that a training run was to take, by its card; None if none says, and for all else."""
-    taken = _taken(account)
+    taken = taken_steps(account)
     planned = None if account.card is None else account.card.details.get("planned_steps")
     return None if not taken or planned is None else max(taken, int(planned))
 
@@ -152,7 +149,7 @@ def accountant_of(declaration: Mapping[str, Any]) -> SRPPAccountant:
         order = float(declaration["coupling"]["renyi_order"])
     except (KeyError, TypeError) as error:
         raise ValueError(f"declaration is not one of a training run ({error!r}): give that of its account.") from None
-    return SRPPAccountant(scenario, sampling, order, notion, correlation=_correlation_of(declaration))
+    return SRPPAccountant(scenario, sampling, order, notion, correlation=correlation_of(declaration))
 
 
 def releases_of(account: LedgerAccount, steps: int | None = None) -> tuple[Share, ...]:
@@ -177,32 +174,6 @@ def _check_nothing_lost(account: LedgerAccount) -> None:
             f"Account {account.name!r} holds an amount that was booked for what its ledger has lost, and what that "
             "released is not known: go on in a new ledger"
         )
-
-
-def arithmetic_of(*accounts: LedgerAccount, steps: int | None = None) -> tuple[float, float]:
-    """The charge for noise from finite random bits, summed over accounts: nats, and to every delta; see `events_of`."""
-    draws, values = (sum(of(account, steps) for account in accounts) for of in (draws_of, _values_of))
-    return finite_precision(draws), missing_tail(values)
-
-
-def draws_of(account: LedgerAccount, steps: int | None = None) -> float:
-    """Values of noise from finite bits that one account has drawn; coarser ones, of correlated noise, count as more."""
-    correlation, steps = _correlation_of(account.declaration), _taken(account) if steps is None else steps
-    return _values_of(account, steps) * (1.0 if correlation is None else correlation.precision(steps))
-
-
-def _correlation_of(declaration: Mapping[str, Any]) -> BandedMatrix | None:
-    coefficients = declaration.get("correlation")
-    return None if coefficients is None else BandedMatrix(tuple(coefficients))
-
-
-def _values_of(account: LedgerAccount, steps: int | None = None) -> int:
-    values = sum(int((charge.event or {}).get("draws", 0)) for charge in account.events())
-    return int(account.declaration.get("draws_per_step", 0)) * (_taken(account) if steps is None else steps) + values
-
-
-def _taken(account: LedgerAccount) -> int:
-    return sum(attempt.num_steps for attempt in account.attempts())
 
 
 def _mu_squared(event: Mapping[str, Any] | None, cost: float, order: float) -> float:

@@ -11,10 +11,9 @@ from typing import Literal
 from lightning_pac._shown import shows_itself
 from lightning_pac._validation import OpenProbability, validated
 from lightning_pac.accountants import bounds, orders
-from lightning_pac.accountants.composed_ledger.budget import LedgerBudget, totals_since_promise
+from lightning_pac.accountants.composed_ledger.budget import RAISED, LedgerBudget, totals_since_promise
+from lightning_pac.accountants.composed_ledger.draws import arithmetic_of, draws_of
 from lightning_pac.accountants.composed_ledger.events import (
-    arithmetic_of,
-    draws_of,
     planned_steps,
     releases_of,
     worlds_of,
@@ -24,7 +23,7 @@ from lightning_pac.accountants.composed_ledger.shares import Share, joint_curve
 from lightning_pac.accountants.privacy_loss import PrivacyCurve
 from lightning_pac.accountants.private_selection import SelectionPrice
 from lightning_pac.cards import upwards
-from lightning_pac.ledger import LedgerAccount, PrivacyLedger, first_charge
+from lightning_pac.ledger import LedgerAccount, PrivacyLedger, first_charge, lost_budgets
 
 __all__ = ["LedgerTotal", "account_total", "ledger_total", "taken_of_shares"]
 
@@ -66,9 +65,12 @@ def ledger_total(ledger: PrivacyLedger, delta: OpenProbability = 1e-5, prior: Op
         prior: probability of one of the worlds before anything is released.
 
     Raises:
-        ValueError: if accounts speak of different worlds, or a number is out of range.
+        ValueError: if a number is out of range.
     """
-    accounts = worlds_of(ledger)
+    try:
+        accounts = worlds_of(ledger)
+    except ValueError as error:
+        return LedgerTotal("none", 1.0, math.inf, delta, math.inf, None, str(error))
     spent = math.fsum(account.spent for account in accounts)
     order = float(accounts[0].declaration["coupling"]["renyi_order"]) if accounts else None
     plan = LedgerPlan.of(ledger)
@@ -211,12 +213,16 @@ def _capped(
     """The largest Rényi budget that ever held, in each currency that was charged."""
     began, promise = first_charge(ledger) or "", LedgerBudget.largest(ledger)
     changed, lost = totals_since_promise(ledger), f"{LedgerBudget.lost(ledger) or ''} ".lstrip()
-    caps = []
+    if not lost and lost_budgets(ledger):
+        lost = "Budgets that may be larger were set after the backup that the ledger was restored from. "
+    caps, when = [], "set before the first charge" if promise is None else promise.when(ledger)
     worst_case = all(not account.currency.startswith("ms_") for account in accounts)
     for currency in dict.fromkeys(account.currency for account in accounts):
         changes = [change for change in changed if change.currency == currency]
-        before = promise is not None or any(change.time <= began for change in changes)
+        before = promise is not None or (not lost_budgets(ledger) and any(change.time <= began for change in changes))
         caps.append(max((change.amount for change in changes), default=math.inf) if before else math.inf)
+        if promise is None and caps[-1] > max((one.amount for one in changes if one.time <= began), default=math.inf):
+            when = RAISED
     cap = math.fsum(caps)
     spent = math.fsum(account.spent for account in accounts)
     _, tail = arithmetic_of(*accounts)
@@ -240,6 +246,6 @@ def _capped(
         delta,
         cap,
         order,
-        f"The budget of {upwards(cap)} at order {order:g}, set before the first charge, is what holds, and no lower "
+        f"{lost}The budget of {upwards(cap)} at order {order:g}, {when}, is what holds, and no lower "
         f"figure ({why}): a later run may have been chosen by what an earlier one showed.{_left_out(ledger, accounts)}",
     )

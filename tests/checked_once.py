@@ -20,11 +20,19 @@ def share_passed_checks(setattr: Callable[[Any, str, Any], None] = setattr) -> N
         repeated: int = 0,
         callbacks: Sequence[pl.Callback] = (),
         batch_idx: int = 0,
+        ended: bool = False,
     ) -> Any:
-        key = type(pl_module), repr(pl_module), type(dataloader.dataset), repeated > 0, tuple(map(type, callbacks))
+        key = (
+            type(pl_module),
+            repr(pl_module),
+            type(dataloader.dataset),
+            repeated > 0,
+            ended,
+            tuple(map(type, callbacks)),
+        )
         if key in _passed:
             return _passed[key]
-        found = check_loss(pl_module, dataloader, datamodule, repeated, callbacks, batch_idx)
+        found = check_loss(pl_module, dataloader, datamodule, repeated, callbacks, batch_idx, ended)
         if found.problem is None:
             _passed[key] = found
         return found

@@ -238,6 +238,7 @@ class SRPPSGD(TrainerCallback):
         repeat = partial(self._repeat_check, trainer, pl_module)
         self._repeated = RepeatedCheck(watch, writing, repeat, found, cost, self._run.copying_ranks)
         self._run.before_update, self._run.after_update = self._repeated.check_writes, self._repeated.after_update
+        self._undo.append(self._repeated.close)
         self._run.watch.begin(self._run, trainer, pl_module)
         announce_start(self._run, type(self).__name__)
         save_card(make_card(self._run), trainer, self._log_dir, journal.account)  # also for a run that is killed
@@ -288,11 +289,10 @@ class SRPPSGD(TrainerCallback):
     ) -> None:
         run = self._running()
         run.end_batch()
-        if not run.released:
-            return
-        log_metrics(pl_module, run)
-        if not run.journal.can_afford_step():
-            self._stop(trainer, run)
+        if run.released:
+            log_metrics(pl_module, run)
+            if not run.journal.can_afford_step():
+                self._stop(trainer, run)
 
     @override
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -347,6 +347,8 @@ class SRPPSGD(TrainerCallback):
     @override
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         if stage == "fit":
+            if self._repeated is not None:
+                self._repeated.check_end()
             self._release_resources()
 
     @override
@@ -373,12 +375,13 @@ class SRPPSGD(TrainerCallback):
         return self._run
 
     def _repeat_check(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, repeated: int, callbacks: Sequence[pl.Callback]
+        self, trainer: pl.Trainer, model: pl.LightningModule, number: int, users: Sequence[pl.Callback], ended: bool
     ) -> LossCheck:
         run, datamodule = self._running(), trainer.datamodule  # type: ignore[attr-defined]
-        self._drawn.check_again(trainer, lambda: read_loader(trainer), run.batch_idx == 0)
+        if not ended:
+            self._drawn.check_again(trainer, lambda: read_loader(trainer), run.batch_idx == 0)
         with run.engine_detached():
-            return check_loss(pl_module, run.loader, datamodule, repeated, callbacks, run.batch_idx)
+            return check_loss(model, run.loader, datamodule, number, users, run.batch_idx, ended)
 
     def _stop(self, trainer: pl.Trainer, run: PrivateRun) -> None:
         run.exhausted = run.journal.is_spent = True
@@ -387,8 +390,6 @@ class SRPPSGD(TrainerCallback):
 
     def _release_resources(self) -> None:
         """Leave Trainer and model as they were, and let others write the ledger."""
-        if self._repeated is not None:
-            self._repeated.close()
         self._repeated = None
         if self._run is not None:
             self._restored = self.state_dict()

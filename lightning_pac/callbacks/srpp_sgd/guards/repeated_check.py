@@ -5,9 +5,10 @@ from collections.abc import Callable, Sequence
 
 import lightning.pytorch as pl
 from lightning.pytorch.utilities import rank_zero_warn
+from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from lightning_pac.callbacks.srpp_sgd.guards.writing_callbacks import WritingCallbacks
-from lightning_pac.callbacks.srpp_sgd.loss_check import OF_DATASET, OPTIMIZER_STATE, LossCheck, StateWatch
+from lightning_pac.callbacks.srpp_sgd.loss_check import AT_THE_END, OF_DATASET, OPTIMIZER_STATE, LossCheck, StateWatch
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.strategies import Ranks
 
@@ -28,7 +29,8 @@ class RepeatedCheck:
     Args:
         watch: Of the model that is trained, and its optimizer.
         writing: Finds the callbacks that write.
-        check: Checks the model as it is now; called with how often that was done before, and the callbacks to repeat.
+        check: Checks the model as it is now; called with how often that was done before, the callbacks to repeat, and
+            whether training has ended.
         first: What the check at the start has shown.
         cost: Seconds that it took.
         ranks: Those that must check together.
@@ -38,7 +40,7 @@ class RepeatedCheck:
         self,
         watch: StateWatch,
         writing: WritingCallbacks,
-        check: Callable[[int, Sequence[pl.Callback]], LossCheck],
+        check: Callable[[int, Sequence[pl.Callback], bool], LossCheck],
         first: LossCheck,
         cost: float,
         ranks: Ranks,
@@ -86,6 +88,23 @@ class RepeatedCheck:
             self._explained |= self._repeat(all_callbacks=True).written
             self._ranks.together(lambda: self._refuse(written - self._explained))
         self._by_validation.clear()
+
+    def check_end(self) -> None:
+        """After the last hook of the run, of which a threshold by the scores of all batches may come.
+
+        Raises:
+            PrivacyViolationError: If a record may have decided what is written, or saved from now on.
+        """
+        written = self._watch.changed(norms=True) - self._explained
+        model = self._writing.pl_module
+        saves = is_overridden("on_save_checkpoint", model) and any(is_overridden(hook, model) for hook in AT_THE_END)
+        if self._ranks.anywhere(bool(written) or saves):
+            unseen = written - self._ranks.together(lambda: self._checked(False, ended=True)).written
+            if unseen:
+                rank_zero_warn(
+                    f"{_listed(unseen)} was written to at the end of the run, by code that synthetic records could not "
+                    "repeat: make sure that no record of the training data decides what is written."
+                )
 
     def after_update(self) -> None:
         """After the optimizer wrote to the weights.
@@ -140,9 +159,14 @@ class RepeatedCheck:
         self._cost = self._last - start
         return found
 
-    def _checked(self, all_callbacks: bool) -> LossCheck:
+    def _checked(self, all_callbacks: bool, ended: bool = False) -> LossCheck:
         with self._writing.locked.opened():  # a hook may save a checkpoint, which is checked
-            found = self._check(self._repeated, self._writing.repeated(all_callbacks))
+            found = self._check(self._repeated, self._writing.repeated(all_callbacks), ended)
+        if ended and found.state:
+            raise PrivacyViolationError(
+                f"At the end of the run, the state {found.state[0]!r} takes up records without noise, so the model is "
+                "not to be published: compute it on public data, or in a release of its own."
+            )
         if found.problem or found.state:
             what = f"the loss {found.problem}" if found.problem else f"the state {found.state[0]!r} takes up records"
             raise PrivacyViolationError(

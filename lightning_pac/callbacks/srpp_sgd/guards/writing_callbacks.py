@@ -34,7 +34,7 @@ class WritingCallbacks:
         broken: Hooks that cannot be run on synthetic records; what those of the model set is told.
 
     Attributes:
-        locked: The same.
+        locked, pl_module: The same.
         passing: Names of attributes of the model that they have set, and the batch if they have changed it.
     """
 
@@ -47,7 +47,7 @@ class WritingCallbacks:
         broken: Collection[str] = (),
     ) -> None:
         self.passing: set[str] = set()
-        self._pl_module, self.locked = pl_module, locked
+        self.pl_module, self.locked = pl_module, locked
         self._watch, self._writing = watch, list[pl.Callback]()
         self._users: list[pl.Callback] = []
         self._wrapped: list[tuple[Any, str, Any]] = []
@@ -91,7 +91,7 @@ class WritingCallbacks:
         def noting(*args: Any, **kwargs: Any) -> Any:
             with self.locked.opened():  # a hook may save a checkpoint, and with that call others
                 before = self._watch.changed()
-                passing = PassingState(self._pl_module, args[2] if name == "on_train_batch_start" else None)
+                passing = PassingState(self.pl_module, args[2] if name == "on_train_batch_start" else None)
             with self.locked.opened() if ours else self.locked.closed(name, type(callback).__name__):
                 result = hook(*args, **kwargs)
             with self.locked.opened():
@@ -108,13 +108,13 @@ class WritingCallbacks:
 
         @functools.wraps(hook)
         def telling(*args: Any, **kwargs: Any) -> Any:
-            passing = PassingState(self._pl_module)
+            passing = PassingState(self.pl_module)
             result = hook(*args, **kwargs)
             changed = passing.changed() - told
             if changed:
                 told.update(changed)
                 rank_zero_warn(
-                    f"{name} of {type(self._pl_module).__name__} sets {', '.join(sorted(changed))}, and ends in "
+                    f"{name} of {type(self.pl_module).__name__} sets {', '.join(sorted(changed))}, and ends in "
                     "an error on synthetic records: make sure that no record decides what is set."
                 )
             return result

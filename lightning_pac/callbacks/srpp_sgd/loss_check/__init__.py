@@ -3,10 +3,12 @@
 from lightning_pac.callbacks.srpp_sgd.loss_check.check import LossCheck, check_loss, refuse_left_out_batch
 from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows import MetricRows, rows_of_metrics
 from lightning_pac.callbacks.srpp_sgd.loss_check.passing_state import OF_DATASET, PassingState
+from lightning_pac.callbacks.srpp_sgd.loss_check.probe import AT_THE_END
 from lightning_pac.callbacks.srpp_sgd.loss_check.replica import Replica, hidden_behind, transferred
 from lightning_pac.callbacks.srpp_sgd.loss_check.state_watch import OPTIMIZER_STATE, StateWatch
 
 __all__ = [
+    "AT_THE_END",
     "OF_DATASET",
     "OPTIMIZER_STATE",
     "LossCheck",

@@ -27,11 +27,11 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.scaled_integers import ScaledIn
 from lightning_pac.data.records import Surroundings, copy_small
 from lightning_pac.gradients.calls import nested_tensors
 
-__all__ = ["Probe"]
+__all__ = ["AT_THE_END", "Probe"]
 
 _VALIDATED = "batches of a validation"
 
-# Of a validation, of the end of an epoch and the beginning of the next.
+# Of a validation, the end of an epoch and the beginning of the next.
 AFTER_A_BATCH = (
     "on_validation_start",
     "on_validation_epoch_start",
@@ -41,6 +41,7 @@ AFTER_A_BATCH = (
     "on_train_epoch_end",
     "on_train_epoch_start",
 )
+AT_THE_END = ("on_train_end", "on_fit_end")
 
 
 class Probe:
@@ -74,20 +75,18 @@ class Probe:
         hooks: list[Any],
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        self.replica = replica
-        self.drew = self.is_random = self.forgets = False
-        self.integers = IntegerArguments()
+        self.replica, self.integers = replica, IntegerArguments()
+        self.drew = self.is_random = self.forgets = self._ends = self._holds_draws = False
         self.failed: set[str] = set()
         self.batch_idx, self.num_errors, self.broken = 0, 0, set[str]()
         self.validated: list[Any] | None = []
         self._scaled: AbstractContextManager[Any] = nullcontext()
-        self._holds_draws = False
         self._readings: Readings | None = None
         self._numbers: dict[int, int] = {}
         self._collate_fn, self.hooks, self.dtype = collate_fn, hooks, dtype
         around = [part for callback in replica.callbacks for part in (callback, *vars(callback).values())]
-        schedules = [config.scheduler for config in replica.schedules]
-        self.surroundings = Surroundings(replica.model, *around, *schedules, collate_fn, *hooks)
+        around += [config.scheduler for config in replica.schedules]
+        self.surroundings = Surroundings(replica.model, *around, collate_fn, *hooks)
         self._explicit = is_param_in_hook_signature(replica.model.training_step, "batch_idx", min_args=2)
 
     @property
@@ -97,8 +96,7 @@ class Probe:
 
     def copy_around(self, memo: dict[int, Any]) -> None:
         """Run copies of the collate function and of what has transfer hooks from now on, and leave theirs alone."""
-        self._collate_fn = copy_small(self._collate_fn, memo)
-        self.hooks = [copy_small(hook, memo) for hook in self.hooks]
+        self._collate_fn, self.hooks = (copy_small(value, memo) for value in (self._collate_fn, self.hooks))
 
     def begin_training(self) -> None:
         """Run what comes before the first batch."""
@@ -107,6 +105,11 @@ class Probe:
             self._run_hook("on_train_start")
             self._run_hook("on_train_epoch_start")
         self.broken.clear()  # rounds have a loader, too
+
+    def end_training(self) -> None:
+        """Let each round from now on be of the epoch before, which was the last, with what comes after it."""
+        self._ends, view = True, self.replica.view
+        view.moved = {"current_epoch": max(0, view.current_epoch - 1)}
 
     @contextmanager
     def copied(self, memo: dict[int, Any] | None = None) -> Iterator[Replica]:
@@ -144,8 +147,7 @@ class Probe:
         loss = self.loss(records, seed)
         if loss.requires_grad:  # a branch may lead to a number
             loss.backward()  # type: ignore[no-untyped-call]
-        found = torch.zeros(sum(parameter.numel() for parameter in parameters), dtype=torch.float64)
-        start = 0
+        found, start = torch.zeros(sum(parameter.numel() for parameter in parameters), dtype=torch.float64), 0
         for parameter in parameters:
             stop = start + parameter.numel()
             if parameter.grad is not None:
@@ -175,7 +177,9 @@ class Probe:
                 tensors = [tensor for tensor in nested_tensors(self.batch(records)) if len(tensor.shape)]
             orders.append([[repr(row.tolist()) for row in tensor] for tensor in tensors])
         columns = list(zip(*orders, strict=False))
-        return any(len({tuple(order) for order in column}) > 1 == len({*map(_sorted, column)}) for column in columns)
+        return any(
+            len({*map(tuple, column)}) > 1 == len({tuple(sorted(order)) for order in column}) for column in columns
+        )
 
     @property
     def keeps_after_steps(self) -> bool:
@@ -275,7 +279,7 @@ class Probe:
                     view.moved["global_step"] = view.global_step + step
                 self._run_hook("on_train_batch_end", output, batch, number)
                 after_hook()
-            for hook in AFTER_A_BATCH:
+            for hook in (*AFTER_A_BATCH, *(AT_THE_END if self._ends else ())):
                 if hook == _VALIDATED:
                     self._validate(records)
                 else:
@@ -394,7 +398,3 @@ class Probe:
             self._holds_draws = False
             for module, training in modes:
                 module.training = training
-
-
-def _sorted(order: list[str]) -> tuple[str, ...]:
-    return tuple(sorted(order))

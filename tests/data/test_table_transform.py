@@ -1,6 +1,7 @@
 """Tables become numbers by ranges and vocabularies that are declared, or found under a promise."""
 
 import math
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,23 @@ def test_what_pandas_calls_missing_is_missing() -> None:
     table["zip"] = table["job"]
     expected = transform({"age": [20, None], "job": ["cook", None], "zip": ["cook", None]})
     assert np.array_equal(transform(table), expected)
+
+
+class Odd:
+    def __float__(self) -> float:
+        raise ZeroDivisionError
+
+    __str__ = __ne__ = __float__  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("cell", [10**5000, Decimal("sNaN"), torch.ones(2), Odd()], ids=["long", "sNaN", "rows", "odd"])
+def test_no_cell_ends_the_run_which_would_tell_of_its_record(cell: Any, tmp_path: Path) -> None:
+    columns: dict[str, Any] = {"n": (0, 1), "d": ("2020-01-01", "2021-01-01"), "c": ["a", "b"], "h": 3}
+    rows = [dict.fromkeys(columns, cell), {"n": 1, "d": "2020-05-05", "c": "a", "h": "x"}, {"n": 0, "c": "b"}]
+    features = TableTransform(columns)(rows)
+    alone = TableTransform(columns)(rows[1:])
+    assert np.array_equal(features[1:], alone)
+    TableTransform.private(rows, columns, ledger=tmp_path / "a.db", epsilon=1.0, delta=1e-6)
 
 
 def test_a_bad_table_is_refused() -> None:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from typing import Any
 
@@ -22,7 +22,10 @@ def table_column(table: Any, name: str) -> list[Any]:
     try:
         if hasattr(table, "keys"):
             return list(table[name])
-        return [row[name] for row in table]
+        rows = list(table)
+        # A row of JSON may lack a name that others have.
+        known = any(isinstance(row, Mapping) and name in row for row in rows)
+        return [row.get(name) if known and isinstance(row, Mapping) else row[name] for row in rows]
     except (KeyError, TypeError, IndexError) as error:
         has = ", ".join(repr(other) for other in _names(table) if other is not None)
         raise ValueError(
@@ -73,7 +76,7 @@ def _as_number(value: Any) -> float:
     """The number in a cell, NaN where it is missing or none: a single odd cell must not end the run."""
     try:
         return float(value)
-    except (TypeError, ValueError, OverflowError):
+    except Exception:
         return math.nan
 
 
@@ -97,7 +100,6 @@ def _as_day(value: Any) -> float:
 
 def _as_text(value: Any) -> str:
     try:
-        missing = value is None or bool(value != value)
-    except (TypeError, ValueError):  # pandas' NA, which equals nothing and differs from nothing
-        missing = True
-    return "" if missing else str(value).strip()
+        return "" if value is None or value != value else str(value).strip()
+    except Exception:  # pandas' NA, which equals nothing and differs from nothing, or 5,000 digits
+        return ""

@@ -140,11 +140,11 @@ def test_honest_data_pass(make: Any, between: Any) -> None:
     assert read(loader, *([between] if between else [])) == PASSES * 5
 
 
-def delivered(data: list[Tensor], **kwargs: Any) -> None:
+def delivered(data: list[Any], **kwargs: Any) -> None:
     """Passes over loaders of which each takes the place of the one before."""
     memory: dict[int, Any] = {}
     for values in data:
-        dataloader = DataLoader(TensorDataset(values), batch_size=8, **kwargs)
+        dataloader = DataLoader(TensorDataset(*values if type(values) is tuple else (values,)), batch_size=8, **kwargs)
         undo = watch_loader(dataloader, memory)
         list(dataloader)
         undo()
@@ -158,8 +158,12 @@ def test_a_record_that_counts_more_often_in_a_loader_that_is_made_anew_is_found(
 
 def test_records_that_change_from_pass_to_pass_are_told_of() -> None:
     first = torch.randn(RECORDS, 5)
-    with pytest.warns(UserWarning, match="gives other records under the same indices than before"):
-        delivered([first, 0.9 * first])
+    numbers = torch.arange(RECORDS)
+    with_labels = [(first, numbers, labels) for labels in (numbers % 2, numbers % 3)]
+    for data in ([first, 0.9 * first], with_labels):  # clusters and weights by losses change the labels only
+        with pytest.warns(UserWarning, match="gives other records under the same indices than before"):
+            delivered(data)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         delivered([first, first.clone()], shuffle=True)
+        delivered([with_labels[0]] * 2, shuffle=True)

@@ -118,6 +118,36 @@ def test_training_data_are_found_where_they_are_held(place: str, tmp_path: Path)
     assert all(torch.equal(one, other) for one, other in zip(before, data.tensors, strict=True))
 
 
+class Module(pl.LightningDataModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inputs, self.labels = make_data().tensors
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(TensorDataset(self.inputs, self.labels), batch_size=10)
+
+
+class Partners(Classifier):
+    """Takes what it adds to a record from its datamodule, within the step."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        inputs = self.trainer.datamodule.inputs  # type: ignore[attr-defined]
+        partners = inputs[torch.randint(len(inputs), (len(batch[0]),))]
+        return torch.nn.functional.cross_entropy(self.network(0.8 * batch[0] + 0.2 * partners), batch[1])
+
+
+class LessTheMean(Classifier):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        inputs = batch[0] - self.trainer.datamodule.inputs.mean(0)  # type: ignore[attr-defined]
+        return torch.nn.functional.cross_entropy(self.network(inputs), batch[1])
+
+
+@pytest.mark.parametrize("kind", [Partners, LessTheMean])
+def test_a_step_takes_nothing_from_its_datamodule(kind: type[Classifier], tmp_path: Path) -> None:
+    with pytest.raises(REFUSED, match="depends on rows of the dataset"):
+        make_trainer(tmp_path, make_private()).fit(kind(), datamodule=Module())
+
+
 def test_public_data_may_be_held_anywhere(tmp_path: Path) -> None:
     public = TensorDataset(*(tensor.clone() for tensor in make_data(40).tensors))
     trainer = make_trainer(tmp_path, make_private(), Callback(DataLoader(public, batch_size=20)), max_epochs=2)

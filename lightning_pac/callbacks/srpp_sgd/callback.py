@@ -384,8 +384,7 @@ class SRPPSGD(TrainerCallback):
             return check_loss(model, run.loader, datamodule, number, users, run.batch_idx, ended)
 
     def _stop(self, trainer: pl.Trainer, run: PrivateRun) -> None:
-        run.exhausted = run.journal.is_spent = True
-        trainer.should_stop = True
+        trainer.should_stop = run.exhausted = run.journal.is_spent = True
         announce_stop(run, type(self).__name__, trainer)
 
     def _release_resources(self) -> None:

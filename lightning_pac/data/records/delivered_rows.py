@@ -21,6 +21,7 @@ __all__ = ["DeliveredRows", "WatchedIterators", "watch_loader"]
 _ASKED = 8  # records that are loaded to see whether they are the same every time
 _LOOKED_AT = 32  # integers of 32 bits of a row
 _DEPTH = 4  # of containers in a batch
+_MOST = 16  # tensors of a batch
 
 _Longs = NDArray[np.int64]
 
@@ -30,8 +31,8 @@ class DeliveredRows:
 
     Refused is an index that gives what another one gives in the same pass, if it gave something else at first: the
     record counts for two. Records that are equal from the start may stay so, and each pass may have an order of its
-    own. Indices that come to give something else are warned of once. Of a row, 32 numbers of its largest tensor are
-    looked at.
+    own. Indices that come to give something else are warned of once, be it in other labels or weights only. Of a row,
+    32 numbers of its largest tensor are looked at, and as many of each other one.
 
     Args:
         num_records: How many indices there are.
@@ -51,7 +52,8 @@ did not at first, so that it counts for each of them: let an index give the same
     def __init__(self, num_records: int, is_steady: bool, listed: NDArray[np.bool_] | None = None) -> None:
         self.num_records, self._is_steady = num_records, is_steady
         self._warned: list[bool] = []  # shared by all passes
-        self._first: _Longs = np.zeros(num_records if is_steady else 0, dtype=np.int64)  # 0 before any
+        # Of the largest tensor, and of all others; 0 before any.
+        self._first: _Longs = np.zeros((num_records if is_steady else 0, 2), dtype=np.int64)
         self._left = None if listed is None else listed.copy()
         self._seen: list[_Longs] = []
         self._of_contents: dict[int, int] | None = None
@@ -92,11 +94,14 @@ did not at first, so that it counts for each of them: let an index give the same
         if self._of_contents is None and (first == contents).all():
             return
         first = self._first[places] = np.where(first == 0, contents, first)
+        if not np.array_equal(first[:, 1], contents[:, 1]):
+            self._warn_of_change()
+        first, contents = first[:, 0], contents[:, 0]
         if self._of_contents is None:
             if (first == contents).all():
                 return
             # Up to here, each index has given what it gave at first.
-            given = [number for seen in self._seen for number in self._first[seen].tolist()]
+            given = [number for seen in self._seen for number in self._first[seen, 0].tolist()]
             self._of_contents = dict(zip(given, given, strict=True))
             self._warn_of_change()
         for content, own in zip(contents.tolist(), first.tolist(), strict=True):
@@ -255,9 +260,9 @@ def _is_steady(dataloader: DataLoader[Any]) -> bool:
 
 
 def _contents(batch: Any, indices: _Longs) -> _Longs | None:
-    """A number for each row of a batch, equal where rows are; None if it has no tensor of rows.
+    """A number for each row of the largest tensor in a batch, equal where rows are, and one for those of all others.
 
-    Tensors that hold the indices themselves are left out.
+    Tensors that are larger and hold the indices themselves are left out; None if there is no tensor of rows.
     """
     rows = [
         tensor.detach()
@@ -269,14 +274,21 @@ def _contents(batch: Any, indices: _Longs) -> _Longs | None:
         rows.pop()
     if not rows:
         return None
-    values = rows[-1].reshape(len(indices), -1)
+    found = np.stack([_numbers(tensor) for tensor in rows[: -_MOST - 1 : -1]], axis=1)
+    odd = 2 * np.arange(found.shape[1]) + 1
+    return np.stack([found[:, 0], found[:, 1:] @ odd[1:]], axis=1) | 1  # 0 is for none
+
+
+def _numbers(rows: Tensor) -> _Longs:
+    """A number for each row of a tensor."""
+    values = rows.reshape(len(rows), -1)
     values = torch.view_as_real(values).flatten(1) if values.is_complex() else values
     lanes = values.view({1: torch.int8, 2: torch.int16}.get(values.element_size(), torch.int32))
     chosen, weights = _chosen(lanes.shape[1])
     if lanes.shape[1] > len(chosen):
         lanes = lanes.index_select(1, chosen.to(lanes.device))
     found: _Longs = lanes.cpu().numpy().astype(np.int64) @ weights
-    return found | 1  # 0 is for none
+    return found
 
 
 def _tensors(value: Any, depth: int = _DEPTH) -> Iterator[Tensor]:

@@ -96,7 +96,7 @@ class Replica:
         view: Any = self.model._trainer
         if view is not None:
             memo[id(view)] = _TrainerView(view._trainer)
-            memo[id(view)].moved = dict(view.moved)
+            memo[id(view)].moved, memo[id(view)].repeats_rows = dict(view.moved), view.repeats_rows
             memo[id(view)].callback_metrics.update(view.callback_metrics)
         model, optimizer = copy.deepcopy(self.model, memo), copy.deepcopy(self.optimizer, memo)
         model.trainer = memo.get(id(view))

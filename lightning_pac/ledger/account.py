@@ -131,8 +131,13 @@ class LedgerAccount:
     @property
     def budget(self) -> float | None:
         """The account's own budget, None where there is none."""
-        rows = self._storage.read("SELECT amount FROM budgets WHERE account = ? ORDER BY id DESC LIMIT 1", (self._id,))
-        return float(rows[0][0]) if rows else None
+        return (self.budgets or (None,))[-1]
+
+    @property
+    def budgets(self) -> tuple[float, ...]:
+        """All budgets that the account has had, the one in force last."""
+        rows = self._storage.read("SELECT amount FROM budgets WHERE account = ? ORDER BY id", (self._id,))
+        return tuple(float(row[0]) for row in rows)
 
     def set_budget(self, amount: NonNegative) -> None:
         """Changes the account's budget, a decision that stays on record with its date.
@@ -318,12 +323,9 @@ class LedgerAccount:
             ((num_charges, spent, own_budget, total_budget, all_spent),) = query(_LIMITS, (self._id, self._currency))
         except ValueError as error:
             raise damaged(self._storage.path, "an account is not there") from error
-        limits = []
-        if own_budget is not None:
-            limits.append((own_budget, spent, f"account {self.name!r} of {self._storage.path}"))
-        if total_budget is not None:
-            limits.append((total_budget, all_spent, f"the ledger {self._storage.path}"))
-        return (num_charges, spent), limits
+        account, ledger = f"account {self.name!r} of {self._storage.path}", f"the ledger {self._storage.path}"
+        limits = [(own_budget, spent, account), (total_budget, all_spent, ledger)]
+        return (num_charges, spent), [limit for limit in limits if limit[0] is not None]
 
 
 _second = (-1, "")

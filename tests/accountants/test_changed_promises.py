@@ -224,3 +224,16 @@ def test_a_promise_pays_for_what_was_drawn_and_for_no_other_promise(tmp_path: Pa
         stands = LedgerBudget.of(ledger)
         assert stands is not None
         assert stands.num_draws == 2.0**32
+
+
+@pytest.mark.parametrize("event", [{"mu_squared": 0.001}, {"mu_squared": -0.01}])
+def test_a_release_is_not_said_to_be_less_than_was_paid_for(tmp_path: Path, event: dict[str, float]) -> None:
+    """Of 0.05 nats at order 7.5, mu^2 is 0.0133: a note of 0.001 took epsilon from 0.40 to 0.10."""
+    coupling = {"scenario": SCENARIO.coupling(), "renyi_order": 7.5}
+    with PrivacyLedger(tmp_path / "study.db") as ledger:
+        account = ledger.account("a", "rpp", {"coupling": coupling, "epsilon_of_each": 0.05})
+        account.charge(0.05, {"mu_squared": 2 * 0.05 / 7.5})
+        assert ledger_total(ledger).basis == "run"
+        account.charge(0.05, event)
+        assert ledger_total(ledger).basis == "none"
+        assert "states a mu^2 of" in ledger_total(ledger).reason

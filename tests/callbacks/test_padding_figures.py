@@ -88,3 +88,12 @@ def test_the_card_of_an_earlier_process_does_not_stand_for_one_that_was_killed(
         assert current_card(ledger.accounts()[0]) is None
     assert main(["account", str(path)]) == 0
     assert "times as likely" not in capsys.readouterr().out
+
+
+def test_a_budget_that_was_lowered_after_a_look_bounds_nothing_lower(tmp_path: Path) -> None:
+    path = tmp_path / "study.db"
+    with PrivacyLedger(path, budget={"time_maximal_leakage": 5.0}):
+        pass
+    observe(CHANNEL, path, 2)
+    assert main(["account", "budget", str(path), "2", "--currency", "time_maximal_leakage"]) == 0
+    assert observe(CHANNEL, path, 0).guarantees[0].value == 5.0

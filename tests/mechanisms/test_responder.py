@@ -17,7 +17,7 @@ from lightning_pac.cards import at_most
 from lightning_pac.exceptions import BudgetExceededError, LedgerError, LedgerMismatchError
 from lightning_pac.ledger import PrivacyLedger, adopt_ledger
 from lightning_pac.mechanisms import PACResponder
-from lightning_pac.mechanisms.responses import card
+from lightning_pac.mechanisms.responses import card, responder_card
 from lightning_pac.scenarios import BalancedSubsets, SubsetTable
 
 POOL = BalancedSubsets(num_records=50, num_subsets=8)
@@ -592,6 +592,18 @@ def test_the_card_says_what_holds_where_answers_decide_how_many_there_are(folder
     else:
         most = membership_success_bound(budget, 0.5)
         assert so_far < most
+        assert f"told correctly at most {at_most(most)} of the time" in conditions
+
+
+def test_the_card_speaks_of_the_largest_budget_that_stood(folder: Folder) -> None:
+    with folder.open(budget=0.5) as responder:
+        responder(np.array([0, 1, 1, 0, 1, 0, 1, 0]))
+    for amount, words in ((0.2, "largest budget so far hold: "), (0.6, "so far hold if no answer would have raised")):
+        with PrivacyLedger(folder.ledger) as ledger:
+            ledger.accounts()[0].set_budget(amount)
+            conditions = " ".join(responder_card(ledger.accounts()[0]).conditions)
+        most = membership_success_bound(max(amount, 0.5), 0.5)
+        assert words in conditions
         assert f"told correctly at most {at_most(most)} of the time" in conditions
 
 

@@ -31,7 +31,7 @@ def correlation_of(declaration: Mapping[str, Any]) -> BandedMatrix | None:
 
 
 def _values_of(account: LedgerAccount, steps: int | None = None) -> int:
-    values = sum(int((charge.event or {}).get("draws", 0)) for charge in account.events())
+    values = sum(max(0, int((charge.event or {}).get("draws", 0))) for charge in account.events())
     steps = taken_steps(account) if steps is None else steps
     return int(account.declaration.get("draws_per_step", 0)) * steps + values
 

@@ -14,6 +14,7 @@ from lightning_pac.accountants.privacy_loss import GaussianRelease, PrivacyEvent
 from lightning_pac.accountants.private_selection import SelectionPrice
 from lightning_pac.accountants.srpp import SRPPAccountant
 from lightning_pac.ledger import LedgerAccount, PrivacyLedger
+from lightning_pac.randomness import finite_precision
 from lightning_pac.scenarios import TwoWorldScenario, sampling_from_dict
 
 __all__ = [
@@ -120,9 +121,8 @@ def events_of(account: LedgerAccount, steps: int | None = None) -> tuple[Privacy
             taken[-1] += steps - sum(taken)
         return accountant_of(terms).events(terms["noise_multiplier"], taken)
     if "epsilon_of_each" in terms:
-        return (
-            GaussianRelease(math.fsum(_mu_squared(charge.event, charge.cost, order) for charge in account.events())),
-        )
+        squares = math.fsum(_mu_squared(account.name, charge.event, charge.cost, order) for charge in account.events())
+        return (GaussianRelease(squares),)
     if "selection" in terms:
         raise ValueError(
             f"Account {account.name!r} is a private selection, which is not an event, but has the curve of its price"
@@ -176,6 +176,10 @@ def _check_nothing_lost(account: LedgerAccount) -> None:
         )
 
 
-def _mu_squared(event: Mapping[str, Any] | None, cost: float, order: float) -> float:
+def _mu_squared(name: str, event: Mapping[str, Any] | None, cost: float, order: float) -> float:
     # a mu^2 / 2 = eps solved for mu^2, for ledgers that keep the cost alone.
-    return float((event or {}).get("mu_squared", 2 * cost / order))
+    paid = 2 * cost / order
+    stated = float((event or {}).get("mu_squared", paid))
+    if stated < 0.99 * (paid - 2 * finite_precision((event or {}).get("draws", 0), order) / order):
+        raise ValueError(f"Account {name!r} states a mu^2 of {stated:.6g} where {paid:.6g} was charged for")
+    return stated

@@ -7,7 +7,7 @@ from lightning_pac.callbacks.padding.card import Noise, noise_card
 from lightning_pac.callbacks.shared import check_path, in_float32
 from lightning_pac.cards import PrivacyCard
 from lightning_pac.exceptions import BudgetExceededError
-from lightning_pac.ledger import LedgerAccount, LedgerArgument, LedgerHandle
+from lightning_pac.ledger import LedgerAccount, LedgerArgument, LedgerHandle, PrivacyLedger
 from lightning_pac.mechanisms.one_sided import DPNoise, LeakageChannel, PACNoise
 from lightning_pac.strategies import Ranks
 
@@ -162,10 +162,9 @@ class NoiseAccount:
             try:
                 ledger = self.ledger.open()
                 self._account = ledger.account(name, self.currency, self._declaration(), releases)
-                budgets = self._account.budget, ledger.budget(self.currency)
                 earlier = self._account.card
                 self._earlier_conditions = () if earlier is None else earlier.conditions
-                self._budget = min((budget for budget in budgets if budget is not None), default=None)
+                self._budget = _largest_budget(self._account, ledger)
             except BaseException:
                 self.ledger.close()
                 raise
@@ -196,3 +195,9 @@ class NoiseAccount:
     def unrecorded(self) -> float:
         """Cost of what this object has paid for, for checkpoints."""
         return self._unrecorded
+
+
+def _largest_budget(account: LedgerAccount, ledger: PrivacyLedger) -> float | None:
+    """The most that was ever allowed, since what was seen may have lowered it; None where nothing was limited."""
+    totals = [one.amount for one in ledger.budget_changes() if (one.account, one.currency) == (None, account.currency)]
+    return min((max(budgets) for budgets in (account.budgets, totals) if budgets), default=None)

@@ -84,7 +84,7 @@ class RunJournal:
         earlier: Mapping[str, Any] = {} if card is None else card.details
         self.extended_at: int | None = earlier.get("extended_at")
         if (before := earlier.get("planned_steps", planned_steps) or 0) < planned_steps and noise_is_given:
-            self.extended_at = journalled
+            self.extended_at = earlier.get("extended_at", journalled)
         planned_steps = max(planned_steps, before) if planned_steps else 0
         self.running = accountant.track(noise_multiplier, stretches, planned_steps, promise, draws_per_step)
         self._planned_steps = planned_steps

@@ -125,10 +125,17 @@ def _on_asking_on(account: LedgerAccount, prior: float) -> str:
     words = (
         "The bounds are for a number of answers that was decided beforehand. Where answers decide whether more follow, "
     )
-    if account.budget is None:
+    budgets = account.budgets
+    if not budgets:
         return words + "only a budget of the ledger bounds what they tell."
-    most = at_most(success_bound(max(account.budget, account.spent), prior))
-    return f"{words}those of the budget hold: whether a record was used is told correctly at most {most} of the time."
+    # One that was lowered may have been so by what was seen, and one that was raised might have been raised further.
+    most = at_most(success_bound(max(*budgets, account.spent), prior))
+    raised = " if no answer would have raised it further" if max(budgets) > budgets[0] else ""
+    which = "budget" if len(budgets) == 1 else "largest budget so far"
+    return (
+        f"{words}those of the {which} hold{raised}: whether a record was used is told correctly at most {most} of the "
+        "time."
+    )
 
 
 def attacker_conditions(num_secrets: int, membership_prior: float) -> tuple[str, ...]:

@@ -138,6 +138,22 @@ class Checkpointed(nn.Module):
         return self.head(checkpoint(self.block, self.stem(x), use_reentrant=self.reentrant))
 
 
+class CheckpointedMethod(nn.Module):
+    """What is repeated uses parameters outside of any module's call, also without an argument."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.scale, self.left = nn.Linear(3, 6), nn.Parameter(torch.ones(6)), nn.Parameter(torch.randn(6, 2))
+
+    def block(self, x: Tensor, y: Tensor) -> Tensor:
+        return x + self.scale * torch.tanh(functional.linear(y, self.left @ self.left.T))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.stem(x)
+        h = checkpoint(self.block, h, h.flip(1), use_reentrant=False)
+        return checkpoint(lambda: h * self.scale + self.stem(x), use_reentrant=False)
+
+
 def parametrized() -> nn.Module:
     return nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(3, 4)), nn.Tanh(), nn.Linear(4, 2))
 
@@ -154,6 +170,8 @@ MODELS = {
     "GRU": (lambda: Recurrent(nn.GRU), lambda: [torch.randn(4, 5, 3)]),
     "checkpointing, reentrant": (lambda: Checkpointed(True), lambda: [torch.randn(4, 3)]),
     "checkpointing": (lambda: Checkpointed(False), lambda: [torch.randn(4, 3)]),
+    "checkpointing a method": (CheckpointedMethod, lambda: [torch.randn(4, 3)]),
+    "checkpointing a method, positions": (CheckpointedMethod, lambda: [torch.randn(4, 5, 3)]),
     "parametrized": (parametrized, lambda: [torch.randn(4, 3)]),
     "bilinear": (lambda: nn.Bilinear(3, 4, 2), lambda: [torch.randn(4, 3), torch.randn(4, 4)]),
     "PReLU": (lambda: nn.Sequential(nn.Linear(3, 4), nn.PReLU(4), nn.Linear(4, 2)), lambda: [torch.randn(4, 3)]),

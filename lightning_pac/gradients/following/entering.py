@@ -2,7 +2,7 @@
 
 import functools
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 from torch.overrides import _get_current_function_mode_stack, _pop_mode_temporarily
+from torch.utils import checkpoint
 from torch.utils.hooks import RemovableHandle
 
 from lightning_pac.gradients.calls import (
@@ -119,15 +120,36 @@ class Entrance:
         batch = [tensor for tensor in tensors if type(tag_of(tensor)) is not Free]
         packed = list(nested_tensors(arguments, kind=PackedSequence))
         count = int(packed[0].batch_sizes[0]) if packed else record_count(batch, batch_dim)
-        self._mode.current = current = Pass(count, self._mode.receiver)
+        current = Pass(count, self._mode.receiver)
         for tensor in batch:
             set_tag(tensor, _tag_of_input(tensor, current, batch_dim))
         for sequences in packed:
             settle_packed(sequences, current)
+        self._turn_on(current)
+
+    def _turn_on(self, current: Pass) -> None:
+        self._mode.current = current
         self._as_written = _uncompiled()
         self._as_written.__enter__()
         self._outside = False
         self._mode.__enter__()  # type: ignore[no-untyped-call]
+
+    def repeating(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """What is called now, if anything is followed now, and once more by a backward pass, followed as before."""
+        if self._outside:
+            return function
+        current = self._mode.current
+
+        def repeat(*args: Any, **kwargs: Any) -> Any:
+            if not self._outside:
+                return function(*args, **kwargs)
+            self._turn_on(current)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._end()
+
+        return repeat
 
     def _end(self) -> None:
         self._outside = True
@@ -146,12 +168,16 @@ def _uncompiled() -> AbstractContextManager[None]:
 # A user's `torch.autograd.Function` is no function of torch. While engines are attached, its calls are shown to the
 # mode that is on; setting the method anew for every pass would cost more than all the rest.
 _STOCK: Any = vars(torch.autograd.Function)["apply"]
+# Where checkpointing without reentry keeps what it will call again, behind the calls of modules.
+_Frame: Any = checkpoint._CheckpointFrame
+_STOCK_FRAME: Any = _Frame.__init__
 _open: list[Entrance] = []
 
 
 def _watch_functions(entrance: Entrance) -> None:
     if not _open:
         torch.autograd.Function.apply = classmethod(_apply)
+        _Frame.__init__ = _make_frame
     _open.append(entrance)
 
 
@@ -160,6 +186,13 @@ def _unwatch_functions(entrance: Entrance) -> None:
         _open.remove(entrance)
     if not _open:
         torch.autograd.Function.apply = _STOCK
+        _Frame.__init__ = _STOCK_FRAME
+
+
+def _make_frame(frame: Any, recompute_fn: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    for entrance in _open:
+        recompute_fn = entrance.repeating(recompute_fn)
+    _STOCK_FRAME(frame, recompute_fn, *args, **kwargs)
 
 
 def _apply(cls: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:

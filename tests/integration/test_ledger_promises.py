@@ -1,6 +1,7 @@
 """A plan or a promise of a ledger lets no run pass it: at the start, before a step, beside others, after kills."""
 
 import re
+import shlex
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -23,6 +24,7 @@ from lightning_pac.accountants import (
 )
 from lightning_pac.callbacks.shared import SharedAccount
 from lightning_pac.callbacks.srpp_sgd.journal import RunJournal, open_account
+from lightning_pac.cli import main
 from lightning_pac.exceptions import BudgetExceededError, LedgerMismatchError
 from lightning_pac.ledger import LedgerHandle, PrivacyLedger
 from lightning_pac.strategies import Ranks
@@ -194,6 +196,38 @@ def test_a_refused_run_is_told_what_fits_and_is_let_in_with_it(
     with pytest.raises(BudgetExceededError, match="is planned"):
         fit(**{**asked, name: one_digit_more})
     fit(**{**asked, name: value})
+
+
+@pytest.mark.parametrize(
+    ("promised", "asked"),
+    [
+        ({"epsilon": 3.0, "delta": 1e-5}, {"epsilon": 2.5, "delta": 1e-5}),
+        ({"world_success_bound": 0.66}, {"world_success_bound": 0.6}),
+    ],
+)
+def test_a_refused_run_is_let_in_by_the_larger_promise_that_it_names(
+    promised: dict[str, float], asked: dict[str, float], tmp_path: Path
+) -> None:
+    """It named the promise that stood, by which nothing changes."""
+    name = next(iter(promised))
+
+    def fit(value: float) -> None:
+        ledger = PlannedLedger(tmp_path / "study.db", **{**promised, name: value})
+        private = make_private(scenario=SCENARIO, ledger=ledger, **{"renyi_order": None, **asked})
+        make_trainer(tmp_path, private, max_epochs=2).fit(Classifier(), make_loader())
+
+    fit(promised[name])
+    with pytest.raises(BudgetExceededError, match="is planned") as refused:
+        fit(promised[name])
+    (command,) = re.findall("`lightning-pac (.*?)`", str(refused.value))
+    option = f"--{name.replace('_', '-')}"
+    largest = float(shlex.split(command)[shlex.split(command).index(option) + 1])
+    too_little = promised[name] + 0.98 * (largest - promised[name])
+    assert main(shlex.split(command.replace(f"{option} {largest:g}", f"{option} {too_little}"))) == 0
+    with pytest.raises(BudgetExceededError, match="is planned"):
+        fit(too_little)
+    assert main(shlex.split(command)) == 0
+    fit(largest)
 
 
 def declared_run() -> dict[str, Any]:

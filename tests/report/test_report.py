@@ -280,7 +280,7 @@ def test_a_noised_accuracy_stands_with_its_deviation(tmp_path):
     file.write_text(file.read_text().replace("test_error", "test_acc"))
     page = write_report(tmp_path).read_text().replace("\N{NO-BREAK SPACE}", " ")
     assert "87.5 %, give or take 2.3 percentage points of noise" in page
-    assert "released, but for what was measured, can guess" in page
+    assert "released, apart from the measured figures, can guess" in page
 
 
 def test_each_secret_stands_beside_its_run_where_there_are_several(tmp_path):

@@ -125,12 +125,16 @@ class Allowance:
         if self._budget is None or cost <= self._account.remaining * (1 + 1e-9):
             return
         path, budget = self._ledger.path, self._budget
-        fits = fitting(self._account.remaining) or "a smaller epsilon"
+        fits, spent = fitting(self._account.remaining) or "a smaller epsilon", self._ledger.spent("rpp")
+        larger = budget.raised_to((spent + cost) * (1 + 1e-9))
+        raised = "which no promise allows"
+        if larger is not None:
+            command = change_promise(path, larger.as_options())
+            raised = f"or let the keeper of the data promise {larger}, by `{command}` and in your code"
         raise BudgetExceededError(
             f"The ledger {path} promises {budget}, a cap of {budget.cap:.6g} at order {budget.renyi_order:g}: "
-            f"{self._ledger.spent('rpp'):.6g} is spent and {cost:.6g} more is planned, so plan fewer steps or more "
-            f"noise ({fits}), or let the keeper of the data promise more than that, by "
-            f"`{change_promise(path, budget.as_options())}` and in your code."
+            f"{spent:.6g} is spent and {cost:.6g} more is planned, so plan fewer steps or more noise ({fits}), "
+            f"{raised}."
         )
 
     def _warn_of_others(self) -> None:

@@ -15,6 +15,7 @@ from lightning_pac.accountants import bounds
 from lightning_pac.accountants.composed_ledger.draws import draws_of
 from lightning_pac.accountants.composed_ledger.plan import NUM_DRAWS, check_draws
 from lightning_pac.accountants.privacy_loss import EpsilonDelta, Promise, SuccessBound, one_promise, promise_of
+from lightning_pac.cards import upwards
 from lightning_pac.exceptions import LedgerError, LedgerMismatchError
 from lightning_pac.ledger import (
     BudgetChange,
@@ -239,6 +240,23 @@ class LedgerBudget:
         assert self.epsilon is not None
         with_what = f"order {self.renyi_order:g}" if self.delta is None else f"delta {exact(self.delta)}"
         return f"epsilon {exact(self.epsilon)} at {with_what}"
+
+    def raised_to(self, cap: float) -> LedgerBudget | None:
+        """The least promise of this kind, to a few digits, under which so many nats may be spent; None if none is kept.
+
+        Args:
+            cap: What may be spent at the order, in nats.
+        """
+        order, blind = self.renyi_order, max(self.prior, 1 - self.prior)
+        assert order is not None
+        try:
+            if self.world_success_bound is None:
+                assert self.epsilon is not None  # above the cap by what delta and order decide
+                return replace(self, epsilon=float(upwards(self.epsilon + max(0.0, cap - self.cap), 4)))
+            bound = bounds.world_success_bound([order], [cap], self.prior)
+            return replace(self, world_success_bound=blind + float(upwards(bound - blind, 3)))
+        except ValueError:  # a guess is always right
+            return None
 
     def as_options(self) -> str:
         """The promise as options of `lightning-pac account budget`."""

@@ -102,7 +102,7 @@ def tell_of_persons(callbacks: Sequence[pl.Callback], differing: int) -> None:
     if any(isinstance(callback, SRPPSGD) and callback.arguments.unit is not None for callback in callbacks):
         rank_zero_info(
             "PrivateMetrics: training protects persons, and a value protects one for as many rows as num_differing "
-            f"says, {differing} here: it is for you to see that no person has more of them in the evaluation."
+            f"says, {differing} here: make sure that no person has more of them in the evaluation."
         )
 
 

@@ -113,6 +113,28 @@ def test_values_and_steps_draw_on_their_own_shares(tmp_path: Path) -> None:
     assert charges == {"metrics": 2, run_name(path): 9}
 
 
+def test_a_run_that_leaves_nothing_for_its_metrics_is_refused_before_its_first_step(tmp_path: Path) -> None:
+    """It trained, was charged, and ended with nan for an accuracy."""
+    ledger = PlannedLedger(tmp_path / "study.db", epsilon=3.0, delta=1e-5)
+
+    def fit(of_value: float) -> Any:
+        private = make_private(
+            renyi_order=None, epsilon=2.5, delta=1e-5, sampling=Poisson(0.5), scenario=SCENARIO, ledger=ledger
+        )
+        metrics = PrivateMetrics(["accuracy"], SCENARIO, epsilon=of_value, delta=1e-5, ledger=ledger)
+        trainer = make_trainer(tmp_path, private, metrics, max_epochs=1)
+        trainer.fit(Validated(), make_loader(), make_loader(shuffle=False))
+        return trainer.callback_metrics["accuracy"]
+
+    with pytest.raises(BudgetExceededError, match=r"One evaluation of the metrics costs .* beside this run"):
+        fit(1.5)
+    with PrivacyLedger.read_only(tmp_path / "study.db") as found:
+        assert found.spent("rpp") == 0
+    for path in tmp_path.glob("study.db*"):
+        path.unlink()
+    assert fit(0.2).isfinite()
+
+
 def run_name(path: Path) -> str:
     with PrivacyLedger.read_only(path) as ledger:
         return next(account.name for account in ledger.accounts() if account.name.startswith("training"))

@@ -14,6 +14,7 @@ from typing_extensions import override
 
 from lightning_pac._validation import validated
 from lightning_pac.accountants import Allowance, SRPPAccountant, one_promise, share_terms
+from lightning_pac.callbacks.metrics.affordable import check_affordable
 from lightning_pac.callbacks.metrics.delivered_records import DeliveredRecords, guard_evaluation, tell_of_persons
 from lightning_pac.callbacks.metrics.noise_of_value import log_deviations
 from lightning_pac.callbacks.metrics.noised_metric import LARGEST_VALUE, PrivateMetric, unsuited_states
@@ -173,14 +174,17 @@ class PrivateMetrics(TrainerCallback):
                 )
 
         self._undo.append(watch_logging(trainer, pl_module, see))
+        ranks = Ranks.of(trainer)
+        self._open(ranks)
+        ranks.from_first(
+            lambda: check_affordable(trainer, self.ledger, self._account, self._allowance, self.names, self._cost)
+        )
 
     @override
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._begin(trainer, pl_module)
 
-    @override
-    def on_test_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._begin(trainer, pl_module)
+    on_test_start = on_validation_start
 
     @override
     def on_validation_batch_start(
@@ -188,27 +192,19 @@ class PrivateMetrics(TrainerCallback):
     ) -> None:
         self._records().begin_batch(batch_idx, dataloader_idx)
 
-    @override
-    def on_test_batch_start(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
-        self._records().begin_batch(batch_idx, dataloader_idx)
+    on_test_batch_start = on_validation_batch_start
 
     @override
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._end_batches()
 
-    @override
-    def on_test_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._end_batches()
+    on_test_epoch_end = on_validation_epoch_end
 
     @override
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._end(trainer, pl_module)
 
-    @override
-    def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._end(trainer, pl_module)
+    on_test_end = on_validation_end
 
     @override
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
@@ -228,11 +224,7 @@ class PrivateMetrics(TrainerCallback):
         ranks = Ranks.of(trainer)
         self._hidden_randomness = HiddenRandomness()
         self._undo_evaluation.append(self._hidden_randomness.restore)
-        if not self._is_open:
-            check_path(self.ledger.given, ranks)
-            ranks.agree(self._own_declaration)
-            ranks.from_first(self._open_account)
-            self._is_open = True
+        self._open(ranks)
         self._delivered = ranks.together(lambda: DeliveredRecords.of(trainer))
         rows = self._rows_of_metrics(trainer, pl_module, self._delivered.all_loaders)
         shown = {rows.logged[name] for name in self.names if name in rows.logged}
@@ -257,6 +249,13 @@ class PrivateMetrics(TrainerCallback):
                     private.refuse_rows()
                 self._private[name] = private
         self._undo_evaluation.append(watch_logging(trainer, pl_module, self._make_private))
+
+    def _open(self, ranks: Ranks) -> None:
+        if not self._is_open:
+            check_path(self.ledger.given, ranks)
+            ranks.agree(self._own_declaration)
+            ranks.from_first(self._open_account)
+            self._is_open = True
 
     def _rows_of_metrics(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, loaders: Sequence[DataLoader[Any]]

@@ -656,6 +656,18 @@ def test_values_pay_for_their_finite_bits(tmp_path: Path) -> None:
     assert spent == pytest.approx(16 * mu**2 / 2 + nats, rel=1e-12)
 
 
+def test_values_at_another_epsilon_are_charged_beside_the_earlier_ones(tmp_path: Path) -> None:
+    """They were refused, with the advice to begin a new ledger, which forgets what was spent."""
+    for epsilon in (0.25, 0.125, 0.25):
+        metrics = PrivateMetrics(
+            ["val/accuracy"], SCENARIO, epsilon=epsilon, renyi_order=4, ledger=tmp_path / "study.db"
+        )
+        trainer(tmp_path, metrics).validate(Validated(), loader(), verbose=False)
+    with PrivacyLedger.read_only(tmp_path / "study.db") as ledger:
+        spent = {account.name: account.spent for account in ledger.accounts()}
+    assert spent == {"metrics val/accuracy": 0.5, "metrics val/accuracy (2)": 0.125}
+
+
 def test_a_promise_without_an_order_is_charged_at_that_of_the_ledger(tmp_path: Path) -> None:
     path = tmp_path / "study.db"
     first = PrivateMetrics(["val/f1"], SCENARIO, epsilon=0.25, renyi_order=4, ledger=path)

@@ -14,8 +14,8 @@ from typing_extensions import override
 
 from lightning_pac._validation import validated
 from lightning_pac.accountants import Allowance, SRPPAccountant, one_promise, share_terms
-from lightning_pac.callbacks.metrics.affordable import check_affordable
 from lightning_pac.callbacks.metrics.delivered_records import DeliveredRecords, guard_evaluation, tell_of_persons
+from lightning_pac.callbacks.metrics.metric_account import check_affordable, open_account
 from lightning_pac.callbacks.metrics.noise_of_value import log_deviations
 from lightning_pac.callbacks.metrics.noised_metric import LARGEST_VALUE, PrivateMetric, unsuited_states
 from lightning_pac.callbacks.shared import (
@@ -356,7 +356,7 @@ class PrivateMetrics(TrainerCallback):
         try:
             ledger = self.ledger.open()
             declaration |= share_terms(ledger, [self._release], self.ledger.share)
-            self._account = ledger.account(name, "rpp", declaration, self._budget)
+            self._account = open_account(ledger, name, declaration, self._budget)
             self._allowance = Allowance(ledger, self._account, [self._release])
         except BaseException:
             self.ledger.close()

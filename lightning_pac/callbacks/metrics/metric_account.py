@@ -1,6 +1,9 @@
-"""Whether a run leaves enough of a ledger for its metrics."""
+"""The account of private metrics, and whether a run leaves enough for it."""
 
-from collections.abc import Sequence
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import lightning.pytorch as pl
 
@@ -8,9 +11,30 @@ from lightning_pac.accountants import Allowance
 from lightning_pac.callbacks.metrics.noised_metric import LARGEST_VALUE
 from lightning_pac.callbacks.srpp_sgd import SRPPSGD
 from lightning_pac.exceptions import BudgetExceededError
-from lightning_pac.ledger import LedgerAccount, LedgerHandle
+from lightning_pac.ledger import LedgerAccount, LedgerHandle, PrivacyLedger
 
-__all__ = ["check_affordable"]
+__all__ = ["check_affordable", "open_account"]
+
+
+def open_account(
+    ledger: PrivacyLedger, name: str, declaration: Mapping[str, Any], budget: float | None
+) -> LedgerAccount:
+    """The account of values of these terms; values of others, such as another epsilon, have accounts of their own.
+
+    Args:
+        ledger: The ledger.
+        name: Of the account; further ones are numbered.
+        declaration: The terms.
+        budget: Of the account.
+
+    Raises:
+        LedgerMismatchError: If the ledger is about other worlds, or the account has another budget.
+    """
+    known = {account.name: account.declaration for account in ledger.accounts()}
+    terms = json.loads(json.dumps({**declaration, "coupling": None}))  # which the ledger compares
+    names = itertools.chain([name], (f"{name} ({number})" for number in itertools.count(2)))
+    own = next(one for one in names if one not in known or {**known[one], "coupling": None} == terms)
+    return ledger.account(own, "rpp", declaration, budget)
 
 
 def check_affordable(

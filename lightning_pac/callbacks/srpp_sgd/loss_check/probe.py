@@ -112,11 +112,11 @@ class Probe:
         view.moved = {"current_epoch": max(0, view.current_epoch - 1)}
 
     @contextmanager
-    def copied(self, memo: dict[int, Any] | None = None) -> Iterator[Replica]:
+    def copied(self, memo: dict[int, Any] | None = None, keeps_data: bool = False) -> Iterator[Replica]:
         """Run another copy meanwhile, which shares nothing that it writes to but what `memo` gives it."""
         memo = {} if memo is None else memo
         collate_fn, hooks, number = self._collate_fn, self.hooks, self.batch_idx
-        replica = self.replica.copy(memo)
+        replica = self.replica.copy(memo, keeps_data)
         with self.surroundings.copied(memo), self.using(replica):
             self._collate_fn, self.hooks = (copy_small(value, memo) for value in (collate_fn, hooks))
             try:
@@ -140,7 +140,7 @@ class Probe:
 
     def in_one_state(self) -> AbstractContextManager[object]:
         """Where it forgets, run another copy meanwhile."""
-        return self.copied() if self.forgets else nullcontext()
+        return self.copied(keeps_data=True) if self.forgets else nullcontext()
 
     def _gradient(self, records: list[Any], seed: Seed) -> Tensor:
         parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]

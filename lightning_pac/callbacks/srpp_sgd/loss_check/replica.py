@@ -20,6 +20,7 @@ from torchmetrics import Metric
 
 from lightning_pac.callbacks.srpp_sgd.loss_check.passing_state import attributes_of
 from lightning_pac.data.records import copy_small
+from lightning_pac.data.records.copied_dataset import copy_of
 from lightning_pac.data.tables import is_of, repeat_rows
 from lightning_pac.strategies.whole_copies import WholeCopies
 
@@ -87,17 +88,20 @@ class Replica:
         found._let_log()
         return found
 
-    def copy(self, memo: dict[int, Any]) -> "Replica":
+    def copy(self, memo: dict[int, Any], keeps_data: bool = False) -> "Replica":
         """Another one, which shares the list of logged names.
 
         Args:
             memo: Is given the copies of all objects, as in `copy.deepcopy`.
+            keeps_data: Whether it sees what hooks have written to the datamodule and the dataset.
         """
         view: Any = self.model._trainer
         if view is not None:
             memo[id(view)] = _TrainerView(view._trainer)
             memo[id(view)].moved, memo[id(view)].repeats_rows = dict(view.moved), view.repeats_rows
             memo[id(view)].callback_metrics.update(view.callback_metrics)
+            if keeps_data:
+                memo[id(view)].take_data(view, memo)
         model, optimizer = copy.deepcopy(self.model, memo), copy.deepcopy(self.optimizer, memo)
         model.trainer = memo.get(id(view))
         schedules, callbacks = (list(_copies(originals, memo)) for originals in (self.schedules, self.callbacks))
@@ -197,6 +201,12 @@ class _TrainerView:
                     if self.repeats_rows:
                         repeat_rows(self.dataset)
         return self.dataset
+
+    def take_data(self, other: "_TrainerView", memo: dict[int, Any]) -> None:
+        """Go on with copies of another one's data as they are now; what is large is shared."""
+        if other.dataset is not None:
+            self.dataset = copy_of(other.dataset, memo) if hasattr(other.dataset, "__dict__") else other.dataset
+            self._datamodule = copy_small(other._datamodule, memo)
 
     @property
     def datamodule(self) -> Any:

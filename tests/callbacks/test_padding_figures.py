@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 
 from lightning_pac.accountants import dp_success_bound
+from lightning_pac.callbacks import PositiveDelay
 from lightning_pac.callbacks.padding.card import Noise
 from lightning_pac.callbacks.padding.noise_account import NoiseAccount
 from lightning_pac.cards import PrivacyCard
 from lightning_pac.cli import main
 from lightning_pac.evidence.claims import current_card
+from lightning_pac.exceptions import LedgerMismatchError
 from lightning_pac.ledger import PrivacyLedger, restore_ledger
 from lightning_pac.mechanisms.one_sided import PositiveNoise
 
@@ -97,3 +99,24 @@ def test_a_budget_that_was_lowered_after_a_look_bounds_nothing_lower(tmp_path: P
     observe(CHANNEL, path, 2)
     assert main(["account", "budget", str(path), "2", "--currency", "time_maximal_leakage"]) == 0
     assert observe(CHANNEL, path, 0).guarantees[0].value == 5.0
+
+
+def test_a_checkpoint_is_gone_on_with_by_its_noise_and_in_its_ledger(tmp_path: Path) -> None:
+    """Of two noises that keep (1, 1e-3) each, the card said that all observations of both do."""
+    designed = PositiveNoise.for_dp(1.0, 1e-3, compositions=4)
+    first = PositiveDelay(designed)
+    for _ in range(3):
+        first._account.pay({}, lambda: None)
+    saved = first.state_dict()
+    with pytest.raises(LedgerMismatchError, match=r"padded by another noise .* resume with that noise"):
+        PositiveDelay(PositiveNoise.for_dp(1.0, 1e-3, compositions=40)).load_state_dict(saved)
+    again = PositiveDelay(designed)
+    again.load_state_dict(saved)
+    again._account.pay({}, lambda: None)
+    assert not again._account.affords_another()
+    elsewhere = PositiveDelay(designed, ledger=tmp_path / "study.db")
+    elsewhere._account.open()
+    elsewhere.load_state_dict(saved)
+    with pytest.raises(LedgerMismatchError, match=r"knows 3 observations, of which .*study\.db has 0"):
+        elsewhere._account.affords_another()
+    elsewhere._account.close()

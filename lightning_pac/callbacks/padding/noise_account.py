@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 from lightning_pac.callbacks.padding.card import Noise, noise_card
 from lightning_pac.callbacks.shared import check_path, in_float32
 from lightning_pac.cards import PrivacyCard
-from lightning_pac.exceptions import BudgetExceededError
+from lightning_pac.exceptions import BudgetExceededError, LedgerMismatchError
 from lightning_pac.ledger import LedgerAccount, LedgerArgument, LedgerHandle, PrivacyLedger
 from lightning_pac.mechanisms.one_sided import DPNoise, LeakageChannel, PACNoise
 from lightning_pac.strategies import Ranks
@@ -51,6 +51,7 @@ class NoiseAccount:
         self._earlier_conditions: tuple[str, ...] = ()  # of other runs that the account paid for
         self._total: _Totals | None = None  # as rank zero's ledger said last
         self._ranges: list[float | None] = [None]  # of what was padded so far, the last one now
+        self._restored = 0  # observations that a checkpoint knows, until the ledger was held against it
         self._unrecorded = 0.0  # what observations cost without a ledger
 
     @property
@@ -101,8 +102,13 @@ class NoiseAccount:
         return self._ranks.from_first(self.affords_another_alone)
 
     def affords_another_alone(self) -> bool:
-        """The same, asked by rank zero alone."""
+        """The same, asked by rank zero alone.
+
+        Raises:
+            LedgerMismatchError: If the ledger lacks observations that a checkpoint knows.
+        """
         if self._account is not None:
+            self._check_restored(self._account)
             # Costs that add up to the budget may be rounded above it, for the ledger, too.
             return self._account.remaining >= self.cost * (1.0 - 1e-9)
         return not isinstance(self.noise, DPNoise) or self.num_observations < self.noise.guarantee.compositions
@@ -176,19 +182,43 @@ class NoiseAccount:
     def _ledger_totals(self) -> _Totals | None:
         return None if self._account is None else (self._account.num_charges, self._account.spent, self._budget)
 
-    def _declaration(self) -> dict[str, Any]:
+    def _check_restored(self, account: LedgerAccount) -> None:
+        """Hold the ledger against a checkpoint, once."""
+        known, self._restored = self._restored, 0
+        assert self.ledger is not None
+        charged = [one.num_charges for one in self.ledger.ledger.accounts() if one.currency == account.currency]
+        if known > sum(charged):
+            raise LedgerMismatchError(
+                f"The checkpoint knows {known} observations, of which {self.ledger.path} has {sum(charged)}: give the "
+                "ledger that they were charged to, or none where they were charged to none."
+            )
+
+    def noise_facts(self) -> dict[str, Any]:
+        """The noise, as a ledger and a checkpoint know it again."""
         if isinstance(self.noise, DPNoise):
             # Two noises that keep a guarantee each may break it in turns: one account holds releases of one noise.
             moments = {key: float(f"{getattr(self.noise, key):.4g}") for key in ("mean", "second_moment")}
             return {**vars(self.noise.guarantee), **moments}
         if isinstance(self.noise, LeakageChannel):
             return {"leakage": self.noise.leakage}
-        facts = {key: getattr(self.noise, key) for key in ("output_variance", "max_value", "second_moment")}
-        return facts if self._ranges[-1] is None else {**facts, "output_range": self._ranges[-1]}
+        return {key: getattr(self.noise, key) for key in ("output_variance", "max_value", "second_moment")}
 
-    def restore(self, num_observations: int, spent: float | None) -> None:
-        """Go on from a checkpoint, of an earlier version where it does not say what was spent."""
-        self.num_observations = num_observations
+    def _declaration(self) -> dict[str, Any]:
+        width = self._ranges[-1] if isinstance(self.noise, PACNoise) else None
+        return {**self.noise_facts(), **({} if width is None else {"output_range": width})}
+
+    def restore(self, num_observations: int, spent: float | None, noise: dict[str, Any] | None) -> None:
+        """Go on from a checkpoint, of an earlier version where it does not say what was spent, and by which noise.
+
+        Raises:
+            LedgerMismatchError: If another noise padded its observations.
+        """
+        if noise is not None and noise != self.noise_facts():
+            raise LedgerMismatchError(
+                f"The checkpoint's observations were padded by another noise ({noise}, now {self.noise_facts()}), and "
+                "no guarantee speaks of both: resume with that noise."
+            )
+        self.num_observations = self._restored = num_observations
         self._unrecorded = num_observations * self.cost if spent is None else spent
 
     @property

@@ -61,11 +61,14 @@ class PaddingCallback(TrainerCallback, ABC):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        return {"num_observations": self.num_observations, "spent": self._account.unrecorded}
+        account = self._account
+        return {
+            "num_observations": self.num_observations, "spent": account.unrecorded, "noise": account.noise_facts()
+        }  # fmt: skip
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._account.restore(state_dict["num_observations"], state_dict.get("spent"))
+        self._account.restore(state_dict["num_observations"], state_dict.get("spent"), state_dict.get("noise"))
 
     def _end_if_spent(self, trainer: pl.Trainer, observations: str) -> None:
         """End the fit after this batch where the noise covers no further one."""

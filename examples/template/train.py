@@ -2,29 +2,30 @@
 
 import csv
 import sys
+import zlib
 
 import lightning.pytorch as pl
 import torch
 import torchmetrics
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from lightning_pac import TableTransform
 from lightning_pac.cli import main
 
 
 class Table(pl.LightningDataModule):
-    """The rows of a CSV file, the first of them for validation.
+    """The rows of a CSV file, of which each decides by itself whether it is for validation.
 
     Args:
         path: The file.
         columns: What is known of its columns without looking, as for `TableTransform`.
         label: The column to be predicted.
         classes: The texts that it may hold.
-        num_validation: Rows that are kept for validation.
+        one_in: How many rows there are for each one that is kept for validation.
         batch_size: As in `sampling`.
     """
 
-    def __init__(self, path: str, columns: dict, label: str, classes: list[str], num_validation: int, batch_size: int):
+    def __init__(self, path: str, columns: dict, label: str, classes: list[str], one_in: int, batch_size: int):
         super().__init__()
         self.batch_size = batch_size
         with open(path, newline="") as file:
@@ -33,8 +34,10 @@ class Table(pl.LightningDataModule):
             raise ValueError(f"label is {label!r}, but {path} has no such column or no rows.")
         labels = torch.tensor([classes.index(row[label]) for row in rows])
         records = TensorDataset(torch.from_numpy(TableTransform(columns)(rows)), labels)
-        self.validation = torch.utils.data.Subset(records, range(num_validation))
-        self.training = torch.utils.data.Subset(records, range(num_validation, len(records)))
+        # By its place, one row less would move others.
+        kept = [zlib.crc32(repr(row).encode()) % one_in == 0 for row in rows]
+        self.validation = Subset(records, [place for place, is_kept in enumerate(kept) if is_kept])
+        self.training = Subset(records, [place for place, is_kept in enumerate(kept) if not is_kept])
 
     def train_dataloader(self):
         return DataLoader(self.training, self.batch_size, shuffle=True)

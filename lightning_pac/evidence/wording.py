@@ -13,7 +13,7 @@ __all__ = [
 
 SOURCES = {
     "training": (
-        "Clipped gradients of single records, summed and noised (SRPP-SGD)",
+        "Clipped gradients, one of each record or person, summed and noised (SRPP-SGD)",
         "Rényi divergences of Gaussian releases add over adaptive steps (Mironov, 2017). The other figures are read "
         "from the curve of all steps, whose privacy losses are convolved (Zhu, Dong and Wang, 2022) and rounded "
         "outwards; the worst pair of a step with secret Poisson draws is proven in "
@@ -104,7 +104,7 @@ NOT_COVERED = (
     "The code that ran: the hashes name the installed package, and nothing here proves that it was the one.",
 )
 
-NOT_CHECKED = "Nothing here checks it: it is for the keeper of the data to see to."
+NOT_CHECKED = "Nothing here checks it: the keeper of the data must make sure of it."
 
 _CLIPPED = "The library clipped every record's gradient before the sum."
 _DRAWN = "The library drew the batches, or knows the sampler that did and refuses others."

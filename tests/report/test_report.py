@@ -194,6 +194,7 @@ def test_the_command_prints_json_for_programs_and_a_table_for_people(runs, capsy
     assert cli.main(["report", str(runs)]) == 0
     printed = capsys.readouterr().out
     assert "guess correct at most" in printed
+    assert re.search(r"│ +\d\d(\.\d+)? %", printed), "percent, as on the page"
     assert "epsilon at delta" in printed  # what DPSGD promises; a Rényi divergence beside it read as a broken promise
 
 

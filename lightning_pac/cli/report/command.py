@@ -35,6 +35,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the page; print its path and the last figures."""
+    from lightning_pac.cards import at_most
     from lightning_pac.report import find_runs, summarize, write_report
 
     runs = find_runs(args.directory)
@@ -43,15 +44,23 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"report": str(path), "runs": rows})
         return 0
-    columns = {
-        "run": "run",
-        "success_bound": "guess correct at most",
-        "epsilon_at_delta": "epsilon at delta",
-        "accuracy": "accuracy",
-    }
     cells = [
-        [Bound(row[key]) if key == "epsilon_at_delta" and row[key] is not None else row[key] for key in columns]
+        (
+            row["run"],
+            None if row["success_bound"] is None else at_most(row["success_bound"]),
+            None if row["epsilon_at_delta"] is None else Bound(row["epsilon_at_delta"]),
+            _accuracy(row),
+        )
         for row in rows
     ]
-    print_table("", list(columns.values()), cells, caption=f"The report is {path}.")
+    columns = ("run", "guess correct at most", "epsilon at delta", "accuracy")
+    print_table("", columns, cells, caption=f"The report is {path}.")
     return 0
+
+
+def _accuracy(row: dict[str, Any]) -> str | None:
+    """The accuracy in percent, with the deviation of its noise where it has some."""
+    if row["accuracy"] is None:
+        return None
+    noise = row["accuracy_deviation"]
+    return f"{100 * row['accuracy']:.4g} %" + ("" if noise is None else f" ± {100 * noise:.2g} %")

@@ -52,8 +52,8 @@ def make_card(run: PrivateRun) -> PrivacyCard:
         units = "records" if persons is None else "persons"
         rate = accountant.sampling.inclusion_rate()
         conditions.append(
-            f"Both worlds share at most {largest_mean(run.batch_size) / rate:,.0f} {units}, of which the rate gives "
-            "batches of about the stated size. A batch that does not fit into its public number of rows ends the run: "
+            f"The data have at most {largest_mean(run.batch_size) / rate:,.0f} {units} besides those that differ: of "
+            "more, batches would outgrow their public number of rows. A batch that does not fit ends the run: "
             "every delta above includes the chance of that, and a Rényi divergence holds except on it."
         )
     if persons is not None:

@@ -174,6 +174,11 @@ def _card_of_worlds(account: LedgerAccount, kind: Kind, delta: float, prior: flo
     except ValueError as error:
         conditions.append(f"No other figure is stated: {str(error).rstrip('.')}.")
     else:
+        if kind in ("metric", "table"):
+            conditions.append(
+                "The figures are of what was charged so far, and hold if nothing that it showed decided how much that "
+                "is: where it did, only a plan or a promise of the ledger is a bound."
+            )
         bound = total.world_success_bound
         blind = "a coin" if prior == 0.5 else "a blind guess"
         guarantees = [

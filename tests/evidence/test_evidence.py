@@ -183,6 +183,12 @@ def test_a_run_hands_its_conditions_and_how_they_were_checked(made: Path) -> Non
     assert run["card"]["details"]["run"]["versions"]["torch"] == torch.__version__
 
 
+def test_values_that_may_decide_their_number_say_so(made: Path) -> None:
+    for claim in read(made / "evidence")["mechanisms"]:
+        says_so = "nothing that it showed decided how much" in " ".join(claim["card"]["conditions"])
+        assert says_so == claim["account"].startswith(("metrics", "table"))
+
+
 def test_every_check_belongs_to_a_condition(made: Path) -> None:
     stated = [c for claim in read(made / "evidence")["mechanisms"] for c in claim["card"]["conditions"]]
     for scenario in (TwoWorldScenario(1, 60, "zero_out"), TwoWorldScenario.differential_privacy()):

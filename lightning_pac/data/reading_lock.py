@@ -12,6 +12,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
@@ -39,7 +40,7 @@ class ReadingLock:
     ``dataset[i]`` and attributes with an entry for each record are errors, and so is what a `PrivateDataLoader` says of
     who was drawn. Copies that are made meanwhile are closed as well. Lengths and all else can be read, and so can
     records that the loader never draws, as those of the other part of `random_split`; of what properties make of
-    records, whole numbers and names.
+    records, whole numbers, shapes and names.
 
     Args:
         loader: The loader that is trained on.
@@ -332,9 +333,9 @@ def _is_kept(part: Any, own: type, name: str) -> bool:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether it is a whole number, a name, or a few names."""
+    """Whether it is a whole number, a shape, a name, or a few names."""
     names = isinstance(value, list | tuple) and all(isinstance(part, str) for part in value)
-    return value is None or names or isinstance(value, int | str)
+    return value is None or names or isinstance(value, int | str | torch.Size)
 
 
 def _new(kind: Any, *args: Any) -> Any:

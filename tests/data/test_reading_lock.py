@@ -203,7 +203,7 @@ def test_other_datasets_of_the_same_records_can_be_locked() -> None:
         _ = other[0]
 
 
-def test_whole_numbers_and_names_made_of_records_can_be_read() -> None:
+def test_whole_numbers_shapes_and_names_made_of_records_can_be_read() -> None:
     class Properties(Rows):
         @property
         def rows(self) -> int:
@@ -214,12 +214,16 @@ def test_whole_numbers_and_names_made_of_records_can_be_read() -> None:
             return [f"{key}" for key in self.held[:2]]
 
         @property
+        def shape(self) -> torch.Size:
+            return torch.tensor(self.held).shape
+
+        @property
         def mean(self) -> float:
             return sum(self.held) / ROWS
 
     data = Properties()
     with ReadingLock(DataLoader(data)).closed("A hook"):
-        assert (data.rows, data.columns) == (ROWS, ["0", "1"])
+        assert (data.rows, data.columns, data.shape) == (ROWS, ["0", "1"], torch.Size([ROWS]))
         with pytest.raises(PrivacyViolationError):
             _ = data.mean
         with pytest.raises(PrivacyViolationError):

@@ -8,7 +8,7 @@ import sys
 from collections import deque
 from pathlib import Path
 from random import uniform
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -100,6 +100,13 @@ class OtherNames(Rows):
     def __getitem__(self, index: int) -> Any:
         row = self.values[index]
         return row * uniform(0.9, 1.1) if rand() < 0.5 else row  # noqa: NPY002
+
+
+Record = TypeVar("Record")
+
+
+class Typed(Rows, Generic[Record]):
+    """Holds its own type, by which objects and not itself have a length."""
 
 
 class Triplet(Rows):
@@ -311,6 +318,7 @@ class NumpyIndices(Rows):
         Together,
         DrawsTogether,
         OtherNames,
+        Typed[Tensor],
         lambda: WithIndex(Rows()),
         lambda: Subset(Rows(), [3, 1, 2]),
         lambda: Subset(Subset(Rows(), range(ROWS)), [3, 1, 2]),  # as a validation split of a fold

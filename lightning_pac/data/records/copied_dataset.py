@@ -48,7 +48,12 @@ def _shared(value: Any, depth: int = 4) -> Iterator[Any]:
 def _size(value: Any) -> int:
     if isinstance(value, Tensor):
         return value.numel()
-    return value.size if isinstance(value, np.ndarray) else 64 * len(value) if hasattr(value, "__len__") else 0
+    if isinstance(value, np.ndarray):
+        return value.size
+    try:
+        return 64 * len(value)
+    except Exception:  # has no length, or is a class, of which the objects have one
+        return 0
 
 
 def digest_of(dataset: Any, index: int, seed: int = FIRST_SEED) -> bytes | None:

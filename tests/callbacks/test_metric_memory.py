@@ -310,6 +310,8 @@ MIXED: dict[str, Any] = {
     "less the mean": lambda values: [values - values.mean()],
     "each with the next": lambda values: [values + values.roll(1)],
     "running sums": lambda values: [values.cumsum(0)],
+    "none where one is not finite": lambda values: [values] * bool(values.isfinite().all()),
+    "below the largest, which may be no number": lambda values: [values[values < values.max()]],
     "less the mean of more than eight": lambda values: [values - values.mean() * (len(values) > 8)],
     "less the mean of more than sixty": lambda values: [values - values.mean() * (len(values) > 60)],
 }
@@ -391,12 +393,13 @@ class Gathering(Logging):
 def test_rows_that_are_gathered_pass(tmp_path: Path) -> None:
     loader = DataLoader(TensorDataset(LOSSES), 20)
     with warnings.catch_warnings():
-        warnings.filterwarnings("error", message="PrivateMetrics")
+        warnings.filterwarnings("error", message="PrivateMetrics: synthetic")
         validate(tmp_path, Gathering(torchmetrics.SumMetric()), times=2, loaders=loader)
 
 
 def test_rows_of_their_own_pass_also_in_part_and_in_another_order(tmp_path: Path) -> None:
     validate(tmp_path, Rows(lambda values: [values[values > 0.5].flip(0)]))
+    validate(tmp_path, Rows(lambda values: [values[values.isfinite()]]))
     validate(tmp_path, Rows(lambda values: values.chunk(2), at_end=True))
 
 

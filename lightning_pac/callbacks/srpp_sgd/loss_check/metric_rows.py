@@ -1,5 +1,6 @@
 """Whether each row that a metric is updated with is of one record, asked of synthetic records."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -52,11 +53,11 @@ def rows_of_metrics(
 ) -> MetricRows:
     """Evaluate batches of synthetic records in which one makes room for another.
 
-    That other has numbers of the usual size, and a thousand times as large: with a loss over the largest of a batch, a
-    row that is used twice, or tokens of a record as rows, several rows then change. The batch has eight records, and
-    then as many as the loader's, up to 64; another batch comes before it or after, and both once more, in an evaluation
-    in which what a model keeps of the first shows. Values of records are drawn at random (`SyntheticRecords`), so that
-    nothing found here shows one.
+    That other has numbers of the usual size, a thousand times as large, and none that is a number: with a loss over the
+    largest of a batch, a row that is used twice, tokens of a record as rows, or a batch that is left out if any of it
+    is not finite, several rows then change. The batch has eight records, and then as many as the loader's, up to 64;
+    another batch comes before it or after, and both once more, in an evaluation in which what a model keeps of the
+    first shows. Values of records are drawn at random (`SyntheticRecords`), so that nothing found here shows one.
 
     Args:
         pl_module: The model; a copy of it is run, on the CPU.
@@ -118,12 +119,21 @@ def _mixed(rows_of: Callable[[list[list[Any]]], Rows], synthetic: SyntheticRecor
         first = rows_of([batch, following][::order])
         for place in places:
             other = others[place]
-            far = apply_to_collection(other, Tensor, lambda value: value * _FAR if value.is_floating_point() else value)
-            for record in (other, far):
-                rows = rows_of([[*batch[:place], record, *batch[place + 1 :]], following][::order])
+            for factor in (1.0, _FAR, math.nan):
+                record = _times(other, factor)
+                try:
+                    rows = rows_of([[*batch[:place], record, *batch[place + 1 :]], following][::order])
+                except Exception:
+                    if factor == factor:
+                        raise
+                    continue  # the evaluation ends with such a record, and shows nothing
                 for before, after in zip(first, rows, strict=True):
                     found |= {name for name, number in _moved(before, after).items() if number > 1}
     return found
+
+
+def _times(record: Any, factor: float) -> Any:
+    return apply_to_collection(record, Tensor, lambda value: value * factor if value.is_floating_point() else value)
 
 
 def _moved(before: dict[str, list[Tensor]], after: dict[str, list[Tensor]]) -> dict[str, int]:

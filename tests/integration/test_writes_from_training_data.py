@@ -185,6 +185,24 @@ class SavesARecord(Classifier):
         checkpoint["example"] = next(iter(self.trainer.train_dataloader))
 
 
+class WakesUpUnits(Classifier):
+    """Resets units that no record of an epoch made large, by a threshold that no small number passes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.largest = torch.zeros(8)
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        hidden = self.network[1](self.network[0](batch[0]))
+        self.largest = torch.maximum(self.largest, hidden.detach().abs().amax(0))
+        return torch.nn.functional.cross_entropy(self.network[2](hidden), batch[1])
+
+    def on_train_epoch_end(self) -> None:
+        with torch.no_grad():
+            self.network[0].weight[self.largest < 0.99] = 0.0
+        self.largest = torch.zeros(8)
+
+
 class StopsByARecord(Classifier):
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         loss = super().training_step(batch, batch_idx)
@@ -199,6 +217,7 @@ class StopsByARecord(Classifier):
         (StepsItsScheduleByTheLoss, "optimizer"),
         (SavesALoggedValue, "'loss'"),
         (SavesARecord, "'example'"),
+        (WakesUpUnits, "network.0.weight"),
         (StopsByARecord, "'trainer.should_stop'"),
     ],
 )

@@ -176,11 +176,11 @@ def _check(
         if getattr(probe.replica.view, "validates_trained", False):
             probe.validated = None
         state, written = taking_up_records(probe, records)
+        # Small numbers alone pass no threshold, and leave a median of larger ones where it is.
+        for other in synthetic.drawn_by("wide") if (written or ended) and not state else ():
+            with suppress(Exception):  # a model may refuse them
+                state += taking_up_records(probe, [*records[: 2 * GROUP], *other])[0]
         if ended:
-            # Numbers on one side of all those of a whole epoch leave their median where it is.
-            for other in [] if state else synthetic.drawn_by("wide"):
-                with suppress(Exception):  # a model may refuse them
-                    state += taking_up_records(probe, [*records[: 2 * GROUP], *other])[0]
             return LossCheck(None, None, (), state, True, written)
         remembered = remembers(probe, lambda number: synthetic.draw(DRAWS * repeated + number))
         problem, unchecked = (REMEMBERS, None) if remembered else compare_whole(probe, records, repeated)

@@ -135,9 +135,10 @@ class LedgerAccount:
 
     @property
     def budgets(self) -> tuple[float, ...]:
-        """All budgets that the account has had, the one in force last."""
+        """All budgets that the account has had, the one in force last; infinite, where some of the ledger are lost."""
         rows = self._storage.read("SELECT amount FROM budgets WHERE account = ? ORDER BY id", (self._id,))
-        return tuple(float(row[0]) for row in rows)
+        lost = rows and self._storage.read("SELECT 1 FROM meta WHERE key = 'lost budgets'")
+        return (*[math.inf] * bool(lost), *(float(row[0]) for row in rows))
 
     def set_budget(self, amount: NonNegative) -> None:
         """Changes the account's budget, a decision that stays on record with its date.

@@ -18,7 +18,7 @@ from lightning_pac.ledger.account import LedgerAccount
 from lightning_pac.ledger.currencies import KEY_CURRENCY
 from lightning_pac.ledger.files import AccountMarks, check_kind, mark_path
 from lightning_pac.ledger.ledger import PrivacyLedger
-from lightning_pac.ledger.plan import note_lost_budgets
+from lightning_pac.ledger.plan import lost_budgets, note_lost_budgets
 
 __all__ = ["adopt_ledger", "backup_ledger", "restore_ledger"]
 
@@ -131,7 +131,10 @@ def restore_ledger(
         ValueError: If an amount is negative or not finite, or of no account.
     """
     place = real_path(path)
+    lost = 0
     if backup is not None:
+        with contextlib.suppress(LedgerError), PrivacyLedger.read_only(place) as before:
+            lost = lost_budgets(before)  # by an earlier restore, of which the backup does not know either
         _put_in_place(place, real_path(backup))
     elif not place.exists() and not mark_path(place).exists():
         raise LedgerError(f"There is no ledger at {place}: check the path, or name a backup to put there.")
@@ -159,7 +162,7 @@ def restore_ledger(
             booked[name] = amount
         missing = {name: mark.currency for name, mark in known.items() if name not in found}
         time = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        lost = storage.marks.num_budgets - len(ledger.budget_changes())
+        lost += max(0, storage.marks.num_budgets - len(ledger.budget_changes()))
         with storage.mending():
             if lost > 0:
                 note_lost_budgets(ledger, lost)
@@ -169,8 +172,8 @@ def restore_ledger(
                     account.book(amount, {"unknown": "lost with a part of the ledger", "restored": time})
     if lost > 0:
         warnings.warn(
-            f"{lost} {'budget' if lost == 1 else 'budgets'} of {place} that were set after the backup are not in it: "
-            "those of before are in force again, and no promise or total is stated by what they say.",
+            f"Budgets of {place} that were set after the backup are not in it: those of before are in force again, and "
+            "no promise or total is stated by what they say.",
             stacklevel=2,
         )
     return booked

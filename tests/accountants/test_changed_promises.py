@@ -91,15 +91,16 @@ def test_a_backup_of_before_a_raise_states_no_budget(tmp_path: Path, stated: str
     if stated == "nothing":
         restore_ledger(path, {"a": 0.01, "b": 0.0}, copy)
     else:
-        with pytest.warns(UserWarning, match=r"budgets? of .*study\.db that were set after the backup are not in it"):
-            restore_ledger(path, {"a": 0.01, "b": 0.0}, copy)
+        for _ in range(2):  # the second time from a backup that does not know of the first
+            with pytest.warns(
+                UserWarning, match=r"Budgets of .*study\.db that were set after the backup are not in it"
+            ):
+                restore_ledger(path, {"a": 0.01, "b": 0.0}, copy)
     with PrivacyLedger.read_only(path) as ledger:
         total = ledger_total(ledger)
         assert total.basis == "none"
         assert LedgerBudget.of(ledger) is None
-        assert ("set after the backup" in total.reason or "stated after the backup" in total.reason) == (
-            stated != "nothing"
-        )
+        assert ("set after the backup" in total.reason) == (stated != "nothing")
         replayed = replay_journal(public_journal(ledger), tmp_path / "again.db")
         assert ledger_total(replayed) == total
 

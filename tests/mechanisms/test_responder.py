@@ -15,7 +15,7 @@ from scipy import stats
 from lightning_pac.accountants.bounds import membership_success_bound
 from lightning_pac.cards import at_most
 from lightning_pac.exceptions import BudgetExceededError, LedgerError, LedgerMismatchError
-from lightning_pac.ledger import PrivacyLedger, adopt_ledger
+from lightning_pac.ledger import PrivacyLedger, adopt_ledger, backup_ledger, restore_ledger
 from lightning_pac.mechanisms import PACResponder
 from lightning_pac.mechanisms.responses import card, responder_card
 from lightning_pac.scenarios import BalancedSubsets, SubsetTable
@@ -605,6 +605,19 @@ def test_the_card_speaks_of_the_largest_budget_that_stood(folder: Folder) -> Non
         most = membership_success_bound(max(amount, 0.5), 0.5)
         assert words in conditions
         assert f"told correctly at most {at_most(most)} of the time" in conditions
+
+
+def test_the_card_speaks_of_no_budget_where_a_backup_forgot_larger_ones(folder: Folder, tmp_path: Path) -> None:
+    with PrivacyLedger(folder.ledger) as ledger:
+        account = ledger.account("responses", "mutual_information", budget=0.5)
+        backup_ledger(folder.ledger, tmp_path / "backup.db")
+        account.set_budget(2.0)
+    with pytest.warns(UserWarning, match="set after the backup are not in it"):
+        restore_ledger(folder.ledger, {"responses": 0.0}, tmp_path / "backup.db")
+    with PrivacyLedger.read_only(folder.ledger) as ledger:
+        (account,) = ledger.accounts()
+        assert account.budget == 0.5
+        assert "told correctly at most 100 % of the time" in card._on_asking_on(account, 0.5)
 
 
 def test_bounds_for_the_answers_given_fail_where_answers_end_them() -> None:

@@ -210,8 +210,8 @@ class LedgerBudget:
                 return f"{words}: its {change.currency} total was set to {change.amount:g} beside it."
         if (spent := ledger.spent("rpp")) > cap * _ROUNDING:  # what was lost is booked whatever the budgets say
             return f"{words}: {spent:.6g} is spent of its cap of {cap:.6g}."
-        if lost := lost_budgets(ledger):
-            return f"{words}: {lost} that may be larger were stated after the backup that the ledger was restored from."
+        if lost_budgets(ledger):
+            return f"{words}: others, maybe larger ones, were set after the backup that the ledger was restored from."
         accounts = [account for account in ledger.accounts() if account.currency == "rpp"]
         if (drawn := sum(map(draws_of, accounts))) > (paid := stated[-1].num_draws):
             return f"{words}: {drawn:.4g} values of noise were drawn, and it pays for {paid:.4g}."

@@ -7,7 +7,7 @@ from lightning_pac.callbacks.padding.card import Noise, noise_card
 from lightning_pac.callbacks.shared import check_path, in_float32
 from lightning_pac.cards import PrivacyCard
 from lightning_pac.exceptions import BudgetExceededError, LedgerMismatchError
-from lightning_pac.ledger import LedgerAccount, LedgerArgument, LedgerHandle, PrivacyLedger
+from lightning_pac.ledger import LedgerAccount, LedgerArgument, LedgerHandle, PrivacyLedger, lost_budgets
 from lightning_pac.mechanisms.one_sided import DPNoise, LeakageChannel, PACNoise
 from lightning_pac.strategies import Ranks
 
@@ -229,5 +229,7 @@ class NoiseAccount:
 
 def _largest_budget(account: LedgerAccount, ledger: PrivacyLedger) -> float | None:
     """The most that was ever allowed, since what was seen may have lowered it; None where nothing was limited."""
+    if lost_budgets(ledger):
+        return None
     totals = [one.amount for one in ledger.budget_changes() if (one.account, one.currency) == (None, account.currency)]
     return min((max(budgets) for budgets in (account.budgets, totals) if budgets), default=None)

@@ -1,5 +1,6 @@
 """Records as a dataset gives them: each once, made of nothing else, and the same at each time."""
 
+from lightning_pac.data.records.copied_dataset import copy_of
 from lightning_pac.data.records.delivered_rows import DeliveredRows, WatchedIterators, watch_loader
 from lightning_pac.data.records.record_digest import (
     RECORDS_COMPARED,
@@ -22,6 +23,7 @@ __all__ = [
     "WatchedIterators",
     "check_each_record_once",
     "check_records_alone",
+    "copy_of",
     "copy_small",
     "digest",
     "digest_loaded_records",

@@ -19,8 +19,7 @@ from torch.utils.data import Dataset, SubsetRandomSampler
 from torchmetrics import Metric
 
 from lightning_pac.callbacks.srpp_sgd.loss_check.passing_state import attributes_of
-from lightning_pac.data.records import copy_small
-from lightning_pac.data.records.copied_dataset import copy_of
+from lightning_pac.data.records import copy_of, copy_small
 from lightning_pac.data.tables import is_of, repeat_rows
 from lightning_pac.strategies.whole_copies import WholeCopies
 

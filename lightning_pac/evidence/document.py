@@ -57,7 +57,8 @@ def _describe(
 ) -> tuple[dict[str, Any], list[Claim]]:
     head, journal = entries[0], entries[1:]
     delta, prior = float(head["delta"]), float(head["prior"])
-    claims = [claim_of(account, delta, prior) for account in ledger.accounts()]
+    # A run that was refused has an account, of which nothing was released.
+    claims = [claim_of(account, delta, prior) for account in ledger.accounts() if account.num_charges]
     last, total = ledger.last_charge, {**dataclasses.asdict(ledger_total(ledger, delta, prior)), "prior": prior}
     document = {
         "$schema": SCHEMA_ID,

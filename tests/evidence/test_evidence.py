@@ -77,6 +77,7 @@ def charge_metric_and_selection(ledger: PrivacyLedger) -> None:
     table.charge(0.01, {"mu_squared": 0.02 / 16})
     price = SelectionPrice([GaussianRelease(0.1)], NumberOfRuns.expecting(5))
     terms = {"coupling": coupling, "selection": price.to_dict(), "cost": price.renyi(16.0)}
+    ledger.account("refused before its first value", "rpp", {"coupling": coupling, "epsilon_of_each": 9.0})
     ledger.account("selection x", "rpp", terms).charge_many([price.renyi(16.0), 0.0])
 
 
@@ -152,6 +153,7 @@ def test_it_keeps_the_published_schema(made: Path, name: str) -> None:
 def test_its_figures_are_the_true_ones(made: Path) -> None:
     """A pass of shuffled epochs is one Gaussian: two records in one batch, moved by two clipping norms each."""
     claims = {claim["account"]: claim for claim in read(made / "evidence")["mechanisms"]}
+    assert "refused before its first value" not in claims
     (run,) = (claim for name, claim in claims.items() if name.startswith("training-"))
     figures = {entry["name"]: entry["value"] for entry in run["card"]["guarantees"]}
     mu = 2 * 2 / NOISE

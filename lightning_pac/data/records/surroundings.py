@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 from typing_extensions import override
 
+from lightning_pac.data.records.files_apart import files_apart
 from lightning_pac.data.records.value_digest import digest
 
 __all__ = ["DataMemo", "Surroundings", "copy_small"]
@@ -106,7 +107,8 @@ class Surroundings:
                 _fill(cell, _copy_of_state(value, memo))
             for function, *given in defaults:
                 _set_defaults(function, *(_copy_of_state(values, memo) for values in given))
-            yield
+            with files_apart():
+                yield
         finally:
             for owner, attributes in owned:
                 _set_attributes(owner, attributes)

@@ -13,7 +13,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch.utils.data import DataLoader, Dataset, SubsetRandomSampler
 
 from lightning_pac.callbacks.shared import TrainerCallback
-from lightning_pac.callbacks.srpp_sgd.loss_check import PassingState
+from lightning_pac.callbacks.srpp_sgd.loss_check import AT_THE_END, PassingState
 from lightning_pac.data.reading_lock import ReadingLock
 from lightning_pac.data.tables import is_of
 
@@ -36,7 +36,12 @@ class LockedHooks:
         trainer: Of which the loader is locked, also those that it loads later, and other datasets of the same records
             that the model, its data and callbacks hold.
         pl_module: The model.
+
+    Attributes:
+        has_ended: Whether a hook at the end of training has begun.
     """
+
+    has_ended = False
 
     def __init__(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._trainer, self._pl_module = trainer, pl_module
@@ -59,6 +64,7 @@ class LockedHooks:
         """Refuse what a hook reads meanwhile."""
         if self._trainer.train_dataloader is not self._loader:
             self._renew()
+        self.has_ended |= name in AT_THE_END
         has_batch = name in _HAVE_BATCH or "batch" in name or name.startswith(_AROUND_BACKWARD)
         return self._lock.closed(f"{name} of {holder}", has_batch)
 

@@ -78,6 +78,9 @@ class RepeatedCheck:
         Raises:
             PrivacyViolationError: If a record may have decided what is written.
         """
+        if self._writing.locked.has_ended:
+            self.check_end()
+            return
         self.end_validation()
         written = self._watch.changed(norms=True) - self._explained
         modes, self._modes = self._modes, self._watch.modes()
@@ -90,7 +93,7 @@ class RepeatedCheck:
         self._by_validation.clear()
 
     def check_end(self) -> None:
-        """After the last hook of the run, of which a threshold by the scores of all batches may come.
+        """After the last hook of the run, of which a threshold by the scores of all batches may come, or as it saves.
 
         Raises:
             PrivacyViolationError: If a record may have decided what is written, or saved from now on.
@@ -105,6 +108,7 @@ class RepeatedCheck:
                     f"{_listed(unseen)} was written to at the end of the run, by code that synthetic records could not "
                     "repeat: make sure that no record of the training data decides what is written."
                 )
+            self._explained |= written
 
     def after_update(self) -> None:
         """After the optimizer wrote to the weights.

@@ -10,6 +10,7 @@ from tiny_fits import RECORDS, Classifier, make_loader, make_private, make_train
 
 from lightning_pac import SRPPSGD, Poisson, SRPPAccountant, TwoWorldScenario
 from lightning_pac.accountants import ledger_total
+from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.ledger import PrivacyLedger
 
 NOISE = 4.0
@@ -101,3 +102,26 @@ def test_a_promise_holds_of_a_longer_plan(promise: dict[str, float], tmp_path: P
     assert 0.95 * limit < value <= limit
     assert (card["details"]["num_steps"], card["details"]["planned_steps"]) == (7, 8)
     assert not any(LONGER in condition for condition in card["conditions"])
+
+
+class SavesEpochs(pl.Callback):
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        trainer.save_checkpoint(Path(trainer.default_root_dir) / "kept.ckpt")
+
+
+class LeavesTheThirdOut(pl.Callback):
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
+        trainer.fit_loop.epoch_loop.batch_progress.is_last_batch = trainer.global_step == 9
+
+
+def test_a_run_whose_steps_ended_with_an_epoch_goes_on(tmp_path: Path) -> None:
+    fit(tmp_path, private_run(tmp_path), 6, SavesEpochs())
+    card = fit(tmp_path, private_run(tmp_path), 18, resume=True)  # of which Lightning gives the first epoch one more
+    assert (card["details"]["num_steps"], card["details"]["stretches"]) == (18, [6, 1, 11])
+    assert bound_of(card) == of_steps(18)
+
+
+def test_epochs_after_that_are_not_cut_short(tmp_path: Path) -> None:
+    fit(tmp_path, private_run(tmp_path), 6, SavesEpochs())
+    with pytest.raises(PrivacyViolationError, match="An epoch ended after 2 of 6"):
+        fit(tmp_path, private_run(tmp_path), 18, LeavesTheThirdOut(), resume=True)

@@ -22,6 +22,9 @@ class PlannedEnd:
         self._settings = self._read()
         progress: Any = trainer.fit_loop.epoch_progress.current
         self._epoch = progress.processed
+        loop: Any = trainer.fit_loop.epoch_loop
+        # Batches that the epoch begins with, which the Trainer keeps where it goes on with one.
+        self._begun = loop.batch_progress.current.ready if loop.restarting else 0
 
     def begin_loader(self) -> None:
         """Another train loader, which the Trainer asked for, may have another number of batches."""
@@ -55,8 +58,10 @@ class PlannedEnd:
                 "that: leave the end to the Trainer, or end the run by trainer.should_stop, which the card mentions."
             )
         ended = self._trainer.should_stop or 0 <= loop.epoch_loop.max_steps <= self._trainer.global_step
-        planned = self._trainer.num_training_batches
-        if not (left_out or ended) and planned != math.inf and batches.ready != planned:
+        planned, begun, self._begun = self._trainer.num_training_batches, self._begun, 0
+        # A complete epoch that a fit without epochs goes on with gets another batch, unless validation comes first.
+        allowed = (planned, begun + 1) if begun >= planned else (planned,)
+        if not (left_out or ended) and planned != math.inf and batches.ready not in allowed:
             self._refuse(f"An epoch ended after {batches.ready} of {planned} batches", "leave its end to the Trainer")
         if loop.epoch_progress.current.processed != self._epoch:
             self._refuse("The number of epochs was changed during the run", "leave it to the Trainer")

@@ -261,6 +261,21 @@ def test_past_the_budget_the_last_value_is_repeated_with_a_warning(tmp_path: Pat
         assert ledger.spent("rpp") == 2.0
 
 
+def test_a_budget_holds_for_values_at_every_epsilon(tmp_path: Path) -> None:
+    for epsilon, most in [(1.0, 1.0), (0.5, 1.5), (0.5, 2.0)]:
+        private = PrivateMetrics(
+            ["val/accuracy"], SCENARIO, epsilon=epsilon, renyi_order=16, budget=1.5, ledger=tmp_path / "study.db"
+        )
+        fit = trainer(tmp_path, private, max_epochs=1).fit
+        if most > 1.5:
+            with pytest.warns(UserWarning, match=r"budget is 1\.5, which values .* at other terms have used up"):
+                fit(Validated(), loader(), loader())
+        else:
+            fit(Validated(), loader(), loader())
+        with PrivacyLedger.read_only(tmp_path / "study.db") as ledger:
+            assert ledger.spent("rpp") == min(most, 1.5)
+
+
 @pytest.mark.parametrize(("scale", "told"), [(20.0, True), (0.05, False)])
 def test_a_mean_of_errors_that_are_clipped_is_told(scale: float, told: bool, recwarn: pytest.WarningsRecorder) -> None:
     metric = torchmetrics.MeanAbsoluteError()

@@ -126,10 +126,16 @@ def test_a_run_that_leaves_nothing_for_its_metrics_is_refused_before_its_first_s
         trainer.fit(Validated(), make_loader(), make_loader(shuffle=False))
         return trainer.callback_metrics["accuracy"]
 
-    with pytest.raises(BudgetExceededError, match=r"One evaluation of the metrics costs .* beside this run"):
+    with pytest.raises(BudgetExceededError, match=r"One evaluation of the metrics costs .* beside this run") as told:
         fit(1.5)
     with PrivacyLedger.read_only(tmp_path / "study.db") as found:
         assert found.spent("rpp") == 0
+    # The promise that it names is enough for the run and for the value.
+    _, _, *options = shlex.split(re.findall("`lightning-pac (.*)`", str(told.value))[0])
+    assert main(["account", "budget", *options]) == 0
+    ledger = PlannedLedger(tmp_path / "study.db", epsilon=float(options[2]), delta=1e-5)
+    assert fit(1.5).isfinite()
+    ledger = PlannedLedger(tmp_path / "study.db", epsilon=3.0, delta=1e-5)
     for path in tmp_path.glob("study.db*"):
         path.unlink()
     assert fit(0.2).isfinite()

@@ -126,16 +126,20 @@ class Allowance:
             return
         path, budget = self._ledger.path, self._budget
         fits, spent = fitting(self._account.remaining) or "a smaller epsilon", self._ledger.spent("rpp")
-        larger = budget.raised_to((spent + cost) * (1 + 1e-9))
-        raised = "which no promise allows"
-        if larger is not None:
-            command = change_promise(path, larger.as_options())
-            raised = f"or let the keeper of the data promise {larger}, by `{command}` and in your code"
         raise BudgetExceededError(
             f"The ledger {path} promises {budget}, a cap of {budget.cap:.6g} at order {budget.renyi_order:g}: "
             f"{spent:.6g} is spent and {cost:.6g} more is planned, so plan fewer steps or more noise ({fits}), "
-            f"{raised}."
+            f"{self.larger_promise(cost) or 'which no promise allows'}."
         )
+
+    def larger_promise(self, cost: float) -> str:
+        """A part of a sentence that says how to promise enough for so many nats more; empty where nothing is enough."""
+        spent = self._ledger.spent("rpp")
+        larger = None if self._budget is None else self._budget.raised_to((spent + cost) * (1 + 1e-9))
+        if larger is None:
+            return ""
+        command = change_promise(self._ledger.path, larger.as_options())
+        return f"or let the keeper of the data promise {larger}, by `{command}` and in your code"
 
     def _warn_of_others(self) -> None:
         """At the first check of a new account beside others without a budget: no figure will hold for all of them."""

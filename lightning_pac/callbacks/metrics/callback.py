@@ -15,7 +15,7 @@ from typing_extensions import override
 from lightning_pac._validation import validated
 from lightning_pac.accountants import Allowance, SRPPAccountant, one_promise, share_terms
 from lightning_pac.callbacks.metrics.delivered_records import DeliveredRecords, guard_evaluation, tell_of_persons
-from lightning_pac.callbacks.metrics.metric_account import check_affordable, open_account
+from lightning_pac.callbacks.metrics.metric_account import check_affordable, check_budget, open_account
 from lightning_pac.callbacks.metrics.noise_of_value import log_deviations
 from lightning_pac.callbacks.metrics.noised_metric import LARGEST_VALUE, PrivateMetric, unsuited_states
 from lightning_pac.callbacks.shared import (
@@ -73,7 +73,7 @@ class PrivateMetrics(TrainerCallback):
         renyi_order: Order at which epsilon is promised, above 1. With a bound on guessing it only says at which order
             the ledger counts; left out, that is the order it counts at already, or 16.
         max_contribution: Largest norm of what a record adds to a metric's sums; a count of hits adds 1.
-        budget: What all values of this callback may cost together; None for the ledger's own budget.
+        budget: What all values of these names may cost together at any epsilon; None for the ledger's own budget.
         ledger: Where values are charged before they are computed, a ledger or its path.
         delta: Probability, in (0, 1), with which the epsilon of one value may fail.
         world_success_bound: How often someone who sees one value may guess the right world, in place of epsilon.
@@ -388,6 +388,7 @@ class PrivateMetrics(TrainerCallback):
         try:
             number = self._account.num_charges + 1
             self._allowance.check(number, number * LARGEST_VALUE)
+            check_budget(self.ledger, self._account, self._cost)
             self._spent = self._account.charge(self._cost, event=event)
         except BudgetExceededError as error:
             rank_zero_warn(f"PrivateMetrics: an older value is shown, or nan, since a new one was refused: {error}")

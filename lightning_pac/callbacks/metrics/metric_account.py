@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,7 +15,7 @@ from lightning_pac.callbacks.srpp_sgd import SRPPSGD
 from lightning_pac.exceptions import BudgetExceededError
 from lightning_pac.ledger import LedgerAccount, LedgerHandle, PrivacyLedger
 
-__all__ = ["check_affordable", "open_account"]
+__all__ = ["check_affordable", "check_budget", "open_account"]
 
 
 def open_account(
@@ -73,10 +75,42 @@ def check_affordable(
     number = sum(not name.startswith("test") for name in names)  # those of a test are evaluated apart
     total = account.num_charges + number
     allowance.check(total, total * LARGEST_VALUE)
-    left = min(handle.ledger.remaining("rpp") - planned, account.remaining)
+    of_ledger = handle.ledger.remaining("rpp") - planned
+    of_account = min(account.remaining, _left_beside_others(handle, account))
+    left = min(of_ledger, of_account)
     if number * cost > left * (1 + 1e-9):
+        larger = allowance.larger_promise(planned + number * cost) if of_ledger <= of_account else ""
         raise BudgetExceededError(
             f"One evaluation of the metrics costs {number * cost:.6g} nats, but {handle.path} has {max(0.0, left):.6g} "
-            "left for it beside this run: give PrivateMetrics a smaller epsilon, plan fewer steps or more noise, or "
-            "leave PrivateMetrics out."
+            "left for it beside this run: give PrivateMetrics a smaller epsilon, plan fewer steps or more noise, "
+            f"{larger or 'or leave PrivateMetrics out'}."
         )
+
+
+def check_budget(handle: LedgerHandle, account: LedgerAccount, cost: float) -> None:
+    """Refuse a value that the budget of its metrics does not cover, which values of other terms are paid from as well.
+
+    Args:
+        handle: The ledger of the metrics, open.
+        account: That of their terms.
+        cost: Of the value, in nats.
+
+    Raises:
+        BudgetExceededError: If so much is not left.
+    """
+    left = _left_beside_others(handle, account)
+    if left * (1 + 1e-9) < cost <= account.remaining * (1 + 1e-9):
+        raise BudgetExceededError(
+            f"budget is {account.budget:g}, which values of these metrics at other terms have used up with those at "
+            "these: stop here, or let the keeper of the data raise it by `lightning-pac account budget`."
+        )
+
+
+def _left_beside_others(handle: LedgerHandle, account: LedgerAccount) -> float:
+    """What the budget of an account leaves after all values of the same metrics that have one."""
+    if account.budget is None:
+        return math.inf
+    number = re.compile(r" \(\d+\)$")
+    own = number.sub("", account.name)
+    same = [one for one in handle.ledger.accounts() if number.sub("", one.name) == own and one.budget is not None]
+    return max(0.0, account.budget - math.fsum(one.spent for one in same))

@@ -83,6 +83,19 @@ def test_a_run_without_end_that_is_given_one_says_so(tmp_path: Path) -> None:
     assert (card["details"]["planned_steps"], card["details"]["extended_at"]) == (6, 4)
 
 
+@pytest.mark.parametrize("promise", [{}, {"epsilon": 2.0, "delta": 1e-5}])
+def test_a_planned_run_that_goes_on_without_end_keeps_its_figures(promise: dict[str, float], tmp_path: Path) -> None:
+    planned = fit(tmp_path, private_run(tmp_path, **promise), 12, StopsAt(4, saved=4))
+    card = fit(tmp_path, private_run(tmp_path, **promise), -1, StopsAt(6), resume=True)
+    assert (card["details"]["num_steps"], card["details"]["planned_steps"]) == (6, 12)
+    assert bound_of(card) == pytest.approx(bound_of(planned))
+    assert any("was not fixed beforehand" in condition for condition in card["conditions"])
+    with PrivacyLedger.read_only(tmp_path / "study.db") as ledger:
+        assert ledger_total(ledger).world_success_bound == pytest.approx(bound_of(planned))
+    if not promise:
+        assert fit(tmp_path, private_run(tmp_path), 9, resume=True)["details"]["planned_steps"] == 12
+
+
 def test_steps_that_are_replayed_are_part_of_the_plan(tmp_path: Path) -> None:
     fit(tmp_path, private_run(tmp_path), 8, StopsAt(5, saved=3))
     with pytest.warns(UserWarning, match=f"After 5 {LONGER} 10"):

@@ -83,9 +83,10 @@ class RunJournal:
         card = account.card() if journalled else None
         earlier: Mapping[str, Any] = {} if card is None else card.details
         self.extended_at: int | None = earlier.get("extended_at")
-        if (before := earlier.get("planned_steps", planned_steps) or 0) < planned_steps and noise_is_given:
+        before = earlier.get("planned_steps", planned_steps) or 0
+        if noise_is_given and (before < planned_steps or before > planned_steps == 0):  # which is without end
             self.extended_at = earlier.get("extended_at", journalled)
-        planned_steps = max(planned_steps, before) if planned_steps else 0
+        planned_steps = max(planned_steps, before)
         self.running = accountant.track(noise_multiplier, stretches, planned_steps, promise, draws_per_step)
         self._planned_steps = planned_steps
         self._unsliced = self.running

@@ -50,7 +50,8 @@ def announce_start(run: PrivateRun, name: str) -> None:
             f"The journal holds {run.journal.replayed} steps that the checkpoint does not know: they stay charged, and "
             "the steps that replay them are charged again, as a new pass over the data."
         )
-    if (longer := words_on_extension(run.journal)) is not None:
+    longer = words_on_extension(run.journal) if math.isfinite(run.planned_steps) else None
+    if longer is not None:
         rank_zero_warn(longer)
     # A run without end may learn at any noise.
     parameters = run.noisy_sum.num_parameters

@@ -68,6 +68,7 @@ def make_card(run: PrivateRun) -> PrivacyCard:
         )
     conditions += run.not_shown
     fixed = journal.is_spent or math.isfinite(run.planned_steps)
+    was_planned = journal.extended_at is not None or running.num_steps > journal.num_steps
     if not fixed:
         conditions.append("The number of steps was not fixed beforehand, and must not depend on what the run released.")
     elif (words := words_on_extension(journal)) is not None:
@@ -95,7 +96,7 @@ def make_card(run: PrivateRun) -> PrivacyCard:
             "block_noise": blocks.noise,
             "batch_size": run.batch_size,
             "num_steps": journal.num_steps,
-            "planned_steps": running.num_steps if fixed else None,
+            "planned_steps": running.num_steps if fixed or was_planned else None,
             **({} if journal.extended_at is None else {"extended_at": journal.extended_at}),
             "prior": running.prior,
             "stretches": list(running.stretches),

@@ -63,4 +63,4 @@ def _accuracy(row: dict[str, Any]) -> str | None:
     if row["accuracy"] is None:
         return None
     noise = row["accuracy_deviation"]
-    return f"{100 * row['accuracy']:.4g} %" + ("" if noise is None else f" ± {100 * noise:.2g} %")
+    return f"{100 * row['accuracy']:.1f} %" + ("" if noise is None else f" ± {100 * noise:.1f} %")

@@ -238,3 +238,11 @@ def test_a_release_is_not_said_to_be_less_than_was_paid_for(tmp_path: Path, even
         account.charge(0.05, event)
         assert ledger_total(ledger).basis == "none"
         assert "states a mu^2 of" in ledger_total(ledger).reason
+
+
+def test_a_larger_bound_that_is_advised_is_enough_and_short() -> None:
+    for cap in (0.2, 0.5, 1.1, 2.5):  # that of 1.1 was 0.7889999999999999
+        advised = LedgerBudget(world_success_bound=0.6).raised_to(cap)
+        assert advised is not None
+        assert advised.cap >= cap
+        assert len(advised.as_options()) <= len("--world-success-bound 0.1234")

@@ -254,7 +254,7 @@ class LedgerBudget:
                 assert self.epsilon is not None  # above the cap by what delta and order decide
                 return replace(self, epsilon=float(upwards(self.epsilon + max(0.0, cap - self.cap), 4)))
             bound = bounds.world_success_bound([order], [cap], self.prior)
-            return replace(self, world_success_bound=blind + float(upwards(bound - blind, 3)))
+            return replace(self, world_success_bound=round(blind + float(upwards(bound - blind, 3)), 12))
         except ValueError:  # a guess is always right
             return None
 

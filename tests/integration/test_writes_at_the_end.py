@@ -60,6 +60,25 @@ class Saved(Scores):
         checkpoint["cut"] = self.cut
 
 
+class Hyperparameters(Scores):
+    def __init__(self) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+
+    def on_fit_end(self) -> None:
+        self.hparams["cut"] = float(torch.cat(self.scores).median())
+
+
+class Extra(Saved):
+    """Saves it with its weights."""
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Nothing more."""
+
+    def get_extra_state(self) -> float:
+        return self.cut
+
+
 class Collects(pl.Callback):
     def __init__(self) -> None:
         self.scores: list[Tensor] = []
@@ -71,13 +90,27 @@ class Collects(pl.Callback):
         pl_module.threshold = torch.cat(self.scores).median()
 
 
-@pytest.mark.parametrize("kind", [AtTheEnd, AtTheEndOfTheFit, InTheLastEpoch, Saved, Collects])
+class Keeps(Collects):
+    """Writes nothing to the model; a checkpoint holds what it found."""
+
+    cut = 0.0
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        self.cut = float(torch.cat(self.scores).median())
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"cut": self.cut}
+
+
+MODELS = [AtTheEnd, AtTheEndOfTheFit, InTheLastEpoch, Saved, Hyperparameters, Extra]
+
+
+@pytest.mark.parametrize("kind", [*MODELS, Collects, Keeps])
 def test_no_record_decides_what_is_written_at_the_end(kind: Any, tmp_path: Path) -> None:
     model = kind() if issubclass(kind, Classifier) else Scores()
-    trainer = make_trainer(tmp_path, make_private(), *([kind()] if kind is Collects else []), max_epochs=2)
-    with pytest.raises(
-        PrivacyViolationError, match=r"(At the end of|During) the run, the state '(threshold|cut)' takes up records"
-    ):
+    trainer = make_trainer(tmp_path, make_private(), *([kind()] if issubclass(kind, Collects) else []), max_epochs=2)
+    state = "(threshold|cut|hyper_parameters|_extra_state|Keeps)"
+    with pytest.raises(PrivacyViolationError, match=f"(At the end of|During) the run, the state '{state}' takes up"):
         trainer.fit(model, make_loader())
     with pytest.raises(PrivacyViolationError, match="not saved"):
         trainer.save_checkpoint(tmp_path / "saved.ckpt")
@@ -109,10 +142,23 @@ class OfOthers(Scores):
         checkpoint["version"] = 1
 
 
+class Inference(Scores):
+    """Comes out of training as it is to be used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+
+    def on_train_end(self) -> None:
+        self.network[2] = nn.Linear(8, 5)
+        self.freeze()
+        self.hparams["steps"] = self.global_step
+
+
 def test_what_released_weights_and_public_data_decide_may_be_written(
     tmp_path: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
-    for model, callbacks in ((OfOthers(), []), (Scores(), [Averages()])):
+    for model, callbacks in ((OfOthers(), []), (Scores(), [Averages()]), (Inference(), [])):
         trainer = make_trainer(tmp_path, make_private(), *callbacks)
         trainer.fit(model, make_loader())
         trainer.save_checkpoint(tmp_path / "saved.ckpt")

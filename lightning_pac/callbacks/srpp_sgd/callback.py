@@ -380,7 +380,7 @@ class SRPPSGD(TrainerCallback):
         run, datamodule = self._running(), trainer.datamodule  # type: ignore[attr-defined]
         if not ended:
             self._drawn.check_again(trainer, lambda: read_loader(trainer), run.batch_idx == 0)
-        with run.engine_detached():
+        with run.engine_detached(for_good=ended):
             return check_loss(model, run.loader, datamodule, number, users, run.batch_idx, ended)
 
     def _stop(self, trainer: pl.Trainer, run: PrivateRun) -> None:

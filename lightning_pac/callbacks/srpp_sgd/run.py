@@ -69,9 +69,7 @@ class PrivateRun:
         self.not_shown = tuple(not_shown)
         self.batch_size = accountant.sampling.expected_batch_size(accountant.scenario.num_records)
         self.noisy_sum = NoisySum(here, blocks, journal.running.noise_multiplier, accountant.correlation)
-        self.released = False
-        self.exhausted = False
-        self.stopped_by_others = False
+        self.released = self.exhausted = self.stopped_by_others = False
         self._num_microbatches = num_microbatches
         precision = pl_module.trainer.precision_plugin
         self._loss_scale = precision.scale if isinstance(precision, FixedScalePrecision) else 1.0
@@ -251,8 +249,10 @@ class PrivateRun:
         return self._clipped / steps, self.noisy_sum.clipped_fraction_deviation(self.batch_size, steps)
 
     @contextmanager
-    def engine_detached(self) -> Iterator[None]:
-        """The model without what the engine attaches to it, between the backward passes of two microbatches."""
+    def engine_detached(self, for_good: bool = False) -> Iterator[None]:
+        """The model without what the engine attaches to it, between two microbatches, or after the last."""
+        if for_good:  # hooks may freeze, replace and remove layers
+            return (yield self._engine.detach())
         self._check_model()
         self._engine.detach()
         try:

@@ -5,10 +5,9 @@ from collections.abc import Callable, Sequence
 
 import lightning.pytorch as pl
 from lightning.pytorch.utilities import rank_zero_warn
-from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from lightning_pac.callbacks.srpp_sgd.guards.writing_callbacks import WritingCallbacks
-from lightning_pac.callbacks.srpp_sgd.loss_check import AT_THE_END, OF_DATASET, OPTIMIZER_STATE, LossCheck, StateWatch
+from lightning_pac.callbacks.srpp_sgd.loss_check import OF_DATASET, OPTIMIZER_STATE, LossCheck, StateWatch
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.strategies import Ranks
 
@@ -99,14 +98,14 @@ class RepeatedCheck:
             PrivacyViolationError: If a record may have decided what is written, or saved from now on.
         """
         written = self._watch.changed(norms=True) - self._explained
-        model = self._writing.pl_module
-        saves = is_overridden("on_save_checkpoint", model) and any(is_overridden(hook, model) for hook in AT_THE_END)
-        if self._ranks.anywhere(bool(written) or saves):
-            unseen = written - self._ranks.together(lambda: self._checked(False, ended=True)).written
-            if unseen:
+        if self._ranks.anywhere(bool(written) or self._writing.acts_at_the_end):
+            found = self._ranks.together(lambda: self._checked(False, ended=True))
+            unseen = written - found.written
+            if unseen or found.unchecked:
                 rank_zero_warn(
-                    f"{_listed(unseen)} was written to at the end of the run, by code that synthetic records could not "
-                    "repeat: make sure that no record of the training data decides what is written."
+                    f"{_listed(unseen) or 'What is saved'} was written to at the end of the run, by code that "
+                    "synthetic records could not repeat: make sure that no record of the training data decides what is "
+                    "written."
                 )
             self._explained |= written
 

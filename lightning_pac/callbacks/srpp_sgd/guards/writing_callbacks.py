@@ -7,10 +7,11 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import BaseFinetuning, LambdaCallback, StochasticWeightAveraging, WeightAveraging
 from lightning.pytorch.utilities import rank_zero_warn
+from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from lightning_pac.callbacks.shared import TrainerCallback
 from lightning_pac.callbacks.srpp_sgd.guards.locked_hooks import LockedHooks
-from lightning_pac.callbacks.srpp_sgd.loss_check import PassingState, StateWatch, hidden_behind
+from lightning_pac.callbacks.srpp_sgd.loss_check import AT_THE_END, PassingState, StateWatch, hidden_behind
 
 __all__ = ["WritingCallbacks", "evaluates", "is_repeated"]
 
@@ -71,6 +72,12 @@ class WritingCallbacks:
             all_of_them: Whether to name every callback of the user's, whatever else its repetition does.
         """
         return [user for user in self._users if all_of_them or user in self._writing or is_repeated(user)]
+
+    @property
+    def acts_at_the_end(self) -> bool:
+        """Whether the model, or a callback that is repeated, has hooks after the last step, which set what is saved."""
+        own = any(is_overridden(hook, self.pl_module) for hook in AT_THE_END)
+        return own or any(_has_any(callback, AT_THE_END) for callback in self.repeated())
 
     def restore(self) -> None:
         """Leave callbacks and model as they were."""

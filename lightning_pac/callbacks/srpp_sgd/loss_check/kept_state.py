@@ -83,12 +83,12 @@ def _after_extremes(probe: Probe, records: list[Any], errors: int) -> list[dict[
     for number, level in enumerate((*LEVELS, *LEVELS)):
         before = probe.num_errors
         with probe.copied() as replica:
-            if number >= len(LEVELS) and len(kept) > 1:
-                set_numbers_kept(_holders(replica), kept[0], kept[1], level)
             _move_settings(replica.optimizer)
             try:
+                if number >= len(LEVELS) and len(kept) > 1:
+                    set_numbers_kept(_holders(replica), kept[0], kept[1], level)
                 probe.round(records, lambda: None, level)
-            except Exception:  # the model refuses such numbers
+            except Exception:  # the model refuses such numbers, or a hook has added layers
                 continue
             if probe.num_errors - before == errors:
                 found.append(_saved_state(probe, resting))

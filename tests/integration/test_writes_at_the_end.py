@@ -69,14 +69,19 @@ class Hyperparameters(Scores):
         self.hparams["cut"] = float(torch.cat(self.scores).median())
 
 
-class Extra(Saved):
+class Extra(Scores):
     """Saves it with its weights."""
 
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Nothing more."""
+    cut = 0.0
+
+    def on_train_end(self) -> None:
+        self.cut = float(torch.cat(self.scores).median())
 
     def get_extra_state(self) -> float:
         return self.cut
+
+    def set_extra_state(self, state: float) -> None:
+        self.cut = state
 
 
 class Collects(pl.Callback):

@@ -5,6 +5,7 @@ import functools
 import io
 import itertools
 import os
+import pathlib
 import shutil
 import sys
 import tempfile
@@ -168,6 +169,9 @@ def _replace() -> None:
         (torch.jit.RecursiveScriptModule, "save", _Files.save_second),  # type: ignore[attr-defined]
         (sys.modules.get("safetensors.torch"), "serialize_file", _Files.save_second),
     ]
+    accessor = getattr(pathlib, "_normal_accessor", None)  # the functions that pathlib of Python 3.10 has
+    of_paths = [of for of in names if of[0] in (io, os) and of[2] is not _Files.open_flags]
+    names += [(accessor, name, method) for _, name, method in of_paths]
     for holder, name, method in names:
         if hasattr(holder, name):
             real = getattr(holder, name)

@@ -129,7 +129,7 @@ class Allowance:
         raise BudgetExceededError(
             f"The ledger {path} promises {budget}, a cap of {budget.cap:.6g} at order {budget.renyi_order:g}: "
             f"{spent:.6g} is spent and {cost:.6g} more is planned, so plan fewer steps or more noise ({fits}), "
-            f"{self.larger_promise(cost) or 'which no promise allows'}."
+            f"{self.larger_promise(cost) or 'since no promise allows that'}."
         )
 
     def larger_promise(self, cost: float) -> str:

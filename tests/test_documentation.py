@@ -32,7 +32,8 @@ def steps(page: pathlib.Path) -> list[str]:
     """What the page tells its reader to run, in its order, as Python; fragments are marked `py` and `console`."""
     shown = []
     for block in FENCE.finditer(page.read_text()):
-        lines = [line for line in block["text"].splitlines() if line.startswith("lightning-pac ")]
+        text = block["text"].replace("\\\n", " ")
+        lines = [line for line in text.splitlines() if line.startswith("lightning-pac ")]
         if block["language"] == "python" and not block["title"]:
             shown.append(block["text"])
         elif block["language"] == "bash":

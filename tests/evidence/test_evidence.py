@@ -538,9 +538,15 @@ def test_the_first_sentence_says_the_promise_as_it_was_stated(tmp_path: Path) ->
     page = write_evidence(tmp_path / "study.db", tmp_path / "evidence").read_text()
     assert "For everything that was released together, epsilon is at most 5 at delta 1e-05: someone who" in page
     mu = optimize.brentq(lambda mu: _gaussian_delta(0.5, mu) - 1e-6, 0.01, 1.0)
-    (alone,) = re.findall("From any one account alone, a guess is right at most ([0-9.]+)\\s% of the time", page)
+    (alone,) = re.findall("No account lets a guess be right more than ([0-9.]+)\\s% of the time by itself", page)
     assert float(alone) == pytest.approx(100 * stats.norm.cdf(mu / 2), abs=0.02)
+    assert page.count("if its settings were not chosen by what others showed") == 2, "which such a figure rests on"
     assert len(re.findall(f'alone</td><td class="number">{alone}\\s%</td>', page)) == 2, "a row for each account"
+
+    with PrivacyLedger(tmp_path / "study.db") as ledger:
+        ledger.account("unknown", "rpp", ledger.accounts()[0].declaration).charge(0.5, {"unknown": "lost"})
+    page = write_evidence(tmp_path / "study.db", tmp_path / "lost").read_text()
+    assert "No account lets a guess" not in page, "what one of them reveals is not known"
 
 
 def _gaussian_delta(epsilon: float, mu: float) -> float:

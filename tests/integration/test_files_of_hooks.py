@@ -1,7 +1,11 @@
 """Files that hooks write, move and count in: checks that run the hooks on copies leave them alone."""
 
+import bz2
+import logging
 import os
 import shutil
+import tarfile
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +78,18 @@ class SavesItself(Averaged):
         self.trainer.save_checkpoint(self.folder / "end.ckpt")
 
 
+class Exports(Averaged):
+    def on_train_end(self) -> None:
+        torch.jit.script(self.network).save(str(self.folder / "script.pt"))
+        torch.export.export(self.network, (torch.zeros(2, 6),))
+
+
+def test_a_model_may_be_exported_as_training_ends(tmp_path: Path) -> None:
+    model, rows = Exports(tmp_path), torch.ones(2, 6)
+    make_trainer(tmp_path, make_private()).fit(model, make_loader())
+    torch.testing.assert_close(torch.jit.load(tmp_path / "script.pt")(rows), model.network(rows))
+
+
 def test_a_checkpoint_may_be_saved_as_training_ends(tmp_path: Path) -> None:
     model = SavesItself(tmp_path)
     make_trainer(tmp_path, make_private()).fit(model, make_loader())
@@ -81,7 +97,8 @@ def test_a_checkpoint_may_be_saved_as_training_ends(tmp_path: Path) -> None:
     torch.testing.assert_close(saved, dict(model.state_dict()), rtol=0, atol=0)
 
 
-def test_copies_see_the_files_that_they_write(tmp_path: Path) -> None:
+def test_copies_see_the_files_that_they_write(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    logger = logging.getLogger("project")
     kept, other, moved = tmp_path / "kept.txt", tmp_path / "other.txt", tmp_path / "moved.txt"
     kept.write_text("1")
     with Surroundings().copied({}):
@@ -111,5 +128,20 @@ def test_copies_see_the_files_that_they_write(tmp_path: Path) -> None:
         torch.save(torch.ones(2), other)
         assert torch.load(other).sum() == 2
         torch.jit.script(torch.nn.Linear(1, 1)).save(str(tmp_path / "script.pt"))
+        with bz2.open(tmp_path / "a.bz2", "at") as packed:
+            packed.write("1")
+        with tarfile.open(tmp_path / "a.tar", "w") as archive:
+            archive.add(kept, "kept.txt")
+        with tempfile.NamedTemporaryFile("w", dir=tmp_path, delete=False) as temporary:
+            temporary.write("1")
+        os.replace(temporary.name, other)
+        assert other.read_text() == "1"
+        with tempfile.NamedTemporaryFile(dir=tmp_path), tempfile.NamedTemporaryFile(dir=tmp_path, delete=False):
+            pass
+        with open(kept, "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+            file.write("2")
+        logger.warning("twice")
+    logger.warning("once")
+    assert caplog.messages == ["once"]
     assert kept.read_text() == "1"
     assert [path.name for path in tmp_path.iterdir()] == ["kept.txt"]

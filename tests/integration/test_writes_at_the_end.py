@@ -154,8 +154,14 @@ class Inference(Scores):
         super().__init__()
         self.save_hyperparameters()
 
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx)
+        self.last = float(loss)
+        return loss
+
     def on_train_end(self) -> None:
         self.network[2] = nn.Linear(8, 5)
+        self.network.append(nn.Softmax(1))
         self.freeze()
         self.hparams["steps"] = self.global_step
 

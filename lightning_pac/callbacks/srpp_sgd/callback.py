@@ -189,8 +189,7 @@ class SRPPSGD(TrainerCallback):
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         if stage != "fit":
             return
-        self._run = None  # what an earlier fit has cost is in `_restored`
-        self._violation = None
+        self._run = self._violation = None  # what an earlier fit has cost is in `_restored`
         connected = isinstance(trainer.strategy, PrivateStrategy)  # any other is refused, on each rank alone
         (Ranks.of(trainer) if connected else Ranks()).together(lambda: check_trainer(trainer, pl_module, self))
         callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
@@ -318,7 +317,8 @@ class SRPPSGD(TrainerCallback):
         if trainer.should_stop and not run.exhausted:
             run.stopped_by_others = True
             warn_of_early_end(trainer)
-        announce_end(run, type(self).__name__)
+        with run.engine_detached(for_good=True):  # other hooks may export what is trained
+            announce_end(run, type(self).__name__)
         run.watch.end(trainer, pl_module)
         save_card(make_card(run), trainer, self._log_dir, run.journal.account)
 

@@ -1,17 +1,20 @@
 """Files that copies of code write, move and remove, kept apart from those that the code itself has."""
 
 import builtins
+import bz2
 import functools
 import io
 import itertools
+import logging
 import os
 import pathlib
 import shutil
 import sys
+import tarfile
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -30,7 +33,8 @@ def files_apart() -> Iterator[None]:
     """Let what this thread writes, moves and removes meanwhile be seen by it only, and only until the end.
 
     This is so for Python's own functions, of `io`, `os` and what builds on them, for those of torch, and for
-    safetensors; other compiled libraries, processes, and files that are open already are not kept apart.
+    safetensors; other compiled libraries, processes, and files that are open already are not kept apart. What is logged
+    through `logging` meanwhile is left out.
 
     Example:
         >>> from pathlib import Path
@@ -62,11 +66,17 @@ def files_apart() -> Iterator[None]:
 
 
 class _Files:
+    _is_opening = False
+
     def __init__(self, outer: "_Files | None") -> None:
         self._outer, self._folder, self._numbers = outer, "", itertools.count()
         self._places: dict[str, str] = {}
+        self._temporary: list[str] = []
 
     def remove(self) -> None:
+        for path in self._temporary:
+            with suppress(OSError):
+                os.remove(path)
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -125,26 +135,39 @@ class _Files:
     def make_folder(self, real: Any, path: Any, *args: Any, **kwargs: Any) -> None:
         real(self.own(path, keeps=False))
 
-    def link(self, real: Any, *args: Any, **kwargs: Any) -> None:
-        """Make none."""
+    def leave_out(self, real: Any, *args: Any, **kwargs: Any) -> None:
+        """Make no link, and log nothing."""
 
     def look(self, real: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
         is_path = not isinstance(path, int) and kwargs.get("dir_fd") is None
         return real(self.at(path) if is_path else path, *args, **kwargs)
 
     def open(self, real: Any, path: Any, mode: Any = "r", *args: Any, **kwargs: Any) -> Any:
-        if not isinstance(path, int) and kwargs.get("opener") is None:
-            writes = not {*"wax+"}.isdisjoint(mode)
+        writes = not {*"wax+"}.isdisjoint(mode)
+        if kwargs.get("opener") is not None:
+            kwargs["opener"] = functools.partial(self._open_by, kwargs["opener"])
+        elif not isinstance(path, int):
             path = self.own(path, not {*"ar"}.isdisjoint(mode)) if writes and mode[:1] != "x" else self.at(path)
             if mode[:1] == "x" and not os.path.exists(path):
                 path = self.own(path)
         return real(path, mode, *args, **kwargs)
 
+    def _open_by(self, opener: Any, *args: Any) -> Any:
+        """Open by a function of others, such as that of `tempfile`, which removes its file by yet another one."""
+        _thread.files, self._is_opening = self, True
+        try:
+            return opener(*args)
+        finally:
+            _thread.files, self._is_opening = None, False
+
     def open_flags(self, real: Any, path: Any, flags: int, *args: Any, **kwargs: Any) -> Any:
         if kwargs.get("dir_fd") is None:
             writes = flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC)
             is_new = flags & os.O_EXCL and not os.path.exists(self.at(path))
-            path = self.own(path) if writes and (is_new or not flags & os.O_EXCL) else self.at(path)
+            if is_new and self._is_opening:
+                self._temporary.append(path)
+            else:
+                path = self.own(path) if writes and (is_new or not flags & os.O_EXCL) else self.at(path)
         return real(path, flags, *args, **kwargs)
 
     def save(self, real: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
@@ -158,13 +181,16 @@ def _replace() -> None:
     names: list[tuple[Any, str, Callable[..., Any]]] = [
         (builtins, "open", _Files.open),
         (io, "open", _Files.open),
+        (bz2, "_builtin_open", _Files.open),  # which they have taken as they were imported
+        (tarfile, "bltn_open", _Files.open),
         (os, "open", _Files.open_flags),
         (os, "stat", _Files.look),
         (os, "mkdir", _Files.make_folder),
         *((os, name, _Files.move) for name in ("rename", "replace")),
         *((os, name, _Files.drop) for name in ("remove", "unlink", "rmdir")),
         *((os, name, _Files.touch) for name in ("utime", "chmod")),
-        *((os, name, _Files.link) for name in ("link", "symlink")),
+        *((os, name, _Files.leave_out) for name in ("link", "symlink")),
+        (logging.Logger, "callHandlers", _Files.leave_out),
         (torch.serialization, "_open_zipfile_writer", _Files.save),
         (torch.jit.RecursiveScriptModule, "save", _Files.save_second),  # type: ignore[attr-defined]
         (sys.modules.get("safetensors.torch"), "serialize_file", _Files.save_second),

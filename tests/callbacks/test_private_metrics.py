@@ -31,7 +31,7 @@ from lightning_pac.accountants import GaussianCurve, ledger_order, ledger_total
 from lightning_pac.callbacks import SRPPSGD, PrivateMetrics
 from lightning_pac.callbacks.metrics.noised_metric import PrivateMetric, _clipped
 from lightning_pac.data import ShuffledBatchSampler
-from lightning_pac.exceptions import PrivacyViolationError
+from lightning_pac.exceptions import LedgerMismatchError, PrivacyViolationError
 from lightning_pac.ledger import PrivacyLedger
 from lightning_pac.randomness import SecureGenerator
 from lightning_pac.scenarios import TwoWorldScenario
@@ -262,18 +262,22 @@ def test_past_the_budget_the_last_value_is_repeated_with_a_warning(tmp_path: Pat
 
 
 def test_a_budget_holds_for_values_at_every_epsilon(tmp_path: Path) -> None:
-    for epsilon, most in [(1.0, 1.0), (0.5, 1.5), (0.5, 2.0)]:
+    def fit(epsilon: float, budget: float | None) -> float:
         private = PrivateMetrics(
-            ["val/accuracy"], SCENARIO, epsilon=epsilon, renyi_order=16, budget=1.5, ledger=tmp_path / "study.db"
+            ["val/accuracy"], SCENARIO, epsilon=epsilon, renyi_order=16, budget=budget, ledger=tmp_path / "study.db"
         )
-        fit = trainer(tmp_path, private, max_epochs=1).fit
-        if most > 1.5:
-            with pytest.warns(UserWarning, match=r"budget is 1\.5, which values .* at other terms have used up"):
-                fit(Validated(), loader(), loader())
-        else:
-            fit(Validated(), loader(), loader())
+        trainer(tmp_path, private, max_epochs=1).fit(Validated(), loader(), loader())
         with PrivacyLedger.read_only(tmp_path / "study.db") as ledger:
-            assert ledger.spent("rpp") == min(most, 1.5)
+            return ledger.spent("rpp")
+
+    assert fit(1.0, 1.5) == 1.0
+    # Other terms neither forget the budget nor state another.
+    with pytest.raises(LedgerMismatchError, match=r"other values of budget \(1\.5, now 3\.0\)"):
+        fit(0.5, 3.0)
+    assert fit(0.5, None) == 1.5
+    for budget in (None, 1.5):
+        with pytest.warns(UserWarning, match=r"budget is 1\.5, which values .* at other terms have used up"):
+            assert fit(0.5, budget) == 1.5
 
 
 @pytest.mark.parametrize(("scale", "told"), [(20.0, True), (0.05, False)])
@@ -298,6 +302,26 @@ def test_a_value_that_was_never_paid_for_is_no_number(tmp_path: Path) -> None:
     assert math.isnan(fitted.callback_metrics["val/accuracy"])
     with PrivacyLedger.read_only(tmp_path / "study.db") as ledger:
         assert ledger.spent("rpp") == 0.0
+
+
+def test_a_metric_that_refuses_sums_is_nan_where_nothing_was_measured() -> None:
+    """Lightning's check before training asks for a value at sums of zero, which ended a run with R2Score."""
+    paid = False
+    metric = torchmetrics.R2Score()
+    private = PrivateMetric(metric, max_contribution=3.0, noise_multiplier=1e-6, charge=lambda: paid)
+    private.is_private = True
+    truth = torch.rand(50, generator=torch.Generator().manual_seed(0))
+    metric.update(truth / 2, truth)
+    assert math.isnan(metric.compute())
+    metric.reset()
+    paid = True
+    metric.update(truth / 2, truth)
+    exact = torchmetrics.R2Score()(truth / 2, truth)
+    assert float(metric.compute()) == pytest.approx(float(exact), abs=1e-4)
+    metric.reset()
+    metric.update(truth[:1] / 2, truth[:1])
+    with pytest.warns(UserWarning, match="R2Score has no value at its noised sums"):
+        assert math.isnan(metric.compute())
 
 
 class Changing(TensorDataset):

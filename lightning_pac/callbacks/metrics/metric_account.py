@@ -27,15 +27,18 @@ def open_account(
         ledger: The ledger.
         name: Of the account; further ones are numbered.
         declaration: The terms.
-        budget: Of the account.
+        budget: Of all values of these metrics, at whatever terms; None for that of the first.
 
     Raises:
-        LedgerMismatchError: If the ledger is about other worlds, or the account has another budget.
+        LedgerMismatchError: If the ledger is about other worlds, or the metrics have another budget.
     """
     known = {account.name: account.declaration for account in ledger.accounts()}
     terms = json.loads(json.dumps({**declaration, "coupling": None}))  # which the ledger compares
     names = itertools.chain([name], (f"{name} ({number})" for number in itertools.count(2)))
     own = next(one for one in names if one not in known or {**known[one], "coupling": None} == terms)
+    if own != name:  # the first has the budget of all
+        ledger.account(name, "rpp", budget=budget)
+        budget = None
     return ledger.account(own, "rpp", declaration, budget)
 
 
@@ -101,16 +104,22 @@ def check_budget(handle: LedgerHandle, account: LedgerAccount, cost: float) -> N
     left = _left_beside_others(handle, account)
     if left * (1 + 1e-9) < cost <= account.remaining * (1 + 1e-9):
         raise BudgetExceededError(
-            f"budget is {account.budget:g}, which values of these metrics at other terms have used up with those at "
-            "these: stop here, or let the keeper of the data raise it by `lightning-pac account budget`."
+            f"budget is {_family(handle, account)[0].budget:g}, which values of these metrics at other terms have used "
+            "up with those at these: stop here, or let the keeper of the data raise it by `lightning-pac account "
+            "budget`."
         )
 
 
 def _left_beside_others(handle: LedgerHandle, account: LedgerAccount) -> float:
-    """What the budget of an account leaves after all values of the same metrics that have one."""
-    if account.budget is None:
+    """What the budget of an account leaves after all values of the same metrics."""
+    same = _family(handle, account)
+    if (budget := same[0].budget) is None:
         return math.inf
+    return max(0.0, budget - math.fsum(one.spent for one in same))
+
+
+def _family(handle: LedgerHandle, account: LedgerAccount) -> list[LedgerAccount]:
+    """The accounts of the same metrics at all terms; the first has the budget."""
     number = re.compile(r" \(\d+\)$")
     own = number.sub("", account.name)
-    same = [one for one in handle.ledger.accounts() if number.sub("", one.name) == own and one.budget is not None]
-    return max(0.0, account.budget - math.fsum(one.spent for one in same))
+    return [one for one in handle.ledger.accounts() if number.sub("", one.name) == own]

@@ -12,7 +12,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 from torchmetrics import MeanMetric, Metric
 
-__all__ = ["log_deviations", "noise_of_value", "warn_if_clipped", "warn_if_noisy"]
+__all__ = ["log_deviations", "noise_of_value", "value_of", "warn_if_clipped", "warn_if_noisy"]
 
 _DRAWS = 64
 
@@ -40,6 +40,19 @@ def noise_of_value(value: Callable[[Tensor], Any], released: Tensor, deviation: 
                 return None
             drawn.append(float(found))
     return statistics.stdev(drawn)
+
+
+def value_of(noised: Metric) -> Any:
+    """What a metric computes from its noised sums; not a number, with a word, where it refuses them.
+
+    Args:
+        noised: The metric, with these sums.
+    """
+    try:
+        return noised.compute()
+    except ValueError as error:  # sums that no records have, such as those of less than two
+        rank_zero_warn(f"PrivateMetrics: {type(noised).__name__} has no value at its noised sums: {error}")
+        return torch.tensor(torch.nan)
 
 
 def warn_if_clipped(metric: Metric, value: Any, max_contribution: float) -> None:

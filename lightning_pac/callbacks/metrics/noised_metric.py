@@ -16,7 +16,7 @@ from torchmetrics.utilities import dim_zero_sum
 
 from lightning_pac.callbacks.metrics.delivered_records import DeliveredRecords
 from lightning_pac.callbacks.metrics.metric_memory import other_than_rows, remembered
-from lightning_pac.callbacks.metrics.noise_of_value import noise_of_value, warn_if_clipped, warn_if_noisy
+from lightning_pac.callbacks.metrics.noise_of_value import noise_of_value, value_of, warn_if_clipped, warn_if_noisy
 from lightning_pac.data.records import Surroundings
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.mechanisms.drowned import signal_to_noise, warn_if_drowned
@@ -204,7 +204,9 @@ class PrivateMetric:
 
     def _unpaid(self) -> Any:
         """What is shown where no value was ever paid for: the shape of one, without a number that reads like one."""
-        self.deviation, value = math.nan, self._evaluate(torch.zeros_like(self._total))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.deviation, value = math.nan, self._evaluate(torch.zeros_like(self._total))
         return torch.full_like(value, torch.nan) if isinstance(value, Tensor) and value.is_floating_point() else value
 
     def _require_records(self) -> None:
@@ -269,9 +271,8 @@ class PrivateMetric:
         one, beside = self._scratch, self._surroundings.digest()
         for record in range(sizes.pop()):
             one.reset()
-            part_args, part_kwargs = apply_to_collection(
-                (args, kwargs), Tensor, lambda tensor, row=record: tensor[row : row + 1]
-            )
+            alone = slice(record, record + 1)
+            part_args, part_kwargs = apply_to_collection((args, kwargs), Tensor, lambda tensor, row=alone: tensor[row])
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # that a value is not finite would tell of a record
                 one.update(*part_args, **part_kwargs)
@@ -326,7 +327,7 @@ class PrivateMetric:
                 part = part.clamp(min=0.0)
             setattr(noised, name, part.to(self.metric.device, torch.float32))
         noised._update_count, noised._computed = 1, None
-        return noised.compute()
+        return value_of(noised)
 
 
 def _alone() -> bool:

@@ -144,11 +144,13 @@ def _call(box: Box, arguments: Sequence[Any], name: str) -> Array:
         if output is None:
             # numpy would make one NaN of it.
             raise TypeError("nothing was returned")
+        if np.iscomplexobj(output):
+            raise TypeError("numpy would drop imaginary parts")
         return np.array(output, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:  # the last of a tensor that requires gradients
         raise ValueError(
-            f"The box returned {type(output).__name__} on {name}: return an array of numbers, padded or summarized to "
-            "one shape inside the box."
+            f"The box returned {type(output).__name__} on {name}: return an array of real numbers, padded or "
+            "summarized to one shape inside the box."
         ) from error
 
 

@@ -424,6 +424,7 @@ def of_accountants(folder: Path) -> Recipes:
         "responses_until": {"epsilon": 1.0, "budget_per_response": 1e-3, "delta": 1e-5},
         "share_terms": {"ledger": planned, "unit": [event], "share": "1"},
         "shift_hockey_stick": {"probabilities": counts, "epsilon": [0.5], "shift": 1},
+        "fitting_rate": {"ratio": 2.0, "momentum": 0.9, "max_grad_norm": 1.0},
         "signal_of_run": {"ratio": 0.1, "num_steps": 9.0, "num_parameters": 16},
         "signal_to_noise": {"batch_size": 8.0, "noise_multiplier": 1.0, "num_parameters": 16},
         "subset_recovery_prior": {"memberships": np.eye(3, 2), "num_correct": 1, "weights": [0.5, 0.5]},

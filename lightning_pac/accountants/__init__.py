@@ -81,7 +81,7 @@ from lightning_pac.accountants.residual import (
     posterior_disadvantage,
     reference_offset,
 )
-from lightning_pac.accountants.signal import HOPELESS_SIGNAL, signal_of_run, signal_to_noise
+from lightning_pac.accountants.signal import HOPELESS_SIGNAL, LARGE_RATE, fitting_rate, signal_of_run, signal_to_noise
 from lightning_pac.accountants.srpp import (
     BestBands,
     ComposedRuns,
@@ -100,6 +100,7 @@ from lightning_pac.accountants.srpp import (
 __all__ = [
     "DEFAULT_ORDERS",
     "HOPELESS_SIGNAL",
+    "LARGE_RATE",
     "Allowance",
     "Banded",
     "BandedMatrix",
@@ -156,6 +157,7 @@ __all__ = [
     "effective_noise_multiplier",
     "epsilon_at_delta",
     "event_from_dict",
+    "fitting_rate",
     "hybrid_rdp",
     "hybrid_rdp_epsilon",
     "independent_bits_prior",

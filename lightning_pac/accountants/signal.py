@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 
-from lightning_pac._validation import Count, Noise, NonNegative, validated
+from lightning_pac._validation import Count, Noise, NonNegative, Positive, Probability, validated
 
-__all__ = ["HOPELESS_SIGNAL", "signal_of_run", "signal_to_noise"]
+__all__ = ["HOPELESS_SIGNAL", "LARGE_RATE", "fitting_rate", "signal_of_run", "signal_to_noise"]
 
 HOPELESS_SIGNAL = 3.0
 """Below this `signal_of_run`, 3 in 4 of the runs that were tried ended no better than the majority class."""
+
+LARGE_RATE = 10.0
+"""From this multiple of `fitting_rate` on, SGD ended less accurate in all settings that were tried."""
 
 
 @validated
@@ -47,3 +50,22 @@ def signal_of_run(ratio: NonNegative, num_steps: NonNegative, num_parameters: Co
         2.0
     """
     return ratio * math.sqrt(num_steps * math.sqrt(num_parameters))
+
+
+@validated
+def fitting_rate(ratio: NonNegative, momentum: Probability = 0.0, max_grad_norm: Positive = 1.0) -> float:
+    r"""A learning rate of SGD to start at, $\min(r, 10) (1 - m) / C$.
+
+    Both the step that fits and the noise in it are proportional to the rate, so the louder the noise, the smaller the
+    rate. That the best is about the ratio itself is measured (`benchmarks/learning_rates.py`), not proven.
+
+    Args:
+        ratio: r, that of a step, see `signal_to_noise`.
+        momentum: m, by which a step counts 1 / (1 - m) times in all.
+        max_grad_norm: the clipping norm C.
+
+    Example:
+        >>> fitting_rate(2.0)
+        2.0
+    """
+    return min(ratio, 10.0) * (1.0 - momentum) / max_grad_norm

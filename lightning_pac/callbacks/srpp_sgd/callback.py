@@ -239,7 +239,7 @@ class SRPPSGD(TrainerCallback):
         self._run.before_update, self._run.after_update = self._repeated.check_writes, self._repeated.after_update
         self._undo.append(self._repeated.close)
         self._run.watch.begin(self._run, trainer, pl_module)
-        announce_start(self._run, type(self).__name__)
+        announce_start(self._run, type(self).__name__, trainer.optimizers[0])
         save_card(make_card(self._run), trainer, self._log_dir, journal.account)  # also for a run that is killed
         self._hidden_randomness = HiddenRandomness()
         self._undo += [name_raw_values(trainer, pl_module, found), self._hidden_randomness.restore]

@@ -4,9 +4,10 @@ import math
 from collections.abc import Sequence
 
 import lightning.pytorch as pl
+import torch
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
-from lightning_pac.accountants import HOPELESS_SIGNAL, EpsilonDelta, signal_of_run
+from lightning_pac.accountants import HOPELESS_SIGNAL, LARGE_RATE, EpsilonDelta, fitting_rate, signal_of_run
 from lightning_pac.callbacks.shared import is_stopped_by_noised_metric
 from lightning_pac.callbacks.srpp_sgd.reporting.figures import average_of, figures_of, verdict, words_on_extension
 from lightning_pac.callbacks.srpp_sgd.run import PrivateRun
@@ -22,7 +23,7 @@ __all__ = [
 ]
 
 
-def announce_start(run: PrivateRun, name: str) -> None:
+def announce_start(run: PrivateRun, name: str, optimizer: torch.optim.Optimizer) -> None:
     """Say what is guaranteed at the end and how loud the noise is; warn of replayed steps and of a drowned signal."""
     running = run.journal.running
     accountant, noise = running.accountant, running.noise_multiplier
@@ -67,6 +68,21 @@ def announce_start(run: PrivateRun, name: str) -> None:
             f"below {noise / factor:.3g}, or fewer than {max(1, int(parameters / factor**4))} trainable parameters: "
             f"try {sampling}a weaker promise, or train the last layers only."
         )
+    elif isinstance(optimizer, torch.optim.SGD):
+        _warn_of_large_rates(optimizer, ratio / left, run.noisy_sum.blocks.total_norm)
+
+
+def _warn_of_large_rates(optimizer: torch.optim.SGD, ratio: float, max_grad_norm: float) -> None:
+    for group in optimizer.param_groups:
+        rate, momentum = float(group["lr"]), float(group["momentum"])
+        fitting = fitting_rate(ratio, momentum, max_grad_norm) if 0 <= momentum < 1 else math.inf
+        if group["dampening"] == 0 and rate > LARGE_RATE * fitting:
+            beside = f" with momentum {momentum:g}" if momentum else ""
+            rank_zero_warn(
+                f"SGD's learning rate of {rate:.2g}{beside} is large beside this noise, which will probably drown what "
+                f"the model learns: start at about {fitting:.2g}."
+            )
+            return
 
 
 def announce_stop(run: PrivateRun, name: str, trainer: pl.Trainer) -> None:

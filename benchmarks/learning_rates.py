@@ -1,0 +1,104 @@
+"""Accuracy of SGD by learning rate and noise: what the rule for learning rates and its warning rest on.
+
+    python benchmarks/learning_rates.py [--steps 50 250] [--momentum 0.9] [--repeats 4]
+
+Rates are multiples of the ratio of clipped signal to noise, each divided by 1 - momentum. The data come with
+scikit-learn, a fifth of them is held out, and a batch has a fifth of the rest. Writes a Markdown table.
+"""
+
+import argparse
+import math
+
+import numpy as np
+import torch
+from sklearn.datasets import load_breast_cancer, load_digits, make_classification
+from torch import nn
+from tqdm import tqdm
+
+from lightning_pac.gradients import make_engine
+
+MULTIPLES = (0.3, 1, 3, 10, 30, 100)
+RATIOS = (0.2, 1.0, 5.0)
+
+
+def settings() -> dict[str, tuple[np.ndarray, np.ndarray, nn.Sequential]]:
+    """Features within about [-1, 1], labels and a network."""
+    table = make_classification(4000, 20, n_informative=8, random_state=1)
+    table = (np.clip(table[0] / 4, -1, 1), table[1])
+    cancer = load_breast_cancer(return_X_y=True)
+    cancer = ((cancer[0] - cancer[0].mean(0)) / cancer[0].std(0), cancer[1])
+    digits = load_digits(return_X_y=True)
+    digits = (digits[0] / 8 - 1, digits[1])
+    images = (digits[0].reshape(-1, 1, 8, 8), digits[1])
+    return {
+        "table, linear": (*table, nn.Sequential(nn.Linear(20, 2))),
+        "table, one hidden layer": (*table, nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 2))),
+        "cancer, linear": (*cancer, nn.Sequential(nn.Linear(30, 2))),
+        "digits, linear": (*digits, nn.Sequential(nn.Linear(64, 10))),
+        "digits, one hidden layer": (*digits, nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 10))),
+        "digits, convolution": (
+            *images,
+            nn.Sequential(nn.Conv2d(1, 16, 3), nn.Tanh(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(144, 10)),
+        ),
+    }
+
+
+def run(
+    features: np.ndarray,
+    labels: np.ndarray,
+    network: nn.Sequential,
+    *,
+    ratio: float,
+    multiple: float,
+    steps: int,
+    momentum: float,
+    seed: int,
+) -> float:
+    """Accuracy after one run."""
+    torch.manual_seed(seed)
+    order = torch.randperm(len(labels))
+    x, y = torch.tensor(features, dtype=torch.float32)[order], torch.tensor(labels)[order]
+    held = len(y) // 5
+    for layer in network:
+        if hasattr(layer, "reset_parameters"):
+            layer.reset_parameters()
+    parameters = list(network.parameters())
+    batch = (len(y) - held) // 5
+    deviation = batch / (ratio * math.sqrt(sum(parameter.numel() for parameter in parameters)))
+    optimizer = torch.optim.SGD(parameters, lr=multiple * ratio * (1 - momentum), momentum=momentum)
+    engine = make_engine()
+    engine.attach(network)
+    for _ in range(steps):
+        drawn = held + (torch.rand(len(y) - held) < 0.2).nonzero()[:, 0]
+        nn.functional.cross_entropy(network(x[drawn]), y[drawn]).backward()
+        total, _ = engine.clipped_sum(max_grad_norm=1.0)
+        for parameter, part in zip(parameters, total, strict=True):
+            parameter.grad = (part + deviation * torch.randn_like(parameter)) / batch
+        optimizer.step()
+        optimizer.zero_grad()
+    engine.detach()
+    with torch.no_grad():
+        return float((network(x[:held]).argmax(dim=1) == y[:held]).float().mean())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, nargs="+", default=[50])
+    parser.add_argument("--momentum", type=float, default=0.0)
+    parser.add_argument("--repeats", type=int, default=4)
+    args = parser.parse_args()
+    rows = [(name, ratio, steps) for name in settings() for ratio in RATIOS for steps in args.steps]
+    print("| | ratio | steps |", " | ".join(f"{multiple:g}" for multiple in MULTIPLES), "|")
+    print("| --- | --- | --- |", " | ".join("---" for _ in MULTIPLES), "|")
+    for name, ratio, steps in tqdm(rows):
+        features, labels, network = settings()[name]
+        cells = []
+        for multiple in MULTIPLES:
+            options = {"ratio": ratio, "multiple": multiple, "steps": steps, "momentum": args.momentum}
+            found = [run(features, labels, network, seed=seed, **options) for seed in range(args.repeats)]
+            cells.append(f"{100 * sum(found) / len(found):.1f}")
+        print(f"| {name} | {ratio:g} | {steps} |", " | ".join(cells), "|")
+
+
+if __name__ == "__main__":
+    main()

@@ -178,7 +178,7 @@ def test_a_promise_of_the_ledger_in_any_form_stops_runs(promise: dict[str, float
     assert affordable > 0
     second = private_run(path)
     trainer = make_trainer(tmp_path, second, max_steps=affordable + 2, max_epochs=-1)
-    with pytest.raises(BudgetExceededError, match=r"promises .* is spent and .* is planned.* account budget"):
+    with pytest.raises(BudgetExceededError, match=r"promises .* is spent, and .* is planned.* account budget"):
         trainer.fit(Classifier(), make_loader())
     third = private_run(path)
     make_trainer(tmp_path, third, max_epochs=-1, max_time="00:00:05:00").fit(Classifier(), make_loader())

@@ -126,10 +126,11 @@ class Allowance:
             return
         path, budget = self._ledger.path, self._budget
         fits, spent = fitting(self._account.remaining) or "a smaller epsilon", self._ledger.spent("rpp")
+        larger = self.larger_promise(cost) or "since no promise allows that"
         raise BudgetExceededError(
-            f"The ledger {path} promises {budget}, a cap of {budget.cap:.6g} at order {budget.renyi_order:g}: "
-            f"{spent:.6g} is spent and {cost:.6g} more is planned, so plan fewer steps or more noise ({fits}), "
-            f"{self.larger_promise(cost) or 'since no promise allows that'}."
+            f"The ledger {path} promises {budget}, and less is left of it than is planned (of {budget.cap:.6g} nats "
+            f"at order {budget.renyi_order:g}, {spent:.6g} is spent, and {cost:.6g} more is planned): plan fewer "
+            f"steps or more noise ({fits}), {larger}."
         )
 
     def larger_promise(self, cost: float) -> str:

@@ -194,7 +194,9 @@ def _check(
             if problem is None and unchecked is None and not repeated:
                 problem, unchecked = coupled_later(probe, synthetic.draw(draw), step, draw)
         if problem is None and unchecked is None and not repeated:
-            problem = compare_many(probe, synthetic, dataloader) or compare_readings(probe, records)
+            problem = compare_many(probe, synthetic, dataloader)
+        if problem is None and unchecked is None:
+            problem = compare_readings(probe, records)
         comparable = problem is None and unchecked is None and not state
         if comparable and not repeated:
             problem, unchecked, keeps_order = compare_varied(probe, records, synthetic)

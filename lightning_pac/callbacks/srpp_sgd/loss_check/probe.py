@@ -76,7 +76,7 @@ class Probe:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         self.replica, self.integers = replica, IntegerArguments()
-        self.drew = self.is_random = self.forgets = self._ends = self._holds_draws = False
+        self.drew = self.is_random = self.forgets = self._ends = self._within = self._holds_draws = False
         self.failed: set[str] = set()
         self.batch_idx, self.num_errors, self.broken = 0, 0, set[str]()
         self.validated: list[Any] | None = []
@@ -187,6 +187,21 @@ class Probe:
         hooks = ("on_train_batch_end", *AFTER_A_BATCH)
         return bool(self.replica.callbacks) or any(is_overridden(hook, self.model) for hook in hooks)
 
+    @property
+    def ends_epochs(self) -> bool:
+        """Whether a round has hooks or a validation at the end of an epoch, which may wipe out what a step has kept."""
+        own = [is_overridden(hook, self.model) for hook in ("validation_step", *AFTER_A_BATCH)]
+        return not self._ends and (any(own) or bool(self.replica.callbacks))
+
+    @contextmanager
+    def within_an_epoch(self) -> Iterator[None]:
+        """Let each round meanwhile be of a step in the middle of an epoch."""
+        self._within = True
+        try:
+            yield
+        finally:
+            self._within = False
+
     def evaluate(self, batches: Sequence[list[Any]], stage: str, dataloader_idx: int | None = None) -> None:
         """Evaluate batches of these records, with the hooks around the steps, as far as they run here.
 
@@ -259,7 +274,8 @@ class Probe:
             self.model.train_dataloader = lambda: loader  # type: ignore[method-assign]
         with seeded(SEEDS[0]), torch.enable_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            self._run_hook("on_train_epoch_start")
+            if not self._within:
+                self._run_hook("on_train_epoch_start")
             loss, output, batch = self._step(records, SEEDS[0])
             self._run_hook("on_before_zero_grad", optimizer)
             self._run_override("optimizer_zero_grad", 0, self.batch_idx, optimizer)
@@ -279,7 +295,7 @@ class Probe:
                     view.moved["global_step"] = view.global_step + step
                 self._run_hook("on_train_batch_end", output, batch, number)
                 after_hook()
-            for hook in (*AFTER_A_BATCH, *(AT_THE_END if self._ends else ())):
+            for hook in () if self._within else (*AFTER_A_BATCH, *(AT_THE_END if self._ends else ())):
                 if hook == _VALIDATED:
                     self._validate(records)
                 else:
@@ -299,7 +315,8 @@ class Probe:
     def _validate(self, records: list[Any]) -> None:
         """Two batches of a validation, unless one is going on, in which metrics may be noised."""
         logged = list(self.replica.logged)
-        if self.validated == [] or getattr(self.replica.view, "evaluating", False):
+        is_going_on = getattr(self.replica.view, "evaluating", False)
+        if self.validated == [] or is_going_on or not is_overridden("validation_step", self.model):
             return
         modes = [(module, module.training) for module in self.model.modules()]
         self.model.eval()

@@ -98,9 +98,10 @@ INTERNAL = [
     # What a law, a promise, a scheme and an accountant are asked by the mechanisms and accounts that use them.
     "admit", "along", "check_budget", "reference", "scale", "figure", "is_kept_by", "less", "log_share", "cut",
     "draw_counts", "largest_count", "of_passes", "of_step", "order", "aggregate", "curve_of_units", "events_of_units",
-    "LedgerBudget.declare", "LedgerBudget.hold", "LedgerBudget.raised_to", "LedgerBudget.when", "LedgerPlan.amount",
+    "LedgerBudget.declare", "LedgerBudget.enough_for", "LedgerBudget.hold", "LedgerBudget.raised_to",
+    "LedgerBudget.when", "LedgerPlan.amount",
     "LedgerPlan.holds", "LedgerPlan.share_for", "LedgerPlan.size", "Allowance.check",
-    "Allowance.larger_promise", "check_planned", "cost_of", "use_after", "squares",
+    "Allowance.larger_promise", "check_planned", "planned_cost", "cost_of", "use_after", "squares",
     "success_of_units", "unit_price", "units", "arithmetic_of", "on_after_setup", "shown", "words_for",
     "fill_words", "check_separation", "mean_deviation", "precision", "separation", "square_sum",
     # What the design of bands asks a workload, and what every layer's call goes through.

@@ -12,7 +12,7 @@ import torchmetrics
 from prepared import prepared_context
 from tiny_fits import RECORDS, Classifier, make_loader, make_private, make_trainer
 
-from lightning_pac import SRPPSGD, Poisson, PrivateMetrics, TwoWorldScenario
+from lightning_pac import DPSGD, SRPPSGD, Poisson, PrivateMetrics, TwoWorldScenario
 from lightning_pac.accountants import (
     GaussianRelease,
     LedgerPlan,
@@ -130,15 +130,36 @@ def test_a_run_that_leaves_nothing_for_its_metrics_is_refused_before_its_first_s
         fit(1.5)
     with PrivacyLedger.read_only(tmp_path / "study.db") as found:
         assert found.spent("rpp") == 0
-    # The promise that it names is enough for the run and for the value.
-    _, _, *options = shlex.split(re.findall("`lightning-pac (.*)`", str(told.value))[0])
-    assert main(["account", "budget", *options]) == 0
-    ledger = PlannedLedger(tmp_path / "study.db", epsilon=float(options[2]), delta=1e-5)
+    # The promise of a new ledger that it names is enough for the run and for the value.
+    ledger = PlannedLedger(tmp_path / "new-study.db", epsilon=new_promise(str(told.value)), delta=1e-5)
     assert fit(1.5).isfinite()
     ledger = PlannedLedger(tmp_path / "study.db", epsilon=3.0, delta=1e-5)
     for path in tmp_path.glob("study.db*"):
         path.unlink()
     assert fit(0.2).isfinite()
+
+
+def new_promise(refusal: str) -> float:
+    """The epsilon of the new ledger that a refusal names."""
+    (epsilon,) = re.findall(r"new ledger, .* PlannedLedger\('new-study\.db', epsilon=(.*?), delta=1e-05\)", refusal)
+    return float(epsilon)
+
+
+def test_a_first_run_is_let_in_by_the_new_ledger_that_its_refusal_names(tmp_path: Path) -> None:
+    """At the order of a promise of 0.4, the run would need one that is 30 times as large."""
+
+    def fit(name: str, epsilon: float) -> None:
+        ledger = PlannedLedger(tmp_path / name, epsilon=epsilon, delta=1e-5)
+        private = DPSGD(3.0, 1e-5, Poisson(0.1, batch_size=64), ledger=ledger)
+        make_trainer(tmp_path, private, max_steps=10, max_epochs=-1).fit(Classifier(), make_loader())
+
+    with pytest.raises(BudgetExceededError, match="is planned") as told:
+        fit("study.db", 0.4)
+    promise = new_promise(str(told.value))
+    assert promise < 6
+    with pytest.raises(BudgetExceededError, match="is planned"):
+        fit("less.db", 0.98 * promise)
+    fit("new-study.db", promise)
 
 
 def run_name(path: Path) -> str:

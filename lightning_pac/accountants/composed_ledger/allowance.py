@@ -14,7 +14,7 @@ from lightning_pac.accountants.composed_ledger.plan import NUM_DRAWS, LedgerPlan
 from lightning_pac.accountants.composed_ledger.shares import Share, share_unit
 from lightning_pac.accountants.composed_ledger.total import taken_of_shares
 from lightning_pac.exceptions import BudgetExceededError, LedgerMismatchError
-from lightning_pac.ledger import LedgerAccount, PrivacyLedger, change_promise
+from lightning_pac.ledger import LedgerAccount, PrivacyLedger, change_promise, first_charge
 
 __all__ = ["Allowance", "share_terms"]
 
@@ -111,12 +111,18 @@ class Allowance:
                 "`lightning-pac account plan NEW_LEDGER PLAN`."
             )
 
-    def check_planned(self, cost: float, fitting: Callable[[float], str] = lambda left: "") -> None:
+    def check_planned(
+        self,
+        cost: float,
+        fitting: Callable[[float], str] = lambda left: "",
+        cost_at: Callable[[float], float] | None = None,
+    ) -> None:
         """Raise unless so much more may be charged, where a promise stands.
 
         Args:
             cost: Of everything that is planned and not yet charged, in nats.
             fitting: Says with which argument the same plan costs no more than so many nats; empty where it cannot.
+            cost_at: The cost at another Rényi order.
 
         Raises:
             BudgetExceededError: If that would exceed the promise.
@@ -126,20 +132,28 @@ class Allowance:
             return
         path, budget = self._ledger.path, self._budget
         fits, spent = fitting(self._account.remaining) or "a smaller epsilon", self._ledger.spent("rpp")
-        larger = self.larger_promise(cost) or "since no promise allows that"
+        larger = self.larger_promise(cost, cost_at) or "since no promise allows that"
         raise BudgetExceededError(
             f"The ledger {path} promises {budget}, and less is left of it than is planned (of {budget.cap:.6g} nats "
             f"at order {budget.renyi_order:g}, {spent:.6g} is spent, and {cost:.6g} more is planned): plan fewer "
             f"steps or more noise ({fits}), {larger}."
         )
 
-    def larger_promise(self, cost: float) -> str:
+    def larger_promise(self, cost: float, cost_at: Callable[[float], float] | None = None) -> str:
         """A part of a sentence that says how to promise enough for so many nats more; empty where nothing is enough."""
-        spent = self._ledger.spent("rpp")
+        spent, path = self._ledger.spent("rpp"), self._ledger.path
+        if self._budget is not None and cost_at is not None and first_charge(self._ledger) is None:
+            # The order of this ledger suits its own promise, and one that is much larger may need 30 times as much.
+            fresh = self._budget.enough_for(cost_at)
+            if fresh is not None:
+                return (
+                    "or begin a new ledger, since nothing is charged to this one, with PlannedLedger("
+                    f"{'new-' + path.name!r}, epsilon={fresh.epsilon:g}, delta={fresh.delta:g})"
+                )
         larger = None if self._budget is None else self._budget.raised_to((spent + cost) * (1 + 1e-9))
         if larger is None:
             return ""
-        command = change_promise(self._ledger.path, larger.as_options())
+        command = change_promise(path, larger.as_options())
         return f"or let the keeper of the data promise {larger}, by `{command}` and in your code"
 
     def _warn_of_others(self) -> None:

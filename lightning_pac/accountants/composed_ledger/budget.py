@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -39,6 +40,8 @@ RAISED = "raised after the first charge, where nothing that was seen would have 
 """When a budget was stated that holds, and for whom, as a part of a sentence."""
 
 _COUNTED = ("rpp", *OTHER_NOTIONS)
+# Logarithm of the largest epsilon that is advised.
+_LARGEST = 5.0
 # Budgets are kept up to the rounding of a sum.
 _ROUNDING = 1 + 1e-9
 
@@ -257,6 +260,32 @@ class LedgerBudget:
             return replace(self, world_success_bound=round(blind + float(upwards(bound - blind, 3)), 12))
         except ValueError:  # a guess is always right
             return None
+
+    def enough_for(self, cost_at: Callable[[float], float]) -> LedgerBudget | None:
+        """The least epsilon at this delta, to three digits, that a new ledger can promise for a cost; None if none can.
+
+        A bound on guessing has one order whatever it is, so that `raised_to` finds the least of it.
+
+        Args:
+            cost_at: The cost at a Rényi order, in nats.
+        """
+        if self.epsilon is None or self.delta is None:
+            return None
+
+        def enough(logarithm: float) -> LedgerBudget | None:
+            new = replace(self, epsilon=float(upwards(math.exp(logarithm), 3)), renyi_order=None)
+            assert new.renyi_order is not None
+            return new if cost_at(new.renyi_order) <= new.cap * (1 - 1e-9) else None
+
+        low = high = math.log(self.epsilon)
+        while enough(high) is None:
+            low, high = high, high + 1.0
+            if high > _LARGEST:
+                return None
+        while high - low > 1e-3:
+            middle = (low + high) / 2
+            low, high = (low, middle) if enough(middle) else (middle, high)
+        return enough(high)
 
     def as_options(self) -> str:
         """The promise as options of `lightning-pac account budget`."""

@@ -255,6 +255,18 @@ class RunningAccount(Generic[_TermsT]):
             self.accountant, self.noise_multiplier, stretches, self._asked_steps, self.promise, self.draws_per_step
         )
 
+    @checks_itself
+    def planned_cost(self, order: float) -> float:
+        """What `of_plan` costs at another Rényi order, in nats.
+
+        Args:
+            order: the order.
+        """
+        plan = self.of_plan()
+        cost = plan.accountant.aggregate(plan.accountant.unit_price(plan.noise_multiplier, order) * plan._units, order)
+        draws = plan.draws_per_step * plan.num_steps * plan.accountant.precision(plan.num_steps)
+        return cost + (finite_precision(draws, order) if draws else 0.0)
+
     def next_keeps_promise(self) -> bool:
         """Whether the promise, if there is one, is kept after the next step as well."""
         with self._mutex:

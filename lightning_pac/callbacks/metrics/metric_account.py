@@ -14,6 +14,7 @@ from lightning_pac.callbacks.metrics.noised_metric import LARGEST_VALUE
 from lightning_pac.callbacks.srpp_sgd import SRPPSGD
 from lightning_pac.exceptions import BudgetExceededError
 from lightning_pac.ledger import LedgerAccount, LedgerHandle, PrivacyLedger
+from lightning_pac.randomness import finite_precision
 
 __all__ = ["check_affordable", "check_budget", "open_account"]
 
@@ -66,13 +67,15 @@ def check_affordable(
     assert account is not None
     assert allowance is not None
     runs = [callback for callback in trainer.callbacks if isinstance(callback, SRPPSGD)]  # type: ignore[attr-defined]
-    planned = 0.0
+    planned, beside = 0.0, []
     for run in runs:
         if run.account is None or run.account.num_steps:  # one that goes on was let in
             return
         shared = run.arguments.ledger
-        if shared is not None and LedgerHandle(shared).path.resolve() == handle.path.resolve():
-            planned += run.account.of_plan().epsilon if run.account.accountant.notion == "rpp" else 0.0
+        same = shared is not None and LedgerHandle(shared).path.resolve() == handle.path.resolve()
+        if same and run.account.accountant.notion == "rpp":
+            planned += run.account.of_plan().epsilon
+            beside.append(run.account)
     if not runs:
         return
     number = sum(not name.startswith("test") for name in names)  # those of a test are evaluated apart
@@ -82,11 +85,21 @@ def check_affordable(
     of_account = min(account.remaining, _left_beside_others(handle, account))
     left = min(of_ledger, of_account)
     if number * cost > left * (1 + 1e-9):
-        larger = allowance.larger_promise(planned + number * cost) if of_ledger <= of_account else ""
+        order = account.declaration["coupling"]["renyi_order"]
+        of_noise = (cost - finite_precision(LARGEST_VALUE, order)) / order  # which is linear in the order
+
+        def cost_at(order: float) -> float:
+            of_runs = math.fsum(run.planned_cost(order) for run in beside)
+            return of_runs + float(number * (of_noise * order + finite_precision(LARGEST_VALUE, order)))
+
+        if of_ledger > of_account:
+            cure = "or a larger budget, or leave it out"
+        else:
+            larger = allowance.larger_promise(planned + number * cost, cost_at)
+            cure = f"plan fewer steps or more noise, {larger or 'or leave PrivateMetrics out'}"
         raise BudgetExceededError(
             f"One evaluation of the metrics costs {number * cost:.6g} nats, but {handle.path} has {max(0.0, left):.6g} "
-            "left for it beside this run: give PrivateMetrics a smaller epsilon, plan fewer steps or more noise, "
-            f"{larger or 'or leave PrivateMetrics out'}."
+            f"left for it beside this run: give PrivateMetrics a smaller epsilon, {cure}."
         )
 
 

@@ -157,7 +157,7 @@ class RunJournal:
         if self._planned_steps and not self.num_steps:
             running = self.running
             cost, use = running.cost_of(self._planned_steps), running.use_after(self._planned_steps)
-            self.account.check_planned(cost, use, self._fitting)
+            self.account.check_planned(cost, use, self._fitting, running.planned_cost)
 
     def _fitting(self, left: float) -> str:
         """The argument with which the planned steps cost no more than so many nats, rounded so that it is let in."""

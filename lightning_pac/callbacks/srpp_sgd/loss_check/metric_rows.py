@@ -7,6 +7,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 from torch.utils.data import DataLoader
@@ -14,6 +15,7 @@ from torchmetrics import Metric
 
 from lightning_pac.callbacks.srpp_sgd.loss_check.check import synthetic_probe
 from lightning_pac.callbacks.srpp_sgd.loss_check.coupling import MANY
+from lightning_pac.callbacks.srpp_sgd.loss_check.fixed_draws import SEEDS, seeded
 from lightning_pac.callbacks.srpp_sgd.loss_check.probe import Probe
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import GROUP, SyntheticRecords
 from lightning_pac.strategies.whole_copies import WholeCopies
@@ -89,7 +91,7 @@ def _rows_of_metrics(
                 with probe.copied():
                     noted = _noting(probe.model, logged)
                     for _ in range(_EVALUATIONS):
-                        probe.evaluate(batches, stage, number if len(loaders) > 1 else None)
+                        _evaluate(probe, batches, stage, number if len(loaders) > 1 else None)
                         found.append({name: list(_rows(updates)) for name, updates in noted.items()})
                         for updates in noted.values():
                             updates.clear()
@@ -156,6 +158,29 @@ def _unmatched(rows: list[Tensor], others: list[Tensor]) -> int:
 
 def _is_close(first: Tensor, second: Tensor) -> bool:
     return first.shape == second.shape and torch.allclose(first, second, rtol=_TOLERANCE, atol=0.0, equal_nan=True)
+
+
+def _evaluate(probe: Probe, batches: Sequence[list[Any]], stage: str, dataloader_idx: int | None) -> None:
+    """Evaluate batches of these records, with the hooks around the steps, as far as they run here.
+
+    Args:
+        probe: Runs the model.
+        batches: The records of each.
+        stage: ``"validation"`` or ``"test"``.
+        dataloader_idx: Number of the loader, where there are several.
+    """
+    step = getattr(probe.model.eval(), f"{stage}_step")
+    numbered = is_param_in_hook_signature(step, "batch_idx", min_args=2)
+    loader = [] if dataloader_idx is None else [dataloader_idx]
+    with seeded(SEEDS[0]), torch.no_grad(), probe.integers:
+        probe.run_hook(f"on_{stage}_start")
+        probe.run_hook(f"on_{stage}_epoch_start")
+        for number, records in enumerate(batches):
+            batch = probe.batch(records)
+            probe.run_hook(f"on_{stage}_batch_start", batch, number, *loader)
+            output = step(batch, *([number] if numbered else []), *loader)
+            probe.run_hook(f"on_{stage}_batch_end", output, batch, number, *loader)
+        probe.run_hook(f"on_{stage}_epoch_end")
 
 
 def _noting(model: Any, logged: dict[str, str]) -> dict[str, list[Any]]:

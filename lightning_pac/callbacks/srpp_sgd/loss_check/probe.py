@@ -102,8 +102,8 @@ class Probe:
         """Run what comes before the first batch."""
         with seeded(SEEDS[0]), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            self._run_hook("on_train_start")
-            self._run_hook("on_train_epoch_start")
+            self.run_hook("on_train_start")
+            self.run_hook("on_train_epoch_start")
         self.broken.clear()  # rounds have a loader, too
 
     def end_training(self) -> None:
@@ -202,28 +202,6 @@ class Probe:
         finally:
             self._within = False
 
-    def evaluate(self, batches: Sequence[list[Any]], stage: str, dataloader_idx: int | None = None) -> None:
-        """Evaluate batches of these records, with the hooks around the steps, as far as they run here.
-
-        Args:
-            batches: The records of each.
-            stage: ``"validation"`` or ``"test"``.
-            dataloader_idx: Number of the loader, where there are several.
-        """
-        model = self.model.eval()
-        step = getattr(model, f"{stage}_step")
-        numbered = is_param_in_hook_signature(step, "batch_idx", min_args=2)
-        loader = [] if dataloader_idx is None else [dataloader_idx]
-        with seeded(SEEDS[0]), torch.no_grad(), self.integers:
-            self._run_hook(f"on_{stage}_start")
-            self._run_hook(f"on_{stage}_epoch_start")
-            for number, records in enumerate(batches):
-                batch = self.batch(records)
-                self._run_hook(f"on_{stage}_batch_start", batch, number, *loader)
-                output = step(batch, *([number] if numbered else []), *loader)
-                self._run_hook(f"on_{stage}_batch_end", output, batch, number, *loader)
-            self._run_hook(f"on_{stage}_epoch_end")
-
     def leaves_out(self, records: list[Any], number: int, level: float | None) -> bool:
         """Whether the model's hook leaves out their batch, were it the one with that number in a pass.
 
@@ -275,14 +253,14 @@ class Probe:
         with seeded(SEEDS[0]), torch.enable_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             if not self._within:
-                self._run_hook("on_train_epoch_start")
+                self.run_hook("on_train_epoch_start")
             loss, output, batch = self._step(records, SEEDS[0])
-            self._run_hook("on_before_zero_grad", optimizer)
+            self.run_hook("on_before_zero_grad", optimizer)
             self._run_override("optimizer_zero_grad", 0, self.batch_idx, optimizer)
             with suppress(Exception):
                 torch.autograd.grad(loss, [p for p in self.model.parameters() if p.requires_grad], allow_unused=True)
-            self._run_hook("on_after_backward")
-            self._run_hook("on_before_optimizer_step", optimizer)
+            self.run_hook("on_after_backward")
+            self.run_hook("on_before_optimizer_step", optimizer)
             self._run_override("optimizer_step", 0, 0, optimizer, lambda: None)
             for config in self.replica.schedules:
                 if not config.reduce_on_plateau:  # what those monitor is named in a warning
@@ -293,18 +271,26 @@ class Probe:
             for step, number in enumerate((self.last_number, self.batch_idx)):
                 if view is not None:
                     view.moved["global_step"] = view.global_step + step
-                self._run_hook("on_train_batch_end", output, batch, number)
+                self.run_hook("on_train_batch_end", output, batch, number)
                 after_hook()
             for hook in () if self._within else (*AFTER_A_BATCH, *(AT_THE_END if self._ends else ())):
                 if hook == _VALIDATED:
                     self._validate(records)
                 else:
-                    self._run_hook(hook)
+                    self.run_hook(hook)
                 after_hook()
             self.hooks = getattr(view, "copied_hooks", None) or self.hooks  # what was set there may change batches
             # What was kept of this batch may be used when the next one begins.
             self.batch_idx += 1
-            self._run_hook("on_train_batch_start", batch, self.batch_idx)
+            self.run_hook("on_train_batch_start", batch, self.batch_idx)
+
+    def run_hook(self, hook: str, *arguments: Any) -> None:
+        """Run a hook of the callbacks and of the model, as far as it runs here."""
+        for callback in self.replica.callbacks:
+            with self._noting_errors(f"{hook} of {type(callback).__name__}"):
+                getattr(callback, hook)(self.replica.view, self.model, *arguments)
+        with self._noting_errors(hook):
+            getattr(self.model, hook)(*arguments)
 
     def _run_override(self, method: str, *arguments: Any) -> None:
         """That of the class: the instance may have one that hides the loss."""
@@ -326,9 +312,9 @@ class Probe:
                 batch = self.batch(records if self.validated is None else self.validated)
                 numbered = is_param_in_hook_signature(self.model.validation_step, "batch_idx", min_args=2)
                 for number in range(2):
-                    self._run_hook("on_validation_batch_start", batch, number, 0)
+                    self.run_hook("on_validation_batch_start", batch, number, 0)
                     output = self.model.validation_step(batch, *([number] if numbered else []))
-                    self._run_hook("on_validation_batch_end", output, batch, number, 0)
+                    self.run_hook("on_validation_batch_end", output, batch, number, 0)
         for module, training in modes:
             module.training = training
         self._run_override("on_validation_model_train")
@@ -339,13 +325,6 @@ class Probe:
         """That of the batch before this one, which may have been in another pass."""
         batches = getattr(self.replica.view, "num_training_batches", 1) if self.batch_idx == 0 else self.batch_idx
         return int(batches) - 1 if 0 < batches < math.inf else 0
-
-    def _run_hook(self, hook: str, *arguments: Any) -> None:
-        for callback in self.replica.callbacks:
-            with self._noting_errors(f"{hook} of {type(callback).__name__}"):
-                getattr(callback, hook)(self.replica.view, self.model, *arguments)
-        with self._noting_errors(hook):
-            getattr(self.model, hook)(*arguments)
 
     @contextmanager
     def _noting_errors(self, hook: str) -> Iterator[None]:
@@ -366,14 +345,14 @@ class Probe:
             if self._readings is not None:
                 self._readings.mark(tensors)
             # This hook may change the batch in place; it may also need a Trainer, and then shows nothing.
-            self._run_hook("on_train_batch_start", batch, self.batch_idx)
+            self.run_hook("on_train_batch_start", batch, self.batch_idx)
             step = self.model.training_step
             output = step(batch, self.batch_idx) if self._explicit else step(batch)
             self.drew = self.drew or generator_states() != states_after(seed)
         loss = output["loss"] if isinstance(output, Mapping) else output
         if not isinstance(loss, Tensor):
             raise TypeError("training_step returned no loss.")
-        self._run_hook("on_before_backward", loss)  # it may hang a hook on the loss
+        self.run_hook("on_before_backward", loss)  # it may hang a hook on the loss
         return loss, output if isinstance(output, Mapping) else {"loss": loss.detach()}, batch
 
     @contextmanager

@@ -34,6 +34,7 @@ def open_account(
         LedgerMismatchError: If the ledger is about other worlds, or the metrics have another budget.
     """
     known = {account.name: account.declaration for account in ledger.accounts()}
+    name = next((one for one in known if _metrics_of(one) == _metrics_of(name)), name)
     terms = json.loads(json.dumps({**declaration, "coupling": None}))  # which the ledger compares
     names = itertools.chain([name], (f"{name} ({number})" for number in itertools.count(2)))
     own = next(one for one in names if one not in known or {**known[one], "coupling": None} == terms)
@@ -136,3 +137,9 @@ def _family(handle: LedgerHandle, account: LedgerAccount) -> list[LedgerAccount]
     number = re.compile(r" \(\d+\)$")
     own = number.sub("", account.name)
     return [one for one in handle.ledger.accounts() if number.sub("", one.name) == own]
+
+
+def _metrics_of(account: str) -> list[str]:
+    """The metrics that an account is named by, in alphabetical order; the whole name where it is another's."""
+    kind, _, names = account.partition(" ")
+    return sorted(names.split(", ")) if kind == "metrics" else [account]

@@ -49,6 +49,11 @@ class ForgetsInValidation(Centred):
         self.forget()
 
 
+class ForgetsInEachStep(Centred):
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        self.forget()
+
+
 class Weighted(Classifier):
     """By how often a class came in the epoch so far."""
 
@@ -118,14 +123,22 @@ class Blends:
 
 
 @pytest.mark.parametrize(
-    "kind", [ForgetsFirst, ForgetsLast, ForgetsInValidation, Weighted, Counts, SkipsSpikes, Taking, Classifier]
+    "kind",
+    [
+        *(ForgetsFirst, ForgetsLast, ForgetsInValidation, ForgetsInEachStep, Weighted),
+        *(Counts, SkipsSpikes, Taking, Classifier),
+    ],
 )
 def test_what_a_step_leaves_for_later_ones_is_found(kind: Any, tmp_path: Path) -> None:
     callbacks = [Leaves()] if kind is Taking else []
     options = {"collate_fn": Blends()} if kind is Classifier else {}
+    several = 2 if kind is ForgetsInEachStep else 1
+    trainer = make_trainer(tmp_path, make_private(), *callbacks, max_epochs=3, accumulate_grad_batches=several)
     with pytest.raises(REFUSED, match=r"records of earlier batches|'counts' of Counts|number that is read off"):
-        make_trainer(tmp_path, make_private(), *callbacks, max_epochs=3).fit(kind(), make_loader(**options))
+        trainer.fit(kind(), make_loader(**options))
 
 
 def test_what_is_counted_for_an_epoch_passes(tmp_path: Path) -> None:
     make_trainer(tmp_path, make_private(), max_epochs=2).fit(Counts(persistent=False), make_loader())
+    # Each step forgets, and there is one for each batch.
+    make_trainer(tmp_path, make_private(), max_epochs=2).fit(ForgetsInEachStep(), make_loader())

@@ -43,11 +43,13 @@ def taking_up_records(probe: Probe, records: list[Any]) -> tuple[tuple[str, ...]
     """Names of the saved state that ends up different after different records, and of all that a step writes to.
 
     What a step writes may be decided by a number that is read off the records, and that both times lies on the same
-    side of a threshold; so it must not change if extreme numbers are read. Both are asked within an epoch, too.
+    side of a threshold; so it must not change if extreme numbers are read. Both are asked in shorter rounds, too.
     """
     state, written = _taking_up_records(probe, records)
-    if not state and probe.ends_epochs:
-        with probe.within_an_epoch():
+    for left_out in probe.shorter_rounds:
+        if state:
+            break
+        with probe.without(left_out):
             found, more = _taking_up_records(probe, records)
         passing = dict(probe.model.named_buffers()).keys() - probe.model.state_dict().keys()
         state, written = tuple(name for name in found if name not in passing), written | more
@@ -128,9 +130,10 @@ def remembers(probe: Probe, draw: Callable[[int], list[Any]]) -> bool | None:
         None where it is not finite after another batch, so that nothing was shown.
     """
     found = _remembers(probe, draw)
-    if found is False and probe.ends_epochs:
-        with probe.within_an_epoch():
-            found = _remembers(probe, draw)
+    for left_out in probe.shorter_rounds:
+        if found is False:
+            with probe.without(left_out):
+                found = _remembers(probe, draw)
     return found
 
 

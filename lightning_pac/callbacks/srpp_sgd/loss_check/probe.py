@@ -41,6 +41,7 @@ AFTER_A_BATCH = (
     "on_train_epoch_end",
     "on_train_epoch_start",
 )
+_OF_A_STEP = ("on_before_zero_grad", "optimizer_zero_grad", "on_before_optimizer_step", "optimizer_step")
 AT_THE_END = ("on_train_end", "on_fit_end")
 
 
@@ -63,7 +64,6 @@ class Probe:
         validated: Records of a validation, which are no training data; none if left out, None for those of the round.
         num_errors: Hooks that ended in an error so far; `broken` has their names.
         forgets: Whether each gradient begins in the same state, which the one before would change.
-        hooks: Objects whose transfer hooks are run.
         dtype: Type of the model's numbers, in which a gradient that is kept takes half the memory.
         surroundings: State that the code around the model keeps beside objects.
     """
@@ -76,7 +76,8 @@ class Probe:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         self.replica, self.integers = replica, IntegerArguments()
-        self.drew = self.is_random = self.forgets = self._ends = self._within = self._holds_draws = False
+        self.drew = self.is_random = self.forgets = self._ends = self._holds_draws = False
+        self._left_out: tuple[str, ...] = ()
         self.failed: set[str] = set()
         self.batch_idx, self.num_errors, self.broken = 0, 0, set[str]()
         self.validated: list[Any] | None = []
@@ -188,19 +189,21 @@ class Probe:
         return bool(self.replica.callbacks) or any(is_overridden(hook, self.model) for hook in hooks)
 
     @property
-    def ends_epochs(self) -> bool:
-        """Whether a round has hooks or a validation at the end of an epoch, which may wipe out what a step has kept."""
-        own = [is_overridden(hook, self.model) for hook in ("validation_step", *AFTER_A_BATCH)]
-        return not self._ends and (any(own) or bool(self.replica.callbacks))
+    def shorter_rounds(self) -> list[tuple[str, ...]]:
+        """Hooks that a round within an epoch, or a step, is without, if they may wipe out what a step has kept."""
+        several = not self._ends and getattr(self.replica.view, "accumulate_grad_batches", 1) > 1
+        within_epoch = not self._ends and (self.keeps_after_steps or is_overridden("validation_step", self.model))
+        within_step = several and any(is_overridden(hook, self.model) for hook in _OF_A_STEP)
+        return [AFTER_A_BATCH] * within_epoch + [(*AFTER_A_BATCH, *_OF_A_STEP)] * within_step
 
     @contextmanager
-    def within_an_epoch(self) -> Iterator[None]:
-        """Let each round meanwhile be of a step in the middle of an epoch."""
-        self._within = True
+    def without(self, hooks: tuple[str, ...]) -> Iterator[None]:
+        """Leave these hooks out of each round meanwhile."""
+        self._left_out = hooks
         try:
             yield
         finally:
-            self._within = False
+            self._left_out = ()
 
     def leaves_out(self, records: list[Any], number: int, level: float | None) -> bool:
         """Whether the model's hook leaves out their batch, were it the one with that number in a pass.
@@ -252,8 +255,7 @@ class Probe:
             self.model.train_dataloader = lambda: loader  # type: ignore[method-assign]
         with seeded(SEEDS[0]), torch.enable_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            if not self._within:
-                self.run_hook("on_train_epoch_start")
+            self.run_hook("on_train_epoch_start")
             loss, output, batch = self._step(records, SEEDS[0])
             self.run_hook("on_before_zero_grad", optimizer)
             self._run_override("optimizer_zero_grad", 0, self.batch_idx, optimizer)
@@ -273,8 +275,8 @@ class Probe:
                     view.moved["global_step"] = view.global_step + step
                 self.run_hook("on_train_batch_end", output, batch, number)
                 after_hook()
-            for hook in () if self._within else (*AFTER_A_BATCH, *(AT_THE_END if self._ends else ())):
-                if hook == _VALIDATED:
+            for hook in (*AFTER_A_BATCH, *(AT_THE_END if self._ends else ())):
+                if hook == _VALIDATED and hook not in self._left_out:
                     self._validate(records)
                 else:
                     self.run_hook(hook)
@@ -286,6 +288,8 @@ class Probe:
 
     def run_hook(self, hook: str, *arguments: Any) -> None:
         """Run a hook of the callbacks and of the model, as far as it runs here."""
+        if hook in self._left_out:
+            return
         for callback in self.replica.callbacks:
             with self._noting_errors(f"{hook} of {type(callback).__name__}"):
                 getattr(callback, hook)(self.replica.view, self.model, *arguments)
@@ -294,7 +298,7 @@ class Probe:
 
     def _run_override(self, method: str, *arguments: Any) -> None:
         """That of the class: the instance may have one that hides the loss."""
-        if is_overridden(method, self.model):
+        if is_overridden(method, self.model) and method not in self._left_out:
             with suppress(Exception):
                 getattr(type(self.model), method)(self.model, *arguments)
 

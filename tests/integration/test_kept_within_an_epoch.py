@@ -8,10 +8,10 @@ import lightning.pytorch as pl
 import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from tiny_fits import Classifier, make_loader, make_private, make_trainer
+from tiny_fits import Classifier, make_data, make_loader, make_private, make_trainer
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils.data import default_collate
+from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 from lightning_pac.exceptions import PrivacyViolationError
 
@@ -136,6 +136,25 @@ def test_what_a_step_leaves_for_later_ones_is_found(kind: Any, tmp_path: Path) -
     trainer = make_trainer(tmp_path, make_private(), *callbacks, max_epochs=3, accumulate_grad_batches=several)
     with pytest.raises(REFUSED, match=r"records of earlier batches|'counts' of Counts|number that is read off"):
         trainer.fit(kind(), make_loader(**options))
+
+
+class HardAfter(Classifier):
+    """Trains on the larger half of the losses, once a number of the validation is high."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        losses = F.cross_entropy(self.network(batch[0]), batch[1], reduction="none")
+        is_late = self.trainer.callback_metrics.get("validated", 0.0) > 3
+        return losses.topk(len(losses) // 2).values.mean() if is_late else losses.mean()
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("validated", batch[0].mean())
+
+
+def test_what_a_validation_turns_on_is_found(tmp_path: Path) -> None:
+    public = make_data(20).tensors
+    loader = DataLoader(TensorDataset(public[0] + 5, public[1]), batch_size=10)
+    with pytest.raises(PrivacyViolationError, match="couples the records"):
+        make_trainer(tmp_path, make_private(), max_epochs=3).fit(HardAfter(), make_loader(), loader)
 
 
 def test_what_is_counted_for_an_epoch_passes(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def _taking_up_records(probe: Probe, records: list[Any]) -> tuple[tuple[str, ...
     for part in (records[: 2 * GROUP], records[: 2 * GROUP], records[2 * GROUP :]):
         errors = probe.num_errors
         with probe.copied() as replica:
-            _move_settings(replica.optimizer)
+            _move(replica, probe.ends)
             before, watch = _saved_state(probe, resting), StateWatch(replica.model, replica.optimizer)
             num_read += probe.round(part, after_hook=watch.changed)
             written |= watch.changed()
@@ -95,7 +95,7 @@ def _after_extremes(probe: Probe, records: list[Any], errors: int) -> list[dict[
     for number, level in enumerate((*LEVELS, *LEVELS)):
         before = probe.num_errors
         with probe.copied() as replica:
-            _move_settings(replica.optimizer)
+            _move(replica, probe.ends)
             try:
                 if number >= len(LEVELS) and len(kept) > 1:
                     set_numbers_kept(_holders(replica), kept[0], kept[1], level)
@@ -112,11 +112,18 @@ def _holders(replica: Replica) -> list[Any]:
     return [*replica.model.modules(), *replica.callbacks, *(config.scheduler for config in replica.schedules)]
 
 
-def _move_settings(optimizer: torch.optim.Optimizer) -> None:
-    """Away from what a hook may have set them to, and would set them to again without a trace."""
-    for group in optimizer.param_groups:
+def _move(replica: Replica, ends: bool) -> None:
+    """Settings away from what a hook may have set them to, and would set them to again without a trace.
+
+    At the end of a run so is the smallest weight: a hook may have chosen among earlier ones by the records.
+    """
+    for group in replica.optimizer.param_groups:
         moved = {name: 1.001 * value + 1e-6 for name, value in group.items() if type(value) is float}
         group.update(moved)
+    weights = sorted((one for one in replica.model.parameters() if one.is_floating_point()), key=Tensor.numel)
+    with torch.no_grad():
+        for weight in weights[:ends]:
+            weight.mul_(1.001).add_(1e-6)
 
 
 def remembers(probe: Probe, draw: Callable[[int], list[Any]]) -> bool | None:

@@ -60,7 +60,7 @@ class Probe:
         is_random: Whether it does so in evaluation mode, and otherwise than by torch's own functions.
         integers: What is done with integers.
         failed: Hooks that add to checkpoints and did not run.
-        batch_idx: The number that batches are given.
+        batch_idx, ends: The number that batches are given, and whether each round is the last of the run.
         validated: Records of a validation, which are no training data; none if left out, None for those of the round.
         num_errors: Hooks that ended in an error so far; `broken` has their names.
         forgets: Whether each gradient begins in the same state, which the one before would change.
@@ -76,7 +76,7 @@ class Probe:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         self.replica, self.integers = replica, IntegerArguments()
-        self.drew = self.is_random = self.forgets = self._ends = self._holds_draws = False
+        self.drew = self.is_random = self.forgets = self.ends = self._holds_draws = False
         self._left_out: tuple[str, ...] = ()
         self.failed: set[str] = set()
         self.batch_idx, self.num_errors, self.broken = 0, 0, set[str]()
@@ -109,7 +109,7 @@ class Probe:
 
     def end_training(self) -> None:
         """Let each round from now on be of the epoch before, which was the last, with what comes after it."""
-        self._ends, view = True, self.replica.view
+        self.ends, view = True, self.replica.view
         view.moved = {"current_epoch": max(0, view.current_epoch - 1)}
 
     @contextmanager
@@ -191,8 +191,8 @@ class Probe:
     @property
     def shorter_rounds(self) -> list[tuple[str, ...]]:
         """Hooks that a round within an epoch, or a step, is without, if they may wipe out what a step has kept."""
-        several = not self._ends and getattr(self.replica.view, "accumulate_grad_batches", 1) > 1
-        within_epoch = not self._ends and (self.keeps_after_steps or is_overridden("validation_step", self.model))
+        several = not self.ends and getattr(self.replica.view, "accumulate_grad_batches", 1) > 1
+        within_epoch = not self.ends and (self.keeps_after_steps or is_overridden("validation_step", self.model))
         within_step = several and any(is_overridden(hook, self.model) for hook in _OF_A_STEP)
         return [AFTER_A_BATCH] * within_epoch + [(*AFTER_A_BATCH, *_OF_A_STEP)] * within_step
 
@@ -275,7 +275,7 @@ class Probe:
                     view.moved["global_step"] = view.global_step + step
                 self.run_hook("on_train_batch_end", output, batch, number)
                 after_hook()
-            for hook in (*AFTER_A_BATCH, *(AT_THE_END if self._ends else ())):
+            for hook in (*AFTER_A_BATCH, *(AT_THE_END if self.ends else ())):
                 if hook == _VALIDATED and hook not in self._left_out:
                     self._validate(records)
                 else:

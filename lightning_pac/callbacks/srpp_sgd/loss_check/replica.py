@@ -155,7 +155,9 @@ class _TrainerView:
         self.train_dataloader: Any = _Lengths(self.original_loader)
         self._datamodule: Any = None
         self.moved: dict[str, Any] = {}
-        self.callback_metrics: dict[str, Tensor] = {}
+        # As they were shown last: to ask for them anew may need all ranks.
+        shown: dict[str, Tensor] = getattr(getattr(trainer, "_logger_connector", None), "_callback_metrics", {})
+        self.callback_metrics = dict(shown)
         self.logged_metrics = self.progress_bar_metrics = self.callback_metrics
         self.loggers = [DummyLogger() for _ in trainer.loggers]
         self.logger = next(iter(self.loggers), None)

@@ -106,6 +106,11 @@ class Persons:
             ) from error
         if isinstance(name, Tensor | np.ndarray | np.generic) and math.prod(name.shape) == 1:
             name = name.item()
+        if isinstance(name, str) and not name.strip():
+            raise ValueError(
+                "unit: a record has an empty text for a name, so records of several people would count as one "
+                "person's: leave such records out, or give each a name of its own."
+            )
         if isinstance(name, bool) or not isinstance(name, int | str):
             raise ValueError(
                 f"unit: a record belongs to one person, who has a whole number or a text for a name, and got "

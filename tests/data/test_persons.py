@@ -73,6 +73,7 @@ def test_persons_may_be_numbered_as_they_come() -> None:
         (1, [(0.0, None)], "got NoneType"),
         (1, [(0.0, True)], "got bool"),
         (1, [(0.0, 1), (0.0, "1")], "by numbers in some records and by texts in others, .* in two groups"),
+        (1, [(0.0, "ann"), (0.0, " "), (0.0, " ")], "an empty text for a name, .* leave such records out"),
         (1, [(0.0, "Ann"), (0.0, "ann ")], "in spaces, capitals or the encoding of letters alone, .* in two groups"),
         (1, [(0.0, "Ann  Lee"), (0.0, "Ann Lee")], "in spaces"),
         (1, [(0.0, "Jos\u00e9"), (0.0, "Jose\u0301")], "the encoding of letters"),

@@ -1,5 +1,6 @@
 """A plan or a promise of a ledger lets no run pass it: at the start, before a step, beside others, after kills."""
 
+import math
 import re
 import shlex
 import time
@@ -245,6 +246,29 @@ def test_a_refused_run_is_told_what_fits_and_is_let_in_with_it(
     with pytest.raises(BudgetExceededError, match="is planned"):
         fit(**{**asked, name: one_digit_more})
     fit(**{**asked, name: value})
+
+
+@pytest.mark.parametrize("metrics_first", [False, True])
+def test_what_fits_leaves_room_for_the_metrics(metrics_first: bool, tmp_path: Path) -> None:
+    """It was what fits without them, with which the run was refused again."""
+
+    def fit(promise: float, epsilon: float) -> float:
+        ledger = PlannedLedger(tmp_path / "study.db", epsilon=promise, delta=1e-5)
+        private = make_private(epsilon=epsilon, delta=1e-5, renyi_order=None, scenario=SCENARIO, ledger=ledger)
+        metrics = PrivateMetrics(["accuracy"], SCENARIO, epsilon=1.0, delta=1e-5, ledger=ledger)
+        callbacks = [metrics, private] if metrics_first else [private, metrics]
+        trainer = make_trainer(tmp_path, *callbacks, max_epochs=2, check_val_every_n_epoch=2)
+        trainer.fit(Validated(), make_loader(), make_loader(shuffle=False))
+        return float(trainer.callback_metrics["accuracy"])
+
+    fit(3.0, 1.6)
+    with pytest.raises(BudgetExceededError, match="is planned") as refused:
+        fit(3.0, 3.0)
+    fitting = re.search(r"\(epsilon=(\S+) fits\)", str(refused.value))
+    assert fitting is not None
+    with pytest.raises(BudgetExceededError):
+        fit(3.0, 1.02 * float(fitting[1]))
+    assert math.isfinite(fit(3.0, float(fitting[1])))
 
 
 @pytest.mark.parametrize(

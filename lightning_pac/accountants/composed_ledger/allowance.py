@@ -116,6 +116,7 @@ class Allowance:
         cost: float,
         fitting: Callable[[float], str] = lambda left: "",
         cost_at: Callable[[float], float] | None = None,
+        beside: float = 0.0,
     ) -> None:
         """Raise unless so much more may be charged, where a promise stands.
 
@@ -123,6 +124,7 @@ class Allowance:
             cost: Of everything that is planned and not yet charged, in nats.
             fitting: Says with which argument the same plan costs no more than so many nats; empty where it cannot.
             cost_at: The cost at another Rényi order.
+            beside: What others are to charge besides, in nats, for which the words of a refusal leave room.
 
         Raises:
             BudgetExceededError: If that would exceed the promise.
@@ -131,8 +133,8 @@ class Allowance:
         if self._budget is None or cost <= self._account.remaining * (1 + 1e-9):
             return
         path, budget = self._ledger.path, self._budget
-        fits, spent = fitting(self._account.remaining) or "a smaller epsilon", self._ledger.spent("rpp")
-        larger = self.larger_promise(cost, cost_at) or "since no promise allows that"
+        fits, spent = fitting(self._account.remaining - beside) or "a smaller epsilon", self._ledger.spent("rpp")
+        larger = self.larger_promise(cost + beside, cost_at) or "since no promise allows that"
         raise BudgetExceededError(
             f"The ledger {path} promises {budget}, and less is left of it than is planned (of {budget.cap:.6g} nats "
             f"at order {budget.renyi_order:g}, {spent:.6g} is spent, and {cost:.6g} more is planned): plan fewer "

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
@@ -15,7 +16,7 @@ from typing_extensions import override
 from lightning_pac._validation import validated
 from lightning_pac.accountants import Allowance, SRPPAccountant, one_promise, share_terms
 from lightning_pac.callbacks.metrics.delivered_records import DeliveredRecords, guard_evaluation, tell_of_persons
-from lightning_pac.callbacks.metrics.metric_account import check_affordable, check_budget, open_account
+from lightning_pac.callbacks.metrics.metric_account import check_affordable, check_budget, num_values, open_account
 from lightning_pac.callbacks.metrics.noise_of_value import log_deviations
 from lightning_pac.callbacks.metrics.noised_metric import LARGEST_VALUE, PrivateMetric, unsuited_states
 from lightning_pac.callbacks.shared import (
@@ -181,6 +182,11 @@ class PrivateMetrics(TrainerCallback):
         )
 
     @override
+    def planned_cost(self, ledger: Path, ranks: Ranks) -> float:
+        self._open(ranks)
+        return num_values(self.names) * self._cost if self.ledger.path.resolve() == ledger.resolve() else 0.0
+
+    @override
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._begin(trainer, pl_module)
 
@@ -218,7 +224,9 @@ class PrivateMetrics(TrainerCallback):
         self._restore()
         while self._undo:
             self._undo.pop()()
-        self._close_account()
+        self.ledger.close()
+        self._account = self._allowance = None
+        self._is_open = False
 
     def _begin(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         ranks = Ranks.of(trainer)
@@ -228,7 +236,8 @@ class PrivateMetrics(TrainerCallback):
         self._delivered = ranks.together(lambda: DeliveredRecords.of(trainer))
         rows = self._rows_of_metrics(trainer, pl_module, self._delivered.all_loaders)
         shown = {rows.logged[name] for name in self.names if name in rows.logged}
-        charge = self._sanity_charge if trainer.sanity_checking else self._charge
+        # Lightning's check before training shows no value, so none is drawn.
+        charge = (lambda: False) if trainer.sanity_checking else self._charge
         for module in pl_module.modules():
             if isinstance(module, MetricCollection):
                 # Metrics of one group share states behind their own backs.
@@ -373,11 +382,6 @@ class PrivateMetrics(TrainerCallback):
         }
         return {f"PrivateMetrics({name}=)": value for name, value in values.items()}
 
-    def _close_account(self) -> None:
-        self.ledger.close()
-        self._account = self._allowance = None
-        self._is_open = False
-
     def _shown_state(self) -> dict[str, Any]:
         return {"spent": self._spent}
 
@@ -394,7 +398,3 @@ class PrivateMetrics(TrainerCallback):
             rank_zero_warn(f"PrivateMetrics: an older value is shown, or nan, since a new one was refused: {error}")
             return False
         return True
-
-    def _sanity_charge(self) -> bool:
-        """Lightning's check before training shows no value, so none is drawn."""
-        return False

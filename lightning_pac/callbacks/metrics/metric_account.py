@@ -16,7 +16,7 @@ from lightning_pac.exceptions import BudgetExceededError
 from lightning_pac.ledger import LedgerAccount, LedgerHandle, PrivacyLedger
 from lightning_pac.randomness import finite_precision
 
-__all__ = ["check_affordable", "check_budget", "open_account"]
+__all__ = ["check_affordable", "check_budget", "num_values", "open_account"]
 
 
 def open_account(
@@ -42,6 +42,11 @@ def open_account(
         ledger.account(name, "rpp", budget=budget)
         budget = None
     return ledger.account(own, "rpp", declaration, budget)
+
+
+def num_values(names: Sequence[str]) -> int:
+    """Values of metrics that a validation releases; those of a test are evaluated apart."""
+    return sum(not name.startswith("test") for name in names)
 
 
 def check_affordable(
@@ -79,7 +84,7 @@ def check_affordable(
             beside.append(run.account)
     if not runs:
         return
-    number = sum(not name.startswith("test") for name in names)  # those of a test are evaluated apart
+    number = num_values(names)
     total = account.num_charges + number
     allowance.check(total, total * LARGEST_VALUE)
     of_ledger = handle.ledger.remaining("rpp") - planned

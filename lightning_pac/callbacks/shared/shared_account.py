@@ -114,14 +114,19 @@ class SharedAccount:
         self._ranks.from_first(check)
 
     def check_planned(
-        self, cost: float, use: Use, fitting: Callable[[float], str], cost_at: Callable[[float], float]
+        self,
+        cost: float,
+        use: Use,
+        fitting: Callable[[float], str],
+        cost_at: Callable[[float], float],
+        beside: float,
     ) -> None:
         """Raise unless a plan or a promise of the ledger allows all that is planned; see `Allowance`."""
 
         def check() -> None:
             self._check_use(use)
             if self._allowance is not None:
-                self._allowance.check_planned(cost, fitting, cost_at)
+                self._allowance.check_planned(cost, fitting, cost_at, beside)
 
         self._ranks.from_first(check)
 

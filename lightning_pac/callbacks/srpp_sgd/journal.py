@@ -146,10 +146,13 @@ class RunJournal:
             return False
         return self.running.next_keeps_promise()
 
-    def check_planned(self) -> None:
+    def check_planned(self, beside: float) -> None:
         """Refuse a new run whose planned steps exceed what a plan or a promise of the ledger allows.
 
         A run that goes on has been let in, and ends where its replayed steps have used up what it was given.
+
+        Args:
+            beside: What other callbacks are to charge to the same ledger, in nats, for which the words leave room.
 
         Raises:
             BudgetExceededError: Names the ledger, what is spent, what is needed, and what to do.
@@ -157,7 +160,7 @@ class RunJournal:
         if self._planned_steps and not self.num_steps:
             running = self.running
             cost, use = running.cost_of(self._planned_steps), running.use_after(self._planned_steps)
-            self.account.check_planned(cost, use, self._fitting, running.planned_cost)
+            self.account.check_planned(cost, use, self._fitting, running.planned_cost, beside)
 
     def _fitting(self, left: float) -> str:
         """The argument with which the planned steps cost no more than so many nats, rounded so that it is let in."""

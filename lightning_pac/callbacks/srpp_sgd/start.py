@@ -11,7 +11,14 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch.utils.data import DataLoader
 
 from lightning_pac.accountants import SRPPAccountant, share_terms
-from lightning_pac.callbacks.shared import SharedAccount, check_model, check_optimizer, check_path, order_in
+from lightning_pac.callbacks.shared import (
+    SharedAccount,
+    TrainerCallback,
+    check_model,
+    check_optimizer,
+    check_path,
+    order_in,
+)
 from lightning_pac.callbacks.srpp_sgd.arguments import RunArguments
 from lightning_pac.callbacks.srpp_sgd.journal import RunJournal, open_account
 from lightning_pac.callbacks.srpp_sgd.step import ClippingBlocks
@@ -309,7 +316,10 @@ def begin_attempt(
         progress: Any = trainer.fit_loop.epoch_loop.batch_progress.current
         loader.skip_microbatches(progress.processed % trainer.accumulate_grad_batches)
     journal.begin_stretch(trainer.global_step, continues_pass)
-    journal.check_planned()
+    callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    ours = [callback for callback in callbacks if isinstance(callback, TrainerCallback)]
+    ranks = Ranks.of(trainer)
+    journal.check_planned(math.fsum(callback.planned_cost(journal.account.path, ranks) for callback in ours))
     if not journal.can_afford_step():
         raise BudgetExceededError(
             f"{journal.num_steps} steps have cost {journal.epsilon:.6g} and the next one would break the promise or "

@@ -1,5 +1,6 @@
 import json
 import math
+import re
 
 import pytest
 
@@ -97,7 +98,8 @@ def test_bad_arguments_are_one_sentence(capsys, arguments, sentence):
 def test_the_preset_of_differential_privacy_is_its_promise_written_out(capsys):
     length = ["--rate", "0.01", "--batch-size", "500", "--steps", "100"]
     written = ["--adjacency", "add_remove", "--num-differing", "1", "--epsilon", "3", "--delta", "1e-5"]
-    assert table(capsys, "--dp", "3", "1e-5", *length) == table(capsys, *written, *length)
+    rows = table(capsys, *written, *length)
+    assert table(capsys, "--dp", "3", "1e-5", *length) == {key: row for key, row in rows.items() if key[1] == "rpp"}
 
 
 def test_each_promise_has_its_noise(capsys):
@@ -151,6 +153,10 @@ def test_the_plot_shows_noise_and_signal(capsys, tmp_path):
     said = capsys.readouterr().out
     assert "signal of the run" in said
     assert "Below 3 most runs end where they began (Poisson, secret draws; shuffled epochs" in said
+    rates = re.search(r"SGD may start at a learning rate of about (\S+) \(Poisson", said)
+    noise = table(capsys, *words)["Poisson", "rpp"]["noise_multiplier"]
+    assert rates is not None
+    assert float(rates[1]) == pytest.approx(50 / (noise * 1000), rel=0.05)  # the ratio of signal to noise
     assert cli.main(["calibrate", *words[:8], "--noise-multiplier", "3", "--plot", str(picture)]) == 1
     assert "--plot draws the noise that promises need" in capsys.readouterr().err
 

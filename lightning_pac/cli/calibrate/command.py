@@ -76,12 +76,12 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the table; in JSON, every cell with its figures or the reason of its refusal."""
-    from lightning_pac.accountants import HOPELESS_SIGNAL
+    from lightning_pac.accountants import HOPELESS_SIGNAL, fitting_rate, signal_to_noise
     from lightning_pac.cards import at_most, upwards
 
     _read_preset(args)
     _read_promise(args)
-    rows = compare(args)
+    rows = compare(args, _NOTIONS if args.dp is None else ("rpp",))
     if args.plot is not None:
         from lightning_pac.cli.calibrate.plot import draw
 
@@ -113,6 +113,13 @@ def run(args: argparse.Namespace) -> int:
             f"Below {HOPELESS_SIGNAL:g} most runs end where they began ({'; '.join(drowned)}): larger batches, "
             "fewer parameters or a weaker promise raise it."
         )
+    noised = [row for row in rows if row["notion"] == "rpp" and row["noise_multiplier"]]
+    if args.parameters is not None and noised:
+        ratios = [signal_to_noise(args.batch_size, row["noise_multiplier"], args.parameters) for row in noised]
+        rates = ", ".join(
+            f"{fitting_rate(ratio):.2g} ({row['title']})" for row, ratio in zip(noised, ratios, strict=True)
+        )
+        print(f"SGD may start at a learning rate of about {rates}, and at a tenth of it with momentum 0.9.")
     for reason in dict.fromkeys(row["refused"] for row in rows if row["refused"] and row["notion"] in notions):
         print(f"Empty: {reason}")
     return 0

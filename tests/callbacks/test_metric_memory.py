@@ -14,12 +14,13 @@ import torch
 import torchmetrics
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor
-from torch.utils.data import DataLoader, Subset, TensorDataset
+from torch.utils.data import DataLoader, RandomSampler, Subset, TensorDataset
 from torchmetrics import Metric
 
 from lightning_pac import PrivateMetrics, TwoWorldScenario
 from lightning_pac.callbacks.metrics.noised_metric import PrivateMetric
 from lightning_pac.data.records import digest
+from lightning_pac.ledger import PrivacyLedger
 
 LOSSES = torch.linspace(0.01, 2.0, 127)
 
@@ -149,11 +150,17 @@ class Logging(pl.LightningModule):
 
 
 def validate(
-    folder: Path, model: Logging, times: int = 1, loaders: Any = None, callbacks: tuple[pl.Callback, ...] = ()
+    folder: Path,
+    model: Logging,
+    times: int = 1,
+    loaders: Any = None,
+    callbacks: tuple[pl.Callback, ...] = (),
+    scenario: TwoWorldScenario | None = None,
+    **options: Any,
 ) -> list[float]:
-    callback = PrivateMetrics(
-        ["mean"], TwoWorldScenario(1), epsilon=1.4306e-6, renyi_order=16, ledger=folder / "study.db"
-    )
+    scenario = scenario or TwoWorldScenario(1)
+    ledger = folder / f"{scenario.adjacency}.db"
+    callback = PrivateMetrics(["mean"], scenario, epsilon=1.4306e-6, renyi_order=16, ledger=ledger)
     trainer = pl.Trainer(
         accelerator="cpu",
         logger=False,
@@ -162,6 +169,7 @@ def validate(
         enable_model_summary=False,
         callbacks=[callback, *callbacks],
         default_root_dir=folder,
+        **options,
     )
     loaders = loaders or DataLoader(TensorDataset(LOSSES), 127)
     return [trainer.validate(model, loaders, verbose=False)[0]["mean"] for _ in range(times)]
@@ -320,8 +328,75 @@ MIXED: dict[str, Any] = {
 @pytest.mark.parametrize("at_end", [False, True])
 @pytest.mark.parametrize("what", MIXED)
 def test_rows_of_which_one_record_decides_several_are_refused(tmp_path: Path, what: str, at_end: bool) -> None:
-    with pytest.raises(MisconfigurationException, match="rows of which one record decides several"):
+    with pytest.raises(MisconfigurationException, match="rows that one record decides beside its own"):
         validate(tmp_path, Rows(MIXED[what], at_end))
+
+
+ABSENT: dict[str, Any] = {
+    "the mean as one row": lambda values: [values.mean().reshape(1)],
+    "all in one row": lambda values: [values[None]],
+    "full batches only": lambda values: [values] * (len(values) == 8),
+}
+
+
+class EveryOther(Logging):
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        if batch_idx % 2 == 0:
+            self.metric.update(batch[0])
+        self.log("mean", self.metric)
+
+
+@pytest.mark.parametrize("what", [*ABSENT, "every other batch"])
+def test_rows_that_the_absence_of_a_record_changes_are_refused_where_it_may_be_absent(
+    tmp_path: Path, what: str
+) -> None:
+    def make() -> Logging:
+        return Rows(ABSENT[what]) if what in ABSENT else EveryOther(torchmetrics.SumMetric())
+
+    # A record in place of another moves one contribution only.
+    validate(tmp_path, make())
+    with pytest.raises(MisconfigurationException, match="rows that one record decides beside its own"):
+        validate(tmp_path, make(), scenario=TwoWorldScenario.differential_privacy())
+
+
+def test_metrics_that_a_collection_groups_are_rows_of_their_own(tmp_path: Path) -> None:
+    class Grouped(Logging):
+        def __init__(self) -> None:
+            super().__init__(torchmetrics.MeanAbsoluteError())
+            self.both = torchmetrics.MetricCollection({"mean": self.metric, "again": torchmetrics.MeanAbsoluteError()})
+
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            self.both.update(batch[0], torch.zeros(len(batch[0])))
+            self.log_dict(self.both)
+
+    loader = DataLoader(TensorDataset(LOSSES), 8)
+    validate(tmp_path, Grouped(), loaders=loader, scenario=TwoWorldScenario.differential_privacy())
+
+
+@pytest.mark.parametrize(
+    ("options", "loader_options", "named"),
+    [
+        ({"limit_val_batches": 1}, {}, "limit_val_batches=1"),
+        ({"limit_val_batches": 0.5}, {}, r"limit_val_batches=0\.5"),
+        ({}, {"drop_last": True}, "drop_last=True"),
+        ({}, {"sampler": RandomSampler(range(16), num_samples=9)}, "a sampler that draws some of the records"),
+    ],
+)
+def test_evaluations_that_leave_records_out_are_refused_where_one_may_be_absent(
+    tmp_path: Path, options: dict[str, Any], loader_options: dict[str, Any], named: str
+) -> None:
+    def evaluate(scenario: TwoWorldScenario, **more: Any) -> None:
+        model = Rows(lambda values: [values])
+        loader = DataLoader(TensorDataset(LOSSES[:16]), 8, **loader_options)
+        validate(tmp_path, model, loaders=loader, scenario=scenario, **(options | more))
+
+    evaluate(TwoWorldScenario(num_differing=1))
+    presence = TwoWorldScenario.differential_privacy()
+    with pytest.raises(MisconfigurationException, match=f"Under add_remove, one record less .* has {named}: "):
+        evaluate(presence)
+    evaluate(presence, fast_dev_run=True)  # which draws no value
+    with PrivacyLedger.read_only(tmp_path / "add_remove.db") as ledger:
+        assert ledger.spent("rpp") == 0
 
 
 class Handing(Logging):
@@ -369,7 +444,7 @@ class Updating(pl.Callback):
 def test_rows_that_others_enter_outside_of_the_step_are_refused(
     tmp_path: Path, make: Any, callbacks: tuple[pl.Callback, ...]
 ) -> None:
-    with pytest.raises(MisconfigurationException, match="rows of which one record decides several"):
+    with pytest.raises(MisconfigurationException, match="rows that one record decides beside its own"):
         validate(tmp_path, make(), callbacks=callbacks)
 
 

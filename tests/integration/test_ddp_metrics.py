@@ -67,7 +67,7 @@ def evaluate(rank: int, size: int, folder: Path, sizes: list[int], epsilon: floa
     """Validate and test on datasets whose sizes do not divide; `lightning` leaves the division to Lightning."""
     if lightning:
         PrivateMetrics.setup = lambda self, trainer, pl_module, stage: None  # type: ignore[method-assign]
-        DeliveredRecords.of = classmethod(lambda cls, trainer: _Unlimited())  # type: ignore[assignment, method-assign]
+        DeliveredRecords.of = classmethod(lambda cls, trainer, adjacency: _Unlimited())  # type: ignore[assignment, method-assign]
     found = []
     for records in sizes:
         private = metrics(folder, epsilon, (NAME, "val/count"))
@@ -78,7 +78,7 @@ def evaluate(rank: int, size: int, folder: Path, sizes: list[int], epsilon: floa
 
 
 class _Unlimited:
-    batch, in_batch, in_all = 0, None, 10**9
+    batch, in_batch, in_all, in_trial = 0, None, 10**9, False
     loaders, all_loaders = frozenset[int](), ()
 
     def share_records(self, numbers: frozenset[int]) -> bool:
@@ -180,7 +180,7 @@ def test_private_training_with_private_validation_shares_one_ledger(tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("broken", "sentence"),
-    [("rows", "one record decides several"), ("step", "in one rank's step")],
+    [("rows", "one record decides beside its own"), ("step", "in one rank's step")],
 )
 def test_a_rank_that_fails_ends_all_ranks(tmp_path: Path, broken: str, sentence: str) -> None:
     results = RankProcesses(fit, 2, tmp_path, broken).results(timeout=60)

@@ -233,16 +233,16 @@ class PrivateMetrics(TrainerCallback):
         self._hidden_randomness = HiddenRandomness()
         self._undo_evaluation.append(self._hidden_randomness.restore)
         self._open(ranks)
-        self._delivered = ranks.together(lambda: DeliveredRecords.of(trainer))
-        rows = self._rows_of_metrics(trainer, pl_module, self._delivered.all_loaders)
-        shown = {rows.logged[name] for name in self.names if name in rows.logged}
-        # Lightning's check before training shows no value, so none is drawn.
-        charge = (lambda: False) if trainer.sanity_checking else self._charge
+        self._delivered = ranks.together(lambda: DeliveredRecords.of(trainer, self.scenario.adjacency))
         for module in pl_module.modules():
             if isinstance(module, MetricCollection):
-                # Metrics of one group share states behind their own backs.
+                # Metrics of one group share states and updates behind their own backs.
                 module._enable_compute_groups = False
                 module._groups_checked = False
+        rows = self._rows_of_metrics(trainer, pl_module, self._delivered.all_loaders)
+        shown = {rows.logged[name] for name in self.names if name in rows.logged}
+        # Lightning's checks show no value, so none is drawn.
+        charge = (lambda: False) if self._delivered.in_trial else self._charge
         known = self._known[trainer.testing]
         for name, metric in pl_module.named_modules():
             if not isinstance(metric, Metric) or (trainer.testing in self._complete and name not in known):
@@ -272,9 +272,9 @@ class PrivateMetrics(TrainerCallback):
         """What the evaluation does with synthetic records, asked when the first of its stage begins."""
         stage = "test" if trainer.testing else "validation"
         if stage not in self._asked:
-            datamodule: pl.LightningDataModule | None = trainer.datamodule  # type: ignore[attr-defined]
             callbacks = [user for user in trainer.callbacks if evaluates(user, stage)]  # type: ignore[attr-defined]
-            found = self._asked[stage] = rows_of_metrics(pl_module, loaders, datamodule, stage, callbacks)
+            terms = (trainer.datamodule, stage, callbacks, self.scenario.adjacency)  # type: ignore[attr-defined]
+            found = self._asked[stage] = rows_of_metrics(pl_module, loaders, *terms)
             if found.unchecked is not None:
                 rank_zero_warn(
                     f"PrivateMetrics: synthetic records could not show that each row of {', '.join(self.names)} is of "

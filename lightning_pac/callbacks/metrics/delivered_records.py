@@ -20,7 +20,7 @@ from lightning_pac.data import (
 )
 from lightning_pac.data.loader import divides_all_records
 from lightning_pac.data.records import DeliveredRows, check_each_record_once, watch_loader
-from lightning_pac.scenarios import Sequential
+from lightning_pac.scenarios import Adjacency, Sequential
 from lightning_pac.strategies import Ranks
 from lightning_pac.strategies.agreement import share_records
 
@@ -37,25 +37,29 @@ class DeliveredRecords:
         in_all: Records of this evaluation so far.
         loaders: Numbers of the loaders of the batch, or of all outside of the batches.
         all_loaders: The evaluation's loaders.
+        in_trial: Whether this is a check of Lightning's, on a few batches, whose values nobody looks at.
 
     Args:
         loaders: The evaluation's loaders, in the order of their batches.
+        in_trial: As above.
     """
 
-    def __init__(self, loaders: list[DataLoader[Any]]) -> None:
+    def __init__(self, loaders: list[DataLoader[Any]], in_trial: bool = False) -> None:
         self.batch = 0
         self.in_batch: int | None = None
         self.in_all = 0
         self.loaders = frozenset[int]()
         self.all_loaders = loaders
+        self.in_trial = in_trial
         self._shared: dict[frozenset[int], bool] = {}
 
     @classmethod
-    def of(cls, trainer: pl.Trainer) -> "DeliveredRecords":
+    def of(cls, trainer: pl.Trainer, adjacency: Adjacency = "replace") -> "DeliveredRecords":
         """Those of the evaluation that begins.
 
         Raises:
-            MisconfigurationException: If a loader may deliver a record more than once, on one rank or on several.
+            MisconfigurationException: If a loader may deliver a record more than once, on one rank or on several, or
+                one record less decides which others are delivered.
         """
         combined = _combined_loader(trainer)
         if len(combined.flattened) > 1 and combined._mode != "sequential":
@@ -63,9 +67,12 @@ class DeliveredRecords:
                 f"Loaders that are combined by {combined._mode!r} may deliver a record more than once: pass them as a "
                 "list, which is evaluated one after another."
             )
+        in_trial = trainer.sanity_checking or bool(trainer.fast_dev_run)  # type: ignore[attr-defined]
         for loader in combined.flattened:
             _check_each_record_once(loader, trainer.world_size)
-        return cls(combined.flattened)
+            if adjacency == "add_remove" and not in_trial:
+                _check_all_records(loader, trainer)
+        return cls(combined.flattened, in_trial)
 
     def begin_batch(self, batch_idx: int, dataloader_idx: int) -> None:
         """Count the records of the batch that is delivered now."""
@@ -198,4 +205,20 @@ def _check_each_record_once(loader: Any, num_ranks: int) -> None:
     raise MisconfigurationException(
         f"A private metric counts each record once, and a loader may deliver one more often ({problem}): evaluate a "
         "DataLoader over a map-style dataset without a sampler of your own, and let the Trainer divide it among ranks."
+    )
+
+
+def _check_all_records(loader: DataLoader[Any], trainer: pl.Trainer) -> None:
+    limit = trainer.limit_test_batches if trainer.testing else trainer.limit_val_batches
+    if isinstance(limit, int) or limit < 1:
+        problem, cure = f"limit_{'test' if trainer.testing else 'val'}_batches={limit}", "leave it out"
+    elif getattr(describe_loader(loader), "drop_last", False):
+        problem, cure = "drop_last=True", "set it to False"
+    elif _num_delivered(loader) < count_records(loader):
+        problem, cure = "a sampler that draws some of the records", "leave it out"
+    else:
+        return
+    raise MisconfigurationException(
+        f"Under add_remove, one record less lets others into an evaluation or out of it if it leaves some out, which "
+        f"nothing pays for, and this one has {problem}: {cure}, or let records be chosen one by one, such as by a hash."
     )

@@ -117,7 +117,7 @@ class PrivateMetric:
 
     def refuse_rows(self) -> None:
         """Refuse the metric if it becomes private, since its rows are made of several records or several of one."""
-        self._problem = "was updated, for synthetic records, with rows of which one record decides several"
+        self._problem = "was updated, for synthetic records, with rows that one record decides beside its own"
 
     def make_private(self) -> None:
         """From now on, show the noised value only.

@@ -18,6 +18,7 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.coupling import MANY
 from lightning_pac.callbacks.srpp_sgd.loss_check.fixed_draws import SEEDS, seeded
 from lightning_pac.callbacks.srpp_sgd.loss_check.probe import Probe
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import GROUP, SyntheticRecords
+from lightning_pac.scenarios import Adjacency
 from lightning_pac.strategies.whole_copies import WholeCopies
 
 __all__ = ["MetricRows", "rows_of_metrics"]
@@ -52,6 +53,7 @@ def rows_of_metrics(
     datamodule: pl.LightningDataModule | None,
     stage: str,
     callbacks: Sequence[pl.Callback] = (),
+    adjacency: Adjacency = "replace",
 ) -> MetricRows:
     """Evaluate batches of synthetic records in which one makes room for another.
 
@@ -59,7 +61,9 @@ def rows_of_metrics(
     largest of a batch, a row that is used twice, tokens of a record as rows, or a batch that is left out if any of it
     is not finite, several rows then change. The batch has eight records, and then as many as the loader's, up to 64;
     another batch comes before it or after, and both once more, in an evaluation in which what a model keeps of the
-    first shows. Values of records are drawn at random (`SyntheticRecords`), so that nothing found here shows one.
+    first shows. Where records may be absent, one is left out, and under `add_remove` others move up into its batch: a
+    row that is made of a batch, or of some batches only, then changes. Values of records are drawn at random
+    (`SyntheticRecords`), so that nothing found here shows one.
 
     Args:
         pl_module: The model; a copy of it is run, on the CPU.
@@ -67,8 +71,9 @@ def rows_of_metrics(
         datamodule: Its transfer hooks are run as the Trainer would.
         stage: ``"validation"`` or ``"test"``, after which the hooks are named.
         callbacks: Those that may update a metric, too; a copy of them is run.
+        adjacency: How records differ.
     """
-    terms = (pl_module, loaders, datamodule, stage, callbacks)
+    terms = (pl_module, loaders, datamodule, stage, callbacks, adjacency)
     return WholeCopies.in_turn(pl_module, lambda whole: _rows_of_metrics(*terms, whole))
 
 
@@ -78,6 +83,7 @@ def _rows_of_metrics(
     datamodule: pl.LightningDataModule | None,
     stage: str,
     callbacks: Sequence[pl.Callback],
+    adjacency: Adjacency,
     whole: WholeCopies | None,
 ) -> MetricRows:
     mixed: set[str] = set()
@@ -101,7 +107,10 @@ def _rows_of_metrics(
                 rows = [row for of_metrics in rows_of([records]) for rows in of_metrics.values() for row in rows]
                 return all(bool(row.isfinite().all()) for row in rows)
 
-            mixed |= _mixed(rows_of, SyntheticRecords(examples, accepts), loader.batch_size)
+            synthetic = SyntheticRecords(examples, accepts)
+            mixed |= _mixed(rows_of, synthetic, loader.batch_size)
+            if adjacency != "replace":
+                mixed |= _mixed_by_absence(rows_of, synthetic, moves_up=adjacency == "add_remove")
         except Exception as error:  # any model, dataset or collate function may run here
             return MetricRows(frozenset(mixed), logged, type(error).__name__)
     return MetricRows(frozenset(mixed), logged)
@@ -134,6 +143,28 @@ def _mixed(rows_of: Callable[[list[list[Any]]], Rows], synthetic: SyntheticRecor
     return found
 
 
+def _mixed_by_absence(
+    rows_of: Callable[[list[list[Any]]], Rows], synthetic: SyntheticRecords, moves_up: bool
+) -> set[str]:
+    """Metrics in which a record that is left out takes more with it than its own row."""
+    few, following = synthetic.draw(0)[: 2 * GROUP], synthetic.draw(1)
+
+    def evaluated(first: list[Any]) -> Rows:
+        stream = [*first, *following]
+        starts = range(0, len(stream), len(few))
+        return rows_of([stream[start : start + len(few)] for start in starts] if moves_up else [first, following])
+
+    found, everything = set(), evaluated(few)
+    for place in _PLACES[::2]:
+        for before, after in zip(everything, evaluated([*few[:place], *few[place + 1 :]]), strict=True):
+            for name, rows in before.items():
+                # In another place of a batch, sums are rounded otherwise.
+                rounding = _TOLERANCE * max((float(row.nan_to_num(0, 0, 0).abs().max()) for row in rows), default=0.0)
+                if _unmatched(rows, after[name], rounding) > 1 or _unmatched(after[name], rows, rounding):
+                    found.add(name)
+    return found
+
+
 def _times(record: Any, factor: float) -> Any:
     return apply_to_collection(record, Tensor, lambda value: value * factor if value.is_floating_point() else value)
 
@@ -144,11 +175,11 @@ def _moved(before: dict[str, list[Tensor]], after: dict[str, list[Tensor]]) -> d
     return {name: count for name, count in counts.items() if count}
 
 
-def _unmatched(rows: list[Tensor], others: list[Tensor]) -> int:
+def _unmatched(rows: list[Tensor], others: list[Tensor], rounding: float = 0.0) -> int:
     """How many rows are not among the others, of which each is taken once."""
     left, count = list(others), 0
     for row in rows:
-        place = next((place for place, other in enumerate(left) if _is_close(row, other)), None)
+        place = next((place for place, other in enumerate(left) if _is_close(row, other, rounding)), None)
         if place is None:
             count += 1
         else:
@@ -156,8 +187,9 @@ def _unmatched(rows: list[Tensor], others: list[Tensor]) -> int:
     return count
 
 
-def _is_close(first: Tensor, second: Tensor) -> bool:
-    return first.shape == second.shape and torch.allclose(first, second, rtol=_TOLERANCE, atol=0.0, equal_nan=True)
+def _is_close(first: Tensor, second: Tensor, rounding: float) -> bool:
+    same_shape = first.shape == second.shape
+    return same_shape and torch.allclose(first, second, rtol=_TOLERANCE, atol=rounding, equal_nan=True)
 
 
 def _evaluate(probe: Probe, batches: Sequence[list[Any]], stage: str, dataloader_idx: int | None) -> None:

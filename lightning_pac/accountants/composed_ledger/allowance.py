@@ -133,7 +133,8 @@ class Allowance:
         if self._budget is None or cost <= self._account.remaining * (1 + 1e-9):
             return
         path, budget = self._ledger.path, self._budget
-        fits, spent = fitting(self._account.remaining - beside) or "a smaller epsilon", self._ledger.spent("rpp")
+        fits = fitting(self._account.remaining - beside) or "a smaller epsilon or bound"
+        spent = self._ledger.spent("rpp")
         larger = self.larger_promise(cost + beside, cost_at) or "since no promise allows that"
         raise BudgetExceededError(
             f"The ledger {path} promises {budget}, and less is left of it than is planned (of {budget.cap:.6g} nats "

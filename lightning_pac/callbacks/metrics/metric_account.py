@@ -105,7 +105,7 @@ def check_affordable(
             cure = f"plan fewer steps or more noise, {larger or 'or leave PrivateMetrics out'}"
         raise BudgetExceededError(
             f"One evaluation of the metrics costs {number * cost:.6g} nats, but {handle.path} has {max(0.0, left):.6g} "
-            f"left for it beside this run: give PrivateMetrics a smaller epsilon, {cure}."
+            f"left for it beside this run: give PrivateMetrics a smaller epsilon or bound, {cure}."
         )
 
 

@@ -79,8 +79,8 @@ def _warn_of_large_rates(optimizer: torch.optim.SGD, ratio: float, max_grad_norm
         if group["dampening"] == 0 and rate > LARGE_RATE * fitting:
             beside = f" with momentum {momentum:g}" if momentum else ""
             rank_zero_warn(
-                f"SGD's learning rate of {rate:.2g}{beside} is large beside this noise, which will probably drown what "
-                f"the model learns: start at about {fitting:.2g}."
+                f"SGD's learning rate of {rate:.2g}{beside} is large beside this noise, and models usually learn "
+                f"less with it: start at about {fitting:.2g}."
             )
             return
 

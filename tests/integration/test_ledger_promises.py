@@ -248,6 +248,33 @@ def test_a_refused_run_is_told_what_fits_and_is_let_in_with_it(
     fit(**{**asked, name: value})
 
 
+@pytest.mark.parametrize(
+    ("promise", "times"), [({"epsilon": 1.0, "delta": 1e-5}, 1.2), ({"world_success_bound": 0.55}, 1.5)]
+)
+def test_metrics_of_another_ledger_are_told_what_fits(promise: dict[str, float], times: float, tmp_path: Path) -> None:
+    """They were told to plan fewer steps, which this ledger does not pay for."""
+    ((name, asked),) = ((name, value) for name, value in promise.items() if name != "delta")
+    blind = 0.5 if name == "world_success_bound" else 0.0
+
+    def fit(value: float) -> float:
+        handle = PlannedLedger(tmp_path / "held_out.db", **{**promise, name: blind + times * (asked - blind)})
+        private = make_private(epsilon=3.0, delta=1e-5, renyi_order=None, ledger=tmp_path / "training.db")
+        metrics = PrivateMetrics(["accuracy"], SCENARIO, **{**promise, name: value}, ledger=handle)
+        trainer = make_trainer(tmp_path, private, metrics, max_epochs=1)
+        trainer.fit(Validated(), make_loader(), make_loader(shuffle=False))
+        return float(trainer.callback_metrics["accuracy"])
+
+    assert math.isfinite(fit(asked))
+    with pytest.raises(BudgetExceededError, match=r"has .* left for it: give PrivateMetrics a smaller") as refused:
+        fit(asked)
+    assert "fewer steps" not in str(refused.value)
+    fitting = re.search(rf"\({name}=(\S+) fits\)", str(refused.value))
+    assert fitting is not None
+    with pytest.raises(BudgetExceededError):
+        fit(blind + 1.03 * (float(fitting[1]) - blind))
+    assert math.isfinite(fit(float(fitting[1])))
+
+
 @pytest.mark.parametrize("metrics_first", [False, True])
 def test_what_fits_leaves_room_for_the_metrics(metrics_first: bool, tmp_path: Path) -> None:
     """It was what fits without them, with which the run was refused again."""

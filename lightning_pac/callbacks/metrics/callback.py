@@ -14,15 +14,16 @@ from torchmetrics import Metric, MetricCollection
 from typing_extensions import override
 
 from lightning_pac._validation import validated
-from lightning_pac.accountants import Allowance, SRPPAccountant, one_promise, share_terms
+from lightning_pac.accountants import Allowance, one_promise, share_terms
+from lightning_pac.callbacks.metrics import metric_account
 from lightning_pac.callbacks.metrics.delivered_records import DeliveredRecords, guard_evaluation, tell_of_persons
-from lightning_pac.callbacks.metrics.metric_account import check_affordable, check_budget, num_values, open_account
 from lightning_pac.callbacks.metrics.noise_of_value import log_deviations
 from lightning_pac.callbacks.metrics.noised_metric import LARGEST_VALUE, PrivateMetric, unsuited_states
 from lightning_pac.callbacks.shared import (
     HiddenRandomness,
     TrainerCallback,
     check_path,
+    fitting_argument,
     order_in,
     refuse_searches,
     watch_logging,
@@ -31,7 +32,7 @@ from lightning_pac.callbacks.srpp_sgd import MetricRows, evaluates, rows_of_metr
 from lightning_pac.exceptions import BudgetExceededError
 from lightning_pac.ledger import LedgerAccount, LedgerArgument, LedgerHandle
 from lightning_pac.randomness import finite_precision, missing_tail
-from lightning_pac.scenarios import Poisson, TwoWorldScenario
+from lightning_pac.scenarios import TwoWorldScenario
 from lightning_pac.strategies import Ranks
 
 __all__ = ["PrivateMetrics"]
@@ -114,7 +115,7 @@ class PrivateMetrics(TrainerCallback):
         self.names = self.noised_names = tuple(names)
         self.scenario = scenario
         self.max_contribution = max_contribution
-        accountant = self._accountant(renyi_order)
+        accountant = metric_account.accountant_of_value(scenario, renyi_order)
         nats, tail = finite_precision(LARGEST_VALUE), missing_tail(LARGEST_VALUE)
         if promise is not None:
             self.noise_multiplier = accountant.noise_for(promise.less(nats, tail), 1)
@@ -175,16 +176,15 @@ class PrivateMetrics(TrainerCallback):
                 )
 
         self._undo.append(watch_logging(trainer, pl_module, see))
-        ranks = Ranks.of(trainer)
-        self._open(ranks)
-        ranks.from_first(
-            lambda: check_affordable(trainer, self.ledger, self._account, self._allowance, self.names, self._cost)
-        )
+        self._open(ranks := Ranks.of(trainer))
+        terms = self.ledger, self._account, self._allowance, self.names, self._cost, self._fitting
+        ranks.from_first(lambda: metric_account.check_affordable(trainer, *terms))
 
     @override
     def planned_cost(self, ledger: Path, ranks: Ranks) -> float:
         self._open(ranks)
-        return num_values(self.names) * self._cost if self.ledger.path.resolve() == ledger.resolve() else 0.0
+        is_same = self.ledger.path.resolve() == ledger.resolve()
+        return metric_account.num_values(self.names) * self._cost if is_same else 0.0
 
     @override
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -345,13 +345,13 @@ class PrivateMetrics(TrainerCallback):
         assert self._delivered is not None
         return self._delivered
 
-    def _accountant(self, order: float | None) -> SRPPAccountant:
-        # One value is one step of a sampler that draws every record.
-        everything = Poisson(rate=1.0, batch_size=1, secret_draws=False)
-        return SRPPAccountant(self.scenario, everything, order or 16.0, "rpp")
+    def _fitting(self, left: float) -> str:
+        accountant = metric_account.accountant_of_value(self.scenario, self.renyi_order or order_in(self.ledger))
+        running = accountant.track(self.noise_multiplier, [1], 1, one_promise(self), LARGEST_VALUE)
+        return fitting_argument(running, 1, left, "epsilon")
 
     def _open_account(self) -> None:
-        accountant = self._accountant(self.renyi_order or order_in(self.ledger))
+        accountant = metric_account.accountant_of_value(self.scenario, self.renyi_order or order_in(self.ledger))
         (self._release,) = accountant.events(self.noise_multiplier, 1)
         asked = self.epsilon if self.delta is None else None
         nats = finite_precision(LARGEST_VALUE, accountant.renyi_order)
@@ -365,7 +365,7 @@ class PrivateMetrics(TrainerCallback):
         try:
             ledger = self.ledger.open()
             declaration |= share_terms(ledger, [self._release], self.ledger.share)
-            self._account = open_account(ledger, name, declaration, self._budget)
+            self._account = metric_account.open_account(ledger, name, declaration, self._budget)
             self._allowance = Allowance(ledger, self._account, [self._release])
         except BaseException:
             self.ledger.close()
@@ -392,7 +392,7 @@ class PrivateMetrics(TrainerCallback):
         try:
             number = self._account.num_charges + 1
             self._allowance.check(number, number * LARGEST_VALUE)
-            check_budget(self.ledger, self._account, self._cost)
+            metric_account.check_budget(self.ledger, self._account, self._cost)
             self._spent = self._account.charge(self._cost, event=event)
         except BudgetExceededError as error:
             rank_zero_warn(f"PrivateMetrics: an older value is shown, or nan, since a new one was refused: {error}")

@@ -4,19 +4,20 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import lightning.pytorch as pl
 
-from lightning_pac.accountants import Allowance
+from lightning_pac.accountants import Allowance, SRPPAccountant
 from lightning_pac.callbacks.metrics.noised_metric import LARGEST_VALUE
 from lightning_pac.callbacks.srpp_sgd import SRPPSGD
 from lightning_pac.exceptions import BudgetExceededError
 from lightning_pac.ledger import LedgerAccount, LedgerHandle, PrivacyLedger
 from lightning_pac.randomness import finite_precision
+from lightning_pac.scenarios import Poisson, TwoWorldScenario
 
-__all__ = ["check_affordable", "check_budget", "num_values", "open_account"]
+__all__ = ["accountant_of_value", "check_affordable", "check_budget", "num_values", "open_account"]
 
 
 def open_account(
@@ -44,6 +45,12 @@ def open_account(
     return ledger.account(own, "rpp", declaration, budget)
 
 
+def accountant_of_value(scenario: TwoWorldScenario, order: float | None) -> SRPPAccountant:
+    """One value is one step of a sampler that draws every record."""
+    everything = Poisson(rate=1.0, batch_size=1, secret_draws=False)
+    return SRPPAccountant(scenario, everything, order or 16.0, "rpp")
+
+
 def num_values(names: Sequence[str]) -> int:
     """Values of metrics that a validation releases; those of a test are evaluated apart."""
     return sum(not name.startswith("test") for name in names)
@@ -56,6 +63,7 @@ def check_affordable(
     allowance: Allowance | None,
     names: Sequence[str],
     cost: float,
+    fitting: Callable[[float], str],
 ) -> None:
     """Refuse a new run that leaves too little for one evaluation of its metrics: it would end without a figure.
 
@@ -66,6 +74,7 @@ def check_affordable(
         allowance: Of that account.
         names: Of the metrics.
         cost: Of a value, in nats.
+        fitting: Says with which argument a value costs no more than so many nats.
 
     Raises:
         BudgetExceededError: If so much is not left, beside what the run plans to spend from the same ledger.
@@ -101,11 +110,12 @@ def check_affordable(
         if of_ledger > of_account:
             cure = "or a larger budget, or leave it out"
         else:
-            larger = allowance.larger_promise(planned + number * cost, cost_at)
-            cure = f"plan fewer steps or more noise, {larger or 'or leave PrivateMetrics out'}"
+            larger = allowance.larger_promise(planned + number * cost, cost_at) or "or leave PrivateMetrics out"
+            cure = f"plan fewer steps or more noise, {larger}" if beside else larger
         raise BudgetExceededError(
             f"One evaluation of the metrics costs {number * cost:.6g} nats, but {handle.path} has {max(0.0, left):.6g} "
-            f"left for it beside this run: give PrivateMetrics a smaller epsilon or bound, {cure}."
+            f"left for it{' beside this run' * bool(beside)}: give PrivateMetrics a smaller promise "
+            f"({fitting(left / number)}), {cure}."
         )
 
 

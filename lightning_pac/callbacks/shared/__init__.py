@@ -1,5 +1,6 @@
 """The common ground of several callbacks: checks of the Trainer, and one account for all ranks."""
 
+from lightning_pac.callbacks.shared.fitting import fitting_argument
 from lightning_pac.callbacks.shared.hidden_randomness import HiddenRandomness
 from lightning_pac.callbacks.shared.logged_values import in_float32, watch_logging
 from lightning_pac.callbacks.shared.shared_account import SharedAccount, check_path, order_in
@@ -22,6 +23,7 @@ __all__ = [
     "check_optimizer",
     "check_path",
     "check_trainer",
+    "fitting_argument",
     "in_float32",
     "is_stopped_by_noised_metric",
     "monitored_names",

@@ -4,11 +4,11 @@ import bisect
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from lightning_pac.accountants import Promise, RunningAccount, SRPPAccountant, SuccessBound
-from lightning_pac.callbacks.shared import SharedAccount
-from lightning_pac.cards import downwards, upwards
+from lightning_pac.accountants import Promise, RunningAccount, SRPPAccountant
+from lightning_pac.callbacks.shared import SharedAccount, fitting_argument
 from lightning_pac.exceptions import BudgetExceededError, LedgerMismatchError
 from lightning_pac.ledger import LedgerAccount, PrivacyLedger
 
@@ -160,29 +160,8 @@ class RunJournal:
         if self._planned_steps and not self.num_steps:
             running = self.running
             cost, use = running.cost_of(self._planned_steps), running.use_after(self._planned_steps)
-            self.account.check_planned(cost, use, self._fitting, running.planned_cost, beside)
-
-    def _fitting(self, left: float) -> str:
-        """The argument with which the planned steps cost no more than so many nats, rounded so that it is let in."""
-        running, steps = self.running, self._planned_steps
-        accountant, promise = running.accountant, running.promise
-        if accountant.correlation is not None:  # which another promise may choose differently
-            return ""
-        arithmetic = running.cost_of(steps) - accountant.epsilon(running.noise_multiplier, steps)
-        try:
-            noise = accountant.noise_multiplier((left - arithmetic) * (1 - 1e-6), steps)
-        except ValueError:
-            return "nothing that fits these steps is left"
-        fitting = accountant.track(noise, [steps], steps, promise, running.draws_per_step)
-        if promise is None and self.promised == "world_success_bound":
-            return f"noise_multiplier={upwards(noise, 4)} fits"
-        if promise is None:
-            return f"epsilon={downwards(left * (1 - 1e-6), 4)} fits"
-        bound = isinstance(promise, SuccessBound)
-        most = fitting.exact_success_bound() if bound else fitting.exact_epsilon_at_delta()
-        # A bound is as many digits above the blind guess.
-        most = promise.blind + float(downwards((most - promise.blind) * (1 - 1e-6), 3))
-        return f"{'world_success_bound' if bound else 'epsilon'}={most:.12g} fits"
+            fitting = partial(fitting_argument, running, self._planned_steps, promised=self.promised)
+            self.account.check_planned(cost, use, fitting, running.planned_cost, beside)
 
     def start_step(self, step: int) -> None:
         """Charge a step; it is on the disk when this returns.

@@ -1,5 +1,6 @@
 """Losses that couple records only where these differ in length or in what is ignored, and rows that are no records."""
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -125,6 +126,42 @@ def test_means_within_records_pass(collate_fn: Any, dropout: float) -> None:
 def test_a_mean_over_all_targets_that_count_is_found_where_some_are_ignored() -> None:
     found = check(flat_cross_entropy, records(ignored=5))
     assert "couples records of which some hold the integer -100" in found.problem
+
+
+class Segments(pl.LightningModule):
+    """A score for each of eight places, of which some are marked, in every third record none."""
+
+    def __init__(self, rule: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.network, self.rule = nn.Linear(8, 8), rule
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        inputs, mask = batch
+        scores = self.network(inputs).sigmoid()
+        overlaps = (2 * (scores * mask).sum(1) + 1) / (scores.sum(1) + mask.sum(1) + 1)
+        return (1 - overlaps).mean() * self.rule(mask)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.long])
+@pytest.mark.parametrize(
+    ("rule", "problem"),
+    [
+        (lambda mask: 0.0 if mask.sum() == 0 else 1.0, "hold the number 0 alone .*whether any record holds another"),
+        (lambda mask: mask.any(), "hold the number 0 alone"),
+        (lambda mask: 1.0 * (len(mask.unique()) > 1), "hold the number 0 alone"),
+        (lambda mask: 1.0, "^None$"),
+    ],
+)
+def test_a_branch_on_whether_any_mask_is_set_is_found(rule: Any, problem: str, dtype: torch.dtype) -> None:
+    """One record more with a mask turned the gradients of all others on: 28 of 2 C with 64 records."""
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(12, 8, generator=generator)
+    masks = [(row > 0.5) & (index % 3 > 0) for index, row in enumerate(inputs)]
+    data = [(row, mask.to(dtype)) for row, mask in zip(inputs, masks, strict=True)]
+    found = check_loss(Segments(rule), DataLoader(data, batch_size=4))  # type: ignore[arg-type]
+    assert re.search(problem, str(found.problem))
+    assert found.unchecked is None
 
 
 def test_targets_that_could_be_ignored_are_pointed_out() -> None:

@@ -14,8 +14,9 @@ from lightning_pac.gradients import flat_sum, make_engine
 __all__ = ["compare_company", "compare_varied"]
 
 MEANS_OF_ALL = (
-    "a mean over all tokens or targets that count does so, or padding that is not masked; average in records, as "
-    "per_record_mean(model, batch) does where the model computes its loss"
+    "a mean over all tokens or targets that count does so, a branch on whether any record holds another number, or "
+    "padding that is not masked; average in records, as per_record_mean(model, batch) does where a model computes its "
+    "loss"
 )
 
 BY_EXTREMES = (

@@ -73,6 +73,7 @@ class SyntheticRecords:
         self._marks = [_marks(field) for field in fields]
         self._shown = [_shown_range(field, marks) for field, marks in zip(fields, self._marks, strict=True)]
         self._recurring = [_recurring(field) for field in fields]
+        self._constants = [_constants(field, shown) for field, shown in zip(fields, self._shown, strict=True)]
         self._lengths = _length_fields(fields)
         shapes = [[np.shape(leaf) for leaf in leaves] for leaves in map(_leaves, examples)]
         self._alike = [record for record, own in zip(examples, shapes, strict=True) if own == shapes[0]]
@@ -100,7 +101,7 @@ class SyntheticRecords:
                 yield list(map(_map, plain, changes))
 
     def varied(self, records: list[Any], ignores: bool) -> Iterator["Variation"]:
-        """The records in different lengths, and, for each of their integers, with some of them ignored or padding.
+        """The records in different lengths, with fields of one number, and with some integers ignored or padding.
 
         Args:
             records: What `draw` returned.
@@ -132,6 +133,14 @@ class SyntheticRecords:
                     ignored = [_map(record, ignore(index)) for index, record in enumerate(records)]
                     what = f"the integer {special}" if special in SPECIAL_INTEGERS else "a negative integer as a mark"
                     yield Variation(f"of which some hold {what}", ignored, occurs or special >= 0)
+        for filled, value in ((place, value) for place, found in enumerate(self._constants) for value in found):
+
+            def fill(leaf: Any, place: int, filled: int = filled, value: float = value) -> Any:
+                return _filled(leaf, value) if place == filled else leaf
+
+            # Two groups keep theirs, so that one record may end what all have in common.
+            alone = [*records[: 2 * GROUP], *(_map(record, fill) for record in records[2 * GROUP :])]
+            yield Variation(f"of which some hold the number {value:g} alone", alone)
 
     def _choose_ranges(self, accepts: Callable[[list[Any]], bool]) -> list[tuple[int, int] | None]:
         accepted, error = None, None
@@ -252,6 +261,21 @@ def _recurring(field: Sequence[Any]) -> float | None:
     return max(found, key=abs, default=None)
 
 
+def _constants(field: Sequence[Any], shown: tuple[int, int] | None) -> list[float]:
+    """The two numbers that most records of a field hold alone, as an empty mask does.
+
+    Where records lack some integers of others, the least: what is drawn lacks none.
+    """
+    size = max(map(_size, field))
+    sampled = [torch.as_tensor(leaf).reshape(-1)[:: 1 + _size(leaf) // _MOST_NUMBERS] for leaf in field]
+    rows = [row.unique() for row in sampled]  # type: ignore[no-untyped-call]
+    if rows[0].is_complex() or (size == 1 and shown):
+        return []  # single integers are of different classes in the groups
+    times = Counter(float(row[0]) for row in rows if len(row) == 1 and bool(row.isfinite()))
+    found = [value for value, count in times.most_common(2) if size > 1 or count > 1]
+    return [float(shown[0])] if shown and not found and len(set(map(len, rows))) > 1 else found
+
+
 def _range(least: int, greatest: int, end: int | None) -> tuple[int, int]:
     """The least and the greatest synthetic integer, at least two different ones unless nothing else is accepted."""
     if end is None:
@@ -337,12 +361,12 @@ def _size(leaf: Any) -> int:
     return leaf.numel() if isinstance(leaf, Tensor) else np.asarray(leaf).size
 
 
-def _filled(leaf: Any, value: int) -> Any:
+def _filled(leaf: Any, value: float) -> Any:
     if isinstance(leaf, Tensor):
         return torch.full_like(leaf, value)
     if isinstance(leaf, np.ndarray):
         return np.full_like(leaf, value)
-    return [value] if isinstance(leaf, list) else type(leaf)(value)
+    return [type(leaf[0])(value)] * len(leaf) if isinstance(leaf, list) else type(leaf)(value)
 
 
 def _holds(leaf: Any, special: int) -> bool:

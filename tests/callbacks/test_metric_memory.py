@@ -359,6 +359,28 @@ def test_rows_that_the_absence_of_a_record_changes_are_refused_where_it_may_be_a
         validate(tmp_path, make(), scenario=TwoWorldScenario.differential_privacy())
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_padding_to_the_longest_of_a_batch_may_not_change_the_rows_of_others(tmp_path: Path, masked: bool) -> None:
+    def padded(records: list[Tensor]) -> tuple[Tensor, Tensor]:
+        lengths = torch.tensor([len(record) for record in records])
+        return torch.nn.utils.rnn.pad_sequence(records, batch_first=True), lengths
+
+    class Pooled(Logging):
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            values, lengths = batch
+            self.metric.update(values.sum(1) / lengths if masked else values.mean(1))
+            self.log("mean", self.metric)
+
+    texts: Any = [torch.rand(3 + record % 2) for record in range(16)]
+    loader = DataLoader(texts, 8, collate_fn=padded)
+    model = Pooled(torchmetrics.SumMetric())
+    if masked:
+        validate(tmp_path, model, loaders=loader)
+    else:
+        with pytest.raises(MisconfigurationException, match="rows that one record decides beside its own"):
+            validate(tmp_path, model, loaders=loader)
+
+
 def test_metrics_that_a_collection_groups_are_rows_of_their_own(tmp_path: Path) -> None:
     class Grouped(Logging):
         def __init__(self) -> None:

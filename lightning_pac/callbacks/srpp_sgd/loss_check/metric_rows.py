@@ -17,7 +17,7 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.check import synthetic_probe
 from lightning_pac.callbacks.srpp_sgd.loss_check.coupling import MANY
 from lightning_pac.callbacks.srpp_sgd.loss_check.fixed_draws import SEEDS, seeded
 from lightning_pac.callbacks.srpp_sgd.loss_check.probe import Probe
-from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import GROUP, SyntheticRecords
+from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import GROUP, OF_LENGTHS, SyntheticRecords
 from lightning_pac.scenarios import Adjacency
 from lightning_pac.strategies.whole_copies import WholeCopies
 
@@ -108,7 +108,7 @@ def _rows_of_metrics(
                 return all(bool(row.isfinite().all()) for row in rows)
 
             synthetic = SyntheticRecords(examples, accepts)
-            mixed |= _mixed(rows_of, synthetic, loader.batch_size)
+            mixed |= _mixed(rows_of, synthetic, loader.batch_size) | _mixed_by_length(rows_of, synthetic)
             if adjacency != "replace":
                 mixed |= _mixed_by_absence(rows_of, synthetic, moves_up=adjacency == "add_remove")
         except Exception as error:  # any model, dataset or collate function may run here
@@ -143,6 +143,26 @@ def _mixed(rows_of: Callable[[list[list[Any]]], Rows], synthetic: SyntheticRecor
     return found
 
 
+def _mixed_by_length(rows_of: Callable[[list[list[Any]]], Rows], synthetic: SyntheticRecords) -> set[str]:
+    """Metrics in which the longest record of a batch, to which others are padded, changes their rows."""
+    found, following = set(), synthetic.draw(1)
+    for variation in synthetic.varied(synthetic.draw(0), ignores=False):
+        if variation.circumstance != OF_LENGTHS:
+            continue
+        # The first is cut least, and the others by half or more.
+        longest, short, few = variation.records[0], variation.records[2 * GROUP], variation.records[10:]
+        try:
+            both = [rows_of([[first, *few], following]) for first in (longest, short)]
+        except Exception:  # such as in a stack of records of one length
+            continue
+        for before, after in zip(*both, strict=True):
+            # Rows that are padded themselves have another shape, and do not compare.
+            alike = [name for name, rows in before.items() if _shapes(rows) == _shapes(after[name])]
+            moved = _moved({name: before[name] for name in alike}, after, rounded=True)
+            found |= {name for name, number in moved.items() if number > 1}
+    return found
+
+
 def _mixed_by_absence(
     rows_of: Callable[[list[list[Any]]], Rows], synthetic: SyntheticRecords, moves_up: bool
 ) -> set[str]:
@@ -158,8 +178,7 @@ def _mixed_by_absence(
     for place in _PLACES[::2]:
         for before, after in zip(everything, evaluated([*few[:place], *few[place + 1 :]]), strict=True):
             for name, rows in before.items():
-                # In another place of a batch, sums are rounded otherwise.
-                rounding = _TOLERANCE * max((float(row.nan_to_num(0, 0, 0).abs().max()) for row in rows), default=0.0)
+                rounding = _rounding(rows)
                 if _unmatched(rows, after[name], rounding) > 1 or _unmatched(after[name], rows, rounding):
                     found.add(name)
     return found
@@ -169,10 +188,22 @@ def _times(record: Any, factor: float) -> Any:
     return apply_to_collection(record, Tensor, lambda value: value * factor if value.is_floating_point() else value)
 
 
-def _moved(before: dict[str, list[Tensor]], after: dict[str, list[Tensor]]) -> dict[str, int]:
+def _moved(before: dict[str, list[Tensor]], after: dict[str, list[Tensor]], rounded: bool = False) -> dict[str, int]:
     """How many rows of each metric are others, of those where any are."""
-    counts = {name: max(_unmatched(rows, after[name]), _unmatched(after[name], rows)) for name, rows in before.items()}
+    counts = {}
+    for name, rows in before.items():
+        rounding = _rounding(rows) if rounded else 0.0
+        counts[name] = max(_unmatched(rows, after[name], rounding), _unmatched(after[name], rows, rounding))
     return {name: count for name, count in counts.items() if count}
+
+
+def _rounding(rows: list[Tensor]) -> float:
+    """By how much numbers may differ in another place of a batch or beside other padding, by rounding."""
+    return _TOLERANCE * max((float(row.nan_to_num(0, 0, 0).abs().max()) for row in rows), default=0.0)
+
+
+def _shapes(rows: list[Tensor]) -> set[tuple[int, ...]]:
+    return {tuple(row.shape) for row in rows}
 
 
 def _unmatched(rows: list[Tensor], others: list[Tensor], rounding: float = 0.0) -> int:

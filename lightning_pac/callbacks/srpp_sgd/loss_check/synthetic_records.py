@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["EXAMPLES", "GROUP", "LAWS", "SyntheticRecords", "Variation"]
+__all__ = ["EXAMPLES", "GROUP", "LAWS", "OF_LENGTHS", "SyntheticRecords", "Variation"]
 
 EXAMPLES = 32
 """Real records that are looked at for their structure."""
@@ -35,6 +35,9 @@ LAWS = {
     "missing": "of which one holds numbers that are not finite",
 }
 """Laws of floating-point numbers beside the uniform one, in words."""
+
+OF_LENGTHS = "of different lengths"
+"""The variation of records that are cut, in words."""
 
 _MOST_NUMBERS = 4096  # of a record, among which one that recurs is looked for
 
@@ -118,7 +121,7 @@ class SyntheticRecords:
                 return lambda leaf, _: leaf[: -(-length * kept // 8)] if _length(leaf) == length else leaf
 
             different = [_map(record, cut(kept)) for record, kept in zip(records, KEPT_EIGHTHS, strict=True)]
-            yield Variation("of different lengths", [self._with_lengths(record) for record in different])
+            yield Variation(OF_LENGTHS, [self._with_lengths(record) for record in different])
         for place, leaf in enumerate(leaves):
             marks, shown = self._marks[place], self._shown[place]
             for special in sorted({*marks, *SPECIAL_INTEGERS}):

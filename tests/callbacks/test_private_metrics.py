@@ -707,8 +707,9 @@ def test_values_at_another_epsilon_are_charged_beside_the_earlier_ones(tmp_path:
     assert spent == {"metrics val/accuracy": 0.5, "metrics val/accuracy (2)": 0.125}
 
 
-def test_the_same_metrics_in_another_order_have_the_same_budget(tmp_path: Path) -> None:
-    for names in (["val/recall", "val/accuracy"], ["val/accuracy", "val/recall"]):
+def test_the_same_metrics_in_another_order_or_twice_have_the_same_budget(tmp_path: Path) -> None:
+    first, second = "val/recall", "val/accuracy"
+    for names in ([first, second], [second, first], [first, second, first]):
         metrics = PrivateMetrics(names, SCENARIO, epsilon=0.25, renyi_order=4, budget=0.5, ledger=tmp_path / "study.db")
         trainer(tmp_path, metrics).validate(Validated(), loader(), verbose=False)
     with PrivacyLedger.read_only(tmp_path / "study.db") as ledger:

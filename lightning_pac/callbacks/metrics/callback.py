@@ -112,7 +112,7 @@ class PrivateMetrics(TrainerCallback):
             )
         if not 1e-100 <= max_contribution <= 1e100:  # squares of contributions must not vanish
             raise ValueError(f"max_contribution is {max_contribution}, but must lie between 1e-100 and 1e100.")
-        self.names = self.noised_names = tuple(names)
+        self.names = self.noised_names = tuple(dict.fromkeys(names))
         self.scenario = scenario
         self.max_contribution = max_contribution
         accountant = metric_account.accountant_of_value(scenario, renyi_order)

@@ -35,10 +35,7 @@ LAWS = {
     "missing": "of which one holds numbers that are not finite",
 }
 """Laws of floating-point numbers beside the uniform one, in words."""
-
-OF_LENGTHS = "of different lengths"
-"""The variation of records that are cut, in words."""
-
+OF_LENGTHS = "of different lengths"  # the variation of records that are cut
 _MOST_NUMBERS = 4096  # of a record, among which one that recurs is looked for
 
 # Eighths of a row that are kept, by record: the groups differ in their longest, and no group is in order of length.

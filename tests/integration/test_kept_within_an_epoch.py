@@ -81,6 +81,20 @@ class Counts(Classifier):
         self.counts.zero_()
 
 
+class Agrees(Classifier):
+    """With what it said of the batch before, as it does while its weights stay (self-distillation)."""
+
+    before: tuple[Tensor, Tensor] | None = None
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx)
+        if self.before is not None:
+            inputs, said = self.before
+            loss = loss + F.kl_div(self.network(inputs).log_softmax(1), said, reduction="batchmean")
+        self.before = batch[0], self.network(batch[0]).detach().softmax(1)
+        return loss
+
+
 class SkipsSpikes(Classifier):
     """Once it knows the losses of ten batches."""
 
@@ -126,7 +140,7 @@ class Blends:
     "kind",
     [
         *(ForgetsFirst, ForgetsLast, ForgetsInValidation, ForgetsInEachStep, Weighted),
-        *(Counts, SkipsSpikes, Taking, Classifier),
+        *(Counts, Agrees, SkipsSpikes, Taking, Classifier),
     ],
 )
 def test_what_a_step_leaves_for_later_ones_is_found(kind: Any, tmp_path: Path) -> None:

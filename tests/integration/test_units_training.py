@@ -1,16 +1,27 @@
 """Fits whose unit has several rows: views of a record, or records of a person."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torchmetrics
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from tiny_fits import Classifier, make_data, make_private, make_trainer
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
-from lightning_pac import DPSGD, Persons, Poisson, PrivacyLedger, Sequential, SRPPAccountant, TwoWorldScenario
+from lightning_pac import (
+    DPSGD,
+    Persons,
+    Poisson,
+    PrivacyLedger,
+    PrivateMetrics,
+    Sequential,
+    SRPPAccountant,
+    TwoWorldScenario,
+)
 from lightning_pac.data import private_loader
 from lightning_pac.exceptions import PrivacyViolationError
 
@@ -112,6 +123,42 @@ def test_persons_are_drawn_by_poisson_under_differential_privacy(tmp_path: Path)
     assert model.released.isfinite().all()
     assert private.account is not None
     assert private.account.exact_epsilon_at_delta() == pytest.approx(3.0, rel=1e-3)
+
+
+class Scored(Noting):
+    def __init__(self) -> None:
+        super().__init__()
+        self.accuracy = torchmetrics.Accuracy("multiclass", num_classes=3)
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.accuracy(self.network(batch[0]), batch[1])
+        self.log("accuracy", self.accuracy)
+
+
+@pytest.mark.parametrize(
+    ("kept", "differing", "warned"),
+    [
+        (3, 3, False),  # of Shaken's seven persons, five have three records, one four and one one
+        (4, 3, True),
+        (1, 1, False),
+        (2, 1, True),
+    ],
+)
+def test_an_evaluation_with_more_records_of_a_person_than_its_metrics_count_is_warned_of(
+    kept: int, differing: int, warned: bool, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    data, seen, rows = Shaken(), Counter[int](), []
+    for row in range(len(data)):
+        owner = int(data[row][2])
+        rows += [row] * (seen[owner] < kept)
+        seen[owner] += 1
+    private = DPSGD(3.0, 1e-5, Poisson(0.5, 4), unit=Persons(of=2, at_most=3))
+    worlds = TwoWorldScenario(differing, adjacency="add_remove")
+    metrics = PrivateMetrics(["accuracy"], worlds, epsilon=9.0, delta=1e-5, ledger=tmp_path / "held_out.db")
+    trainer = make_trainer(tmp_path, private, metrics, max_steps=1, num_sanity_val_steps=0)
+    trainer.fit(Scored(), DataLoader(data), DataLoader(Subset(data, rows), batch_size=4))
+    told = [str(warning.message) for warning in recwarn if "training protects persons" in str(warning.message)]
+    assert len(told) == warned
 
 
 def test_views_that_go_missing_and_units_that_the_account_does_not_know_are_refused(tmp_path: Path) -> None:

@@ -162,7 +162,6 @@ class PrivateMetrics(TrainerCallback):
                 "The Trainer has two PrivateMetrics, and each would noise what the other shows: name all metrics in "
                 "one."
             )
-        tell_of_persons(callbacks, self.scenario.total_differing)
         if stage != "predict":
             self._undo.append(guard_evaluation(trainer))
 
@@ -272,6 +271,7 @@ class PrivateMetrics(TrainerCallback):
         """What the evaluation does with synthetic records, asked when the first of its stage begins."""
         stage = "test" if trainer.testing else "validation"
         if stage not in self._asked:
+            tell_of_persons(trainer.callbacks, loaders, self.scenario.total_differing)  # type: ignore[attr-defined]
             callbacks = [user for user in trainer.callbacks if evaluates(user, stage)]  # type: ignore[attr-defined]
             terms = (trainer.datamodule, stage, callbacks, self.scenario.adjacency)  # type: ignore[attr-defined]
             found = self._asked[stage] = rows_of_metrics(pl_module, loaders, *terms)

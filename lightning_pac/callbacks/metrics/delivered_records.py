@@ -1,12 +1,13 @@
 """The records that an evaluation hands to the metrics, each of them once."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.trainer.states import TrainerFn
-from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities import rank_zero_warn
 from torch.utils.data import BatchSampler, ConcatDataset, DataLoader
 
 from lightning_pac.callbacks.srpp_sgd import SRPPSGD
@@ -104,13 +105,22 @@ class DeliveredRecords:
         return self._shared[numbers]
 
 
-def tell_of_persons(callbacks: Sequence[pl.Callback], differing: int) -> None:
-    """Say which promise holds for the records that are evaluated, where training protects persons."""
-    if any(isinstance(callback, SRPPSGD) and callback.arguments.unit is not None for callback in callbacks):
-        rank_zero_info(
-            "PrivateMetrics: training protects persons, and a value protects one for as many rows as num_differing "
-            f"says, {differing} here: make sure that no person has more of them in the evaluation."
-        )
+def tell_of_persons(callbacks: Sequence[pl.Callback], loaders: Sequence[DataLoader[Any]], differing: int) -> None:
+    """Warn where training protects persons, and one may have more records in an evaluation than its metrics count."""
+    units = [callback.arguments.unit for callback in callbacks if isinstance(callback, SRPPSGD)]
+    for unit in filter(None, units):
+        try:
+            # Names are public, as in training.
+            records = ConcatDataset[Any]([loader.dataset for loader in loaders])
+            persons = replace(unit, at_most=len(records)).records_of(records)
+        except Exception:  # the records may not say whose they are, or be there one after the other only
+            persons = [list(range(differing + 1))]
+        if max(map(len, persons), default=0) > differing:
+            rank_zero_warn(
+                "PrivateMetrics: training protects persons, and a value protects one for as many records as "
+                f"num_differing says, {differing} here, but one may have more in this evaluation: keep so many of "
+                "each, or give PrivateMetrics a larger num_differing."
+            )
 
 
 def guard_evaluation(trainer: pl.Trainer) -> Callable[[], None]:

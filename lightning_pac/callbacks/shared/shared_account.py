@@ -91,8 +91,8 @@ class SharedAccount:
         self.name, self.path, last = ranks.from_first(name_and_path)
         if last is not None:
             rank_zero_info(
-                f"Ledger {self.path}: the last charge was made on {last[0]} (UTC) to account {last[1]!r}; if you know "
-                "of a later one, this is an old copy."
+                f"Ledger {self.path}: the last charge was made on {last[0]} (UTC) to account {last[1]!r}. If you "
+                "remember a later one, an old copy of the ledger was put back, and charges are lost."
             )
 
     def attempts(self) -> list[Attempt]:

@@ -336,27 +336,92 @@ ABSENT: dict[str, Any] = {
     "the mean as one row": lambda values: [values.mean().reshape(1)],
     "all in one row": lambda values: [values[None]],
     "full batches only": lambda values: [values] * (len(values) == 8),
+    "full batches of the loader only": lambda values: [values] * (len(values) == 127),
+    "no single record": lambda values: [values] * (len(values) > 1),
 }
 
 
-class EveryOther(Logging):
+class SomeBatches(Logging):
+    def __init__(self, chosen: Any) -> None:
+        super().__init__(torchmetrics.SumMetric())
+        self.chosen = chosen
+
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        if batch_idx % 2 == 0:
+        if self.chosen(batch_idx):
             self.metric.update(batch[0])
         self.log("mean", self.metric)
 
 
-@pytest.mark.parametrize("what", [*ABSENT, "every other batch"])
+NUMBERED: dict[str, Any] = {
+    "every other batch": lambda number: number % 2 == 0,
+    "the first ten": lambda number: number < 10,
+    "from the hundredth on": lambda number: number >= 100,
+}
+
+
+@pytest.mark.parametrize("what", [*ABSENT, *NUMBERED])
 def test_rows_that_the_absence_of_a_record_changes_are_refused_where_it_may_be_absent(
     tmp_path: Path, what: str
 ) -> None:
     def make() -> Logging:
-        return Rows(ABSENT[what]) if what in ABSENT else EveryOther(torchmetrics.SumMetric())
+        return Rows(ABSENT[what]) if what in ABSENT else SomeBatches(NUMBERED[what])
 
     # A record in place of another moves one contribution only.
-    validate(tmp_path, make())
+    loader = DataLoader(TensorDataset(LOSSES), 127 if what in ABSENT else 1)
+    validate(tmp_path, make(), loaders=loader)
     with pytest.raises(MisconfigurationException, match="rows that one record decides beside its own"):
-        validate(tmp_path, make(), scenario=TwoWorldScenario.differential_privacy())
+        validate(tmp_path, make(), loaders=loader, scenario=TwoWorldScenario.differential_privacy())
+
+
+def test_a_batch_of_one_that_loses_its_rows_does_not_refuse_others(tmp_path: Path) -> None:
+    loader = DataLoader(TensorDataset(LOSSES), 127)
+    model = Rows(lambda values: [values.squeeze()])
+    validate(tmp_path, model, loaders=loader, scenario=TwoWorldScenario.differential_privacy())
+
+
+@pytest.mark.parametrize("other", ["model", "loader"])
+def test_each_model_and_its_loaders_are_asked_for_rows(tmp_path: Path, other: str) -> None:
+    def centred(records: list[tuple[Tensor]]) -> list[Tensor]:
+        values = torch.stack([value for (value,) in records])
+        return [values - values.mean()]
+
+    private = PrivateMetrics(["mean"], TwoWorldScenario(1), epsilon=0.1, renyi_order=16, ledger=tmp_path / "study.db")
+    trainer = pl.Trainer(accelerator="cpu", logger=False, callbacks=[private], default_root_dir=tmp_path)
+    data = TensorDataset(LOSSES[:16])
+    model, collate = Rows(lambda values: [values]), None
+    trainer.validate(model, DataLoader(data, 8), verbose=False)
+    if other == "model":
+        model = Rows(MIXED["over the largest"])
+    else:
+        collate = centred
+    with pytest.raises(MisconfigurationException, match="rows that one record decides beside its own"):
+        trainer.validate(model, DataLoader(data, 8, collate_fn=collate), verbose=False)
+
+
+def test_a_metric_that_is_logged_later_is_told_when_to_be_logged(tmp_path: Path) -> None:
+    class Later(Logging):
+        evaluations = 0
+
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            self.metric.update(batch[0])
+            if self.evaluations:
+                self.log("mean", self.metric)
+
+        def on_validation_end(self) -> None:
+            self.evaluations += 1
+
+        def training_step(self, batch: Any, batch_idx: int) -> None:
+            return None
+
+        def configure_optimizers(self) -> None:
+            return None
+
+    private = PrivateMetrics(["mean"], TwoWorldScenario(1), epsilon=0.1, renyi_order=16, ledger=tmp_path / "study.db")
+    quiet: dict[str, Any] = {"logger": False, "enable_checkpointing": False, "num_sanity_val_steps": 0}
+    trainer = pl.Trainer(accelerator="cpu", max_epochs=3, callbacks=[private], default_root_dir=tmp_path, **quiet)
+    loader = DataLoader(TensorDataset(LOSSES[:16]), 8)
+    with pytest.raises(MisconfigurationException, match="did not log, in the first evaluation: let it be"):
+        trainer.fit(Later(torchmetrics.SumMetric()), loader, loader)
 
 
 @pytest.mark.parametrize("masked", [False, True])

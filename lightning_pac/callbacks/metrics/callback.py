@@ -17,8 +17,9 @@ from lightning_pac._validation import validated
 from lightning_pac.accountants import Allowance, one_promise, share_terms
 from lightning_pac.callbacks.metrics import metric_account
 from lightning_pac.callbacks.metrics.delivered_records import DeliveredRecords, guard_evaluation, tell_of_persons
+from lightning_pac.callbacks.metrics.metric_memory import unsuited_states, why_not_watched
 from lightning_pac.callbacks.metrics.noise_of_value import log_deviations
-from lightning_pac.callbacks.metrics.noised_metric import LARGEST_VALUE, PrivateMetric, unsuited_states
+from lightning_pac.callbacks.metrics.noised_metric import LARGEST_VALUE, PrivateMetric
 from lightning_pac.callbacks.shared import (
     HiddenRandomness,
     TrainerCallback,
@@ -162,6 +163,8 @@ class PrivateMetrics(TrainerCallback):
                 "The Trainer has two PrivateMetrics, and each would noise what the other shows: name all metrics in "
                 "one."
             )
+        # Another model, or the same with other loaders, may use its metrics otherwise.
+        self._asked, self._known, self._complete = {}, {False: set(), True: set()}, set()
         if stage != "predict":
             self._undo.append(guard_evaluation(trainer))
 
@@ -308,12 +311,7 @@ class PrivateMetrics(TrainerCallback):
         for private in self._private.values():
             if private.metric is metric:
                 return private
-        raise MisconfigurationException(
-            f"{name!r} is a {type(metric).__name__}, which keeps more than sums over records "
-            f"({', '.join(unsuited_states(metric)) or 'or is no attribute of the module'}), so a record's influence on "
-            "it has no bound: log a metric of counts and sums (accuracy, recall, a confusion matrix, a mean error), "
-            "or compute this one on public data."
-        )
+        raise MisconfigurationException(why_not_watched(name, metric))
 
     def _end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._last |= {name: private.last for name, private in self._private.items() if private.is_private}

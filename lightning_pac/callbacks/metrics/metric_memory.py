@@ -5,10 +5,11 @@ from typing import Any
 
 from torch import Tensor
 from torchmetrics import Metric
+from torchmetrics.utilities import dim_zero_sum
 
 from lightning_pac.data.records import digest
 
-__all__ = ["other_than_rows", "remembered"]
+__all__ = ["other_than_rows", "remembered", "unsuited_states", "why_not_watched"]
 
 # What torchmetrics itself writes down in an update, all of which `reset` forgets, and settings of no metric's own.
 BOOKKEEPING = {
@@ -70,6 +71,35 @@ def other_than_rows(arguments: Any) -> str | None:
         if value is not None and not isinstance(value, Tensor):
             return f"a {type(value).__name__}"
     return None
+
+
+def unsuited_states(metric: Metric) -> list[str]:
+    """States on which a record's influence has no bound: those that are not sums that begin at zero."""
+    return [
+        name
+        for name, default in metric._defaults.items()
+        if not isinstance(default, Tensor) or bool(default.any()) or metric._reductions[name] is not dim_zero_sum
+    ]
+
+
+def why_not_watched(name: str, metric: Metric) -> str:
+    """A sentence on a metric whose sums were not taken record by record.
+
+    Args:
+        name: Under which it is logged.
+        metric: One with unsuited states, without any, or which the evaluation did not begin with.
+    """
+    kind, states = type(metric).__name__, unsuited_states(metric)
+    if metric._defaults and not states:
+        return (
+            f"{name!r} is a {kind} that the model did not have, or did not log, in the first evaluation: let it be an "
+            "attribute of the module, and log it in each evaluation."
+        )
+    return (
+        f"{name!r} is a {kind}, which keeps more than sums over records ({', '.join(states) or 'in other metrics'}), "
+        "so a record's influence on it has no bound: log a metric of counts and sums (accuracy, recall, a confusion "
+        "matrix, a mean error), or compute this one on public data."
+    )
 
 
 def _leaves(value: Any) -> Iterator[Any]:

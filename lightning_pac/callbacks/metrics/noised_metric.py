@@ -12,7 +12,6 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 from torchmetrics import Metric
-from torchmetrics.utilities import dim_zero_sum
 
 from lightning_pac.callbacks.metrics.delivered_records import DeliveredRecords
 from lightning_pac.callbacks.metrics.metric_memory import other_than_rows, remembered
@@ -23,7 +22,7 @@ from lightning_pac.mechanisms.drowned import signal_to_noise, warn_if_drowned
 from lightning_pac.randomness import secure_generator
 from lightning_pac.strategies import Ranks
 
-__all__ = ["LARGEST_VALUE", "PrivateMetric", "unsuited_states"]
+__all__ = ["LARGEST_VALUE", "PrivateMetric"]
 
 LARGEST_VALUE = 2**20
 """Sums that a metric may keep: its noise, which comes from finite random bits, is paid for as so many values of it."""
@@ -332,15 +331,6 @@ class PrivateMetric:
 
 def _alone() -> bool:
     return False
-
-
-def unsuited_states(metric: Metric) -> list[str]:
-    """States on which a record's influence has no bound: those that are not sums that begin at zero."""
-    return [
-        name
-        for name, default in metric._defaults.items()
-        if not isinstance(default, Tensor) or bool(default.any()) or metric._reductions[name] is not dim_zero_sum
-    ]
 
 
 def _influential_states(blank: Metric) -> list[str]:

@@ -1,6 +1,7 @@
 """Whether each row that a metric is updated with is of one record, asked of synthetic records."""
 
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,7 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.coupling import MANY
 from lightning_pac.callbacks.srpp_sgd.loss_check.fixed_draws import SEEDS, seeded
 from lightning_pac.callbacks.srpp_sgd.loss_check.probe import Probe
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import GROUP, OF_LENGTHS, SyntheticRecords
+from lightning_pac.data import batch_sizes
 from lightning_pac.scenarios import Adjacency
 from lightning_pac.strategies.whole_copies import WholeCopies
 
@@ -27,9 +29,13 @@ _TOLERANCE = 1e-4
 _FAR = 1e3
 _PLACES = (0, 2, 5, 7)
 _EVALUATIONS = 2
+_SECONDS = 1.0  # that an evaluation of a batch of the loader's size may be expected to take, if it is larger
 
 Rows = list[dict[str, list[Tensor]]]
 """Of each evaluation, the rows of every metric."""
+
+RowsOf = Callable[..., Rows]
+"""Evaluates batches of records, with these numbers or one after another."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +68,10 @@ def rows_of_metrics(
     is not finite, several rows then change. The batch has eight records, and then as many as the loader's, up to 64;
     another batch comes before it or after, and both once more, in an evaluation in which what a model keeps of the
     first shows. Where records may be absent, one is left out, and under `add_remove` others move up into its batch: a
-    row that is made of a batch, or of some batches only, then changes. Values of records are drawn at random
-    (`SyntheticRecords`), so that nothing found here shows one.
+    row that is made of a batch, or of some batches only, then changes. So do rows of full batches only, which are also
+    asked for at the loader's size, above 64 where that takes no time, and rows of the first batches only, which are
+    asked for at the numbers that the loader has. Values of records are drawn at random (`SyntheticRecords`), so that
+    nothing found here shows one.
 
     Args:
         pl_module: The model; a copy of it is run, on the CPU.
@@ -92,18 +100,20 @@ def _rows_of_metrics(
         try:
             probe, examples = synthetic_probe(pl_module, loader, datamodule, callbacks, whole)
 
-            def rows_of(batches: list[list[Any]], probe: Probe = probe, number: int = number) -> Rows:
+            def rows_of(
+                batches: list[list[Any]], numbers: Sequence[int] = (), probe: Probe = probe, number: int = number
+            ) -> Rows:
                 found: Rows = []
                 with probe.copied():
                     noted = _noting(probe.model, logged)
                     for _ in range(_EVALUATIONS):
-                        _evaluate(probe, batches, stage, number if len(loaders) > 1 else None)
+                        _evaluate(probe, batches, stage, number if len(loaders) > 1 else None, numbers)
                         found.append({name: list(_rows(updates)) for name, updates in noted.items()})
                         for updates in noted.values():
                             updates.clear()
                 return found
 
-            def accepts(records: list[Any], rows_of: Callable[[list[list[Any]]], Rows] = rows_of) -> bool:
+            def accepts(records: list[Any], rows_of: RowsOf = rows_of) -> bool:
                 rows = [row for of_metrics in rows_of([records]) for rows in of_metrics.values() for row in rows]
                 return all(bool(row.isfinite().all()) for row in rows)
 
@@ -111,12 +121,15 @@ def _rows_of_metrics(
             mixed |= _mixed(rows_of, synthetic, loader.batch_size) | _mixed_by_length(rows_of, synthetic)
             if adjacency != "replace":
                 mixed |= _mixed_by_absence(rows_of, synthetic, moves_up=adjacency == "add_remove")
+            if adjacency == "add_remove":
+                mixed |= _mixed_by_number(rows_of, synthetic.draw(0)[:2], len(loader))
+                mixed |= _mixed_by_size(rows_of, synthetic, max(batch_sizes(loader) or (0,)))
         except Exception as error:  # any model, dataset or collate function may run here
             return MetricRows(frozenset(mixed), logged, type(error).__name__)
     return MetricRows(frozenset(mixed), logged)
 
 
-def _mixed(rows_of: Callable[[list[list[Any]]], Rows], synthetic: SyntheticRecords, batch_size: int | None) -> set[str]:
+def _mixed(rows_of: RowsOf, synthetic: SyntheticRecords, batch_size: int | None) -> set[str]:
     records, following = synthetic.draw(0), synthetic.draw(1)
     few, others = records[: 2 * GROUP], records[2 * GROUP :]
     drawn = [synthetic.draw(number) for number in range(2, 2 + MANY // len(records))]
@@ -143,7 +156,7 @@ def _mixed(rows_of: Callable[[list[list[Any]]], Rows], synthetic: SyntheticRecor
     return found
 
 
-def _mixed_by_length(rows_of: Callable[[list[list[Any]]], Rows], synthetic: SyntheticRecords) -> set[str]:
+def _mixed_by_length(rows_of: RowsOf, synthetic: SyntheticRecords) -> set[str]:
     """Metrics in which the longest record of a batch, to which others are padded, changes their rows."""
     found, following = set(), synthetic.draw(1)
     for variation in synthetic.varied(synthetic.draw(0), ignores=False):
@@ -163,9 +176,7 @@ def _mixed_by_length(rows_of: Callable[[list[list[Any]]], Rows], synthetic: Synt
     return found
 
 
-def _mixed_by_absence(
-    rows_of: Callable[[list[list[Any]]], Rows], synthetic: SyntheticRecords, moves_up: bool
-) -> set[str]:
+def _mixed_by_absence(rows_of: RowsOf, synthetic: SyntheticRecords, moves_up: bool) -> set[str]:
     """Metrics in which a record that is left out takes more with it than its own row."""
     few, following = synthetic.draw(0)[: 2 * GROUP], synthetic.draw(1)
 
@@ -181,6 +192,41 @@ def _mixed_by_absence(
                 rounding = _rounding(rows)
                 if _unmatched(rows, after[name], rounding) > 1 or _unmatched(after[name], rows, rounding):
                     found.add(name)
+    return found
+
+
+def _mixed_by_number(rows_of: RowsOf, pair: list[Any], num_batches: int) -> set[str]:
+    """Metrics that the number of a batch decides about, which a record that moves up changes."""
+    numbers = [number for number in range(num_batches) if number < MANY or number & (number - 1) == 0]
+    numbers += [num_batches - 1] * (num_batches > MANY)
+    found = set()
+    for one, several in zip(rows_of([pair]), rows_of([pair] * len(numbers), numbers), strict=True):
+        for name, rows in one.items():
+            expected = rows * len(numbers)
+            if len(expected) != len(several[name]) or _unmatched(expected, several[name], _rounding(expected)):
+                found.add(name)
+    return found
+
+
+def _mixed_by_size(rows_of: RowsOf, synthetic: SyntheticRecords, largest: int) -> set[str]:
+    """Metrics that leave out batches which are not full, so that one record less takes all of its batch with it."""
+    pool = [record for number in range(MANY // (4 * GROUP)) for record in synthetic.draw(number)]
+    if largest > MANY:
+        started = time.process_time()
+        rows_of([pool])
+        if (time.process_time() - started) * largest > _SECONDS * MANY:
+            largest = MANY
+    found = set()
+    for size in {2, largest} - {0, 1}:
+        records = (pool * -(-size // MANY))[:size]
+        try:
+            both = rows_of([records]), rows_of([records[1:]])
+        except Exception:
+            if size > 2:
+                raise
+            continue  # some models take no single record
+        for before, after in zip(*both, strict=True):
+            found |= {name for name, rows in before.items() if len(rows) - len(after[name]) not in (0, 1)}
     return found
 
 
@@ -223,7 +269,9 @@ def _is_close(first: Tensor, second: Tensor, rounding: float) -> bool:
     return same_shape and torch.allclose(first, second, rtol=_TOLERANCE, atol=rounding, equal_nan=True)
 
 
-def _evaluate(probe: Probe, batches: Sequence[list[Any]], stage: str, dataloader_idx: int | None) -> None:
+def _evaluate(
+    probe: Probe, batches: Sequence[list[Any]], stage: str, dataloader_idx: int | None, numbers: Sequence[int]
+) -> None:
     """Evaluate batches of these records, with the hooks around the steps, as far as they run here.
 
     Args:
@@ -231,6 +279,7 @@ def _evaluate(probe: Probe, batches: Sequence[list[Any]], stage: str, dataloader
         batches: The records of each.
         stage: ``"validation"`` or ``"test"``.
         dataloader_idx: Number of the loader, where there are several.
+        numbers: Of the batches, where they do not come one after another.
     """
     step = getattr(probe.model.eval(), f"{stage}_step")
     numbered = is_param_in_hook_signature(step, "batch_idx", min_args=2)
@@ -238,7 +287,7 @@ def _evaluate(probe: Probe, batches: Sequence[list[Any]], stage: str, dataloader
     with seeded(SEEDS[0]), torch.no_grad(), probe.integers:
         probe.run_hook(f"on_{stage}_start")
         probe.run_hook(f"on_{stage}_epoch_start")
-        for number, records in enumerate(batches):
+        for number, records in zip(numbers or range(len(batches)), batches, strict=True):
             batch = probe.batch(records)
             probe.run_hook(f"on_{stage}_batch_start", batch, number, *loader)
             output = step(batch, *([number] if numbered else []), *loader)
@@ -275,10 +324,15 @@ def _noting(model: Any, logged: dict[str, str]) -> dict[str, list[Any]]:
 
 
 def _rows(updates: list[Any]) -> Iterator[Tensor]:
-    """Each row of each update, its numbers one after another; of no updates that have no rows (`other_than_rows`)."""
+    """Each row of each update, its numbers one after another.
+
+    An update that has a number in place of rows, which is refused when it comes, stands for one.
+    """
     for update in updates:
         tensors: list[Tensor] = []
         apply_to_collection(update, Tensor, tensors.append)
-        if tensors and len({len(tensor) if tensor.ndim else -1 for tensor in tensors}) == 1 and tensors[0].ndim:
+        if any(tensor.ndim == 0 for tensor in tensors):
+            yield torch.zeros(1)
+        elif tensors and len({len(tensor) for tensor in tensors}) == 1:
             rows = [tensor.detach().double().reshape(len(tensor), tensor[:1].numel()) for tensor in tensors]
             yield from torch.cat(rows, 1)

@@ -1,10 +1,12 @@
 """Losses that couple records only where these differ in length or in what is ignored, and rows that are no records."""
 
+import random
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import lightning.pytorch as pl
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -162,6 +164,27 @@ def test_a_branch_on_whether_any_mask_is_set_is_found(rule: Any, problem: str, d
     found = check_loss(Segments(rule), DataLoader(data, batch_size=4))  # type: ignore[arg-type]
     assert re.search(problem, str(found.problem))
     assert found.unchecked is None
+
+
+@pytest.mark.parametrize(
+    ("rule", "is_coupled"),
+    [
+        (lambda losses, targets: losses.sum() / (targets != -100).sum(), True),
+        (lambda losses, targets: losses.mean() * (0.1 if losses.mean().item() > 20 else 1.0), True),
+        (lambda losses, targets: losses.mean(), False),
+    ],
+)
+@pytest.mark.parametrize("draw", [random.random, np.random.rand])
+def test_draws_for_all_records_of_a_batch_hide_no_coupling(rule: Any, is_coupled: bool, draw: Any) -> None:
+    """A flip of whole batches hid a mean over all labelled pixels: 6 of 2 C moved where few pixels are labelled."""
+
+    def scaled(model: Tagger, batch: Any) -> Tensor:
+        scores, targets = model(batch[0]) * (0.5 + draw()), batch[1]
+        losses = F.cross_entropy(scores.flatten(0, 1), targets.flatten(), reduction="none")
+        return rule(losses, targets)  # type: ignore[no-any-return]
+
+    found = check(scaled, records(ignored=5))
+    assert (found.problem is not None, found.unchecked) == (is_coupled, None)
 
 
 def test_targets_that_could_be_ignored_are_pointed_out() -> None:

@@ -61,10 +61,10 @@ def compare_whole(probe: Probe, records: list[Any], number: int) -> tuple[str | 
         mean = probe.gradient(records[:GROUP]).add_(probe.gradient(records[GROUP : 2 * GROUP])).div_(2)
         whole = probe.gradient(records[: 2 * GROUP])
         size = float(whole.norm())
+        if is_small(mean - whole, size):  # also if it draws for all records at once, which one seed holds fixed
+            return None, None
         if probe.drew:
             probe.is_random = not is_small(probe.gradient(records[: 2 * GROUP], SEEDS[1]).sub_(whole), size)
-    if is_small(mean - whole, size):
-        return None, None
     if probe.is_random:
         return None, "it draws random numbers that are not torch's in evaluation mode, too"
     # Least squares: the multiple of the halves' mean that is nearest to the whole.

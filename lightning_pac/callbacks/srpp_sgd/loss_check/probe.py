@@ -57,7 +57,7 @@ class Probe:
     Attributes:
         replica: The copy that is run.
         drew: Whether it has drawn random numbers.
-        is_random: Whether it does so in evaluation mode, and otherwise than by torch's own functions.
+        is_random: Whether it does so in evaluation mode, for single records, and not by torch's own functions.
         integers: What is done with integers.
         failed: Hooks that add to checkpoints and did not run.
         batch_idx, ends: The number that batches are given, and whether each round is the last of the run.

@@ -19,8 +19,11 @@ from torchmetrics import Metric
 
 from lightning_pac import PrivateMetrics, TwoWorldScenario
 from lightning_pac.callbacks.metrics.noised_metric import PrivateMetric
+from lightning_pac.callbacks.srpp_sgd import rows_of_metrics
+from lightning_pac.data import RankShare, rebuild_loader
 from lightning_pac.data.records import digest
 from lightning_pac.ledger import PrivacyLedger
+from lightning_pac.scenarios import Sequential
 
 LOSSES = torch.linspace(0.01, 2.0, 127)
 
@@ -371,6 +374,14 @@ def test_rows_that_the_absence_of_a_record_changes_are_refused_where_it_may_be_a
     validate(tmp_path, make(), loaders=loader)
     with pytest.raises(MisconfigurationException, match="rows that one record decides beside its own"):
         validate(tmp_path, make(), loaders=loader, scenario=TwoWorldScenario.differential_privacy())
+
+
+def test_batches_that_ranks_divide_are_asked_at_the_size_of_a_share() -> None:
+    loader = DataLoader(TensorDataset(LOSSES), 64)
+    share = rebuild_loader(loader, Sequential(64), share=RankShare(0, 2, bytes(32)))
+    model = Rows(lambda values: [values] * (len(values) >= 32))
+    model.trainer = pl.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
+    assert rows_of_metrics(model, [share], None, "validation", adjacency="add_remove").mixed == {"metric"}
 
 
 def test_a_batch_of_one_that_loses_its_rows_does_not_refuse_others(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.coupling import MANY
 from lightning_pac.callbacks.srpp_sgd.loss_check.fixed_draws import SEEDS, seeded
 from lightning_pac.callbacks.srpp_sgd.loss_check.probe import Probe
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import GROUP, OF_LENGTHS, SyntheticRecords
-from lightning_pac.data import batch_sizes
+from lightning_pac.data import describe_loader
 from lightning_pac.scenarios import Adjacency
 from lightning_pac.strategies.whole_copies import WholeCopies
 
@@ -123,7 +123,8 @@ def _rows_of_metrics(
                 mixed |= _mixed_by_absence(rows_of, synthetic, moves_up=adjacency == "add_remove")
             if adjacency == "add_remove":
                 mixed |= _mixed_by_number(rows_of, synthetic.draw(0)[:2], len(loader))
-                mixed |= _mixed_by_size(rows_of, synthetic, max(batch_sizes(loader) or (0,)))
+                of_ranks, ranks = describe_loader(loader).expected_batch_size(), getattr(loader, "num_shares", 1)
+                mixed |= _mixed_by_size(rows_of, synthetic, math.ceil(of_ranks / ranks))
         except Exception as error:  # any model, dataset or collate function may run here
             return MetricRows(frozenset(mixed), logged, type(error).__name__)
     return MetricRows(frozenset(mixed), logged)

@@ -21,6 +21,18 @@ MULTIPLES = (0.3, 1, 3, 10, 30, 100)
 RATIOS = (0.2, 1.0, 5.0)
 
 
+def shapes() -> tuple[np.ndarray, np.ndarray]:
+    """Pictures of 24 x 24 of a circle or a square, of any size, place and brightness."""
+    generator, grid = np.random.default_rng(0), np.arange(24)
+    labels, pictures = generator.integers(2, size=2000), np.full((2000, 1, 24, 24), -0.8)
+    for picture, label in zip(pictures, labels, strict=True):
+        half, row, column = generator.uniform(4, 7), *generator.uniform(8, 15, size=2)
+        down, across = np.abs(grid - row)[:, None], np.abs(grid - column)[None]
+        inside = np.maximum(down, across) < half if label else np.hypot(down, across) < half
+        picture[0, inside] = generator.uniform(0.2, 1)
+    return pictures, labels
+
+
 def settings() -> dict[str, tuple[np.ndarray, np.ndarray, nn.Sequential]]:
     """Features within about [-1, 1], labels and a network."""
     table = make_classification(4000, 20, n_informative=8, random_state=1)
@@ -36,6 +48,12 @@ def settings() -> dict[str, tuple[np.ndarray, np.ndarray, nn.Sequential]]:
         "cancer, linear": (*cancer, nn.Sequential(nn.Linear(30, 2))),
         "digits, linear": (*digits, nn.Sequential(nn.Linear(64, 10))),
         "digits, one hidden layer": (*digits, nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 10))),
+        "shapes, convolution": (
+            *shapes(),
+            nn.Sequential(
+                nn.Conv2d(1, 16, 5, stride=2), nn.Tanh(), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(256, 2)
+            ),
+        ),
         "digits, convolution": (
             *images,
             nn.Sequential(nn.Conv2d(1, 16, 3), nn.Tanh(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(144, 10)),

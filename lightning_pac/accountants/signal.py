@@ -11,8 +11,8 @@ __all__ = ["HOPELESS_SIGNAL", "LARGE_RATE", "fitting_rate", "signal_of_run", "si
 HOPELESS_SIGNAL = 3.0
 """Below this `signal_of_run`, 3 in 4 of the runs that were tried ended no better than the majority class."""
 
-LARGE_RATE = 10.0
-"""From this multiple of `fitting_rate` on, SGD ended less accurate in all settings that were tried."""
+LARGE_RATE = 20.0
+"""Above this multiple of `fitting_rate`, SGD ended less accurate in all settings that were tried."""
 
 
 @validated
@@ -57,7 +57,8 @@ def fitting_rate(ratio: NonNegative, momentum: Probability = 0.0, max_grad_norm:
     r"""A learning rate of SGD to start at, $\min(r, 10) (1 - m) / C$.
 
     Both the step that fits and the noise in it are proportional to the rate, so the louder the noise, the smaller the
-    rate. That the best is about the ratio itself is measured (`benchmarks/learning_rates.py`), not proven.
+    rate. That the best is about the ratio itself, or up to ten times as much for small networks, is measured
+    (`benchmarks/learning_rates.py`), not proven.
 
     Args:
         ratio: r, that of a step, see `signal_to_noise`.

@@ -119,7 +119,10 @@ def run(args: argparse.Namespace) -> int:
         rates = ", ".join(
             f"{fitting_rate(ratio):.2g} ({row['title']})" for row, ratio in zip(noised, ratios, strict=True)
         )
-        print(f"SGD may start at a learning rate of about {rates}, and at a tenth of it with momentum 0.9.")
+        print(
+            f"SGD may start at a learning rate of about {rates}, up to five times as much for small networks, and at a "
+            "tenth with momentum 0.9."
+        )
     for reason in dict.fromkeys(row["refused"] for row in rows if row["refused"] and row["notion"] in notions):
         print(f"Empty: {reason}")
     return 0

@@ -80,7 +80,7 @@ def _warn_of_large_rates(optimizer: torch.optim.SGD, ratio: float, max_grad_norm
             beside = f" with momentum {momentum:g}" if momentum else ""
             rank_zero_warn(
                 f"SGD's learning rate of {rate:.2g}{beside} is large beside this noise, and models usually learn "
-                f"less with it: start at about {fitting:.2g}."
+                f"less with it: start at {fitting:.2g} to {5 * fitting:.2g}."
             )
             return
 

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torchmetrics
 from prepared import prepared_context
-from tiny_fits import RECORDS, Classifier, make_loader, make_private, make_trainer
+from tiny_fits import RECORDS, Classifier, Validated, make_loader, make_private, make_trainer
 
 from lightning_pac import DPSGD, SRPPSGD, Poisson, PrivateMetrics, TwoWorldScenario
 from lightning_pac.accountants import (
@@ -43,18 +42,6 @@ def planned(path: Path, share: str | None = None, **shares: Any) -> PlannedLedge
 def private_run(ledger: Any, noise: float = 8.0, **arguments: Any) -> SRPPSGD:
     terms = {"noise_multiplier": noise, "sampling": SAMPLING, "scenario": SCENARIO, "renyi_order": None}
     return make_private(**{**terms, **arguments}, ledger=ledger)
-
-
-class Validated(Classifier):
-    """Logs the accuracy of an evaluation."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.accuracy = torchmetrics.Accuracy("multiclass", num_classes=3)
-
-    def validation_step(self, batch: Any, batch_idx: int) -> None:
-        self.accuracy(self.network(batch[0]), batch[1])
-        self.log("accuracy", self.accuracy)
 
 
 def test_a_run_that_is_planned_past_its_share_is_refused_before_its_first_step(tmp_path: Path) -> None:

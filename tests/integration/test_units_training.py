@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-import torchmetrics
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from tiny_fits import Classifier, make_data, make_private, make_trainer
+from tiny_fits import Classifier, Validated, make_data, make_private, make_trainer
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
@@ -125,14 +124,8 @@ def test_persons_are_drawn_by_poisson_under_differential_privacy(tmp_path: Path)
     assert private.account.exact_epsilon_at_delta() == pytest.approx(3.0, rel=1e-3)
 
 
-class Scored(Noting):
-    def __init__(self) -> None:
-        super().__init__()
-        self.accuracy = torchmetrics.Accuracy("multiclass", num_classes=3)
-
-    def validation_step(self, batch: Any, batch_idx: int) -> None:
-        self.accuracy(self.network(batch[0]), batch[1])
-        self.log("accuracy", self.accuracy)
+class Scored(Noting, Validated):
+    """Trains on records of three fields."""
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+import torchmetrics
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -27,6 +28,18 @@ class Classifier(pl.LightningModule):
 
     def configure_optimizers(self) -> Any:
         return torch.optim.SGD(self.parameters(), self.learning_rate)
+
+
+class Validated(Classifier):
+    """Logs the accuracy of an evaluation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.accuracy = torchmetrics.Accuracy("multiclass", num_classes=3)
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.accuracy(self.network(batch[0]), batch[1])
+        self.log("accuracy", self.accuracy)
 
 
 def make_data(records: int = RECORDS) -> TensorDataset:

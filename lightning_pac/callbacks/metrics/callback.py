@@ -184,7 +184,7 @@ class PrivateMetrics(TrainerCallback):
 
     @override
     def planned_cost(self, ledger: Path, ranks: Ranks) -> float:
-        self._open(ranks)
+        self._open(ranks)  # which all ranks do together, whatever their paths
         is_same = self.ledger.path.resolve() == ledger.resolve()
         return metric_account.num_values(self.names) * self._cost if is_same else 0.0
 

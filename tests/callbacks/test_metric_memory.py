@@ -409,6 +409,33 @@ def test_each_model_and_its_loaders_are_asked_for_rows(tmp_path: Path, other: st
         trainer.validate(model, DataLoader(data, 8, collate_fn=collate), verbose=False)
 
 
+@pytest.mark.parametrize("begins", ["after the check before training", "in the second evaluation"])
+def test_evaluations_that_begin_to_mix_records_later_are_refused(tmp_path: Path, begins: str) -> None:
+    class Later(Rows):
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            if self.trainer.sanity_checking:
+                return
+            self.kept = batch[0]
+            if begins.startswith("in") and self.current_epoch == 0:
+                self.metric.update(self.kept)
+            else:
+                self.add()
+            self.log("mean", self.metric)
+
+        def training_step(self, batch: Any, batch_idx: int) -> None:
+            return None
+
+        def configure_optimizers(self) -> None:
+            return None
+
+    private = PrivateMetrics(["mean"], TwoWorldScenario(1), epsilon=0.1, renyi_order=16, ledger=tmp_path / "study.db")
+    quiet: dict[str, Any] = {"logger": False, "enable_checkpointing": False}
+    trainer = pl.Trainer(accelerator="cpu", max_epochs=2, callbacks=[private], default_root_dir=tmp_path, **quiet)
+    loader = DataLoader(TensorDataset(LOSSES[:16]), 8)
+    with pytest.raises(MisconfigurationException, match="rows that one record decides beside its own"):
+        trainer.fit(Later(MIXED["over the largest"]), loader, loader)
+
+
 def test_a_metric_that_is_logged_later_is_told_when_to_be_logged(tmp_path: Path) -> None:
     class Later(Logging):
         evaluations = 0

@@ -9,14 +9,14 @@ import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
-from torch.utils.data import DataLoader
 from torchmetrics import Metric, MetricCollection
 from typing_extensions import override
 
 from lightning_pac._validation import validated
 from lightning_pac.accountants import Allowance, one_promise, share_terms
 from lightning_pac.callbacks.metrics import metric_account
-from lightning_pac.callbacks.metrics.delivered_records import DeliveredRecords, guard_evaluation, tell_of_persons
+from lightning_pac.callbacks.metrics.asked_rows import AskedRows
+from lightning_pac.callbacks.metrics.delivered_records import DeliveredRecords, guard_evaluation
 from lightning_pac.callbacks.metrics.metric_memory import unsuited_states, why_not_watched
 from lightning_pac.callbacks.metrics.noise_of_value import log_deviations
 from lightning_pac.callbacks.metrics.noised_metric import LARGEST_VALUE, PrivateMetric
@@ -29,7 +29,6 @@ from lightning_pac.callbacks.shared import (
     refuse_searches,
     watch_logging,
 )
-from lightning_pac.callbacks.srpp_sgd import MetricRows, evaluates, rows_of_metrics
 from lightning_pac.exceptions import BudgetExceededError
 from lightning_pac.ledger import LedgerAccount, LedgerArgument, LedgerHandle
 from lightning_pac.randomness import finite_precision, missing_tail
@@ -140,7 +139,7 @@ class PrivateMetrics(TrainerCallback):
         # Metrics that were found to be private, in validation and, under True, in tests; and where all have been found.
         self._known: dict[bool, set[str]] = {False: set(), True: set()}
         self._complete: set[bool] = set()
-        self._asked: dict[str, MetricRows] = {}
+        self._asked = AskedRows()
         self._warned_missing = False
         self._raw: set[str] = set()  # names of values without noise that were warned of
         self._undo_evaluation: list[Callable[[], None]] = []
@@ -164,7 +163,7 @@ class PrivateMetrics(TrainerCallback):
                 "one."
             )
         # Another model, or the same with other loaders, may use its metrics otherwise.
-        self._asked, self._known, self._complete = {}, {False: set(), True: set()}, set()
+        self._asked, self._known, self._complete = AskedRows(), {False: set(), True: set()}, set()
         if stage != "predict":
             self._undo.append(guard_evaluation(trainer))
 
@@ -241,7 +240,7 @@ class PrivateMetrics(TrainerCallback):
                 # Metrics of one group share states and updates behind their own backs.
                 module._enable_compute_groups = False
                 module._groups_checked = False
-        rows = self._rows_of_metrics(trainer, pl_module, self._delivered.all_loaders)
+        rows = self._asked.before(trainer, pl_module, self._delivered, self.names, self.scenario)
         shown = {rows.logged[name] for name in self.names if name in rows.logged}
         # Lightning's checks show no value, so none is drawn.
         charge = (lambda: False) if self._delivered.in_trial else self._charge
@@ -267,24 +266,6 @@ class PrivateMetrics(TrainerCallback):
             ranks.agree(self._own_declaration)
             ranks.from_first(self._open_account)
             self._is_open = True
-
-    def _rows_of_metrics(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, loaders: Sequence[DataLoader[Any]]
-    ) -> MetricRows:
-        """What the evaluation does with synthetic records, asked when the first of its stage begins."""
-        stage = "test" if trainer.testing else "validation"
-        if stage not in self._asked:
-            tell_of_persons(trainer.callbacks, loaders, self.scenario.total_differing)  # type: ignore[attr-defined]
-            callbacks = [user for user in trainer.callbacks if evaluates(user, stage)]  # type: ignore[attr-defined]
-            terms = (trainer.datamodule, stage, callbacks, self.scenario.adjacency)  # type: ignore[attr-defined]
-            found = self._asked[stage] = rows_of_metrics(pl_module, loaders, *terms)
-            if found.unchecked is not None:
-                rank_zero_warn(
-                    f"PrivateMetrics: synthetic records could not show that each row of {', '.join(self.names)} is of "
-                    f"one record ({found.unchecked} in {stage}_step): make sure that no row is computed from others or "
-                    "comes twice."
-                )
-        return self._asked[stage]
 
     def _make_private(self, name: str, value: Any, options: Mapping[str, Any]) -> None:
         if name in self.names:

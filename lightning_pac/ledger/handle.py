@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
+from lightning_pac._durable_files import real_path
 from lightning_pac._validation import validated
 from lightning_pac.exceptions import LedgerError
 from lightning_pac.ledger.ledger import PrivacyLedger
@@ -89,6 +90,16 @@ class LedgerHandle:
         if self._opened is None:
             raise LedgerError(f"The ledger {self.given} is not open: open its handle first.")
         return self._opened
+
+    def declare_as(self, other: "LedgerArgument") -> None:
+        """Take the declaration of another handle of the same path, where this one names only the path.
+
+        Whichever of the two is opened first then declares the ledger.
+        """
+        other = LedgerHandle(other)
+        is_plain = self._prepare is None and not isinstance(self.given, PrivacyLedger)
+        if is_plain and other._prepare is not None and real_path(self.path) == real_path(other.path):
+            self._prepare, self.renyi_order = other._prepare, other.renyi_order
 
     def open(self) -> PrivacyLedger:
         """The ledger, opened if it is not yet.

@@ -262,6 +262,21 @@ def test_metrics_of_another_ledger_are_told_what_fits(promise: dict[str, float],
     assert math.isfinite(fit(float(fitting[1])))
 
 
+def test_metrics_with_the_path_alone_open_the_ledger_as_the_run_declares_it(tmp_path: Path) -> None:
+    """A sanity check opened it at order 16, at which the run was then refused."""
+    ledger = PlannedLedger(tmp_path / "study.db", epsilon=3.0, delta=1e-5)
+    private = DPSGD(1.7, 1e-5, Poisson(0.1, batch_size=64), ledger=ledger)
+    metrics = PrivateMetrics(
+        ["accuracy"], private.arguments.scenario, epsilon=0.2, delta=1e-5, ledger=f"{tmp_path}/./study.db"
+    )
+    terms = {"max_steps": 10, "max_epochs": -1, "num_sanity_val_steps": 1, "val_check_interval": 10}
+    trainer = make_trainer(tmp_path, private, metrics, **terms, check_val_every_n_epoch=None)
+    trainer.fit(Validated(), make_loader(), make_loader(shuffle=False))
+    with PrivacyLedger.read_only(tmp_path / "study.db") as found:
+        charges = {account.name: account.num_charges for account in found.accounts()}
+    assert charges["metrics accuracy"] == 1
+
+
 @pytest.mark.parametrize("metrics_first", [False, True])
 def test_what_fits_leaves_room_for_the_metrics(metrics_first: bool, tmp_path: Path) -> None:
     """It was what fits without them, with which the run was refused again."""

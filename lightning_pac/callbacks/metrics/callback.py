@@ -162,6 +162,7 @@ class PrivateMetrics(TrainerCallback):
                 "The Trainer has two PrivateMetrics, and each would noise what the other shows: name all metrics in "
                 "one."
             )
+        metric_account.declare_ledger(self.ledger, callbacks)
         # Another model, or the same with other loaders, may use its metrics otherwise.
         self._asked, self._known, self._complete = AskedRows(), {False: set(), True: set()}, set()
         if stage != "predict":

@@ -17,7 +17,7 @@ from lightning_pac.ledger import LedgerAccount, LedgerHandle, PrivacyLedger
 from lightning_pac.randomness import finite_precision
 from lightning_pac.scenarios import Poisson, TwoWorldScenario
 
-__all__ = ["accountant_of_value", "check_affordable", "check_budget", "num_values", "open_account"]
+__all__ = ["accountant_of_value", "check_affordable", "check_budget", "declare_ledger", "num_values", "open_account"]
 
 
 def open_account(
@@ -49,6 +49,13 @@ def accountant_of_value(scenario: TwoWorldScenario, order: float | None) -> SRPP
     """One value is one step of a sampler that draws every record."""
     everything = Poisson(rate=1.0, batch_size=1, secret_draws=False)
     return SRPPAccountant(scenario, everything, order or 16.0, "rpp")
+
+
+def declare_ledger(handle: LedgerHandle, callbacks: Sequence[pl.Callback]) -> None:
+    """Declare the ledger of metrics as the run beside them does, since a sanity check opens it before the run."""
+    for run in callbacks:
+        if isinstance(run, SRPPSGD) and run.arguments.ledger is not None:
+            handle.declare_as(run.arguments.ledger)
 
 
 def num_values(names: Sequence[str]) -> int:

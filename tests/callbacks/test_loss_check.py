@@ -1,5 +1,6 @@
 """Which losses give a record a gradient of its own, and which do not."""
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -113,6 +114,29 @@ def test_draws_that_cannot_be_held_are_said() -> None:
     assert found.problem is None
     assert found.unchecked is not None
     assert "not torch's" in found.unchecked
+
+
+class Flips:
+    """Turns some records around, one after another, by a generator of Python, or by one of its own."""
+
+    def __init__(self, generator: Any, share: float) -> None:
+        self.generator, self.share = generator, share
+
+    def __call__(self, rows: list[Any]) -> Any:
+        signs = [1.0 - 2.0 * ((self.generator or random).random() < self.share) for _ in rows]
+        return default_collate([(inputs * sign, label) for sign, (inputs, label) in zip(signs, rows, strict=True)])
+
+
+@pytest.mark.parametrize(
+    ("generator", "share"),
+    [(None, 0.02), (None, 0.1), (None, 0.5), (random.Random(5), 0.1), (np.random.default_rng(5), 0.5)],
+)
+def test_draws_of_a_collate_function_for_single_records_are_no_sum(generator: Any, share: float) -> None:
+    """Refused before: rare ones as a coupling of larger batches, those of an own generator as a sum."""
+    loader = DataLoader(Records(PAIR), 4, collate_fn=Flips(generator, share))
+    assert check_loss(Model(cross_entropy), loader).problem is None
+    for coupled in (*SCALED, COUPLED[1]):
+        assert check_loss(Model(coupled), loader).problem is not None
 
 
 @pytest.mark.parametrize(("loss", "record"), SOUND)

@@ -194,13 +194,13 @@ def _check(
             if problem is None and unchecked is None and not repeated:
                 problem, unchecked = coupled_later(probe, synthetic.draw(draw), step, draw)
         if problem is None and unchecked is None and not repeated:
-            problem = compare_many(probe, synthetic, dataloader)
+            problem, unchecked = compare_many(probe, synthetic, dataloader)
         if problem is None and unchecked is None:
             problem = compare_readings(probe, records)
         comparable = problem is None and unchecked is None and not state
         if comparable and not repeated:
             problem, unchecked, keeps_order = compare_varied(probe, records, synthetic)
-        if comparable and problem is None and not probe.is_random:
+        if comparable and problem is None:
             laws = list(LAWS)
             laws = laws[repeated % len(laws) :][:1] if repeated else laws
             problem = compare_company(probe, synthetic, laws, keeps_order and not repeated, 1 + repeated)

@@ -36,10 +36,14 @@ _SECONDS = 1.0
 _ARRANGEMENTS = (range(8), (0, 4, 1, 5, 2, 6, 3, 7), (0, 1, 4, 5, 2, 3, 6, 7))
 """Places of two groups of four in a batch. In one of them, any two places belong to different groups."""
 
+_EVALUATIONS = 4  # of which all may come to the same by chance
 _FAR = 1e3  # a number past every bend that a loss may have
 
 READ = "depends on a number that is read off the batch (a branch on the loss, a scale of all records)"
 BENT = "bends a mean over the batch (its absolute value, a clamp, a gate), so that one record turns all others"
+DRAWS_IN_TURN = (
+    "it draws random numbers for one record after another that are not torch's, or of a generator of its own"
+)
 NOT_THE_MEAN = "is not the mean over the records of a batch (a sum, or a divisor that depends on the batch)"
 
 
@@ -58,15 +62,19 @@ def compare_whole(probe: Probe, records: list[Any], number: int) -> tuple[str | 
         if problem is not None or (unchecked is not None and isinstance(seed, int)):
             return problem, unchecked
     with probe.without_randomness():
-        mean = probe.gradient(records[:GROUP]).add_(probe.gradient(records[GROUP : 2 * GROUP])).div_(2)
-        whole = probe.gradient(records[: 2 * GROUP])
-        size = float(whole.norm())
-        if is_small(mean - whole, size):  # also if it draws for all records at once, which one seed holds fixed
+        # Draws for single records may show under some seeds only.
+        for seed in seeds_of(number) if probe.drew_elsewhere else SEEDS[:1]:
+            mean = probe.gradient(records[:GROUP], seed).add_(probe.gradient(records[GROUP : 2 * GROUP], seed)).div_(2)
+            whole = probe.gradient(records[: 2 * GROUP], seed)
+            if not is_small(mean - whole, float(whole.norm())):
+                break
+        else:
             return None, None
-        if probe.drew:
-            probe.is_random = not is_small(probe.gradient(records[: 2 * GROUP], SEEDS[1]).sub_(whole), size)
-    if probe.is_random:
-        return None, "it draws random numbers that are not torch's in evaluation mode, too"
+        changes = _changes_under_draws(probe, records[: 2 * GROUP], records[2 * GROUP : 3 * GROUP], seed)
+        if changes is not None:
+            whole, mean = changes
+            if is_small(mean - whole, float(whole.norm())):
+                return None, DRAWS_IN_TURN
     # Least squares: the multiple of the halves' mean that is nearest to the whole.
     multiple = float(whole @ mean) / max(float(mean @ mean), 1e-300)
     if probe.drew and not is_small(mean.mul_(multiple).sub_(whole), size):
@@ -112,10 +120,36 @@ def woven(first: list[Any], second: list[Any], number: int) -> list[Any]:
     return [records[place] for place in _ARRANGEMENTS[number % len(_ARRANGEMENTS)]]
 
 
-def compare_many(probe: Probe, synthetic: SyntheticRecords, dataloader: DataLoader[Any]) -> str | None:
-    """Whether more records than the few that were compared are coupled, or as many as are in a batch of the loader."""
-    if probe.is_random:
-        return None
+def _changes_under_draws(
+    probe: Probe, records: list[Any], others: list[Any], seed: Seed = SEEDS[0]
+) -> tuple[Tensor, Tensor] | None:
+    """What others in place of the first records change in the gradient of all, and should, as a mean over records.
+
+    A mean differs from that of its parts where records get other draws at other places. The first of a batch get the
+    same in any batch, if each draws in its turn.
+
+    Returns:
+        None where nothing is drawn that is not held fixed.
+    """
+    with probe.copied():  # a generator that is kept in an attribute goes on
+        first = probe.next_gradient(records, seed)
+        again = (probe.next_gradient(records, seed).sub_(first) for _ in range(_EVALUATIONS))
+        if not probe.drew_elsewhere and all(is_small(change, float(first.norm())) for change in again):
+            return None
+    step, changed = len(others), [*others, *records[len(others) :]]
+    whole = probe.gradient(changed, seed).sub_(probe.gradient(records, seed))
+    part = probe.gradient(others, seed).sub_(probe.gradient(records[:step], seed))
+    return whole, part.mul_(step / len(records))
+
+
+def compare_many(
+    probe: Probe, synthetic: SyntheticRecords, dataloader: DataLoader[Any]
+) -> tuple[str | None, str | None]:
+    """Whether more records than the few that were compared are coupled, or as many as are in a batch of the loader.
+
+    Returns:
+        The problem found, and why that could not be asked.
+    """
     pool = [record for number in range(MANY // (4 * GROUP)) for record in synthetic.draw(number)]
     with probe.without_randomness():
         for size, step in (*_sizes(dataloader), *_large(probe, pool, dataloader)):
@@ -134,9 +168,12 @@ def compare_many(probe: Probe, synthetic: SyntheticRecords, dataloader: DataLoad
                 continue  # some models take no single record
             is_finite, whole = np.isfinite(float(mean.norm())), probe.gradient(records)
             if is_finite and not is_small(mean.sub_(whole), float(whole.norm())):
-                return f"couples the records of a batch of {size}, which it does not in one of {step}"
+                changes = _changes_under_draws(probe, records, [*pool[GROUP:], *pool[:GROUP]][:step])
+                if changes is not None and is_small(changes[0] - changes[1], float(changes[0].norm())):
+                    return None, DRAWS_IN_TURN
+                return f"couples the records of a batch of {size}, which it does not in one of {step}", None
             del mean, whole
-    return None
+    return None, None
 
 
 def _sizes(dataloader: DataLoader[Any]) -> list[tuple[int, int]]:
@@ -174,7 +211,7 @@ def compare_readings(probe: Probe, records: list[Any]) -> str | None:
 
     with probe.without_randomness():
         whole, found = gradient(2 * GROUP)
-        if probe.is_random or not (found.count or any(found.shapes.values())):
+        if not (found.count or any(found.shapes.values())):
             return None
         _, half = gradient(GROUP)
         numbers, size = half.count == found.count > 0, float(whole.norm())

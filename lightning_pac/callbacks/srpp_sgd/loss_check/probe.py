@@ -56,8 +56,7 @@ class Probe:
 
     Attributes:
         replica: The copy that is run.
-        drew: Whether it has drawn random numbers.
-        is_random: Whether it does so in evaluation mode, for single records, and not by torch's own functions.
+        drew, drew_elsewhere: Whether it has drawn random numbers, and some that are not torch's.
         integers: What is done with integers.
         failed: Hooks that add to checkpoints and did not run.
         batch_idx, ends: The number that batches are given, and whether each round is the last of the run.
@@ -76,7 +75,7 @@ class Probe:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         self.replica, self.integers = replica, IntegerArguments()
-        self.drew = self.is_random = self.forgets = self.ends = self._holds_draws = False
+        self.drew = self.drew_elsewhere = self.forgets = self.ends = self._holds_draws = False
         self._left_out: tuple[str, ...] = ()
         self.failed: set[str] = set()
         self.batch_idx, self.num_errors, self.broken = 0, 0, set[str]()
@@ -137,14 +136,15 @@ class Probe:
     def gradient(self, records: list[Any], seed: Seed = SEEDS[0]) -> Tensor:
         """The gradient of their loss, in one row."""
         with self.in_one_state():
-            return self._gradient(records, seed)
+            return self.next_gradient(records, seed)
 
     def in_one_state(self) -> AbstractContextManager[object]:
         """Where it forgets, run another copy meanwhile."""
         return self.copied(keeps_data=True) if self.forgets else nullcontext()
 
-    def _gradient(self, records: list[Any], seed: Seed) -> Tensor:
-        parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+    def next_gradient(self, records: list[Any], seed: Seed) -> Tensor:
+        """The same, in the state that the one before left."""
+        parameters = [one for one in self.model.parameters() if one.requires_grad]
         loss = self.loss(records, seed)
         if loss.requires_grad:  # a branch may lead to a number
             loss.backward()  # type: ignore[no-untyped-call]
@@ -350,9 +350,9 @@ class Probe:
                 self._readings.mark(tensors)
             # This hook may change the batch in place; it may also need a Trainer, and then shows nothing.
             self.run_hook("on_train_batch_start", batch, self.batch_idx)
-            step = self.model.training_step
-            output = step(batch, self.batch_idx) if self._explicit else step(batch)
-            self.drew = self.drew or generator_states() != states_after(seed)
+            output = self.model.training_step(batch, *([self.batch_idx] if self._explicit else []))
+            self.drew |= generator_states() != states_after(seed)
+            self.drew_elsewhere |= generator_states()[1:] != states_after(seed)[1:]
         loss = output["loss"] if isinstance(output, Mapping) else output
         if not isinstance(loss, Tensor):
             raise TypeError("training_step returned no loss.")

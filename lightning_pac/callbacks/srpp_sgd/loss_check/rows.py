@@ -37,7 +37,7 @@ def compare_varied(
         The problem found, what only the data could show, and whether rows keep the order of the records.
     """
     problem, keeps_order = _compare_rows(probe, records)
-    if problem is not None or probe.is_random:
+    if problem is not None:
         return problem, None, keeps_order
     doubt = None
     for variation in synthetic.varied(records, probe.integers.may_be_ignored):
@@ -95,8 +95,6 @@ def _compare_rows(probe: Probe, records: list[Any]) -> tuple[str | None, bool]:
     whole, again = norms[0].repeat_interleave(2), torch.cat(norms[1:])
     if len(norms[0]) != 2 * GROUP:
         return f"reaches the layers in {len(norms[0])} rows for {2 * GROUP} records", True
-    if probe.is_random:
-        return None, True
     is_large = any(length > _TOO_LARGE for length in lengths)
     if is_large or any(0 < length < _TOO_SMALL for length in lengths):  # none at all is no mistake
         direction = "large" if is_large else "small"

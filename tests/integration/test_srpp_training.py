@@ -593,7 +593,7 @@ def test_monitors_of_noised_metrics_are_not_named(tmp_path: Path) -> None:
 
 
 def test_a_hopeless_run_is_announced(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match=r"end where they began\. .* batches .* trainable parameters"):
+    with pytest.warns(UserWarning, match=r"end where they began\. .* times as many records .* trainable parameters"):
         make_trainer(tmp_path, make_private(noise_multiplier=500.0)).fit(Classifier(), make_loader())
 
 

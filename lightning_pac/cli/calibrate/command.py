@@ -110,8 +110,8 @@ def run(args: argparse.Namespace) -> int:
     drowned = [title for title, signal in signals.items() if signal is not None and signal < HOPELESS_SIGNAL]
     if drowned:
         print(
-            f"Below {HOPELESS_SIGNAL:g} most runs end where they began ({'; '.join(drowned)}): larger batches, "
-            "fewer parameters or a weaker promise raise it."
+            f"Below {HOPELESS_SIGNAL:g} most runs end where they began ({'; '.join(drowned)}): more records, "
+            "fewer parameters or a weaker promise raise it, and larger batches only where they are small."
         )
     noised = [row for row in rows if row["notion"] == "rpp" and row["noise_multiplier"]]
     if args.parameters is not None and noised:

@@ -64,9 +64,9 @@ def announce_start(run: PrivateRun, name: str, optimizer: torch.optim.Optimizer)
         sampling = "" if accountant.is_amplified else "sampling=Poisson(...) with the notion 'rpp', "
         rank_zero_warn(
             f"This run will probably learn nothing: its signal over all steps is {signal:.2g}, and most runs below "
-            f"{HOPELESS_SIGNAL:g} end where they began. It needs batches {factor:.1f} times larger, a noise multiplier "
-            f"below {noise / factor:.3g}, or fewer than {max(1, int(parameters / factor**4))} trainable parameters: "
-            f"try {sampling}a weaker promise, or train the last layers only."
+            f"{HOPELESS_SIGNAL:g} end where they began. It needs {factor:.1f} times as many records at the same rate, "
+            f"a noise multiplier below {noise / factor:.3g}, or fewer than {max(1, int(parameters / factor**4))} "
+            f"trainable parameters: try {sampling}a weaker promise, or train the last layers only."
         )
     elif isinstance(optimizer, torch.optim.SGD):
         _warn_of_large_rates(optimizer, ratio / left, run.noisy_sum.blocks.total_norm)

@@ -287,7 +287,7 @@ def downwards(bound: float, digits: Count = 6) -> str:
 
 def what_is_shared(name: str) -> str:
     """What a person's records have in common, in words, from the mark that tells persons apart (`Persons.name`)."""
-    return f"value of {name}" if name[0].isalpha() or name[0] == "_" else f"field {name}"
+    return f"value of {name}" if name[0].isalpha() or name[0] == "_" else f"value at position {name}"
 
 
 def _figure(entry: Guarantee | Estimate) -> str:

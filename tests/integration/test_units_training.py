@@ -108,7 +108,7 @@ def test_records_of_a_person_are_clipped_as_one_and_cost_what_one_record_does(tm
         next(tmp_path.glob("*card*.md")) if list(tmp_path.glob("*card*.md")) else next(tmp_path.glob("*card*"))
     ).read_text()
     assert "at most 1 of 7 persons" in card
-    assert "a person, whose records are those with the same field 2;" in card
+    assert "a person, whose records are those with the same value at position 2;" in card
     with PrivacyLedger.read_only(tmp_path / "l.db") as ledger:
         assert ledger.accounts()[0].declaration["coupling"]["scenario"]["unit"] == "person by 2"
 

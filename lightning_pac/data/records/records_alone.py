@@ -15,6 +15,7 @@ import torch
 from torch.utils.data import Dataset, TensorDataset
 
 from lightning_pac.data.records.copied_dataset import FIRST_SEED, copy_of, digest_of, draws
+from lightning_pac.data.records.drawn_partners import LET_ONE, check_no_drawn_partners
 from lightning_pac.data.records.record_digest import load_alone, own_generators
 from lightning_pac.data.records.repeated_records import TWICE, datasets_inside, is_same_record
 from lightning_pac.data.records.surroundings import Surroundings
@@ -28,7 +29,6 @@ _BEFORE = 8  # records that are loaded before another
 _NAMES = 64
 _DRAWS = 24  # loads of a record that may be mixed with others now and then
 _SEVERAL = -1
-LET_ONE = "let an index give one record, and compute what all have in common from public data"
 
 
 def check_records_alone(dataset: Any) -> None:
@@ -63,6 +63,7 @@ def check_records_alone(dataset: Any) -> None:
                     check(part, (0, size // 2, size - 1))
                 _check_many(part, sorted({size * number // _BEFORE for number in range(_BEFORE)}))
                 _check_other_indices(part)
+                check_no_drawn_partners(part)
 
 
 def _with_all_inside(dataset: Any) -> list[Any]:
@@ -235,9 +236,8 @@ def _check_memory(dataset: Any, surroundings: Surroundings) -> None:
 
 def _check_many(dataset: Any, indices: Sequence[int]) -> None:
     """Records that are asked for together."""
-    if not hasattr(dataset, "__getitems__"):
-        return
-    if any(draws(copy_of(dataset), index) for index in indices):  # a flip may fall twice on the same side
+    # A flip may fall twice on the same side.
+    if not hasattr(dataset, "__getitems__") or any(draws(copy_of(dataset), index) for index in indices):
         return
     alone = [digest_of(copy_of(dataset), index) for index in indices]
     again = [digest_of(copy_of(dataset), index, FIRST_SEED + 1) for index in indices]  # nor from a generator of its own

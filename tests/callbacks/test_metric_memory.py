@@ -335,6 +335,24 @@ def test_rows_of_which_one_record_decides_several_are_refused(tmp_path: Path, wh
         validate(tmp_path, Rows(MIXED[what], at_end))
 
 
+@pytest.mark.parametrize("at_end", [False, True])
+@pytest.mark.parametrize("seed", range(2))
+def test_hits_among_the_records_of_a_batch_are_refused(tmp_path: Path, seed: int, at_end: bool) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    queries, keys = torch.randn(2, 8, 1, generator=generator)
+
+    def hits(values: Tensor) -> list[Tensor]:
+        likeness = (values[:, None] * queries.T).sin() @ (values[:, None] * keys.T).cos().T
+        return [(likeness.argmax(1) == torch.arange(len(values))).float()]
+
+    with pytest.raises(MisconfigurationException, match="rows that one record decides beside its own"):
+        validate(tmp_path, Rows(hits, at_end))
+
+
+def test_rows_with_draws_of_their_own_pass_where_records_are_replaced(tmp_path: Path) -> None:
+    validate(tmp_path, Rows(lambda values: [values + torch.randn_like(values)]))
+
+
 ABSENT: dict[str, Any] = {
     "the mean as one row": lambda values: [values.mean().reshape(1)],
     "all in one row": lambda values: [values[None]],

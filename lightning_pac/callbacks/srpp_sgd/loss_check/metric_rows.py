@@ -67,7 +67,8 @@ def rows_of_metrics(
     largest of a batch, a row that is used twice, tokens of a record as rows, or a batch that is left out if any of it
     is not finite, several rows then change. The batch has eight records, and then as many as the loader's, up to 64;
     another batch comes before it or after, and both once more, in an evaluation in which what a model keeps of the
-    first shows. Where records may be absent, one is left out, and under `add_remove` others move up into its batch: a
+    first shows. A batch of sixteen is compared with parts of it, in which hits among those of a batch are others. Where
+    records may be absent, one is left out, and under `add_remove` others move up into its batch: a
     row that is made of a batch, or of some batches only, then changes. So do rows of full batches only, which are also
     asked for at the loader's size, above 64 where that takes no time, and rows of the first batches only, which are
     asked for at the numbers that the loader has. Values of records are drawn at random (`SyntheticRecords`), so that
@@ -101,13 +102,18 @@ def _rows_of_metrics(
             probe, examples = synthetic_probe(pl_module, loader, datamodule, callbacks, whole)
 
             def rows_of(
-                batches: list[list[Any]], numbers: Sequence[int] = (), probe: Probe = probe, number: int = number
+                batches: list[list[Any]],
+                numbers: Sequence[int] = (),
+                seed: int = SEEDS[0],
+                probe: Probe = probe,
+                number: int = number,
             ) -> Rows:
                 found: Rows = []
                 with probe.copied():
                     noted = _noting(probe.model, logged)
                     for _ in range(_EVALUATIONS):
-                        _evaluate(probe, batches, stage, number if len(loaders) > 1 else None, numbers)
+                        with seeded(seed):
+                            _evaluate(probe, batches, stage, number if len(loaders) > 1 else None, numbers)
                         found.append({name: list(_rows(updates)) for name, updates in noted.items()})
                         for updates in noted.values():
                             updates.clear()
@@ -119,6 +125,7 @@ def _rows_of_metrics(
 
             synthetic = SyntheticRecords(examples, accepts)
             mixed |= _mixed(rows_of, synthetic, loader.batch_size) | _mixed_by_length(rows_of, synthetic)
+            mixed |= _mixed_by_company(rows_of, synthetic.draw(0)) | _mixed_by_company(rows_of, synthetic.draw(1))
             if adjacency != "replace":
                 mixed |= _mixed_by_absence(rows_of, synthetic, moves_up=adjacency == "add_remove")
             if adjacency == "add_remove":
@@ -175,6 +182,27 @@ def _mixed_by_length(rows_of: RowsOf, synthetic: SyntheticRecords) -> set[str]:
             moved = _moved({name: before[name] for name in alike}, after, rounded=True)
             found |= {name for name, number in moved.items() if number > 1}
     return found
+
+
+def _mixed_by_company(rows_of: RowsOf, records: list[Any]) -> set[str]:
+    """Metrics of which records have other rows in a batch with more of them, such as hits among those of a batch."""
+    together = rows_of([records])
+    if any(map(_moved, together, rows_of([records], seed=SEEDS[1]))):
+        return set()  # other places in a batch draw other numbers
+    for size in (GROUP, 2 * GROUP):
+        try:
+            parts = [rows_of([records[start : start + size]]) for start in range(0, len(records), size)]
+        except Exception:  # too few for the model
+            continue
+        found = set()
+        for whole, *few in zip(together, *parts, strict=True):
+            for name, rows in whole.items():
+                apart = [row for part in few for row in part[name]]
+                alike = len(rows) == len(apart) and _shapes(rows) == _shapes(apart)
+                if alike and _unmatched(rows, apart, _rounding(rows)):
+                    found.add(name)
+        return found
+    return set()
 
 
 def _mixed_by_absence(rows_of: RowsOf, synthetic: SyntheticRecords, moves_up: bool) -> set[str]:
@@ -285,7 +313,7 @@ def _evaluate(
     step = getattr(probe.model.eval(), f"{stage}_step")
     numbered = is_param_in_hook_signature(step, "batch_idx", min_args=2)
     loader = [] if dataloader_idx is None else [dataloader_idx]
-    with seeded(SEEDS[0]), torch.no_grad(), probe.integers:
+    with torch.no_grad(), probe.integers:
         probe.run_hook(f"on_{stage}_start")
         probe.run_hook(f"on_{stage}_epoch_start")
         for number, records in zip(numbers or range(len(batches)), batches, strict=True):

@@ -12,7 +12,7 @@ import torchmetrics
 from lightning.pytorch.loggers import CSVLogger
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 from lightning_pac.callbacks.srpp_sgd.loss_check.check import LossCheck, check_loss
 
@@ -270,3 +270,55 @@ def test_what_a_hook_keeps_is_found_where_it_ends_in_an_error_in_float64() -> No
     data = TensorDataset(torch.rand(16, 6), torch.randint(3, (16,)))
     found = check_loss(Anchored(step), DataLoader(data, batch_size=8))
     assert (found.problem or "").startswith("depends on the records of earlier batches")
+
+
+class Peak:
+    """Divides by the largest number so far, from one on, which no uniform record passes."""
+
+    def __init__(self, keeps: bool) -> None:
+        self.peak, self.keeps = 1.0, keeps
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        peak = max(self.peak, float(inputs.abs().max())) if self.keeps else 3.0
+        self.peak = peak
+        return inputs / peak
+
+
+class Hooked(Model):
+    def __init__(self, keeps: bool) -> None:
+        super().__init__(lambda model, inputs, labels, _: losses(model, inputs, labels).mean())
+        self.normalize = Peak(keeps)
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        return self.normalize(batch[0]), batch[1]
+
+
+class Collated:
+    def __init__(self, keeps: bool) -> None:
+        self.normalize = Peak(keeps)
+
+    def __call__(self, rows: list[Any]) -> Any:
+        inputs, labels = default_collate(rows)
+        return self.normalize(inputs), labels
+
+
+class Range(Model):
+    def __init__(self, keeps: bool) -> None:
+        super().__init__(lambda model, inputs, labels, _: losses(model, model.ranged(inputs), labels).mean())
+        self.low, self.high, self.keeps = torch.zeros(6), torch.ones(6), keeps
+
+    def ranged(self, inputs: Tensor) -> Tensor:
+        if self.keeps:
+            self.low = torch.minimum(self.low, inputs.amin(0).to(self.low))
+            self.high = torch.maximum(self.high, inputs.amax(0).to(self.high))
+        return (inputs - self.low) / (self.high - self.low)
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_the_largest_number_so_far_is_found(keeps: bool) -> None:
+    """One record moved every later step."""
+    data = TensorDataset(torch.rand(16, 6), torch.randint(3, (16,)))
+    found = [check_loss(model(keeps), DataLoader(data, batch_size=8)) for model in (Hooked, Range)]
+    plain = Model(lambda model, inputs, labels, _: losses(model, inputs, labels).mean())
+    found.append(check_loss(plain, DataLoader(data, batch_size=8, collate_fn=Collated(keeps))))
+    assert [one.problem is not None for one in found] == [keeps] * 3

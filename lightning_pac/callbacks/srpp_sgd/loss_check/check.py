@@ -176,13 +176,14 @@ def _check(
         if getattr(probe.replica.view, "validates_trained", False):
             probe.validated = None
         state, written = taking_up_records(probe, records)
+        wide = list(synthetic.drawn_by("wide"))
         # Small numbers alone pass no threshold, and leave a median of larger ones where it is.
-        for other in synthetic.drawn_by("wide") if (written or ended) and not state else ():
+        for other in wide if (written or ended) and not state else ():
             with suppress(Exception):  # a model may refuse them
                 state += taking_up_records(probe, [*records[: 2 * GROUP], *other])[0]
         if ended:
             return LossCheck(None, None, (), state, True, written)
-        remembered = remembers(probe, lambda number: synthetic.draw(DRAWS * repeated + number))
+        remembered = remembers(probe, lambda number: synthetic.draw(DRAWS * repeated + number), wide)
         problem, unchecked = (REMEMBERS, None) if remembered else compare_whole(probe, records, repeated)
         if remembered is None and problem is None:
             unchecked = "its gradient is not finite after a batch of synthetic records"

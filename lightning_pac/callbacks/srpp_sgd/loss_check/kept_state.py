@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager, suppress
 from itertools import zip_longest
 from typing import Any
@@ -140,25 +140,26 @@ def _move(replica: Replica, ends: bool) -> None:
             weight.mul_(1.001).add_(1e-6)
 
 
-def remembers(probe: Probe, draw: Callable[[int], list[Any]]) -> bool | None:
+def remembers(probe: Probe, draw: Callable[[int], list[Any]], wide: Sequence[list[Any]] = ()) -> bool | None:
     """Whether the gradient of a batch depends on the records of the batch before, through what the model keeps.
 
     Args:
         probe: Runs the model.
         draw: Gives four groups of records, by the number of a draw.
+        wide: Batches of large numbers, which pass the largest so far; a model may refuse them.
 
     Returns:
         None where it is not finite after another batch, so that nothing was shown.
     """
-    found = _remembers(probe, draw)
+    found = _remembers(probe, draw, wide)
     for left_out in probe.shorter_rounds:
         if found is False:
             with probe.without(left_out):
-                found = _remembers(probe, draw)
+                found = _remembers(probe, draw, wide)
     return found
 
 
-def _remembers(probe: Probe, draw: Callable[[int], list[Any]]) -> bool | None:
+def _remembers(probe: Probe, draw: Callable[[int], list[Any]], wide: Sequence[list[Any]]) -> bool | None:
     records = draw(0)
     first, second, other = (records[start : start + 2 * GROUP] for start in (0, GROUP, 2 * GROUP))
     same: list[bool] = []
@@ -182,6 +183,9 @@ def _remembers(probe: Probe, draw: Callable[[int], list[Any]]) -> bool | None:
             return True
         if not same[0]:
             return False
+        for part in wide:
+            with suppress(Exception):
+                same.append(not changes(part)[0])
         changed, num_read = changes(first, LEVELS[0])
         if num_read:  # perhaps for a threshold that both are above
             same += [not changed, not changes(first, LEVELS[1])[0]]

@@ -198,6 +198,18 @@ def test_the_command_prints_json_for_programs_and_a_table_for_people(runs, capsy
     assert "epsilon at delta" in printed  # what DPSGD promises; a Rényi divergence beside it read as a broken promise
 
 
+def test_runs_that_hide_other_secrets_are_told_apart(tmp_path, capsys):
+    for secret in ("Whether any one person is in the data.", "Whether any one record is in the data."):
+        write_csv(folder := tmp_path / secret.split()[3])
+        PrivacyCard("A model", secret, (Guarantee("world_success_bound", 0.6, "probability", "."),), ()).save(folder)
+        assert cli.main(["report", str(folder)]) == 0
+        assert "secret" not in capsys.readouterr().out
+    assert cli.main(["report", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "person" in printed
+    assert "record" in printed
+
+
 @pytest.mark.parametrize(("folder", "sentence"), [("nowhere", "There is no folder"), (".", "holds no metrics.csv")])
 def test_folders_without_runs_are_refused(tmp_path, capsys, folder, sentence):
     assert cli.main(["report", str(tmp_path / folder)]) == 1

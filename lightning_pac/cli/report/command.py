@@ -44,16 +44,20 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"report": str(path), "runs": rows})
         return 0
-    cells = [
-        (
+    cells: list[list[object]] = [
+        [
             row["run"],
             None if row["success_bound"] is None else at_most(row["success_bound"]),
             None if row["epsilon_at_delta"] is None else Bound(row["epsilon_at_delta"]),
             _accuracy(row),
-        )
+        ]
         for row in rows
     ]
-    columns = ("run", "guess correct at most", "epsilon at delta", "accuracy")
+    columns = ["run", "guess correct at most", "epsilon at delta", "accuracy"]
+    if len({row["secret"] for row in rows} - {None}) > 1:
+        columns.append("secret")
+        for cell, row in zip(cells, rows, strict=True):
+            cell.append(row["secret"])
     print_table("", columns, cells, caption=f"The report is {path}.")
     return 0
 

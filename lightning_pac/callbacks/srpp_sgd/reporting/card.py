@@ -79,6 +79,8 @@ def make_card(run: PrivateRun) -> PrivacyCard:
         )
     conditions += run.watch.conditions()
     exact = not accountant.is_mean_square
+    terms = accountant.to_dict()
+    del terms["scenario"]["secret"]  # which the card has in words, of persons where they are protected
     return PrivacyCard(
         roc=Roc.of(running.true_positive_rate) if exact else None,
         title=f"A model trained with {'DP' if accountant.scenario == _ONE_RECORD else 'SRPP'}-SGD",
@@ -87,7 +89,7 @@ def make_card(run: PrivateRun) -> PrivacyCard:
         conditions=tuple(conditions),
         estimates=run.watch.estimates(),
         details={
-            **accountant.to_dict(),
+            **terms,
             "unit_of_privacy": "record" if persons is None else "person",
             "views": views,
             "noise_multiplier": running.noise_multiplier,

@@ -126,7 +126,7 @@ def find_runs(directory: str | Path) -> list[Run]:
         )
         for folder in folders
     ]
-    return [run for run in runs if run.card is not None or (run.metrics and not _only_evaluates(run))] or runs
+    return [run for run in runs if _has_begun(run)] or runs
 
 
 def _read_csv(path: Path) -> dict[str, Series]:
@@ -178,6 +178,12 @@ def _read_card(folder: Path) -> PrivacyCard | None:
         return PrivacyCard.from_json(cards[-1].read_text(encoding="utf-8"))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(f"{cards[-1]} is not a privacy card ({error}): restore or remove it.") from error
+
+
+def _has_begun(run: Run) -> bool:
+    if run.card is None:
+        return bool(run.metrics) and not _only_evaluates(run)
+    return bool(run.metrics) or run.card.details.get("num_steps") != 0  # a card is written before the first step
 
 
 def _only_evaluates(run: Run) -> bool:

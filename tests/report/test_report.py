@@ -140,6 +140,8 @@ def test_a_run_that_logged_nothing_is_left_out_beside_others(tmp_path):
     refused.parent.mkdir()
     refused.write_text("step\n")
     assert [run.name for run in find_runs(tmp_path)] == ["run"]
+    PrivacyCard("A model", "A fact.", CARD.guarantees, (), details={"num_steps": 0}).save(refused.parent)
+    assert "refused" not in [run.name for run in find_runs(tmp_path)], "its metrics were, after its card was written"
     assert [run.name for run in find_runs(refused.parent)] == ["refused"]
 
 

@@ -349,8 +349,24 @@ def test_hits_among_the_records_of_a_batch_are_refused(tmp_path: Path, seed: int
         validate(tmp_path, Rows(hits, at_end))
 
 
-def test_rows_with_draws_of_their_own_pass_where_records_are_replaced(tmp_path: Path) -> None:
-    validate(tmp_path, Rows(lambda values: [values + torch.randn_like(values)]))
+def test_rows_with_draws_of_their_own_pass(tmp_path: Path) -> None:
+    for scenario in (TwoWorldScenario(num_differing=1), TwoWorldScenario.differential_privacy()):
+        validate(tmp_path, Rows(lambda values: [values + torch.randn_like(values)]), scenario=scenario)
+
+
+def following(values: Tensor) -> list[Tensor]:
+    drawn = values + torch.randn_like(values)
+    return [drawn - drawn.roll(1)]
+
+
+def foreseen(values: Tensor) -> list[Tensor]:
+    return [values + torch.randn(len(values), generator=torch.Generator().manual_seed(0)) + torch.randn(len(values))]
+
+
+@pytest.mark.parametrize("rows", [following, foreseen])
+def test_rows_with_draws_that_absence_changes_are_refused(tmp_path: Path, rows: Any) -> None:
+    with pytest.raises(MisconfigurationException, match="rows that one record decides beside its own"):
+        validate(tmp_path, Rows(rows), scenario=TwoWorldScenario.differential_privacy())
 
 
 ABSENT: dict[str, Any] = {
@@ -540,6 +556,8 @@ def test_evaluations_that_leave_records_out_are_refused_where_one_may_be_absent(
     evaluate(presence, fast_dev_run=True)  # which draws no value
     with PrivacyLedger.read_only(tmp_path / "add_remove.db") as ledger:
         assert ledger.spent("rpp") == 0
+    if not loader_options:
+        evaluate(presence, limit_val_batches=1000)  # far above what there is
 
 
 class Handing(Logging):

@@ -220,7 +220,8 @@ def _check_each_record_once(loader: Any, num_ranks: int) -> None:
 
 def _check_all_records(loader: DataLoader[Any], trainer: pl.Trainer) -> None:
     limit = trainer.limit_test_batches if trainer.testing else trainer.limit_val_batches
-    if isinstance(limit, int) or limit < 1:
+    # A limit of twice as many batches as there are is no nearer with a record more.
+    if limit < 1 or (isinstance(limit, int) and limit < 2 * len(loader)):
         problem, cure = f"limit_{'test' if trainer.testing else 'val'}_batches={limit}", "leave it out"
     elif getattr(describe_loader(loader), "drop_last", False):
         problem, cure = "drop_last=True", "set it to False"

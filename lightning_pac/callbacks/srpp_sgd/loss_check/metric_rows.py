@@ -1,8 +1,10 @@
 """Whether each row that a metric is updated with is of one record, asked of synthetic records."""
 
+import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +18,7 @@ from torchmetrics import Metric
 
 from lightning_pac.callbacks.srpp_sgd.loss_check.check import synthetic_probe
 from lightning_pac.callbacks.srpp_sgd.loss_check.coupling import MANY
-from lightning_pac.callbacks.srpp_sgd.loss_check.fixed_draws import SEEDS, seeded
+from lightning_pac.callbacks.srpp_sgd.loss_check.fixed_draws import SEEDS, FixedDraws, seeded
 from lightning_pac.callbacks.srpp_sgd.loss_check.probe import Probe
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import GROUP, OF_LENGTHS, SyntheticRecords
 from lightning_pac.data import describe_loader
@@ -105,6 +107,7 @@ def _rows_of_metrics(
                 batches: list[list[Any]],
                 numbers: Sequence[int] = (),
                 seed: int = SEEDS[0],
+                holds_draws: bool = False,
                 probe: Probe = probe,
                 number: int = number,
             ) -> Rows:
@@ -113,7 +116,8 @@ def _rows_of_metrics(
                     noted = _noting(probe.model, logged)
                     for _ in range(_EVALUATIONS):
                         with seeded(seed):
-                            _evaluate(probe, batches, stage, number if len(loaders) > 1 else None, numbers)
+                            place = number if len(loaders) > 1 else None
+                            _evaluate(probe, batches, stage, place, numbers, holds_draws)
                         found.append({name: list(_rows(updates)) for name, updates in noted.items()})
                         for updates in noted.values():
                             updates.clear()
@@ -126,10 +130,14 @@ def _rows_of_metrics(
             synthetic = SyntheticRecords(examples, accepts)
             mixed |= _mixed(rows_of, synthetic, loader.batch_size) | _mixed_by_length(rows_of, synthetic)
             mixed |= _mixed_by_company(rows_of, synthetic.draw(0)) | _mixed_by_company(rows_of, synthetic.draw(1))
+            records = synthetic.draw(0)
+            if adjacency != "replace" and _is_random(rows_of, records):
+                # A record at another place draws other numbers, which are as likely as those that it drew.
+                rows_of = functools.partial(rows_of, holds_draws=True)
             if adjacency != "replace":
                 mixed |= _mixed_by_absence(rows_of, synthetic, moves_up=adjacency == "add_remove")
             if adjacency == "add_remove":
-                mixed |= _mixed_by_number(rows_of, synthetic.draw(0)[:2], len(loader))
+                mixed |= _mixed_by_number(rows_of, records[:2], len(loader))
                 of_ranks, ranks = describe_loader(loader).expected_batch_size(), getattr(loader, "num_shares", 1)
                 mixed |= _mixed_by_size(rows_of, synthetic, math.ceil(of_ranks / ranks))
         except Exception as error:  # any model, dataset or collate function may run here
@@ -186,9 +194,9 @@ def _mixed_by_length(rows_of: RowsOf, synthetic: SyntheticRecords) -> set[str]:
 
 def _mixed_by_company(rows_of: RowsOf, records: list[Any]) -> set[str]:
     """Metrics of which records have other rows in a batch with more of them, such as hits among those of a batch."""
-    together = rows_of([records])
-    if any(map(_moved, together, rows_of([records], seed=SEEDS[1]))):
+    if _is_random(rows_of, records):
         return set()  # other places in a batch draw other numbers
+    together = rows_of([records])
     for size in (GROUP, 2 * GROUP):
         try:
             parts = [rows_of([records[start : start + size]]) for start in range(0, len(records), size)]
@@ -203,6 +211,10 @@ def _mixed_by_company(rows_of: RowsOf, records: list[Any]) -> set[str]:
                     found.add(name)
         return found
     return set()
+
+
+def _is_random(rows_of: RowsOf, records: list[Any]) -> bool:
+    return any(map(_moved, *[rows_of([records], seed=seed) for seed in SEEDS[:2]]))
 
 
 def _mixed_by_absence(rows_of: RowsOf, synthetic: SyntheticRecords, moves_up: bool) -> set[str]:
@@ -299,7 +311,12 @@ def _is_close(first: Tensor, second: Tensor, rounding: float) -> bool:
 
 
 def _evaluate(
-    probe: Probe, batches: Sequence[list[Any]], stage: str, dataloader_idx: int | None, numbers: Sequence[int]
+    probe: Probe,
+    batches: Sequence[list[Any]],
+    stage: str,
+    dataloader_idx: int | None,
+    numbers: Sequence[int],
+    holds_draws: bool = False,
 ) -> None:
     """Evaluate batches of these records, with the hooks around the steps, as far as they run here.
 
@@ -309,6 +326,7 @@ def _evaluate(
         stage: ``"validation"`` or ``"test"``.
         dataloader_idx: Number of the loader, where there are several.
         numbers: Of the batches, where they do not come one after another.
+        holds_draws: Whether each record gets the same draws at any place.
     """
     step = getattr(probe.model.eval(), f"{stage}_step")
     numbered = is_param_in_hook_signature(step, "batch_idx", min_args=2)
@@ -317,10 +335,11 @@ def _evaluate(
         probe.run_hook(f"on_{stage}_start")
         probe.run_hook(f"on_{stage}_epoch_start")
         for number, records in zip(numbers or range(len(batches)), batches, strict=True):
-            batch = probe.batch(records)
-            probe.run_hook(f"on_{stage}_batch_start", batch, number, *loader)
-            output = step(batch, *([number] if numbered else []), *loader)
-            probe.run_hook(f"on_{stage}_batch_end", output, batch, number, *loader)
+            with FixedDraws(list(map(id, records)), SEEDS[0]) if holds_draws else nullcontext():
+                batch = probe.batch(records)
+                probe.run_hook(f"on_{stage}_batch_start", batch, number, *loader)
+                output = step(batch, *([number] if numbered else []), *loader)
+                probe.run_hook(f"on_{stage}_batch_end", output, batch, number, *loader)
         probe.run_hook(f"on_{stage}_epoch_end")
 
 

@@ -10,6 +10,7 @@ from lightning_pac.cards import at_most
 __all__ = ["accuracy_cost", "percent_span", "promise_in_words", "verdict"]
 
 _SPACE = "\N{NO-BREAK SPACE}"
+_DROWNED = 0.25  # deviation of the noise in an accuracy that says nothing
 
 
 def verdict(rows: Sequence[dict[str, Any]]) -> str:
@@ -39,14 +40,18 @@ def verdict(rows: Sequence[dict[str, Any]]) -> str:
         f"An attacker who sees everything that {one} released{apart} can guess the secret correctly at most "
         f"{percent_span(min(bounds), max(bounds))} of the time, where {_blind(bounded)}"
     )
-    costs = [cost for row in bounded if (cost := accuracy_cost(row, rows)) is not None]
-    noise = max((row["accuracy_deviation"] or 0.0 for row in rows), default=0.0)
+    drowned = [row for row in rows if (row["accuracy_deviation"] or 0.0) > _DROWNED]
+    told = [row for row in bounded if row not in drowned]
+    costs = [cost for row in told if (cost := accuracy_cost(row, rows)) is not None]
+    noise = max((row["accuracy_deviation"] or 0.0 for row in rows if row not in drowned), default=0.0)
     give_or_take = f", give or take {_points(noise)} of noise" if noise else ""
     if costs:
         return f"{sentence}; this cost {_span(min(costs), max(costs), _points)} of accuracy{give_or_take}."
-    accuracies = [row["accuracy"] for row in bounded if row["accuracy"] is not None]
+    accuracies = [row["accuracy"] for row in told if row["accuracy"] is not None]
     if not accuracies and any(row["noised"] for row in bounded):
         return f"{sentence}. What was measured stands below, and what privacy cost is unknown."
+    if not accuracies and drowned:
+        return f"{sentence}. The noise in what was measured hides the accuracy."
     if not accuracies:
         return f"{sentence}. What this cost in accuracy was not measured."
     reached = _span(min(accuracies), max(accuracies), lambda value: _points(value, "%")) + give_or_take

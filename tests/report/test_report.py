@@ -266,6 +266,8 @@ def row(name, bound, accuracy, prior=0.5, noise=None):
         ([row("lucky", 0.6, 0.97), row("plain", None, 0.96)], "this cost 0.0 percentage points of accuracy."),
         ([row("one", 0.92, 0.91, prior=0.1)], "at most 92 % of the time, where a blind guess gets 90 %. Accuracy"),
         ([row("one", 0.6, 0.91, noise=0.023)], "Accuracy is 91.0 %, give or take 2.3 percentage points of noise. What"),
+        ([row("one", 0.6, 0.91, noise=0.023), row("b", 0.6, 0.143, noise=1.28)], "Accuracy is 91.0 %, give or take"),
+        ([row("two", 0.6, 0.143, noise=1.28)], "The noise in what was measured hides the accuracy."),
         ([row("plain", None, 0.96, noise=0.01), row("one", 0.6, 0.91)], "5.0 percentage points of accuracy, give or "
                                   "take 1.0 percentage points of noise."),
         ([row("plain", None, 0.96)], "This run promises nothing: the secret may be plain to see."),

@@ -239,8 +239,8 @@ class PrivateMetric:
             warn_if_drowned(
                 released.numpy(),
                 len(released) * deviation**2,
-                f"evaluate {type(self.metric).__name__} on more records, or give PrivateMetrics a larger epsilon and "
-                "evaluate less often",
+                f"evaluate {type(self.metric).__name__} on more records, or less often with a larger promise for "
+                "PrivateMetrics",
             )
         return released
 

@@ -7,7 +7,7 @@ from typing import Any
 from torch.utils.data import DataLoader, get_worker_info
 
 from lightning_pac._validation import validated
-from lightning_pac.data.records import digest_loaded_records, digest_together
+from lightning_pac.data.records import digest_loaded_records, digest_together, fresh_collate
 from lightning_pac.randomness import seed_globally_in_secret
 
 __all__ = ["SecretWorkerSeeds", "hide_worker_seeds"]
@@ -69,7 +69,8 @@ class _SameRecords:
 
     def _collated(self, records: list[Any]) -> Any:
         try:
-            return self._collate_fn(records)
+            with fresh_collate(self._collate_fn) as collate:
+                return collate(records)
         except Exception:  # one that needs several records
             return records
 

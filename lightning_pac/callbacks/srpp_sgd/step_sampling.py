@@ -23,7 +23,13 @@ from lightning_pac.data import (
     order_is_public,
     rebuild_loader,
 )
-from lightning_pac.data.records import DeliveredRows, digest, positions_of_records, watch_loader
+from lightning_pac.data.records import (
+    DeliveredRows,
+    check_collated_alone,
+    digest,
+    positions_of_records,
+    watch_loader,
+)
 from lightning_pac.scenarios import Sampling
 from lightning_pac.strategies import Ranks
 from lightning_pac.strategies.agreement import share_records
@@ -59,6 +65,7 @@ def swap_loader(
     def process_dataloader(dataloader: object) -> object:
         processed = take_over(original(dataloader))
         if trainer.training and isinstance(processed, DataLoader):
+            check_collated_alone(processed)
             undo_watching.extend([hide_worker_seeds(processed), watch_loader(processed, memory)])
         return processed
 

@@ -1,5 +1,6 @@
 """Records as a dataset gives them: each once, made of nothing else, and the same at each time."""
 
+from lightning_pac.data.records.collated_alone import check_collated_alone, fresh_collate
 from lightning_pac.data.records.copied_dataset import copy_of
 from lightning_pac.data.records.delivered_rows import DeliveredRows, WatchedIterators, watch_loader
 from lightning_pac.data.records.record_digest import (
@@ -21,6 +22,7 @@ __all__ = [
     "DeliveredRows",
     "Surroundings",
     "WatchedIterators",
+    "check_collated_alone",
     "check_each_record_once",
     "check_records_alone",
     "copy_of",
@@ -29,6 +31,7 @@ __all__ = [
     "digest_loaded_records",
     "digest_positions",
     "digest_together",
+    "fresh_collate",
     "own_generators",
     "positions_of_records",
     "watch_loader",

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, SubsetRandomSampler
 
+from lightning_pac.data.records.collated_alone import fresh_collate
 from lightning_pac.data.records.copied_dataset import FIRST_SEED, copy_of, draws
 from lightning_pac.data.records.record_digest import load_alone, own_generators
 from lightning_pac.exceptions import PrivacyViolationError
@@ -243,7 +244,8 @@ def _is_steady(dataloader: DataLoader[Any]) -> bool:
 
     def rows(chosen: list[int], seed: int) -> _Longs | None:
         records = [load_alone(fresh(), index, seed) for index in chosen]
-        return _contents(dataloader.collate_fn(records), np.asarray(chosen))
+        with fresh_collate(dataloader.collate_fn) as collate:
+            return _contents(collate(records), np.asarray(chosen))
 
     with own_generators():
         try:

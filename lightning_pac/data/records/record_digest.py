@@ -18,6 +18,7 @@ __all__ = [
     "digest_together",
     "load_alone",
     "own_generators",
+    "seed_globally",
 ]
 
 RECORDS_COMPARED = 64
@@ -91,10 +92,15 @@ def load_alone(dataset: Any, index: int, seed: int) -> Any:
 
 
 def _load(dataset: Any, indices: list[int], seed: int) -> list[Any]:
+    seed_globally(seed)
+    return load_records(dataset, indices)
+
+
+def seed_globally(seed: int) -> None:
+    """Seed the global generators of torch, NumPy and Python."""
     torch.default_generator.manual_seed(seed)
     np.random.seed(seed)  # noqa: NPY002
     random.seed(seed)
-    return load_records(dataset, indices)
 
 
 @contextmanager

@@ -256,7 +256,7 @@ def _shared(value: Any, memo: dict[int, Any]) -> dict[int, Any] | None:
 
 def _parts(value: Any) -> list[Any]:
     if isinstance(value, dict):
-        return [*value.values()]
+        return [*value.values(), getattr(value, "default_factory", None)]
     if isinstance(value, list | tuple | set | frozenset):
         return [*value]
     return [*getattr(value, "__dict__", {}).values()]

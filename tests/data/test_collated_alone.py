@@ -1,0 +1,101 @@
+"""Collate functions that remember the records of earlier batches."""
+
+import random
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from lightning_pac.data.records import check_collated_alone, watch_loader
+
+CITIES = ("rome", "oslo", "bern", "kyiv", "lima")
+COLLATE = Callable[[list[Any]], Any]
+
+
+def records(num_cities: int) -> list[Any]:
+    drawn = random.Random(num_cities)
+    return [(torch.rand(3), CITIES[drawn.randrange(num_cities)], number % 2) for number in range(64)]
+
+
+def batch(rows: list[Any], code: Callable[[str], int]) -> Any:
+    inputs, cities, labels = zip(*rows, strict=True)
+    return torch.stack(inputs), torch.tensor([code(city) for city in cities]), torch.tensor(labels)
+
+
+class Coded:
+    def __init__(self) -> None:
+        self.codes: dict[str, int] = {}
+
+    def __call__(self, rows: list[Any]) -> Any:
+        return batch(rows, lambda city: self.codes.setdefault(city, len(self.codes)))
+
+
+def in_closure() -> COLLATE:
+    codes: Any = defaultdict(lambda: len(codes))
+    return lambda rows: batch(rows, lambda city: codes[city])
+
+
+SEEN: dict[str, int] = {}
+
+
+def in_a_global(rows: list[Any]) -> Any:
+    return batch(rows, lambda city: SEEN.setdefault(city, len(SEEN)))
+
+
+class Cached:
+    """Codes of a public list, which are looked up once."""
+
+    def __init__(self) -> None:
+        self.codes: dict[str, int] = {}
+
+    def __call__(self, rows: list[Any]) -> Any:
+        return batch(rows, lambda city: self.codes.setdefault(city, CITIES.index(city)))
+
+
+class Masked:
+    """Leaves out letters, of which names have more or fewer, by a generator of its own."""
+
+    def __init__(self) -> None:
+        self.generator = np.random.default_rng()
+
+    def __call__(self, rows: list[Any]) -> Any:
+        return batch(rows, lambda city: int(self.generator.integers(9, size=1 + CITIES.index(city)).sum()))
+
+
+def drawn(rows: list[Any]) -> Any:
+    return batch(rows, lambda city: random.randrange(9) if city > "m" else 0)
+
+
+class Warming:
+    """Grows with the number of batches, whatever they hold."""
+
+    def __init__(self) -> None:
+        self.batches = 0
+
+    def __call__(self, rows: list[Any]) -> Any:
+        self.batches += 1
+        return batch(rows, lambda city: min(self.batches, 100))
+
+
+@pytest.mark.parametrize("num_cities", [2, 3, 5])
+@pytest.mark.parametrize("make", [Coded, in_closure, lambda: in_a_global])
+def test_codes_that_names_get_as_they_come_are_refused(make: Callable[[], COLLATE], num_cities: int) -> None:
+    loader = DataLoader(records(num_cities), batch_size=8, collate_fn=make())  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="collate_fn makes another batch of the same records after"):
+        check_collated_alone(loader)
+    assert not SEEN
+
+
+@pytest.mark.parametrize("make", [Cached, Masked, Warming, lambda: drawn])
+def test_collate_functions_that_remember_no_record_pass(make: Callable[[], COLLATE]) -> None:
+    collate = make()
+    loader = DataLoader(records(5), batch_size=8, collate_fn=collate)  # type: ignore[arg-type]
+    check_collated_alone(loader)
+    undo = watch_loader(loader)
+    assert len(list(loader)) == 8
+    undo()
+    assert getattr(collate, "batches", 8) == 8  # and was called for these alone

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
+from lightning_pac.data import check_records_alone
 from lightning_pac.data.records import check_collated_alone, watch_loader
 
 CITIES = ("rome", "oslo", "bern", "kyiv", "lima")
@@ -88,6 +89,27 @@ def test_codes_that_names_get_as_they_come_are_refused(make: Callable[[], COLLAT
     with pytest.raises(ValueError, match="collate_fn makes another batch of the same records after"):
         check_collated_alone(loader)
     assert not SEEN
+
+
+class CodedRows(Dataset[Any]):
+    def __init__(self, rows: list[Any]) -> None:
+        self.rows, self.codes = rows, dict[str, int]()
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Any:
+        inputs, city, label = self.rows[index]
+        return inputs, self.codes.setdefault(city, len(self.codes)), label
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_two_codes_that_a_dataset_gives_as_names_come_are_refused(seed: int) -> None:
+    """The first record of all has the other code where one of the other name came before it."""
+    names = random.Random(seed)
+    rows = [(torch.rand(3), names.choice(CITIES[:2]), 0) for _ in range(64)]
+    with pytest.raises(ValueError, match="CodedRows gives a record otherwise after another one"):
+        check_records_alone(CodedRows(rows))
 
 
 @pytest.mark.parametrize("make", [Cached, Masked, Warming, lambda: drawn])

@@ -216,22 +216,22 @@ def _with_rows(dataset: Any, path: tuple[Any, ...], value: Any, order: np.ndarra
 
 def _check_memory(dataset: Any, surroundings: Surroundings) -> None:
     """Everything it has loaded before, kept in its attributes or beside it."""
-    middle, last = len(dataset) // 2, len(dataset) - 1
-    found = []
-    # As many records before, so that a generator of its own has made as many draws.
-    for start, stop in ((1, middle), (middle, last)):
-        before = [start + number * (stop - start) // _BEFORE for number in range(_BEFORE)]
-        memo: dict[int, Any] = {}
-        fresh = copy_of(dataset, memo)
-        if fresh is dataset:
-            return
-        with surroundings.copied(memo):
-            found.append([digest_of(fresh, index) for index in (*before, 0, 0)][-2:])
-    if not any(None in outcomes for outcomes in found) and found[0] != found[1]:
-        raise ValueError(
-            f"{type(dataset).__name__} gives a record otherwise after another one was loaded, as running statistics "
-            f"do, so each record enters others: {LET_ONE}."
-        )
+    places = [1 + number * (len(dataset) - 1) // (2 * _BEFORE) for number in range(2 * _BEFORE)]
+    # As many records before, so that a generator of its own has made as many draws; one alone is the first of its kind.
+    for several in ([places[:_BEFORE], places[_BEFORE:]], [[place] for place in places[::2]]):
+        found = []
+        for before in several:
+            memo: dict[int, Any] = {}
+            fresh = copy_of(dataset, memo)
+            if fresh is dataset:
+                return
+            with surroundings.copied(memo):
+                found.append([digest_of(fresh, index) for index in (*before, 0, 0)][-2:])
+        if not any(None in outcomes for outcomes in found) and any(outcomes != found[0] for outcomes in found):
+            raise ValueError(
+                f"{type(dataset).__name__} gives a record otherwise after another one was loaded, as running "
+                f"statistics do, so each record enters others: {LET_ONE}."
+            )
 
 
 def _check_many(dataset: Any, indices: Sequence[int]) -> None:

@@ -178,7 +178,8 @@ def _remembers(probe: Probe, draw: Callable[[int], list[Any]], wide: Sequence[li
             gradient, num_read = _gradient_after(probe, before, second, level)
             return not is_small(gradient.sub_(plain), size), num_read
 
-        same += [not changes(part)[0] for part in (first, other)]
+        # In reverse, another name may come first, and get the first code.
+        same += [not changes(part)[0] for part in (first, other, first[::-1], other[::-1])]
         if (probe.keeps_after_steps or _keeps(probe, first)) and _hands_on(probe, first, second, other):
             return True
         if not same[0]:

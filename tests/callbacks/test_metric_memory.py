@@ -16,6 +16,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 from torch.utils.data import DataLoader, RandomSampler, Subset, TensorDataset
 from torchmetrics import Metric
+from torchmetrics.functional.classification import binary_f1_score
 
 from lightning_pac import PrivateMetrics, TwoWorldScenario
 from lightning_pac.callbacks.metrics.noised_metric import PrivateMetric
@@ -347,6 +348,45 @@ def test_hits_among_the_records_of_a_batch_are_refused(tmp_path: Path, seed: int
 
     with pytest.raises(MisconfigurationException, match="rows that one record decides beside its own"):
         validate(tmp_path, Rows(hits, at_end))
+
+
+class Thresholded(Logging):
+    """Shows the F1 score at a threshold, which may be the one that is best for the records."""
+
+    def __init__(self, seed: int, tuned: bool, at_end: bool) -> None:
+        super().__init__(torchmetrics.F1Score("binary"))
+        torch.manual_seed(seed)
+        self.network, self.tuned, self.at_end = torch.nn.Linear(4, 1), tuned, at_end
+
+    def on_validation_epoch_start(self) -> None:
+        self.kept: list[Any] = []
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.kept.append((self.network(batch[0])[:, 0].sigmoid(), batch[1]))
+        if not self.at_end:
+            self.show()
+            self.kept.clear()
+
+    def on_validation_epoch_end(self) -> None:
+        if self.at_end:
+            self.show()
+
+    def show(self) -> None:
+        scores, labels = (torch.cat(part) for part in zip(*self.kept, strict=True))
+        candidates = (0.3, 0.4, 0.5, 0.6, 0.7) if self.tuned else (0.5,)
+        best = max(candidates, key=lambda threshold: float(binary_f1_score(scores, labels, threshold=threshold)))
+        self.metric.update((scores > best).long(), labels)
+        self.log("mean", self.metric)
+
+
+@pytest.mark.parametrize("at_end", [False, True])
+@pytest.mark.parametrize("seed", range(2))
+def test_a_threshold_that_the_records_choose_is_refused(tmp_path: Path, seed: int, at_end: bool) -> None:
+    features = torch.randn(40, 4, generator=torch.Generator().manual_seed(seed))
+    loader = DataLoader(TensorDataset(features, (features[:, 0] > 1).long()), 10)
+    validate(tmp_path, Thresholded(seed, tuned=False, at_end=at_end), loaders=loader)
+    with pytest.raises(MisconfigurationException, match="rows that one record decides beside its own"):
+        validate(tmp_path, Thresholded(seed, tuned=True, at_end=at_end), loaders=loader)
 
 
 def test_rows_with_draws_of_their_own_pass(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +31,7 @@ _TOLERANCE = 1e-4
 _FAR = 1e3
 _PLACES = (0, 2, 5, 7)
 _EVALUATIONS = 2
+_SCALES = (0.3, 1.0, 2.0, 4.0)
 _SECONDS = 1.0  # that an evaluation of a batch of the loader's size may be expected to take, if it is larger
 
 Rows = list[dict[str, list[Tensor]]]
@@ -130,6 +131,9 @@ def _rows_of_metrics(
             synthetic = SyntheticRecords(examples, accepts)
             mixed |= _mixed(rows_of, synthetic, loader.batch_size) | _mixed_by_length(rows_of, synthetic)
             mixed |= _mixed_by_company(rows_of, synthetic.draw(0)) | _mixed_by_company(rows_of, synthetic.draw(1))
+            with suppress(Exception):  # some models take no such numbers
+                mixed |= _mixed_by_company(rows_of, _far_apart(synthetic, 0))
+                mixed |= _mixed_by_company(rows_of, _far_apart(synthetic, 1))
             records = synthetic.draw(0)
             if adjacency != "replace" and _is_random(rows_of, records):
                 # A record at another place draws other numbers, which are as likely as those that it drew.
@@ -193,7 +197,10 @@ def _mixed_by_length(rows_of: RowsOf, synthetic: SyntheticRecords) -> set[str]:
 
 
 def _mixed_by_company(rows_of: RowsOf, records: list[Any]) -> set[str]:
-    """Metrics of which records have other rows in a batch with more of them, such as hits among those of a batch."""
+    """Metrics of which records have other rows in a batch with more of them.
+
+    Such are hits among those of a batch, or hits at the threshold that serves a batch best.
+    """
     if _is_random(rows_of, records):
         return set()  # other places in a batch draw other numbers
     together = rows_of([records])
@@ -211,6 +218,21 @@ def _mixed_by_company(rows_of: RowsOf, records: list[Any]) -> set[str]:
                     found.add(name)
         return found
     return set()
+
+
+def _far_apart(synthetic: SyntheticRecords, number: int) -> list[Any]:
+    """Records whose scores lie far apart, and with either label, as only these show a threshold between them."""
+    generator = torch.Generator().manual_seed(number)
+
+    def drawn(value: Tensor, factor: float) -> Tensor:
+        numbers = torch.randn(value.shape, generator=generator, dtype=torch.float64) * factor
+        found = numbers if value.numel() > 1 else numbers > 0  # of which labels are made
+        return found.to(value.dtype) if value.is_floating_point() else value
+
+    draws = [synthetic.draw(number) for number in range(MANY // (4 * GROUP))]
+    # The halves of a draw have other labels.
+    records = [draw[half + place] for draw in draws for place in range(2 * GROUP) for half in (0, 2 * GROUP)]
+    return [apply_to_collection(record, Tensor, drawn, _SCALES[place % GROUP]) for place, record in enumerate(records)]
 
 
 def _is_random(rows_of: RowsOf, records: list[Any]) -> bool:

@@ -62,17 +62,17 @@ class _SameRecords:
             )
 
     def _digest(self, dataset: Any) -> tuple[bytes | None, bytes | None]:
-        return (
-            digest_loaded_records(dataset, self._key, _COMPARED, self._collated),
-            digest_together(dataset, self._key, _COMPARED, self._collated),
-        )
+        def collated(records: list[Any]) -> Any:
+            try:
+                with fresh_collate(self._collate_fn, dataset) as collate:
+                    return collate(records)
+            except Exception:  # one that needs several records
+                return records
 
-    def _collated(self, records: list[Any]) -> Any:
-        try:
-            with fresh_collate(self._collate_fn) as collate:
-                return collate(records)
-        except Exception:  # one that needs several records
-            return records
+        return (
+            digest_loaded_records(dataset, self._key, _COMPARED, collated),
+            digest_together(dataset, self._key, _COMPARED, collated),
+        )
 
 
 @validated

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Subset
 
 from lightning_pac.data import check_records_alone
-from lightning_pac.data.records import check_collated_alone, watch_loader
+from lightning_pac.data.records import check_collated_alone, fresh_collate, watch_loader
 
 CITIES = ("rome", "oslo", "bern", "kyiv", "lima")
 COLLATE = Callable[[list[Any]], Any]
@@ -89,6 +89,59 @@ def test_codes_that_names_get_as_they_come_are_refused(make: Callable[[], COLLAT
     with pytest.raises(ValueError, match="collate_fn makes another batch of the same records after"):
         check_collated_alone(loader)
     assert not SEEN
+
+
+class WithCodes(Dataset[Any]):
+    """Holds what a collate function looks up."""
+
+    def __init__(self, cities: int) -> None:
+        self.large, self.rows, self.codes = torch.zeros(2**17), records(cities), dict[str, int]()
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.rows[index]
+
+    def collate(self, rows: list[Any]) -> Any:
+        return batch(rows, lambda city: self.codes.setdefault(city, len(self.codes)))
+
+
+class Reading:
+    """A method of what holds a dataset, and much besides."""
+
+    def __init__(self, dataset: WithCodes) -> None:
+        self.dataset, self.others = dataset, [[number] for number in range(1000)] * 3
+
+    def collate(self, rows: list[Any]) -> Any:
+        return self.dataset.collate(rows)
+
+
+@pytest.mark.parametrize("is_part", [False, True])
+@pytest.mark.parametrize(
+    "make",
+    [lambda data: data.collate, lambda data: lambda rows: data.collate(rows), lambda data: Reading(data).collate],
+)
+@pytest.mark.parametrize("num_cities", [2, 5])
+def test_codes_that_a_dataset_keeps_are_refused(
+    num_cities: int, make: Callable[[WithCodes], COLLATE], is_part: bool
+) -> None:
+    data = WithCodes(num_cities)
+    part: Any = Subset(data, range(60)) if is_part else data
+    with pytest.raises(ValueError, match="collate_fn makes another batch of the same records after"):
+        check_collated_alone(DataLoader(part, batch_size=8, collate_fn=make(data)))
+    assert not data.codes
+
+
+def test_copies_of_a_method_share_what_is_large() -> None:
+    data = WithCodes(5)
+    with fresh_collate(data.collate, Subset(data, range(9))) as collate:
+        own: Any = collate
+        assert own.__self__ is not data
+        assert own.__self__.large is data.large
+    with fresh_collate(Reading(data).collate, data) as collate:
+        own = collate
+        assert own.__self__.dataset.large is data.large
 
 
 class CodedRows(Dataset[Any]):

@@ -8,6 +8,7 @@ from torch.utils.data import DataLoader
 
 from lightning_pac.data.records.copied_dataset import FIRST_SEED, copy_of
 from lightning_pac.data.records.record_digest import load_alone, own_generators, seed_globally
+from lightning_pac.data.records.repeated_records import datasets_inside
 from lightning_pac.data.records.surroundings import Surroundings, copy_small
 from lightning_pac.data.records.value_digest import digest
 
@@ -19,9 +20,16 @@ Collate = Callable[[list[Any]], Any]
 
 
 @contextmanager
-def fresh_collate(collate_fn: Collate) -> Iterator[Collate]:
-    """A copy of a collate function, which keeps nothing for the original."""
+def fresh_collate(collate_fn: Collate, dataset: Any) -> Iterator[Collate]:
+    """A copy of a collate function, which keeps nothing for the original, and nothing in the dataset of its records."""
     memo: dict[int, Any] = {}
+    waiting, seen = [dataset], set[int]()
+    for part in waiting:  # from outside in, since a copy shares what is inside
+        if id(part) not in seen:
+            seen.add(id(part))
+            memo.pop(id(part), None)
+            memo[id(part)] = copy_of(part, memo) if hasattr(part, "__dict__") else part
+            waiting += datasets_inside(part)
     with Surroundings(collate_fn).copied(memo):
         yield copy_small(collate_fn, memo)
 
@@ -42,7 +50,7 @@ def check_collated_alone(dataloader: DataLoader[Any]) -> None:
     collate_fn: Collate = dataloader.collate_fn
 
     def last(*batches: Sequence[Any]) -> bytes:
-        with fresh_collate(collate_fn) as collate:
+        with fresh_collate(collate_fn, dataset) as collate:
             for batch in batches:
                 seed_globally(FIRST_SEED)
                 made = collate(list(batch))

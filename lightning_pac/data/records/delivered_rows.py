@@ -244,7 +244,7 @@ def _is_steady(dataloader: DataLoader[Any]) -> bool:
 
     def rows(chosen: list[int], seed: int) -> _Longs | None:
         records = [load_alone(fresh(), index, seed) for index in chosen]
-        with fresh_collate(dataloader.collate_fn) as collate:
+        with fresh_collate(dataloader.collate_fn, dataset) as collate:
             return _contents(collate(records), np.asarray(chosen))
 
     with own_generators():

@@ -220,6 +220,8 @@ def copy_small(value: Any, memo: dict[int, Any]) -> Any:
         memo: Copies of other objects, as in `copy.deepcopy`.
     """
     shared = _shared(value, memo)
+    if shared is None and isinstance(value, types.MethodType):  # of a datamodule with its records, say
+        shared = _shared(value, memo, _LARGE // 64)
     if shared is None:
         return value
     memo.update(shared)
@@ -233,7 +235,7 @@ def _copy_of_state(value: Any, memo: dict[int, Any]) -> Any:
     return value if isinstance(value, _SCALARS) or value is _MISSING or _is_code(value) else copy_small(value, memo)
 
 
-def _shared(value: Any, memo: dict[int, Any]) -> dict[int, Any] | None:
+def _shared(value: Any, memo: dict[int, Any], large: int = _LARGE) -> dict[int, Any] | None:
     """The parts that copies of a value share, for `copy.deepcopy`; None if all of it is."""
     shared: dict[int, Any] = {}
     seen: dict[int, Any] = {}
@@ -247,7 +249,7 @@ def _shared(value: Any, memo: dict[int, Any]) -> dict[int, Any] | None:
             return None
         if isinstance(part, Dataset | DataLoader) and isinstance(memo, DataMemo) and memo.leads_to(part):
             waiting += _parts(part)
-        elif isinstance(part, Dataset | DataLoader) or _is_apart(part) or _size(part) > _LARGE:
+        elif isinstance(part, Dataset | DataLoader) or _is_apart(part) or _size(part) > large:
             shared[id(part)] = part
         else:
             waiting += _parts(part)
@@ -259,6 +261,8 @@ def _parts(value: Any) -> list[Any]:
         return [*value.values(), getattr(value, "default_factory", None)]
     if isinstance(value, list | tuple | set | frozenset):
         return [*value]
+    if isinstance(value, types.MethodType):
+        return [value.__self__]
     return [*getattr(value, "__dict__", {}).values()]
 
 

@@ -7,7 +7,11 @@ import lightning.pytorch as pl
 import numpy as np
 import pytest
 import torch
+from sklearn.base import clone
 from sklearn.datasets import load_iris
+from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 from torch.utils.data import DataLoader
 
@@ -53,6 +57,28 @@ def test_shards_are_gathered_and_others_refused(tmp_path: Path) -> None:
         LearnerEnsemble.gather(paths[:1], tree, POOL)
     with pytest.raises(ValueError, match="not of this pool's table"):
         LearnerEnsemble.gather(paths, tree, BalancedSubsets(len(FEATURES), 6, seed=3))
+
+
+def test_members_that_share_what_they_learned_are_refused() -> None:
+    one, scaler = tree(), StandardScaler()
+    for shared in (lambda: one, lambda: make_pipeline(StandardScaler(), one), lambda: make_pipeline(scaler, tree())):
+        # Of what all of them say, the last subset's learner says everything, and answers would be free.
+        with pytest.raises(ValueError, match="learner gives one object twice, or two that share a part"):
+            LearnerEnsemble(shared, POOL).fit(FEATURES, LABELS, progress=False)
+    for apart in (lambda: clone(one), lambda: make_pipeline(StandardScaler(), tree())):
+        votes = LearnerEnsemble(apart, POOL).fit(FEATURES, LABELS, progress=False).votes(FEATURES)
+        assert (votes != votes[:, :1]).any()
+
+
+def test_a_list_of_texts_is_taken() -> None:
+    texts = [f"length{row[0]:.0f} width{row[2]:.0f}" for row in FEATURES]
+    votes = [
+        LearnerEnsemble(lambda: make_pipeline(CountVectorizer(), tree()), POOL)
+        .fit(features, LABELS, progress=False)
+        .votes(texts)
+        for features in (texts, np.array(texts))
+    ]
+    assert torch.equal(*votes)
 
 
 class Shouting:

@@ -14,6 +14,7 @@ from torch import Tensor
 from typing_extensions import Self, override
 
 from lightning_pac._validation import Seed, validated
+from lightning_pac.data.records import digest
 from lightning_pac.data.with_index import batch_inputs
 from lightning_pac.modules.ensembles.ensemble_record import (
     KEY,
@@ -88,12 +89,13 @@ class LearnerEnsemble(pl.LightningModule):
         """Train every member on its subset of the records.
 
         Args:
-            features: All records of the pool: an array, a sparse matrix, or a pandas frame.
+            features: All records of the pool: an array, a sparse matrix, a pandas frame, or a list.
             labels: Their labels, integers from 0.
             progress: Whether to show a bar over the members.
 
         Raises:
-            ValueError: If the number of records is not the pool's, or the labels are not such integers.
+            ValueError: If the number of records is not the pool's, the labels are not such integers, or training the
+                second member changes the first.
         """
         try:
             targets = np.asarray(labels)
@@ -110,12 +112,18 @@ class LearnerEnsemble(pl.LightningModule):
                 f"{self.pool.num_records}: make the pool with num_records=len(features)."
             )
         _check_labels(targets, "labels")
-        learners = []
+        learners: list[Learner] = []
         for index in track(self.members, description="Members", disable=not progress):
             own = self.pool.subset(index)
             learner = self._make_learner()
+            first = _contents(learners[0]) if len(learners) == 1 else None
             learner.fit(_rows(features, own), targets[own])
             learners.append(learner)
+            if len(learners) == 2 and (learner is learners[0] or _contents(learners[0]) != first):
+                raise ValueError(
+                    "learner gives one object twice, or two that share a part, so that every member would be the one "
+                    "that is trained last: make a new one in each call, as lambda: clone(estimator) does."
+                )
         self._learners = learners
         return self
 
@@ -190,7 +198,17 @@ class LearnerEnsemble(pl.LightningModule):
         return self.votes(batch_inputs(batch))
 
 
+def _contents(learner: Learner) -> bytes | None:
+    """A hash of what a learner holds, None where that cannot be looked into."""
+    try:
+        return digest(learner)
+    except TypeError:
+        return None
+
+
 def _rows(features: Any, index: npt.NDArray[np.int64]) -> Any:
+    if not hasattr(features, "shape"):
+        return [features[row] for row in index]
     return features.iloc[index] if hasattr(features, "iloc") else features[index]
 
 

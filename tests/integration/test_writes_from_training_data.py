@@ -19,6 +19,7 @@ from lightning.pytorch.callbacks import (
 from lightning.pytorch.loggers import CSVLogger
 from tiny_fits import Classifier, make_loader, make_private, make_trainer
 
+from lightning_pac.callbacks.srpp_sgd.loss_check import check_loss
 from lightning_pac.exceptions import PrivacyViolationError
 
 pytestmark = pytest.mark.checks_each_fit
@@ -217,13 +218,19 @@ class StopsByARecord(Classifier):
         (StepsItsScheduleByTheLoss, "optimizer"),
         (SavesALoggedValue, "'loss'"),
         (SavesARecord, "'example'"),
-        (WakesUpUnits, "network.0.weight"),
         (StopsByARecord, "'trainer.should_stop'"),
     ],
 )
 def test_a_model_does_not_decide_by_records(kind: type[Classifier], what: str, tmp_path: Path) -> None:
     with pytest.raises(MisconfigurationException, match=f"The state .*{what}.* takes up private records"):
         make_trainer(tmp_path, make_private()).fit(kind(), make_loader())
+
+
+def test_units_are_not_reset_by_what_records_made_of_them(tmp_path: Path) -> None:
+    loader = make_loader()
+    assert "network.0.weight" in check_loss(WakesUpUnits(), loader).state
+    with pytest.raises(MisconfigurationException, match="depends on the records of earlier batches"):
+        make_trainer(tmp_path, make_private()).fit(WakesUpUnits(), loader)
 
 
 class Scaled(Classifier):

@@ -47,7 +47,7 @@ class SelectionResult:
     Attributes:
         settings: What it was trained with.
         score: Its noised score.
-        module: A module with its weights.
+        module: A module with its weights after training; what its evaluation set is not kept.
         price: What the whole selection cost.
     """
 
@@ -225,9 +225,9 @@ class PrivateSelection:
             try:
                 trainer, module, data = make_trainer(run)
                 check_run(run, trainer, self.score)
-                score = train_run(run, trainer, module, data, self.score)
+                weights = run.folder / "weights.pt"
+                score = train_run(run, trainer, module, data, self.score, lambda state: _save(state, weights))
                 if math.isfinite(score):
-                    _save(module.state_dict(), run.folder / "weights.pt")
                     draw.finish(run.folder, score)
             except Exception:  # also tells of a record, so that nobody may see it
                 traceback.print_exc()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -143,12 +143,21 @@ def _check_share(plan: LedgerPlan, events: Sequence[PrivacyEvent], ledger: Ledge
 
 
 def train_run(
-    run: SelectionRun, trainer: pl.Trainer, module: pl.LightningModule, data: pl.LightningDataModule, score: str
+    run: SelectionRun,
+    trainer: pl.Trainer,
+    module: pl.LightningModule,
+    data: pl.LightningDataModule,
+    score: str,
+    keep: Callable[[dict[str, Any]], None],
 ) -> float:
-    """Train, then evaluate once, and return the noised score."""
+    """Train, keep the weights, then evaluate once, and return the noised score.
+
+    What the evaluation sets, such as a temperature, is made of records without noise, and is not kept.
+    """
     limit = trainer.limit_val_batches
     trainer.limit_val_batches = 0  # a value at an earlier epoch would be charged, and none be left for the last
     trainer.fit(module, datamodule=data)
+    keep(module.state_dict())
     trainer.limit_val_batches = limit
     trainer.validate(module, datamodule=data, verbose=False)
     with PrivacyLedger.read_only(run.path) as ledger:

@@ -743,3 +743,70 @@ def test_loaders_that_share_records_do_not_add_to_one_metric(tmp_path: Path) -> 
         else:
             with pytest.raises(MisconfigurationException, match="several loaders, which hold the same records"):
                 validate(tmp_path, model, loaders=loaders)
+
+
+class Calibrated(Logging):
+    """Finds a temperature, or a mean, in an evaluation, and keeps it."""
+
+    def __init__(self, kept: str) -> None:
+        super().__init__(torchmetrics.MeanMetric())
+        self.network = torch.nn.Sequential(torch.nn.Linear(1, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1))
+        self.average = torch.nn.Linear(1, 1)
+        self.temperature = torch.nn.Parameter(torch.ones(1))
+        self.register_buffer("mean", torch.zeros(1))
+        self.register_buffer("ready", torch.zeros((), dtype=torch.bool))
+        self.kept = kept
+
+    def on_validation_epoch_start(self) -> None:
+        if self.kept == "average":
+            self.weights = [parameter.detach().clone() for parameter in self.parameters()]
+            self.swap([parameter + 1.0 for parameter in self.weights])
+
+    def swap(self, weights: list[Tensor]) -> None:
+        with torch.no_grad():
+            for parameter, weight in zip(self.parameters(), weights, strict=True):
+                parameter.copy_(weight)
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.network(batch[0][:, None])
+        super().validation_step(batch, batch_idx)
+        if self.kept in ("temperature", "mean"):
+            with torch.no_grad():
+                getattr(self, self.kept).fill_(float(batch[0].mean()))
+
+    def on_validation_epoch_end(self) -> None:
+        if self.kept == "average":
+            self.swap(self.weights)
+
+
+@pytest.mark.parametrize("kept", ["temperature", "mean"])
+def test_what_an_evaluation_leaves_in_the_model_is_warned_of_once(tmp_path: Path, kept: str) -> None:
+    with pytest.warns(UserWarning, match=f"the evaluation set {kept} of Calibrated") as caught:
+        validate(tmp_path, Calibrated(kept), times=2, loaders=DataLoader(TensorDataset(LOSSES), 32))
+    assert sum("the evaluation set" in str(one.message) for one in caught) == 1
+
+
+@pytest.mark.parametrize("kept", ["nothing", "average"])
+def test_an_evaluation_that_leaves_the_model_as_it_was_is_not_warned_of(tmp_path: Path, kept: str) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*the evaluation set")
+        validate(tmp_path, Calibrated(kept), times=2)
+
+
+class Averaging(pl.Callback):
+    """Evaluates other weights, and puts the trained ones back when others have looked."""
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.weights = [parameter.detach().clone() for parameter in pl_module.parameters()]
+        for parameter in pl_module.parameters():
+            parameter.data.add_(1.0)
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        for parameter, weight in zip(pl_module.parameters(), self.weights, strict=True):
+            parameter.data.copy_(weight)
+
+
+def test_averages_that_take_the_place_of_all_weights_are_not_warned_of(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*the evaluation set")
+        validate(tmp_path, Calibrated("nothing"), callbacks=(Averaging(),))

@@ -361,3 +361,26 @@ def test_a_run_that_is_given_the_path_of_its_ledger_is_held_to_its_plan(tmp_path
     trainer.fit_loop.epoch_loop.max_steps = 30
     with pytest.raises(BudgetExceededError, match="does not pay for a run, which needs 30 of 3"):
         check_shares(run, trainer, module)
+
+
+class CalibratedModel(Model):
+    """Keeps what it finds in the records that score it."""
+
+    def __init__(self, learning_rate: float) -> None:
+        super().__init__(learning_rate)
+        self.register_buffer("mean", torch.zeros(()))
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        super().validation_step(batch, batch_idx)
+        self.mean.copy_(batch[0].mean())
+
+
+def test_what_the_score_leaves_in_a_model_is_not_released(tmp_path):
+    class CalibratedMaker(Maker):
+        def __call__(self, run: SelectionRun) -> Any:
+            trainer, _, data = super().__call__(run)
+            return trainer, CalibratedModel(run.settings["learning_rate"]), data
+
+    best = selection(tmp_path).run(CalibratedMaker())
+    assert best.module.mean == 0
+    assert not torch.equal(best.module.network.weight, torch.zeros_like(best.module.network.weight))

@@ -17,6 +17,7 @@ from lightning_pac.accountants import Allowance, one_promise, share_terms
 from lightning_pac.callbacks.metrics import metric_account
 from lightning_pac.callbacks.metrics.asked_rows import AskedRows
 from lightning_pac.callbacks.metrics.delivered_records import DeliveredRecords, guard_evaluation
+from lightning_pac.callbacks.metrics.kept_values import changed_values, small_values
 from lightning_pac.callbacks.metrics.metric_memory import unsuited_states, why_not_watched
 from lightning_pac.callbacks.metrics.noise_of_value import log_deviations
 from lightning_pac.callbacks.metrics.noised_metric import LARGEST_VALUE, PrivateMetric
@@ -142,6 +143,7 @@ class PrivateMetrics(TrainerCallback):
         self._asked = AskedRows()
         self._warned_missing = False
         self._raw: set[str] = set()  # names of values without noise that were warned of
+        self._kept: dict[str, Tensor] = {}
         self._undo_evaluation: list[Callable[[], None]] = []
         self._logged: set[str] = set()
         self._is_open = False
@@ -236,6 +238,7 @@ class PrivateMetrics(TrainerCallback):
         self._undo_evaluation.append(self._hidden_randomness.restore)
         self._open(ranks)
         self._delivered = ranks.together(lambda: DeliveredRecords.of(trainer, self.scenario.adjacency))
+        self._kept = {} if self._delivered.in_trial else small_values(pl_module)
         for module in pl_module.modules():
             if isinstance(module, MetricCollection):
                 # Metrics of one group share states and updates behind their own backs.
@@ -307,6 +310,13 @@ class PrivateMetrics(TrainerCallback):
                     f"PrivateMetrics: nothing was logged as {', '.join(missing)}, so nothing was noised there."
                 )
             self._complete.add(trainer.testing)
+            if changed := sorted(changed_values(pl_module, self._kept) - self._raw):
+                self._raw |= set(changed)
+                rank_zero_warn(
+                    f"PrivateMetrics: the evaluation set {', '.join(changed)} of {type(pl_module).__name__}: where "
+                    "this is made of the records, the model shows it without noise, so set it by public data."
+                )
+        self._kept = {}
         self._known[trainer.testing] |= {name for name, private in self._private.items() if private.is_private}
         self._restore()
 

@@ -15,7 +15,7 @@ from lightning_pac._validation import validated
 from lightning_pac.cards import at_most, downwards, draw_rocs, upwards
 from lightning_pac.report.plots import attack_plot, cost_plot, course_plot
 from lightning_pac.report.runs import EPSILON, Run, Series, find_runs
-from lightning_pac.report.verdict import accuracy_cost, percent_span, promise_in_words, verdict
+from lightning_pac.report.verdict import DROWNED, accuracy_cost, percent_span, promise_in_words, verdict
 
 __all__ = ["page_environment", "summarize", "write_report"]
 
@@ -100,6 +100,7 @@ def page_environment(folder: Path | None = None) -> Any:
     # A bound that is not finite is a word in JSON.
     environment.filters["upwards"] = lambda value, *digits: value if isinstance(value, str) else upwards(value, *digits)
     environment.filters["downwards"] = downwards
+    environment.globals["drowned"] = DROWNED
     environment.filters["percent"] = lambda value: f"{100 * value:.1f}\N{NO-BREAK SPACE}%"
     environment.filters["terms"] = lambda value: value if isinstance(value, str) else json.dumps(value)
     return environment

@@ -10,7 +10,7 @@ from lightning_pac.cards import at_most
 __all__ = ["accuracy_cost", "percent_span", "promise_in_words", "verdict"]
 
 _SPACE = "\N{NO-BREAK SPACE}"
-_DROWNED = 0.25  # deviation of the noise in an accuracy that says nothing
+DROWNED = 0.25  # deviation of the noise in an accuracy that says nothing
 
 
 def verdict(rows: Sequence[dict[str, Any]]) -> str:
@@ -40,7 +40,7 @@ def verdict(rows: Sequence[dict[str, Any]]) -> str:
         f"An attacker who sees everything that {one} released{apart} can guess the secret correctly at most "
         f"{percent_span(min(bounds), max(bounds))} of the time, where {_blind(bounded)}"
     )
-    drowned = [row for row in rows if (row["accuracy_deviation"] or 0.0) > _DROWNED]
+    drowned = [row for row in rows if (row["accuracy_deviation"] or 0.0) > DROWNED]
     told = [row for row in bounded if row not in drowned]
     costs = [cost for row in told if (cost := accuracy_cost(row, rows)) is not None]
     noise = max((row["accuracy_deviation"] or 0.0 for row in rows if row not in drowned), default=0.0)

@@ -200,6 +200,20 @@ def test_the_command_prints_json_for_programs_and_a_table_for_people(runs, capsy
     assert "epsilon at delta" in printed  # what DPSGD promises; a Rényi divergence beside it read as a broken promise
 
 
+def test_an_accuracy_that_noise_hides_is_not_shown(tmp_path, capsys):
+    write_csv(tmp_path / "run")
+    file = tmp_path / "run" / "metrics.csv"
+    first, *lines = file.read_text().splitlines()
+    file.write_text(
+        "\n".join([first + ",test_acc_deviation", *(f"{line}," for line in lines[:-1]), lines[-1] + ",6.6"])
+    )
+    assert cli.main(["report", str(tmp_path)]) == 0
+    assert "hidden by its noise" in capsys.readouterr().out
+    page = (tmp_path / "report.html").read_text()
+    assert "hidden by its noise" in page
+    assert "660" not in page
+
+
 def test_runs_that_hide_other_secrets_are_told_apart(tmp_path, capsys):
     for secret in ("Whether any one person is in the data.", "Whether any one record is in the data."):
         write_csv(folder := tmp_path / secret.split()[3])

@@ -64,7 +64,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _accuracy(row: dict[str, Any]) -> str | None:
     """The accuracy in percent, with the deviation of its noise where it has some."""
+    from lightning_pac.report.verdict import DROWNED
+
     if row["accuracy"] is None:
         return None
     noise = row["accuracy_deviation"]
+    if noise is not None and noise > DROWNED:
+        return "hidden by its noise"
     return f"{100 * row['accuracy']:.1f} %" + ("" if noise is None else f" ± {100 * noise:.1f} %")

@@ -277,3 +277,15 @@ def test_no_label_that_passes_is_an_error_that_says_what_to_do(tmp_path: Path) -
     refusal = pytest.raises(ValueError, match="None of 200 private labels passed the filter 'bayes'")
     with open_responder(tmp_path, Split(), budget_per_response=2.0**-32) as responder, refusal:
         DistilledDataModule(responder, public()).prepare_data()
+
+
+def test_what_no_student_can_be_trained_on_is_refused_before_it_is_paid_for(tmp_path: Path) -> None:
+    def scores(inputs: Tensor) -> Tensor:
+        return torch.rand(len(inputs), POOL.num_secrets, 3)
+
+    with open_responder(tmp_path, scores) as responder:
+        with pytest.raises(ValueError, match="responder answers with scores"):
+            DistilledDataModule(responder, public()).prepare_data()
+        with pytest.raises(TypeError, match="dataset gives list without a tensor"):
+            DistilledDataModule(responder, ["a text", "another"]).prepare_data()
+        assert responder.num_responses == 0

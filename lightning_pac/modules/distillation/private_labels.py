@@ -20,6 +20,7 @@ from lightning_pac.cards import PrivacyCard, upwards
 from lightning_pac.data.with_index import batch_inputs, check_records
 from lightning_pac.exceptions import BudgetExceededError
 from lightning_pac.mechanisms import BatchRelease, FilteredLabels, PACResponder, bayes_filter, hypothesis_filter
+from lightning_pac.mechanisms.responses import as_batch, query
 
 FilterName = Literal["bayes", "test", "paper"]
 
@@ -77,12 +78,15 @@ def label_privately(
 
     Raises:
         BudgetExceededError: If the budget allows no label at all.
-        ValueError: If the dataset is empty, changes between two looks, or no label passes.
+        TypeError: If the dataset's inputs hold no tensor.
+        ValueError: If the dataset is empty, changes between two looks, the responder answers with scores, or no label
+            passes.
     """
     check_records(dataset, "dataset")
     if len(dataset) == 0:
         raise ValueError("dataset is empty: give at least one record to label.")
     _check_fixed(dataset)
+    _check_votes(responder, dataset)
     names = _ask(responder, dataset, batch_size)
     places = [responder.place_of(name) for name in names]
     answered = np.array([place is not None for place in places])
@@ -132,11 +136,8 @@ def _ask_rows(responder: PACResponder, inputs: Any, rows: dict[str, int]) -> Non
     """Ask for some rows of a batch, and where the budget allows not all of them, for as many as it does."""
     if not rows:
         return
-    device, chosen = _device(responder.model), list(rows.values())
     try:
-        responder.release(
-            apply_to_collection(inputs, Tensor, lambda tensor: tensor[chosen].to(device)), requests=list(rows)
-        )
+        responder.release(_rows(responder, inputs, list(rows.values())), requests=list(rows))
     except BudgetExceededError:
         if len(rows) == 1:
             raise
@@ -145,10 +146,19 @@ def _ask_rows(responder: PACResponder, inputs: Any, rows: dict[str, int]) -> Non
         _ask_rows(responder, inputs, dict(named[len(named) // 2 :]))
 
 
+def _rows(responder: PACResponder, inputs: Any, rows: list[int]) -> Any:
+    device = _device(responder.model)
+    return apply_to_collection(inputs, Tensor, lambda tensor: tensor[rows].to(device))
+
+
 def _names(inputs: Any) -> list[str]:
     """A name for each row of a batch, from its content."""
     tensors: list[Tensor] = []
     apply_to_collection(inputs, Tensor, tensors.append)
+    if not tensors:
+        raise TypeError(
+            f"dataset gives {type(inputs).__name__} without a tensor or a number: turn texts into tensors of tokens."
+        )
     digests = []
     for row in range(len(tensors[0])):
         digest = hashlib.sha256()
@@ -166,6 +176,16 @@ def _check_fixed(dataset: Any) -> None:
         raise ValueError(
             "The public dataset gives another input for record 0 every time: label the records as they are, and give "
             "random augmentations to the data module as transform."
+        )
+
+
+def _check_votes(responder: PACResponder, dataset: Any) -> None:
+    """Refuse scores, which no filter takes, before they are paid for."""
+    inputs = _rows(responder, default_collate([batch_inputs(dataset[0])]), [0])
+    if not np.issubdtype(as_batch(query(responder.model, inputs))[0].dtype, np.integer):
+        raise ValueError(
+            "responder answers with scores, and a student's labels are filtered by votes: give it a model that returns "
+            "labels, as its argmax does."
         )
 
 

@@ -1,6 +1,5 @@
 """Copies of a dataset, and records that they give under a seed."""
 
-import copy
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from lightning_pac.data.records.partial_copies import copied_apart, copied_once
 from lightning_pac.data.records.record_digest import load_alone
 from lightning_pac.data.records.value_digest import digest
 
@@ -21,26 +21,24 @@ _LARGE = 2**16  # values of state that is not copied
 
 
 def copy_of(dataset: Any, memo: dict[int, Any] | None = None) -> Any:
-    """A copy that shares what is inside and what is large; the dataset itself where it cannot be copied.
+    """A copy that shares datasets inside, entries of long containers, large arrays and what cannot be copied.
 
     Args:
         dataset: A dataset with attributes.
         memo: Copies of other objects, as in `copy.deepcopy`.
     """
     memo = {} if memo is None else memo
-    memo.update({id(part): part for part in _shared(vars(dataset))})
-    try:
-        return copy.deepcopy(dataset, memo)
-    except Exception:  # open files and the like
-        return dataset
+    memo.update(_shared(vars(dataset)))
+    return copied_apart(dataset, memo)
 
 
-def _shared(value: Any, depth: int = 4) -> Iterator[Any]:
-    """Datasets and what is large in the parts of a value."""
+def _shared(value: Any, depth: int = 4) -> Iterator[tuple[int, Any]]:
+    """What stands for datasets and for what is large in the parts of a value, each with the identity of these."""
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
     for part in parts or getattr(value, "__dict__", {}).values():
         if isinstance(part, Dataset) or _size(part) > _LARGE:
-            yield part
+            is_container = isinstance(part, dict | list | set) and not isinstance(part, Dataset)
+            yield id(part), copied_once(part) if is_container else part
         elif depth:
             yield from _shared(part, depth - 1)
 

@@ -17,6 +17,7 @@ from torch.utils.data import Dataset, TensorDataset
 from lightning_pac.data.records.copied_dataset import FIRST_SEED, copy_of, digest_of, draws
 from lightning_pac.data.records.drawn_partners import LET_ONE, check_no_drawn_partners
 from lightning_pac.data.records.record_digest import load_alone, own_generators
+from lightning_pac.data.records.remembered_records import check_memory
 from lightning_pac.data.records.repeated_records import TWICE, datasets_inside, is_same_record
 from lightning_pac.data.records.surroundings import Surroundings
 from lightning_pac.data.records.value_digest import digest
@@ -57,7 +58,7 @@ def check_records_alone(dataset: Any) -> None:
                 continue
             _check_file_names(part)
             size, surroundings = len(cast(Sized, part)), Surroundings(part)
-            _check_memory(part, surroundings)
+            check_memory(part, surroundings)
             with surroundings.copied({}):
                 for check in (_check_asked, _check_chosen, _check_rows):
                     check(part, (0, size // 2, size - 1))
@@ -212,26 +213,6 @@ def _with_rows(dataset: Any, path: tuple[Any, ...], value: Any, order: np.ndarra
     changed = copy.copy(dataset) if changed is dataset else changed
     changed.__dict__.update(replaced(vars(changed), path, reordered(value, order)))
     return changed
-
-
-def _check_memory(dataset: Any, surroundings: Surroundings) -> None:
-    """Everything it has loaded before, kept in its attributes or beside it."""
-    places = [1 + number * (len(dataset) - 1) // (2 * _BEFORE) for number in range(2 * _BEFORE)]
-    # As many records before, so that a generator of its own has made as many draws; one alone is the first of its kind.
-    for several in ([places[:_BEFORE], places[_BEFORE:]], [[place] for place in places[::2]]):
-        found = []
-        for before in several:
-            memo: dict[int, Any] = {}
-            fresh = copy_of(dataset, memo)
-            if fresh is dataset:
-                return
-            with surroundings.copied(memo):
-                found.append([digest_of(fresh, index) for index in (*before, 0, 0)][-2:])
-        if not any(None in outcomes for outcomes in found) and any(outcomes != found[0] for outcomes in found):
-            raise ValueError(
-                f"{type(dataset).__name__} gives a record otherwise after another one was loaded, as running "
-                f"statistics do, so each record enters others: {LET_ONE}."
-            )
 
 
 def _check_many(dataset: Any, indices: Sequence[int]) -> None:

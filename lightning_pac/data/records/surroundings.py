@@ -1,7 +1,6 @@
 """State that code keeps beside its objects, and copies of it, so that what code remembers can be tried out."""
 
 import asyncio
-import copy
 import functools
 import random
 import sys
@@ -19,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 from typing_extensions import override
 
 from lightning_pac.data.records.files_apart import files_apart
+from lightning_pac.data.records.partial_copies import copied_apart, copied_once
 from lightning_pac.data.records.value_digest import digest
 
 __all__ = ["DataMemo", "Surroundings", "copy_small"]
@@ -213,22 +213,19 @@ class DataMemo(dict[int, Any]):
 
 
 def copy_small(value: Any, memo: dict[int, Any]) -> Any:
-    """A deep copy that shares code, datasets, what is large and what cannot be copied.
+    """A deep copy that shares code, datasets, entries of long containers, large arrays and what cannot be copied.
 
     Args:
         value: Anything.
         memo: Copies of other objects, as in `copy.deepcopy`.
     """
     shared = _shared(value, memo)
-    if shared is None and isinstance(value, types.MethodType):  # of a datamodule with its records, say
+    if shared is None:  # a datamodule with its records, say
         shared = _shared(value, memo, _LARGE // 64)
     if shared is None:
         return value
     memo.update(shared)
-    try:
-        return copy.deepcopy(value, memo)
-    except Exception:  # open files and the like
-        return value
+    return copied_apart(value, memo)
 
 
 def _copy_of_state(value: Any, memo: dict[int, Any]) -> Any:
@@ -236,7 +233,7 @@ def _copy_of_state(value: Any, memo: dict[int, Any]) -> Any:
 
 
 def _shared(value: Any, memo: dict[int, Any], large: int = _LARGE) -> dict[int, Any] | None:
-    """The parts that copies of a value share, for `copy.deepcopy`; None if all of it is."""
+    """What stands for the parts that are not copied deeply, for `copy.deepcopy`; None if a copy shares all."""
     shared: dict[int, Any] = {}
     seen: dict[int, Any] = {}
     waiting = [value]
@@ -250,7 +247,8 @@ def _shared(value: Any, memo: dict[int, Any], large: int = _LARGE) -> dict[int, 
         if isinstance(part, Dataset | DataLoader) and isinstance(memo, DataMemo) and memo.leads_to(part):
             waiting += _parts(part)
         elif isinstance(part, Dataset | DataLoader) or _is_apart(part) or _size(part) > large:
-            shared[id(part)] = part
+            is_container = isinstance(part, dict | list | set) and not isinstance(part, Dataset)
+            shared[id(part)] = copied_once(part) if is_container else part
         else:
             waiting += _parts(part)
     return shared

@@ -1,5 +1,6 @@
 """Learners that are not torch, one after another."""
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,36 @@ def test_members_that_share_what_they_learned_are_refused() -> None:
     for apart in (lambda: clone(one), lambda: make_pipeline(StandardScaler(), tree())):
         votes = LearnerEnsemble(apart, POOL).fit(FEATURES, LABELS, progress=False).votes(FEATURES)
         assert (votes != votes[:, :1]).any()
+
+
+class FromFile:
+    """Keeps what it learned in a file, as the tools do that others wrap."""
+
+    def __init__(self, folder: Path, new_names: bool = False) -> None:
+        self.folder, self.new_names = folder, new_names
+
+    def fit(self, features: Any, labels: Any) -> None:
+        old = len(list(self.folder.iterdir())) if self.new_names else 0
+        (self.folder / f"best-{old}").write_bytes(pickle.dumps(tree().fit(features, labels)))
+
+    def predict(self, features: Any) -> Any:
+        return pickle.loads((self.folder / "best-0").read_bytes()).predict(features)
+
+
+def test_members_that_share_a_file_are_refused_or_named(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    with pytest.raises(ValueError, match="a file or an attribute of their class"):
+        LearnerEnsemble(lambda: FromFile(tmp_path), POOL).fit(FEATURES, LABELS, progress=False)
+    folders = (tmp_path / str(number) for number in range(6))
+
+    def apart() -> FromFile:
+        (folder := next(folders)).mkdir()
+        return FromFile(folder)
+
+    LearnerEnsemble(apart, POOL).fit(FEATURES, LABELS, progress=False)
+    assert not recwarn
+    (tmp_path / "all").mkdir()
+    with pytest.warns(UserWarning, match="all 6 members predict the same for the first 150 records"):
+        LearnerEnsemble(lambda: FromFile(tmp_path / "all", True), POOL).fit(FEATURES, LABELS, progress=False)
 
 
 def test_a_list_of_texts_is_taken() -> None:

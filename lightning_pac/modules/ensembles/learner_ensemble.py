@@ -9,6 +9,7 @@ import lightning.pytorch as pl
 import numpy as np
 import numpy.typing as npt
 import torch
+from lightning.pytorch.utilities import rank_zero_warn
 from rich.progress import track
 from torch import Tensor
 from typing_extensions import Self, override
@@ -25,6 +26,9 @@ from lightning_pac.modules.ensembles.ensemble_record import (
     show_members,
 )
 from lightning_pac.scenarios import SecretSpace
+
+# Records for which members are asked whether they share what they learned.
+_ROWS_SHOWN = 1000
 
 
 class Learner(Protocol):
@@ -95,7 +99,7 @@ class LearnerEnsemble(pl.LightningModule):
 
         Raises:
             ValueError: If the number of records is not the pool's, the labels are not such integers, or training the
-                second member changes the first.
+                second member changes the first, or what it predicts.
         """
         try:
             targets = np.asarray(labels)
@@ -113,18 +117,26 @@ class LearnerEnsemble(pl.LightningModule):
             )
         _check_labels(targets, "labels")
         learners: list[Learner] = []
+        shown = _rows(features, np.arange(min(_ROWS_SHOWN, num_records)))
         for index in track(self.members, description="Members", disable=not progress):
             own = self.pool.subset(index)
             learner = self._make_learner()
+            said = _steady_predictions(learners[0], shown) if len(learners) == 1 else None
             first = _contents(learners[0]) if len(learners) == 1 else None
             learner.fit(_rows(features, own), targets[own])
             learners.append(learner)
-            if len(learners) == 2 and (learner is learners[0] or _contents(learners[0]) != first):
+            if len(learners) == 2 and (
+                learner is learners[0]
+                or _contents(learners[0]) != first
+                or (said is not None and not np.array_equal(learners[0].predict(shown), said))
+            ):
                 raise ValueError(
-                    "learner gives one object twice, or two that share a part, so that every member would be the one "
-                    "that is trained last: make a new one in each call, as lambda: clone(estimator) does."
+                    "learner gives one object twice, or two that share a part, a file or an attribute of their class, "
+                    "so that every member would be the one that is trained last: make a new one in each call, as "
+                    "lambda: clone(estimator) does."
                 )
         self._learners = learners
+        _warn_if_alike(learners, shown)
         return self
 
     @override
@@ -204,6 +216,23 @@ def _contents(learner: Learner) -> bytes | None:
         return digest(learner)
     except TypeError:
         return None
+
+
+def _steady_predictions(learner: Learner, shown: Any) -> npt.NDArray[Any] | None:
+    """What a learner predicts, None where it draws that at random."""
+    first, second = (np.asarray(learner.predict(shown)) for _ in range(2))
+    return first if np.array_equal(first, second) else None
+
+
+def _warn_if_alike(learners: Sequence[Learner], shown: Any) -> None:
+    """Warn where all members answer as the first: answers are free then, and those of a subset that is public."""
+    first = np.asarray(learners[0].predict(shown))
+    if len(learners) > 1 and all(np.array_equal(learner.predict(shown), first) for learner in learners[1:]):
+        rank_zero_warn(
+            f"LearnerEnsemble: all {len(learners)} members predict the same for the first {len(first)} records. Unless "
+            "these are easy, the members may all load one file: answers would then cost nothing, and be those of one "
+            "public subset. Keep what a member learns in the object, or under a path of its own."
+        )
 
 
 def _rows(features: Any, index: npt.NDArray[np.int64]) -> Any:

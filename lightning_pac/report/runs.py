@@ -99,7 +99,8 @@ def find_runs(directory: str | Path) -> list[Run]:
     """All runs in a folder, the oldest first: wherever the CSV or TensorBoard logger wrote, or else a privacy card is.
 
     Beside others, a run that ended before it logged anything, such as one that was refused, is left out, and so is an
-    evaluation alone (`Trainer.test`), whose accuracy belongs to a model of another folder. So are values of nan.
+    evaluation alone (`Trainer.test`), whose accuracy belongs to a model of another folder. So are values of nan, and a
+    card whose folder a later run without privacy logged to.
 
     Args:
         directory: A run's own folder, or one that holds several.
@@ -118,14 +119,11 @@ def find_runs(directory: str | Path) -> list[Run]:
             f"{root} holds no metrics.csv, no TensorBoard events and no privacy card: give the folder that a run was "
             "logged to."
         )
-    runs = [
-        Run(
-            name=str(folder.relative_to(root)) if folder != root else root.resolve().name,
-            metrics={**_read_events(folder), **_read_csv(folder / "metrics.csv")},
-            card=_read_card(folder),
-        )
-        for folder in folders
-    ]
+    runs = []
+    for folder in folders:
+        metrics, card = {**_read_events(folder), **_read_csv(folder / "metrics.csv")}, _read_card(folder)
+        name = str(folder.relative_to(root)) if folder != root else root.resolve().name
+        runs.append(Run(name, metrics, None if card and _is_left_over(card, metrics) else card))
     return [run for run in runs if _has_begun(run)] or runs
 
 
@@ -178,6 +176,12 @@ def _read_card(folder: Path) -> PrivacyCard | None:
         return PrivacyCard.from_json(cards[-1].read_text(encoding="utf-8"))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(f"{cards[-1]} is not a privacy card ({error}): restore or remove it.") from error
+
+
+def _is_left_over(card: PrivacyCard, metrics: Mapping[str, Series]) -> bool:
+    """Whether an earlier run left the card in this folder: one that trains privately logs so whenever it logs."""
+    trained = any(series.steps[-1] > 0 for series in metrics.values())
+    return trained and "num_steps" in card.details and not any(name.startswith("privacy/") for name in metrics)
 
 
 def _has_begun(run: Run) -> bool:

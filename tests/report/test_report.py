@@ -259,6 +259,14 @@ def test_an_evaluation_alone_is_no_run_and_nan_no_accuracy(runs):
     assert {run.name: run.accuracy[0] for run in find_runs(runs)} == {"private": "test_acc", "plain": "val_acc"}
 
 
+def test_the_card_that_an_earlier_run_left_is_not_that_of_an_ordinary_one(tmp_path):
+    for name, private in (("again", False), ("private", True)):  # the logger of the second run removed only the table
+        write_csv(tmp_path / name, private)
+        dataclasses.replace(CARD, details={**CARD.details, "num_steps": 30}).save(tmp_path / name)
+    found = {run.name: summarize(run) for run in find_runs(tmp_path)}
+    assert {name: row["is_private"] for name, row in found.items()} == {"again": False, "private": True}
+
+
 def row(name, bound, accuracy, prior=0.5, noise=None):
     return {
         "run": name, "refuted": None,

@@ -68,9 +68,9 @@ def test_a_budget_that_was_raised_after_the_first_charge_is_not_said_to_be_of_be
         state(ledger, 2.5)
         assert "before the first charge, is what holds" in ledger_total(ledger).reason
         state(ledger, 4.0)
-        assert "raised after the first charge, where nothing that was seen would have" in ledger_total(ledger).reason
+        assert "raised after the first charge, which holds if no other result would have" in ledger_total(ledger).reason
     page = write_evidence(path, tmp_path / "evidence").read_text()
-    assert "raised after the first charge, where nothing" in page
+    assert "raised after the first charge, which holds if no other" in page
     assert "declared before the first charge" not in page
 
 

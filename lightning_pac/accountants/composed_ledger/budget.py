@@ -36,7 +36,7 @@ __all__ = ["OTHER_NOTIONS", "RAISED", "LedgerBudget", "totals_since_promise"]
 OTHER_NOTIONS = ("srpp_joint", "srpp_ave", "ms_srpp_joint", "ms_srpp_ave")
 """Currencies about two worlds in which a ledger with a promise lets nothing be spent: they would add to the cap."""
 
-RAISED = "raised after the first charge, where nothing that was seen would have raised it further"
+RAISED = "raised after the first charge, which holds if no other result would have raised it further"
 """When a budget was stated that holds, and for whom, as a part of a sentence."""
 
 _COUNTED = ("rpp", *OTHER_NOTIONS)

@@ -13,7 +13,7 @@ __all__ = [
 
 SOURCES = {
     "training": (
-        "Clipped gradients, one of each record or person, summed and noised (SRPP-SGD)",
+        "Clipped gradients, one of each record or person, summed and noised (DP-SGD and SRPP-SGD)",
         "Rényi divergences of Gaussian releases add over adaptive steps (Mironov, 2017). The other figures are read "
         "from the curve of all steps, whose privacy losses are convolved (Zhu, Dong and Wang, 2022) and rounded "
         "outwards; the worst pair of a step with secret Poisson draws is proven in "

@@ -3,6 +3,7 @@
 import csv
 import math
 import warnings
+from contextlib import nullcontext
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from lightning_pac.accountants import GaussianCurve, ledger_order, ledger_total
 from lightning_pac.callbacks import SRPPSGD, PrivateMetrics
 from lightning_pac.callbacks.metrics.noised_metric import PrivateMetric, _clipped
 from lightning_pac.data import ShuffledBatchSampler
-from lightning_pac.exceptions import LedgerMismatchError, PrivacyViolationError
+from lightning_pac.exceptions import BudgetExceededError, LedgerMismatchError, PrivacyViolationError
 from lightning_pac.ledger import PrivacyLedger
 from lightning_pac.randomness import SecureGenerator
 from lightning_pac.scenarios import TwoWorldScenario
@@ -709,9 +710,15 @@ def test_values_at_another_epsilon_are_charged_beside_the_earlier_ones(tmp_path:
 
 def test_the_same_metrics_in_another_order_or_twice_have_the_same_budget(tmp_path: Path) -> None:
     first, second = "val/recall", "val/accuracy"
-    for names in ([first, second], [second, first], [first, second, first]):
+    refused = pytest.raises(BudgetExceededError, match="has 0 left for it")
+    for names, ends in (
+        ([first, second], nullcontext()),
+        ([second, first], refused),
+        ([first, second, first], refused),
+    ):
         metrics = PrivateMetrics(names, SCENARIO, epsilon=0.25, renyi_order=4, budget=0.5, ledger=tmp_path / "study.db")
-        trainer(tmp_path, metrics).validate(Validated(), loader(), verbose=False)
+        with ends:
+            trainer(tmp_path, metrics).validate(Validated(), loader(), verbose=False)
     with PrivacyLedger.read_only(tmp_path / "study.db") as ledger:
         assert ledger.spent("rpp") == 0.5
 

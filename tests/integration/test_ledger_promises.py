@@ -262,6 +262,37 @@ def test_metrics_of_another_ledger_are_told_what_fits(promise: dict[str, float],
     assert math.isfinite(fit(float(fitting[1])))
 
 
+class Tested(Validated):
+    test_step = Validated.validation_step
+
+
+@pytest.mark.parametrize("name", ["validate", "test"])
+def test_an_evaluation_that_nothing_is_left_for_is_told_what_fits(name: str, tmp_path: Path) -> None:
+    """It ended with nan, after all records were evaluated, and named no epsilon that fits."""
+
+    def measure(*values: float) -> float:
+        handle = PlannedLedger(tmp_path / "study.db", epsilon=1.0, delta=1e-5)
+        for value in values:
+            metrics = PrivateMetrics(["accuracy"], SCENARIO, epsilon=value, delta=1e-5, ledger=handle)
+            trainer = make_trainer(tmp_path, metrics, logger=False)
+            evaluate = getattr(trainer, name)
+            evaluate(Tested(), make_loader(shuffle=False), verbose=False)
+        for _ in range(20):  # past the promise it repeats the value that it has
+            evaluate(Tested(), make_loader(shuffle=False), verbose=False)
+        return float(trainer.callback_metrics["accuracy"])
+
+    assert math.isfinite(measure(0.5))
+    before = (tmp_path / "study.db").read_bytes()
+    with pytest.raises(BudgetExceededError, match=r"has .* left for it: give PrivateMetrics a smaller") as refused:
+        measure(0.5)
+    assert (tmp_path / "study.db").read_bytes() == before
+    fitting = re.search(r"\(epsilon=(\S+) fits\)", str(refused.value))
+    assert fitting is not None
+    with pytest.raises(BudgetExceededError):
+        measure(1.02 * float(fitting[1]))
+    assert math.isfinite(measure(float(fitting[1])))
+
+
 def test_metrics_with_the_path_alone_open_the_ledger_as_the_run_declares_it(tmp_path: Path) -> None:
     """A sanity check opened it at order 16, at which the run was then refused."""
     ledger = PlannedLedger(tmp_path / "study.db", epsilon=3.0, delta=1e-5)

@@ -7,6 +7,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 from torchmetrics import Metric, MetricCollection
@@ -86,6 +87,7 @@ class PrivateMetrics(TrainerCallback):
         ValueError: If an argument is out of range, or not exactly one promise is given.
         MisconfigurationException: In an evaluation, if a named metric has no bound on what a record adds to it, or
             loaders may deliver a record more than once.
+        BudgetExceededError: When a run begins, or `Trainer.validate` or `Trainer.test`, for which too little is left.
     """
 
     def __init__(
@@ -180,9 +182,7 @@ class PrivateMetrics(TrainerCallback):
                 )
 
         self._undo.append(watch_logging(trainer, pl_module, see))
-        self._open(ranks := Ranks.of(trainer))
-        terms = self.ledger, self._account, self._allowance, self.names, self._cost, self._fitting
-        ranks.from_first(lambda: metric_account.check_affordable(trainer, *terms))
+        self._open_affordable(trainer, Ranks.of(trainer))
 
     @override
     def planned_cost(self, ledger: Path, ranks: Ranks) -> float:
@@ -236,7 +236,10 @@ class PrivateMetrics(TrainerCallback):
         ranks = Ranks.of(trainer)
         self._hidden_randomness = HiddenRandomness()
         self._undo_evaluation.append(self._hidden_randomness.restore)
-        self._open(ranks)
+        if trainer.state.fn == TrainerFn.FITTING or self._last:  # which has been told, or has a value to repeat
+            self._open(ranks)
+        else:
+            self._open_affordable(trainer, ranks)
         self._delivered = ranks.together(lambda: DeliveredRecords.of(trainer, self.scenario.adjacency))
         self._kept = {} if self._delivered.in_trial else small_values(pl_module)
         for module in pl_module.modules():
@@ -270,6 +273,11 @@ class PrivateMetrics(TrainerCallback):
             ranks.agree(self._own_declaration)
             ranks.from_first(self._open_account)
             self._is_open = True
+
+    def _open_affordable(self, trainer: pl.Trainer, ranks: Ranks) -> None:
+        self._open(ranks)
+        terms = self.ledger, self._account, self._allowance, self.names, self._cost, self._fitting
+        ranks.from_first(lambda: metric_account.check_affordable(trainer, *terms))
 
     def _make_private(self, name: str, value: Any, options: Mapping[str, Any]) -> None:
         if name in self.names:

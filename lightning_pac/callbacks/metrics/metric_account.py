@@ -58,9 +58,9 @@ def declare_ledger(handle: LedgerHandle, callbacks: Sequence[pl.Callback]) -> No
             handle.declare_as(run.arguments.ledger)
 
 
-def num_values(names: Sequence[str]) -> int:
-    """Values of metrics that a validation releases; those of a test are evaluated apart."""
-    return sum(not name.startswith("test") for name in names)
+def num_values(names: Sequence[str], testing: bool = False) -> int:
+    """Values of metrics that a validation releases, or a test, which has names of its own."""
+    return sum(not name.startswith("val" if testing else "test") for name in names)
 
 
 def check_affordable(
@@ -72,10 +72,10 @@ def check_affordable(
     cost: float,
     fitting: Callable[[float], str],
 ) -> None:
-    """Refuse a new run that leaves too little for one evaluation of its metrics: it would end without a figure.
+    """Refuse a new run, or an evaluation, for which too little is left: it would end without a figure.
 
     Args:
-        trainer: That begins to train.
+        trainer: That begins to train, or evaluates.
         handle: The ledger of the metrics, open.
         account: Theirs.
         allowance: Of that account.
@@ -88,7 +88,8 @@ def check_affordable(
     """
     assert account is not None
     assert allowance is not None
-    runs = [callback for callback in trainer.callbacks if isinstance(callback, SRPPSGD)]  # type: ignore[attr-defined]
+    callbacks: list[pl.Callback] = trainer.callbacks if trainer.training else []  # type: ignore[attr-defined]
+    runs = [callback for callback in callbacks if isinstance(callback, SRPPSGD)]
     planned, beside = 0.0, []
     for run in runs:
         if run.account is None or run.account.num_steps:  # one that goes on was let in
@@ -98,9 +99,9 @@ def check_affordable(
         if same and run.account.accountant.notion == "rpp":
             planned += run.account.of_plan().epsilon
             beside.append(run.account)
-    if not runs:
+    number = num_values(names, trainer.testing)
+    if not number or (trainer.training and not runs):
         return
-    number = num_values(names)
     total = account.num_charges + number
     allowance.check(total, total * LARGEST_VALUE)
     of_ledger = handle.ledger.remaining("rpp") - planned

@@ -215,6 +215,31 @@ def test_what_is_told_of_a_step_does_not_hide_its_loss(habit: Any, loss: Any, tm
     assert not list(tmp_path.rglob("*.csv"))
 
 
+def against_all_ranks(model: Model, inputs: Tensor, labels: Tensor, _: int) -> Tensor:
+    scores = model.layer(inputs)
+    others = torch.as_tensor(model.all_gather(scores.detach()))
+    assert others.shape == (2, *scores.shape)
+    return (losses(model, inputs, labels) + (scores @ others.flatten(0, 1).T).logsumexp(1)).mean()
+
+
+def centred_over_ranks(model: Model, inputs: Tensor, labels: Tensor, _: int) -> Tensor:
+    return losses(model, inputs - model.trainer.strategy.reduce(inputs.mean(0)), labels).mean()  # type: ignore[arg-type]
+
+
+def over_all_records(model: Model, inputs: Tensor, labels: Tensor, _: int) -> Tensor:
+    number = model.trainer.strategy.reduce(torch.tensor(len(inputs)), reduce_op="sum")
+    return 2 * losses(model, inputs, labels).sum() / number
+
+
+@pytest.mark.parametrize(
+    ("step", "coupled"), [(against_all_ranks, True), (centred_over_ranks, True), (over_all_records, False)]
+)
+def test_what_ranks_gather_couples_their_records(step: Step, coupled: bool) -> None:
+    """The copy had no other ranks, so a contrastive loss over all of them was warned of and trained."""
+    found = asked(step, trainer=pl.Trainer(accelerator="cpu", devices=2, strategy="ddp", logger=False))
+    assert (found.problem is not None, found.unchecked) == (coupled, None)
+
+
 def test_a_choice_by_a_logged_metric_is_found(tmp_path: Path) -> None:
     def step(model: Model, inputs: Tensor, labels: Tensor, _: int) -> Tensor:
         scale = 2.0 if model.trainer.callback_metrics.get("mean", 0.0) > 0.1 else 1.0

@@ -5,6 +5,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import lightning.pytorch as pl
@@ -162,9 +163,12 @@ class _TrainerView:
         self.loggers = [DummyLogger() for _ in trainer.loggers]
         self.logger = next(iter(self.loggers), None)
         self.strategy = types.SimpleNamespace(root_device=torch.device("cpu"))
+        self.strategy.broadcast = self.strategy.barrier = _handed_back
         if trainer.world_size == 1:  # what one process does
-            self.strategy.all_gather = self.strategy.broadcast = self.strategy.reduce = _handed_back
-            self.strategy.barrier = _handed_back
+            self.strategy.all_gather = self.strategy.reduce = _handed_back
+        else:  # as if all ranks had the same records
+            self.strategy.all_gather = partial(_gathered, trainer.world_size)
+            self.strategy.reduce = partial(_reduced, trainer.world_size)
 
     def show(self, replica: Replica) -> None:
         """Let the parts of the replica see each other."""
@@ -248,6 +252,14 @@ class _Lengths:
 
 def _handed_back(value: Any = None, *args: Any, **kwargs: Any) -> Any:
     return value
+
+
+def _gathered(ranks: int, value: Tensor, group: Any = None, sync_grads: bool = False) -> Tensor:
+    return (value if sync_grads else value.detach()).expand(ranks, *value.shape)
+
+
+def _reduced(ranks: int, value: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
+    return value * ranks if "sum" in str(reduce_op).lower() else value
 
 
 def _datasets_of(holder: Any) -> list[Any]:

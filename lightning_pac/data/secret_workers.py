@@ -7,7 +7,7 @@ from typing import Any
 from torch.utils.data import DataLoader, get_worker_info
 
 from lightning_pac._validation import validated
-from lightning_pac.data.records import digest_loaded_records, digest_together, fresh_collate
+from lightning_pac.data.records import apart, digest_loaded_records, digest_together, fresh_collate
 from lightning_pac.randomness import seed_globally_in_secret
 
 __all__ = ["SecretWorkerSeeds", "hide_worker_seeds"]
@@ -61,7 +61,11 @@ class _SameRecords:
                 "gives or the collate function makes of it."
             )
 
-    def _digest(self, dataset: Any) -> tuple[bytes | None, bytes | None]:
+    def _digest(self, own: Any) -> tuple[bytes | None, bytes | None]:
+        with apart(own) as dataset:
+            return self._digest_apart(dataset)
+
+    def _digest_apart(self, dataset: Any) -> tuple[bytes | None, bytes | None]:
         def collated(records: list[Any]) -> Any:
             try:
                 with fresh_collate(self._collate_fn, dataset) as collate:

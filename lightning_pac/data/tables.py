@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from lightning_pac.data.quiet_copies import shallow_copied
+
 __all__ = [
     "datasets_below",
     "holds_integers",
@@ -55,7 +57,7 @@ def replaced(holder: Any, path: tuple[Any, ...], value: Any) -> Any:
         return {**holder, key: replaced(holder[key], tuple(below), value)}
     if type(holder) in (list, tuple):
         return type(holder)([*holder[:key], replaced(holder[key], tuple(below), value), *holder[key + 1 :]])
-    found = copy.copy(holder)
+    found = shallow_copied(holder)
     found.__dict__[key] = replaced(vars(holder)[key], tuple(below), value)
     return found
 

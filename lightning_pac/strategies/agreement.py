@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader
 
 from lightning_pac.data import RankShare
-from lightning_pac.data.records import RECORDS_COMPARED, digest_loaded_records, digest_positions
+from lightning_pac.data.records import RECORDS_COMPARED, apart, digest_loaded_records, digest_positions
 from lightning_pac.scenarios import Sampling
 from lightning_pac.strategies.ranks import Ranks
 
@@ -151,9 +151,12 @@ def share_records(
             f"what the indices of the {name} mean": digest_positions(dataset, compared_under),
         }
     )
-    comparable = ranks.exchange(
-        lambda: digest_loaded_records(dataset, compared_under), lambda found: _compare(found, name)
-    )
+
+    def digest_of_records() -> bytes | None:
+        with apart(dataset) as own:
+            return digest_loaded_records(own, compared_under)
+
+    comparable = ranks.exchange(digest_of_records, lambda found: _compare(found, name))
     if not comparable:
         rank_zero_warn(
             f"Records of the {name} are not the same when they are loaded twice, so the ranks could not compare what "

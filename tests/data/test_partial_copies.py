@@ -1,10 +1,15 @@
 """Memories that stand beside what cannot be copied, or are large, in datasets and in collate functions."""
 
 import functools
+import gc
+import shutil
 import sqlite3
 import threading
+import zipfile
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +18,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from lightning_pac.data import check_records_alone
+from lightning_pac.data.quiet_copies import deep_copied
 from lightning_pac.data.records import check_collated_alone, copy_of
 
 CITIES = ("rome", "oslo", "bern")
@@ -94,12 +100,10 @@ def test_codes_of_a_rare_name_are_found(rare: int) -> None:
 
 
 class Open(Dataset[Any]):
-    """Reads from a connection, and closes it with its end."""
+    """Reads from a connection."""
 
-    def __init__(self, closes: bool) -> None:
+    def __init__(self) -> None:
         self.connection, self.seen = sqlite3.connect(":memory:"), [np.zeros(3)]
-        if closes:
-            self.__class__ = Closing
 
     def __len__(self) -> int:
         return 20
@@ -109,21 +113,89 @@ class Open(Dataset[Any]):
         return torch.tensor([number])
 
 
-class Closing(Open):
-    def __del__(self) -> None:
-        if hasattr(self, "connection"):
-            self.connection.close()
-
-
-@pytest.mark.parametrize("closes", [False, True])
-def test_copies_leave_open_what_they_share(closes: bool) -> None:
-    data = Open(closes)
+def test_copies_leave_open_what_they_share() -> None:
+    data = Open()
     fresh = copy_of(data)
     assert fresh.connection is data.connection
-    assert (fresh.seen is data.seen) == closes
+    assert fresh.seen is not data.seen
     del fresh
     check_records_alone(data)
     assert data[3] == 3
+
+
+class Ending(Dataset[Any]):
+    """Closes with its end what its records are read from, or removes it."""
+
+    def __init__(self, source: Any, read: Callable[[Any, int], Any], end: Callable[[Any], None], beside: Any) -> None:
+        self.source, self.read, self.end, self.beside, self.labels = source, read, end, beside, list(range(20))
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, index: int) -> Any:
+        return self.read(self.source, index), self.labels[index]
+
+    def __del__(self) -> None:
+        self.end(self.source)
+
+
+class Cached(Ending):
+    """Keeps it in a part."""
+
+    def __init__(self, *args: Any) -> None:
+        self.part, self.labels = Ending(*args), list(range(20))
+
+    def __getitem__(self, index: int) -> Any:
+        return self.part.read(self.part.source, index), self.labels[index]
+
+    def __del__(self) -> None:
+        pass
+
+
+def folder_of(path: Path) -> str:
+    (path / "records").mkdir()
+    for number in range(20):
+        (path / "records" / str(number)).write_text(str(number))
+    return str(path / "records")
+
+
+def archive_of(path: Path, kind: str) -> Any:
+    np.savez(path / "records.npz", **{str(number): np.array(number) for number in range(20)})
+    return np.load(path / "records.npz") if kind == "npz" else zipfile.ZipFile(path / "records.npz")
+
+
+def nothing(source: Any) -> None:
+    """The end of the source is its own."""
+
+
+SOURCES: dict[str, tuple[Any, Any, Any]] = {
+    "folder": (folder_of, lambda path, index: Path(path, str(index)).read_text(), shutil.rmtree),
+    "zip": (lambda path: archive_of(path, "zip"), lambda file, index: file.read(f"{index}.npy"), nothing),
+    "npz": (lambda path: archive_of(path, "npz"), lambda file, index: file[str(index)], nothing),
+    "file": (
+        lambda path: open(Path(folder_of(path), "7"), "rb"),  # noqa: SIM115
+        lambda file, index: (file.seek(0), file.read(), index)[1:],
+        lambda file: file.close(),
+    ),
+}
+
+
+@pytest.mark.parametrize("beside", [None, threading.Lock()])
+@pytest.mark.parametrize("kind", [Ending, Cached])
+@pytest.mark.parametrize("source", SOURCES)
+def test_the_end_of_a_copy_takes_nothing_from_the_original(source: str, kind: Any, beside: Any, tmp_path: Path) -> None:
+    """A check closed an archive, or removed a folder, that the loader then read from."""
+    make, read, end = SOURCES[source]
+    data = kind(make(tmp_path), read, end, beside)
+    before = [data[index] for index in range(20)]
+    check_records_alone(data)
+    with suppress(TypeError):  # some cannot be copied
+        deep_copied(data)
+    gc.collect()
+    assert [data[index] for index in range(20)] == before
+    del data
+    gc.collect()
+    assert source != "folder" or not (tmp_path / "records").exists()
 
 
 class Drawing(Open):
@@ -134,4 +206,4 @@ class Drawing(Open):
 
 
 def test_a_state_that_copies_share_is_no_memory() -> None:
-    check_records_alone(Drawing(closes=False))
+    check_records_alone(Drawing())

@@ -1,7 +1,7 @@
 """Records as a dataset gives them: each once, made of nothing else, and the same at each time."""
 
 from lightning_pac.data.records.collated_alone import check_collated_alone, fresh_collate
-from lightning_pac.data.records.copied_dataset import copy_of
+from lightning_pac.data.records.copied_dataset import apart, copy_of
 from lightning_pac.data.records.delivered_rows import DeliveredRows, WatchedIterators, watch_loader
 from lightning_pac.data.records.record_digest import (
     RECORDS_COMPARED,
@@ -22,6 +22,7 @@ __all__ = [
     "DeliveredRows",
     "Surroundings",
     "WatchedIterators",
+    "apart",
     "check_collated_alone",
     "check_each_record_once",
     "check_records_alone",

@@ -7,9 +7,8 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from lightning_pac.data.records.copied_dataset import FIRST_SEED, copy_of
-from lightning_pac.data.records.record_digest import load_alone, own_generators, seed_globally
-from lightning_pac.data.records.repeated_records import datasets_inside
+from lightning_pac.data.records.copied_dataset import apart, copy_of, datasets_inside
+from lightning_pac.data.records.record_digest import FIRST_SEED, load_alone, own_generators, seed_globally
 from lightning_pac.data.records.surroundings import Surroundings, copy_small
 from lightning_pac.data.records.value_digest import digest
 
@@ -61,9 +60,8 @@ def check_collated_alone(dataloader: DataLoader[Any]) -> None:
 
     if getattr(collate_fn, "__module__", "").startswith("torch."):
         return
-    with own_generators():
+    with own_generators(), apart(dataset) as fresh:
         try:
-            fresh = copy_of(dataset) if hasattr(dataset, "__dict__") else dataset
             size, half = len(dataset), _ASKED // 2
             started = time.monotonic()
             indices = sorted({size * number // _ASKED for number in range(_ASKED)})

@@ -1,21 +1,17 @@
-"""Copies of a dataset, and records that they give under a seed."""
+"""Copies of a dataset, from which records are loaded of which nothing is to remain."""
 
-import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from lightning_pac.data.records.partial_copies import copied_apart, copied_once
-from lightning_pac.data.records.record_digest import load_alone
-from lightning_pac.data.records.value_digest import digest
+from lightning_pac.data.records.surroundings import Surroundings
 
-__all__ = ["FIRST_SEED", "copy_of", "digest_of", "draws"]
-
-FIRST_SEED = 1
+__all__ = ["apart", "copy_of", "datasets_in", "datasets_inside"]
 
 _LARGE = 2**16  # values of state that is not copied
 
@@ -28,8 +24,43 @@ def copy_of(dataset: Any, memo: dict[int, Any] | None = None) -> Any:
         memo: Copies of other objects, as in `copy.deepcopy`.
     """
     memo = {} if memo is None else memo
-    memo.update(_shared(vars(dataset)))
+    for key, part in _shared(vars(dataset)):
+        memo.setdefault(key, part)
     return copied_apart(dataset, memo)
+
+
+@contextmanager
+def apart(dataset: Any) -> Iterator[Any]:
+    """A copy of a dataset and of those inside, among copies of the state beside them.
+
+    Whatever is loaded before memories are asked for must be loaded from it: one that holds all names already, as codes
+    that names get as they come, shows nothing.
+    """
+    memo: dict[int, Any] = {}
+    parts = [dataset]
+    for part in parts:
+        parts += [inner for inner in datasets_inside(part) if not any(inner is other for other in parts)]
+    for part in reversed(parts):
+        memo[id(part)] = copy_of(part, memo) if hasattr(part, "__dict__") else part
+    with Surroundings(*parts).copied(memo):
+        yield memo[id(dataset)]
+
+
+def datasets_inside(dataset: Any) -> list[Any]:
+    """The datasets in a wrapper's attributes."""
+    return [inner for name, value in getattr(dataset, "__dict__", {}).items() for inner in datasets_in(name, value)]
+
+
+def datasets_in(name: str, value: Any) -> Sequence[Any]:
+    """The datasets in an attribute of a wrapper: itself, or all entries of a list or a dictionary."""
+    if type(value) is dict:
+        value = list(value.values())
+    sized = hasattr(value, "__getitem__") and hasattr(value, "__len__")
+    if isinstance(value, Dataset) or (name == "dataset" and sized):
+        return [value]
+    if type(value) in (list, tuple) and value and all(isinstance(entry, Dataset) for entry in value):
+        return list(value)
+    return []
 
 
 def _shared(value: Any, depth: int = 4) -> Iterator[tuple[int, Any]]:
@@ -52,21 +83,3 @@ def _size(value: Any) -> int:
         return 64 * len(value)
     except Exception:  # has no length, or is a class, of which the objects have one
         return 0
-
-
-def digest_of(dataset: Any, index: int, seed: int = FIRST_SEED) -> bytes | None:
-    """A digest of a record that is loaded under a seed; None if it cannot be."""
-    try:
-        return digest(load_alone(dataset, index, seed))
-    except Exception:  # if it cannot be loaded at all, the loader will say so
-        return None
-
-
-def draws(dataset: Any, index: int) -> bool:
-    """Whether a record draws from the global generators."""
-    states = []
-    for records, place in (([0], 0), (dataset, index)):
-        digest_of(records, place)
-        of_numpy: Any = np.random.get_state()  # noqa: NPY002
-        states.append((torch.get_rng_state().tolist(), of_numpy[1].tolist(), of_numpy[2:], random.getstate()))
-    return states[0] != states[1]

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, SubsetRandomSampler
 
 from lightning_pac.data.records.collated_alone import fresh_collate
-from lightning_pac.data.records.copied_dataset import FIRST_SEED, copy_of, draws
-from lightning_pac.data.records.record_digest import load_alone, own_generators
+from lightning_pac.data.records.copied_dataset import apart, copy_of
+from lightning_pac.data.records.record_digest import FIRST_SEED, draws, load_alone, own_generators
 from lightning_pac.exceptions import PrivacyViolationError
 
 __all__ = ["DeliveredRows", "WatchedIterators", "watch_loader"]
@@ -237,6 +237,11 @@ def _listed(dataloader: DataLoader[Any]) -> NDArray[np.bool_] | None:
 def _is_steady(dataloader: DataLoader[Any]) -> bool:
     """Whether records, loaded twice and collated in other company, stay the same."""
     dataset: Any = dataloader.dataset
+    with apart(dataset) as own:
+        return _is_steady_apart(own, dataloader.collate_fn)
+
+
+def _is_steady_apart(dataset: Any, collate_fn: Callable[[list[Any]], Any]) -> bool:
     indices = sorted({len(dataset) * number // _ASKED for number in range(_ASKED)})
 
     def fresh() -> Any:
@@ -244,7 +249,7 @@ def _is_steady(dataloader: DataLoader[Any]) -> bool:
 
     def rows(chosen: list[int], seed: int) -> _Longs | None:
         records = [load_alone(fresh(), index, seed) for index in chosen]
-        with fresh_collate(dataloader.collate_fn, dataset) as collate:
+        with fresh_collate(collate_fn, dataset) as collate:
             return _contents(collate(records), np.asarray(chosen))
 
     with own_generators():

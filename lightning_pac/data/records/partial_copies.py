@@ -1,9 +1,10 @@
 """Copies of objects of which some parts are large, or cannot be copied."""
 
-import copy
 import functools
 import types
 from typing import Any
+
+from lightning_pac.data.quiet_copies import can_be_quiet, deep_copied, shallow_copied
 
 __all__ = ["copied_apart", "copied_once"]
 
@@ -22,7 +23,7 @@ def copied_apart(value: Any, memo: dict[int, Any], depth: int = _DEPTH) -> Any:
     """
     known = set(memo)
     try:
-        return copy.deepcopy(value, memo)
+        return deep_copied(value, memo)
     except Exception:
         taken = getattr(memo, "taken", None) or ()
         for key in memo.keys() - known - set(map(id, taken)):  # half of a copy
@@ -34,8 +35,7 @@ def copied_apart(value: Any, memo: dict[int, Any], depth: int = _DEPTH) -> Any:
         return functools.partial(value.func, *given, **named)
     is_container = isinstance(value, dict | list)
     parts = value if is_container else getattr(value, "__dict__", None)
-    # The end of a copy may close what it shares.
-    if not depth or parts is None or len(parts) > _MOST_PARTS or hasattr(type(value), "__del__"):
+    if not depth or parts is None or len(parts) > _MOST_PARTS:
         return memo.setdefault(id(value), value)
     fresh = copied_once(value)
     if fresh is value:
@@ -56,7 +56,9 @@ def copied_once(value: Any) -> Any:
     try:
         if isinstance(value, dict | list | set) and len(value) > _LARGEST:
             return value
-        fresh = copy.copy(value)
+        if not can_be_quiet(value):
+            return value
+        fresh = shallow_copied(value)
         factory: Any = getattr(value, "default_factory", None)
         if isinstance(value, dict) and getattr(factory, "__self__", None) is value:
             fresh.default_factory = getattr(fresh, factory.__name__)

@@ -12,15 +12,19 @@ from lightning_pac.data.records.repeated_records import load_records, positions_
 from lightning_pac.data.records.value_digest import digest
 
 __all__ = [
+    "FIRST_SEED",
     "RECORDS_COMPARED",
     "digest_loaded_records",
+    "digest_of",
     "digest_positions",
     "digest_together",
+    "draws",
     "load_alone",
     "own_generators",
     "seed_globally",
 ]
 
+FIRST_SEED = 1
 RECORDS_COMPARED = 64
 
 
@@ -84,6 +88,24 @@ def digest_together(dataset: Any, key: bytes, count: int, view: Callable[[list[A
         except Exception:
             return None
     return first if first == second else None
+
+
+def digest_of(dataset: Any, index: int, seed: int = FIRST_SEED) -> bytes | None:
+    """A digest of a record that is loaded under a seed; None if it cannot be."""
+    try:
+        return digest(load_alone(dataset, index, seed))
+    except Exception:  # if it cannot be loaded at all, the loader will say so
+        return None
+
+
+def draws(dataset: Any, index: int) -> bool:
+    """Whether a record draws from the global generators."""
+    states = []
+    for records, place in (([0], 0), (dataset, index)):
+        digest_of(records, place)
+        of_numpy: Any = np.random.get_state()  # noqa: NPY002
+        states.append((torch.get_rng_state().tolist(), of_numpy[1].tolist(), of_numpy[2:], random.getstate()))
+    return states[0] != states[1]
 
 
 def load_alone(dataset: Any, index: int, seed: int) -> Any:

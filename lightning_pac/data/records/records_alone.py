@@ -1,6 +1,5 @@
 """Whether a record of a dataset is made of itself alone, asked by loading a few."""
 
-import copy
 import functools
 import math
 import operator
@@ -14,11 +13,12 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, TensorDataset
 
-from lightning_pac.data.records.copied_dataset import FIRST_SEED, copy_of, digest_of, draws
+from lightning_pac.data.quiet_copies import shallow_copied
+from lightning_pac.data.records.copied_dataset import copy_of, datasets_inside
 from lightning_pac.data.records.drawn_partners import LET_ONE, check_no_drawn_partners
-from lightning_pac.data.records.record_digest import load_alone, own_generators
+from lightning_pac.data.records.record_digest import FIRST_SEED, digest_of, draws, load_alone, own_generators
 from lightning_pac.data.records.remembered_records import check_memory
-from lightning_pac.data.records.repeated_records import TWICE, datasets_inside, is_same_record
+from lightning_pac.data.records.repeated_records import TWICE, is_same_record
 from lightning_pac.data.records.surroundings import Surroundings
 from lightning_pac.data.records.value_digest import digest
 from lightning_pac.data.tables import holds_integers, reordered, replaced, tables
@@ -210,7 +210,7 @@ def _order_with(value: Any, index: int, kept: range) -> np.ndarray[Any, Any]:
 def _with_rows(dataset: Any, path: tuple[Any, ...], value: Any, order: np.ndarray[Any, Any]) -> Any:
     """A copy of the dataset in which row i of a table is the row that order says."""
     changed = copy_of(dataset)
-    changed = copy.copy(dataset) if changed is dataset else changed
+    changed = shallow_copied(dataset) if changed is dataset else changed
     changed.__dict__.update(replaced(vars(changed), path, reordered(value, order)))
     return changed
 

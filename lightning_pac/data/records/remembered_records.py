@@ -4,8 +4,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from lightning_pac.data.records.copied_dataset import copy_of, digest_of
+from lightning_pac.data.records.copied_dataset import copy_of
 from lightning_pac.data.records.drawn_partners import LET_ONE
+from lightning_pac.data.records.record_digest import digest_of
 from lightning_pac.data.records.surroundings import Surroundings
 
 __all__ = ["check_memory"]

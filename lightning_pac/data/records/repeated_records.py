@@ -1,9 +1,8 @@
 """Whether a dataset gives a record under two indices, whatever is wrapped around the records."""
 
-import copy
 import itertools
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -12,11 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, TensorDataset
 
+from lightning_pac.data.quiet_copies import shallow_copied
+from lightning_pac.data.records.copied_dataset import apart, datasets_in, datasets_inside
+
 __all__ = [
     "TWICE",
     "check_each_record_once",
     "check_map_style",
-    "datasets_inside",
     "is_same_record",
     "load_records",
     "positions_of_records",
@@ -110,7 +111,7 @@ def _is_stock(kind: type[Subset[Any]]) -> bool:
 def _keys_of_wrapper(dataset: Any, own_keys: Callable[[Any], _Keys]) -> _Keys:
     """Those of the records that the wrapper asks the datasets inside for, or its own if it asks for none."""
     check_map_style(dataset)
-    inside = {name: value for name, value in getattr(dataset, "__dict__", {}).items() if _datasets(name, value)}
+    inside = {name: value for name, value in getattr(dataset, "__dict__", {}).items() if datasets_in(name, value)}
     asked = _asked_for(dataset, inside) if inside else None
     if asked is None:
         return own_keys(dataset)
@@ -145,14 +146,16 @@ def _asked_for(dataset: Any, inside: dict[str, Any]) -> NDArray[np.int64] | None
     return asked
 
 
-def _check_no_partners(dataset: Any, inside: dict[str, Any], keys: _Keys, keys_of: dict[int, _Keys]) -> None:
+def _check_no_partners(dataset: Any, names: Iterable[str], keys: _Keys, keys_of: dict[int, _Keys]) -> None:
     """Refuse records that are made of another index's record, too, as MixUp in a dataset does; some are loaded."""
     first = set(keys.tolist())
     chosen = sorted({len(keys) * number // LOADED for number in range(LOADED)})
     for indices in [[index] for index in chosen] + [chosen]:
         loaded: list[tuple[int, int]] = []
         try:
-            load_records(_with_notes(dataset, inside, loaded, answers=True), indices)
+            with apart(dataset) as fresh:
+                inside = {name: vars(fresh)[name] for name in names}
+                load_records(_with_notes(fresh, inside, loaded, answers=True), indices)
         except Exception:  # the loader will say so
             continue
         own = set(keys[indices].tolist())
@@ -166,9 +169,9 @@ def _check_no_partners(dataset: Any, inside: dict[str, Any], keys: _Keys, keys_o
 
 def _with_notes(dataset: Any, inside: dict[str, Any], loaded: list[tuple[int, int]], answers: bool = False) -> Any:
     """The wrapper around datasets that note what they are asked for."""
-    probed, number = copy.copy(dataset), itertools.count()
+    probed, number = shallow_copied(dataset), itertools.count()
     for name, value in inside.items():
-        notes = [_Note(inner, next(number), loaded, answers) for inner in _datasets(name, value)]
+        notes = [_Note(inner, next(number), loaded, answers) for inner in datasets_in(name, value)]
         if type(value) is dict:
             probed.__dict__[name] = dict(zip(value, notes, strict=True))
         else:
@@ -211,23 +214,6 @@ class _Note(Dataset[Any]):
         if name.startswith("__"):
             raise AttributeError(name)
         return getattr(self._inner, name)
-
-
-def datasets_inside(dataset: Any) -> list[Any]:
-    """The datasets in a wrapper's attributes."""
-    return [inner for name, value in getattr(dataset, "__dict__", {}).items() for inner in _datasets(name, value)]
-
-
-def _datasets(name: str, value: Any) -> Sequence[Any]:
-    """The datasets in an attribute of a wrapper: itself, or all entries of a list or a dictionary."""
-    if type(value) is dict:
-        value = list(value.values())
-    sized = hasattr(value, "__getitem__") and hasattr(value, "__len__")
-    if isinstance(value, Dataset) or (name == "dataset" and sized):
-        return [value]
-    if type(value) in (list, tuple) and value and all(isinstance(entry, Dataset) for entry in value):
-        return list(value)
-    return []
 
 
 def _own_keys(dataset: Any) -> _Keys:

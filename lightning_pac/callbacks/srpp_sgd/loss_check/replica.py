@@ -20,6 +20,7 @@ from torch.utils.data import Dataset, SubsetRandomSampler
 from torchmetrics import Metric
 
 from lightning_pac.callbacks.srpp_sgd.loss_check.passing_state import attributes_of
+from lightning_pac.data.quiet_copies import deep_copied
 from lightning_pac.data.records import copy_of, copy_small
 from lightning_pac.data.tables import is_of, repeat_rows
 from lightning_pac.strategies.whole_copies import WholeCopies
@@ -72,7 +73,7 @@ class Replica:
         memo = {} if memo is None else memo
         if trainer is not None:
             memo[id(trainer)] = view
-        model: Any = copy.deepcopy(pl_module, memo) if whole is None else whole.copy(memo)
+        model: Any = deep_copied(pl_module, memo) if whole is None else whole.copy(memo)
         model = model.cpu()
         model = model.double() if dtype == torch.float64 else model.float()
         memo[id(pl_module)] = model
@@ -102,7 +103,7 @@ class Replica:
             memo[id(view)].callback_metrics.update(view.callback_metrics)
             if keeps_data:
                 memo[id(view)].take_data(view, memo)
-        model, optimizer = copy.deepcopy(self.model, memo), copy.deepcopy(self.optimizer, memo)
+        model, optimizer = deep_copied(self.model, memo), deep_copied(self.optimizer, memo)
         model.trainer = memo.get(id(view))
         schedules, callbacks = (list(_copies(originals, memo)) for originals in (self.schedules, self.callbacks))
         found = Replica(model, optimizer, schedules, callbacks, self.logged)
@@ -202,7 +203,7 @@ class _TrainerView:
                 ]
                 if sum(value.nbytes for value in held if isinstance(value, Tensor | np.ndarray)) < MOST_BYTES:
                     memo: dict[int, Any] = {id(self._trainer): self}
-                    self.dataset, self._datamodule = copy.deepcopy((original, datamodule), memo)
+                    self.dataset, self._datamodule = deep_copied((original, datamodule), memo)
                     if self.repeats_rows:
                         repeat_rows(self.dataset)
         return self.dataset
@@ -333,7 +334,7 @@ def _optimizer_of(model: pl.LightningModule, trainer: Any, memo: dict[int, Any])
 def _copies(originals: Sequence[Any], memo: dict[int, Any], failed: list[str] | None = None) -> Iterator[Any]:
     for original in originals:
         try:
-            found = copy.deepcopy(original, memo)
+            found = deep_copied(original, memo)
             _rebind(found, memo)
             _rebind(getattr(found, "scheduler", None), memo)
         except Exception:

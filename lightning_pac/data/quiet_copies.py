@@ -1,0 +1,68 @@
+"""Copies whose end closes and removes nothing."""
+
+import copy
+import functools
+import types
+from contextlib import suppress
+from typing import Any
+
+__all__ = ["can_be_quiet", "deep_copied", "shallow_copied"]
+
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: classes that are written in Python, and those of some extensions
+
+
+def deep_copied(value: Any, memo: dict[int, Any] | None = None) -> Any:
+    """A deep copy, as by `copy.deepcopy`, in which no `__del__` does anything.
+
+    An object that closes a file or removes a folder with its end has a copy that would do so as well, and does so too
+    soon: it lives for one check. The same holds for what was copied before a part turned out to be one that cannot be.
+
+    Args:
+        value: Anything.
+        memo: Copies of other objects.
+    """
+    memo = {} if memo is None else memo
+    known = set(memo)
+    try:
+        return copy.deepcopy(value, memo)
+    finally:
+        for key in memo.keys() - known:
+            _make_quiet(memo[key])
+
+
+def shallow_copied(value: Any) -> Any:
+    """A shallow copy, as by `copy.copy`, whose `__del__` does nothing."""
+    return _make_quiet(copy.copy(value))
+
+
+def can_be_quiet(value: Any) -> bool:
+    """Whether a shallow copy of an object closes nothing with its end."""
+    kind: Any = type(value)
+    return not hasattr(kind, "__del__") or _quiet_class(kind) is not None
+
+
+def _make_quiet(value: Any) -> Any:
+    kind: Any = type(value)
+    if hasattr(kind, "__del__") and (quiet := _quiet_class(kind)) is not None:
+        with suppress(TypeError):  # of another layout
+            object.__setattr__(value, "__class__", quiet)
+    return value
+
+
+@functools.lru_cache(maxsize=256)
+def _quiet_class(kind: Any) -> Any:
+    """A class that differs from another by its end alone; None for types that have no subclass of this kind."""
+    if not kind.__flags__ & _HEAP_TYPE:
+        return None
+    same = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
+    try:
+        return types.new_class(kind.__name__, (kind,), exec_body=lambda names: names.update(_QUIET, **same))
+    except Exception:  # it may be registered, or must not have subclasses
+        return None
+
+
+def _end(self: Any) -> None:
+    """Close and remove nothing."""
+
+
+_QUIET = {"__slots__": (), "__del__": _end}

@@ -42,11 +42,23 @@ class Coder:
         return int(self.codes[name])
 
 
+class Listed(Coder):
+    """Gives a name its place in a list."""
+
+    def __call__(self, name: str) -> int:
+        if name not in self.codes:
+            self.codes[name] = len(self.beside)
+            self.beside.append(name)
+        return int(self.codes[name])
+
+
 CODERS: dict[str, Callable[[], Callable[[str], int]]] = {
     "asks itself": lambda: functools.partial(lambda codes, name: codes[name], asks_itself()),
     "beside a lock": lambda: Coder({}, threading.Lock()),
     "beside a connection": lambda: Coder({}, [sqlite3.connect(":memory:", check_same_thread=False)]),
     "public words before": lambda: Coder({f"word {number}": number for number in range(3000)}),
+    "very many public words before": lambda: Coder({f"word {number}": number for number in range(2**17 + 1)}),
+    "very many in a list": lambda: Listed({}, [*map(str, range(2**17 + 1))]),
 }
 
 
@@ -97,6 +109,13 @@ def test_codes_of_a_rare_name_are_found(rare: int) -> None:
     data.coder = Coder({})
     with pytest.raises(ValueError, match="Rows gives a record otherwise after another one"):
         check_records_alone(data)
+
+
+def test_the_check_adds_nothing_to_what_is_too_large_for_copies() -> None:
+    coder = Coder(dict.fromkeys(range(2**17 + 1), 0))
+    with pytest.raises(ValueError, match="Rows gives a record otherwise after another one"):
+        check_records_alone(Rows(coder))
+    assert list(coder.codes) == list(range(2**17 + 1))
 
 
 class Open(Dataset[Any]):

@@ -8,6 +8,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from lightning_pac.data.records.copied_dataset import apart, copy_of, datasets_inside
+from lightning_pac.data.records.partial_copies import taken_out_again
 from lightning_pac.data.records.record_digest import FIRST_SEED, load_alone, own_generators, seed_globally
 from lightning_pac.data.records.surroundings import Surroundings, copy_small
 from lightning_pac.data.records.value_digest import digest
@@ -33,7 +34,9 @@ def fresh_collate(collate_fn: Collate, dataset: Any) -> Iterator[Collate]:
             memo[id(part)] = copy_of(part, memo) if hasattr(part, "__dict__") else part
             waiting += datasets_inside(part)
     with Surroundings(collate_fn).copied(memo):
-        yield copy_small(collate_fn, memo)
+        collate = copy_small(collate_fn, memo)
+        with taken_out_again(memo):
+            yield collate
 
 
 def check_collated_alone(dataloader: DataLoader[Any]) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from lightning_pac.data.records.partial_copies import copied_apart, copied_once
+from lightning_pac.data.records.partial_copies import copied_apart, copied_once, taken_out_again
 from lightning_pac.data.records.surroundings import Surroundings
 
 __all__ = ["apart", "copy_of", "datasets_in", "datasets_inside"]
@@ -42,7 +42,7 @@ def apart(dataset: Any) -> Iterator[Any]:
         parts += [inner for inner in datasets_inside(part) if not any(inner is other for other in parts)]
     for part in reversed(parts):
         memo[id(part)] = copy_of(part, memo) if hasattr(part, "__dict__") else part
-    with Surroundings(*parts).copied(memo):
+    with Surroundings(*parts).copied(memo), taken_out_again(memo):
         yield memo[id(dataset)]
 
 

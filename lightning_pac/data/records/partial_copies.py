@@ -2,11 +2,14 @@
 
 import functools
 import types
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from lightning_pac.data.quiet_copies import can_be_quiet, deep_copied, shallow_copied
 
-__all__ = ["copied_apart", "copied_once"]
+__all__ = ["copied_apart", "copied_once", "taken_out_again"]
 
 _LARGEST = 2**17  # entries of a container that is copied
 _MOST_PARTS = 1000  # that are copied one by one
@@ -65,3 +68,20 @@ def copied_once(value: Any) -> Any:
         return fresh
     except Exception:  # it cannot be copied
         return value
+
+
+@contextmanager
+def taken_out_again(memo: Mapping[int, Any]) -> Iterator[None]:
+    """Take out afterwards what was added meanwhile to dictionaries and lists that are too large to be copied.
+
+    Args:
+        memo: Copies of other objects, as in `copy.deepcopy`; what is large stands for itself.
+    """
+    kinds = dict, list, defaultdict, OrderedDict, Counter  # others may order their entries otherwise
+    before = [(value, len(value)) for value in memo.values() if type(value) in kinds and len(value) > _LARGEST]
+    try:
+        yield
+    finally:
+        for value, length in before:
+            while len(value) > length:
+                value.pop() if isinstance(value, list) else value.popitem()

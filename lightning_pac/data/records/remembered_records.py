@@ -6,6 +6,7 @@ from typing import Any
 
 from lightning_pac.data.records.copied_dataset import copy_of
 from lightning_pac.data.records.drawn_partners import LET_ONE
+from lightning_pac.data.records.partial_copies import taken_out_again
 from lightning_pac.data.records.record_digest import digest_of
 from lightning_pac.data.records.surroundings import Surroundings
 
@@ -27,7 +28,7 @@ def check_memory(dataset: Any, surroundings: Surroundings) -> None:
         """A record, twice, after others."""
         memo: dict[int, Any] = {}
         fresh = copy_of(dataset, memo)
-        with surroundings.copied(memo):
+        with surroundings.copied(memo), taken_out_again(memo):
             return tuple([digest_of(fresh, place) for place in (*before, index, index)][-2:])
 
     def depends(index: int, *befores: Sequence[int]) -> bool:

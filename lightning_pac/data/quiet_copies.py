@@ -8,6 +8,7 @@ from typing import Any
 
 __all__ = ["can_be_quiet", "deep_copied", "shallow_copied"]
 
+_OWN_WAYS = "__new__", "__copy__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__"  # of being copied
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: classes that are written in Python, and those of some extensions
 
 
@@ -32,7 +33,15 @@ def deep_copied(value: Any, memo: dict[int, Any] | None = None) -> Any:
 
 def shallow_copied(value: Any) -> Any:
     """A shallow copy, as by `copy.copy`, whose `__del__` does nothing."""
-    return _make_quiet(copy.copy(value))
+    try:
+        return _make_quiet(copy.copy(value))
+    except Exception:
+        kind: Any = type(value)
+        if any(getattr(kind, name, None) is not getattr(object, name, None) for name in _OWN_WAYS):
+            raise
+        fresh = object.__new__(kind)  # `__getattr__` asked for an attribute that a bare copy lacks
+        vars(fresh).update(vars(value))
+        return _make_quiet(fresh)
 
 
 def can_be_quiet(value: Any) -> bool:

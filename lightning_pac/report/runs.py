@@ -15,6 +15,7 @@ from lightning_pac.cards import Estimate, PrivacyCard
 __all__ = ["EPSILON", "Run", "Series", "find_runs"]
 
 EPSILON = re.compile(r"privacy/(rpp|(ms_)?srpp_\w+)_epsilon(_uncertified)?")
+_LOGS = "metrics.csv", "events.out.tfevents*"
 
 
 @validated
@@ -111,8 +112,7 @@ def find_runs(directory: str | Path) -> list[Run]:
     root = Path(directory)
     if not root.is_dir():
         raise FileNotFoundError(f"There is no folder {root}: give the folder that a run was logged to.")
-    logs = ("metrics.csv", "events.out.tfevents*")
-    found = [path for pattern in logs for path in root.rglob(pattern)] or list(root.rglob("*privacy_card*.json"))
+    found = [path for pattern in _LOGS for path in root.rglob(pattern)] or list(root.rglob("*privacy_card*.json"))
     folders = list(dict.fromkeys(path.parent for path in sorted(found, key=lambda path: path.stat().st_mtime)))
     if not folders:
         raise FileNotFoundError(
@@ -121,15 +121,28 @@ def find_runs(directory: str | Path) -> list[Run]:
         )
     runs = []
     for folder in folders:
-        metrics, card = {**_read_events(folder), **_read_csv(folder / "metrics.csv")}, _read_card(folder)
+        metrics, card = _read_logs(folder), _read_card(folder)
         name = str(folder.relative_to(root)) if folder != root else root.resolve().name
         runs.append(Run(name, metrics, None if card and _is_left_over(card, metrics) else card))
     return [run for run in runs if _has_begun(run)] or runs
 
 
+def _read_logs(folder: Path) -> dict[str, Series]:
+    """What the last run in a folder logged, in all its files: evaluations and resumed runs begin one of their own."""
+    metrics: dict[str, Series] = {}
+    files = [path for pattern in _LOGS for path in folder.glob(pattern)]
+    for path in sorted(files, key=lambda path: path.stat().st_mtime):
+        found = _read_csv(path) if path.suffix == ".csv" else _read_events(path)
+        if _is_private(found) != _is_private(metrics) and (_is_private(found) or not _evaluates(found, metrics)):
+            metrics = {}
+        for name, series in found.items():
+            earlier = metrics.get(name, Series((), ()))
+            kept = sum(step < series.steps[0] for step in earlier.steps)
+            metrics[name] = Series(earlier.steps[:kept] + series.steps, earlier.values[:kept] + series.values)
+    return metrics
+
+
 def _read_csv(path: Path) -> dict[str, Series]:
-    if not path.exists():
-        return {}
     collected: dict[str, tuple[list[int], list[float]]] = {}
     with path.open(newline="") as file:
         rows = csv.DictReader(file)
@@ -151,14 +164,12 @@ def _read_csv(path: Path) -> dict[str, Series]:
     return {name: Series(tuple(steps), tuple(values)) for name, (steps, values) in collected.items()}
 
 
-def _read_events(folder: Path) -> dict[str, Series]:
-    if not any(folder.glob("events.out.tfevents*")):
-        return {}
+def _read_events(path: Path) -> dict[str, Series]:
     try:
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     except ImportError:
-        raise ImportError(f"{folder} holds TensorBoard events, which need `pip install tensorboard`.") from None
-    events = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
+        raise ImportError(f"{path.parent} holds TensorBoard events, which need `pip install tensorboard`.") from None
+    events = EventAccumulator(str(path), size_guidance={"scalars": 0}).Reload()
     series = {}
     for name in events.Tags()["scalars"]:
         scalars = [entry for entry in events.Scalars(name) if not math.isnan(entry.value)]
@@ -181,7 +192,17 @@ def _read_card(folder: Path) -> PrivacyCard | None:
 def _is_left_over(card: PrivacyCard, metrics: Mapping[str, Series]) -> bool:
     """Whether an earlier run left the card in this folder: one that trains privately logs so whenever it logs."""
     trained = any(series.steps[-1] > 0 for series in metrics.values())
-    return trained and "num_steps" in card.details and not any(name.startswith("privacy/") for name in metrics)
+    return trained and "num_steps" in card.details and not _is_private(metrics)
+
+
+def _is_private(metrics: Mapping[str, Series]) -> bool:
+    return any(name.startswith("privacy/") for name in metrics)
+
+
+def _evaluates(found: Mapping[str, Series], trained: Mapping[str, Series]) -> bool:
+    """Whether a file is of an evaluation: after the last step by the Trainer that trained, at step 0 by a new one."""
+    last = max(step for series in trained.values() for step in series.steps)
+    return {step for series in found.values() for step in series.steps} <= {0, last + 1}
 
 
 def _has_begun(run: Run) -> bool:

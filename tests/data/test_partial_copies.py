@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -52,12 +52,60 @@ class Listed(Coder):
         return int(self.codes[name])
 
 
+class Slotted:
+    """As the first, in slots, of which one is a tuple."""
+
+    __slots__ = ("beside", "parts", "unset")
+
+    def __init__(self, *parts: Any) -> None:
+        self.parts, self.beside = parts, threading.Lock()
+
+    def __call__(self, name: str) -> int:
+        return int(self.parts[0].setdefault(name, len(self.parts[0])))
+
+
+class Pair(NamedTuple):
+    """As the first, in a tuple with names."""
+
+    codes: dict[str, int]
+    lock: Any
+
+    def __call__(self, name: str) -> int:
+        return self.codes.setdefault(name, len(self.codes))
+
+
+class Passing(Coder):
+    """Passes on attributes, as wrappers do, and never ends where it has nothing yet to pass on to."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.codes, name)
+
+
+class Looked(Coder):
+    """Leaves it to what it holds to number names."""
+
+    def __call__(self, name: str) -> int:
+        return int(self.codes[name])
+
+
+class Vocabulary(dict[str, int]):
+    """Numbers names as they come."""
+
+    def __missing__(self, name: str) -> int:
+        self[name] = len(self)
+        return self[name]
+
+
 CODERS: dict[str, Callable[[], Callable[[str], int]]] = {
     "asks itself": lambda: functools.partial(lambda codes, name: codes[name], asks_itself()),
     "beside a lock": lambda: Coder({}, threading.Lock()),
     "beside a connection": lambda: Coder({}, [sqlite3.connect(":memory:", check_same_thread=False)]),
     "public words before": lambda: Coder({f"word {number}": number for number in range(3000)}),
     "very many public words before": lambda: Coder({f"word {number}": number for number in range(2**17 + 1)}),
+    "very many in a class of its own": lambda: Looked(Vocabulary.fromkeys(map(str, range(2**17 + 1)), 0)),
+    "beside a lock, in slots": lambda: Slotted({}, threading.Lock()),
+    "beside a lock, in a named tuple": lambda: Pair({}, threading.Lock()),
+    "passes on attributes": lambda: Passing({}),
     "very many in a list": lambda: Listed({}, [*map(str, range(2**17 + 1))]),
 }
 

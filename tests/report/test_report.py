@@ -6,6 +6,7 @@ import os
 import re
 
 import pytest
+from torch.utils.tensorboard import SummaryWriter
 
 from lightning_pac import cli
 from lightning_pac.cards import Estimate, Guarantee, PrivacyCard, Roc
@@ -265,6 +266,42 @@ def test_the_card_that_an_earlier_run_left_is_not_that_of_an_ordinary_one(tmp_pa
         dataclasses.replace(CARD, details={**CARD.details, "num_steps": 30}).save(tmp_path / name)
     found = {run.name: summarize(run) for run in find_runs(tmp_path)}
     assert {name: row["is_private"] for name, row in found.items()} == {"again": False, "private": True}
+
+
+def write_events(folder, private, accuracy, steps=(9, 19)):
+    """What Lightning's TensorBoard logger leaves: one file for each training and each evaluation, at the next step."""
+    with SummaryWriter(folder) as writer:
+        for step in steps:
+            writer.add_scalar("val_accuracy", accuracy, step)
+            if private:
+                writer.add_scalar("privacy/rpp_epsilon", 0.1 * (step + 1), step)
+    for number, path in enumerate(sorted(folder.glob("events*"), key=lambda path: int(path.name.rsplit(".", 1)[1]))):
+        os.utime(path, (number, number))
+
+
+@pytest.mark.parametrize(
+    ("files", "private", "accuracy"),
+    [
+        ([(True, 0.5), (False, 0.75)], False, 0.75),
+        ([(False, 0.75), (True, 0.5)], True, 0.5),
+        ([(True, 0.5), (False, 0.75), (True, 0.25)], True, 0.25),
+        ([(True, 0.5), (False, 0.75, [20])], True, 0.75),  # `trainer.validate` after `fit`
+        ([(True, 0.5), (False, 0.75, [0])], True, 0.75),  # the same by a new Trainer
+        ([(True, 0.5), (True, 0.25, [19, 29])], True, 0.25),  # resumed
+    ],
+)
+def test_an_ordinary_and_a_private_run_in_one_folder_are_never_mixed(tmp_path, files, private, accuracy):
+    dataclasses.replace(CARD, details={**CARD.details, "num_steps": 30}).save(tmp_path)
+    for file in files:
+        write_events(tmp_path, *file)
+    (run,) = find_runs(tmp_path)
+    found = summarize(run)
+    assert (found["is_private"], found["accuracy"]) == (private, accuracy)
+    steps = run.accuracy[1].steps
+    assert list(steps) == sorted(set(steps)), "each step once"
+    name = "train_loss" if private else "privacy/rpp_epsilon"  # a third run, with the other logger
+    (tmp_path / "metrics.csv").write_text(f"step,{name}\n9,1.0\n19,1.0\n")
+    assert summarize(find_runs(tmp_path)[0])["is_private"] is not private
 
 
 def row(name, bound, accuracy, prior=0.5, noise=None):

@@ -2,7 +2,7 @@
 
 import functools
 import types
-from collections import Counter, OrderedDict, defaultdict
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -36,18 +36,33 @@ def copied_apart(value: Any, memo: dict[int, Any], depth: int = _DEPTH) -> Any:
     if isinstance(value, functools.partial):
         given, named = (copied_apart(part, memo, depth) for part in ([*value.args], value.keywords))
         return functools.partial(value.func, *given, **named)
-    is_container = isinstance(value, dict | list)
-    parts = value if is_container else getattr(value, "__dict__", None)
+    parts = _parts(value)
     if not depth or parts is None or len(parts) > _MOST_PARTS:
         return memo.setdefault(id(value), value)
+    if isinstance(value, tuple):
+        held = (copied_apart(part, memo, depth - 1) for part in value)
+        return memo.setdefault(id(value), getattr(value, "_make", tuple)(held))
     fresh = copied_once(value)
     if fresh is value:
         return memo.setdefault(id(value), value)
     memo[id(value)] = fresh
-    held = fresh if is_container else vars(fresh)
-    for name, part in [*(parts.items() if isinstance(parts, dict) else enumerate(parts))]:
-        held[name] = copied_apart(part, memo, depth - 1)
+    put = type(fresh).__setitem__ if isinstance(value, dict | list) else object.__setattr__
+    for name, part in parts.items():
+        put(fresh, name, copied_apart(part, memo, depth - 1))
     return fresh
+
+
+def _parts(value: Any) -> dict[Any, Any] | None:
+    """The entries of a dictionary, a list or a tuple, or the attributes of an object, with and without slots."""
+    if isinstance(value, dict):
+        return dict(value)
+    if isinstance(value, list) or type(value) is tuple or (isinstance(value, tuple) and hasattr(value, "_make")):
+        return dict(enumerate(value))
+    own = [vars(kind) for kind in type(value).__mro__ if "__slots__" in vars(kind)]
+    slots = [name for names in own for name, part in names.items() if isinstance(part, types.MemberDescriptorType)]
+    if not slots and not hasattr(value, "__dict__"):
+        return None
+    return {**{name: getattr(value, name) for name in slots if hasattr(value, name)}, **getattr(value, "__dict__", {})}
 
 
 def copied_once(value: Any) -> Any:
@@ -77,11 +92,17 @@ def taken_out_again(memo: Mapping[int, Any]) -> Iterator[None]:
     Args:
         memo: Copies of other objects, as in `copy.deepcopy`; what is large stands for itself.
     """
-    kinds = dict, list, defaultdict, OrderedDict, Counter  # others may order their entries otherwise
-    before = [(value, len(value)) for value in memo.values() if type(value) in kinds and len(value) > _LARGEST]
+    before = [(value, len(value)) for value in memo.values() if _ends_with_newest(value) and len(value) > _LARGEST]
     try:
         yield
     finally:
         for value, length in before:
             while len(value) > length:
                 value.pop() if isinstance(value, list) else value.popitem()
+
+
+def _ends_with_newest(value: Any) -> bool:
+    """Whether what is taken out of a container is what was put in last: subclasses may order entries otherwise."""
+    if isinstance(value, dict):
+        return type(value).popitem in (dict.popitem, OrderedDict.popitem)
+    return isinstance(value, list) and type(value).pop is list.pop

@@ -67,6 +67,8 @@ COUPLED = [
     mixup,
     lambda m, b: F.cross_entropy(m.network(b[0]), b[1]) ** 2,
     lambda m, b: F.cross_entropy(m.network(b[0]), b[1], reduction="none").max(),
+    # Not a number for records of one class.
+    lambda m, b: cross_entropy(m, b) - torch.corrcoef(torch.stack([m.network(b[0])[:, 0], b[1].float()]))[0, 1],
 ]
 SCALED = [
     lambda m, b: F.cross_entropy(m.network(b[0]), b[1], reduction="sum"),

@@ -50,6 +50,9 @@ NOT_THE_MEAN = "is not the mean over the records of a batch (a sum, or a divisor
 def compare_whole(probe: Probe, records: list[Any], number: int) -> tuple[str | None, str | None]:
     """How the loss of a batch is no mean over its records, and why that could not be asked; see `coupled`."""
     whole = probe.gradient(records[: 2 * GROUP])
+    if not np.isfinite(float(whole.norm())):  # as that of a correlation with labels, of which each half has one
+        records = [record for pair in zip(records[: 2 * GROUP], records[2 * GROUP :], strict=True) for record in pair]
+        whole = probe.gradient(records[: 2 * GROUP])
     size = float(whole.norm())
     if not np.isfinite(size):
         return None, "its gradient on synthetic records is not finite"

@@ -8,6 +8,7 @@ import lightning.pytorch as pl
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import coo_matrix, csc_matrix, dok_matrix
 from sklearn.base import clone
 from sklearn.datasets import load_iris
 from sklearn.feature_extraction.text import CountVectorizer
@@ -61,8 +62,13 @@ def test_shards_are_gathered_and_others_refused(tmp_path: Path) -> None:
 
 
 def test_members_that_share_what_they_learned_are_refused() -> None:
-    one, scaler = tree(), StandardScaler()
-    for shared in (lambda: one, lambda: make_pipeline(StandardScaler(), one), lambda: make_pipeline(scaler, tree())):
+    one, scaler, first_two = tree(), StandardScaler(), iter([tree(), tree()])
+    for shared in (
+        lambda: one,
+        lambda: make_pipeline(StandardScaler(), one),
+        lambda: make_pipeline(scaler, tree()),
+        lambda: next(first_two, one),
+    ):
         # Of what all of them say, the last subset's learner says everything, and answers would be free.
         with pytest.raises(ValueError, match="learner gives one object twice, or two that share a part"):
             LearnerEnsemble(shared, POOL).fit(FEATURES, LABELS, progress=False)
@@ -99,6 +105,13 @@ def test_members_that_share_a_file_are_refused_or_named(tmp_path: Path, recwarn:
     (tmp_path / "all").mkdir()
     with pytest.warns(UserWarning, match="all 6 members predict the same for the first 150 records"):
         LearnerEnsemble(lambda: FromFile(tmp_path / "all", True), POOL).fit(FEATURES, LABELS, progress=False)
+
+
+def test_all_sparse_formats_are_taken() -> None:
+    dense = LearnerEnsemble(tree, POOL).fit(FEATURES, LABELS, progress=False).votes(FEATURES)
+    for sparse in (coo_matrix, csc_matrix, dok_matrix):
+        votes = LearnerEnsemble(tree, POOL).fit(sparse(FEATURES), LABELS, progress=False).votes(FEATURES)
+        assert torch.equal(votes, dense)
 
 
 def test_a_list_of_texts_is_taken() -> None:

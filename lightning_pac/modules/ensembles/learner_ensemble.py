@@ -98,8 +98,8 @@ class LearnerEnsemble(pl.LightningModule):
             progress: Whether to show a bar over the members.
 
         Raises:
-            ValueError: If the number of records is not the pool's, the labels are not such integers, or training the
-                second member changes the first, or what it predicts.
+            ValueError: If the number of records is not the pool's, the labels are not such integers, or training a
+                member changes the one before, or what that predicts.
         """
         try:
             targets = np.asarray(labels)
@@ -109,6 +109,7 @@ class LearnerEnsemble(pl.LightningModule):
             raise TypeError("labels must be a row of integers, one for each record.")
         if not hasattr(features, "shape") and not isinstance(features, Sequence):
             raise TypeError(f"features are of type {type(features).__name__}, but must be an array, a frame or a list.")
+        features = features.tocsr() if hasattr(features, "tocsr") else features  # not all sparse formats have rows
         num_records = features.shape[0] if hasattr(features, "shape") else len(features)
         if len(targets) != self.pool.num_records or num_records != self.pool.num_records:
             raise ValueError(
@@ -121,19 +122,20 @@ class LearnerEnsemble(pl.LightningModule):
         for index in track(self.members, description="Members", disable=not progress):
             own = self.pool.subset(index)
             learner = self._make_learner()
-            said = _steady_predictions(learners[0], shown) if len(learners) == 1 else None
-            first = _contents(learners[0]) if len(learners) == 1 else None
+            before = learners[-1] if learners else None
+            said = None if before is None else _steady_predictions(before, shown)
+            held = None if before is None else _contents(before)
             learner.fit(_rows(features, own), targets[own])
             learners.append(learner)
-            if len(learners) == 2 and (
-                learner is learners[0]
-                or _contents(learners[0]) != first
-                or (said is not None and not np.array_equal(learners[0].predict(shown), said))
+            if before is not None and (
+                learner is before
+                or _contents(before) != held
+                or (said is not None and not np.array_equal(before.predict(shown), said))
             ):
                 raise ValueError(
-                    "learner gives one object twice, or two that share a part, a file or an attribute of their class, "
-                    "so that every member would be the one that is trained last: make a new one in each call, as "
-                    "lambda: clone(estimator) does."
+                    "learner gives one object twice, or two that share a part (a generator too), a file or an "
+                    "attribute of their class, so that training one member changes another: make a new one in each "
+                    "call, as lambda: clone(estimator) does."
                 )
         self._learners = learners
         _warn_if_alike(learners, shown)

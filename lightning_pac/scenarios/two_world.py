@@ -39,8 +39,9 @@ class TwoWorldScenario:
         num_records: records in the dataset. Left out, it is the dataset's length. Under `add_remove` it is the secret
             and must be left out.
         adjacency: `replace`: a record's content changes (a relabelling, an attribute), so a clipped sum moves by up
-            to twice the clipping norm. `add_remove`: the record is in one world only; Poisson sampling only.
-            `zero_out`: the absent record keeps its index and contributes a zero gradient; any sampling.
+            to twice the clipping norm, and the number of records is public, also of those held out. `add_remove`: the
+            record is in one world only; Poisson sampling only. `zero_out`: the absent record keeps its index and
+            contributes a zero gradient; any sampling.
         nested: with an integer `num_differing` under `add_remove` or `zero_out`, False declares only that at most d
             records differ, in either direction. Irrelevant under `replace`.
         secret: what the two worlds differ in, in words, for the privacy card.

@@ -72,7 +72,7 @@ def conditions_of(
 
 def _direction(scenario: TwoWorldScenario) -> list[str]:
     if scenario.adjacency == "replace":
-        return []
+        return ["The number of records is public: what a record says does not decide if it is left out or held out."]
     if isinstance(scenario.num_differing, tuple):
         first, second = scenario.num_differing
         return [f"At most {first} records are in the first world only and at most {second} in the second only."]

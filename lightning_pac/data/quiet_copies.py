@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import threading
 import types
 from contextlib import suppress
 from typing import Any
@@ -32,7 +33,11 @@ def deep_copied(value: Any, memo: dict[int, Any] | None = None) -> Any:
 
 
 def shallow_copied(value: Any) -> Any:
-    """A shallow copy, as by `copy.copy`, whose `__del__` does nothing."""
+    """A shallow copy, as by `copy.copy`, whose `__del__` does nothing; of a `threading.local` what this thread sees."""
+    if type(value) is threading.local:
+        local = threading.local()
+        vars(local).update(vars(value))
+        return local
     try:
         return _make_quiet(copy.copy(value))
     except Exception:

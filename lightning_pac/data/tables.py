@@ -49,7 +49,11 @@ def tables(value: Any, rows: int | None, path: tuple[Any, ...] = ()) -> Iterator
 
 
 def replaced(holder: Any, path: tuple[Any, ...], value: Any) -> Any:
-    """A copy of a dictionary, a list or an object in which what lies at a path is another value."""
+    """A copy of a dictionary, a list or an object in which what lies at a path is another value.
+
+    Raises:
+        Exception: If there is nothing at the path, or an object on it cannot be copied.
+    """
     if not path:
         return value
     key, *below = path
@@ -58,6 +62,8 @@ def replaced(holder: Any, path: tuple[Any, ...], value: Any) -> Any:
     if type(holder) in (list, tuple):
         return type(holder)([*holder[:key], replaced(holder[key], tuple(below), value), *holder[key + 1 :]])
     found = shallow_copied(holder)
+    if found is holder:
+        raise TypeError(f"A {type(holder).__name__} has no copies.")
     found.__dict__[key] = replaced(vars(holder)[key], tuple(below), value)
     return found
 

@@ -1,6 +1,7 @@
 """Copies of objects of which some parts are large, or cannot be copied."""
 
 import functools
+import threading
 import types
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
@@ -46,7 +47,9 @@ def copied_apart(value: Any, memo: dict[int, Any], depth: int = _DEPTH) -> Any:
     if fresh is value:
         return memo.setdefault(id(value), value)
     memo[id(value)] = fresh
-    put = type(fresh).__setitem__ if isinstance(value, dict | list) else object.__setattr__
+    put: Any = type(fresh).__setitem__ if isinstance(value, dict | list) else object.__setattr__
+    if isinstance(value, threading.local):
+        put = setattr
     for name, part in parts.items():
         put(fresh, name, copied_apart(part, memo, depth - 1))
     return fresh

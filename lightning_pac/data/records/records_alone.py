@@ -16,6 +16,7 @@ from torch.utils.data import Dataset, TensorDataset
 from lightning_pac.data.quiet_copies import shallow_copied
 from lightning_pac.data.records.copied_dataset import copy_of, datasets_inside
 from lightning_pac.data.records.drawn_partners import LET_ONE, check_no_drawn_partners
+from lightning_pac.data.records.partial_copies import copied_apart
 from lightning_pac.data.records.record_digest import FIRST_SEED, digest_of, draws, load_alone, own_generators
 from lightning_pac.data.records.remembered_records import check_memory
 from lightning_pac.data.records.repeated_records import TWICE, is_same_record
@@ -134,6 +135,8 @@ def _check_chosen(dataset: Any, indices: Sequence[int]) -> None:
 def _check_rows(dataset: Any, indices: Sequence[int]) -> None:
     """Other rows of its own tables."""
     for path, value in tables(vars(dataset), len(dataset)):
+        if _with_table(dataset, path, value) is None:
+            continue
         for index in indices:
             found = {_row_of(dataset, path, value, index, draw) for draw in (1, 2)} - {None}
             seldom = len(found) == 1 and index == indices[0] and _takes_others(dataset, path, value, index, *found)
@@ -209,9 +212,25 @@ def _order_with(value: Any, index: int, kept: range) -> np.ndarray[Any, Any]:
 
 def _with_rows(dataset: Any, path: tuple[Any, ...], value: Any, order: np.ndarray[Any, Any]) -> Any:
     """A copy of the dataset in which row i of a table is the row that order says."""
-    changed = copy_of(dataset)
-    changed = shallow_copied(dataset) if changed is dataset else changed
-    changed.__dict__.update(replaced(vars(changed), path, reordered(value, order)))
+    return _with_table(dataset, path, reordered(value, order))
+
+
+def _with_table(dataset: Any, path: tuple[Any, ...], table: Any) -> Any:
+    """A copy of the dataset with another table, None where it has none, as behind an object that gives itself."""
+    memo: dict[int, Any] = {}
+    name, *below = path
+    try:
+        changed = copy_of(dataset, memo)
+        changed = shallow_copied(dataset) if changed is dataset else changed
+        try:
+            part = replaced(vars(changed)[name], tuple(below), table)
+        except Exception:  # a file that its copies open anew
+            part = replaced(copied_apart(vars(dataset)[name], memo), tuple(below), table)
+    except Exception:
+        return None
+    if changed is dataset:
+        return None
+    changed.__dict__[name] = part
     return changed
 
 
@@ -248,11 +267,10 @@ def _check_beside_outliers(dataset: Any, indices: list[int]) -> None:
         for row in (value[last], value[last] * 0 + 1e6, value[last] * 0 - 1e6, value[last] * 0, value[last] * math.nan):
             changed = value.clone() if isinstance(value, torch.Tensor) else value.copy()
             changed[last] = row
-            own = copy_of(dataset)
-            own.__dict__.update(replaced(vars(own), path, changed))
+            own = _with_table(dataset, path, changed)
             try:
                 records = own.__getitems__([*others, last])[: len(others)]
-            except Exception:  # it may refuse such numbers
+            except Exception:  # it may refuse such numbers, or have no copy
                 continue
             found.add(tuple(map(digest, records)))
         if len(found) > 1:

@@ -5,9 +5,10 @@ import functools
 import threading
 import types
 from contextlib import suppress
+from multiprocessing.sharedctypes import SynchronizedBase
 from typing import Any
 
-__all__ = ["can_be_quiet", "deep_copied", "shallow_copied"]
+__all__ = ["bare_copied", "can_be_quiet", "deep_copied", "shallow_copied"]
 
 _OWN_WAYS = "__new__", "__copy__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__"  # of being copied
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: classes that are written in Python, and those of some extensions
@@ -42,11 +43,28 @@ def shallow_copied(value: Any) -> Any:
         return _make_quiet(copy.copy(value))
     except Exception:
         kind: Any = type(value)
-        if any(getattr(kind, name, None) is not getattr(object, name, None) for name in _OWN_WAYS):
+        has_own = any(getattr(kind, name, None) is not getattr(object, name, None) for name in _OWN_WAYS)
+        if has_own and not isinstance(value, SynchronizedBase | threading.local):
             raise
-        fresh = object.__new__(kind)  # `__getattr__` asked for an attribute that a bare copy lacks
+        return bare_copied(value)  # `__getattr__` asked for an attribute that a bare copy lacks
+
+
+def bare_copied(value: Any) -> Any:
+    """A shallow copy, but for slots, in which the object has no say, and whose `__del__` does nothing.
+
+    Args:
+        value: An object of a class that is written in Python.
+
+    Raises:
+        TypeError: If it is of another class.
+    """
+    base: Any = next(kind for kind in (dict, list, threading.local, object) if isinstance(value, kind))
+    fresh = base.__new__(type(value))
+    if base in (dict, list):
+        (dict.update if base is dict else list.extend)(fresh, value)
+    if hasattr(value, "__dict__"):
         vars(fresh).update(vars(value))
-        return _make_quiet(fresh)
+    return _make_quiet(fresh)
 
 
 def can_be_quiet(value: Any) -> bool:

@@ -75,7 +75,7 @@ def reordered(value: Any, order: np.ndarray[Any, Any]) -> Any:
     if isinstance(value, dict):
         entries = list(value.values())
         return dict(zip(value, (entries[row] for row in order), strict=True))
-    if hasattr(value, "iloc"):  # a table of pandas, whose rows keep their names
+    if hasattr(type(value), "iloc"):  # a table of pandas, whose rows keep their names
         moved = value.iloc[order]
         moved.index = value.index
         return moved
@@ -87,7 +87,7 @@ def _is_table(value: Any, rows: int | None) -> bool:
     if isinstance(value, Tensor | np.ndarray):
         size = value.numel() if isinstance(value, Tensor) else value.size
         return bool(value.ndim) and _has_rows(value, rows) and size <= _LARGEST_TABLE
-    plain = type(value) in (list, tuple, dict) or hasattr(value, "iloc")
+    plain = type(value) in (list, tuple, dict) or hasattr(type(value), "iloc")
     return plain and _has_rows(value, rows) and 64 * len(value) <= _LARGEST_TABLE
 
 
@@ -101,7 +101,7 @@ def holds_integers(value: Any) -> bool:
         return not value.is_floating_point() and value.dtype != torch.uint8
     if isinstance(value, np.ndarray):
         return value.dtype.kind not in "f" and value.dtype != np.uint8
-    if hasattr(value, "iloc"):
+    if hasattr(type(value), "iloc"):
         return False
     entry = next(iter(value.values() if isinstance(value, dict) else value), None)
     return isinstance(entry, int | np.integer)
@@ -138,7 +138,7 @@ def repeat_rows(dataset: Any) -> None:
         if hasattr(value, "isetitem"):
             for number in range(value.shape[1]):
                 value.isetitem(number, value.iloc[:, number].array.take(order))
-        elif hasattr(value, "iloc"):
+        elif hasattr(type(value), "iloc"):
             value.iloc[:] = value.array.take(order)
         elif isinstance(value, dict):
             first = next(iter(value.values()))

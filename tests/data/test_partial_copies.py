@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import multiprocessing
 import shutil
 import sqlite3
 import threading
@@ -88,6 +89,78 @@ class Looked(Coder):
         return int(self.codes[name])
 
 
+class Single(Coder):
+    """Of which there is one, as of a registry: a deep copy is the same."""
+
+    _one: Any = None
+
+    def __new__(cls, *_: Any) -> Any:
+        cls._one = cls._one or super().__new__(cls)
+        return cls._one
+
+
+class Dropping(Coder):
+    """Leaves out of copies what cannot be pickled, and fails there."""
+
+    def __getstate__(self) -> Any:
+        return {"codes": self.codes}
+
+    def __call__(self, name: str) -> int:
+        with self.beside:
+            return super().__call__(name)
+
+
+class Cached(Coder):
+    """Caches a method for each object."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.known = functools.lru_cache(maxsize=8)(super().__call__)
+
+    def __call__(self, name: str) -> int:
+        return self.known(name)
+
+
+class Words(dict[str, int]):
+    """Lists its words, too."""
+
+    def __init__(self, size: int, beside: Any = None) -> None:
+        super().__init__((str(number), number) for number in range(size))
+        self.words, self.beside = [*self], beside
+
+    def __call__(self, name: str) -> int:
+        if name not in self:
+            self[name] = len(self.words)
+            self.words.append(name)
+        return self[name]
+
+
+class Named(dict[str, Any]):
+    """A configuration whose entries are attributes, and no others."""
+
+    __getattr__ = dict.__getitem__
+
+    def __call__(self, name: str) -> int:
+        return int(self.codes.setdefault(name, len(self.codes)))
+
+
+def shared_numbers() -> Callable[[str], int]:
+    return Looked(Counted(multiprocessing.Array("i", 256)))
+
+
+class Counted(Coder):
+    """Numbers names in memory that processes share."""
+
+    def __getitem__(self, name: str) -> int:
+        place = ord(name[0])
+        self.codes[place] = self.codes[place] or 1 + max(self.codes)
+        return int(self.codes[place])
+
+
+def by_methods(codes: dict[str, int]) -> Callable[[str], int]:
+    return functools.partial(lambda put, size, name: put(name, size()), codes.setdefault, codes.__len__)
+
+
 class Vocabulary(dict[str, int]):
     """Numbers names as they come."""
 
@@ -106,6 +179,15 @@ CODERS: dict[str, Callable[[], Callable[[str], int]]] = {
     "beside a lock, in slots": lambda: Slotted({}, threading.Lock()),
     "beside a lock, in a named tuple": lambda: Pair({}, threading.Lock()),
     "passes on attributes": lambda: Passing({}),
+    "one object only": lambda: Single({}),
+    "left out of copies": lambda: Dropping({}, threading.Lock()),
+    "a cache of a method": Cached,
+    "a list beside": lambda: Words(0, threading.Lock()),
+    "a list beside many": lambda: Words(2000),
+    "a list beside very many": lambda: Words(2**17 + 1),
+    "a configuration": lambda: Named(codes={}, lock=threading.Lock()),
+    "shared by processes": shared_numbers,
+    "methods of a dictionary": lambda: by_methods({}),
     "very many in a list": lambda: Listed({}, [*map(str, range(2**17 + 1))]),
 }
 
@@ -206,7 +288,7 @@ class Ending(Dataset[Any]):
         self.end(self.source)
 
 
-class Cached(Ending):
+class Kept(Ending):
     """Keeps it in a part."""
 
     def __init__(self, *args: Any) -> None:
@@ -248,7 +330,7 @@ SOURCES: dict[str, tuple[Any, Any, Any]] = {
 
 
 @pytest.mark.parametrize("beside", [None, threading.Lock()])
-@pytest.mark.parametrize("kind", [Ending, Cached])
+@pytest.mark.parametrize("kind", [Ending, Kept])
 @pytest.mark.parametrize("source", SOURCES)
 def test_the_end_of_a_copy_takes_nothing_from_the_original(source: str, kind: Any, beside: Any, tmp_path: Path) -> None:
     """A check closed an archive, or removed a folder, that the loader then read from."""

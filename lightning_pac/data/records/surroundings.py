@@ -3,13 +3,11 @@
 import asyncio
 import functools
 import random
-import sys
-import sysconfig
 import types
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from enum import Enum
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 from typing_extensions import override
 
 from lightning_pac.data.records.files_apart import files_apart
+from lightning_pac.data.records.libraries import is_library
 from lightning_pac.data.records.partial_copies import copied_apart, copied_once
 from lightning_pac.data.records.value_digest import digest
 
@@ -26,11 +25,6 @@ __all__ = ["DataMemo", "Surroundings", "copy_small"]
 _LARGE = 2**16  # values of what is shared by copies
 _MOST_PARTS = 2000  # that are looked at of one value; a larger one is shared
 _MOST_OBJECTS = 5000  # that are followed
-_LIBRARIES = frozenset(sys.stdlib_module_names) | {
-    *("torch", "torchvision", "torchaudio", "torchdata", "torchmetrics", "lightning", "lightning_pac", "numpy"),
-    *("pytorch_lightning", "lightning_fabric", "scipy", "pandas", "PIL", "sklearn", "transformers", "datasets", "cv2"),
-    *("pytest", "_pytest"),
-}
 _SCALARS = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis))
 _CACHE = type(functools.cache(id))
 _DESCRIPTORS = (property, classmethod, staticmethod, types.GetSetDescriptorType, types.MemberDescriptorType)
@@ -38,8 +32,6 @@ _CODE = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type, 
 # `from random import uniform` gives a method of the first, of which a copy would not be seeded with it.
 _GENERATORS: tuple[Any, ...] = (random.choice.__self__, np.random.rand.__self__)  # type: ignore[attr-defined]
 _MISSING: Any = object()
-_MISTAKABLE = frozenset(sys.stdlib_module_names) | {"datasets", "transformers"}  # names that a user's file may have
-_STANDARD = sysconfig.get_path("stdlib")
 
 
 class Surroundings:
@@ -143,9 +135,9 @@ class Surroundings:
     def _follow(self, value: Any) -> list[Any]:
         """All that is reached from a value; what of it is a place for state is noted."""
         if isinstance(value, types.FunctionType):
-            return [] if _is_library(value.__module__) else self._follow_function(value)
+            return [] if is_library(value.__module__) else self._follow_function(value)
         if isinstance(value, type):
-            if _is_library(value.__module__) or issubclass(value, Enum):
+            if is_library(value.__module__) or issubclass(value, Enum):
                 return []
             self._owners.append(value)
             return [*value.__mro__[1:], *vars(value).values()]
@@ -171,7 +163,7 @@ class Surroundings:
         reached += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
         used, space = _names_in(function.__code__), function.__globals__
         modules = [value for name in used if isinstance(value := space.get(name), types.ModuleType)]
-        for names in (space, *(vars(module) for module in modules if not _is_library(module.__name__))):
+        for names in (space, *(vars(module) for module in modules if not is_library(module.__name__))):
             self._globals.setdefault(id(names), (names, set()))[1].update(used)
             reached += [names[name] for name in used if name in names]
         return reached
@@ -256,12 +248,15 @@ def _shared(value: Any, memo: dict[int, Any], large: int = _LARGE) -> dict[int, 
 
 def _parts(value: Any) -> list[Any]:
     if isinstance(value, dict):
-        return [*value.values(), getattr(value, "default_factory", None)]
+        return [*value.values(), *([value.default_factory] if isinstance(value, defaultdict) else [])]
     if isinstance(value, list | tuple | set | frozenset):
         return [*value]
     if isinstance(value, types.MethodType):
         return [value.__self__]
-    return [*getattr(value, "__dict__", {}).values()]
+    try:
+        return [*getattr(value, "__dict__", {}).values()]
+    except Exception:  # a stand-in that answers no attribute
+        return []
 
 
 def _size(value: Any) -> int:
@@ -277,7 +272,7 @@ def _outline(value: Any) -> Any:
     if _is_code(value) or value is _MISSING or _is_apart(value) or isinstance(value, Dataset | DataLoader):
         return ()
     if _size(value) > _LARGE:
-        return len(value), getattr(value, "_version", None)
+        return len(value), value._version if isinstance(value, Tensor) else None
     if isinstance(value, (*_SCALARS, Tensor, np.ndarray, dict, list, tuple, set, frozenset)):
         return value
     return getattr(value, "__dict__", ())
@@ -292,19 +287,6 @@ def _is_apart(value: Any) -> bool:
     if isinstance(value, asyncio.AbstractEventLoop):
         return True
     return type(value).__module__.startswith("lightning") and not isinstance(value, nn.Module)
-
-
-@functools.cache
-def _is_library(module: str | None) -> bool:
-    """Whether it is one of the libraries that are not followed, and no file of the user's that has its name."""
-    if module is None:
-        return True
-    name = module.partition(".")[0]
-    file = getattr(sys.modules.get(name), "__file__", None)
-    if name not in _MISTAKABLE or file is None:
-        return name in _LIBRARIES
-    path = Path(file)
-    return path.is_relative_to(_STANDARD) or not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
 
 
 @functools.cache

@@ -80,11 +80,14 @@ class Run:
 
     @property
     def noised(self) -> dict[str, tuple[float, float]]:
-        """Last values of noised metrics that are no accuracy, such as an error, with the deviation of their noise."""
+        """Last values of noised metrics that are no accuracy, such as an error, with the deviation of their noise.
+
+        The clipped fraction is none of them: it says how the run went, and is paid for with its gradients.
+        """
         found = {}
         for name, series in self.metrics.items():
             deviation = self.metrics.get(f"{name}_deviation")
-            if deviation is not None and "acc" not in name.lower():
+            if deviation is not None and "acc" not in name.lower() and not name.startswith("privacy/"):
                 found[name] = (series.values[-1], deviation.values[-1])
         return found
 

@@ -34,7 +34,7 @@ def verdict(rows: Sequence[dict[str, Any]]) -> str:
     one = "this run" if len(rows) == 1 else "one of these runs" if len(bounded) == len(rows) else "a private run"
     bounds = [row["success_bound"] for row in bounded]
     # Private metrics are charged beside the run, and its card says nothing of them.
-    measures = any(row["accuracy_deviation"] or set(row["noised"]) - {"privacy/clipped_fraction"} for row in rows)
+    measures = any(row["accuracy_deviation"] or row["noised"] for row in rows)
     apart = ", apart from the measured figures," if measures else ""
     sentence = (
         f"An attacker who sees everything that {one} released{apart} can guess the secret correctly at most "

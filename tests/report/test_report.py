@@ -359,6 +359,15 @@ def test_a_noised_accuracy_stands_with_its_deviation(tmp_path):
     assert "released, apart from the measured figures, can guess" in page
 
 
+def test_the_clipped_fraction_is_no_result_of_a_run(tmp_path):
+    series = {"privacy/world_success_bound": 0.6, "privacy/clipped_fraction": 0.14,
+              "privacy/clipped_fraction_deviation": 0.01}  # fmt: skip
+    (tmp_path / "metrics.csv").write_text(f"step,{','.join(series)}\n9,{','.join(map(str, series.values()))}\n")
+    page = write_report(tmp_path).read_text()
+    assert "What this cost in accuracy was not measured." in page
+    assert 'data-is="measured"' not in page
+
+
 def test_each_secret_stands_beside_its_run_where_there_are_several(tmp_path):
     for name, secret in (("first", "How many sevens."), ("second", "How many nines.")):
         write_csv(tmp_path / name)

@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,12 +27,35 @@ def joined(outputs: Any, on_gradients: Callable[..., None]) -> Any:
 
 
 def on_gradient_of(tensor: Tensor, hook: Callable[[Tensor], None]) -> None:
-    """Call `hook` with the gradient of a tensor; the same as `register_hook`, without what removes it again."""
+    """Call `hook` with the gradient of a tensor; the same as `register_hook`, without what removes it again.
+
+    Of a view, as `F.linear` returns of more than two dimensions, the gradient is taken off that of its base: writing to
+    a view in place gives it another history, in which its own hook is not called.
+    """
+    base = tensor._base
+    if base is not None and base.dtype == tensor.dtype and not tensor.is_conj():
+        offset = int(tensor.storage_offset() - base.storage_offset())
+        hook = partial(_with_part, hook, base.stride(), tensor.shape, tensor.stride(), offset)
+        tensor = base
     if tensor._backward_hooks is not None or tensor.grad_fn is None:
         tensor.register_hook(hook)  # type: ignore[no-untyped-call]
         return
     tensor._backward_hooks = OrderedDict({-1: hook})
     tensor.grad_fn._register_hook_dict(tensor)
+
+
+def _with_part(
+    hook: Callable[[Tensor], None],
+    strides: Sequence[int],
+    shape: torch.Size,
+    stride: Sequence[int],
+    offset: int,
+    gradient: Tensor,
+) -> None:
+    """Call `hook` with the gradient of a view, given that of its base and the strides of both."""
+    if gradient.stride() != tuple(strides):
+        gradient = gradient.new_empty_strided(gradient.shape, strides).copy_(gradient)
+    hook(gradient.as_strided(shape, stride, gradient.storage_offset() + offset))
 
 
 def hook_before_others(tensor: Tensor, hook: Callable[[Tensor], Any]) -> RemovableHandle:

@@ -176,16 +176,19 @@ _open: list[Entrance] = []
 
 def _watch_functions(entrance: Entrance) -> None:
     if not _open:
+        torch.autograd.Function._stock_apply = _STOCK  # type: ignore[attr-defined]  # which Dynamo can bind to a class
         torch.autograd.Function.apply = classmethod(_apply)
         _Frame.__init__ = _make_frame
     _open.append(entrance)
 
 
 def _unwatch_functions(entrance: Entrance) -> None:
-    if entrance in _open:
-        _open.remove(entrance)
+    if entrance not in _open:
+        return
+    _open.remove(entrance)
     if not _open:
         torch.autograd.Function.apply = _STOCK
+        del torch.autograd.Function._stock_apply  # type: ignore[attr-defined]
         _Frame.__init__ = _STOCK_FRAME
 
 
@@ -201,7 +204,7 @@ def _apply(cls: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any
         if stack and isinstance(stack[-1], Following):
             with _pop_mode_temporarily():
                 return stack[-1].call(applied(cls), args, kwargs)
-    results = _STOCK.__get__(None, cls)(*args, **kwargs)
+    results = cls._stock_apply(*args, **kwargs)  # type: ignore[attr-defined]
     if cls.__name__ == "RegisterPostBackwardFunction":  # FSDP2's: hands on what it is given, to be told of the gradient
         for given, result in zip(args[-len(results) :], results, strict=True):
             set_tag(result, tag_of(given))

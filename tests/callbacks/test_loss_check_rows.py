@@ -208,6 +208,26 @@ def test_ignored_padding_tokens_are_found() -> None:
     assert "couples" in found.problem
 
 
+def own_mask(model: Tagger, batch: Any) -> Tensor:
+    counted = batch[1] != 250
+    losses = F.cross_entropy(model(batch[0]).mT, batch[1].where(counted, 0), reduction="none")
+    return (losses * counted).sum() / counted.sum().clamp(min=1)
+
+
+def own_mask_within_records(model: Tagger, batch: Any) -> Tensor:
+    counted = batch[1] != 250
+    losses = F.cross_entropy(model(batch[0]).mT, batch[1].where(counted, 0), reduction="none")
+    return ((losses * counted).sum(1) / counted.sum(1).clamp(min=1)).mean()
+
+
+def test_targets_that_the_loss_is_told_to_ignore_are_tried_though_no_record_holds_one() -> None:
+    """As in segmentation: the other record of a pair may be the only one with pixels of no class."""
+    for loss in (lambda m, b: flat_cross_entropy(m, b, ignore_index=250), own_mask):
+        assert "couples records of which some hold the integer 250" in check(loss, records()).problem
+    found = check(own_mask_within_records, records())
+    assert (found.problem, found.unchecked) == (None, None)
+
+
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 def test_rows_are_followed_to_their_records(dropout: float) -> None:
     """Several rows a record, positions shared by all, as many as there are records or not, and records put in order."""

@@ -1,4 +1,4 @@
-"""The uses that a model makes of integers: whether targets may be ignored, and whether those of CTC exist."""
+"""The uses that a model makes of integers: which targets are ignored, and whether those of CTC exist."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,6 +11,9 @@ from typing_extensions import override
 
 __all__ = ["IntegerArguments"]
 
+_BY_DEFAULT = -100  # which losses of torch ignore
+_COMPARISONS = (torch.eq, torch.ne, Tensor.eq, Tensor.ne, Tensor.__eq__, Tensor.__ne__)
+
 
 class IntegerArguments(TorchFunctionMode):
     """Watches calls of torch's losses, and checks the integers that torch itself does not check.
@@ -19,6 +22,7 @@ class IntegerArguments(TorchFunctionMode):
 
     Attributes:
         may_be_ignored: Whether a loss was called that ignores targets of a certain value, and checks all others.
+        compared: Integers that a loss was told to ignore, or that integers were compared with: a record may hold them.
 
     Example:
         >>> with IntegerArguments():
@@ -31,6 +35,7 @@ class IntegerArguments(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.may_be_ignored = False
+        self.compared: set[int] = set()
 
     @override
     def __torch_function__(
@@ -38,9 +43,22 @@ class IntegerArguments(TorchFunctionMode):
     ) -> Any:
         if func in (F.cross_entropy, F.nll_loss):
             self.may_be_ignored = True
+            # Not the default, which comes with every call.
+            self.compared |= {(kwargs or {}).get("ignore_index", args[4] if len(args) > 4 else _BY_DEFAULT)}
+            self.compared -= {_BY_DEFAULT}
+        if func in _COMPARISONS:
+            self.compared |= _compared_with(args)
         if func in (F.ctc_loss, torch.ctc_loss):
             _check_targets(*args, **kwargs or {})
         return func(*args, **kwargs or {})
+
+
+def _compared_with(operands: Sequence[Any]) -> set[int]:
+    """The integer that integers are compared with, if they are."""
+    integral = any(
+        isinstance(one, Tensor) and not one.is_floating_point() and one.dtype != torch.bool for one in operands
+    )
+    return {one for one in operands if type(one) is int and one != _BY_DEFAULT} if integral else set()
 
 
 def _check_targets(log_probs: Tensor, targets: Tensor, *_: Any, **__: Any) -> None:

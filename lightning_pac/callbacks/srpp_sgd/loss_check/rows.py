@@ -40,7 +40,7 @@ def compare_varied(
     if problem is not None:
         return problem, None, keeps_order
     doubt = None
-    for variation in synthetic.varied(records, probe.integers.may_be_ignored):
+    for variation in synthetic.varied(records, probe.integers.may_be_ignored, frozenset(probe.integers.compared)):
         try:
             with probe.without_randomness():
                 problem, unchecked = coupled(probe, variation.records, SEEDS[0])

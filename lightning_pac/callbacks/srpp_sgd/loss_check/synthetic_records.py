@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,13 +100,14 @@ class SyntheticRecords:
                 changes = (_changed_by(law, index, chosen, generator, self._recurring) for index in range(len(plain)))
                 yield list(map(_map, plain, changes))
 
-    def varied(self, records: list[Any], ignores: bool) -> Iterator["Variation"]:
+    def varied(self, records: list[Any], ignores: bool, compared: Collection[int] = ()) -> Iterator["Variation"]:
         """The records in different lengths, with fields of one number, and with some integers ignored or padding.
 
         Args:
             records: What `draw` returned.
             ignores: Whether to try marks of ignored targets that no real record shows, too. Only a loss that checks
                 its integers can stand them.
+            compared: Integers that the code looks for, which a record may hold though none does that was looked at.
         """
         leaves = _leaves(records[0])
         lengths = [_length(leaf) for leaf in leaves]
@@ -121,17 +122,18 @@ class SyntheticRecords:
             yield Variation(OF_LENGTHS, [self._with_lengths(record) for record in different])
         for place, leaf in enumerate(leaves):
             marks, shown = self._marks[place], self._shown[place]
-            for special in sorted({*marks, *SPECIAL_INTEGERS}):
+            for special in sorted({*marks, *SPECIAL_INTEGERS, *compared}):
                 if shown is None or place in self._lengths or not _holds(leaf, special):
                     continue
-                occurs = special in marks or min(shown[0], 0) <= special <= shown[1]
+                occurs = special in marks or special in compared or min(shown[0], 0) <= special <= shown[1]
 
                 def ignore(index: int, place: int = place, special: int = special) -> Callable[[Any, int], Any]:
                     return lambda entry, number: _with_special(entry, special, index) if number == place else entry
 
                 if occurs or (ignores and (special >= 0 or _length(leaf))):
                     ignored = [_map(record, ignore(index)) for index, record in enumerate(records)]
-                    what = f"the integer {special}" if special in SPECIAL_INTEGERS else "a negative integer as a mark"
+                    known = special in SPECIAL_INTEGERS or special in compared
+                    what = f"the integer {special}" if known else "a negative integer as a mark"
                     yield Variation(f"of which some hold {what}", ignored, occurs or special >= 0)
         for filled, value in ((place, value) for place, found in enumerate(self._constants) for value in found):
 

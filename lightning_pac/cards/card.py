@@ -285,9 +285,17 @@ def downwards(bound: float, digits: Count = 6) -> str:
     return text[1:] if text[0] == "-" else f"-{text}" if bound else "0"
 
 
-def what_is_shared(name: str) -> str:
-    """What a person's records have in common, in words, from the mark that tells persons apart (`Persons.name`)."""
-    return f"value of {name}" if name[0].isalpha() or name[0] == "_" else f"value at position {name}"
+def records_of_person(name: str, at_most: int | None = None) -> str:
+    """A person's records, in words.
+
+    Args:
+        name: The mark that tells persons apart (`Persons.name`): a position, a key in quotes or a function.
+        at_most: Records of a person that are used, where that is known.
+    """
+    is_position = name.lstrip("-").isdigit()
+    where = f"at position {name}, counted from 0" if is_position else f"by {name}"
+    used = "" if at_most is None else f", of which at most {at_most} are used"
+    return f"all records that name them ({where}){used}"
 
 
 def _figure(entry: Guarantee | Estimate) -> str:

@@ -69,6 +69,8 @@ def run(args: argparse.Namespace) -> int:
         return 0
     values = {name: value for name, value in found.items() if value is not None and not isinstance(value, list)}
     labels = {"epsilon": "Rényi epsilon", "renyi_order": "of order"}
+    if "unit" in values:
+        labels |= {"unit": "unit of privacy", "records_that_may_differ": "persons that may differ"}
     rows = [[labels.get(name, name.replace("_", " ")), _shown(name, value)] for name, value in values.items()]
     print_table("This fit would be private", ["", "value"], rows)
     print(f"It holds under {len(found['conditions'])} conditions, which --json and the card of the run list.")
@@ -147,9 +149,10 @@ def _dry_run(words: list[str]) -> dict[str, Any]:
 
 
 def _guarantee(callback: "SRPPSGD", trainer: "pl.Trainer") -> dict[str, Any]:
+    from lightning_pac.cards.card import records_of_person
     from lightning_pac.ledger import PrivacyLedger
 
-    account = callback.account
+    account, unit = callback.account, callback.arguments.unit
     assert account is not None
     accountant, noise = account.accountant, account.noise_multiplier
     left, ledger = None, callback.arguments.ledger
@@ -161,7 +164,8 @@ def _guarantee(callback: "SRPPSGD", trainer: "pl.Trainer") -> dict[str, Any]:
     exact = finite and not accountant.is_mean_square
     nats, tail = account.arithmetic_of(int(steps)) if finite else (0.0, 0.0)
     return {
-        "secret": accountant.scenario.describe_secret("record" if callback.arguments.unit is None else "person"),
+        "secret": accountant.scenario.describe_secret("record" if unit is None else "person"),
+        "unit": None if unit is None else f"a person, with {records_of_person(unit.name, unit.at_most)}",
         "records_that_may_differ": accountant.scenario.total_differing,
         "adjacency": accountant.scenario.adjacency,
         "notion": accountant.notion,

@@ -15,7 +15,7 @@ from lightning_pac.accountants import (
     accountant_of,
 )
 from lightning_pac.cards import Guarantee, PrivacyCard, at_most, downwards, upwards
-from lightning_pac.cards.card import what_is_shared
+from lightning_pac.cards.card import records_of_person
 from lightning_pac.evidence.wording import SOURCES, check_of
 from lightning_pac.ledger import LedgerAccount, describe_currency
 from lightning_pac.mechanisms.responses import responder_card
@@ -217,7 +217,10 @@ _TITLES = {"training": "Training run", "metric": "Noised", "table": "Columns of"
 
 
 def _terms(declared: Mapping[str, Any]) -> dict[str, Any]:
-    """The declared terms, those of a selection in words."""
+    """The declared terms, those of a selection in words, and with persons in the secret where they are the unit."""
+    coupling = declared["coupling"]
+    if "unit" in (worlds := coupling["scenario"]):
+        declared = {**declared, "coupling": {**coupling, "scenario": {**worlds, "secret": _secret(worlds)}}}
     if "selection" not in declared:
         return dict(declared)
     price = SelectionPrice.from_dict(declared["selection"])
@@ -226,11 +229,10 @@ def _terms(declared: Mapping[str, Any]) -> dict[str, Any]:
 
 def _secret(worlds: Mapping[str, Any]) -> str:
     terms = {name: value for name, value in worlds.items() if name != "unit"}
-    unit = worlds.get("unit", "record")
-    words = TwoWorldScenario.from_dict(terms).describe_secret("record" if unit == "record" else "unit")
-    if unit == "record":
+    words = TwoWorldScenario.from_dict(terms).describe_secret("person" if "unit" in worlds else "record")
+    if "unit" not in worlds:
         return words
-    return f"{words} A unit is a person: the records with the same {what_is_shared(unit.removeprefix('person by '))}."
+    return f"{words} The unit is a person, with {records_of_person(worlds['unit'].removeprefix('person by '))}."
 
 
 def _card_of_charges(account: LedgerAccount) -> PrivacyCard:

@@ -25,7 +25,11 @@ def render_page(document: Mapping[str, Any]) -> str:
     environment.filters["estimate"] = lambda value: f"{value:.6g}"
     return str(
         environment.get_template("evidence.html.j2").render(
-            **_names(document), headings=STATEMENTS, verdict=_verdict(document), alone=_alone(document)
+            **_names(document),
+            headings=STATEMENTS,
+            verdict=_verdict(document),
+            alone=_alone(document),
+            answers=_answers(document),
         )
     )
 
@@ -42,6 +46,8 @@ def _verdict(document: Mapping[str, Any]) -> str:
         return "Nothing was released."
     if total["renyi_order"] is None and total["basis"] != "none":
         return "Nothing about two worlds was released: each mechanism below says by itself what it promises."
+    if answers := _answers(document):
+        return _about_membership(document, answers)
     if bound >= 1 or at_most(bound) == at_most(1.0):
         return "No useful bound holds for all releases together: each mechanism below speaks of itself alone."
     prior = max(total["prior"], 1 - total["prior"])
@@ -66,6 +72,31 @@ def _alone(document: Mapping[str, Any]) -> list[dict[str, Any]]:
         if {"world_success_bound", "epsilon_at_delta"} <= figures.keys():
             rows.append({"account": mechanism["account"], **figures})
     return rows
+
+
+def _answers(document: Mapping[str, Any]) -> dict[str, float]:
+    """Bounds on telling a membership by account, where there is nothing in the ledger but answers; else none."""
+    found = {
+        mechanism["account"]: {guarantee["name"]: guarantee["value"] for guarantee in mechanism["card"]["guarantees"]}
+        for mechanism in document["mechanisms"]
+    }
+    if any("membership_success_bound" not in figures for figures in found.values()):
+        return {}
+    return {account: figures["membership_success_bound"] for account, figures in found.items()}
+
+
+def _about_membership(document: Mapping[str, Any], answers: Mapping[str, float]) -> str:
+    """One sentence on answers alone, which promise about membership and nothing about two worlds."""
+    which = "No epsilon follows from answers, which promise about membership"
+    if len(answers) > 1:
+        return f"{which}, and those of each account speak of themselves alone, as below."
+    (mechanism,) = document["mechanisms"]
+    (meaning,) = (
+        guarantee["meaning"]
+        for guarantee in mechanism["card"]["guarantees"]
+        if guarantee["name"] == "membership_success_bound"
+    )
+    return f"{meaning} That holds on the conditions below. {which}."
 
 
 def _figure(value: Any) -> str:

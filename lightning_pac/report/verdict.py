@@ -35,7 +35,8 @@ def verdict(rows: Sequence[dict[str, Any]]) -> str:
     bounds = [row["success_bound"] for row in bounded]
     # Private metrics are charged beside the run, and its card says nothing of them.
     measures = any(row["accuracy_deviation"] or row["noised"] for row in rows)
-    apart = ", apart from the measured figures," if measures else ""
+    figures = "measured figures" if any(row["noised"] for row in rows) else "accuracies"
+    apart = f", not counting the {figures}, which are paid for separately," if measures else ""
     sentence = (
         f"An attacker who sees everything that {one} released{apart} can guess the secret correctly at most "
         f"{percent_span(min(bounds), max(bounds))} of the time, where {_blind(bounded)}"
@@ -44,7 +45,8 @@ def verdict(rows: Sequence[dict[str, Any]]) -> str:
     told = [row for row in bounded if row not in drowned]
     costs = [cost for row in told if (cost := accuracy_cost(row, rows)) is not None]
     noise = max((row["accuracy_deviation"] or 0.0 for row in rows if row not in drowned), default=0.0)
-    give_or_take = f", give or take {_points(noise)} of noise" if noise else ""
+    of_records = "and more by which records happened to be held out"  # with equal settings, runs differ by both
+    give_or_take = f", give or take {_points(noise)} by its noise {of_records}" if noise else ""
     if costs:
         return f"{sentence}; this cost {_span(min(costs), max(costs), _points)} of accuracy{give_or_take}."
     accuracies = [row["accuracy"] for row in told if row["accuracy"] is not None]

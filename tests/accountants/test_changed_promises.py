@@ -64,9 +64,9 @@ def test_a_budget_that_was_raised_after_the_first_charge_is_not_said_to_be_of_be
         state(ledger, 2.0)
         state(ledger, 3.0)
         charge_twice(ledger)
-        assert "before the first charge, is what holds" in ledger_total(ledger).reason
+        assert "before the first charge, is what to quote" in ledger_total(ledger).reason
         state(ledger, 2.5)
-        assert "before the first charge, is what holds" in ledger_total(ledger).reason
+        assert "before the first charge, is what to quote" in ledger_total(ledger).reason
         state(ledger, 4.0)
         assert "raised after the first charge, which holds if no other result would have" in ledger_total(ledger).reason
     page = write_evidence(path, tmp_path / "evidence").read_text()

@@ -133,7 +133,7 @@ def test_without_a_plan_a_budget_of_before_is_what_holds(tmp_path: Path) -> None
     assert (both.basis, both.renyi_epsilon) == ("cap", 2.0)
     assert both.world_success_bound == world_success_bound([16.0], [2.0])
     assert raised.renyi_epsilon == 3.0
-    assert "set before the first charge, is what holds" in both.reason
+    assert "of 2 at order 16 for everything together, set before the first charge, is what to quote" in both.reason
 
 
 def test_a_run_that_ended_early_has_the_figures_of_its_plan(tmp_path: Path) -> None:

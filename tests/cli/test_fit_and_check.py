@@ -157,6 +157,20 @@ def test_check_promises_what_fit_then_does_and_leaves_no_trace(config, tmp_path,
     assert guarantees["world_success_bound"] == pytest.approx(found["world_success_bound"])
 
 
+def test_check_says_whose_records_count_as_one(config, tmp_path, capsys):
+    """Nothing told a promise about persons from one about records."""
+    words = ["--recipe", "srpp_sgd", WORLDS, "--trainer.callbacks.unit={of: 1, at_most: 4}",
+             "--trainer.callbacks.sampling=Poisson", "--trainer.callbacks.sampling.rate=0.5"]  # fmt: skip
+    _, found = check(capsys, *words)
+    named = "a person, with all records that name them (at position 1, counted from 0), of which at most 4 are used"
+    assert found["unit"] == named
+    assert cli.main(["check", "--config", "mine.yaml", *words]) == 0
+    assert "unit of privacy" in (text := capsys.readouterr().out)
+    assert "persons that may differ" in text
+    assert "such as its label" in text.replace("\n", " "), "which is what lies at position 1"
+    assert check(capsys, "--recipe", "srpp_sgd", WORLDS)[1]["unit"] is None
+
+
 def test_check_reads_a_ledger_and_charges_nothing(config, tmp_path, capsys):
     with PrivacyLedger(tmp_path / "study.db", budget={"rpp": 5.0}):
         pass

@@ -517,6 +517,42 @@ def test_a_charge_about_undeclared_worlds_is_not_called_no_release(tmp_path: Pat
     assert "Nothing about two worlds" not in page
 
 
+def test_answers_alone_promise_about_membership_and_no_epsilon(tmp_path: Path) -> None:
+    """It opened with "No useful bound holds", and its table said 100 % where the account had its bound."""
+    votes = np.array([[0, 1] * 4] * 2)
+    secret = BalancedSubsets(num_records=20, num_subsets=8).draw_secret(tmp_path / "s.key")
+    with PACResponder(lambda rows: votes[rows], secret, 2**-7, tmp_path / "study.db") as asked:
+        asked(np.arange(2))
+        card = asked.card()
+    page = write_evidence(tmp_path / "study.db", tmp_path / "evidence").read_text().replace("\N{NO-BREAK SPACE}", " ")
+    assert f'<p class="verdict">{card.guarantees[0].meaning} That holds on the conditions below. No epsilon' in page
+    told = re.findall(r'the answers of responses</td><td class="number">([0-9.]+) %</td>', page)
+    assert float(told[0]) == pytest.approx(100 * card.guarantees[0].value, abs=0.01)
+    assert "No useful bound" not in page
+    assert "everything in the ledger together" not in page
+    assert verify_evidence(tmp_path / "evidence").findings == ()
+    with PrivacyLedger(tmp_path / "study.db") as ledger:
+        charge_metric_and_selection(ledger)
+    page = write_evidence(tmp_path / "study.db", tmp_path / "both").read_text()
+    assert "everything in the ledger together" in page
+
+
+def test_a_promise_about_persons_speaks_of_nobody_s_record(tmp_path: Path) -> None:
+    """Its secret was of a unit with "the same value at position 2", and its terms said "any one record"."""
+    worlds = {**TwoWorldScenario.differential_privacy().coupling(), "unit": "person by 2"}
+    with PrivacyLedger(tmp_path / "study.db") as ledger:
+        coupling = {"scenario": worlds, "renyi_order": 16.0}
+        ledger.account("metric", "rpp", {"coupling": coupling, "epsilon_of_each": 0.01}).charge(
+            0.01, {"mu_squared": 0.02 / 16}
+        )
+    write_evidence(tmp_path / "study.db", tmp_path / "evidence")
+    (mechanism,) = read(tmp_path / "evidence")["mechanisms"]
+    words = "Whether any one person is in the data. The unit is a person, with all records that name them"
+    for secret in (mechanism["card"]["secret"], mechanism["card"]["details"]["coupling"]["scenario"]["secret"]):
+        assert secret.startswith(words)
+    assert "any one record" not in (tmp_path / "evidence" / "evidence.json").read_text()
+
+
 def test_an_alarm_of_an_audit_is_what_is_not_covered_first(tmp_path: Path) -> None:
     alarm = Estimate("audit_alarms", 1.0, "", "The run is not what is accounted for: noise of weight.", "9 tests")
     with PrivacyLedger(tmp_path / "study.db") as ledger:
@@ -538,15 +574,15 @@ def test_the_first_sentence_says_the_promise_as_it_was_stated(tmp_path: Path) ->
     page = write_evidence(tmp_path / "study.db", tmp_path / "evidence").read_text()
     assert "For everything that was released together, epsilon is at most 5 at delta 1e-05: someone who" in page
     mu = optimize.brentq(lambda mu: _gaussian_delta(0.5, mu) - 1e-6, 0.01, 1.0)
-    (alone,) = re.findall("No account lets a guess be right more than ([0-9.]+)\\s% of the time by itself", page)
+    (alone,) = re.findall("Each run or measurement</a> alone: at most ([0-9.]+)\\s%, provided", page)
     assert float(alone) == pytest.approx(100 * stats.norm.cdf(mu / 2), abs=0.02)
-    assert page.count("if its settings were not chosen by what others showed") == 2, "which such a figure rests on"
+    assert page.count("provided that nobody chose its settings by looking at another") == 2
     assert len(re.findall(f'alone</td><td class="number">{alone}\\s%</td>', page)) == 2, "a row for each account"
 
     with PrivacyLedger(tmp_path / "study.db") as ledger:
         ledger.account("unknown", "rpp", ledger.accounts()[0].declaration).charge(0.5, {"unknown": "lost"})
     page = write_evidence(tmp_path / "study.db", tmp_path / "lost").read_text()
-    assert "No account lets a guess" not in page, "what one of them reveals is not known"
+    assert "Each run or measurement</a> alone" not in page, "what one of them reveals is not known"
 
 
 def _gaussian_delta(epsilon: float, mu: float) -> float:

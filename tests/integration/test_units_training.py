@@ -1,5 +1,6 @@
 """Fits whose unit has several rows: views of a record, or records of a person."""
 
+import warnings
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -108,9 +109,28 @@ def test_records_of_a_person_are_clipped_as_one_and_cost_what_one_record_does(tm
         next(tmp_path.glob("*card*.md")) if list(tmp_path.glob("*card*.md")) else next(tmp_path.glob("*card*"))
     ).read_text()
     assert "at most 1 of 7 persons" in card
-    assert "a person, whose records are those with the same value at position 2;" in card
+    assert "with all records that name them (at position 2, counted from 0), of which at most 3 are used." in card
     with PrivacyLedger.read_only(tmp_path / "l.db") as ledger:
         assert ledger.accounts()[0].declaration["coupling"]["scenario"]["unit"] == "person by 2"
+
+
+@pytest.mark.parametrize("of_label", [False, True])
+@pytest.mark.parametrize("adjacency", ["replace", "add_remove"])
+def test_groups_far_fewer_than_persons_are_warned_of(of_label: bool, adjacency: str, tmp_path: Path) -> None:
+    """`of` pointed to the label, and two groups were promised what thousands of people were meant to have."""
+    data = TensorDataset(torch.randn(180, 6), torch.arange(180) % 3, torch.arange(180) // 2)
+    stated = {"batch_size": 45} if adjacency == "add_remove" else {}
+    private = make_private(
+        scenario=TwoWorldScenario(1, adjacency=adjacency),  # type: ignore[arg-type]
+        sampling=Poisson(0.5, **stated),
+        unit=Persons(of=1 if of_label else 2, at_most=4),
+    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        make_trainer(tmp_path, private, max_steps=1).fit(Noting(), DataLoader(data, batch_size=10))
+    found = [str(warning.message) for warning in caught if "such as its label" in str(warning.message)]
+    assert len(found) == of_label
+    assert not any(character.isdigit() for character in "".join(found).replace("If 1 in", "")), "the number is secret"
 
 
 def test_persons_are_drawn_by_poisson_under_differential_privacy(tmp_path: Path) -> None:

@@ -324,11 +324,12 @@ def row(name, bound, accuracy, prior=0.5, noise=None):
                                   "where a coin gets 50 %; this cost 1.0 to 5.0 percentage points of accuracy."),
         ([row("lucky", 0.6, 0.97), row("plain", None, 0.96)], "this cost 0.0 percentage points of accuracy."),
         ([row("one", 0.92, 0.91, prior=0.1)], "at most 92 % of the time, where a blind guess gets 90 %. Accuracy"),
-        ([row("one", 0.6, 0.91, noise=0.023)], "Accuracy is 91.0 %, give or take 2.3 percentage points of noise. What"),
+        ([row("one", 0.6, 0.91, noise=0.023)], "Accuracy is 91.0 %, give or take 2.3 percentage points by its noise "
+                                  "and more by which records happened to be held out. What"),
         ([row("one", 0.6, 0.91, noise=0.023), row("b", 0.6, 0.143, noise=1.28)], "Accuracy is 91.0 %, give or take"),
         ([row("two", 0.6, 0.143, noise=1.28)], "The noise in what was measured hides the accuracy."),
         ([row("plain", None, 0.96, noise=0.01), row("one", 0.6, 0.91)], "5.0 percentage points of accuracy, give or "
-                                  "take 1.0 percentage points of noise."),
+                                  "take 1.0 percentage points by its noise and more"),
         ([row("plain", None, 0.96)], "This run promises nothing: the secret may be plain to see."),
         ([row("a", None, 0.9), row("b", None, 0.9)], "None of these 2 runs promises anything"),
     ],
@@ -349,14 +350,15 @@ def test_a_noised_accuracy_stands_with_its_deviation(tmp_path):
     page = write_report(tmp_path).read_text().replace("\N{NO-BREAK SPACE}", " ")
     assert re.findall(r'data-is="accuracy">(.*?)</td>', page) == ["87.5 %", "87.5 %<br>± 2.3 %"]
     assert "±: the standard deviation of the noise" in page
+    assert "How much a figure varies with the few records that are held out comes on top" in page
     assert 'data-is="measured"' not in page
     file.write_text(file.read_text().replace("test_acc", "test_error"))
     page = write_report(tmp_path).read_text()
     assert re.findall(r'data-is="measured">(.*?)</td>', page) == ["", "test_error 0.875 ± 0.023"]
     file.write_text(file.read_text().replace("test_error", "test_acc"))
     page = write_report(tmp_path).read_text().replace("\N{NO-BREAK SPACE}", " ")
-    assert "87.5 %, give or take 2.3 percentage points of noise" in page
-    assert "released, apart from the measured figures, can guess" in page
+    assert "87.5 %, give or take 2.3 percentage points by its noise and more by which records" in page
+    assert "released, not counting the accuracies, which are paid for separately, can guess" in page
 
 
 def test_the_clipped_fraction_is_no_result_of_a_run(tmp_path):

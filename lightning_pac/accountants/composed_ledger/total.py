@@ -239,6 +239,7 @@ def _capped(
             "an earlier one showed, so declare a plan or a budget before the first charge."
             f"{_left_out(ledger, accounts)}",
         )
+    told = f"The budget of {upwards(cap)} at order {order:g}" if promise is None else f"The promise of {promise}"
     return LedgerTotal(
         "cap",
         min(1.0, bounds.world_success_bound([order], [cap], prior) + tail),
@@ -246,6 +247,6 @@ def _capped(
         delta,
         cap,
         order,
-        f"{lost}The budget of {upwards(cap)} at order {order:g}, {when}, is what holds, and no lower "
-        f"figure ({why}): a later run may have been chosen by what an earlier one showed.{_left_out(ledger, accounts)}",
+        f"{lost}{told} for everything together, {when}, is what to quote, however little was used, since later runs "
+        f"may have been chosen by what earlier ones showed ({why}).{_left_out(ledger, accounts)}",
     )

@@ -140,11 +140,17 @@ class RunJournal:
 
     def can_afford_step(self) -> bool:
         """Whether the next step would keep the promise and stay within every budget and share."""
+        return self.why_no_step() is None
+
+    def why_no_step(self) -> str | None:
+        """What the next step would break or exceed, in a sentence; None if nothing."""
         try:
             self.account.check(self.running.next_cost, self.running.use_after(1))
-        except BudgetExceededError:
-            return False
-        return self.running.next_keeps_promise()
+        except BudgetExceededError as error:
+            return str(error)
+        if self.running.next_keeps_promise():
+            return None
+        return f"It would break the promise {self.running.promise}: noise_multiplier in its place lets a run go on."
 
     def check_planned(self, beside: float) -> None:
         """Refuse a new run whose planned steps exceed what a plan or a promise of the ledger allows.

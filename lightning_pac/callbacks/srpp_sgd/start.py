@@ -2,12 +2,13 @@
 
 import math
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities import rank_zero_warn
 from torch.utils.data import DataLoader
 
 from lightning_pac.accountants import SRPPAccountant, share_terms
@@ -24,6 +25,7 @@ from lightning_pac.callbacks.srpp_sgd.journal import RunJournal, open_account
 from lightning_pac.callbacks.srpp_sgd.step import ClippingBlocks
 from lightning_pac.callbacks.srpp_sgd.step_sampling import declared_sampling
 from lightning_pac.data import (
+    Persons,
     PrivateDataLoader,
     ResumableDataLoader,
     check_records_alone,
@@ -119,6 +121,8 @@ def _make_accountant(
         _check_stated_size(
             scenario, sampling, count_records(loader), "records" if arguments.unit is None else "persons"
         )
+    if arguments.unit is not None:
+        _warn_of_few_persons(arguments.unit, scenario, sampling, loader)
     return SRPPAccountant(scenario, sampling, order, arguments.notion)
 
 
@@ -135,6 +139,28 @@ def _check_stated_size(scenario: TwoWorldScenario, sampling: Sampling, num_recor
             f"gives batches of about {stated:g}, so batches may not fit into the rows set aside for them: "
             f"state a batch_size of rate times the most {units} that either world may have, which is not read off the "
             "data."
+        )
+
+
+def _warn_of_few_persons(
+    unit: Persons, scenario: TwoWorldScenario, sampling: Sampling, loader: DataLoader[Any]
+) -> None:
+    """Warn where persons are so few that `of` may name something else, such as the label; say nothing of how many.
+
+    That the warning comes tells of a number that may be secret, as a refusal of too many does, and like that it tells
+    only whoever runs this and holds the data. No step, card or ledger depends on it, and honest statements are far from
+    where it begins, so that of two worlds that differ in a few persons either both have it or neither.
+    """
+    num_persons = count_records(loader)
+    if scenario.adjacency == "add_remove":
+        too_few = sampling.inclusion_rate() * num_persons < sampling.expected_batch_size() / 2
+    else:
+        too_few = num_persons < len(cast(Sized, loader.dataset)) / unit.at_most / 10
+    if too_few:
+        rank_zero_warn(
+            f"unit: the data have far fewer persons than the batch size or the records let expect. If {unit.name} in a "
+            "record says something else than whose it is, such as its label, all who share that count as one person, "
+            "and nobody is protected as promised: look at what `of` points to. Keep this line private."
         )
 
 
@@ -320,10 +346,8 @@ def begin_attempt(
     ours = [callback for callback in callbacks if isinstance(callback, TrainerCallback)]
     ranks = Ranks.of(trainer)
     journal.check_planned(math.fsum(callback.planned_cost(journal.account.path, ranks) for callback in ours))
-    if not journal.can_afford_step():
+    if (why := journal.why_no_step()) is not None:
         raise BudgetExceededError(
-            f"{journal.num_steps} steps have cost {journal.epsilon:.6g} and the next one would break the promise or "
-            "pass the budget: keep the model as it is, raise the budget of the ledger if that is what is spent, or "
-            "start a new run with a new SRPPSGD, whose cost adds (noise_multiplier in place of a promise lets a run go "
-            "on)."
+            f"{journal.num_steps} steps have cost {journal.epsilon:.6g}, and the next one is refused. {why} Otherwise, "
+            "keep the model as it is, or start a new run with a new SRPPSGD, whose cost adds."
         )

@@ -11,7 +11,7 @@ from lightning_pac.callbacks.shared import SharedAccount
 from lightning_pac.callbacks.srpp_sgd.reporting.figures import figures_of, words_on_extension
 from lightning_pac.callbacks.srpp_sgd.run import PrivateRun
 from lightning_pac.cards import Guarantee, PrivacyCard, Roc, upwards
-from lightning_pac.cards.card import what_is_shared
+from lightning_pac.cards.card import records_of_person
 from lightning_pac.data import PrivateDataLoader
 from lightning_pac.data.public_rows import largest_mean
 from lightning_pac.gradients import ROUNDING
@@ -58,8 +58,8 @@ def make_card(run: PrivateRun) -> PrivacyCard:
         )
     if persons is not None:
         conditions.append(
-            f"The unit of privacy is a person, whose records are those with the same {what_is_shared(persons.name)}; "
-            f"at most {persons.at_most} of each are used. Whose a record is depends on that record alone."
+            f"The unit of privacy is a person, with {records_of_person(persons.name, persons.at_most)}. Two names "
+            "count as two people, and whose a record is depends on that record alone."
         )
     if journal.shares_ledger:
         conditions.append(

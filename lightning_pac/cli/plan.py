@@ -155,13 +155,13 @@ def _print_shares(project: "ProjectPlan", args: argparse.Namespace) -> None:
     worlds = f"(num_differing={args.num_differing}, adjacency={args.adjacency!r})"
     if (args.num_differing, args.adjacency) == (1, "add_remove"):
         worlds = ".differential_privacy()"
-    print_table(
-        "Shares",
-        ("share", "size", "draw on it by"),
-        rows,
-        f"Each of them takes scenario=TwoWorldScenario{worlds} and ledger=LedgerHandle({ledger!r}, share=...); answers "
-        "take the ledger alone, as it is.",
-    )
+    told = []
+    if best.shares is not None:
+        given = f"scenario=TwoWorldScenario{worlds} and ledger=LedgerHandle({ledger!r}, share=...)"
+        told.append(f"Give each of these callbacks {given}, with the name of its share.")
+    if project.answers:
+        told.append(f"PACResponder has no share and takes ledger={ledger!r}.")
+    print_table("Shares", ("share", "size", "draw on it by"), rows, " ".join(told))
 
 
 def _how(name: str, best: "ProjectOption", num_records: int) -> str:

@@ -4,6 +4,7 @@ import bz2
 import logging
 import os
 import shutil
+import sys
 import tarfile
 import tempfile
 from pathlib import Path
@@ -95,6 +96,15 @@ def test_a_checkpoint_may_be_saved_as_training_ends(tmp_path: Path) -> None:
     make_trainer(tmp_path, make_private()).fit(model, make_loader())
     saved = torch.load(tmp_path / "end.ckpt", weights_only=False)["state_dict"]
     torch.testing.assert_close(saved, dict(model.state_dict()), rtol=0, atol=0)
+
+
+def test_what_copies_print_is_left_out_but_what_has_a_file_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+    """A step that prints its accuracy printed forty of made-up records; a debugger names the file that it prints to."""
+    with Surroundings().copied({}):
+        print("step 138599")
+        print("(Pdb)", file=sys.stdout)
+    print("step 1")
+    assert capsys.readouterr().out == "(Pdb)\nstep 1\n"
 
 
 def test_copies_see_the_files_that_they_write(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -33,8 +33,8 @@ def files_apart() -> Iterator[None]:
     """Let what this thread writes, moves and removes meanwhile be seen by it only, and only until the end.
 
     This is so for Python's own functions, of `io`, `os` and what builds on them, for those of torch, and for
-    safetensors; other compiled libraries, processes, and files that are open already are not kept apart. What is logged
-    through `logging` meanwhile is left out.
+    safetensors; other compiled libraries, processes, and files that are open already are not kept apart. What is
+    logged through `logging` meanwhile, or printed to no file, is left out.
 
     Example:
         >>> from pathlib import Path
@@ -42,8 +42,9 @@ def files_apart() -> Iterator[None]:
         >>> with TemporaryDirectory() as folder:
         ...     with files_apart():
         ...         _ = Path(folder, "runs.txt").write_text("1")
-        ...         print(Path(folder, "runs.txt").read_text(), len(os.listdir(folder)))
-        1 0
+        ...         seen = Path(folder, "runs.txt").read_text(), len(os.listdir(folder))
+        >>> seen
+        ('1', 0)
     """
     global _num_apart
     outer = getattr(_thread, "files", None)
@@ -138,6 +139,11 @@ class _Files:
     def leave_out(self, real: Any, *args: Any, **kwargs: Any) -> None:
         """Make no link, and log nothing."""
 
+    def show(self, real: Any, *values: Any, file: Any = None, **kwargs: Any) -> None:
+        """Print to a file that is named, such as a debugger's, and nothing else."""
+        if file is not None:
+            real(*values, file=file, **kwargs)
+
     def look(self, real: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
         is_path = not isinstance(path, int) and kwargs.get("dir_fd") is None
         return real(self.at(path) if is_path else path, *args, **kwargs)
@@ -180,6 +186,7 @@ class _Files:
 def _replace() -> None:
     names: list[tuple[Any, str, Callable[..., Any]]] = [
         (builtins, "open", _Files.open),
+        (builtins, "print", _Files.show),
         (io, "open", _Files.open),
         (bz2, "_builtin_open", _Files.open),  # which they have taken as they were imported
         (tarfile, "bltn_open", _Files.open),

@@ -110,7 +110,8 @@ def coupled(probe: Probe, records: list[Any], seed: Seed, number: int = 0) -> tu
     if size == 0:
         return None, "its gradient on synthetic records is zero"
     if not is_small(mixed, size):
-        return "couples the records of a batch (class weights, a contrastive loss, MixUp, shapes (B, 1) and (B,))", None
+        examples = "class weights, a contrastive loss, MixUp (also in a collate_fn), shapes (B, 1) and (B,)"
+        return f"couples the records of a batch ({examples})", None
     return None, None
 
 

@@ -42,9 +42,9 @@ def shallow_copied(value: Any) -> Any:
     try:
         return _make_quiet(copy.copy(value))
     except Exception:
-        kind: Any = type(value)
-        has_own = any(getattr(kind, name, None) is not getattr(object, name, None) for name in _OWN_WAYS)
-        if has_own and not isinstance(value, SynchronizedBase | threading.local):
+        kind, base = type(value), _built_in(value)
+        has_own = any(getattr(kind, name, None) is not getattr(base, name, None) for name in _OWN_WAYS)
+        if has_own and not isinstance(value, SynchronizedBase):
             raise
         return bare_copied(value)  # `__getattr__` asked for an attribute that a bare copy lacks
 
@@ -58,13 +58,17 @@ def bare_copied(value: Any) -> Any:
     Raises:
         TypeError: If it is of another class.
     """
-    base: Any = next(kind for kind in (dict, list, threading.local, object) if isinstance(value, kind))
+    base = _built_in(value)
     fresh = base.__new__(type(value))
     if base in (dict, list):
         (dict.update if base is dict else list.extend)(fresh, value)
     if hasattr(value, "__dict__"):
         vars(fresh).update(vars(value))
     return _make_quiet(fresh)
+
+
+def _built_in(value: Any) -> Any:
+    return next(kind for kind in (dict, list, threading.local, object) if isinstance(value, kind))
 
 
 def can_be_quiet(value: Any) -> bool:

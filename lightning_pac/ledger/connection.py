@@ -64,8 +64,8 @@ def explain(path: Path, writable: bool, error: Exception) -> LedgerError:
     text = " ".join(str(error).split())  # SQLite quotes a broken schema with its lines
     if "not a database" in text:
         return LedgerError(f"{path} is not a privacy ledger: name another file.")
-    if "malformed" in text or "decode" in text or "no such" in text:
-        return damaged(path, text)
+    if "malformed" in text or "decode" in text or "no such" in text or not text:  # Python 3.10 says nothing of texts
+        return damaged(path, text or "it has a name that is no text")
     if "full" in text or ("I/O" in text and is_full(path)):
         return LedgerError(f"{path} could not be written because the disk is full: nothing was charged; free space.")
     if "locked" in text:

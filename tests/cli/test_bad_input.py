@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -133,7 +134,7 @@ def test_a_configuration_that_is_no_yaml_is_named(
         (b"step,loss\n1,2\nx,2\n", 3),
         (b"step,loss\n1,2,3\n", 2),
         (b"step,loss\ninf,2\n", 2),
-        (b"step,loss\n1,\x00\n", 2),
+        (b"step,loss\n1,\x00\n", 2 if sys.version_info >= (3, 11) else 1),  # csv itself refuses it, before it counts
         (b"step,loss\n1," + b"9" * 200_000 + b"\n", 1),
         (b"\xff\xfe\x00\x01", 0),
     ],

@@ -17,13 +17,13 @@ _STANDARD = sysconfig.get_path("stdlib")
 
 
 @functools.cache
-def is_library(module: str | None) -> bool:
+def is_library(module: object) -> bool:
     """Whether it is one of the libraries that are not followed, and no file of the user's that has its name.
 
     Args:
-        module: The name of a module; without one, code is taken for that of a library.
+        module: The name of a module; without one, as that of compiled functions, code is taken for that of a library.
     """
-    if module is None:
+    if not isinstance(module, str):
         return True
     name = module.partition(".")[0]
     file = getattr(sys.modules.get(name), "__file__", None)
@@ -33,15 +33,15 @@ def is_library(module: str | None) -> bool:
 
 
 @functools.cache
-def is_installed(module: str | None) -> bool:
+def is_installed(module: object) -> bool:
     """Whether it is any library, also one whose code is asked for memories.
 
     Args:
         module: The name of a module; without one, code is taken for that of a library.
     """
-    if is_library(module):
+    if not isinstance(module, str) or is_library(module):
         return True
-    file = getattr(sys.modules.get(module or ""), "__file__", None)
+    file = getattr(sys.modules.get(module), "__file__", None)
     return file is not None and _lies_with_libraries(file)
 
 

@@ -286,7 +286,8 @@ def _is_apart(value: Any) -> bool:
     """A Trainer and the like, which hold all there is, or an event loop, whose failed copies complain when they go."""
     if isinstance(value, asyncio.AbstractEventLoop):
         return True
-    return type(value).__module__.startswith("lightning") and not isinstance(value, nn.Module)
+    # That of a function of Cython is no text.
+    return str(type(value).__module__).startswith("lightning") and not isinstance(value, nn.Module)
 
 
 @functools.cache

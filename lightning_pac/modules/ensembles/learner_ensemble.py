@@ -92,6 +92,8 @@ class LearnerEnsemble(pl.LightningModule):
     def fit(self, features: Any, labels: Any, progress: bool = True) -> Self:
         """Train every member on its subset of the records.
 
+        Members also `predict` up to 1,000 records of the pool, which shows whether they share what they learned.
+
         Args:
             features: All records of the pool: an array, a sparse matrix, a pandas frame, or a list.
             labels: Their labels, integers from 0.

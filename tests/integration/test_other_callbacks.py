@@ -14,7 +14,6 @@ from lightning.pytorch.callbacks import (
     DeviceStatsMonitor,
     EarlyStopping,
     EMAWeightAveraging,
-    GradientAccumulationScheduler,
     LambdaCallback,
     LearningRateMonitor,
     ModelCheckpoint,
@@ -119,12 +118,6 @@ def test_stochastic_weight_averaging_averages_released_weights(tmp_path: Path) -
     model = Classifier()
     make_trainer(tmp_path, make_private(), averaging, max_epochs=3).fit(model, make_loader(20))
     assert int(averaging.n_averaged) >= 1
-
-
-def test_gradient_accumulation_scheduler_is_refused(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, make_private(), GradientAccumulationScheduler({0: 1, 1: 2}))
-    with pytest.raises(MisconfigurationException, match="changes the number of records in a step during the run"):
-        trainer.fit(Classifier(), make_loader(20))
 
 
 class Unfreezing(BaseFinetuning):

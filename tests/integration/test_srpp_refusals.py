@@ -14,6 +14,7 @@ from lightning.pytorch.callbacks import (
     GradientAccumulationScheduler,
     LambdaCallback,
     LearningRateFinder,
+    ModelPruning,
 )
 from lightning.pytorch.callbacks.spike import SpikeDetection
 from tiny_fits import RECORDS, Classifier, make_data, make_loader, make_private, make_trainer
@@ -271,6 +272,7 @@ def test_float16_with_loss_scaling_is_refused(tmp_path: Path, monkeypatch: pytes
         (LearningRateFinder(), "LearningRateFinder removes all callbacks and trains on raw gradients"),
         (BatchSizeFinder(), "BatchSizeFinder removes all callbacks and trains on raw gradients"),
         (SpikeDetection(), "SpikeDetection skips batches by their losses"),
+        (ModelPruning("l1_unstructured"), "ModelPruning puts other parameters in the place of those that are trained"),
         (
             GradientAccumulationScheduler({1: 2}),
             "GradientAccumulationScheduler changes the number of records in a step",

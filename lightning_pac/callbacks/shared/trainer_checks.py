@@ -13,6 +13,7 @@ from lightning.pytorch.callbacks import (
     GradientAccumulationScheduler,
     LearningRateFinder,
     ModelCheckpoint,
+    ModelPruning,
 )
 from lightning.pytorch.callbacks.spike import SpikeDetection
 from lightning.pytorch.strategies import SingleDeviceStrategy
@@ -49,6 +50,9 @@ CALLBACKS: dict[type, str] = {
     ),
     GradientAccumulationScheduler: (
         "changes the number of records in a step during the run: set accumulate_grad_batches in the Trainer"
+    ),
+    ModelPruning: (
+        "puts other parameters in the place of those that are trained: prune the trained model, which costs nothing"
     ),
     SpikeDetection: (
         "skips batches by their losses, a choice that no noise protects: leave it out, clipping already bounds what "

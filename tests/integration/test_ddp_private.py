@@ -297,7 +297,7 @@ def test_a_budget_stops_all_ranks(two: Any) -> None:
     first, second = (result["budget"] for result in two[0])
     assert first == second
     assert 0 < first[0] == first[1] < 500
-    assert "the next one would break the promise" in first[2]
+    assert "the next one is refused" in first[2]
 
 
 @pytest.mark.slow

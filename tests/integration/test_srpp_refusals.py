@@ -424,7 +424,7 @@ def test_a_budget_that_pays_for_no_step_is_refused(tmp_path: Path) -> None:
 
     with PrivacyLedger(tmp_path / "small.db", budget={"rpp": 0.1}) as ledger:
         private = make_private(noise_multiplier=1.0, ledger=ledger)
-        with pytest.raises(BudgetExceededError, match="the next one would break the promise"):
+        with pytest.raises(BudgetExceededError, match="the next one is refused"):
             make_trainer(tmp_path, private).fit(Classifier(), make_loader())
         assert ledger.spent("rpp") == 0
 

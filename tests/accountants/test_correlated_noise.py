@@ -351,6 +351,7 @@ def test_bad_requests_are_refused_in_a_sentence() -> None:
         (lambda: BandedMatrix(()), "the first must be there"),
         (lambda: BandedMatrix((-1.0, 0.1)), "the first must be there, and positive"),
         (lambda: BandedMatrix((0.9, 0.9)), "squares that add up to 1.62"),
+        (lambda: BandedMatrix(np.array([50, 61], dtype=np.int8)), "squares that add up to 6221"),
         (lambda: SGDWorkload(3, (1.0, 0.5)), "learning_rates has 2 values for 3 steps"),
         (lambda: SGDWorkload(3, momentum=1.0), "momentum is 1.0"),
         (lambda: SGDWorkload(3, weight_decay=-1.0), "weight_decay is -1.0"),

@@ -194,8 +194,12 @@ def test_bad_forests(options, message):
 
 
 def test_labels_outside_the_public_classes():
-    with pytest.raises(ValueError, match=r"0 \.\.\. 1"):
-        FixedForest([[0]], 2).fit([[0.5]], [2])
+    forest, rows = FixedForest([[0]], 2), [[0.2], [0.7]]
+    for labels in ([0, 2], [0, 0.5], [-1, 0]):
+        with pytest.raises(ValueError, match=r"0 \.\.\. 1"):
+            forest.fit(rows, labels)
+    for labels in ([False, True], [0.0, 1.0]):
+        assert (forest.fit(rows, labels) == forest.fit(rows, [0, 1])).all()
 
 
 def test_estimators_return_what_they_learned():

@@ -128,6 +128,15 @@ def test_noise_has_the_covariance_that_is_stated():
         assert np.abs(deviations - deviations @ basis @ basis.T).max() < 1e-9
 
 
+def test_votes_may_be_unsigned():
+    votes = np.array([[0, 1, 1, 2]])
+    signed, unsigned = (
+        AdaptiveComposition(uniform(4), 1, generator=Tape()).release_batch(votes.astype(kind), 0.01)
+        for kind in (np.int64, np.uint64)
+    )
+    assert signed.values.tolist() == unsigned.values.tolist()
+
+
 def test_class_numbers_may_be_anything():
     rng = np.random.default_rng(9)
     names = np.array([0, 17, 4_095, 4_096, 10**12])
@@ -384,7 +393,7 @@ def test_bad_arguments_are_refused():
         AdaptiveComposition(uniform(4), 0).release_batch(np.zeros((3, 4), dtype=int), [0.1, 0.1])
     with pytest.raises(ValueError, match="without a secret"):
         AdaptiveComposition(uniform(4), None).release([0, 1, 1, 1], 0.1)
-    with pytest.raises(ValueError, match="sum 1"):
+    with pytest.raises(ValueError, match=r"a sum of 1\.1: divide it by its sum in float64"):
         AdaptiveComposition([0.5, 0.6], 0)
     with pytest.raises(ValueError, match="rule is 'exact', but must be"):
         AdaptiveComposition(uniform(4), 0, rule="exact")

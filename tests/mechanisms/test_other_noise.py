@@ -4,6 +4,7 @@ from decimal import Decimal, localcontext
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 
 from lightning_pac.exceptions import PrivacyViolationError
@@ -194,6 +195,26 @@ def test_lattice_noise_of_large_integers_is_that_of_small_ones(first, kind):
     large = calibrate_lattice(np.array([first, first + 1, first + 3], dtype=kind), 0.1)
     assert large.power == calibrate_lattice([0, 1, 3], 0.1).power
     assert abs(large.release(first) - first) < 1000
+
+
+@pytest.mark.parametrize(
+    "values", [np.array([-100, 100], dtype=np.int8), torch.tensor([-128, 0, 127], dtype=torch.int8)]
+)
+def test_distances_of_short_integers_do_not_wrap_around(values):
+    # In eight bits 100 - -100 is -56: no noise was added, and 0 nats were stated.
+    noise = calibrate_lattice(values, 0.03)
+    weights = np.full(len(values), 1 / len(values))
+    assert direct_lattice_information(values.tolist(), weights, noise.ratio) == pytest.approx(0.03, rel=1e-3)
+
+
+def test_lattice_noise_of_the_rounded_ratio_is_within_the_budget():
+    # The ratio is 0.999994 here, and the nearest float told 2e-11 of the budget more.
+    assert calibrate_lattice([-(2**31), -(2**31) + 10**5], 0.03).mutual_information <= 0.03
+
+
+def test_lattice_refuses_integers_that_no_release_can_have():
+    with pytest.raises(ValueError, match=r"integers below 2\*\*63"):
+        calibrate_lattice(np.array([2**63 + 5, 2**63 + 6], dtype=np.uint64), 0.1)
 
 
 def test_lattice_releases_only_its_outputs():

@@ -311,7 +311,10 @@ def check_weights(weights: npt.ArrayLike | None, size: int) -> Array:
         return np.full(size, 1 / size)
     mass = np.asarray(weights, dtype=np.float64)
     if mass.shape != (size,) or not (mass >= 0).all() or not math.isclose(mass.sum(), 1, abs_tol=1e-9):
-        raise ValueError(f"weights must be {size} non-negative numbers with sum 1, got {weights!r}.")
+        raise ValueError(
+            f"weights must be {size} non-negative numbers with sum 1 to nine digits, got shape {mass.shape} with sum "
+            f"{mass.sum():.9g}: divide them by their sum in float64."
+        )
     normalized: Array = mass / mass.sum()
     return normalized
 

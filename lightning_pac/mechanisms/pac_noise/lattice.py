@@ -91,8 +91,10 @@ def calibrate_lattice(outputs: npt.ArrayLike, budget: float, weights: npt.ArrayL
         0.032
     """
     values = np.asarray(outputs)
-    if values.ndim != 1 or len(values) < 2 or not np.issubdtype(values.dtype, np.integer):
-        raise ValueError(f"outputs must be a row of at least two integers, got {values.dtype} {values.shape}.")
+    if values.ndim != 1 or len(values) < 2 or values.dtype != np.int64:  # as which all integers arrive that fit
+        raise ValueError(
+            f"outputs must be a row of at least two integers below 2**63, got {values.dtype} {values.shape}."
+        )
     check_budget(budget)
     if budget < _SMALLEST_BUDGET:
         raise ValueError(f"A budget of {budget:.6g} nats is below {_SMALLEST_BUDGET:.3g}: draws are not that even.")
@@ -100,12 +102,11 @@ def calibrate_lattice(outputs: npt.ArrayLike, budget: float, weights: npt.ArrayL
     distinct, inverse = np.unique(values[mass > 0], return_inverse=True)
     merged = np.bincount(inverse, weights=mass[mass > 0]).astype(np.float64, copy=False)
     if len(distinct) == 1:
-        return LatticeNoise(0.0, Certificate(0.0, 1.0, "lattice", 0.0), distinct.astype(np.int64))
+        return LatticeNoise(0.0, Certificate(0.0, 1.0, "lattice", 0.0), distinct)
     if (span := int(distinct[-1]) - int(distinct[0])) > 10**6:  # as integers of Python, which do not overflow
         raise ValueError(f"Outputs spread over {span} steps are too many to sum over: divide them by a public unit.")
-    # Distances alone count; integers beside unsigned or very large ones would become floats, which may not tell them
-    # apart.
-    steps = (distinct - distinct[0]).astype(np.int64)
+    # Distances alone count; very large integers would become floats, which may not tell them apart.
+    steps = distinct - distinct[0]
     entropy = float(-(merged * np.log(merged)).sum())
     if budget >= entropy:
         raise ValueError(
@@ -122,12 +123,12 @@ def calibrate_lattice(outputs: npt.ArrayLike, budget: float, weights: npt.ArrayL
     while excess(high) > 0:
         high += 2.0
     root = brentq(excess, low, high, xtol=1e-12, rtol=1e-14) if excess(low) > 0 else low
-    # The root is exact to rounding only: step to the private side.
-    while excess(root) > 0:
-        root += 1e-11
-    ratio = 1 / (1 + math.exp(-root))
-    information = lattice_information(steps, merged, math.log(ratio))
-    return LatticeNoise(ratio, Certificate(information, 1.0, "lattice", information), distinct.astype(np.int64))
+    # The root is exact to rounding only, and so is the ratio near 1: step to the private side.
+    ratio, step = 1 / (1 + math.exp(-root)), 1e-11
+    while (information := lattice_information(steps, merged, math.log(ratio))) > budget:
+        root, step = root + step, 2 * step
+        ratio = 1 / (1 + math.exp(-root))
+    return LatticeNoise(ratio, Certificate(information, 1.0, "lattice", information), distinct)
 
 
 def lattice_information(outputs: npt.NDArray[np.int64], mass: Array, log_ratio: float) -> float:

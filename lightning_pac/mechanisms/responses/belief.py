@@ -45,7 +45,10 @@ class Belief:
         if probabilities.ndim != 1 or len(probabilities) == 0:
             raise ValueError(f"prior must be one row of probabilities, got shape {probabilities.shape}.")
         if not (probabilities >= 0).all() or not math.isclose(probabilities.sum(), 1, abs_tol=1e-9):
-            raise ValueError(f"prior must be non-negative with sum 1, got a sum of {probabilities.sum()!r}.")
+            raise ValueError(
+                f"prior must be non-negative with sum 1 to nine digits, got a sum of {probabilities.sum():.9g}: "
+                "divide it by its sum in float64."
+            )
         self.num_secrets = len(probabilities)
         self._support = np.flatnonzero(probabilities > 0)
         self._set_log(np.log(probabilities[self._support]))

@@ -117,9 +117,10 @@ class FixedForest:
             raise ValueError(f"{name} has shape {shape}, but must be (n, d) for features and (n,) for labels.")
         if len(rows) != len(classes):
             raise ValueError(f"labels are {len(classes)} for {len(rows)} records: give one for each.")
-        if classes.size and not (classes.min() >= 0 and classes.max() < self.num_classes):
+        numbers = classes.astype(np.int64)
+        if not ((numbers >= 0) & (numbers < self.num_classes) & (numbers == classes)).all():
             raise ValueError(f"labels must lie in 0 ... {self.num_classes - 1}: number the classes from a public list.")
-        return np.concatenate([self._fit_tree(order, rows, classes) for order in self.feature_orders])
+        return np.concatenate([self._fit_tree(order, rows, numbers) for order in self.feature_orders])
 
     def predict(self, vector: VectorLike, features: MatrixLike) -> npt.NDArray[np.int64]:
         """Classes by the majority of the trees, the smallest of equal ones, shape (n,).

@@ -7,6 +7,7 @@ A second `--config` with `callbacks:` replaces the list of the first one, withou
 import argparse
 import contextlib
 import pathlib
+import pydoc
 import re
 import sys
 from collections import Counter
@@ -224,18 +225,29 @@ def named_callbacks(words: Sequence[str]) -> "Counter[type]":
     Returns:
         How many instances of each class the Trainer must have at least.
     """
-    counts: Counter[type] = Counter()
+    named: list[list[tuple[str, bool]]] = []
     for before, word in zip(("", *words), words, strict=False):
         option, equals, value = word.partition("=")
         if not (equals and word.startswith("-")):
             option, value = before, word
-        for names in _names_in_value(value, pathlib.Path.cwd(), is_config=option in ("--config", "-c")):
-            counts |= Counter(found for name in names for found in _resolved(name))
+        named += _names_in_value(value, pathlib.Path.cwd(), option)
+    # A bare name stands for a class of a module that another name leads to.
+    paths = {name for names in named for name, _ in names if "." in name}
+    classes = {name for names in named for name, is_class in names if is_class}
+    known = {path: _imported(path, path in classes) for path in paths}
+    counts: Counter[type] = Counter()
+    for names in named:
+        found = [known[name] if "." in name else _kind_called(name) for name, _ in names]
+        counts |= Counter(kind for kind in found if kind is not None)
     return counts
 
 
-def _names_in_value(value: str, folder: pathlib.Path, is_config: bool = False) -> Iterator[list[str]]:
-    """Lists of the strings that may name a class, one list for the value itself or for each file it leads to."""
+def _names_in_value(value: str, folder: pathlib.Path, key: str) -> Iterator[list[tuple[str, bool]]]:
+    """Lists of the strings that may name a class, one list for the value itself or for each file it leads to.
+
+    Beside each stands whether it does, or else might be any text.
+    """
+    is_config = key in ("--config", "-c")
     path = folder / value
     is_file = (is_config or value.endswith(_ENDINGS)) and path.is_file()
     if is_file or is_config or value[:1] in ("[", "{"):
@@ -244,12 +256,12 @@ def _names_in_value(value: str, folder: pathlib.Path, is_config: bool = False) -
         kind = type(content)
         if is_config and kind is not dict and (is_file or kind is not str):  # a text names a file that is not there
             raise ValueError(f"{name} holds no settings: name a YAML file, with `trainer:` for instance.")
-        yield names
+        yield list(_strings(content, key))
         for name in names if is_file else []:
             if name.endswith(_ENDINGS):
-                yield from _names_in_value(name, path.parent)
+                yield from _names_in_value(name, path.parent, "")
     else:
-        yield [value]
+        yield list(_strings(value, key))
 
 
 def read_yaml(source: pathlib.Path | str, name: str) -> tuple[Any, list[str]]:
@@ -258,7 +270,7 @@ def read_yaml(source: pathlib.Path | str, name: str) -> tuple[Any, list[str]]:
 
     try:
         node = yaml.safe_load(source if isinstance(source, str) else source.read_text(encoding="utf-8"))
-        return node, list(_strings(node))
+        return node, [text for text, _ in _strings(node, "")]
     except RecursionError:
         raise ValueError(f"{name} is nested too deeply to be a configuration.") from None
     except (yaml.YAMLError, ValueError) as error:
@@ -268,26 +280,56 @@ def read_yaml(source: pathlib.Path | str, name: str) -> tuple[Any, list[str]]:
         raise ValueError(f"{name} is not YAML ({reason}{place}): correct it there.") from error
 
 
-def _strings(node: Any) -> Iterator[str]:
+def _strings(node: Any, key: str) -> Iterator[tuple[str, bool]]:
+    """The strings below a key, and whether each must be the path of a class."""
     if isinstance(node, str):
-        yield node
-    elif isinstance(node, dict | list):
-        for value in node.values() if isinstance(node, dict) else node:
-            yield from _strings(value)
+        yield node, key.rstrip("+").endswith(("class_path", "callbacks")) and not node.endswith(_ENDINGS)
+    elif isinstance(node, dict):
+        for name, value in node.items():
+            yield from _strings(value, str(name))
+    elif isinstance(node, list):
+        for value in node:
+            yield from _strings(value, key)
 
 
-def _resolved(name: str) -> Iterator[type]:
-    """The callback of ours that `name` stands for, by class path or, as LightningCLI allows, by its bare name."""
-    import importlib
+def _imported(path: str, is_class: bool) -> type | None:
+    """The callback that a path leads to, if it is one of ours or made of one, whatever module names it.
 
+    Raises:
+        ValueError: If what must be the path of a class leads nowhere, so that nobody knows whether it is ours.
+    """
+    if not (is_class or path.startswith("lightning_pac.")):
+        return None  # any text, which might be the name of a script
+    try:
+        found = pydoc.locate(path)
+    except pydoc.ErrorDuringImport as error:
+        raise ValueError(
+            f"{path} cannot be imported ({error.value}): correct what it names, or leave it out."
+        ) from error
+    if found is None and is_class:
+        raise ValueError(f"{path} leads to no class: correct the path, or leave it out.")
+    return _if_ours(found)
+
+
+def _kind_called(name: str) -> type | None:
+    """The callback of ours, or made of one, that LightningCLI takes a bare name for."""
     import lightning.pytorch as pl
 
-    module, _, attribute = name.rpartition(".")
-    if module and not module.startswith("lightning_pac"):
-        return
-    try:
-        found = getattr(importlib.import_module(module or "lightning_pac.callbacks"), attribute, None)
-    except ImportError:
-        return
-    if isinstance(found, type) and issubclass(found, pl.Callback):
-        yield found
+    import lightning_pac.callbacks
+
+    kinds: list[Any] = [getattr(lightning_pac.callbacks, name, None) if name.isidentifier() else None]
+    waiting: list[type] = [pl.Callback] if name.isidentifier() else []
+    while waiting:
+        below: list[type] = waiting.pop().__subclasses__()
+        kinds += [kind for kind in below if kind.__name__ == name]
+        waiting += below
+    return next((kind for kind in map(_if_ours, kinds) if kind is not None), None)
+
+
+def _if_ours(found: Any) -> type | None:
+    import lightning.pytorch as pl
+
+    is_callback = isinstance(found, type) and issubclass(found, pl.Callback)
+    return (
+        found if is_callback and any(kind.__module__.startswith("lightning_pac.") for kind in found.__mro__) else None
+    )

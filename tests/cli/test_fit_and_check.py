@@ -90,6 +90,33 @@ def test_a_recipe_dropped_by_a_later_file_stops_the_run(config, tmp_path, capsys
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("path", ["own_callbacks.SRPPSGD", "own_callbacks.Mine", "Mine"])
+def test_a_callback_that_another_module_names_is_not_dropped_either(config, tmp_path, capsys, path):
+    (tmp_path / "own_callbacks.py").write_text(
+        "from lightning.pytorch.callbacks import Timer\nfrom lightning_pac import SRPPSGD\n"
+        "class Mine(SRPPSGD):\n    pass\n"
+    )
+    arguments = {"scenario": {"num_differing": 3}, "epsilon": 8.0, "delta": 1e-5}
+    entries = [{"class_path": "own_callbacks.Timer"}, {"class_path": path, "init_args": arguments}]
+    (tmp_path / "private.yaml").write_text(yaml.safe_dump({"trainer": {"callbacks": entries}}))
+    assert cli.main(["fit", "--config", "private.yaml", "--config", "mine.yaml"]) == 1
+    assert f"names {path.rpartition('.')[2]}, but the Trainer was built" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("path", ["no_such_module.SRPPSGD", "lightning_pac.SRPPSDG", "broken_module.Mine"])
+def test_a_path_that_leads_nowhere_is_refused_since_it_might_name_ours(config, tmp_path, capsys, path):
+    (tmp_path / "broken_module.py").write_text("import no_such_module\n")
+    (tmp_path / "private.yaml").write_text(yaml.safe_dump({"trainer": {"callbacks": [{"class_path": path}]}}))
+    assert cli.main(["fit", "--config", "private.yaml", "--config", "mine.yaml"]) != 0
+    assert path in capsys.readouterr().err
+
+
+def test_texts_that_might_be_scripts_are_not_run(config, tmp_path):
+    (tmp_path / "script.py").write_text("raise SystemExit('was run')\n")
+    (tmp_path / "other.yaml").write_text(yaml.safe_dump({"trainer": {"default_root_dir": "script.out"}}))
+    assert not named_callbacks(["--config", "other.yaml", "--data.path=script.csv"])
+
+
 def test_without_the_check_that_run_would_have_trained_without_privacy(config, monkeypatch, capsys):
     monkeypatch.setattr("lightning_pac.cli.lightning.named_callbacks", lambda words: {})
     assert cli.main(["fit", "--config", str(find_recipe("srpp_sgd")), "--config", "mine.yaml"]) == 0

@@ -1,6 +1,7 @@
 """Noised metrics: what they release, what it costs, and what they refuse."""
 
 import csv
+import functools
 import math
 import warnings
 from contextlib import nullcontext
@@ -379,6 +380,56 @@ def test_what_a_callback_logs_is_noised_like_what_the_model_logs(tmp_path: Path)
             assert ledger.accounts()[0].num_charges == charges
 
 
+class Prefixed(Validated):
+    def log(self, name: str, value: Any, *args: Any, **options: Any) -> None:
+        super().log("val/" + name, value, *args, **options)
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.accuracy(self.network(batch[0]), batch[1])
+        self.log("accuracy", self.accuracy)
+
+
+class Kept(Validated):
+    def __init__(self) -> None:
+        super().__init__()
+        self.log_epoch = functools.partial(self.log, on_step=False, on_epoch=True)
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.accuracy(self.network(batch[0]), batch[1])
+        self.log_epoch("val/accuracy", self.accuracy)
+
+
+class Unbound(Validated):
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.accuracy(self.network(batch[0]), batch[1])
+        pl.LightningModule.log(self, "val/accuracy", self.accuracy)
+
+
+@pytest.mark.parametrize("kind", [Prefixed, Kept, Unbound])
+@pytest.mark.parametrize("fits", [False, True])
+def test_a_value_is_noised_whatever_way_it_is_logged(tmp_path: Path, kind: type[Validated], fits: bool) -> None:
+    private = PrivateMetrics(["val/accuracy"], SCENARIO, epsilon=1e-4, renyi_order=16, ledger=tmp_path / "study.db")
+    model, given = kind(), trainer(tmp_path, private, max_epochs=1, limit_train_batches=1)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*(nothing was logged|could not show|without noise)")
+        given.fit(model, loader(), loader()) if fits else given.validate(model, loader(), verbose=False)
+    with PrivacyLedger.read_only(tmp_path / "study.db") as ledger:
+        assert ledger.accounts()[0].num_charges == 1
+    inputs, labels = data()[:]
+    exact = float((model.network(inputs).argmax(1) == labels).double().mean())
+    assert abs(float(given.callback_metrics["val/accuracy"]) - exact) > 1e-6
+
+
+def test_a_number_is_refused_whatever_way_it_is_logged(tmp_path: Path) -> None:
+    class Number(Kept):
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            self.log_epoch("val/accuracy", batch[0].mean())
+
+    private = PrivateMetrics(["val/accuracy"], SCENARIO, epsilon=1.0, renyi_order=16, ledger=tmp_path / "study.db")
+    with pytest.raises(MisconfigurationException, match="log the torchmetrics object itself"):
+        trainer(tmp_path, private).validate(Number(), loader(), verbose=False)
+
+
 def test_values_without_noise_are_named(tmp_path: Path) -> None:
     names = ["val/accuracy", "val/recall", "val/f1"]
     private = PrivateMetrics(names, SCENARIO, epsilon=1.0, renyi_order=16, ledger=tmp_path / "study.db")
@@ -630,16 +681,22 @@ def test_a_metric_of_its_own_is_private_in_tests(tmp_path: Path) -> None:
 
 
 def test_a_named_value_that_is_logged_in_training_is_refused(tmp_path: Path) -> None:
-    model = Counting("training")
+    model, given = Counting("training"), trainer(tmp_path, counts(tmp_path), max_epochs=1)
     with pytest.raises(MisconfigurationException, match="'count' is logged while training"):
-        trainer(tmp_path, counts(tmp_path), max_epochs=1).fit(model, loader(), loader())
-    assert "log" not in vars(model)
+        given.fit(model, loader(), loader())
+    assert all("log" not in vars(results) for results in collections_of(given))
+
+
+def collections_of(given: pl.Trainer) -> list[Any]:
+    loops = (given.fit_loop.epoch_loop, given.fit_loop.epoch_loop.val_loop, given.validate_loop, given.test_loop)
+    return [loop._results for loop in loops]
 
 
 def test_the_module_logs_by_itself_again_after_a_fit(tmp_path: Path) -> None:
     model = Counting()
-    trainer(tmp_path, counts(tmp_path), max_epochs=2, limit_train_batches=1).fit(model, loader(), loader())
-    assert "log" not in vars(model)
+    given = trainer(tmp_path, counts(tmp_path), max_epochs=2, limit_train_batches=1)
+    given.fit(model, loader(), loader())
+    assert all("log" not in vars(results) for results in collections_of(given))
     (found,) = trainer(tmp_path).validate(model, loader(), verbose=False)
     assert found["count"] == 120
 

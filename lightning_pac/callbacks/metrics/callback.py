@@ -181,7 +181,7 @@ class PrivateMetrics(TrainerCallback):
                     "validation_step or test_step, and what is logged in training under another name."
                 )
 
-        self._undo.append(watch_logging(trainer, pl_module, see))
+        self._undo.append(watch_logging(trainer, see))
         self._open_affordable(trainer, Ranks.of(trainer))
 
     @override
@@ -265,7 +265,7 @@ class PrivateMetrics(TrainerCallback):
                 if name in rows.mixed:
                     private.refuse_rows()
                 self._private[name] = private
-        self._undo_evaluation.append(watch_logging(trainer, pl_module, self._make_private))
+        self._undo_evaluation.append(watch_logging(trainer, self._make_private))
 
     def _open(self, ranks: Ranks) -> None:
         if not self._is_open:

@@ -2,7 +2,7 @@
 
 from lightning_pac.callbacks.shared.fitting import fitting_argument
 from lightning_pac.callbacks.shared.hidden_randomness import HiddenRandomness
-from lightning_pac.callbacks.shared.logged_values import in_float32, watch_logging
+from lightning_pac.callbacks.shared.logged_values import in_float32, let_log, watch_logging
 from lightning_pac.callbacks.shared.shared_account import SharedAccount, check_path, order_in
 from lightning_pac.callbacks.shared.trainer_checks import (
     check_model,
@@ -26,6 +26,7 @@ __all__ = [
     "fitting_argument",
     "in_float32",
     "is_stopped_by_noised_metric",
+    "let_log",
     "monitored_names",
     "order_in",
     "refuse_gradient_hook",

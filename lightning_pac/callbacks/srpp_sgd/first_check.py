@@ -66,6 +66,11 @@ def check_loss_first(trainer: pl.Trainer, pl_module: pl.LightningModule, loader:
             f"{' and '.join(found.unread)} could not be run on synthetic records: make sure that no record decides "
             "what it puts into checkpoints, or does to batches."
         )
+    if found.saving:
+        rank_zero_warn(
+            f"Checkpoints hold what {' and '.join(found.saving)} adds to them, without noise: make sure that nothing "
+            "of it was read off the records (means, a vocabulary, their number), or keep checkpoints private."
+        )
     logged = [name for name in found.logged if not is_ours(name)]
     warn_of_raw_values([*logged, *monitored_names(trainer)])
     return found
@@ -82,4 +87,4 @@ def name_raw_values(trainer: pl.Trainer, pl_module: pl.LightningModule, found: L
             if pl_module._current_fx_name != "on_before_optimizer_step" or "grad" not in name.lower():
                 warn_of_raw_values([name])
 
-    return watch_logging(trainer, pl_module, see)
+    return watch_logging(trainer, see)

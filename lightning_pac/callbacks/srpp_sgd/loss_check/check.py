@@ -64,6 +64,7 @@ class LossCheck:
         unread: Hooks that add to checkpoints and did not run, and callbacks that cannot be copied.
         pads: Whether records of the dataset make batches of different shapes.
         broken: Hooks of the model, and of callbacks, that ended in an error, so that nothing of them was shown.
+        saving: Methods of the model and the datamodule that put something into checkpoints.
     """
 
     problem: str | None
@@ -75,6 +76,7 @@ class LossCheck:
     unread: tuple[str, ...] = ()
     pads: bool = False
     broken: frozenset[str] = frozenset()
+    saving: tuple[str, ...] = ()
 
     @property
     def not_shown(self) -> tuple[str, ...]:
@@ -89,6 +91,11 @@ class LossCheck:
             sentences.append(
                 f"{' and '.join(self.unread)} could not be run on synthetic records: that no record decides what it "
                 "puts into checkpoints or does to batches is taken on trust."
+            )
+        if self.saving:
+            sentences.append(
+                f"Checkpoints hold what {' and '.join(self.saving)} adds to them, without noise: that nothing of it "
+                "was read off the records before training is taken on trust."
             )
         return tuple(sentences)
 
@@ -152,6 +159,7 @@ def _check(
     logged: list[str] = []
     unread: set[str] = set()
     pads = False
+    saving: tuple[str, ...] = ()
     problem, unchecked, keeps_order = None, None, True
     state: tuple[str, ...] = ()
     written: frozenset[str] = frozenset()
@@ -171,6 +179,7 @@ def _check(
         unread.update(f"{name}, which cannot be copied," for name in probe.replica.left_out)
         examples = _examples(dataloader.dataset)
         pads = not repeated and _pads(probe, examples)
+        saving = () if repeated else _saving(probe)
         synthetic = SyntheticRecords(examples, probe.accepts)
         records, probe.validated = synthetic.draw(DRAWS * repeated), synthetic.draw(DRAWS * repeated + 1)[:GROUP]
         if getattr(probe.replica.view, "validates_trained", False):
@@ -211,8 +220,9 @@ def _check(
         apart.close()
     names = tuple(dict.fromkeys(logged))
     return LossCheck(
-        problem, unchecked, names, state, keeps_order, written, tuple(sorted(unread)), pads, frozenset(broken)
-    )
+        problem, unchecked, names, state, keeps_order, written, tuple(sorted(unread)), pads, frozenset(broken),
+        saving,
+    )  # fmt: skip
 
 
 def refuse_left_out_batch(
@@ -274,6 +284,21 @@ def _pads(probe: Probe, examples: list[Any]) -> bool:
     except Exception:  # whatever a collate function may raise here, the loader will, or not
         return False
     return not all(shape.matches(shapes[0]) for shape in shapes)
+
+
+def _saving(probe: Probe) -> tuple[str, ...]:
+    """Methods that put something into checkpoints; those that end in an error are named elsewhere."""
+    found: list[str] = []
+    with probe.copied():
+        checkpoint: dict[str, Any] = {"state_dict": {}, "hyper_parameters": dict(probe.model.hparams)}
+        known = len(checkpoint)
+        with suppress(Exception):
+            probe.model.on_save_checkpoint(checkpoint)
+        found += [f"on_save_checkpoint of {type(probe.model).__name__}"] * (len(checkpoint) > known)
+        for holder in probe.hooks:  # the datamodule, if there is one
+            with suppress(Exception):
+                found += [f"state_dict of {type(holder).__name__}"] * bool(holder.state_dict())
+    return tuple(found)
 
 
 def _examples(dataset: Any) -> list[Any]:

@@ -2,7 +2,7 @@
 
 import copy
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import Dataset, SubsetRandomSampler
 from torchmetrics import Metric
 
+from lightning_pac.callbacks.shared import let_log
 from lightning_pac.callbacks.srpp_sgd.loss_check.passing_state import attributes_of
 from lightning_pac.data.quiet_copies import deep_copied
 from lightning_pac.data.records import copy_of, copy_small
@@ -120,19 +121,14 @@ class Replica:
         names, view = self.logged, self.view
         values = {} if view is None else view.callback_metrics
 
-        def log(name: str, value: Any = None, *args: Any, **kwargs: Any) -> None:
+        def show(name: str, value: Any) -> None:
             names.append(name)
             with suppress(Exception):  # a metric may have no value yet
                 value = value.compute() if isinstance(value, Metric) else value
                 number = value.detach() if isinstance(value, Tensor) else torch.tensor(float(value))
                 values.update({name: number, f"{name}_step": number, f"{name}_epoch": number})
 
-        def log_dict(dictionary: Mapping[str, Any], *args: Any, **kwargs: Any) -> None:
-            for name, value in dictionary.items():
-                log(name, value)
-
-        self.model.log = log  # type: ignore[method-assign]
-        self.model.log_dict = log_dict  # type: ignore[assignment, method-assign]
+        let_log(self.model, show)
         if view is not None:
             view.show(self)
 

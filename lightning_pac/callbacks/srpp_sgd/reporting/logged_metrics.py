@@ -31,8 +31,8 @@ def log_clipped_fraction(pl_module: pl.LightningModule, run: PrivateRun) -> None
     found = run.mean_clipped_fraction
     of_epoch: dict[str, Any] = {"on_step": False, "on_epoch": True, "batch_size": 1, "sync_dist": True}
     if found is not None:
-        pl_module.log("privacy/clipped_fraction", found[0], **of_epoch)
-        pl_module.log("privacy/clipped_fraction_deviation", found[1], **of_epoch)
+        pl.LightningModule.log(pl_module, "privacy/clipped_fraction", found[0], **of_epoch)
+        pl.LightningModule.log(pl_module, "privacy/clipped_fraction_deviation", found[1], **of_epoch)
 
 
 def _log(pl_module: pl.LightningModule, run: PrivateRun, name: str, value: float, **options: Any) -> None:
@@ -41,13 +41,14 @@ def _log(pl_module: pl.LightningModule, run: PrivateRun, name: str, value: float
     if before == value:
         return
     key, results = f"on_train_batch_end.{name}", None
-    if before is not None and type(pl_module).log is pl.LightningModule.log:
+    if before is not None:
         # `log` copies all that Lightning knows of a name, at every call, which takes longer than a small model's step.
         results = getattr(pl_module.trainer, "_results", None)
     if results and key in results:
         results.update_metrics(key, results[key].value.new_tensor(value), 1)
     else:
-        pl_module.log(name, value, on_step=True, on_epoch=False, batch_size=1, **options)
+        # A model's own `log` may give values other names.
+        pl.LightningModule.log(pl_module, name, value, on_step=True, on_epoch=False, batch_size=1, **options)
 
 
 def is_ours(name: str) -> bool:

@@ -1,0 +1,100 @@
+"""What a private fit tells of values and statistics that leave it without noise, by whatever way."""
+
+import functools
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import pytest
+import torch
+from tiny_fits import Classifier, make_loader, make_private, make_trainer
+
+pytestmark = pytest.mark.checks_each_fit
+
+
+class Prefixed(Classifier):
+    def log(self, name: str, value: Any, *args: Any, **options: Any) -> None:
+        super().log(f"train_{name}", value, *args, **options)
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        loss = super().training_step(batch, batch_idx)
+        self.log("error", loss)
+        return loss
+
+
+class Kept(Classifier):
+    def __init__(self) -> None:
+        super().__init__()
+        self.log_epoch = functools.partial(self.log, on_step=False, on_epoch=True)
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        loss = super().training_step(batch, batch_idx)
+        self.log_epoch("train_error", loss)
+        return loss
+
+
+class Unbound(Classifier):
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        loss = super().training_step(batch, batch_idx)
+        pl.LightningModule.log(self, "train_error", loss)
+        return loss
+
+
+@pytest.mark.parametrize("kind", [Prefixed, Kept, Unbound])
+def test_a_raw_value_is_named_whatever_way_it_is_logged(kind: type[Classifier], tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, make_private())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trainer.fit(kind(), make_loader())
+    told = [str(warning.message) for warning in caught]
+    named = [text.split("noise: ")[1].split(".")[0] for text in told if "leave this run without noise" in text]
+    assert named == ["train_error"]
+    assert not any("could not" in text for text in told)
+    assert "privacy/noise_multiplier" in trainer.callback_metrics
+
+
+class Fitted(pl.LightningDataModule):
+    """Reads the mean of its records before training."""
+
+    def __init__(self, saves: bool = True) -> None:
+        super().__init__()
+        self.saves = saves
+
+    def setup(self, stage: str) -> None:
+        self.loader = make_loader()
+        self.mean = self.loader.dataset[:][0].mean(0)
+
+    def train_dataloader(self) -> Any:
+        return self.loader
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"mean": self.mean} if self.saves else {}
+
+
+class Saves(Classifier):
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["labels"] = [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("kind", "saves", "names"),
+    [
+        (Classifier, True, "state_dict of Fitted"),
+        (Saves, False, "on_save_checkpoint of Saves"),
+        (Saves, True, "on_save_checkpoint of Saves and state_dict of Fitted"),
+        (Classifier, False, None),
+    ],
+)
+def test_what_is_fitted_before_training_and_saved_is_told(
+    kind: type[Classifier], saves: bool, names: str | None, tmp_path: Path
+) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        make_trainer(tmp_path, make_private()).fit(kind(), datamodule=Fitted(saves))
+    told = [str(warning.message) for warning in caught if "Checkpoints hold" in str(warning.message)]
+    (card,) = tmp_path.rglob("privacy_card.json")
+    conditions = [text for text in json.loads(card.read_text())["conditions"] if "Checkpoints hold" in text]
+    start = f"Checkpoints hold what {names} adds to them, without noise"
+    assert [text.split(":")[0] for text in (*told, *conditions)] == [start] * 2 * (names is not None)

@@ -10,7 +10,7 @@ import lightning_pac
 
 ROOT = pathlib.Path(lightning_pac.__file__).parent
 LAYERS = [
-    {"exceptions", "_moved", "_annotations", "_shown"},
+    {"exceptions", "_moved", "_annotations", "_roots", "_shown"},
     {"_validation", "_mutex"},
     {"information", "randomness", "cards", "_durable_files"},
     {"ledger"},

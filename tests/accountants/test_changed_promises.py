@@ -152,8 +152,10 @@ def test_a_promise_is_kept_at_the_order_at_which_it_was_made(tmp_path: Path) -> 
         LedgerBudget(epsilon=6.0, delta=1e-5).declare(ledger)
         account.charge(1.0)
         assert LedgerBudget.of(ledger).renyi_order == 4.0
-    with pytest.raises(ValueError, match="no cost at all keeps at any order up to 1024"):
+    with pytest.raises(ValueError, match=r"epsilon is 0\.001, which no cost at all keeps at any order up to 1024"):
         LedgerBudget(epsilon=0.001, delta=1e-5)
+    with pytest.raises(ValueError, match=r"world_success_bound is 0\.500000001, which no cost at all keeps"):
+        LedgerBudget(world_success_bound=0.500000001)
 
 
 def test_commands_of_a_promise_say_it_exactly_and_as_a_shell_takes_it(tmp_path: Path) -> None:

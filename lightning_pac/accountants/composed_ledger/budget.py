@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from scipy import optimize
 
+from lightning_pac._roots import moved_until
 from lightning_pac._validation import Order, validated
 from lightning_pac.accountants import bounds
 from lightning_pac.accountants.composed_ledger.draws import draws_of
@@ -89,8 +90,9 @@ class LedgerBudget:
         elif self.renyi_order is None:
             object.__setattr__(self, "renyi_order", _best_order(self.promise, self.num_draws))
             if not self.cap > 0:
+                figure = "epsilon" if self.world_success_bound is None else "world_success_bound"
                 raise ValueError(
-                    f"epsilon is {self.epsilon:g}, which no cost at all keeps at any order up to 1024: promise more."
+                    f"{figure} is {self.promise.limit}, which no cost at all keeps at any order up to 1024: promise more."
                 )
         if not self.epsilon and self.promise is None:
             raise ValueError("epsilon is 0, which no cost at all keeps: promise more.")
@@ -345,9 +347,11 @@ def _cap_at(promise: Promise | None, epsilon: float | None, num_draws: float, or
     assert isinstance(left, SuccessBound)
     # The minimum is a numerical one and may be too large: the bound itself decides.
     cap = _least_divergence(left, order) * (1 - 1e-9)
-    while bounds.world_success_bound([order], [cap], left.prior) > left.bound:
-        cap *= 1 - 1e-6
-    return cap
+
+    def implies(cap: float) -> bool:
+        return cap <= 0 or bounds.world_success_bound([order], [cap], left.prior) <= left.bound
+
+    return max(0.0, moved_until(implies, cap, -1e-6 * cap))
 
 
 def _least_divergence(promise: SuccessBound, order: float) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from lightning_pac._roots import moved_until
 from lightning_pac._validation import validated
 from lightning_pac.accountants.privacy_loss.composition import privacy_curve
 from lightning_pac.accountants.privacy_loss.curves import PrivacyCurve
@@ -77,11 +78,8 @@ def least_noise(
         here = min(kept - aside, max(broken + aside, here + (aside if part > 0.5 else -aside)))
         share = shares[here] = log_share(here)
         broken, kept = (here, kept) if share > 0 else (broken, here)
-    noise = math.exp(kept)
     # The logarithms above are rounded: the promise itself decides.
-    while not promise.is_kept_by(curve(noise)):
-        noise *= 1 + 1e-9
-    return noise
+    return math.exp(moved_until(lambda log_noise: promise.is_kept_by(curve(math.exp(log_noise))), kept, 1e-9))
 
 
 @validated

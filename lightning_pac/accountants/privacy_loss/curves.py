@@ -11,6 +11,7 @@ import numpy as np
 from scipy import optimize
 from typing_extensions import override
 
+from lightning_pac._roots import moved_until
 from lightning_pac._validation import validated
 from lightning_pac.accountants.privacy_loss.gaussian import gaussian_log_delta, gaussian_trade_off, log_delta_error
 from lightning_pac.information import Array
@@ -136,11 +137,11 @@ class GaussianCurve(PrivacyCurve):
         high = self.mu
         while excess(high) > 0:
             high *= 2
+            if math.isinf(high):  # at mu above 1e22, whose delta has no digits
+                return math.inf
         epsilon = float(optimize.brentq(excess, 0.0, high, xtol=1e-300, rtol=1e-14))
-        # The root is rounded: it is raised until the bound itself is at most delta.
-        while self.delta(epsilon) > delta:
-            epsilon *= 1 + 1e-13
-        return epsilon
+        # The bound itself decides. It is flat near 0, so that its roundings count as parts of mu there.
+        return moved_until(lambda epsilon: self.delta(epsilon) <= delta, epsilon, 1e-13 * (epsilon + self.mu))
 
     @override
     def error_bounds(self, false_positive_rate: float) -> tuple[float, float]:

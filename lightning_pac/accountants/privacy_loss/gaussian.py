@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import optimize, special
 
+from lightning_pac._roots import moved_until
+
 __all__ = ["gaussian_log_delta", "gaussian_trade_off", "log_delta_error", "mu_for_epsilon", "mu_for_success"]
 
 # Gauss-Legendre nodes on [-1, 1].
@@ -121,11 +123,9 @@ def _largest_mu(excess: Callable[[float], float]) -> float:
             return _LARGEST_MU
     while of_log(low) > 0:
         low, high = low - 2, low
-    mu = math.exp(float(optimize.brentq(of_log, low, high, xtol=1e-14, rtol=1e-14)))
-    # The root is rounded: it is lowered until the promise is kept.
-    while excess(mu) > 0:
-        mu *= 1 - 1e-13
-    return mu
+    root = float(optimize.brentq(of_log, low, high, xtol=1e-14, rtol=1e-14))
+    # Lowered until the promise is kept.
+    return math.exp(moved_until(lambda log_mu: of_log(log_mu) <= 0, root, -1e-13))
 
 
 def _mills(t: npt.ArrayLike) -> npt.NDArray[np.float64]:

@@ -35,6 +35,7 @@ import numpy as np
 from scipy import optimize
 from typing_extensions import override
 
+from lightning_pac._roots import moved_until
 from lightning_pac._validation import NonNegative, Order, validated
 from lightning_pac.accountants.privacy_loss import (
     PrivacyCurve,
@@ -220,10 +221,9 @@ def comparison_cost(runs: NumberOfRuns, delta: Callable[[float], float]) -> floa
     if missing(0.0) <= 0:
         return 0.0
     found = float(optimize.brentq(missing, 0.0, high, xtol=1e-12)) if missing(high) < 0 else high
-    # The root is rounded: it is raised until the theorem's condition holds.
-    while found < high and missing(found) > 0:
-        found = min(high, found * (1 + 1e-9) + 1e-12)
-    return (1 + runs.eta) * found * (1 + 1e-14)
+    # The theorem's condition itself decides.
+    found = moved_until(lambda ratio: ratio >= high or missing(ratio) <= 0, found, found * 1e-9 + 1e-12)
+    return (1 + runs.eta) * min(high, found) * (1 + 1e-14)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from scipy import optimize
 from typing_extensions import override
 
+from lightning_pac._roots import moved_until
 from lightning_pac._validation import Cost, Natural, Noise, checks_itself, validated
 from lightning_pac.accountants.correlated_noise import BandedMatrix
 from lightning_pac.accountants.privacy_loss import EpsilonDelta, Promise, most_steps, promise_of
@@ -222,9 +223,8 @@ class SRPPAccountant(ExactFigures):
         if self.is_amplified or self.slices is not None:
             high = self._search_noise(epsilon, num_steps, high)
         # Rounding may leave the cost just above epsilon: the cost itself decides.
-        while self.epsilon(high, num_steps) > epsilon:
-            high *= 1 + 1e-7 if self.is_amplified else 1 + 1e-15
-        return high
+        step = high * (1e-7 if self.is_amplified else 1e-15)
+        return moved_until(lambda noise: self.epsilon(noise, num_steps) <= epsilon, high, step)
 
     def num_steps(
         self,

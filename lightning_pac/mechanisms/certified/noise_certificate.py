@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import brentq
 
+from lightning_pac._roots import moved_until
 from lightning_pac._validation import Confidence, Device, Draws, MatrixLike, Positive, validated
 from lightning_pac.information import Array
 from lightning_pac.mechanisms.certified.certificate import (
@@ -154,9 +155,7 @@ def scale_to_bound(noise: MixtureNoise, budget: float, bound: Callable[[MixtureN
     while bound(noise.scaled(math.exp(low))) <= budget:
         low -= 1.0
     root = brentq(lambda log: bound(noise.scaled(math.exp(log))) - budget, low, high, xtol=1e-12)
-    # The root is exact to rounding only: step to the safe side of it.
-    while bound(noise.scaled(math.exp(root))) > budget:
-        root += 1e-10
+    root = moved_until(lambda log: bound(noise.scaled(math.exp(log))) <= budget, root, 1e-10)
     return noise.scaled(math.exp(root))
 
 

@@ -5,6 +5,7 @@ import math
 import numpy as np
 from scipy.optimize import brentq
 
+from lightning_pac._roots import moved_until
 from lightning_pac.information import Array
 from lightning_pac.mechanisms.certified.certificate import (
     Certificate,
@@ -81,10 +82,7 @@ def _two_point_scale(distance: float, probability: float, budget: float) -> floa
     while excess(high) < 0:
         high += 0.5
     root = brentq(excess, low, high, xtol=1e-13, rtol=1e-14)
-    # Step to the safe side of the root.
-    while excess(root) > 0:
-        root -= 1e-12
-    return distance / math.exp(root)
+    return distance / math.exp(moved_until(lambda log_distance: excess(log_distance) <= 0, root, -1e-12))
 
 
 def _choose(

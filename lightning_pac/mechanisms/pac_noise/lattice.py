@@ -8,6 +8,7 @@ import numpy.typing as npt
 from scipy.optimize import brentq
 from scipy.special import logsumexp
 
+from lightning_pac._roots import moved_until
 from lightning_pac._validation import Natural, PrivateInteger, validated
 from lightning_pac.information import Array, check_budget
 from lightning_pac.mechanisms.certified import Certificate, check_weights
@@ -123,11 +124,15 @@ def calibrate_lattice(outputs: npt.ArrayLike, budget: float, weights: npt.ArrayL
     while excess(high) > 0:
         high += 2.0
     root = brentq(excess, low, high, xtol=1e-12, rtol=1e-14) if excess(low) > 0 else low
-    # The root is exact to rounding only, and so is the ratio near 1: step to the private side.
-    ratio, step = 1 / (1 + math.exp(-root)), 1e-11
-    while (information := lattice_information(steps, merged, math.log(ratio))) > budget:
-        root, step = root + step, 2 * step
-        ratio = 1 / (1 + math.exp(-root))
+
+    def ratio_at(logit: float) -> float:
+        return 1 / (1 + math.exp(-logit))
+
+    # The float nearest to a ratio near 1 may tell more than the ratio: it decides.
+    ratio = ratio_at(
+        moved_until(lambda logit: lattice_information(steps, merged, math.log(ratio_at(logit))) <= budget, root, 1e-11)
+    )
+    information = lattice_information(steps, merged, math.log(ratio))
     return LatticeNoise(ratio, Certificate(information, 1.0, "lattice", information), distinct)
 
 

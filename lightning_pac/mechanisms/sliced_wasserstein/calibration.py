@@ -10,6 +10,7 @@ import numpy.typing as npt
 from scipy.optimize import brentq, minimize
 from scipy.special import logsumexp
 
+from lightning_pac._roots import moved_until
 from lightning_pac._validation import Matrix, Positive, Probability, validated
 from lightning_pac.information import SMALLEST_BUDGET, Array, log_mean_exp
 from lightning_pac.scenarios.slice_profile import SliceProfile
@@ -252,9 +253,7 @@ def _scale(
     # The log-sum-exp lies between Ave and the largest slice. The root is moved up until the cost is met.
     low, high = np.log(average / epsilon), np.log(largest / epsilon)
     log_scale = brentq(excess, low - 1e-9, high + 1e-9, xtol=1e-12)
-    while excess(log_scale) > 0:
-        log_scale += 1e-12
-    return float(np.exp(log_scale))
+    return float(np.exp(moved_until(lambda log: excess(log) <= 0, log_scale, 1e-12)))
 
 
 def _log_power(

@@ -133,11 +133,8 @@ def test_monotone() -> None:
     assert bounds == sorted(bounds)
 
 
-@pytest.mark.parametrize("delta", [5e-324, 1e-323, 1.5e-323, 1e-310, 1e-301])
-@pytest.mark.parametrize("mu", [0.1, 1.0, 40.0])
-def test_epsilon_at_a_delta_among_the_smallest_floats_is_found_in_few_steps(
-    mu: float, delta: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = 0
     exact = GaussianCurve.delta
 
@@ -148,5 +145,25 @@ def test_epsilon_at_a_delta_among_the_smallest_floats_is_found_in_few_steps(
         return exact(self, epsilon)
 
     monkeypatch.setattr(GaussianCurve, "delta", counted)
-    epsilon = GaussianCurve(mu).epsilon(delta)
-    assert exact(GaussianCurve(mu), epsilon) <= delta
+
+
+@pytest.mark.parametrize("delta", [5e-324, 1e-323, 1.5e-323, 1e-310, 1e-301])
+@pytest.mark.parametrize("mu", [0.1, 1.0, 40.0])
+@pytest.mark.usefixtures("few_steps")
+def test_epsilon_at_a_delta_among_the_smallest_floats_is_found_in_few_steps(mu: float, delta: float) -> None:
+    assert GaussianCurve(mu).delta(GaussianCurve(mu).epsilon(delta)) <= delta
+
+
+@pytest.mark.parametrize("mu", [0.001, 0.01, 0.1, 0.3, 0.5067, 1.0, 3.0])
+@pytest.mark.usefixtures("few_steps")
+def test_epsilon_just_below_the_total_variation_is_found_in_few_steps(mu: float) -> None:
+    # The curve is flat there against its rounding, so that raising epsilon by parts of itself did not end.
+    for distance in (0.0, 1e-13, 1e-12, 5e-12, 1e-11, 1e-10, 1e-9):
+        delta = float(mpmath.erf(mpmath.mpf(mu) / 2 / mpmath.sqrt(2))) * (1 - distance)
+        epsilon = GaussianCurve(mu).epsilon(delta)
+        assert exact_delta(mu, epsilon) <= delta
+        assert epsilon * stats.norm.cdf(-mu / 2) <= delta * (1.1 * distance + 1e-10)  # the slope at 0
+
+
+def test_a_distance_whose_delta_has_no_digits_has_no_epsilon() -> None:
+    assert GaussianCurve(1e100).epsilon(1e-5) == math.inf

@@ -29,9 +29,9 @@ from functools import cached_property
 import numpy as np
 from scipy import fft, signal
 
+from lightning_pac.accountants.privacy_loss.binomial import ROUNDING
 from lightning_pac.accountants.privacy_loss.curves import LatticeCurve
 from lightning_pac.accountants.privacy_loss.discretization import LatticeLoss, LossAtoms, on_lattice
-from lightning_pac.accountants.privacy_loss.mixtures import ROUNDING
 from lightning_pac.information import Array
 
 __all__ = ["LossSum"]

@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lightning_pac.accountants.privacy_loss.mixtures import ROUNDING, MixturePair
+from lightning_pac.accountants.privacy_loss.binomial import ROUNDING
+from lightning_pac.accountants.privacy_loss.mixtures import MixturePair
 from lightning_pac.information import Array
 
 __all__ = ["LatticeLoss", "LossAtoms", "loss_atoms", "on_lattice"]

@@ -23,19 +23,17 @@ its composition dominates the run (Zhu, Dong and Wang 2022, theorem 10).
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from scipy import special, stats
+from scipy import special
 
+from lightning_pac.accountants.privacy_loss.binomial import ROUNDING, log_binomial, log_binomial_error
 from lightning_pac.information import Array
 
 __all__ = ["MixturePair"]
 
-# Largest relative error of one operation in float64.
-ROUNDING = 2.0**-53
 # Entries of an array of shape (points, counts) that are held at a time, 16 MiB.
 _CHUNK = 1 << 21
 
@@ -92,7 +90,8 @@ class MixturePair:
     @property
     def weight_error(self) -> float:
         """A bound on the relative error of the binomial weights."""
-        return ROUNDING * (64 + 16 * math.sqrt(max(self.num_first, self.num_second)))
+        sides = ((self.num_first, self.first), (self.num_second, self.second))
+        return max(log_binomial_error(number, self.rate, *terms[:2]) for number, terms in sides)
 
     def bin_masses(self, x: Array) -> tuple[Array, Array]:
         """Probabilities of both distributions between neighbouring points, shapes (len(x) - 1,)."""
@@ -111,8 +110,7 @@ class MixturePair:
 def _binomial(number: int, rate: float, dropped: float) -> tuple[Array, Array, float]:
     if rate == 1:
         return np.array([float(number)]), np.zeros(1), 0.0
-    counts = np.arange(number + 1, dtype=np.float64)
-    log_weights = stats.binom.logpmf(counts, number, rate)
+    counts, log_weights = np.arange(number + 1, dtype=np.float64), log_binomial(number, rate)
     weights = np.exp(log_weights)
     # Terms are left out from either end as long as they add up to at most half of `dropped`.
     kept = (np.cumsum(weights) > dropped / 2) & (np.cumsum(weights[::-1])[::-1] > dropped / 2)

@@ -214,6 +214,25 @@ def own_mask(model: Tagger, batch: Any) -> Tensor:
     return (losses * counted).sum() / counted.sum().clamp(min=1)
 
 
+@pytest.mark.parametrize(
+    "counts",
+    [
+        lambda targets: targets != np.int64(250),
+        lambda targets: targets != torch.tensor(250),
+        lambda targets: ~targets.float().eq(250.0),
+        lambda targets: torch.not_equal(targets, other=250),
+        lambda targets: ~torch.isin(targets, torch.tensor([250, 251])),
+    ],
+)
+def test_targets_are_tried_that_the_loss_looks_for_in_whatever_way(counts: Callable[[Tensor], Tensor]) -> None:
+    def loss(model: Tagger, batch: Any) -> Tensor:
+        counted = counts(batch[1])
+        losses = F.cross_entropy(model(batch[0]).mT, batch[1].where(counted, 0), reduction="none")
+        return (losses * counted).sum() / counted.sum().clamp(min=1)
+
+    assert "couples records of which some hold the integer 250" in check(loss, records()).problem
+
+
 def own_mask_within_records(model: Tagger, batch: Any) -> Tensor:
     counted = batch[1] != 250
     losses = F.cross_entropy(model(batch[0]).mT, batch[1].where(counted, 0), reduction="none")

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -12,7 +13,9 @@ from typing_extensions import override
 __all__ = ["IntegerArguments"]
 
 _BY_DEFAULT = -100  # which losses of torch ignore
-_COMPARISONS = (torch.eq, torch.ne, Tensor.eq, Tensor.ne, Tensor.__eq__, Tensor.__ne__)
+_NAMES = ("eq", "ne", "not_equal", "isin", "__eq__", "__ne__")
+_COMPARISONS = {getattr(owner, name) for owner in (torch, Tensor) for name in _NAMES if hasattr(owner, name)}
+_MOST = 16  # numbers that are searched for
 
 
 class IntegerArguments(TorchFunctionMode):
@@ -47,18 +50,23 @@ class IntegerArguments(TorchFunctionMode):
             self.compared |= {(kwargs or {}).get("ignore_index", args[4] if len(args) > 4 else _BY_DEFAULT)}
             self.compared -= {_BY_DEFAULT}
         if func in _COMPARISONS:
-            self.compared |= _compared_with(args)
+            operands = [*args, *(kwargs or {}).values()]
+            self.compared |= _whole_numbers(operands, _MOST if func is torch.isin else 1)
         if func in (F.ctc_loss, torch.ctc_loss):
             _check_targets(*args, **kwargs or {})
         return func(*args, **kwargs or {})
 
 
-def _compared_with(operands: Sequence[Any]) -> set[int]:
-    """The integer that integers are compared with, if they are."""
-    integral = any(
-        isinstance(one, Tensor) and not one.is_floating_point() and one.dtype != torch.bool for one in operands
-    )
-    return {one for one in operands if type(one) is int and one != _BY_DEFAULT} if integral else set()
+def _whole_numbers(operands: Sequence[Any], most: int) -> set[int]:
+    """Those that a tensor is compared with, of whatever type: numbers, and tensors that hold few."""
+    found: list[Any] = []
+    for operand in operands:
+        if isinstance(operand, Tensor):
+            is_number = operand.numel() <= most and operand.dim() <= (most > 1) and not operand.is_complex()
+            found += operand.reshape(-1).tolist() if is_number else []
+        elif isinstance(operand, int | float | np.generic):
+            found.append(operand)
+    return {int(one) for one in found if not isinstance(one, bool | np.bool) and one == one // 1} - {_BY_DEFAULT}
 
 
 def _check_targets(log_probs: Tensor, targets: Tensor, *_: Any, **__: Any) -> None:

@@ -30,8 +30,9 @@ class PrivateOutput(PrivatePredictions):
     While predicting, what the module's `predict_step` returns (a float tensor, one row for each record) is passed to a
     certified mechanism: outputs that its certificate does not cover are refused, the cost of the batch is made durable
     in the ledger, and the outputs are returned with noise, rounded to a public grid. Callbacks that write predictions
-    write these. Predicting stops with a warning before a batch that the budget does not allow, and the same records
-    cost again when they are asked again. A warning says where noise drowns the first batch.
+    write these; what `predict_step` itself keeps, logs or writes stays raw. Predicting stops with a warning before a
+    batch that the budget does not allow, and the same records cost again when they are asked again. A warning says
+    where noise drowns the first batch.
 
     The secret is each input record; the certificate's conditions are on `released.card()`.
 

@@ -92,7 +92,8 @@ class LedgerBudget:
             if not self.cap > 0:
                 figure = "epsilon" if self.world_success_bound is None else "world_success_bound"
                 raise ValueError(
-                    f"{figure} is {self.promise.limit}, which no cost at all keeps at any order up to 1024: promise more."
+                    f"{figure} is {self.promise.limit}, which no cost at all keeps at any order up to 1024: promise "
+                    "more."
                 )
         if not self.epsilon and self.promise is None:
             raise ValueError("epsilon is 0, which no cost at all keeps: promise more.")

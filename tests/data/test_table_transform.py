@@ -1,5 +1,6 @@
 """Tables become numbers by ranges and vocabularies that are declared, or found under a promise."""
 
+import io
 import math
 from decimal import Decimal
 from pathlib import Path
@@ -25,6 +26,17 @@ CELLS: dict[str, list[Any]] = {
     "zip": ["10115", 10115, None, "", "b", "c", "d", "e", "f", "g", "h"],
 }
 COLUMNS = {"age": [20, 60], "job": ["clerk", "cook"], "zip": 4}
+
+
+@pytest.mark.parametrize("column", [32, ["01067", "1068"]])
+def test_one_code_that_is_no_number_leaves_how_others_are_read(column: Any) -> None:
+    """Pandas reads "01067" as 1067 where every cell of the column is a number."""
+    others = [
+        TableTransform({"code": column})(pandas.read_csv(io.StringIO(f"code\n{first}\n01067\n1068\n")))[1:]
+        for first in ("01234", "D-01234", "NA")
+    ]
+    assert np.array_equal(others[0], others[1])
+    assert np.array_equal(others[0], others[2])
 
 
 def test_cells_are_scaled_and_named() -> None:
@@ -73,13 +85,27 @@ def test_people_and_spreadsheets_may_write_a_category_as_they_like() -> None:
     transform = TableTransform({"plan": ["Basic", "pro"], "tier": ["1", "3"], "town": 8})
     spelled = {
         "plan": ["BASIC", " Pro ", "p ro", "pro"],
-        "tier": ["3.0", 3.0, 3, "3.5"],
+        "tier": ["3.0", 3.0, "03", "3.5"],
         "town": ["Ulm", "ulm ", "ULM", "Ulm"],
     }
     features = transform(spelled)
     assert features[:, :3].argmax(1).tolist() == [0, 1, 2, 1]
     assert features[:, 3:6].argmax(1).tolist() == [1, 1, 1, 2]
     assert len(np.unique(features[:, 6:], axis=0)) == 1
+
+
+@pytest.mark.parametrize("number", [20, 16777217, 2**53, 10**16, 3 * 10**17])
+def test_a_whole_number_has_one_bucket_whether_another_row_lacks_its_cell(number: int) -> None:
+    transform = TableTransform({"code": 50})
+    (alone,), (beside, _) = (transform(pandas.DataFrame({"code": cells})) for cells in ([number], [number, None]))
+    assert alone.tolist() == beside.tolist()
+
+
+def test_two_columns_of_one_name_are_refused() -> None:
+    table = pandas.DataFrame(np.array([["a", "b"], ["b", "a"], ["a", "a"]]), columns=["code", "code"])
+    for column in (["a", "b"], 8, (0, 1)):
+        with pytest.raises(ValueError, match="table has several columns 'code': give each a name of its own"):
+            TableTransform({"code": column})(table)
 
 
 def test_a_range_of_dates_counts_days() -> None:

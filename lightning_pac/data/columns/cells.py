@@ -14,14 +14,14 @@ __all__ = ["Column", "as_range", "as_word", "is_date", "is_range", "numbers_in",
 Column = list[float] | list[str] | int
 """A range of numbers or of two dates, a vocabulary, or a number of buckets."""
 
-_WHOLE = re.compile(r"(-?\d+)\.0+")
+_WHOLE = re.compile(r"(-?)0*(\d+)(?:\.0+)?")
 
 
 def table_column(table: Any, name: str) -> list[Any]:
     """A column of a table, whichever of its forms that has."""
     try:
         if hasattr(table, "keys"):
-            return list(table[name])
+            return _one_column(table[name], name)
         rows = list(table)
         # A row of JSON may lack a name that others have.
         known = any(isinstance(row, Mapping) and name in row for row in rows)
@@ -32,6 +32,17 @@ def table_column(table: Any, name: str) -> list[Any]:
             f"table has no column {name!r}{' but only ' * bool(has)}{has}: give a mapping of names to columns, a table "
             "of pandas, or rows as csv.DictReader reads them (delimiter=';' where that stands between the cells)."
         ) from error
+
+
+def _one_column(found: Any, name: str) -> list[Any]:
+    """The cells of what a table has under a name, which are no cells where it has that name twice.
+
+    Raises:
+        ValueError: If there are several columns.
+    """
+    if getattr(found, "ndim", 1) != 1:
+        raise ValueError(f"table has several columns {name!r}: give each a name of its own.")
+    return list(found)
 
 
 def _names(table: Any) -> list[Any]:
@@ -83,11 +94,12 @@ def _as_number(value: Any) -> float:
 def as_word(value: Any) -> str:
     """The text in a cell, empty where it is missing, without what people and spreadsheets vary.
 
-    Case and spaces do not count, nor do the zeros with which tables of pandas write whole numbers beside missing ones.
+    Case and spaces do not count, nor do zeros before a whole number, which pandas takes away where no other cell of the
+    column holds a text, or the ``.0`` behind it, which it adds where one is missing.
     """
     text = " ".join(_as_text(value).split()).casefold()
     whole = _WHOLE.fullmatch(text)
-    return whole[1] if whole else text
+    return "".join(whole.groups()) if whole else text
 
 
 def _as_day(value: Any) -> float:
@@ -100,6 +112,8 @@ def _as_day(value: Any) -> float:
 
 def _as_text(value: Any) -> str:
     try:
+        if isinstance(value, float | np.floating) and float(value).is_integer():
+            value = int(value)  # which tables of pandas write as 1e+16 beside missing ones
         return "" if value is None or value != value else str(value).strip()
     except Exception:  # pandas' NA, which equals nothing and differs from nothing, or 5,000 digits
         return ""

@@ -32,7 +32,8 @@ class TableTransform:
     - a category is one-hot over its vocabulary, with one more feature for all others and for missing ones;
     - a category without a vocabulary is hashed, by a public function, into so many buckets.
 
-    Categories are compared without case and spaces, so that "Pro " is "pro", and 3.0 is 3.
+    Categories are compared without case and spaces, so that "Pro " is "pro", and 3.0 is 3. Read whole numbers above
+    2^53 as text: pandas rounds them where another row lacks its cell.
 
     Attributes:
         columns: The same, as lists.
@@ -159,8 +160,8 @@ def _checked(name: str, column: Sequence[float | str | date] | int) -> Column:
         words = [as_word(entry) for entry in column]
         if not column or len(set(words)) < len(words):
             raise ValueError(
-                f"columns[{name!r}] must list at least one text, and each once: case, spaces and the .0 of whole "
-                "numbers do not count."
+                f"columns[{name!r}] must list at least one text, and each once: case, spaces, and the .0 and leading "
+                "zeros of whole numbers do not count."
             )
         return [str(entry) for entry in column]
     first, last = column if len(column) == 2 else (math.nan, math.nan)

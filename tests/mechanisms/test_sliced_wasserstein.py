@@ -251,6 +251,7 @@ TABLE = {"x": np.arange(8.0).reshape(4, 2), "s": ["a", "a", "b", "b"]}
         (lambda: build(covariance="best"), "covariance is 'best'"),
         (lambda: build().release({"x": np.full((1, 2), np.inf)}), "NaN or infinity on the private data"),
         (lambda: build().release({"x": np.zeros(3)}), "has shape \\(3,\\)"),
+        (lambda: build().release({"x": np.array([["secret", "1"]])}), "^The answer holds something that is no number"),
         (
             lambda: isotropic_covariance(np.array([[np.inf]]), SliceProfile.coordinate(1), 1.0, 4.0, "ave"),
             "sensitivities has shape .*, but must be a finite",

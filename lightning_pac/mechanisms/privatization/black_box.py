@@ -208,7 +208,7 @@ def _check_deterministic(box: Box, arguments: Sequence[Any]) -> Array:
     first, second = run_twice(box, arguments)
     if first.shape != second.shape or not np.array_equal(first, second, equal_nan=True):
         raise ValueError(
-            "Two runs of the box on the same public input differ: fix its seeds, or noise would be paid for chance."
+            "Two runs of the box on the same input differ: fix its seeds, or noise would be paid for chance."
         )
     return first
 

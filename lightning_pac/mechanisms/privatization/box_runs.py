@@ -69,7 +69,7 @@ def run_box(
 
 def run_twice(box: Box, arguments: Sequence[Any]) -> tuple[Array, Array]:
     """The outputs of two runs on the same input."""
-    return _call(box, arguments, "the public input"), _call(box, arguments, "the public input")
+    return _call(box, arguments, "the first input"), _call(box, arguments, "the first input")
 
 
 def take(data: Sequence[Any] | None, subset: npt.NDArray[np.int64]) -> list[Any]:
@@ -137,8 +137,9 @@ def _call(box: Box, arguments: Sequence[Any], name: str) -> Array:
     try:
         output = box(*arguments)
     except Exception as error:
+        # Not its message, which may hold a record: the subset is public, and its rows are not.
         raise RuntimeError(
-            f"The box failed on {name} ({type(error).__name__}: {error}): it must return numbers for every subset."
+            f"The box failed on {name} ({type(error).__name__}, as above): it must return numbers for every subset."
         ) from error
     try:
         if output is None:

@@ -139,7 +139,12 @@ class SlicedWassersteinMechanism:
             ValueError: if the answer is not finite or has another dimension than the calibration.
             PrivacyError: if the ledger already has a static release; put both queries into one vector instead.
         """
-        answer = np.asarray(data if self.query is None else self.query(data), dtype=np.float64)
+        given = data if self.query is None else self.query(data)
+        try:
+            answer = np.asarray(given, dtype=np.float64)
+        except (TypeError, ValueError):
+            # NumPy names the cell, which is private.
+            raise ValueError("The answer holds something that is no number: let the query return numbers.") from None
         if answer.ndim not in (1, 2) or answer.shape[-1] != self.profile.dimension:
             raise ValueError(
                 f"The answer has shape {answer.shape}, but the noise is for dimension {self.profile.dimension}."

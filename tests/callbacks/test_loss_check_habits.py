@@ -347,3 +347,14 @@ def test_the_largest_number_so_far_is_found(keeps: bool) -> None:
     plain = Model(lambda model, inputs, labels, _: losses(model, inputs, labels).mean())
     found.append(check_loss(plain, DataLoader(data, batch_size=8, collate_fn=Collated(keeps))))
     assert [one.problem is not None for one in found] == [keeps] * 3
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+@pytest.mark.parametrize("is_coupled", [False, True])
+def test_layers_that_keep_what_a_weight_was_computed_from_are_copied(is_coupled: bool) -> None:
+    """As the weight norm of old does, and a step that keeps its output: the copy failed, so that nothing was asked."""
+    model = Model(sometimes(lambda inputs, number: is_coupled))
+    model.layer = torch.nn.utils.weight_norm(model.layer)
+    model.last = [model.layer(torch.rand(2, 6))]
+    found = check_loss(model, DataLoader(TensorDataset(torch.rand(16, 6), torch.randint(3, (16,))), batch_size=8))
+    assert (found.problem is not None, found.unchecked) == (is_coupled, None)

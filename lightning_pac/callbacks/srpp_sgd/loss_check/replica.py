@@ -74,6 +74,7 @@ class Replica:
         memo = {} if memo is None else memo
         if trainer is not None:
             memo[id(trainer)] = view
+        memo.update(_without_graphs(pl_module))
         model: Any = deep_copied(pl_module, memo) if whole is None else whole.copy(memo)
         model = model.cpu()
         model = model.double() if dtype == torch.float64 else model.float()
@@ -104,6 +105,7 @@ class Replica:
             memo[id(view)].callback_metrics.update(view.callback_metrics)
             if keeps_data:
                 memo[id(view)].take_data(view, memo)
+        memo.update(_without_graphs(self.model))
         model, optimizer = deep_copied(self.model, memo), deep_copied(self.optimizer, memo)
         model.trainer = memo.get(id(view))
         schedules, callbacks = (list(_copies(originals, memo)) for originals in (self.schedules, self.callbacks))
@@ -245,6 +247,12 @@ class _Lengths:
 
     def __len__(self) -> int:
         return len(self._of)
+
+
+def _without_graphs(model: torch.nn.Module) -> dict[int, Any]:
+    """Copies of tensors that layers keep with what they were computed from, as `weight_norm` does: none has a copy."""
+    kept = [part for layer in model.modules() for part in tree_leaves(list(vars(layer).values()))]
+    return {id(part): part.detach().clone() for part in kept if isinstance(part, Tensor) and not part.is_leaf}
 
 
 def _handed_back(value: Any = None, *args: Any, **kwargs: Any) -> Any:

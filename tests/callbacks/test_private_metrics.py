@@ -294,6 +294,23 @@ def test_a_mean_of_errors_that_are_clipped_is_told(scale: float, told: bool, rec
     assert (abs(shown / float(errors.mean()) - 1) < 0.02) != told  # clipped to norm 1, large errors weigh less
 
 
+@pytest.mark.parametrize("kind", ["R2Score", "ExplainedVariance", "RelativeSquaredError"])
+def test_metrics_of_several_sums_need_room_for_them(kind: str) -> None:
+    inputs = torch.rand(2, 4000, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    predictions, targets = 0.8 * inputs[0] + 0.2 * inputs[1], inputs[0]
+    exact = getattr(torchmetrics, kind)()
+    exact.update(predictions, targets)
+
+    def error(max_contribution: float) -> float:
+        metric = getattr(torchmetrics, kind)()
+        private = PrivateMetric(metric, max_contribution, noise_multiplier=1e-6, charge=lambda: True)
+        private.is_private = True
+        metric.update(predictions, targets)
+        return abs(float(metric.compute()) - float(exact.compute()))
+
+    assert error(2.3) < 1e-3 < 0.005 < error(1.0)
+
+
 def test_a_value_that_was_never_paid_for_is_no_number(tmp_path: Path) -> None:
     private = PrivateMetrics(
         ["val/accuracy"], SCENARIO, epsilon=1.0, renyi_order=16, budget=0.5, ledger=tmp_path / "study.db"
@@ -428,6 +445,32 @@ def test_a_number_is_refused_whatever_way_it_is_logged(tmp_path: Path) -> None:
     private = PrivateMetrics(["val/accuracy"], SCENARIO, epsilon=1.0, renyi_order=16, ledger=tmp_path / "study.db")
     with pytest.raises(MisconfigurationException, match="log the torchmetrics object itself"):
         trainer(tmp_path, private).validate(Number(), loader(), verbose=False)
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [
+        torchmetrics.Accuracy("multiclass", num_classes=3, average=None),
+        torchmetrics.ConfusionMatrix("multiclass", num_classes=3),
+        torchmetrics.StatScores("multiclass", num_classes=3),
+        torchmetrics.classification.MulticlassPrecisionRecallCurve(3, thresholds=5),
+    ],
+)
+def test_several_values_are_refused_before_they_are_charged(tmp_path: Path, metric: torchmetrics.Metric) -> None:
+    class Several(Validated):
+        def __init__(self) -> None:
+            super().__init__()
+            self.accuracy = metric.clone()
+
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            self.accuracy.update(self.network(batch[0]).softmax(1), batch[1])
+            self.log("val/accuracy", self.accuracy)
+
+    private = PrivateMetrics(["val/accuracy"], SCENARIO, epsilon=1.0, renyi_order=16, ledger=tmp_path / "study.db")
+    with pytest.raises(MisconfigurationException, match="has several values, of which Lightning logs none: log one"):
+        trainer(tmp_path, private).validate(Several(), loader(), verbose=False)
+    with PrivacyLedger.read_only(tmp_path / "study.db") as ledger:
+        assert ledger.spent("rpp") == 0
 
 
 def test_values_without_noise_are_named(tmp_path: Path) -> None:

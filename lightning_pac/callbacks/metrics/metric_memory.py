@@ -97,8 +97,8 @@ def why_not_watched(name: str, metric: Metric) -> str:
         )
     return (
         f"{name!r} is a {kind}, which keeps more than sums over records ({', '.join(states) or 'in other metrics'}), "
-        "so a record's influence on it has no bound: log a metric of counts and sums (accuracy, recall, a confusion "
-        "matrix, a mean error), or compute this one on public data."
+        "so a record's influence on it has no bound: log a metric of counts and sums (accuracy, recall, a mean "
+        "error), or compute this one on public data."
     )
 
 

@@ -8,11 +8,19 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 from torchmetrics import MeanMetric, Metric
 
-__all__ = ["log_deviations", "noise_of_value", "value_of", "warn_if_clipped", "warn_if_noisy"]
+__all__ = [
+    "log_deviations",
+    "noise_of_value",
+    "refuse_several_values",
+    "value_of",
+    "warn_if_clipped",
+    "warn_if_noisy",
+]
 
 _DRAWS = 64
 
@@ -53,6 +61,23 @@ def value_of(noised: Metric) -> Any:
     except ValueError as error:  # sums that no records have, such as those of less than two
         rank_zero_warn(f"PrivateMetrics: {type(noised).__name__} has no value at its noised sums: {error}")
         return torch.tensor(torch.nan)
+
+
+def refuse_several_values(metric: Metric, value: Any) -> None:
+    """Refuse a metric of which Lightning could show no value, before one is paid for.
+
+    Args:
+        metric: The metric.
+        value: What it computes from sums that are all zero.
+
+    Raises:
+        MisconfigurationException: If that is no single number.
+    """
+    if not (isinstance(value, Tensor) and value.numel() == 1):
+        raise MisconfigurationException(
+            f"{type(metric).__name__} has several values, of which Lightning logs none: log one number, as a metric "
+            'with average="macro" has, or a metric for each class or output.'
+        )
 
 
 def warn_if_clipped(metric: Metric, value: Any, max_contribution: float) -> None:

@@ -15,7 +15,13 @@ from torchmetrics import Metric
 
 from lightning_pac.callbacks.metrics.delivered_records import DeliveredRecords
 from lightning_pac.callbacks.metrics.metric_memory import other_than_rows, remembered
-from lightning_pac.callbacks.metrics.noise_of_value import noise_of_value, value_of, warn_if_clipped, warn_if_noisy
+from lightning_pac.callbacks.metrics.noise_of_value import (
+    noise_of_value,
+    refuse_several_values,
+    value_of,
+    warn_if_clipped,
+    warn_if_noisy,
+)
 from lightning_pac.data.records import Surroundings
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.mechanisms.drowned import signal_to_noise, warn_if_drowned
@@ -122,8 +128,8 @@ class PrivateMetric:
         """From now on, show the noised value only.
 
         Raises:
-            MisconfigurationException: If updates do not fall into records, or the metric keeps some of what it saw
-                where no noise is added; several ranks raise it together, later.
+            MisconfigurationException: If the metric has several values, updates do not fall into records, or the metric
+                keeps some of what it saw where no noise is added; several ranks raise it together, later.
         """
         if len(self._total) > LARGEST_VALUE:
             raise MisconfigurationException(
@@ -136,6 +142,8 @@ class PrivateMetric:
             elif self._was_shown:
                 self._problem = self._problem or "was computed without noise before it was logged"
             self._forget_exact_states()
+        if self._released is None and self.last is None:
+            refuse_several_values(self.metric, self._value_of_nothing())
         self.is_private = True
         if self._ranks.size == 1:
             self._require_records()
@@ -201,11 +209,14 @@ class PrivateMetric:
             self._released = self._unpaid() if self.last is None else self.last
         return self._released
 
-    def _unpaid(self) -> Any:
-        """What is shown where no value was ever paid for: the shape of one, without a number that reads like one."""
+    def _value_of_nothing(self) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            self.deviation, value = math.nan, self._evaluate(torch.zeros_like(self._total))
+            return self._evaluate(torch.zeros_like(self._total))
+
+    def _unpaid(self) -> Any:
+        """What is shown where no value was ever paid for: the shape of one, without a number that reads like one."""
+        self.deviation, value = math.nan, self._value_of_nothing()
         return torch.full_like(value, torch.nan) if isinstance(value, Tensor) and value.is_floating_point() else value
 
     def _require_records(self) -> None:

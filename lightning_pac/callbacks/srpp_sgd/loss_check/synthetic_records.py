@@ -105,11 +105,10 @@ class SyntheticRecords:
 
         Args:
             records: What `draw` returned.
-            ignores: Whether to try marks of ignored targets that no real record shows, too. Only a loss that checks
-                its integers can stand them.
+            ignores: Whether to try marks of ignored targets that no record shows, which a loss must check to stand.
             compared: Integers that the code looks for, which a record may hold though none does that was looked at.
         """
-        leaves = _leaves(records[0])
+        leaves, public = _leaves(records[0]), {*SPECIAL_INTEGERS, *compared}
         lengths = [_length(leaf) for leaf in leaves]
         first = [length for length in lengths if length > 1][:1]
         differing = [length for length, differs in zip(lengths, self._differs, strict=True) if length > 1 and differs]
@@ -122,7 +121,7 @@ class SyntheticRecords:
             yield Variation(OF_LENGTHS, [self._with_lengths(record) for record in different])
         for place, leaf in enumerate(leaves):
             marks, shown = self._marks[place], self._shown[place]
-            for special in sorted({*marks, *SPECIAL_INTEGERS, *compared}):
+            for special in sorted(public | marks):
                 if shown is None or place in self._lengths or not _holds(leaf, special):
                     continue
                 occurs = special in marks or special in compared or min(shown[0], 0) <= special <= shown[1]
@@ -132,8 +131,7 @@ class SyntheticRecords:
 
                 if occurs or (ignores and (special >= 0 or _length(leaf))):
                     ignored = [_map(record, ignore(index)) for index, record in enumerate(records)]
-                    known = special in SPECIAL_INTEGERS or special in compared
-                    what = f"the integer {special}" if known else "a negative integer as a mark"
+                    what = f"the integer {special}" if special in public else "a negative integer as a mark"
                     yield Variation(f"of which some hold {what}", ignored, occurs or special >= 0)
         for filled, value in ((place, value) for place, found in enumerate(self._constants) for value in found):
 

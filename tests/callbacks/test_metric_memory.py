@@ -450,6 +450,51 @@ def test_rows_that_the_absence_of_a_record_changes_are_refused_where_it_may_be_a
         validate(tmp_path, make(), loaders=loader, scenario=TwoWorldScenario.differential_privacy())
 
 
+class FirstRecords(Logging):
+    """Evaluates the first records only, in one of several ways."""
+
+    def __init__(self, way: str, limit: int) -> None:
+        super().__init__(torchmetrics.MeanMetric())
+        self.way, self.limit = way, limit
+
+    def on_validation_epoch_start(self) -> None:
+        self.taken: list[Tensor] = []
+        self.count = 0
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        values, left = batch[0], max(self.limit - self.count, 0)
+        self.count += len(values)
+        if self.way == "collected":
+            self.taken.append(values)
+        elif self.way == "cut":
+            self.metric.update(values[:left])
+        elif self.way == "weighted":
+            self.metric.update(values, (torch.arange(len(values)) < left).float())
+        elif self.way == "by updates":
+            if self.metric.update_count < self.limit // len(values):
+                self.metric.update(values)
+        elif left:
+            self.metric.update(values)
+
+    def on_validation_epoch_end(self) -> None:
+        if self.way == "collected":
+            self.metric.update(torch.cat(self.taken)[: self.limit])
+        self.log("mean", self.metric)
+
+
+@pytest.mark.parametrize("limit", [40, 64, 100])
+@pytest.mark.parametrize("way", ["batches", "cut", "weighted", "collected", "by updates"])
+def test_the_first_records_are_refused_where_one_less_lets_the_next_in(tmp_path: Path, way: str, limit: int) -> None:
+    loader = DataLoader(TensorDataset(LOSSES), 10)
+    presence = TwoWorldScenario.differential_privacy()
+    with pytest.raises(MisconfigurationException, match="rows that one record decides beside its own"):
+        validate(tmp_path, FirstRecords(way, limit), loaders=loader, scenario=presence)
+    if limit == 64:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message="PrivateMetrics: synthetic")
+            validate(tmp_path, FirstRecords(way, 10**6), loaders=loader, scenario=presence)
+
+
 def test_batches_that_ranks_divide_are_asked_at_the_size_of_a_share() -> None:
     loader = DataLoader(TensorDataset(LOSSES), 64)
     share = rebuild_loader(loader, Sequential(64), share=RankShare(0, 2, bytes(32)))

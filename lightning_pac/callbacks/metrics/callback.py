@@ -16,7 +16,7 @@ from typing_extensions import override
 from lightning_pac._validation import validated
 from lightning_pac.accountants import Allowance, one_promise, share_terms
 from lightning_pac.callbacks.metrics import metric_account
-from lightning_pac.callbacks.metrics.asked_rows import AskedRows
+from lightning_pac.callbacks.metrics.asked_rows import MIXED, TRAINED, AskedRows
 from lightning_pac.callbacks.metrics.delivered_records import DeliveredRecords, guard_evaluation
 from lightning_pac.callbacks.metrics.kept_values import changed_values, small_values
 from lightning_pac.callbacks.metrics.metric_memory import unsuited_states, why_not_watched
@@ -263,7 +263,9 @@ class PrivateMetrics(TrainerCallback):
                 private.last = self._last.get(name)
                 private.is_private = name in known or name in shown
                 if name in rows.mixed:
-                    private.refuse_rows()
+                    private.refuse(*MIXED)
+                elif name in rows.trained:
+                    private.refuse(*TRAINED)
                 self._private[name] = private
         self._undo_evaluation.append(watch_logging(trainer, self._make_private))
 

@@ -25,7 +25,7 @@ from lightning_pac.scenarios import Adjacency, Sequential
 from lightning_pac.strategies import Ranks
 from lightning_pac.strategies.agreement import share_records
 
-__all__ = ["DeliveredRecords", "guard_evaluation", "tell_of_persons"]
+__all__ = ["DeliveredRecords", "guard_evaluation", "modes_before", "tell_of_persons"]
 
 
 class DeliveredRecords:
@@ -62,7 +62,8 @@ class DeliveredRecords:
             MisconfigurationException: If a loader may deliver a record more than once, on one rank or on several, or
                 one record less decides which others are delivered.
         """
-        combined = _combined_loader(trainer)
+        # A private name: `trainer.val_dataloaders` gives those of an earlier fit while `validate` runs.
+        combined = _loop(trainer)._combined_loader
         if len(combined.flattened) > 1 and combined._mode != "sequential":
             raise MisconfigurationException(
                 f"Loaders that are combined by {combined._mode!r} may deliver a record more than once: pass them as a "
@@ -176,15 +177,19 @@ def _step(dataloader: DataLoader[Any], ranks: Ranks) -> Sequential:
     return Sequential(dataloader.batch_size * ranks.size, dataloader.drop_last)
 
 
-def _combined_loader(trainer: pl.Trainer) -> Any:
+def modes_before(trainer: pl.Trainer) -> dict[str, bool]:
+    """Whether each layer was in training mode before the evaluation that goes on, by name."""
+    return dict(_loop(trainer)._module_mode.mode)
+
+
+def _loop(trainer: pl.Trainer) -> Any:
     loops = {
         TrainerFn.FITTING: trainer.fit_loop.epoch_loop.val_loop,
         TrainerFn.VALIDATING: trainer.validate_loop,
         TrainerFn.TESTING: trainer.test_loop,
     }
     assert trainer.state.fn is not None
-    # A private name: `trainer.val_dataloaders` gives those of an earlier fit while `validate` runs.
-    return loops[trainer.state.fn]._combined_loader
+    return loops[trainer.state.fn]
 
 
 def _batch_size(loader: DataLoader[Any]) -> int:

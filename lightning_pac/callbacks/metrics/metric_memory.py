@@ -9,7 +9,13 @@ from torchmetrics.utilities import dim_zero_sum
 
 from lightning_pac.data.records import digest
 
-__all__ = ["other_than_rows", "remembered", "unsuited_states", "why_not_watched"]
+__all__ = ["KEEPS", "ONE_ROW", "other_than_rows", "remembered", "unsuited_states", "why_not_watched"]
+
+KEEPS = "keeps something of what it saw outside of its states"
+ONE_ROW = (
+    ", so what one record adds cannot be told: update it once a batch, with tensors that have one row a record, and "
+    "let it keep sums in its states only"
+)
 
 # What torchmetrics itself writes down in an update, all of which `reset` forgets, and settings of no metric's own.
 BOOKKEEPING = {

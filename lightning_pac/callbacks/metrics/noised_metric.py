@@ -14,7 +14,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from lightning_pac.callbacks.metrics.delivered_records import DeliveredRecords
-from lightning_pac.callbacks.metrics.metric_memory import other_than_rows, remembered
+from lightning_pac.callbacks.metrics.metric_memory import KEEPS, ONE_ROW, other_than_rows, remembered
 from lightning_pac.callbacks.metrics.noise_of_value import (
     noise_of_value,
     refuse_several_values,
@@ -34,8 +34,6 @@ LARGEST_VALUE = 2**20
 """Sums that a metric may keep: its noise, which comes from finite random bits, is paid for as so many values of it."""
 
 _PROBES = 8
-
-KEEPS = "keeps something of what it saw outside of its states"
 
 
 class PrivateMetric:
@@ -89,6 +87,7 @@ class PrivateMetric:
         self._blank.distributed_available_fn = _alone  # what it computes from is the sum over all ranks already
         self._scratch = copy.deepcopy(self._blank)
         self._problem: str | None = None
+        self._advice = ONE_ROW
         self._memory = self._remembered(self._scratch)
         self._exact_memory = self._remembered(metric)
         self._surroundings = Surroundings(metric)
@@ -120,9 +119,9 @@ class PrivateMetric:
             "it, or the module that holds it, before the evaluation or after it."
         )
 
-    def refuse_rows(self) -> None:
-        """Refuse the metric if it becomes private, since its rows are made of several records or several of one."""
-        self._problem = "was updated, for synthetic records, with rows that one record decides beside its own"
+    def refuse(self, problem: str, advice: str) -> None:
+        """Refuse the metric if it becomes private, in words that follow its name: what it does, and what to do."""
+        self._problem, self._advice = problem, advice
 
     def make_private(self) -> None:
         """From now on, show the noised value only.
@@ -221,10 +220,7 @@ class PrivateMetric:
 
     def _require_records(self) -> None:
         if self._problem is not None:
-            raise MisconfigurationException(
-                f"{type(self.metric).__name__} {self._problem}, so what one record adds cannot be told: update it once "
-                "a batch, with tensors that have one row a record, and let it keep sums in its states only."
-            )
+            raise MisconfigurationException(f"{type(self.metric).__name__} {self._problem}{self._advice}.")
 
     def _own_share(self) -> tuple[str, Tensor]:
         self._require_records()

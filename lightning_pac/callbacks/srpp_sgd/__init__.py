@@ -1,9 +1,10 @@
 """Private training: the callback, what it checks, and the account of its run."""
 
+from lightning_pac.callbacks.srpp_sgd.at_rest import training_at_rest
 from lightning_pac.callbacks.srpp_sgd.callback import SRPPSGD
 from lightning_pac.callbacks.srpp_sgd.dp_sgd import DPSGD
-from lightning_pac.callbacks.srpp_sgd.guards import evaluates
-from lightning_pac.callbacks.srpp_sgd.loss_check import MetricRows, rows_of_metrics
+from lightning_pac.callbacks.srpp_sgd.guards import runs_in
+from lightning_pac.callbacks.srpp_sgd.loss_check import MetricRows, Training, rows_of_metrics
 from lightning_pac.callbacks.srpp_sgd.watching import StepWatcher, WatchedRun, WatchedStep
 
 __all__ = [
@@ -11,8 +12,10 @@ __all__ = [
     "SRPPSGD",
     "MetricRows",
     "StepWatcher",
+    "Training",
     "WatchedRun",
     "WatchedStep",
-    "evaluates",
     "rows_of_metrics",
+    "runs_in",
+    "training_at_rest",
 ]

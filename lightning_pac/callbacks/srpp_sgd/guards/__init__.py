@@ -2,6 +2,6 @@
 
 from lightning_pac.callbacks.srpp_sgd.guards.locked_hooks import LockedHooks
 from lightning_pac.callbacks.srpp_sgd.guards.repeated_check import SHARE, RepeatedCheck
-from lightning_pac.callbacks.srpp_sgd.guards.writing_callbacks import WritingCallbacks, evaluates, is_repeated
+from lightning_pac.callbacks.srpp_sgd.guards.writing_callbacks import WritingCallbacks, is_repeated, runs_in
 
-__all__ = ["SHARE", "LockedHooks", "RepeatedCheck", "WritingCallbacks", "evaluates", "is_repeated"]
+__all__ = ["SHARE", "LockedHooks", "RepeatedCheck", "WritingCallbacks", "is_repeated", "runs_in"]

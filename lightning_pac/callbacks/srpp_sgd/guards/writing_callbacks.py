@@ -13,7 +13,7 @@ from lightning_pac.callbacks.shared import TrainerCallback
 from lightning_pac.callbacks.srpp_sgd.guards.locked_hooks import LockedHooks
 from lightning_pac.callbacks.srpp_sgd.loss_check import AT_THE_END, PassingState, StateWatch, hidden_behind
 
-__all__ = ["WritingCallbacks", "evaluates", "is_repeated"]
+__all__ = ["WritingCallbacks", "is_repeated", "runs_in"]
 
 _AROUND_BACKWARD = ("on_before_", "on_after_")
 _HOOKS = tuple(name for name in dir(pl.Callback) if name.startswith("on_") and "exception" not in name)
@@ -145,14 +145,15 @@ def is_repeated(callback: pl.Callback) -> bool:
     return _is_users(callback) and (keeps or _has_any(callback, ("on_train_batch_start", "on_before_backward")))
 
 
-def evaluates(callback: pl.Callback, stage: str) -> bool:
-    """Whether it is the user's own, and runs in an evaluation, where it may update metrics.
+def runs_in(callback: pl.Callback, *stages: str) -> bool:
+    """Whether it is the user's own, and runs in one of these stages, in which it may update metrics or keep records.
 
     Args:
         callback: Any.
-        stage: ``"validation"`` or ``"test"``.
+        stages: Of ``"train"``, ``"validation"`` and ``"test"``.
     """
-    return _is_users(callback) and _has_any(callback, [hook for hook in _HOOKS if hook.startswith(f"on_{stage}_")])
+    starts = tuple(f"on_{stage}_" for stage in stages) + _AROUND_BACKWARD * ("train" in stages)
+    return _is_users(callback) and _has_any(callback, [hook for hook in _HOOKS if hook.startswith(starts)])
 
 
 def _has_any(callback: pl.Callback, hooks: Sequence[str]) -> bool:

@@ -1,0 +1,158 @@
+"""Whether each row that a metric is updated with is of one record, asked of synthetic records."""
+
+import functools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import lightning.pytorch as pl
+from torch.utils.data import DataLoader
+
+from lightning_pac.callbacks.srpp_sgd.loss_check.check import synthetic_probe
+from lightning_pac.callbacks.srpp_sgd.loss_check.coupling import MANY
+from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows.absence import (
+    mixed_by_absence,
+    mixed_by_limit,
+    mixed_by_number,
+    mixed_by_size,
+)
+from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows.after_training import Training, decided_by_training
+from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows.company import (
+    far_apart,
+    is_random,
+    mixed_by_company,
+    mixed_by_length,
+    mixed_by_others,
+)
+from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows.noted_rows import Evaluation, RowsOf
+from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import GROUP
+from lightning_pac.data import count_records, describe_loader
+from lightning_pac.scenarios import Adjacency
+from lightning_pac.strategies.whole_copies import WholeCopies
+
+__all__ = ["MetricRows", "rows_of_metrics"]
+
+
+@dataclass(frozen=True)
+class MetricRows:
+    """The use that an evaluation of synthetic records makes of the metrics of a model.
+
+    Attributes:
+        mixed: Names, in the model, of metrics of which one record decides more than one row.
+        logged: Those of metrics, by the names under which they are logged.
+        unchecked: Why nothing could be shown, or None.
+        trained: Names of metrics whose rows records decide that the model was trained on, beside the weights.
+        untrained: Why nothing of that could be shown, or None.
+    """
+
+    mixed: frozenset[str] = frozenset()
+    logged: Mapping[str, str] = field(default_factory=dict)
+    unchecked: str | None = None
+    trained: frozenset[str] = frozenset()
+    untrained: str | None = None
+
+    def and_earlier(self, earlier: "MetricRows") -> "MetricRows":
+        """This together with what an earlier evaluation has shown."""
+        return MetricRows(
+            self.mixed | earlier.mixed,
+            {**earlier.logged, **self.logged},
+            self.unchecked or earlier.unchecked,
+            self.trained | earlier.trained,
+            self.untrained or earlier.untrained,
+        )
+
+
+def rows_of_metrics(
+    pl_module: pl.LightningModule,
+    loaders: Sequence[DataLoader[Any]],
+    datamodule: pl.LightningDataModule | None,
+    stage: str,
+    callbacks: Sequence[pl.Callback] = (),
+    adjacency: Adjacency = "replace",
+    training: Training | None = None,
+) -> MetricRows:
+    """Evaluate batches of synthetic records in which one makes room for another.
+
+    That other has numbers of the usual size, a thousand times as large, and none that is a number: with a loss over the
+    largest of a batch, a row that is used twice, tokens of a record as rows, or a batch that is left out if any of it
+    is not finite, several rows then change. The batch has eight records, and then as many as the loader's, up to 64;
+    another batch comes before it or after, and both once more, in an evaluation in which what a model keeps of the
+    first shows. A batch of sixteen is compared with parts of it, in which hits among those of a batch are others. Where
+    records may be absent, one is left out, and under `add_remove` others move up into its batch: a
+    row that is made of a batch, or of some batches only, then changes. So do rows of full batches only, which are also
+    asked for at the loader's size, above 64 where that takes no time, and rows of the first batches only, which are
+    asked for at the numbers that the loader has, or of the first records only, if as many as the loader has take no
+    time. After training, the same records are evaluated after batches of others (`decided_by_training`). Values of
+    records are drawn at random (`SyntheticRecords`), so that nothing found here shows one.
+
+    Args:
+        pl_module: The model; a copy of it is run, on the CPU.
+        loaders: Those of the evaluation, one after another.
+        datamodule: Its transfer hooks are run as the Trainer would.
+        stage: ``"validation"`` or ``"test"``, after which the hooks are named.
+        callbacks: Those that may update a metric, too; a copy of them is run.
+        adjacency: How records differ.
+        training: That of the model, where it is private.
+    """
+    terms = (pl_module, loaders, datamodule, stage, callbacks, adjacency, training)
+    return WholeCopies.in_turn(pl_module, lambda whole: _rows_of_metrics(*terms, whole))
+
+
+def _rows_of_metrics(
+    pl_module: pl.LightningModule,
+    loaders: Sequence[DataLoader[Any]],
+    datamodule: pl.LightningDataModule | None,
+    stage: str,
+    callbacks: Sequence[pl.Callback],
+    adjacency: Adjacency,
+    training: Training | None,
+    whole: WholeCopies | None,
+) -> MetricRows:
+    found: set[str] = set()
+    trained: frozenset[str] = frozenset()
+    unchecked, untrained = None, None
+    logged: dict[str, str] = {}
+    evaluations: list[tuple[Evaluation, Any]] = []
+    try:
+        for number, loader in enumerate(loaders):
+            probe, examples = synthetic_probe(pl_module, loader, datamodule, callbacks, whole)
+            evaluation = Evaluation(probe, examples, stage, number if len(loaders) > 1 else None, logged)
+            evaluations.append((evaluation, loader.collate_fn))
+            for names in _mixed(evaluation, loader, adjacency):
+                found |= names
+    except Exception as error:  # any model, dataset or collate function may run here
+        unchecked = type(error).__name__
+    try:
+        if training is not None:
+            trained = decided_by_training(pl_module, training, evaluations, datamodule, whole)
+    except Exception as error:
+        untrained = type(error).__name__
+    return MetricRows(frozenset(found), logged, unchecked, trained, untrained)
+
+
+def _mixed(evaluation: Evaluation, loader: DataLoader[Any], adjacency: Adjacency) -> Iterator[set[str]]:
+    """Metrics that one question after the other finds; the last may end in an error."""
+    rows_of: RowsOf = evaluation.rows_of
+    synthetic = evaluation.synthetic
+    yield mixed_by_others(rows_of, synthetic, loader.batch_size)
+    yield mixed_by_length(rows_of, synthetic)
+    yield from (mixed_by_company(rows_of, synthetic.draw(number)) for number in range(2))
+    with suppress(Exception):  # some models take no such numbers
+        for number in range(2):
+            yield mixed_by_company(rows_of, far_apart(synthetic, number))
+    if adjacency == "replace":
+        return
+    records = synthetic.draw(0)
+    if is_random(rows_of, records):
+        # A record at another place draws other numbers, which are as likely as those that it drew.
+        rows_of = functools.partial(rows_of, holds_draws=True)
+    yield mixed_by_absence(rows_of, synthetic, moves_up=adjacency == "add_remove")
+    if adjacency == "add_remove":
+        yield mixed_by_number(rows_of, records[:2], len(loader))
+        ranks = getattr(loader, "num_shares", 1)
+        size = math.ceil(describe_loader(loader).expected_batch_size() / ranks)
+        pool = [record for number in range(MANY // (4 * GROUP)) for record in synthetic.draw(number)]
+        yield mixed_by_size(rows_of, pool, size)
+        yield mixed_by_limit(rows_of, pool, size, math.ceil(count_records(loader) / ranks))

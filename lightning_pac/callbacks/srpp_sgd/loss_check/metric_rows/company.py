@@ -1,0 +1,122 @@
+"""Rows of metrics in which one record of a batch changes those of others."""
+
+import math
+from typing import Any
+
+import torch
+from lightning_utilities.core.apply_func import apply_to_collection
+from torch import Tensor
+
+from lightning_pac.callbacks.srpp_sgd.loss_check.coupling import MANY
+from lightning_pac.callbacks.srpp_sgd.loss_check.fixed_draws import SEEDS
+from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows.noted_rows import (
+    RowsOf,
+    moved,
+    rounding_of,
+    shapes,
+    unmatched,
+)
+from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import GROUP, OF_LENGTHS, SyntheticRecords
+
+__all__ = ["FAR", "PLACES", "far_apart", "is_random", "mixed_by_company", "mixed_by_length", "mixed_by_others", "times"]
+
+FAR = 1e3
+PLACES = (0, 2, 5, 7)
+_SCALES = (0.3, 1.0, 2.0, 4.0)
+
+
+def mixed_by_others(rows_of: RowsOf, synthetic: SyntheticRecords, batch_size: int | None) -> set[str]:
+    """Metrics of which another record in place of one changes several rows."""
+    records, following = synthetic.draw(0), synthetic.draw(1)
+    few, others = records[: 2 * GROUP], records[2 * GROUP :]
+    drawn = [synthetic.draw(number) for number in range(2, 2 + MANY // len(records))]
+    many = [record for draw in drawn for record in draw][: batch_size or MANY]
+    if any(map(moved, *[rows_of([few, following]) for _ in range(2)])):
+        raise ValueError("rows are drawn at random")
+    found = set()
+    for batch, places, order in ((few, PLACES, -1), (few, PLACES[:1], 1), (many, PLACES[3:], -1)):
+        if batch is many and len(many) <= len(few):
+            continue
+        first = rows_of([batch, following][::order])
+        for place in places:
+            other = others[place]
+            for factor in (1.0, FAR, math.nan):
+                record = times(other, factor)
+                try:
+                    rows = rows_of([[*batch[:place], record, *batch[place + 1 :]], following][::order])
+                except Exception:
+                    if factor == factor:
+                        raise
+                    continue  # the evaluation ends with such a record, and shows nothing
+                for before, after in zip(first, rows, strict=True):
+                    found |= {name for name, number in moved(before, after).items() if number > 1}
+    return found
+
+
+def mixed_by_length(rows_of: RowsOf, synthetic: SyntheticRecords) -> set[str]:
+    """Metrics in which the longest record of a batch, to which others are padded, changes their rows."""
+    found, following = set(), synthetic.draw(1)
+    for variation in synthetic.varied(synthetic.draw(0), ignores=False):
+        if variation.circumstance != OF_LENGTHS:
+            continue
+        # The first is cut least, and the others by half or more.
+        longest, short, few = variation.records[0], variation.records[2 * GROUP], variation.records[10:]
+        try:
+            both = [rows_of([[first, *few], following]) for first in (longest, short)]
+        except Exception:  # such as in a stack of records of one length
+            continue
+        for before, after in zip(*both, strict=True):
+            # Rows that are padded themselves have another shape, and do not compare.
+            alike = [name for name, rows in before.items() if shapes(rows) == shapes(after[name])]
+            counts = moved({name: before[name] for name in alike}, after, rounded=True)
+            found |= {name for name, number in counts.items() if number > 1}
+    return found
+
+
+def mixed_by_company(rows_of: RowsOf, records: list[Any]) -> set[str]:
+    """Metrics of which records have other rows in a batch with more of them.
+
+    Such are hits among those of a batch, or hits at the threshold that serves a batch best.
+    """
+    if is_random(rows_of, records):
+        return set()  # other places in a batch draw other numbers
+    together = rows_of([records])
+    for size in (GROUP, 2 * GROUP):
+        try:
+            parts = [rows_of([records[start : start + size]]) for start in range(0, len(records), size)]
+        except Exception:  # too few for the model
+            continue
+        found = set()
+        for whole, *few in zip(together, *parts, strict=True):
+            for name, rows in whole.items():
+                apart = [row for part in few for row in part[name]]
+                alike = len(rows) == len(apart) and shapes(rows) == shapes(apart)
+                if alike and unmatched(rows, apart, rounding_of(rows)):
+                    found.add(name)
+        return found
+    return set()
+
+
+def far_apart(synthetic: SyntheticRecords, number: int) -> list[Any]:
+    """Records whose scores lie far apart, and with either label, as only these show a threshold between them."""
+    generator = torch.Generator().manual_seed(number)
+
+    def drawn(value: Tensor, factor: float) -> Tensor:
+        numbers = torch.randn(value.shape, generator=generator, dtype=torch.float64) * factor
+        found = numbers if value.numel() > 1 else numbers > 0  # of which labels are made
+        return found.to(value.dtype) if value.is_floating_point() else value
+
+    draws = [synthetic.draw(number) for number in range(MANY // (4 * GROUP))]
+    # The halves of a draw have other labels.
+    records = [draw[half + place] for draw in draws for place in range(2 * GROUP) for half in (0, 2 * GROUP)]
+    return [apply_to_collection(record, Tensor, drawn, _SCALES[place % GROUP]) for place, record in enumerate(records)]
+
+
+def is_random(rows_of: RowsOf, records: list[Any]) -> bool:
+    """Whether rows of these records are others under another seed."""
+    return any(map(moved, *[rows_of([records], seed=seed) for seed in SEEDS[:2]]))
+
+
+def times(record: Any, factor: float) -> Any:
+    """The record with floating-point numbers that are so many times as large."""
+    return apply_to_collection(record, Tensor, lambda value: value * factor if value.is_floating_point() else value)

@@ -6,6 +6,7 @@ A second `--config` with `callbacks:` replaces the list of the first one, withou
 
 import argparse
 import contextlib
+import importlib.util
 import pathlib
 import pydoc
 import re
@@ -307,6 +308,9 @@ def _imported(path: str, is_class: bool) -> type | None:
             f"{path} cannot be imported ({error.value}): correct what it names, or leave it out."
         ) from error
     if found is None and is_class:
+        module = path.partition(".")[0]
+        if "." in path and importlib.util.find_spec(module) is None:
+            raise ValueError(say_where(f"{path} cannot be imported: No module named '{module}'"))
         raise ValueError(f"{path} leads to no class: correct the path, or leave it out.")
     return _if_ours(found)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import lightning.pytorch as pl
 import numpy as np
 import pytest
 import torch
@@ -35,9 +36,13 @@ def test_what_lightning_keeps_is_the_next_float_above(bound: float) -> None:
 
 @pytest.mark.parametrize("promised", ["world_success_bound", "epsilon_at_delta"])
 @pytest.mark.parametrize("bound", [value for value in BOUNDS if value < 1e38])
-def test_the_bar_and_the_logs_of_a_run_show_no_less(bound: float, promised: str) -> None:
+def test_the_bar_and_the_logs_of_a_run_show_no_less(
+    bound: float, promised: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     logged: dict[str, tuple[float, dict[str, Any]]] = {}
-    module: Any = SimpleNamespace(log=lambda name, value, **options: logged.update({name: (value, options)}))
+    log = lambda _, name, value, **options: logged.update({name: (value, options)})  # noqa: E731
+    monkeypatch.setattr(pl.LightningModule, "log", log)
+    module: Any = pl.LightningModule()
     run: Any = SimpleNamespace(
         metrics=lambda: {f"privacy/{promised}": bound, "privacy/noise_multiplier": 1.0},
         journal=SimpleNamespace(promised=promised),

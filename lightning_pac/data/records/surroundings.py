@@ -50,11 +50,12 @@ class Surroundings:
         ...     return len(seen)
         >>> count.__module__ = "__main__"  # code of the library itself is not followed
         >>> surroundings = Surroundings(count)
+        >>> counted = []
         >>> for _ in range(2):
         ...     with surroundings.copied({}):
-        ...         print(count(), count())
-        1 2
-        1 2
+        ...         counted.append((count(), count()))
+        >>> counted
+        [(1, 2), (1, 2)]
     """
 
     def __init__(self, *objects: Any) -> None:

@@ -55,12 +55,12 @@ def log_binomial(number: int, rate: float) -> Array:
 def log_binomial_error(number: int, rate: float, counts: Array, logs: Array) -> float:
     r"""A bound on the errors of `log_binomial` at these counts, which is also one on their relative errors after `exp`.
 
-    With $u = 2^{-53}$: the three errors of Stirling's formula, below 1/12, are right to 7 u each, and the logarithm
-    before the deviances, below 50, to 60 u. A deviance is right to 16 u of itself: near the mean the first term of its
-    series has five operations and the rest is a tenth of it, and further away its terms are at most eight times their
-    difference. Its derivative in the mean m is $1 - k/m$, so that two rounded means add $3 u |k - n q|$, since the
-    second has two roundings. No deviance exceeds $|\ln P|$, as the other factors are at most 1. The last 32 u are for
-    sums and for `exp`, which also rounds $|\ln P|$.
+    With $u = 2^{-53}$: the three errors of Stirling's formula, below 1/12, and half a logarithm, below 25, are right to
+    60 u. A deviance is right to 21 u of itself: near the mean the first term of its series has five operations and the
+    rest is at most a seventh of it, and further away quotient, logarithm, product and difference lose at most 3.3 k u,
+    where it is at least 0.157 k. Its derivative in the mean m is $1 - k/m$, so that two rounded means add $3 u |k - n
+    q|$, since the second has two roundings. Both deviances together are at most $|\ln P|$, as the other factors are at
+    most 1. The remaining 68 u and 3 u of $|\ln P|$ are for the last sums and for `exp`.
 
     Args:
         number: trials n.

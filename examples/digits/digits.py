@@ -58,7 +58,7 @@ class DigitsData(pl.LightningDataModule):
             world=world,
         )
         counts = f"{count:,} or {count + num_differing:,} of {len(train_labels):,}"
-        secret = f"whether {counts} images are labelled {secret_digit}"
+        secret = f"whether {counts} images are labelled as the digit {secret_digit}"
         self.worlds = dataclasses.replace(worlds, secret=secret)
         self.batch_size = batch_size
         self.train_set = TensorDataset(torch.tensor(_standardized(train_images)), torch.tensor(self.worlds.labels))

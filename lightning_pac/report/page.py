@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -71,6 +71,8 @@ def write_report(directory: str | Path, output: str | Path | None = None, runs: 
             marks=_marks(bounds),
             secrets=list(dict.fromkeys(row["secret"] for row in rows if row["secret"])),
             rows=rows,
+            broken=any(_is_broken(row) for row in rows),
+            limits=list({row["num_differing"] for row in rows if row["num_differing"] is not None}),
             cards=[(run.name, run.card) for run in runs if run.card is not None],
             promises=_embedded(attack_plot(runs, _bound)),
             cost=_embedded(cost_plot(runs, _bound)),
@@ -120,6 +122,7 @@ def summarize(run: Run) -> dict[str, Any]:
     return {
         "run": run.name,
         "secret": run.card.secret if run.card and run.card.guarantees else None,
+        "num_differing": _num_differing(details),
         "epsilon_name": name,
         "epsilon": epsilon,
         "renyi_order": details.get("renyi_order"),
@@ -140,6 +143,21 @@ def summarize(run: Run) -> dict[str, Any]:
         "noised": run.noised,
         "attacks": [dataclasses.asdict(estimate) for estimate in run.attacks],
     }
+
+
+def _num_differing(details: Mapping[str, Any]) -> int | None:
+    """How many records a promise about records is for."""
+    scenario = details.get("scenario")
+    if not isinstance(scenario, dict) or details.get("unit_of_privacy") != "record":
+        return None
+    number = scenario["num_differing"]
+    return sum(number) if isinstance(number, list) else number
+
+
+def _is_broken(row: dict[str, Any]) -> bool:
+    """Whether an attack got more right than the promise allows, beyond its margin of error."""
+    lowest = [(attack["interval"] or (attack["value"],))[0] for attack in row["attacks"]]
+    return row["success_bound"] is not None and any(value > row["success_bound"] for value in lowest)
 
 
 def _marks(bounds: Sequence[float]) -> list[tuple[float, str]]:

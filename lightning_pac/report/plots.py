@@ -87,6 +87,11 @@ def attack_plot(runs: Sequence[Run], bound: Callable[[Run], float | None]) -> st
     for row, value in enumerate(bounds):
         if value is None:
             axes.barh(row, 50, left=50, height=0.6, color="none", edgecolor="#bbbbbb", hatch="///")
+            if are_named:
+                axes.text(
+                    75, row, "no limit", ha="center", va="center", fontsize=10,
+                    bbox={"color": "white", "boxstyle": "square,pad=0.3"},
+                )  # fmt: skip
             continue
         axes.barh(row, 100 * value - 50, left=50, height=0.6, color="#cfe3f1")
         axes.vlines(100 * value, row - 0.3, row + 0.3, color="#0072B2", lw=3)
@@ -160,7 +165,7 @@ def cost_plot(runs: Sequence[Run], bound: Callable[[Run], float | None]) -> str 
         )
     if are_named:  # below the figure, where neighbours cannot cover each other's names
         figure.legend(loc="outside lower center", ncols=2, frameon=False)
-    axes.set_xlabel("promise: the secret is guessed correctly at most, %")
+    axes.set_xlabel("limit on correct guesses of the secret, %")
     axes.set_ylabel("accuracy, %")
     right = max(70.0, max(bounds) + 2)
     axes.set_xticks(range(50, int(right) + 1, 5 if right <= 75 else 10))

@@ -11,10 +11,11 @@ __all__ = ["accuracy_cost", "percent_span", "promise_in_words", "verdict"]
 
 _SPACE = "\N{NO-BREAK SPACE}"
 DROWNED = 0.25  # deviation of the noise in an accuracy that says nothing
+_FEW = 3  # bounds that are told one by one
 
 
 def verdict(rows: Sequence[dict[str, Any]]) -> str:
-    """One sentence on all runs: how often the secret can be guessed, beside a blind guess, and what accuracy it cost.
+    """What to know first about all runs: how often the secret can be guessed, and a blind guess, and the accuracy.
 
     Args:
         rows: what `summarize` says of each run.
@@ -36,28 +37,29 @@ def verdict(rows: Sequence[dict[str, Any]]) -> str:
     # Private metrics are charged beside the run, and its card says nothing of them.
     measures = any(row["accuracy_deviation"] or row["noised"] for row in rows)
     figures = "measured figures" if any(row["noised"] for row in rows) else "accuracies"
-    apart = f", not counting the {figures}, which are paid for separately," if measures else ""
+    apart = f", apart from the {figures} below," if measures else ""
     sentence = (
-        f"An attacker who sees everything that {one} released{apart} can guess the secret correctly at most "
-        f"{percent_span(min(bounds), max(bounds))} of the time, where {_blind(bounded)}"
+        f"Proven: an attacker who sees everything that {one} released{apart} can guess the secret correctly at most "
+        f"{_listed(bounds)}. {_blind(bounded)}."
     )
     drowned = [row for row in rows if (row["accuracy_deviation"] or 0.0) > DROWNED]
     told = [row for row in bounded if row not in drowned]
     costs = [cost for row in told if (cost := accuracy_cost(row, rows)) is not None]
     noise = max((row["accuracy_deviation"] or 0.0 for row in rows if row not in drowned), default=0.0)
-    of_records = "and more by which records happened to be held out"  # with equal settings, runs differ by both
-    give_or_take = f", give or take {_points(noise)} by its noise {of_records}" if noise else ""
+    noised = f" (noise of about {_points(noise)} was added to this figure)" if noise else ""
     if costs:
-        return f"{sentence}; this cost {_span(min(costs), max(costs), _points)} of accuracy{give_or_take}."
+        lost = _span(min(costs), max(costs), _points)
+        return f"{sentence} Accuracy is {lost} lower than without privacy{noised}."
+    unknown = "What privacy cost is not known, since no model was trained without it."
     accuracies = [row["accuracy"] for row in told if row["accuracy"] is not None]
     if not accuracies and any(row["noised"] for row in bounded):
-        return f"{sentence}. What was measured stands below, and what privacy cost is unknown."
+        return f"{sentence} What was measured stands below. {unknown}"
     if not accuracies and drowned:
-        return f"{sentence}. The noise in what was measured hides the accuracy."
+        return f"{sentence} The noise in what was measured hides the accuracy."
     if not accuracies:
-        return f"{sentence}. What this cost in accuracy was not measured."
-    reached = _span(min(accuracies), max(accuracies), lambda value: _points(value, "%")) + give_or_take
-    return f"{sentence}. Accuracy is {reached}. What privacy cost is unknown: no run without it is in this report."
+        return f"{sentence} Accuracy was not measured."
+    reached = _span(min(accuracies), max(accuracies), lambda value: _points(value, "%")) + noised
+    return f"{sentence} Accuracy is {reached}. {unknown}"
 
 
 def promise_in_words(row: dict[str, Any]) -> str:
@@ -100,8 +102,19 @@ def _blind(rows: Sequence[dict[str, Any]]) -> str:
     """How often a guess is right before anything was released."""
     blind = [max(row["prior"], 1 - row["prior"]) for row in rows]
     if max(blind) == 0.5:
-        return f"a coin gets 50{_SPACE}%"
-    return f"a blind guess gets {percent_span(min(blind), max(blind))}"
+        return f"A coin gets 50{_SPACE}%"
+    return f"A blind guess gets {percent_span(min(blind), max(blind))}"
+
+
+def _listed(bounds: Sequence[float]) -> str:
+    """How often, of which run: each of a few bounds by itself, as a range with "at most" reads like one number."""
+    words = list(dict.fromkeys(_percent(bound) for bound in sorted(bounds)))
+    if len(words) == 1:
+        return f"{words[0]} of the time"
+    numbers = [word.partition(_SPACE)[0] for word in words]
+    *others, last = [*numbers[:-1], words[-1]]
+    several = f"{', '.join(others)} or {last}" if len(words) <= _FEW else percent_span(min(bounds), max(bounds))
+    return f"{several} of the time, depending on the run"
 
 
 def percent_span(low: float, high: float) -> str:

@@ -215,18 +215,20 @@ class TwoWorldScenario:
             >>> TwoWorldScenario(num_differing=10, num_records=4_000).describe_secret()
             'Any fact that at most 10 of 4,000 records decide.'
             >>> TwoWorldScenario(num_differing=3, secret="whether seven or ten are ill").describe_secret("person")
-            'Whether seven or ten are ill. At most 3 persons decide it.'
+            'Whether seven or ten are ill. At most 3 persons make the difference.'
         """
         number = self.total_differing
         if self.secret == _PRESENCE and number == 1:
             return f"{_PRESENCE.capitalize().replace('record', unit)}."
         whole = "" if self.num_records is None else f" of {self.num_records:,}"
         plural = "" if number == 1 and not whole else "s"
-        units = f"at most {number:,}{whole} {unit}{plural} decide{'s' * (number == 1)}"
+        units = f"at most {number:,}{whole} {unit}{plural}"
         how = "" if self.adjacency == "replace" else " by being there or not"
         if self.secret == _UNNAMED:
-            return f"Any fact that {units}{how}."
-        return f"{self.secret[:1].upper()}{self.secret[1:].removesuffix('.')}. {units[:1].upper()}{units[1:]} it{how}."
+            return f"Any fact that {units} decide{'s' * (number == 1)}{how}."
+        makes = f"make{'s' * (number == 1)} the difference"
+        secret = f"{self.secret[:1].upper()}{self.secret[1:].removesuffix('.')}"
+        return f"{secret}. {units[:1].upper()}{units[1:]} {makes}{how}."
 
     def resolve(self, num_records: Count) -> TwoWorldScenario:
         """Bind the length of the dataset that is trained on.

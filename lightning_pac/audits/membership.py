@@ -76,6 +76,11 @@ def membership_attack(
         raise ValueError(
             f"beliefs has shape {posteriors.shape}, but must be ({len(truth)}, {space.num_secrets}): trials by secrets."
         )
+    if truth.ndim != 1 or truth.dtype.kind not in "iu" or truth.min() < 0 or truth.max() >= space.num_secrets:
+        raise ValueError(
+            f"secrets, of shape {truth.shape} and type {truth.dtype}, must be one whole number from 0 to "
+            f"{space.num_secrets - 1} for each trial: the number of the subset that was drawn."
+        )
     table = space.membership_table()
     # Shape (trials, N).
     correct = (membership_posterior(posteriors, table) > 0.5) == table.T[truth]

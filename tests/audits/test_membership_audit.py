@@ -148,6 +148,12 @@ def test_the_attack_is_the_best_decision_for_its_belief():
         membership_attack(beliefs, secrets[:3], POOL)
 
 
+@pytest.mark.parametrize("secrets", [[0.0, 1.0], [True, False], [0, POOL.num_secrets], [-1, 0], [[0, 1], [1, 0]]])
+def test_secrets_are_numbers_of_subsets(secrets):
+    with pytest.raises(ValueError, match="must be one whole number from 0 to"):
+        membership_attack(np.eye(POOL.num_secrets)[:2], np.array(secrets), POOL)
+
+
 def test_the_audit_plots_success_against_the_bound(tmp_path):
     pytest.importorskip("matplotlib")
     audit = simulate_beliefs([[0] * 16 + [1] * 16] * 20, 0.01, 50, checkpoints=[1, 5, 20])

@@ -40,7 +40,7 @@ class Persons:
         [[0, 2], [1]]
     """
 
-    of: str | int | Callable[[Any], Any]
+    of: int | str | Callable[[Any], Any]
     at_most: Count
 
     @property

@@ -191,6 +191,8 @@ def test_check_says_whose_records_count_as_one(config, tmp_path, capsys):
     _, found = check(capsys, *words)
     named = "a person, with all records that name them (at position 1, counted from 0), of which at most 4 are used"
     assert found["unit"] == named
+    dotted = ["--trainer.callbacks.unit.of=1", "--trainer.callbacks.unit.at_most=4"]
+    assert check(capsys, *words[:3], *dotted, *words[4:])[1]["unit"] == named, "not a key named '1'"
     assert cli.main(["check", "--config", "mine.yaml", *words]) == 0
     assert "unit of privacy" in (text := capsys.readouterr().out)
     assert "persons that may differ" in text

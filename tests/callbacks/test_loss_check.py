@@ -357,3 +357,32 @@ def test_power_iterations_that_have_not_settled_pass() -> None:
     model.fixed = nn.utils.parametrizations.spectral_norm(fixed)
     found = check_loss(model, DataLoader(Records(PAIR), batch_size=4))
     assert (found.problem, found.unchecked) == (None, None)
+
+
+def compiled_part(model: Any) -> None:
+    model.network = torch.compile(model.network)
+
+
+def compiled_method(model: Any) -> None:
+    model.outputs = torch.compile(model.outputs)
+
+
+@pytest.mark.parametrize("compile_some", [compiled_part, compiled_method])
+@pytest.mark.parametrize("weights", [None, torch.tensor([1.0, 5.0])])
+def test_compiled_code_is_run_as_written(compile_some: Any, weights: Any) -> None:
+    class Compiled(pl.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = nn.Linear(3, 2)
+            compile_some(self)
+
+        def outputs(self, inputs: Tensor) -> Any:
+            return self.network(inputs)
+
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            return F.cross_entropy(self.outputs(batch[0]), batch[1], weight=weights)
+
+    records: Any = [(torch.randn(3), index % 2) for index in range(20)]
+    found = check_loss(Compiled(), DataLoader(records, batch_size=4))
+    assert found.unchecked is None
+    assert (found.problem is not None) == (weights is not None)

@@ -19,6 +19,7 @@ from lightning_pac.data.records.files_apart import files_apart
 from lightning_pac.data.records.libraries import is_library
 from lightning_pac.data.records.partial_copies import copied_apart, copied_once
 from lightning_pac.data.records.value_digest import digest
+from lightning_pac.gradients.calls import as_written
 
 __all__ = ["DataMemo", "Surroundings", "copy_small"]
 
@@ -100,7 +101,7 @@ class Surroundings:
                 _fill(cell, _copy_of_state(value, memo))
             for function, *given in defaults:
                 _set_defaults(function, *(_copy_of_state(values, memo) for values in given))
-            with files_apart():
+            with files_apart(), as_written():  # a compiler would miss its files
                 yield
         finally:
             for owner, attributes in owned:

@@ -1,6 +1,7 @@
 """Calls of torch's functions: where the records are in arguments and results, and a call as its rule sees it."""
 
 from lightning_pac.gradients.calls.call import Autocast, Call, name_of, unflattened, without_autocast
+from lightning_pac.gradients.calls.compiled import as_written
 from lightning_pac.gradients.calls.layouts import CONSTANTS, layout_of_result
 from lightning_pac.gradients.calls.moved_rows import functions_named, settle_packed
 from lightning_pac.gradients.calls.tags import (
@@ -34,6 +35,7 @@ __all__ = [
     "KeptTensors",
     "Pass",
     "anchored",
+    "as_written",
     "by_record",
     "enclosing_backward",
     "free_of",

@@ -1,7 +1,6 @@
 """Beginning and end of a forward pass: the outermost call of a module, or of `training_step`."""
 
 import functools
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -17,6 +16,7 @@ from lightning_pac.gradients.calls import (
     Batched,
     Free,
     Pass,
+    as_written,
     enclosing_backward,
     nested_tensors,
     record_count,
@@ -129,7 +129,7 @@ class Entrance:
 
     def _turn_on(self, current: Pass) -> None:
         self._mode.current = current
-        self._as_written = _uncompiled()
+        self._as_written = as_written()
         self._as_written.__enter__()
         self._outside = False
         self._mode.__enter__()  # type: ignore[no-untyped-call]
@@ -155,14 +155,6 @@ class Entrance:
         self._outside = True
         self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         self._as_written.__exit__(None, None, None)
-
-
-def _uncompiled() -> AbstractContextManager[None]:
-    """Inside, what `torch.compile` was given runs as it was written: its graphs hide the calls that are followed."""
-    # Nothing is compiled before this is imported, which takes seconds.
-    if "torch._dynamo" not in sys.modules or torch.compiler.is_dynamo_compiling():
-        return nullcontext()
-    return torch.compiler.set_stance("force_eager")  # type: ignore[no-any-return]
 
 
 # A user's `torch.autograd.Function` is no function of torch. While engines are attached, its calls are shown to the

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from lightning_pac.callbacks.shared import monitored_names, watch_logging
 from lightning_pac.callbacks.srpp_sgd.batch_shape import PAD
 from lightning_pac.callbacks.srpp_sgd.guards import is_repeated
-from lightning_pac.callbacks.srpp_sgd.loss_check import OF_DATASET, LossCheck, check_loss
+from lightning_pac.callbacks.srpp_sgd.loss_check import OF_DATASET, STEPPED, LossCheck, check_loss
 from lightning_pac.callbacks.srpp_sgd.reporting import is_ours, warn_of_raw_values
 
 __all__ = ["check_loss_first", "name_raw_values"]
@@ -51,6 +51,12 @@ def check_loss_first(trainer: pl.Trainer, pl_module: pl.LightningModule, loader:
             f"{found.state[0].replace('the', 'The', 1)} is set by private records, so that one decides what others "
             "become: let the number of the epoch decide it, or public data."
         )
+    if STEPPED in found.state:
+        raise MisconfigurationException(
+            f"The step of {type(trainer.optimizers[0]).__name__} moves weights otherwise after other records, though "
+            "the gradient is the same, so it uses records without noise (statistics of activations that a hook "
+            "keeps): use an optimizer that reads nothing but the gradient and its own state."
+        )
     if found.state:
         raise MisconfigurationException(
             f"The state {found.state[0]!r} of {type(pl_module).__name__} takes up private records without noise, "
@@ -64,7 +70,7 @@ def check_loss_first(trainer: pl.Trainer, pl_module: pl.LightningModule, loader:
     if found.unread:
         rank_zero_warn(
             f"{' and '.join(found.unread)} could not be run on synthetic records: make sure that no record decides "
-            "what it puts into checkpoints, or does to batches."
+            "what it puts into checkpoints, or does to batches or weights."
         )
     if found.saving:
         rank_zero_warn(

@@ -1,6 +1,7 @@
 """The check that a loss gives each record a gradient of its own, on synthetic records."""
 
 from lightning_pac.callbacks.srpp_sgd.loss_check.check import LossCheck, check_loss, refuse_left_out_batch
+from lightning_pac.callbacks.srpp_sgd.loss_check.kept_state import STEPPED
 from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows import MetricRows, Training, rows_of_metrics
 from lightning_pac.callbacks.srpp_sgd.loss_check.passing_state import OF_DATASET, PassingState
 from lightning_pac.callbacks.srpp_sgd.loss_check.probe import AT_THE_END
@@ -11,6 +12,7 @@ __all__ = [
     "AT_THE_END",
     "OF_DATASET",
     "OPTIMIZER_STATE",
+    "STEPPED",
     "LossCheck",
     "MetricRows",
     "PassingState",

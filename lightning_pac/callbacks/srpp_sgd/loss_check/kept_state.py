@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from lightning_pac.callbacks.srpp_sgd.loss_check.copied_optimizer import weights_after_a_step
 from lightning_pac.callbacks.srpp_sgd.loss_check.coupling import is_small
+from lightning_pac.callbacks.srpp_sgd.loss_check.fixed_draws import SEEDS, seeded
 from lightning_pac.callbacks.srpp_sgd.loss_check.passing_state import OF_DATASET, attributes_of
 from lightning_pac.callbacks.srpp_sgd.loss_check.probe import Probe
 from lightning_pac.callbacks.srpp_sgd.loss_check.readings import LEVELS, set_numbers_kept
@@ -28,10 +30,11 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import GROUP
 from lightning_pac.data.records import DataMemo
 from lightning_pac.data.tables import datasets_below, repeat_rows, tables_of
 
-__all__ = ["looks_through", "remembers", "taking_up_records"]
+__all__ = ["STEPPED", "looks_through", "remembers", "taking_up_records"]
 
 MODES = "modes of the layers"
 STOPS = "trainer.should_stop"
+STEPPED = "weights after a step of the optimizer"
 
 _COPIED = (Tensor, np.ndarray, list, dict)  # attributes of datasets that may be written to in place
 _SMALL = 2**20  # bytes of these; what is larger is not copied
@@ -70,6 +73,8 @@ def _taking_up_records(probe: Probe, records: list[Any]) -> tuple[tuple[str, ...
             written |= watch.changed()
             outcomes.append(_saved_state(probe, resting))
             written |= {name for name, value in outcomes[-1].items() if not _is_equal(before.get(name), value)}
+            with _failures_of("the step of the optimizer", probe), seeded(SEEDS[0]):
+                outcomes[-1][STEPPED] = weights_after_a_step(replica.optimizer)
         errors = probe.num_errors - errors
     same, again, other = outcomes
     names = same.keys() | again.keys() | other.keys()

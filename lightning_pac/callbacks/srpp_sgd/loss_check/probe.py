@@ -77,15 +77,14 @@ class Probe:
         self.replica, self.integers = replica, IntegerArguments()
         self.drew = self.drew_elsewhere = self.forgets = self.ends = self._holds_draws = False
         self._left_out: tuple[str, ...] = ()
-        self.failed: set[str] = set()
-        self.batch_idx, self.num_errors, self.broken = 0, 0, set[str]()
+        self.batch_idx, self.num_errors, self.failed, self.broken = 0, 0, set[str](), set[str]()
         self.validated: list[Any] | None = []
         self._scaled: AbstractContextManager[Any] = nullcontext()
         self._readings: Readings | None = None
         self._numbers: dict[int, int] = {}
         self._collate_fn, self.hooks, self.dtype = collate_fn, hooks, dtype
         around = [part for callback in replica.callbacks for part in (callback, *vars(callback).values())]
-        around += [config.scheduler for config in replica.schedules]
+        around += [*(config.scheduler for config in replica.schedules), replica.optimizer]
         self.surroundings = Surroundings(replica.model, *around, collate_fn, *hooks)
         self._explicit = is_param_in_hook_signature(replica.model.training_step, "batch_idx", min_args=2)
 
@@ -286,15 +285,17 @@ class Probe:
             self.batch_idx += 1
             self.run_hook("on_train_batch_start", batch, self.batch_idx)
 
-    def run_hook(self, hook: str, *arguments: Any) -> None:
-        """Run a hook of the callbacks and of the model, as far as it runs here."""
+    def run_hook(self, hook: str, *arguments: Any, loader: tuple[int, ...] = ()) -> None:
+        """Run a hook of the callbacks and of the model, as far as it runs here; not all take the loader's number."""
         if hook in self._left_out:
             return
-        for callback in self.replica.callbacks:
-            with self._noting_errors(f"{hook} of {type(callback).__name__}"):
-                getattr(callback, hook)(self.replica.view, self.model, *arguments)
-        with self._noting_errors(hook):
-            getattr(self.model, hook)(*arguments)
+        around = self.replica.view, self.model
+        users = [(f"{hook} of {type(user).__name__}", user, around) for user in self.replica.callbacks]
+        for name, holder, terms in (*users, (hook, self.model, ())):
+            with self._noting_errors(name):
+                run = getattr(holder, hook)
+                takes_loader = loader and is_param_in_hook_signature(run, "dataloader_idx")
+                run(*terms, *arguments, *(loader if takes_loader else ()))
 
     def _run_override(self, method: str, *arguments: Any) -> None:
         """That of the class: the instance may have one that hides the loss."""
@@ -304,8 +305,7 @@ class Probe:
 
     def _validate(self, records: list[Any]) -> None:
         """Two batches of a validation, unless one is going on, in which metrics may be noised."""
-        logged = list(self.replica.logged)
-        is_going_on = getattr(self.replica.view, "evaluating", False)
+        logged, is_going_on = list(self.replica.logged), getattr(self.replica.view, "evaluating", False)
         if self.validated == [] or is_going_on or not is_overridden("validation_step", self.model):
             return
         modes = [(module, module.training) for module in self.model.modules()]
@@ -316,9 +316,9 @@ class Probe:
                 batch = self.batch(records if self.validated is None else self.validated)
                 numbered = is_param_in_hook_signature(self.model.validation_step, "batch_idx", min_args=2)
                 for number in range(2):
-                    self.run_hook("on_validation_batch_start", batch, number, 0)
+                    self.run_hook("on_validation_batch_start", batch, number, loader=(0,))
                     output = self.model.validation_step(batch, *([number] if numbered else []))
-                    self.run_hook("on_validation_batch_end", output, batch, number, 0)
+                    self.run_hook("on_validation_batch_end", output, batch, number, loader=(0,))
         for module, training in modes:
             module.training = training
         self._run_override("on_validation_model_train")
@@ -373,17 +373,17 @@ class Probe:
         """As if it were the run's step, and the epoch and the batch in it, with that number."""
         before, view = self.batch_idx, self.replica.view
         if view is not None:
-            epoch, is_last = step, step == self.last_number
-            if is_last and (view.max_epochs or -1) > 0:
-                epoch = view.max_epochs - 1
-            view.moved = {"global_step": step, "current_epoch": epoch, "is_last_batch": is_last}
+            moved: dict[str, Any] = view.moved
+            is_last = step == self.last_number
+            epoch = view.max_epochs - 1 if is_last and (view.max_epochs or -1) > 0 else step
+            view.moved = {**moved, "global_step": step, "current_epoch": epoch, "is_last_batch": is_last}
         self.batch_idx = step
         try:
             yield
         finally:
             self.batch_idx = before
             if view is not None:
-                view.moved = {}
+                view.moved = moved
 
     @contextmanager
     def without_randomness(self) -> Iterator[None]:

@@ -1,6 +1,5 @@
 """Copies of a model, of callbacks and schedules around it, and of what of a Trainer they may read."""
 
-import copy
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -20,6 +19,7 @@ from torch.utils.data import Dataset, SubsetRandomSampler
 from torchmetrics import Metric
 
 from lightning_pac.callbacks.shared import let_log
+from lightning_pac.callbacks.srpp_sgd.loss_check.copied_optimizer import copy_if_own, copy_optimizer
 from lightning_pac.callbacks.srpp_sgd.loss_check.passing_state import attributes_of
 from lightning_pac.data.quiet_copies import deep_copied
 from lightning_pac.data.records import copy_of, copy_small
@@ -75,6 +75,9 @@ class Replica:
         if trainer is not None:
             memo[id(trainer)] = view
         memo.update(_without_graphs(pl_module))
+        original = None if trainer is None or not trainer.optimizers else trainer.optimizers[0]
+        if original is not None and whole is None:
+            copy_if_own(original, memo)
         model: Any = deep_copied(pl_module, memo) if whole is None else whole.copy(memo)
         model = model.cpu()
         model = model.double() if dtype == torch.float64 else model.float()
@@ -83,7 +86,10 @@ class Replica:
             if isinstance(getattr(value, "__dict__", {}).get(_ORIGINAL), types.MethodType):
                 del model.__dict__[name]  # the class has it
         model.trainer = view
-        optimizer = _optimizer_of(model, trainer, memo)
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        optimizer = copy_optimizer(original, trained, memo)
+        if trainer is not None and original is not None:
+            memo |= {id(one): optimizer for one in (original, *getattr(trainer.strategy, "_lightning_optimizers", ()))}
         schedules = [] if trainer is None else list(_copies(trainer.lr_scheduler_configs, memo))
         failed: list[str] = []
         kept = list(_copies(callbacks, memo, failed))
@@ -315,24 +321,6 @@ def transferred(batch: Any, hooks: Sequence[Any]) -> Any:
         if source is not None:
             batch = getattr(source, name)(batch, *arguments, 0)
     return batch
-
-
-def _optimizer_of(model: pl.LightningModule, trainer: Any, memo: dict[int, Any]) -> torch.optim.Optimizer:
-    """One over the copies of the parameters that an optimizer has, or over all that are trained."""
-    originals = [] if trainer is None else trainer.optimizers
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.SGD(trained or [torch.zeros(1)], lr=0.0)
-    for original in originals[:1]:
-        for wrapper in [original, *getattr(trainer.strategy, "_lightning_optimizers", ())]:
-            memo[id(wrapper)] = optimizer
-        groups = copy.deepcopy([{**group, "params": []} for group in original.param_groups])
-        for group, own in zip(groups, original.param_groups, strict=True):
-            group["params"] = [memo[id(parameter)] for parameter in own["params"] if id(parameter) in memo]
-        optimizer.param_groups = groups
-        for parameter, state in original.state.items():
-            if id(parameter) in memo:
-                optimizer.state[memo[id(parameter)]] = copy.deepcopy(state, memo)
-    return optimizer
 
 
 def _copies(originals: Sequence[Any], memo: dict[int, Any], failed: list[str] | None = None) -> Iterator[Any]:

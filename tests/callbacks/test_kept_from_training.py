@@ -356,3 +356,41 @@ def test_training_that_cannot_be_asked_is_told(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match=told) as caught:
         trained(tmp_path, OfFullBatches(Habit()))
     assert sum("but the weights" in str(one.message) for one in caught) == 1
+
+
+class AtTheEndOfAValidation(Model):
+    """Hands on the number of a batch, in a hook that Lightning runs without that of the loader, and logs at the end."""
+
+    last = 0
+
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        self.accuracy.update(self.network(batch[0]), batch[1])
+
+    def on_validation_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:  # type: ignore[override]
+        self.last = batch_idx
+
+    def on_validation_epoch_end(self) -> None:
+        self.log("val/accuracy", self.accuracy)
+
+
+class WithoutALoader(pl.Callback):
+    last = 0
+
+    def on_validation_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:  # type: ignore[override]
+        self.last = batch_idx
+
+
+def test_a_metric_that_is_logged_at_the_end_of_a_validation_is_not_called_raw(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        for told in ("These values.*val/accuracy", "PrivateMetrics: synthetic", ".*on synthetic records"):
+            warnings.filterwarnings("error", message=told)
+        trained(tmp_path, AtTheEndOfAValidation(Habit()), (WithoutALoader(),))
+
+
+def test_raw_values_under_the_name_of_a_private_metric_are_refused(tmp_path: Path) -> None:
+    class Raw(AtTheEndOfAValidation):
+        def on_validation_epoch_end(self) -> None:
+            self.log("val/accuracy", self.train_accuracy.compute())
+
+    with pytest.raises(MisconfigurationException, match="'val/accuracy' is logged as Tensor"):
+        trained(tmp_path, Raw(Habit()))

@@ -10,6 +10,7 @@ from lightning_pac.callbacks.shared.trainer_checks import (
     check_trainer,
     is_stopped_by_noised_metric,
     monitored_names,
+    noised_names,
     refuse_gradient_hook,
     refuse_searches,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "is_stopped_by_noised_metric",
     "let_log",
     "monitored_names",
+    "noised_names",
     "order_in",
     "refuse_gradient_hook",
     "refuse_searches",

@@ -34,6 +34,7 @@ __all__ = [
     "check_trainer",
     "is_stopped_by_noised_metric",
     "monitored_names",
+    "noised_names",
     "refuse_gradient_hook",
     "refuse_searches",
 ]
@@ -196,7 +197,7 @@ def check_optimizer(trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
 def monitored_names(trainer: pl.Trainer) -> list[str]:
     """Metrics that callbacks and schedulers act on, but for the private ones of this package."""
     found: list[tuple[str, object]] = []
-    noised = _noised_names(trainer)
+    noised = noised_names(trainer)
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if isinstance(callback, EarlyStopping | ModelCheckpoint) and callback.monitor:
             found.append((callback.monitor, callback))
@@ -212,14 +213,15 @@ def monitored_names(trainer: pl.Trainer) -> list[str]:
 
 def is_stopped_by_noised_metric(trainer: pl.Trainer) -> bool:
     """Whether an `EarlyStopping` has ended the run that looks at a private metric of this package."""
-    noised = _noised_names(trainer)
+    noised = noised_names(trainer)
     return any(
         isinstance(callback, EarlyStopping) and callback.monitor in noised and callback.stopped_epoch > 0
         for callback in trainer.callbacks  # type: ignore[attr-defined]
     )
 
 
-def _noised_names(trainer: pl.Trainer) -> set[str]:
+def noised_names(trainer: pl.Trainer) -> set[str]:
+    """Of the private metrics of this package: nothing else can be logged under these."""
     callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
     return {name for callback in callbacks if isinstance(callback, TrainerCallback) for name in callback.noised_names}
 

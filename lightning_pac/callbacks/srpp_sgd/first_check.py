@@ -8,7 +8,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities import rank_zero_warn
 from torch.utils.data import DataLoader
 
-from lightning_pac.callbacks.shared import monitored_names, watch_logging
+from lightning_pac.callbacks.shared import monitored_names, noised_names, watch_logging
 from lightning_pac.callbacks.srpp_sgd.batch_shape import PAD
 from lightning_pac.callbacks.srpp_sgd.guards import is_repeated
 from lightning_pac.callbacks.srpp_sgd.loss_check import OF_DATASET, STEPPED, LossCheck, check_loss
@@ -77,7 +77,8 @@ def check_loss_first(trainer: pl.Trainer, pl_module: pl.LightningModule, loader:
             f"Checkpoints hold what {' and '.join(found.saving)} adds to them, without noise: make sure that nothing "
             "of it was read off the records (means, a vocabulary, their number), or keep checkpoints private."
         )
-    logged = [name for name in found.logged if not is_ours(name)]
+    noised = noised_names(trainer)  # whoever logs a raw value under these is stopped
+    logged = [name for name in found.logged if not is_ours(name) and name not in noised]
     warn_of_raw_values([*logged, *monitored_names(trainer)])
     return found
 

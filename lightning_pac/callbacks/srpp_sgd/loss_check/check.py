@@ -23,7 +23,7 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.probe import Probe
 from lightning_pac.callbacks.srpp_sgd.loss_check.readings import LEVELS
 from lightning_pac.callbacks.srpp_sgd.loss_check.replica import Replica
 from lightning_pac.callbacks.srpp_sgd.loss_check.rows import compare_company, compare_varied
-from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import EXAMPLES, GROUP, LAWS, SyntheticRecords
+from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import GROUP, LAWS, SyntheticRecords, shown_records
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.strategies.whole_copies import WholeCopies
 
@@ -177,7 +177,7 @@ def _check(
         probe.batch_idx, probe.forgets = batch_idx, dtype == torch.float64
         logged, unread = probe.replica.logged, probe.failed
         unread.update(f"{name}, which cannot be copied," for name in probe.replica.left_out)
-        examples = _examples(dataloader.dataset)
+        examples = shown_records(dataloader.dataset)
         pads = not repeated and _pads(probe, examples)
         saving = () if repeated else _saving(probe)
         synthetic = SyntheticRecords(examples, probe.accepts)
@@ -239,7 +239,7 @@ def refuse_left_out_batch(
     def by_number(whole: WholeCopies | None) -> bool:
         try:
             probe = _probe(pl_module, dataloader, datamodule, whole=whole)
-            records = SyntheticRecords(_examples(dataloader.dataset), probe.accepts).draw(0)
+            records = SyntheticRecords(shown_records(dataloader.dataset), probe.accepts).draw(0)
             parts = records[: 2 * GROUP], records[2 * GROUP :]
             return all(probe.leaves_out(part, number, level) for part in parts for level in (None, *LEVELS))
         except Exception:  # whatever a model may raise that needs its Trainer
@@ -260,7 +260,7 @@ def synthetic_probe(
     whole: WholeCopies | None,
 ) -> tuple[Probe, list[Any]]:
     """What runs a copy of a model and callbacks, and records of which synthetic ones may take the structure."""
-    return _probe(pl_module, dataloader, datamodule, callbacks, whole=whole), _examples(dataloader.dataset)
+    return _probe(pl_module, dataloader, datamodule, callbacks, whole=whole), shown_records(dataloader.dataset)
 
 
 def _probe(
@@ -299,12 +299,6 @@ def _saving(probe: Probe) -> tuple[str, ...]:
             with suppress(Exception):
                 found += [f"state_dict of {type(holder).__name__}"] * bool(holder.state_dict())
     return tuple(found)
-
-
-def _examples(dataset: Any) -> list[Any]:
-    """Records from all over a dataset, since its first may be of one class."""
-    size = len(dataset)
-    return [dataset[index] for index in sorted({size * number // EXAMPLES for number in range(EXAMPLES)}) if size]
 
 
 def _place_of(error: Exception) -> str:

@@ -71,9 +71,18 @@ def test_a_promise_lasts_for_the_planned_steps_and_no_unit_more(sampling: Sampli
         while account.next_keeps_promise():
             account.start_step()
         assert account.num_steps == planned
+        is_epsilon = isinstance(promise, EpsilonDelta)
+        figure, exact = (
+            (account.epsilon_at_delta(), account.exact_epsilon_at_delta())
+            if is_epsilon
+            else (account.world_success_bound(), account.exact_success_bound())
+        )
+        assert exact <= figure <= promise.limit, "the next figure that is computed was above the promise"
         if plan == planned:  # asking for a step beyond the plan leaves the figures of the steps taken exact
             assert account.epsilon_at_delta() == pytest.approx(account.exact_epsilon_at_delta(), rel=1e-9)
             assert account.world_success_bound() == pytest.approx(account.exact_success_bound(), rel=1e-9)
+    again = accountant.track(noise, [planned], planned, promise)
+    assert again.world_success_bound() == pytest.approx(again.exact_success_bound(), rel=1e-9)
     assert accountant.track(noise).next_keeps_promise()
 
 

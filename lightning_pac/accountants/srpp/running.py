@@ -107,7 +107,7 @@ class RunningAccount(Generic[_TermsT]):
         self._asked_steps = planned_steps
         self._planned_steps = max(planned_steps, self.num_steps + 1)
         self._left = self._leave_for_arithmetic()
-        planned_open = max(planned_steps - sum(self._closed), self._open + 1)
+        planned_open = max(planned_steps - sum(self._closed), self._open, 1)
         self._horizon = self._closed_units + accountant.units(planned_open)
         self._figures: StepFigures | None = None
         self._figured = self._horizon, self._planned_steps, self._left[1]  # units and steps that they reach, and delta
@@ -197,13 +197,17 @@ class RunningAccount(Generic[_TermsT]):
         """Largest success of telling the worlds apart so far, or a little more, at the `prior`."""
         with self._mutex:
             figures, part = self._look_up()
-        return min(1.0, figures.success_bound(part) + sum(self.arithmetic))
+            bound = figures.success_bound(part) + sum(self.arithmetic)
+            kept = self.promise.limit if isinstance(self.promise, SuccessBound) and self._is_kept() else 1.0
+        return min(bound, kept)
 
     def epsilon_at_delta(self) -> float:
         """Epsilon that goes with `delta` so far, or a little more; infinite where batches are averaged over."""
         with self._mutex:
             figures, part = self._look_up()
-        return figures.epsilon(part) + self.arithmetic[0]
+            epsilon = figures.epsilon(part) + self.arithmetic[0]
+            kept = self.promise.limit if isinstance(self.promise, EpsilonDelta) and self._is_kept() else math.inf
+        return min(epsilon, kept)
 
     def exact_success_bound(self) -> float:
         """`world_success_bound` of the steps so far, computed now."""
@@ -273,6 +277,10 @@ class RunningAccount(Generic[_TermsT]):
             units = self._closed_units + self._next_units
             self._reach(units, self.num_steps + 1)
             return self.promise is None or units <= self._most_kept()
+
+    def _is_kept(self) -> bool:
+        """Whether the steps so far keep the promise, which may be less than the figure of a few steps more."""
+        return self._units <= self._most_kept()
 
     def _most_kept(self) -> float:
         """The most of the planned units that keep the promise."""

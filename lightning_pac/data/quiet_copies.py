@@ -2,13 +2,15 @@
 
 import copy
 import functools
+import itertools
 import threading
 import types
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing.sharedctypes import SynchronizedBase
 from typing import Any
 
-__all__ = ["bare_copied", "can_be_quiet", "deep_copied", "shallow_copied"]
+__all__ = ["added_to", "bare_copied", "can_be_quiet", "deep_copied", "shallow_copied"]
 
 _OWN_WAYS = "__new__", "__copy__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__"  # of being copied
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: classes that are written in Python, and those of some extensions
@@ -25,12 +27,26 @@ def deep_copied(value: Any, memo: dict[int, Any] | None = None) -> Any:
         memo: Copies of other objects.
     """
     memo = {} if memo is None else memo
-    known = set(memo)
+    with added_to(memo) as added:
+        try:
+            return copy.deepcopy(value, memo)
+        finally:
+            for key in added():
+                _make_quiet(memo[key])
+
+
+@contextmanager
+def added_to(memo: dict[int, Any]) -> Iterator[Callable[[], list[int]]]:
+    """Give the keys of the copies that have joined others since.
+
+    They are looked for from the end: one memo serves the copies of hundreds of values, and holds thousands of others.
+    """
+    mark = object()
+    memo[id(mark)] = mark
     try:
-        return copy.deepcopy(value, memo)
+        yield lambda: list(itertools.takewhile(id(mark).__ne__, reversed(memo)))
     finally:
-        for key in memo.keys() - known:
-            _make_quiet(memo[key])
+        memo.pop(id(mark), None)
 
 
 def shallow_copied(value: Any) -> Any:

@@ -11,8 +11,12 @@ _LIBRARIES = frozenset(sys.stdlib_module_names) | {
     *("torch", "torchvision", "torchaudio", "torchdata", "torchmetrics", "lightning", "lightning_pac", "numpy"),
     *("pytorch_lightning", "lightning_fabric", "scipy", "pandas", "PIL", "sklearn", "transformers", "datasets", "cv2"),
     *("pytest", "_pytest"),
+    # To which models of transformers lead: adapters, with what fetches weights from afar.
+    *("peft", "accelerate", "huggingface_hub", "tokenizers", "safetensors", "filelock", "tqdm", "packaging", "yaml"),
+    *("httpx", "httpx2", "httpcore", "requests", "urllib3", "idna", "fsspec", "typing_extensions"),
 }
-_MISTAKABLE = frozenset(sys.stdlib_module_names) | {"datasets", "transformers"}  # names that a user's file may have
+_OFTEN_NAMES = {"datasets", "transformers", "accelerate", "requests", "packaging"}
+_MISTAKABLE = frozenset(sys.stdlib_module_names) | _OFTEN_NAMES  # names that a user's file may have
 _STANDARD = sysconfig.get_path("stdlib")
 
 

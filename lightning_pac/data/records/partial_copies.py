@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from lightning_pac.data.quiet_copies import bare_copied, can_be_quiet, deep_copied, shallow_copied
+from lightning_pac.data.quiet_copies import added_to, bare_copied, can_be_quiet, deep_copied, shallow_copied
 from lightning_pac.data.records.libraries import is_installed
 
 __all__ = ["copied_apart", "copied_once", "taken_out_again"]
@@ -35,13 +35,13 @@ def copied_apart(value: Any, memo: dict[int, Any], depth: int = _DEPTH) -> Any:
     """
     for part in _shared_silently(value, memo) if depth else ():
         _copied_by_parts(part, memo, depth - 1)
-    known = set(memo)
-    try:
-        return deep_copied(value, memo)
-    except Exception:
-        taken = getattr(memo, "taken", None) or ()
-        for key in memo.keys() - known - set(map(id, taken)):  # half of a copy
-            del memo[key]
+    with added_to(memo) as added:
+        try:
+            return deep_copied(value, memo)
+        except Exception:
+            taken = getattr(memo, "taken", None) or ()
+            for key in {*added()}.difference(map(id, taken)):  # half of a copy
+                del memo[key]
     return _copied_by_parts(value, memo, depth)
 
 

@@ -9,6 +9,7 @@ import lightning.pytorch as pl
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 import torchmetrics
 from gloo_ranks import on_ranks
 from lightning.pytorch.callbacks import EarlyStopping
@@ -17,6 +18,7 @@ from torch import nn
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
 
 from lightning_pac import Poisson, PrivateMetrics, TwoWorldScenario, WithIndex
+from lightning_pac.callbacks.srpp_sgd.guards import repeated_check
 
 SCENARIO = TwoWorldScenario(num_differing=1)
 OTHER_RECORDS = "what the indices of the train loader mean differs between rank 0 and rank 1"
@@ -242,3 +244,34 @@ def test_every_rank_says_what_differs_before_anything_is_spent(answers: Any, nam
 @pytest.mark.parametrize("name", ACCEPTED)
 def test_what_may_differ_is_accepted(answers: Any, name: str) -> None:
     assert [rank[name][0] for rank in answers] == ["accepted"] * 2
+
+
+class Exchanging(Classifier):
+    """Sums something over ranks in each step, as a logged count or a metric that is synchronized does."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        dist.all_reduce(torch.ones(1))
+        return super().training_step(batch, batch_idx)
+
+
+def checked_steps(rank: int, size: int, folder: Path) -> list[int]:
+    repeated_check.SHARE = 1e-9 if rank else 1e9  # to the one clock a check is always due, to the other never
+    steps: list[int] = []
+    repeat = repeated_check.RepeatedCheck._repeat
+
+    def noted(self: Any, **kwargs: Any) -> Any:
+        steps.append(trainer.global_step)
+        return repeat(self, **kwargs)
+
+    repeated_check.RepeatedCheck._repeat = noted  # type: ignore[method-assign]
+    options = {"devices": size, "strategy": "ddp_private", "max_epochs": 10}
+    trainer = make_trainer(folder, make_private(ledger=folder / "run.db"), **options)
+    trainer.fit(Exchanging(), DataLoader(make_data(), batch_size=5, shuffle=True))
+    return steps
+
+
+@pytest.mark.checks_each_fit
+def test_ranks_check_a_loss_that_exchanges_something_before_the_same_steps(tmp_path: Path) -> None:
+    first, second = on_ranks(checked_steps, 2, tmp_path)
+    assert first == second
+    assert {15, 31, 47} <= set(first), "steps at which only one clock asks for a check"

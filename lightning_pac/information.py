@@ -164,14 +164,13 @@ def renyi_divergence(p: npt.ArrayLike, q: npt.ArrayLike, order: float) -> Array:
         return kl_divergence(p, q)
     first, second = np.broadcast_arrays(_law("p", p), _law("q", q))
     with np.errstate(divide="ignore", invalid="ignore"):
-        log_first, log_second = np.log(first), np.log(second)
-        if math.isinf(order):
-            return np.asarray(np.max(np.where(first > 0, log_first - log_second, -math.inf), axis=-1))[()]
-        terms = order * log_first + (1 - order) * log_second
-    # p^a q^(1-a) is 0 where p is, and below order 1 also where q is; above it is infinite there.
-    absent = (first == 0) | ((second == 0) if order < 1 else False)
-    divergence = logsumexp(np.where(absent, -math.inf, terms), axis=-1) / (order - 1)
-    return np.asarray(np.maximum(divergence, 0.0))[()]
+        log_ratio = np.where(first > 0, np.log(first) - np.log(second), -math.inf)
+    if math.isinf(order):
+        return np.asarray(np.max(log_ratio, axis=-1))[()]
+    # The mean of (p/q)^(a-1) over p, in which what p leaves out has no part.
+    with np.errstate(over="ignore"):
+        powers = np.where(first > 0, (order - 1) * log_ratio, 0.0)
+    return np.asarray(np.maximum(log_mean_exp(powers, first) / (order - 1), 0.0))[()]
 
 
 def log_mean_exp(exponents: npt.ArrayLike, weights: npt.ArrayLike) -> Array:
@@ -179,7 +178,7 @@ def log_mean_exp(exponents: npt.ArrayLike, weights: npt.ArrayLike) -> Array:
 
     Args:
         exponents: x, shape (..., m).
-        weights: w, shape (m,); a rounding of their sum costs nothing.
+        weights: w, shape (m,) or (..., m); a rounding of their sum costs nothing.
 
     Returns:
         Shape (...).
@@ -189,20 +188,23 @@ def log_mean_exp(exponents: npt.ArrayLike, weights: npt.ArrayLike) -> Array:
         2.000e-12
     """
     values, shares = np.asarray(exponents, dtype=np.float64), np.asarray(weights, dtype=np.float64)
-    shares = shares / shares.sum()
+    shares = shares / shares.sum(axis=-1, keepdims=True)
     largest = np.max(np.where(shares > 0, values, -math.inf), axis=-1)
-    # Taking the ones off first leaves nothing to cancel; larger powers would overflow.
-    small = np.log1p(np.expm1(np.minimum(values, 1.0)) @ shares)
-    large = logsumexp(values, b=shares, axis=-1)
-    return np.asarray(np.where(largest < 1.0, small, large))[()]
+    # Taking the ones off first leaves nothing to cancel. Larger powers would overflow, and next to a mean far below 1
+    # the ones are all that is seen.
+    excess = (np.expm1(np.minimum(values, 1.0)) * shares).sum(axis=-1)
+    is_near = (largest < 1.0) & (excess > -0.5)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        far = logsumexp(np.where(shares > 0, values + np.log(shares), -math.inf), axis=-1)
+    return np.asarray(np.where(is_near, np.log1p(np.where(is_near, excess, 0.0)), far))[()]
 
 
 def _excess(first: Array, second: Array, difference: Array) -> Array:
     """`p ln(p/q) - p + q` from p, q and p - q, never negative, by its series where those terms would cancel."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         t = difference / second
-        # A quotient beyond floats has a logarithm all the same.
-        ratio = np.where(np.isfinite(t), np.log1p(t), np.log(first) - np.log(second))
+        # Far from 0, t may be rounded to -1 or be beyond floats, where p/q has a logarithm all the same.
+        ratio = np.where(np.abs(t) < 0.5, np.log1p(t), np.log(first) - np.log(second))
         direct = np.where(first > 0, first * ratio - difference, second)
     # q sum_n (-t)^n / (n (n - 1)); below 0.01 the first term left out is less than 1e-21 of the sum.
     powers = np.arange(2, 12)

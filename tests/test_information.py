@@ -44,6 +44,31 @@ def test_a_quotient_beyond_floats_has_a_divergence(rare: float) -> None:
     assert kl_divergence([0.5, 0.5], [rare, 1.0]) == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.parametrize("rare", [1e-16, 1e-17, 1e-20, 1e-300, 5e-324])
+def test_a_rare_value_in_the_first_law_costs_nothing(rare: float) -> None:
+    """(p - q)/q is -1 but for a rounding, whose logarithm was minus infinity."""
+    p, q = [rare, 0.3, 0.7 - rare], [0.2, 0.3, 0.5]
+    with mpmath.workdps(400):
+        exact = float(sum(mpmath.mpf(a) * mpmath.log(mpmath.mpf(a) / mpmath.mpf(b)) for a, b in zip(p, q, strict=True)))
+    assert kl_divergence(p, q) == pytest.approx(exact, rel=1e-12)
+    assert renyi_divergence(p, q, 1.0) == pytest.approx(exact, rel=1e-12)
+    assert renyi_divergence(p, q, 1 + 1e-12) == pytest.approx(exact, rel=1e-9)
+    assert binary_kl(rare, 0.5) == pytest.approx(math.log(2), rel=1e-14)
+    assert binary_kl(1 - 2.0**-53, 1e-3) == pytest.approx(-math.log(1e-3), rel=1e-12)
+
+
+def test_divergences_near_and_far_from_order_one_keep_their_digits() -> None:
+    rng = np.random.default_rng(0)
+    for order in (1e-9, 0.5, 1 - 1e-9, 1 + 1e-12, 1 + 1e-9, 7.3, 1e4, 1e12):
+        for reach in (1, 20, 300):
+            p, q = (law / law.sum() for law in 10.0 ** -rng.uniform(0, reach, (2, 4)))
+            with mpmath.workdps(60):
+                a, total = mpmath.mpf(order), sum(map(mpmath.mpf, p.tolist()))
+                terms = [(mpmath.mpf(x) / total) ** a * mpmath.mpf(y) ** (1 - a) for x, y in zip(p, q, strict=True)]
+                exact = float(mpmath.log(mpmath.fsum(terms)) / (a - 1))
+            assert renyi_divergence(p, q, order) == pytest.approx(exact, rel=1e-9, abs=1e-14)
+
+
 def test_discrete_laws_against_scipy() -> None:
     rng = np.random.default_rng(0)
     p, q = rng.dirichlet(np.ones(5), size=(3, 4)), rng.dirichlet(np.ones(5), size=4)
@@ -87,3 +112,9 @@ def test_a_mean_of_exponentials_keeps_its_digits(size: float) -> None:
         mean = sum(mpmath.mpf(w) * mpmath.exp(mpmath.mpf(x)) for w, x in zip(weights, exponents, strict=True)) / total
         exact = float(mpmath.log(mean))
     assert log_mean_exp(exponents, weights) == pytest.approx(exact, rel=1e-12)
+
+
+def test_a_mean_of_exponentials_far_below_one_is_no_zero() -> None:
+    assert log_mean_exp([-50.0, -60.0], [0.5, 0.5]) == pytest.approx(-50 + math.log((1 + math.exp(-10)) / 2), rel=1e-14)
+    # What is rare is worth e^500 times as much: the logarithm is of numbers near 1.
+    assert log_mean_exp([1e-14, 500.0], [1.0, 1e-240]) == pytest.approx(1e-14 + 1e-240 * math.exp(500), rel=0.1)

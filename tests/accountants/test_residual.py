@@ -111,6 +111,8 @@ def test_the_best_attack_leaves_at_least_the_residual_privacy():
     assert posterior_disadvantage(residual.intrinsic, success, 1 / 8) >= residual.residual
     with pytest.raises(ValueError, match="at most 0"):
         posterior_disadvantage(0.1, 0.5, 0.5)
+    # An attack that is all but never right: it was said to be at an infinite disadvantage.
+    assert posterior_disadvantage(0.0, 1e-20, 0.5) == pytest.approx(-math.log(2))
 
 
 def test_references_that_are_no_laws_are_refused():

@@ -1,10 +1,17 @@
 import math
 
+import mpmath
 import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from lightning_pac.mechanisms import certify_finite_secret, divergence_sample, donsker_varadhan_correction
+from lightning_pac.mechanisms import (
+    MixtureNoise,
+    certify_finite_secret,
+    certify_noise,
+    divergence_sample,
+    donsker_varadhan_correction,
+)
 from lightning_pac.mechanisms.certified import empirical_bernstein_margin
 from lightning_pac.mechanisms.certified.certificate import posterior_divergences, two_point_information
 from lightning_pac.mechanisms.certified.clusters import cluster_outputs
@@ -46,6 +53,43 @@ def test_two_points_that_tell_next_to_nothing(distance, probability):
     series = variance * squares / 2 - (variance * squares) ** 2 / 4
     series += (variance**3 / 6 - (variance * skew) ** 2 / 12) * squares**3
     assert two_point_information(distance, probability) == pytest.approx(series, rel=1e-12 + squares**2)
+
+
+@pytest.mark.parametrize("rare", [1e-12, 1e-17, 1e-20, 1e-30])
+@pytest.mark.parametrize("distance", [1.0, 2.0, 6.0, 12.0, 90.0])
+def test_two_points_of_which_one_is_rare(distance, rare):
+    """It was NaN, or below 0, where the rarer prior is lost beside 1; the truth has sixty digits."""
+    with mpmath.workdps(60):
+        p, q = mpmath.mpf(rare), 1 - mpmath.mpf(rare)
+
+        def integrand(z):
+            told = 0
+            for prior, sign in ((p, -1), (q, 1)):
+                ratio = distance * z + sign * mpmath.mpf(distance) ** 2 / 2
+                total = p + q * mpmath.exp(ratio)
+                told += prior * ((1 - p / total) * ratio - mpmath.log(total))
+            return mpmath.npdf(z) * told
+
+        if distance < 80:
+            ends = [-60, -30, *range(-20, 21), 30, 60]
+            exact = mpmath.quad(integrand, ends, maxdegree=4)
+        else:
+            exact = -p * mpmath.log(p) - q * mpmath.log(q)
+    assert two_point_information(distance, rare) == pytest.approx(float(exact), rel=1e-12)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_rare_secret_is_certified_in_either_place(order):
+    weights = np.array([1.0, 1e-20])[list(order)]
+    found = certify_finite_secret([[0.0], [2.0]], weights).mutual_information
+    assert found == pytest.approx(2e-20, rel=1e-9)  # p d^2 / 2
+
+
+@pytest.mark.parametrize("size", [1e-150, 1e-200, 5e-324])
+def test_outputs_whose_squares_underflow_are_certified(size):
+    outputs = np.array([[0.0], [1.0], [2.0]]) * size
+    for found in (certify_finite_secret(outputs), certify_noise(outputs, MixtureNoise.gaussian(np.eye(1)))):
+        assert 0 <= found.mutual_information < 1e-12
 
 
 @pytest.mark.parametrize("distance", [1e-3, 0.1, 1.0, 5.0, 30.0])

@@ -158,3 +158,11 @@ def test_weights_that_miss_their_sum_are_shared_out():
     """A density that integrates to less than 1 would have a larger entropy, and its certificates less information."""
     noise, whole = (mixture(np.array([0.5, 0.5]) * part, [-1.0, 1.0], [1.0, 1.0]) for part in (1 - 9e-7, 1.0))
     assert noise.log_density(np.zeros((1, 1))) == pytest.approx(whole.log_density(np.zeros((1, 1))), rel=1e-14)
+
+
+@pytest.mark.parametrize(
+    "covariance", [[[1.0, 1.0], [1.0, 1.0]], [[1.0, 0.0], [0.0, -1.0]], [[1.0, 1.0]], [[1.0, 5.0], [0.0, 1.0]]]
+)
+def test_a_covariance_that_is_none_is_refused_in_words(covariance):
+    with pytest.raises(ValueError, match="must be square, symmetric and positive definite"):
+        MixtureNoise.gaussian(covariance)

@@ -29,8 +29,8 @@ _CHUNK_VALUES = 2**20
 # Two outputs further apart tell all but e^-800 of their entropy.
 _APART = 80.0
 
-# Surprisals of outputs with more energy vary too much to help.
-_LARGEST_ENERGY = 2.0**10
+# Surprisals of outputs with more energy vary too much to help; those of less energy underflow.
+_SMALLEST_ENERGY, _LARGEST_ENERGY = 2.0**-900, 2.0**10
 
 
 @validated
@@ -113,7 +113,7 @@ def certify_clusters(
         for cluster in clusters:
             if len(cluster.weights) == 2:
                 distance = float(np.linalg.norm(cluster.whitened[1] - cluster.whitened[0]))
-                information += cluster.probability * two_point_information(distance, float(cluster.weights[0]))
+                information += cluster.probability * two_point_information(distance, float(cluster.weights.min()))
         return Certificate(information, 1.0, "quadrature", information)
     source = secure_generator() if generator is None else generator
     bound, estimate = posterior_divergences(clusters, num_draws, source, device).bound(1 - confidence)
@@ -150,7 +150,7 @@ def two_point_information(distance: float, probability: float) -> float:
 
     Args:
         distance: Distance of the two outputs in standard deviations of the noise.
-        probability: Probability of the first output.
+        probability: Probability of either output; that of the rarer one has the digits.
 
     Example:
         >>> round(two_point_information(2.0, 0.5), 4)
@@ -160,11 +160,12 @@ def two_point_information(distance: float, probability: float) -> float:
     if distance == 0 or probability <= 0 or other <= 0:
         return 0.0
     if distance > _APART:
-        return -probability * math.log(probability) - other * math.log(other)
+        return -probability * math.log(probability) - other * math.log1p(-probability)
     # The trapezoidal rule converges geometrically for functions analytic in a strip, here pi/distance wide.
     step = min(1 / 16, 1 / (4 * distance))
-    # At 10 deviations the normal density has fallen by a factor e^-50.
-    nodes = np.arange(math.ceil(-10 / step), math.ceil(10 / step) + 1).astype(np.float64) * step
+    # At 10 deviations the normal density has fallen by a factor e^-50; farther out, to that share of what is rare.
+    reach = math.ceil(math.sqrt(100 - 2 * math.log(min(probability, other))) / step)
+    nodes = np.arange(-reach, reach + 1).astype(np.float64) * step
     density: Array = np.exp(-(nodes**2) / 2) * step / math.sqrt(2 * math.pi)
     information = 0.0
     for prior, sign in ((probability, -1.0), (other, 1.0)):
@@ -249,8 +250,8 @@ def divergence_sample(
 ) -> DivergenceSample:
     """The sample of divergences given the cluster, and the clusters' entropy."""
     # Given its cluster no draw has v above this; the rarest output of any cluster decides.
-    largest = max(math.log(1 / float(cluster.weights.min())) for cluster in clusters)
-    useful = surprisals is not None and energy <= _LARGEST_ENERGY
+    largest = max(-math.log(float(cluster.weights.min())) for cluster in clusters)
+    useful = surprisals is not None and _SMALLEST_ENERGY <= energy <= _LARGEST_ENERGY
     return DivergenceSample(divergences, largest, surprisals if useful else None, energy, clusters_entropy(clusters))
 
 
@@ -359,16 +360,17 @@ def _torch_divergences(draws: Array, points: Array, mass: Array, device: str | N
 
 def _two_point_divergence(log_ratio: Array, probability: float, other: float) -> Array:
     """Divergence of the posterior from (probability, other), given the log-likelihood ratio of the other value."""
-    # Each side is measured from its own likelier value: the difference of two large logarithms would lose what counts.
     size = np.abs(log_ratio)
-    rare = np.where(log_ratio > 0, probability, other)
-    log_total = np.log1p(rare * np.expm1(-size))
-    far = -rare * np.exp(-size - log_total) * size - log_total
-    # Where neither likelihood is far above the other, from the value of less prior, so that digits of it count.
-    less, towards = (other, log_ratio) if other <= probability else (probability, -log_ratio)
-    towards = np.minimum(towards, 1.0)
-    log_total = np.log1p(less * np.expm1(towards))
-    exact = np.where(size < 1, less * np.exp(towards - log_total) * towards - log_total, far)
+    less, more = min(probability, other), max(probability, other)
+    towards = log_ratio if other <= probability else -log_ratio
+    # Measured from the value of more prior until the posterior turns to the other: digits of the smaller prior count.
+    turned = max(1.0, -math.log(less))
+    gain = np.minimum(towards, turned)
+    log_total = np.log1p(less * np.expm1(gain))
+    exact = less * np.exp(gain - log_total) * gain - log_total
+    # From there on from the other value: the difference of two large logarithms would lose what counts.
+    rest = more * np.exp(-size)
+    exact = np.where(towards < turned, exact, -rest / (less + rest) * size - np.log(less + rest))
     # Nearly equal likelihoods cancel there. The divergence is L K'(L) - K(L) with K(L) = ln(p + q e^L), whose cumulants
     # k_n give the series sum_n k_n L^n (n - 1) / n!; from the ninth on less than 1e-13 of it is left out.
     spread, skew = probability * other, probability - other

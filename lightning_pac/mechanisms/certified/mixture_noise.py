@@ -62,8 +62,22 @@ class MixtureNoise:
 
     @classmethod
     def gaussian(cls, covariance: MatrixLike) -> "MixtureNoise":
-        """Gaussian noise with this covariance, shape (d, d)."""
-        loading = np.linalg.cholesky(np.asarray(covariance, dtype=np.float64))
+        """Gaussian noise with this covariance, shape (d, d).
+
+        Raises:
+            ValueError: If it is not square, symmetric and positive definite.
+        """
+        matrix = np.asarray(covariance, dtype=np.float64)
+        try:
+            # The factorization reads one triangle alone.
+            if matrix.shape[0] != matrix.shape[1] or np.abs(matrix - matrix.T).max() > 1e-9 * np.abs(matrix).max():
+                raise np.linalg.LinAlgError
+            loading = np.asarray(np.linalg.cholesky(matrix), np.float64)
+        except np.linalg.LinAlgError:
+            raise ValueError(
+                f"covariance, of shape {matrix.shape}, must be square, symmetric and positive definite: every "
+                "direction needs noise, so leave out coordinates that follow from others."
+            ) from None
         return cls(np.ones(1), np.zeros((1, len(loading))), loading[None])
 
     @property

@@ -44,8 +44,9 @@ def scale_to_budget(
     """
     if len(whitened) == 2:
         distance = float(np.linalg.norm(whitened[1] - whitened[0]))
-        scale = _two_point_scale(distance, float(mass[0]), budget)
-        information = two_point_information(distance / scale, float(mass[0]))
+        rarer = float(mass.min())
+        scale = _two_point_scale(distance, rarer, budget)
+        information = two_point_information(distance / scale, rarer)
         return scale, Certificate(information, 1.0, "quadrature", information)
     failure = 1 - confidence
     scale = _choose(whitened, mass, budget, failure / 2, num_draws, generator)

@@ -56,6 +56,59 @@ def test_the_recursion_is_the_linear_program(canaries: int, guesses: int, right:
     assert limit == pytest.approx(mu, abs=0.01)
 
 
+def largest_share_of_all_releases(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
+    """The largest P[W >= v] over all (epsilon, delta) releases of the coins, by a linear program over whole laws."""
+    coins = list(itertools.product((-1, 1), repeat=canaries))
+    answers = [y for y in itertools.product((-1, 0, 1), repeat=canaries) if np.count_nonzero(y) == guesses]
+    laws = np.arange(len(coins) * len(answers)).reshape(len(coins), -1)
+    pairs = [(i, j) for i, x in enumerate(coins) for j, z in enumerate(coins) if np.sum(np.not_equal(x, z)) == 1]
+    size = laws.size * (1 + canaries)
+    above, sums = np.zeros((laws.size * canaries, size)), np.zeros((len(pairs), size))
+    for k, (i, j) in enumerate(pairs):
+        rows = np.arange(k * len(answers), (k + 1) * len(answers))
+        above[rows, laws[i]], above[rows, laws[j]], above[rows, laws.size + rows] = 1, -math.exp(epsilon), -1
+        sums[k, laws.size + rows] = 1
+    total = np.zeros((len(coins), size))
+    total[np.arange(len(coins))[:, None], laws] = 1
+    wins = np.zeros(size)
+    wins[laws] = np.array([[np.sum(np.equal(x, y)) >= right for y in answers] for x in coins]) / len(coins)
+    solved = optimize.linprog(
+        -wins, np.vstack([above, sums]), [0.0] * len(above) + [delta] * len(sums), total, np.ones(len(coins))
+    )
+    return float(-solved.fun)
+
+
+@pytest.mark.parametrize(
+    ("canaries", "guesses", "right"), [(1, 1, 1), (2, 1, 1), (2, 2, 1), (2, 2, 2), (3, 3, 1), (3, 2, 2), (3, 3, 3)]
+)
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.33545884607, 0.08161441741), (1.5, 0.01), (0.1, 1e-3), (0.0, 0.2)])
+def test_no_release_guesses_better_than_the_bound_and_one_is_as_good(
+    canaries: int, guesses: int, right: int, epsilon: float, delta: float
+) -> None:
+    truth = largest_share_of_all_releases(canaries, guesses, right, epsilon, delta)
+    assert pure_p_value(canaries, guesses, right, epsilon, delta) == pytest.approx(truth, rel=1e-7)
+
+
+@pytest.mark.parametrize(("canaries", "guesses", "right"), [(40, 40, 30), (100, 100, 52), (60, 25, 20)])
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.3, 1e-3), (0.05, 1e-2), (0.9, 1e-5)])
+def test_the_envelope_is_the_linear_program_of_many_coins(
+    canaries: int, guesses: int, right: int, epsilon: float, delta: float
+) -> None:
+    """Over the laws of the number of right guesses, with both orders of a canary's coin."""
+    w = np.arange(guesses)
+    rises = np.zeros((2 * guesses, 3 * guesses + 1))
+    mine, other = (w + 1) / canaries, (guesses - w) / canaries
+    rises[w, w + 1], rises[w, w] = mine, -math.exp(epsilon) * other
+    rises[guesses + w, w], rises[guesses + w, w + 1] = other, -math.exp(epsilon) * mine
+    rises[np.arange(2 * guesses), guesses + 1 + np.arange(2 * guesses)] = -1
+    spent = np.concatenate([np.zeros(guesses + 1), np.ones(2 * guesses)])
+    wins = np.concatenate([np.arange(guesses + 1) >= right, np.zeros(2 * guesses)])
+    solved = optimize.linprog(
+        -wins, np.vstack([rises, spent]), [0.0] * (2 * guesses) + [delta], [1 - spent], [1.0], method="highs"
+    )
+    assert pure_p_value(canaries, guesses, right, epsilon, delta) == pytest.approx(-solved.fun, rel=1e-4, abs=1e-6)
+
+
 def test_limits_are_below_a_gaussian_of_known_epsilon() -> None:
     rng, mu, delta, misses = np.random.default_rng(5), 1.0, 1e-5, 0
     truth = GaussianCurve(mu).epsilon(delta)

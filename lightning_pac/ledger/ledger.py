@@ -216,29 +216,29 @@ class PrivacyLedger:
         check_text(currency, "currency")
         text = None if declaration is None else encode_json(declaration, "declaration")
         self._storage.check()
-        if table_hash is not None:
-            check_only_account(self._storage, name, table_hash)
-        existing = self._storage.read("SELECT id FROM accounts WHERE name = ?", (name,))
-        if existing:
-            account = LedgerAccount(self._storage, existing[0][0])
-            if self._storage.writable:
-                check_totals(self._storage, account.id, name)
-            self._compare(account, currency, text, budget)
-            return account
-        text = text or "{}"
-        self._compare_coupling(currency, json.loads(text))
-        check_order(self._storage, currency, json.loads(text))
-        with self._storage.transaction() as connection:
-            cursor = connection.execute(
-                "INSERT INTO accounts (name, currency, declaration, kind, table_hash) VALUES (?, ?, ?, ?, ?)",
-                (name, currency, text, kind, table_hash),
-            )
-            assert cursor.lastrowid is not None
-            self._storage.note_account(cursor.lastrowid, Facts(name, currency, text))
-            if budget is not None:
-                connection.execute("INSERT INTO budgets (account, amount) VALUES (?, ?)", (cursor.lastrowid, budget))
-                self._storage.note_budgets(connection)
-        return LedgerAccount(self._storage, cursor.lastrowid)
+        with self._storage.mutex:  # another thread may open it meanwhile
+            if table_hash is not None:
+                check_only_account(self._storage, name, table_hash)
+            if existing := self._storage.read("SELECT id FROM accounts WHERE name = ?", (name,)):
+                account = LedgerAccount(self._storage, existing[0][0])
+                if self._storage.writable:
+                    check_totals(self._storage, account.id, name)
+                self._compare(account, currency, text, budget)
+                return account
+            text = text or "{}"
+            self._compare_coupling(currency, json.loads(text))
+            check_order(self._storage, currency, json.loads(text))
+            with self._storage.transaction() as connection:
+                cursor = connection.execute(
+                    "INSERT INTO accounts (name, currency, declaration, kind, table_hash) VALUES (?, ?, ?, ?, ?)",
+                    (name, currency, text, kind, table_hash),
+                )
+                opened: Any = cursor.lastrowid
+                self._storage.note_account(opened, Facts(name, currency, text))
+                if budget is not None:
+                    connection.execute("INSERT INTO budgets (account, amount) VALUES (?, ?)", (opened, budget))
+                    self._storage.note_budgets(connection)
+            return LedgerAccount(self._storage, opened)
 
     def accounts(self) -> tuple[LedgerAccount, ...]:
         """All accounts, in the order they were opened."""

@@ -61,6 +61,7 @@ class LedgerStorage:
         writable: Whether transactions are possible.
         version: Of the format that the file has now.
         marks: How far the accounts had come (see `AccountMarks`).
+        mutex: Held by a thread over what it reads and then writes.
         problem: What is wrong with the files, raised by every transaction until it is mended.
     """
 
@@ -68,7 +69,7 @@ class LedgerStorage:
         self.path = real_path(path)
         self.writable = writable
         self.problem: LedgerError | None = None
-        self._mutex = Mutex()
+        self.mutex = Mutex()
         self._process = os.getpid()
         self._lock: WriterLock | None = None
         self._files: FileSet | None = None
@@ -304,7 +305,7 @@ class LedgerStorage:
         Raises:
             LedgerError: If they cannot be written; the ledger is then as it was before.
         """
-        with self._mutex:
+        with self.mutex:
             self._check_usable()
             if not self.writable:
                 raise LedgerError(f"{self.path} was opened read-only: open it with PrivacyLedger(path) to write.")
@@ -334,7 +335,7 @@ class LedgerStorage:
 
     def copy_to(self, connection: sqlite3.Connection) -> None:
         """Copies everything that is committed into another, empty database."""
-        with self._mutex:
+        with self.mutex:
             self._check_usable()
             self._connection.backup(connection)
 
@@ -349,7 +350,7 @@ class LedgerStorage:
 
     def read(self, statement: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
         """Rows of a query."""
-        with self._mutex:
+        with self.mutex:
             self._check_usable()
             try:
                 return self._connection.execute(statement, parameters).fetchall()
@@ -369,7 +370,7 @@ class LedgerStorage:
 
     def close(self) -> None:
         """Closes the file and gives the writer's lock back. Closing twice is harmless."""
-        with self._mutex:
+        with self.mutex:
             self._finalizer()
 
     @property

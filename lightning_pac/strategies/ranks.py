@@ -13,10 +13,14 @@ from torch import Tensor
 from lightning_pac._validation import Count, Natural, checks_itself, validated
 from lightning_pac.exceptions import PrivacyViolationError
 
-__all__ = ["Ranks"]
+__all__ = ["Ranks", "reduce_scatter"]
 
 Value = TypeVar("Value")
 Share = TypeVar("Share")
+
+# Torch 2.14 has other names, and warns of the earlier ones in every step.
+reduce_scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+_all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
 @validated
@@ -190,11 +194,11 @@ class Ranks:
         padded = total.new_zeros(length * self.size)
         padded[: total.numel()] = total
         own = total.new_empty(length)
-        dist.reduce_scatter_tensor(own, padded)
+        reduce_scatter(own, padded)
         start = self.rank * length
         present = min(length, max(0, total.numel() - start))
         own[:present] = make_public(own[:present], start)
-        dist.all_gather_into_tensor(padded, own)
+        _all_gather(padded, own)
         return padded[: total.numel()]
 
 

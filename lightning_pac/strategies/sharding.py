@@ -13,7 +13,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule
 from torch.distributed.tensor import DTensor, Shard
 
 from lightning_pac._validation import checks_itself
-from lightning_pac.strategies.ranks import Ranks
+from lightning_pac.strategies.ranks import Ranks, reduce_scatter
 
 __all__ = ["Sharding", "check_shards", "held_forms", "held_parameters", "local_part", "sharded_parameters"]
 
@@ -127,7 +127,7 @@ class Sharding:
                     ours.append(slice(place, place + len(part)))
             place += stop - start
         reduced = staged.new_empty(width)
-        dist.reduce_scatter_tensor(reduced, staged.view(-1))
+        reduce_scatter(reduced, staged.view(-1))
         for part_of_ours in ours:
             yield reduced[part_of_ours]
 

@@ -329,6 +329,23 @@ def test_threads_are_serialised(path: Path) -> None:
         assert (account.spent, account.num_charges, len(refused)) == (100.0, 200, 200)
 
 
+def test_threads_that_open_one_account_at_once_share_it(path: Path) -> None:
+    with PrivacyLedger(path) as ledger:
+        for number in range(20):
+            barrier, found = threading.Barrier(4), list[float]()
+
+            def charge(name: str = f"a{number}", barrier: Any = barrier, found: list[float] = found) -> None:
+                barrier.wait()
+                found.append(ledger.account(name).charge(1.0))
+
+            threads = [threading.Thread(target=charge) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert sorted(found) == [1.0, 2.0, 3.0, 4.0], "one was told that the disk is broken"
+
+
 def test_readers_see_charges_of_a_live_writer(path: Path) -> None:
     with PrivacyLedger(path) as ledger, PrivacyLedger.read_only(path) as reader:
         account = ledger.account("a")

@@ -130,14 +130,16 @@ class GaussianCurve(PrivacyCurve):
         if delta < 1e-300:  # so much less that rounding among the subnormal numbers, and the one that is added, fit in
             target = math.log(delta / _SMALLEST - 0.6) + math.log(_SMALLEST)
 
+        error = log_delta_error(self.mu)
+
         def excess(epsilon: float) -> float:
             # The search needs finite values, also where delta underflows.
-            return max(-1e9, gaussian_log_delta(self.mu, epsilon)) + log_delta_error(self.mu) - target
+            return max(-1e9 - 2 * error, gaussian_log_delta(self.mu, epsilon)) + error - target
 
         high = self.mu
         while excess(high) > 0:
             high *= 2
-            if math.isinf(high):  # at mu above 1e22, whose delta has no digits
+            if math.isinf(high):  # at mu above 1e154, whose square overflows
                 return math.inf
         epsilon = float(optimize.brentq(excess, 0.0, high, xtol=1e-300, rtol=1e-14))
         # The bound itself decides. It is flat near 0, so that its roundings count as parts of mu there.

@@ -165,5 +165,18 @@ def test_epsilon_just_below_the_total_variation_is_found_in_few_steps(mu: float)
         assert epsilon * stats.norm.cdf(-mu / 2) <= delta * (1.1 * distance + 1e-10)  # the slope at 0
 
 
-def test_a_distance_whose_delta_has_no_digits_has_no_epsilon() -> None:
-    assert GaussianCurve(1e100).epsilon(1e-5) == math.inf
+@pytest.mark.parametrize("mu", [1e7, 5.1e8, 1e9, 3e12, 1e16, 7e21, 1e24, 1e40, 1e100, 1e150])
+@pytest.mark.parametrize("delta", [1e-300, 1e-50, 1e-5, 0.9])
+def test_next_to_no_noise_has_an_epsilon(mu: float, delta: float) -> None:
+    """The search ended in a math domain error, and with it a fit at noise multiplier 1e-9."""
+    epsilon = GaussianCurve(mu).epsilon(delta)
+    with mpmath.workdps(400):
+        assert exact_delta(mu, epsilon) <= delta
+    # mu^2 / 2 + mu z, where z is rounded to parts of mu.
+    reach = stats.norm.isf(delta) if delta > 1e-100 else math.sqrt(-2 * math.log(delta))
+    assert epsilon <= (mu**2 / 2 + mu * reach) * (1 + 1e-12) + 1e-6 * mu * (mu < 1e9)
+
+
+def test_a_distance_whose_square_is_beyond_floats_has_no_epsilon() -> None:
+    assert GaussianCurve(1e160).epsilon(1e-5) == math.inf
+    assert GaussianCurve(1e160).delta(1.0) == GaussianCurve(1e160).success_bound() == 1.0

@@ -11,6 +11,7 @@ import pathlib
 import pydoc
 import re
 import sys
+import typing
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -266,11 +267,24 @@ def _names_in_value(value: str, folder: pathlib.Path, key: str) -> Iterator[list
 
 
 def read_yaml(source: pathlib.Path | str, name: str) -> tuple[Any, list[str]]:
-    """The contents of YAML, and every string in it."""
+    """The contents of YAML, and every string in it.
+
+    Raises:
+        ValueError: If it is none, or has a key twice, of which the first, such as `callbacks`, would be dropped.
+    """
     import yaml
 
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]  # which has no types
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            keys = [(key.tag, key.value) for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+            for number, key in enumerate(keys):
+                if key in keys[:number]:
+                    mark = node.value[number][0].start_mark
+                    raise yaml.constructor.ConstructorError(None, None, f"{key[1]!r} stands there twice", mark)
+            return super().construct_mapping(node, deep)
+
     try:
-        node = yaml.safe_load(source if isinstance(source, str) else source.read_text(encoding="utf-8"))
+        node = yaml.load(source if isinstance(source, str) else source.read_text(encoding="utf-8"), Loader)
         return node, [text for text, _ in _strings(node, "")]
     except RecursionError:
         raise ValueError(f"{name} is nested too deeply to be a configuration.") from None
@@ -312,6 +326,9 @@ def _imported(path: str, is_class: bool) -> type | None:
         if "." in path and importlib.util.find_spec(module) is None:
             raise ValueError(say_where(f"{path} cannot be imported: No module named '{module}'"))
         raise ValueError(f"{path} leads to no class: correct the path, or leave it out.")
+    if not isinstance(found, type) and callable(found):  # a function that makes one
+        with contextlib.suppress(Exception):
+            found = typing.get_type_hints(found).get("return")
     return _if_ours(found)
 
 

@@ -90,17 +90,30 @@ def test_a_recipe_dropped_by_a_later_file_stops_the_run(config, tmp_path, capsys
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("path", ["own_callbacks.SRPPSGD", "own_callbacks.Mine", "Mine"])
+@pytest.mark.parametrize("path", ["own_callbacks.SRPPSGD", "own_callbacks.Mine", "Mine", "own_callbacks.make"])
 def test_a_callback_that_another_module_names_is_not_dropped_either(config, tmp_path, capsys, path):
     (tmp_path / "own_callbacks.py").write_text(
         "from lightning.pytorch.callbacks import Timer\nfrom lightning_pac import SRPPSGD\n"
         "class Mine(SRPPSGD):\n    pass\n"
+        "def make(scenario: dict, epsilon: float, delta: float) -> Mine:\n    return Mine(scenario, epsilon, delta)\n"
     )
     arguments = {"scenario": {"num_differing": 3}, "epsilon": 8.0, "delta": 1e-5}
     entries = [{"class_path": "own_callbacks.Timer"}, {"class_path": path, "init_args": arguments}]
     (tmp_path / "private.yaml").write_text(yaml.safe_dump({"trainer": {"callbacks": entries}}))
     assert cli.main(["fit", "--config", "private.yaml", "--config", "mine.yaml"]) == 1
-    assert f"names {path.rpartition('.')[2]}, but the Trainer was built" in capsys.readouterr().err
+    name = {"make": "Mine"}.get(name := path.rpartition(".")[2], name)
+    assert f"names {name}, but the Trainer was built" in capsys.readouterr().err
+
+
+def test_a_list_of_callbacks_that_another_in_the_same_file_replaces_is_refused(config, tmp_path, capsys):
+    private = (
+        "  - {class_path: lightning_pac.SRPPSGD, init_args: {scenario: {num_differing: 1}, noise_multiplier: 3.0}}"
+    )
+    timer = "  - class_path: lightning.pytorch.callbacks.Timer"
+    (tmp_path / "twice.yaml").write_text(f"trainer:\n  callbacks:\n{private}\n  callbacks:\n{timer}\n")
+    assert cli.main(["fit", "--config", "mine.yaml", "--config", "twice.yaml"]) != 0
+    assert "'callbacks' stands there twice at line 4, column 3" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("path", ["no_such_module.SRPPSGD", "lightning_pac.SRPPSDG", "broken_module.Mine"])

@@ -12,6 +12,7 @@ from torch.func import functional_call, vmap
 from typing_extensions import override
 
 from lightning_pac._validation import Count, Natural, validated
+from lightning_pac.modules.ensembles.stacked_bags import StackedBags
 
 RecordLoss = Callable[..., Tensor]
 
@@ -129,7 +130,8 @@ class StackedNetwork(nn.Module):
         def run(parameters: dict[str, Tensor], buffers: dict[str, Tensor]) -> Tensor:
             return _call(self.network, parameters, buffers, inputs)
 
-        return vmap(run, randomness="different")(parameters, buffers)
+        with StackedBags():
+            return vmap(run, randomness="different")(parameters, buffers)
 
     def _run_one(self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], inputs: Any) -> Tensor:
         # The slices are views, so that a layer's running statistics are written into the stacked buffers.

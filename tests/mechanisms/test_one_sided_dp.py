@@ -5,6 +5,7 @@ import math
 import os
 import subprocess
 import sys
+import time
 import warnings
 from fractions import Fraction
 from functools import lru_cache
@@ -389,3 +390,28 @@ def test_a_delta_that_rounding_would_spoil_is_refused():
 def test_a_range_that_would_take_minutes_is_refused():
     with pytest.raises(ValueError, match="epsilon is 1e-08 at delta 1e-12, where noise reaches about 2e"):
         optimal_release(1e-8, 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("compositions", "epsilon", "max_value", "accounting", "least"),
+    [
+        (2, 1.0, 1, "hybrid_rdp", 54),
+        (2, 1.0, 3, "hybrid_rdp", 54),
+        (20, 4.0, 5, "hybrid_rdp", None),
+        (2, 1.0, 1, "exact", 44),
+        (5, 1.0, 1, "exact", 78),
+    ],
+)
+@pytest.mark.filterwarnings("error")
+def test_a_maximum_that_is_far_too_small_is_refused_in_words(compositions, epsilon, max_value, accounting, least):
+    """The program was singular there, and the search for what works began with the slowest of what does not."""
+    began = time.process_time()
+    with pytest.raises(
+        ValueError, match=f"max_value is {max_value}, but no noise .* the least that works is"
+    ) as refused:
+        PositiveNoise.for_dp(epsilon, 1e-5, compositions, max_value, accounting=accounting)
+    assert time.process_time() - began < 12
+    found = int(str(refused.value).rstrip(".").split()[-1])
+    assert found > optimal_release(epsilon, 1e-5).size - 1  # no two releases need less than one
+    assert least is None or found == least
+    assert PositiveNoise.for_dp(epsilon, 1e-5, compositions, found, accounting=accounting).max_value <= found

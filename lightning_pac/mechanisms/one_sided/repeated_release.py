@@ -1,5 +1,6 @@
 """Noise of least second moment for T releases, by hybrid RDP (Alg. 1) or against the exact composition."""
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import Literal
@@ -50,6 +51,8 @@ class ComposedRelease:
 
     def minimize_moment(self, epsilon: float) -> Array | None:
         """The noise of least second moment at that epsilon, or None if there is none on {0..R}."""
+        if self.max_value < self._least_of_one(epsilon):
+            return None
         if self.accounting == "hybrid_rdp":
             return self._best_order(epsilon)
         candidates = [p for p in (self._loosen(epsilon), self._staircase(epsilon)) if p is not None]
@@ -62,7 +65,8 @@ class ComposedRelease:
             return _replace(self, max_value).is_feasible(epsilon)
 
         # Noise on {0..R} is also noise on every longer range, so that bisection finds the least R.
-        low, high = 1, max(2, self.max_value)
+        low = max(1, self._least_of_one(epsilon) - 1)
+        high = max(low + 1, self.max_value)
         while not feasible(high):
             low, high = high, 2 * high
         while high - low > 1:
@@ -72,12 +76,18 @@ class ComposedRelease:
 
     def is_feasible(self, epsilon: float) -> bool:
         """Whether `minimize_moment` finds noise at that epsilon."""
+        if self.max_value < self._least_of_one(epsilon):
+            return False
         if self.accounting == "exact":
             if self._staircase(epsilon) is not None:
                 return True
             narrow = self._narrow(self._order(epsilon))
             return narrow is not None and self.epsilon(narrow) <= epsilon
         return any(self._at_order(epsilon, order) is not None for order in self._orders(epsilon))
+
+    def _least_of_one(self, epsilon: float) -> int:
+        """The least R at which one of the releases alone keeps the promise; programs for less of it are singular."""
+        return optimal_release(epsilon, self.delta).size - 1
 
     @property
     def _moments(self) -> Array:
@@ -163,20 +173,9 @@ class ComposedRelease:
         """The best optimal single release; better than hybrid RDP's noise for a handful of releases only."""
         if self.compositions > 10:
             return None
-        candidates = []
-        # This share of delta pays for the ends of the T single releases, the rest for their composition.
-        for share in (0.5, 0.8, 0.95):
-            delta = share * self.delta / self.compositions
-
-            def excess(single: float, delta: float = delta) -> float:
-                return self.epsilon(optimal_release(single, delta)) - epsilon
-
-            low, high = 0.99 * epsilon / self.compositions, epsilon
-            if excess(low) < 0.0 < excess(high):
-                p = optimal_release(float(brentq(excess, low, high, xtol=1e-5)) - 1e-5, delta)
-                if p.size <= self.max_value + 1 and self.epsilon(p) <= epsilon:
-                    candidates.append(p)
-        return min(candidates, key=lambda p: float(self._moments[: p.size] @ p), default=None)
+        candidates = _staircases(epsilon, self.delta, self.compositions)
+        within = [p for p in candidates if p.size <= self.max_value + 1]
+        return min(within, key=lambda p: float(self._moments[: p.size] @ p), default=None)
 
     def _narrow(self, order: float) -> Array | None:
         """The noise of least epsilon at an order, whatever its moment: each round takes the last one's as target."""
@@ -223,6 +222,29 @@ class ComposedRelease:
             return None
         # Slightly narrower than the root, so that the tails stay below their share.
         return bell(float(brentq(excess, low, high)) - 1e-9)
+
+
+@functools.lru_cache(maxsize=16)
+def _staircases(epsilon: float, delta: float, compositions: int) -> tuple[Array, ...]:
+    """Optimal single releases of which so many keep the promise by the exact composition, on any range."""
+
+    def reached(p: Array) -> float:
+        return ShiftComposition(p, compositions).epsilon(delta)
+
+    candidates = []
+    # This share of delta pays for the ends of the single releases, the rest for their composition.
+    for share in (0.5, 0.8, 0.95):
+        part = share * delta / compositions
+
+        def excess(single: float, part: float = part) -> float:
+            return reached(optimal_release(single, part)) - epsilon
+
+        low, high = 0.99 * epsilon / compositions, epsilon
+        if excess(low) < 0.0 < excess(high):
+            p = optimal_release(float(brentq(excess, low, high, xtol=1e-5)) - 1e-5, part)
+            if reached(p) <= epsilon:
+                candidates.append(p)
+    return tuple(candidates)
 
 
 def default_max_value(epsilon: float, delta: float, compositions: int) -> int:

@@ -67,6 +67,12 @@ def check_loss_first(trainer: pl.Trainer, pl_module: pl.LightningModule, loader:
             f"Synthetic records could not show that the loss of {type(pl_module).__name__} is a mean over records "
             f"({found.unchecked}): make sure that no record's loss depends on another record."
         )
+    if found.unseen:  # no word on the card: which values there are is not public
+        rank_zero_warn(
+            f"The batch is made with {' and '.join(found.unseen)}, of which other records may hold values that were "
+            "not tried: make sure that none lets a record's loss depend on another record, as a class of another "
+            "weight does in a weighted mean."
+        )
     if found.unread:
         rank_zero_warn(
             f"{' and '.join(found.unread)} could not be run on synthetic records: make sure that no record decides "

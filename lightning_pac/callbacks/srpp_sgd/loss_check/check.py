@@ -65,6 +65,7 @@ class LossCheck:
         pads: Whether records of the dataset make batches of different shapes.
         broken: Hooks of the model, and of callbacks, that ended in an error, so that nothing of them was shown.
         saving: Methods of the model and the datamodule that put something into checkpoints.
+        unseen: Parts of records, such as texts, of which the loss may use values that were not tried.
     """
 
     problem: str | None
@@ -77,6 +78,7 @@ class LossCheck:
     pads: bool = False
     broken: frozenset[str] = frozenset()
     saving: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()
 
     @property
     def not_shown(self) -> tuple[str, ...]:
@@ -160,6 +162,7 @@ def _check(
     unread: set[str] = set()
     pads = False
     saving: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()
     problem, unchecked, keeps_order = None, None, True
     state: tuple[str, ...] = ()
     written: frozenset[str] = frozenset()
@@ -177,10 +180,12 @@ def _check(
         probe.batch_idx, probe.forgets = batch_idx, dtype == torch.float64
         logged, unread = probe.replica.logged, probe.failed
         unread.update(f"{name}, which cannot be copied," for name in probe.replica.left_out)
-        examples = shown_records(dataloader.dataset)
+        examples, all_seen = shown_records(dataloader.dataset, others=not repeated and not ended)
         pads = not repeated and _pads(probe, examples)
         saving = () if repeated else _saving(probe)
-        synthetic = SyntheticRecords(examples, probe.accepts)
+        synthetic = SyntheticRecords(examples, probe.accepts, all_seen or repeated > 0 or ended)
+        unseen = synthetic.unseen
+        broken.clear()  # by values that no record holds
         records, probe.validated = synthetic.draw(DRAWS * repeated), synthetic.draw(DRAWS * repeated + 1)[:GROUP]
         if getattr(probe.replica.view, "validates_trained", False):
             probe.validated = None
@@ -221,7 +226,7 @@ def _check(
     names = tuple(dict.fromkeys(logged))
     return LossCheck(
         problem, unchecked, names, state, keeps_order, written, tuple(sorted(unread)), pads, frozenset(broken),
-        saving,
+        saving, unseen,
     )  # fmt: skip
 
 
@@ -239,7 +244,7 @@ def refuse_left_out_batch(
     def by_number(whole: WholeCopies | None) -> bool:
         try:
             probe = _probe(pl_module, dataloader, datamodule, whole=whole)
-            records = SyntheticRecords(shown_records(dataloader.dataset), probe.accepts).draw(0)
+            records = SyntheticRecords(shown_records(dataloader.dataset, False)[0], probe.accepts).draw(0)
             parts = records[: 2 * GROUP], records[2 * GROUP :]
             return all(probe.leaves_out(part, number, level) for part in parts for level in (None, *LEVELS))
         except Exception:  # whatever a model may raise that needs its Trainer
@@ -260,7 +265,7 @@ def synthetic_probe(
     whole: WholeCopies | None,
 ) -> tuple[Probe, list[Any]]:
     """What runs a copy of a model and callbacks, and records of which synthetic ones may take the structure."""
-    return _probe(pl_module, dataloader, datamodule, callbacks, whole=whole), shown_records(dataloader.dataset)
+    return _probe(pl_module, dataloader, datamodule, callbacks, whole=whole), shown_records(dataloader.dataset)[0]
 
 
 def _probe(

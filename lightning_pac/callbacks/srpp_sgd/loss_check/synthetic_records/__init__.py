@@ -1,6 +1,6 @@
 """Records with the structure of real ones and none of their values."""
 
-from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records.examples import EXAMPLES, shown_records
+from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records.examples import shown_records
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records.leaves import GROUP
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records.records import (
     LAWS,
@@ -9,4 +9,4 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records.records impor
     Variation,
 )
 
-__all__ = ["EXAMPLES", "GROUP", "LAWS", "OF_LENGTHS", "SyntheticRecords", "Variation", "shown_records"]
+__all__ = ["GROUP", "LAWS", "OF_LENGTHS", "SyntheticRecords", "Variation", "shown_records"]

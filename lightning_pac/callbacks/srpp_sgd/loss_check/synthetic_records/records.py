@@ -1,7 +1,9 @@
 """Records with the structure of real ones and none of their values."""
 
+import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,7 +30,8 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records.leaves import
     size_of,
     with_special,
 )
-from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records.structure import leaves_of, mapped
+from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records.named_parts import named_parts
+from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records.structure import Path, leaves_of, mapped, name_of
 
 __all__ = ["LAWS", "OF_LENGTHS", "SyntheticRecords", "Variation"]
 
@@ -51,47 +54,58 @@ LAWS = {
 OF_LENGTHS = "of different lengths"  # the variation of records that are cut
 
 
+_Ranges = list[tuple[int, int] | None]
+
+
 class SyntheticRecords:
     """Draws four groups of records with the structure of real ones.
 
     What is taken from real records is their structure: shapes and types, for each integer field the least and the
     greatest value and negative integers that mark what is ignored, for each other field a number that recurs (it may
     mark what is missing), and which integers give the length of another field. Parts that hold no numbers (texts,
-    pictures, objects) are those of real records with numbers of one shape. The values of a single integer are halved at
-    random in each draw: one half is for the first two groups, the other for the last two, so that groups which take
-    each other's place hold no class in common.
+    pictures, objects) are those of real records with numbers of one shape; of few values, as names of classes have,
+    each is drawn from all that are known, where the model takes that. The values of such a part, or of a single
+    integer, are halved at random in each draw: one half is for the first two groups, the other for the last two, so
+    that groups which take each other's place hold no class in common.
 
     Args:
         examples: Real records.
         accepts: Called with records; raises where they are no input for the model, and says whether what the model
             makes of them is finite.
+        all_seen: Whether there are no other records, as far as parts of few values go.
+
+    Attributes:
+        unseen: Parts of which the model uses values that no synthetic record may hold.
 
     Raises:
         ValueError: If the records hold no number that could be replaced.
         Exception: Whatever `accepts` raises for the narrowest range.
     """
 
-    def __init__(self, examples: Sequence[Any], accepts: Callable[[list[Any]], bool]) -> None:
+    def __init__(self, examples: Sequence[Any], accepts: Callable[[list[Any]], bool], all_seen: bool = True) -> None:
         self._template = examples[0]
-        if not leaves_of(self._template):
+        self._named = named_parts(examples, all_seen)
+        if not self._leaves(self._template):
             raise ValueError(
                 f"a record of type {type(self._template).__name__} holds no numbers that could be replaced"
             )
-        shown = [leaves for leaves in map(leaves_of, examples) if len(leaves) == len(leaves_of(self._template))]
+        shown = [leaves for leaves in map(self._leaves, examples) if len(leaves) == len(self._leaves(self._template))]
         fields = list(zip(*shown, strict=True))
         self._marks = [marks_of(field) for field in fields]
         self._shown = [shown_range(field, marks) for field, marks in zip(fields, self._marks, strict=True)]
         self._recurring = [recurring_in(field) for field in fields]
         self._constants = [constants_of(field, shown) for field, shown in zip(fields, self._shown, strict=True)]
         self._lengths = length_fields(fields)
-        shapes = [[np.shape(leaf) for leaf in leaves] for leaves in map(leaves_of, examples)]
+        shapes = [[np.shape(leaf) for leaf in leaves] for leaves in map(self._leaves, examples)]
         self._alike = [record for record, own in zip(examples, shapes, strict=True) if own == shapes[0]]
         self._differs = [len(set(map(length_of, field))) > 1 for field in fields]
-        self._ranges = self._choose_ranges(accepts)
+        self._ranges, self._draws_named = self._choose_ranges(accepts)
+        self._try_others(accepts)
+        self.unseen = tuple(name_of(path) for path, part in self._named.items() if part.is_open and part.is_used)
 
     def draw(self, number: int) -> list[Any]:
         """The records of the draw with that number, the same at every call."""
-        return self._draw(number, self._ranges)
+        return self._draw(number, self._ranges, self._draws_named)
 
     def drawn_by(self, law: str) -> Iterator[list[Any]]:
         """Two groups of records whose floating-point numbers have another law: all of them, or those of one field.
@@ -100,14 +114,14 @@ class SyntheticRecords:
             law: One of `LAWS`.
         """
         plain = self.draw(1)[: 2 * GROUP]
-        places = [place for place, leaf in enumerate(leaves_of(plain[0])) if is_floating(leaf)]
+        places = [place for place, leaf in enumerate(self._leaves(plain[0])) if is_floating(leaf)]
         if law == "recurring":
             places = [place for place in places if self._recurring[place] is not None]
         for chosen in [places, *([place] for place in places if len(places) > 1)]:
             if chosen:
                 generator = torch.Generator().manual_seed(1)
                 changes = (changed_by(law, index, chosen, generator, self._recurring) for index in range(len(plain)))
-                yield list(map(mapped, plain, changes))
+                yield list(map(self._map, plain, changes))
 
     def varied(self, records: list[Any], ignores: bool, compared: Collection[int] = ()) -> Iterator["Variation"]:
         """The records in different lengths, with fields of one number, and with some integers ignored or padding.
@@ -117,7 +131,7 @@ class SyntheticRecords:
             ignores: Whether to try marks of ignored targets that no record shows, which a loss must check to stand.
             compared: Integers that the code looks for, which a record may hold though none does that was looked at.
         """
-        leaves, public = leaves_of(records[0]), {*SPECIAL_INTEGERS, *compared}
+        leaves, public = self._leaves(records[0]), {*SPECIAL_INTEGERS, *compared}
         lengths = [length_of(leaf) for leaf in leaves]
         first = [length for length in lengths if length > 1][:1]
         differing = [length for length, differs in zip(lengths, self._differs, strict=True) if length > 1 and differs]
@@ -126,7 +140,7 @@ class SyntheticRecords:
             def cut(kept: int, length: int = length) -> Callable[[Any, int], Any]:
                 return lambda leaf, _: leaf[: -(-length * kept // 8)] if length_of(leaf) == length else leaf
 
-            different = [mapped(record, cut(kept)) for record, kept in zip(records, KEPT_EIGHTHS, strict=True)]
+            different = [self._map(record, cut(kept)) for record, kept in zip(records, KEPT_EIGHTHS, strict=True)]
             yield Variation(OF_LENGTHS, [self._with_lengths(record) for record in different])
         for place, leaf in enumerate(leaves):
             marks, shown = self._marks[place], self._shown[place]
@@ -139,7 +153,7 @@ class SyntheticRecords:
                     return lambda entry, number: with_special(entry, special, index) if number == place else entry
 
                 if occurs or (ignores and (special >= 0 or length_of(leaf))):
-                    ignored = [mapped(record, ignore(index)) for index, record in enumerate(records)]
+                    ignored = [self._map(record, ignore(index)) for index, record in enumerate(records)]
                     what = f"the integer {special}" if special in public else "a negative integer as a mark"
                     yield Variation(f"of which some hold {what}", ignored, occurs or special >= 0)
         for constant, value in ((place, value) for place, found in enumerate(self._constants) for value in found):
@@ -148,17 +162,19 @@ class SyntheticRecords:
                 return filled(leaf, value) if place == constant else leaf
 
             # Two groups keep theirs, so that one record may end what all have in common.
-            alone = [*records[: 2 * GROUP], *(mapped(record, fill) for record in records[2 * GROUP :])]
+            alone = [*records[: 2 * GROUP], *(self._map(record, fill) for record in records[2 * GROUP :])]
             yield Variation(f"of which some hold the number {value:g} alone", alone)
 
-    def _choose_ranges(self, accepts: Callable[[list[Any]], bool]) -> list[tuple[int, int] | None]:
+    def _choose_ranges(self, accepts: Callable[[list[Any]], bool]) -> tuple[_Ranges, bool]:
+        """Those of integers, and whether parts of few values are drawn."""
         accepted, error = None, None
-        for end in INTEGER_ENDS:
+        # What a model makes of one part may not go with what another part of the same record says.
+        for named, end in itertools.product((True, False) if self._named else (False,), INTEGER_ENDS):
             ranges = [None if shown is None else range_up_to(*shown, end) for shown in self._shown]
             try:
-                if accepts(self._draw(0, ranges)):
-                    return ranges
-                accepted = accepted or ranges
+                if accepts(self._draw(0, ranges, named)):
+                    return ranges, named
+                accepted = accepted or (ranges, named)
             except Exception as caught:
                 error = caught
         if accepted is None:
@@ -166,12 +182,32 @@ class SyntheticRecords:
             raise error
         return accepted
 
-    def _draw(self, number: int, ranges: list[tuple[int, int] | None]) -> list[Any]:
+    def _try_others(self, accepts: Callable[[list[Any]], bool]) -> None:
+        """Look for values that the code expects and no record shows, where other records may hold some."""
+        records = self.draw(0)
+        for path, part in self._named.items():
+            known = list(part.values)
+            if part.is_open:
+                part.try_others(partial(_accepts_with, accepts, records, path))
+            if len(part.values) > len(known):
+                try:
+                    accepts(self.draw(0))
+                except Exception:  # they are taken alone, but not beside others
+                    part.values[:] = known
+
+    def _map(self, record: Any, change: Callable[[Any, int], Any]) -> Any:
+        return mapped(record, change, self._named)
+
+    def _leaves(self, record: Any) -> list[Any]:
+        return leaves_of(record, self._named)
+
+    def _draw(self, number: int, ranges: _Ranges, named: bool) -> list[Any]:
         generator = torch.Generator().manual_seed(number)
         halves = [
             halves_of(*(ends or (0, 1)), generator) if size_of(leaf) == 1 else None
-            for leaf, ends in zip(leaves_of(self._template), ranges, strict=True)
+            for leaf, ends in zip(self._leaves(self._template), ranges, strict=True)
         ]
+        values = {path: halves_of(0, len(part.values) - 1, generator) for path, part in self._named.items()}
 
         def random(half: int) -> Callable[[Any, int], Any]:
             def change(leaf: Any, place: int) -> Any:
@@ -182,15 +218,28 @@ class SyntheticRecords:
 
             return change
 
+        def choose(half: int) -> Callable[[Any, Path], Any]:
+            def change(part: Any, path: Path) -> Any:
+                chosen = values[path][half]
+                place = chosen[torch.randint(len(chosen), (), generator=generator)]
+                return self._named[path].values[place](generator) if named else part
+
+            return change
+
         records = [
-            mapped(self._alike[(4 * GROUP * number + index) % len(self._alike)], random(index // (2 * GROUP)))
+            mapped(
+                self._alike[(4 * GROUP * number + index) % len(self._alike)],
+                random(index // (2 * GROUP)),
+                self._named,
+                choose(index // (2 * GROUP)),
+            )
             for index in range(4 * GROUP)
         ]
         return [self._with_lengths(record) for record in records]
 
     def _with_lengths(self, record: Any) -> Any:
-        leaves, lengths = leaves_of(record), self._lengths
-        return mapped(
+        leaves, lengths = self._leaves(record), self._lengths
+        return self._map(
             record, lambda leaf, place: filled(leaf, length_of(leaves[lengths[place]])) if place in lengths else leaf
         )
 
@@ -208,3 +257,8 @@ class Variation:
     circumstance: str
     records: list[Any]
     occurs: bool = True
+
+
+def _accepts_with(accepts: Callable[[list[Any]], bool], records: list[Any], path: Path, value: Any) -> bool:
+    """Whether these records are accepted with that value there in each."""
+    return accepts([mapped(record, lambda leaf, _: leaf, (path,), lambda *_: value) for record in records])

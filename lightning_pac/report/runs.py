@@ -104,7 +104,7 @@ def find_runs(directory: str | Path) -> list[Run]:
 
     Beside others, a run that ended before it logged anything, such as one that was refused, is left out, and so is an
     evaluation alone (`Trainer.test`), whose accuracy belongs to a model of another folder. So are values of nan, and a
-    card whose folder a later run without privacy logged to.
+    card whose folder a later run without privacy logged to. A run that was resumed stands where it went on.
 
     Args:
         directory: A run's own folder, or one that holds several.
@@ -127,7 +127,33 @@ def find_runs(directory: str | Path) -> list[Run]:
         metrics, card = _read_logs(folder), _read_card(folder)
         name = str(folder.relative_to(root)) if folder != root else root.resolve().name
         runs.append(Run(name, metrics, None if card and _is_left_over(card, metrics) else card))
-    return [run for run in runs if _has_begun(run)] or runs
+    return _joined([run for run in runs if _has_begun(run)] or runs)
+
+
+def _joined(runs: list[Run]) -> list[Run]:
+    """Runs with what they logged before they were resumed, in another folder, under the same account."""
+    kept: list[Run] = []
+    accounts: dict[str, Run] = {}
+    for run in runs:
+        account = run.card.details.get("ledger") if run.card else None
+        before = accounts.get(account) if account and run.metrics else None
+        if before is not None and min(series.steps[0] for series in run.metrics.values()) > 0:
+            kept.remove(before)
+            run = Run(run.name, _continued(before.metrics, run.metrics), run.card)
+        kept.append(run)
+        if account:
+            accounts[account] = run
+    return kept
+
+
+def _continued(metrics: Mapping[str, Series], found: Mapping[str, Series]) -> dict[str, Series]:
+    """Courses with later values, which take the place of those at and behind their first step."""
+    joined = dict(metrics)
+    for name, series in found.items():
+        earlier = metrics.get(name, Series((), ()))
+        kept = sum(step < series.steps[0] for step in earlier.steps)
+        joined[name] = Series(earlier.steps[:kept] + series.steps, earlier.values[:kept] + series.values)
+    return joined
 
 
 def _read_logs(folder: Path) -> dict[str, Series]:
@@ -138,10 +164,7 @@ def _read_logs(folder: Path) -> dict[str, Series]:
         found = _read_csv(path) if path.suffix == ".csv" else _read_events(path)
         if _is_private(found) != _is_private(metrics) and (_is_private(found) or not _evaluates(found, metrics)):
             metrics = {}
-        for name, series in found.items():
-            earlier = metrics.get(name, Series((), ()))
-            kept = sum(step < series.steps[0] for step in earlier.steps)
-            metrics[name] = Series(earlier.steps[:kept] + series.steps, earlier.values[:kept] + series.values)
+        metrics = _continued(metrics, found)
     return metrics
 
 
@@ -179,6 +202,8 @@ def _read_events(path: Path) -> dict[str, Series]:
         if scalars:
             series[name] = Series(tuple(entry.step for entry in scalars), tuple(entry.value for entry in scalars))
     series.pop("epoch", None)
+    if set(series.get("hp_metric", Series((), ())).values) == {-1.0}:  # which Lightning's logger writes of itself
+        del series["hp_metric"]
     return series
 
 

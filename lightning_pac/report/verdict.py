@@ -49,7 +49,7 @@ def verdict(rows: Sequence[dict[str, Any]]) -> str:
     noised = f" (noise of about {_points(noise)} was added to this figure)" if noise else ""
     if costs:
         lost = _span(min(costs), max(costs), _points)
-        return f"{sentence} Accuracy is {lost} lower than without privacy{noised}."
+        return f"{sentence} Accuracy is {lost} lower than that of the best run without privacy{noised}."
     unknown = "What privacy cost is not known, since no model was trained without it."
     accuracies = [row["accuracy"] for row in told if row["accuracy"] is not None]
     if not accuracies and any(row["noised"] for row in bounded):
@@ -58,6 +58,8 @@ def verdict(rows: Sequence[dict[str, Any]]) -> str:
         return f"{sentence} The noise in what was measured hides the accuracy."
     if not accuracies:
         return f"{sentence} Accuracy was not measured."
+    if len({row["accuracy_name"] for row in told if row["accuracy"] is not None}) > 1:
+        return f"{sentence} Accuracies stand below. {unknown}"
     reached = _span(min(accuracies), max(accuracies), lambda value: _points(value, "%")) + noised
     return f"{sentence} Accuracy is {reached}. {unknown}"
 

@@ -324,15 +324,15 @@ def row(name, bound, accuracy, prior=0.5, noise=None):
                                   "depending on the run. A coin gets 50 %. Accuracy is 1.0 to 5.0 percentage points"),
         ([row(str(bound), bound, 0.9) for bound in (0.7, 0.6, 0.65, 0.6)], "at most 60, 65 or 70 % of the time, dep"),
         ([row(str(bound), bound, 0.9) for bound in (0.7, 0.6, 0.65, 0.55)], "at most 55 to 70 % of the time, dep"),
-        ([row("lucky", 0.6, 0.97), row("plain", None, 0.96)], "is 0.0 percentage points lower than without privacy."),
+        ([row("lucky", 0.6, 0.97), row("plain", None, 0.96)], "is 0.0 percentage points lower than that of the best"),
         ([row("one", 0.92, 0.91, prior=0.1)], "at most 92 % of the time. A blind guess gets 90 %. Accuracy"),
         ([row("one", 0.6, 0.91, noise=0.023)], "apart from the accuracies below, can guess the secret correctly at "
                                   "most 60 % of the time. A coin gets 50 %. Accuracy is 91.0 % (noise of about 2.3 "
                                   "percentage points was added to this figure). What"),
         ([row("one", 0.6, 0.91, noise=0.023), row("b", 0.6, 0.143, noise=1.28)], "is 91.0 % (noise of about 2.3"),
         ([row("two", 0.6, 0.143, noise=1.28)], "The noise in what was measured hides the accuracy."),
-        ([row("plain", None, 0.96, noise=0.01), row("one", 0.6, 0.91)], "5.0 percentage points lower than without "
-                                  "privacy (noise of about 1.0 percentage points was"),
+        ([row("plain", None, 0.96, noise=0.01), row("one", 0.6, 0.91)], "5.0 percentage points lower than that of "
+                                  "the best run without privacy (noise of about 1.0 percentage points was"),
         ([row("plain", None, 0.96)], "This run promises nothing: the secret may be plain to see."),
         ([row("a", None, 0.9), row("b", None, 0.9)], "None of these 2 runs promises anything"),
     ],
@@ -431,3 +431,35 @@ def test_the_page_says_whether_an_attack_broke_a_promise(tmp_path, interval, is_
     dataclasses.replace(CARD, guarantees=(claim,), estimates=(attack,)).save(tmp_path / "run")
     assert ("No attack beat a limit" in (page := write_report(tmp_path).read_text())) is not is_broken
     assert ("An attack beat a limit" in page) is is_broken
+
+
+def test_a_resumed_run_stands_once_with_all_that_it_logged(tmp_path):
+    card = dataclasses.replace(CARD, details={**CARD.details, "ledger": "training-1"})
+    for name, steps in (("version_0", (9, 19)), ("version_1", (29, 39)), ("other", (9, 19))):
+        (tmp_path / name).mkdir()
+        rows = "".join(f"{step},{step / 100}\n" for step in steps)
+        (tmp_path / name / "metrics.csv").write_text(f"step,privacy/world_success_bound\n{rows}")
+        (card if name != "other" else CARD).save(tmp_path / name)
+    runs = {run.name: run.metrics["privacy/world_success_bound"].steps for run in find_runs(tmp_path)}
+    assert runs == {"version_1": (9, 19, 29, 39), "other": (9, 19)}
+
+
+def test_what_tensorboard_writes_of_itself_is_no_run(tmp_path):
+    from lightning.pytorch.loggers import TensorBoardLogger
+
+    for version, value in ((0, None), (1, 0.6)):  # the first was refused before its first step
+        logger = TensorBoardLogger(tmp_path, "runs", version)
+        logger.log_hyperparams({"rate": 0.1})
+        if value is not None:
+            logger.log_metrics({"privacy/world_success_bound": value}, 1)
+        logger.finalize("success")
+    assert [run.name for run in find_runs(tmp_path)] == ["runs/version_1"]
+
+
+def test_several_folders_make_one_page(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("first", "second"):
+        write_csv(tmp_path / name / "version_0")
+    assert cli.main(["report", "first", "second"]) == 0
+    page = (tmp_path / "report.html").read_text()
+    assert all(f"<td>{name}/version_0</td>" in page for name in ("first", "second"))

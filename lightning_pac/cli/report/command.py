@@ -1,6 +1,7 @@
 """`lightning-pac report`: an HTML page with plots and words for a run, or for several beside each other."""
 
 import argparse
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,14 @@ def add_parser(subparsers: Any) -> None:
         examples="""
         lightning-pac report runs/demo
         lightning-pac report lightning_logs/version_0 --output report.html
+        lightning-pac report lightning_logs runs/demo --output report.html
         lightning-pac report runs/demo --json
         """,
     )
+    parser.add_argument("directories", type=Path, nargs="+", metavar="RUN_DIR", help="folders that runs were logged to")
     parser.add_argument(
-        "directory", type=Path, metavar="RUN_DIR", help="the folder that one run, or several, were logged to"
+        "--output", type=Path, metavar="FILE", help="the page (default: report.html in RUN_DIR, or here for several)"
     )
-    parser.add_argument("--output", type=Path, metavar="FILE", help="the page (default: RUN_DIR/report.html)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -38,8 +40,16 @@ def run(args: argparse.Namespace) -> int:
     from lightning_pac.cards import at_most
     from lightning_pac.report import find_runs, summarize, write_report
 
-    runs = find_runs(args.directory)
-    path = write_report(args.directory, args.output, runs)
+    directory, *more = args.directories
+    runs = find_runs(directory)
+    if more:
+        runs = [
+            dataclasses.replace(found, name=f"{folder}/{found.name}")
+            for folder in args.directories
+            for found in find_runs(folder)
+        ]
+        directory = Path.cwd()
+    path = write_report(directory, args.output, runs)
     rows = [summarize(entry) for entry in runs]
     if args.json:
         print_json({"report": str(path), "runs": rows})

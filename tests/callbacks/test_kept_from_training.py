@@ -121,6 +121,66 @@ class Nearest(Habit):
         return F.one_hot(self.kept[1][near], 3).float()
 
 
+class EveryThird(Thresholds):
+    """Moves the scores by the records of some steps only, whose numbers leave this remainder."""
+
+    period, remainder = 3, 1
+
+    def is_due(self, model: "Model") -> bool:
+        return model.global_step % self.period == self.remainder and model.training
+
+    def see(self, model: "Model", batch: Any, outputs: Tensor) -> None:
+        if self.is_due(model):
+            super().see(model, batch, outputs)
+
+    def end_epoch(self, model: "Model") -> None:
+        if self.outputs:
+            super().end_epoch(model)
+
+
+class EveryTwelfth(EveryThird):
+    period, remainder = 12, 11
+
+
+class OfTheLast(EveryThird):
+    """Moves them by the records of the last batch of an epoch."""
+
+    def is_due(self, model: "Model") -> bool:
+        return model.trainer.is_last_batch
+
+
+class OfAnotherMetricNowAndThen(OfAnotherMetric):
+    def __init__(self) -> None:
+        self.seen = torchmetrics.MeanMetric()
+
+    def see(self, model: "Model", batch: Any, outputs: Tensor) -> None:
+        if model.global_step % 3 == 2:
+            self.seen.update(outputs.detach())
+
+    def scores(self, model: "Model", features: Tensor) -> Tensor:
+        return model.network(features) * self.seen.compute()
+
+
+class SeenLabels(Habit):
+    """Favours labels that training has seen, which are soon all there are."""
+
+    def __init__(self) -> None:
+        self.seen: set[int] = set()
+
+    def see(self, model: "Model", batch: Any, outputs: Tensor) -> None:
+        self.seen.update(batch[1].tolist())
+
+    def scores(self, model: "Model", features: Tensor) -> Tensor:
+        return model.network(features) + 5 * torch.tensor([label in self.seen for label in range(3)])
+
+
+class OfItsTime(Habit):
+    """Reads a table that ends with the run."""
+
+    def see(self, model: "Model", batch: Any, outputs: Tensor) -> None:
+        [0.1, 0.2][model.current_epoch]
+
+
 class StepsAndTime(Habit):
     """Counts steps, and lets them decide."""
 
@@ -198,6 +258,7 @@ def trained(
     callbacks: tuple[pl.Callback, ...] = (),
     private: bool = True,
     loaders: Any = None,
+    records: TensorDataset | None = None,
     **options: Any,
 ) -> pl.Trainer:
     ledger = folder / "study.db"
@@ -214,7 +275,7 @@ def trained(
         **options,
     )
     loaders = DataLoader(data(30), 10) if loaders is None else loaders
-    trainer.fit(model, DataLoader(data(40), 20, collate_fn=Collate()), loaders)
+    trainer.fit(model, DataLoader(records or data(40), 20, collate_fn=Collate()), loaders)
     return trainer
 
 
@@ -227,7 +288,21 @@ class Collate:
 
 
 @pytest.mark.parametrize(
-    "habit", [ClassCounts, LabelsByCounts, Thresholds, Prototypes, Nearest, OfTheMetric, OfAnotherMetric]
+    "habit",
+    [
+        ClassCounts,
+        LabelsByCounts,
+        Thresholds,
+        Prototypes,
+        Nearest,
+        OfTheMetric,
+        OfAnotherMetric,
+        EveryThird,
+        EveryTwelfth,
+        OfTheLast,
+        OfAnotherMetricNowAndThen,
+        SeenLabels,
+    ],
 )
 def test_what_training_keeps_of_its_records_reaches_no_private_metric(tmp_path: Path, habit: type[Habit]) -> None:
     with pytest.raises(MisconfigurationException, match=REFUSED):
@@ -252,6 +327,35 @@ def test_what_is_kept_at_the_end_of_a_run_is_found_before_a_test(tmp_path: Path)
     trainer = trained(tmp_path, Model(AtTheEnd()))
     with pytest.raises(MisconfigurationException, match=REFUSED):
         trainer.test(trainer.lightning_module, DataLoader(data(30), 10), verbose=False)
+
+
+class Cutting(pl.LightningModule):
+    """Cuts the texts of an evaluation to the longest that it was trained on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.words, self.longest = nn.Embedding(50, 3, padding_idx=0), 1
+        self.accuracy = torchmetrics.Accuracy("multiclass", num_classes=3)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        self.longest = max(self.longest, int((batch[0] != 0).sum(1).max()))
+        return F.cross_entropy(self.words(batch[0]).sum(1), batch[1])
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.accuracy(self.words(batch[0][:, : self.longest]).sum(1), batch[1])
+        self.log("val/accuracy", self.accuracy)
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
+def test_the_length_of_the_longest_record_of_training_reaches_no_private_metric(tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    words = torch.randint(1, 50, (40, 16), generator=generator) * (torch.arange(16) < torch.arange(40)[:, None])
+    texts = TensorDataset(words, torch.randint(0, 3, (40,), generator=generator))
+    with pytest.raises(MisconfigurationException, match=REFUSED):
+        trained(tmp_path, Cutting(), loaders=DataLoader(texts, 10), records=texts)
 
 
 class OnlineProbe(pl.Callback):
@@ -296,7 +400,7 @@ class Averaging(WeightAveraging):
     """One of the user's own, whose weights stand in for the model's in validation."""
 
 
-@pytest.mark.parametrize("habit", [Habit, StepsAndTime, Unused])
+@pytest.mark.parametrize("habit", [Habit, StepsAndTime, Unused, OfItsTime])
 def test_models_that_evaluate_their_weights_pass(tmp_path: Path, habit: type[Habit]) -> None:
     honest = (
         EMAWeightAveraging(decay=0.5),

@@ -2,14 +2,17 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import lightning.pytorch as pl
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_warn
+from torchmetrics import Metric
 
 from lightning_pac.callbacks.metrics.delivered_records import DeliveredRecords, modes_before, tell_of_persons
 from lightning_pac.callbacks.metrics.metric_memory import ONE_ROW, remembered
 from lightning_pac.callbacks.srpp_sgd import MetricRows, Training, rows_of_metrics, runs_in, training_at_rest
+from lightning_pac.data.records import copy_small
 from lightning_pac.scenarios import Adjacency, TwoWorldScenario
 
 __all__ = ["MIXED", "TRAINED", "AskedRows"]
@@ -33,6 +36,30 @@ class AskedRows:
     def __init__(self) -> None:
         self._found: dict[str, MetricRows] = {}
         self._evaluations: Counter[str] = Counter()
+        self._trained: pl.LightningModule | None = None
+        self._kept_at_first: list[tuple[Any, dict[str, Any]]] = []
+        self._asked_of_first: set[str] = set()
+
+    def __reduce__(self) -> tuple[type["AskedRows"], tuple[()]]:
+        return AskedRows, ()  # a copied callback has asked nothing
+
+    def forget(self) -> None:
+        """Forget what was found: another model, or the same with other loaders, may use its metrics otherwise."""
+        self._found, self._evaluations, self._asked_of_first = {}, Counter(), set()
+
+    def note_beginning(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Copy what a model and its callbacks keep beside weights and buffers, before they have seen a record."""
+        if self._trained is pl_module:
+            return
+        layers, users = list(pl_module.modules()), _users(trainer, "train", "validation", "test")
+        parts = [trainer, *layers, *users, *pl_module.parameters(), *pl_module.buffers()]
+        shared, plain = {id(part): part for part in parts}, vars(pl.LightningModule()).keys()
+        self._trained, self._kept_at_first = pl_module, []
+        for holder in (*(layer for layer in layers if not isinstance(layer, Metric)), *users):
+            own = {name: each for name, each in vars(holder).items() if name not in plain and not callable(each)}
+            kept = copy_small(own, shared)
+            if kept is not own:  # which is too large
+                self._kept_at_first.append((holder, kept))
 
     def before(
         self,
@@ -75,13 +102,18 @@ class AskedRows:
         stage: str,
         adjacency: Adjacency,
     ) -> MetricRows:
-        users: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
-        callbacks = [user for user in users if runs_in(user, stage)]
-        terms = (trainer.datamodule, stage, callbacks, adjacency)  # type: ignore[attr-defined]
+        terms = (trainer.datamodule, stage, _users(trainer, stage), adjacency)  # type: ignore[attr-defined]
         with training_at_rest(trainer) as loader:
             training = None
             if loader is not None:
-                callbacks = [user for user in users if runs_in(user, "train", "validation", stage)]
+                callbacks = _users(trainer, "train", "validation", stage)
                 has_ended = trainer.state.fn != TrainerFn.FITTING
-                training = Training(loader, callbacks, modes_before(trainer), has_ended, remembered)
+                is_first = self._trained is pl_module and stage not in self._asked_of_first
+                self._asked_of_first.add(stage)
+                kept = [(holder, own) for holder, own in self._kept_at_first if is_first]
+                training = Training(loader, callbacks, modes_before(trainer), has_ended, remembered, kept)
             return rows_of_metrics(pl_module, delivered.all_loaders, *terms, training)
+
+
+def _users(trainer: pl.Trainer, *stages: str) -> list[pl.Callback]:
+    return [callback for callback in trainer.callbacks if runs_in(callback, *stages)]  # type: ignore[attr-defined]

@@ -116,8 +116,7 @@ class PrivateMetrics(TrainerCallback):
         if not 1e-100 <= max_contribution <= 1e100:  # squares of contributions must not vanish
             raise ValueError(f"max_contribution is {max_contribution}, but must lie between 1e-100 and 1e100.")
         self.names = self.noised_names = tuple(dict.fromkeys(names))
-        self.scenario = scenario
-        self.max_contribution = max_contribution
+        self.scenario, self.max_contribution = scenario, max_contribution
         accountant = metric_account.accountant_of_value(scenario, renyi_order)
         nats, tail = finite_precision(LARGEST_VALUE), missing_tail(LARGEST_VALUE)
         if promise is not None:
@@ -167,8 +166,8 @@ class PrivateMetrics(TrainerCallback):
                 "one."
             )
         metric_account.declare_ledger(self.ledger, callbacks)
-        # Another model, or the same with other loaders, may use its metrics otherwise.
-        self._asked, self._known, self._complete = AskedRows(), {False: set(), True: set()}, set()
+        self._known, self._complete = {False: set(), True: set()}, set()
+        self._asked.forget()
         if stage != "predict":
             self._undo.append(guard_evaluation(trainer))
 
@@ -182,6 +181,7 @@ class PrivateMetrics(TrainerCallback):
                 )
 
         self._undo.append(watch_logging(trainer, see))
+        self._asked.note_beginning(trainer, pl_module)
         self._open_affordable(trainer, Ranks.of(trainer))
 
     @override

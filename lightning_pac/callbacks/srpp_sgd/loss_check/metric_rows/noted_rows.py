@@ -1,7 +1,7 @@
 """An evaluation of synthetic records, of which metrics do nothing but note the rows, and how two are compared."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -75,14 +75,14 @@ class Evaluation:
     ) -> Rows:
         """Those of evaluations one after another, with a probe whose copy keeps what they leave."""
         found: Rows = []
-        noted = _noting(probe.model, self._logged)
-        for batches in evaluations:
-            with seeded(seed):
-                _evaluate(probe, batches, *self._terms, numbers, holds_draws)
-            found.append({name: list(_rows_in(updates)) for name, (_, updates) in noted.items()})
-            for metric, updates in noted.values():
-                updates.clear()
-                metric._update_count = 0  # Lightning resets it
+        with _noting(probe.model, self._logged) as noted:
+            for batches in evaluations:
+                with seeded(seed):
+                    _evaluate(probe, batches, *self._terms, numbers, holds_draws)
+                found.append({name: list(_rows_in(updates)) for name, (_, updates) in noted.items()})
+                for metric, updates in noted.values():
+                    updates.clear()
+                    metric._update_count = 0  # Lightning resets it
         return found
 
     def _accepts(self, records: list[Any]) -> bool:
@@ -164,9 +164,15 @@ def _evaluate(
         probe.run_hook(f"on_{stage}_epoch_end")
 
 
-def _noting(model: Any, logged: dict[str, str]) -> dict[str, tuple[Metric, list[Any]]]:
-    """Let the metrics of a model do nothing but note what they are updated with, and logging their names."""
+@contextmanager
+def _noting(model: Any, logged: dict[str, str]) -> Iterator[dict[str, tuple[Metric, list[Any]]]]:
+    """Let the metrics of a model do nothing but note what they are updated with, and logging their names.
+
+    Afterwards they and the modes of all layers are as before: training may go on.
+    """
     noted: dict[str, tuple[Metric, list[Any]]] = {}
+    modes = [(layer, layer.training) for layer in model.modules()]
+    own: list[tuple[Metric, dict[str, Any]]] = []
     names: dict[int, str] = {}
     for name, metric in model.named_modules():
         if isinstance(metric, Metric):
@@ -180,15 +186,24 @@ def _noting(model: Any, logged: dict[str, str]) -> dict[str, tuple[Metric, list[
                 return torch.tensor(0.0)
 
             metric.distributed_available_fn = _alone  # copies on several ranks wait for none
-            for method, stand_in in {"forward": note, "update": note, "compute": _value_of(metric.compute)}.items():
-                setattr(metric, method, stand_in)
+            stand_ins = {"forward": note, "update": note, "compute": _value_of(metric.compute)}
+            own.append((metric, {method: vars(metric).get(method) for method in stand_ins}))
+            vars(metric).update(stand_ins)
 
     def note_name(name: str, value: Any) -> None:
         if id(value) in names:
             logged[name] = names[id(value)]
 
     let_log(model, note_name)
-    return noted
+    try:
+        yield noted
+    finally:
+        for metric, methods in own:
+            for method, before in methods.items():
+                vars(metric).pop(method)
+                vars(metric).update({method: before} if before else {})
+        for layer, mode in modes:
+            layer.training = mode
 
 
 def _alone() -> bool:

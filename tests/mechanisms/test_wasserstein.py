@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
+from lightning_pac.information import log_mean_exp
 from lightning_pac.mechanisms.sliced_wasserstein import (
     baselines,
     slice_sensitivities,
@@ -108,6 +109,27 @@ def test_cauchy_divergence_equals_quadrature(order: float, exponent: float, shif
     expected = np.log(np.sum(weights * ratio ** (order - 1)) / np.sum(weights)) / (order - 1)
     # The law of the variable of integration is P; the other order of arguments is the same by symmetry.
     assert cauchy_renyi_divergence(shift, order, exponent) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("order", [1 + 1e-7, 1.01, 16.9, 17.3, 32.0, 64.0, 257.0, 1000.0, 1e4])
+@pytest.mark.parametrize("shift", [0.01, 1.0, 4.0, 40.0, 1e4, 1e9])
+def test_cauchy_divergence_at_any_order(order: float, shift: float) -> None:
+    """It was NaN from order 32 on, as the Legendre function overflows, and below 0 near order 1."""
+    # With x = tan(t) the ratio of the densities is a wave in 2 t, whose power is smooth and periodic.
+    t = np.pi / 400_000 * (np.arange(400_000) + 0.5)
+    ratio = (1 + (np.tan(t) - shift) ** 2) * np.cos(t) ** 2
+    expected = log_mean_exp((order - 1) * np.log(ratio), np.ones(len(t))) / (order - 1)
+    assert cauchy_renyi_divergence(shift, order) == pytest.approx(expected, rel=1e-6)
+
+
+def test_baselines_at_a_large_order() -> None:
+    scenario = AttributeScenario.from_shifts({"a": [0.0, 0.0], "b": [1.0, 2.0]})
+    scales = [baselines(scenario, None, 1.0, order)["distribution_aware_cauchy"].scale for order in (16, 64, 256, 1e6)]
+    assert scales == sorted(scales)
+    # At the largest order the log-ratio counts: 2 arsinh(s / 2) for each coordinate.
+    assert 2 * np.arcsinh(1 / scales[-1] / 2) + 2 * np.arcsinh(2 / scales[-1] / 2) == pytest.approx(1.0, rel=1e-4)
+    with pytest.raises(ValueError, match="shift must be a number below 1e150"):
+        cauchy_renyi_divergence(1e160, 4.0)
 
 
 @pytest.mark.parametrize("exponent", [2.0, 4.0])

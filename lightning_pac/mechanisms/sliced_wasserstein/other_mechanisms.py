@@ -12,7 +12,7 @@ import numpy.typing as npt
 from scipy.optimize import brentq
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import maximum_flow
-from scipy.special import betaln, comb, eval_legendre, logsumexp, stdtrit
+from scipy.special import betaln, comb, eval_legendre, gammaln, logsumexp, stdtrit
 
 from lightning_pac._validation import Positive, validated
 from lightning_pac.information import Array, log_mean_exp
@@ -26,6 +26,11 @@ __all__ = [
     "wasserstein_infinity_bound",
     "wasserstein_infinity_exact",
 ]
+
+# Where the second term of a Legendre function is a rounding of the first.
+_FAR = 1e16
+# Gauss-Legendre nodes on [-1, 1].
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(64)
 
 # Pairs of points up to which the distance is found by maximum flow over all of them.
 _EXACT_MATCHES = 40_000
@@ -120,7 +125,8 @@ def cauchy_renyi_divergence(shift: npt.ArrayLike, renyi_order: float, cauchy_exp
         The divergences in nats, of the shift's shape.
 
     Raises:
-        ValueError: if the exponent is not above 1, or `k (a-1) / 2` no integer for an exponent other than 2.
+        ValueError: if a shift is 1e150 or more, the exponent not above 1, or `k (a-1) / 2` no integer for an exponent
+            other than 2.
 
     Example:
         >>> float(cauchy_renyi_divergence(0.0, 4.0))
@@ -130,6 +136,8 @@ def cauchy_renyi_divergence(shift: npt.ArrayLike, renyi_order: float, cauchy_exp
     """
     shift = np.asarray(shift, dtype=np.float64)
     degree = cauchy_exponent * (renyi_order - 1) / 2
+    if not (np.abs(shift) < 1e150).all():
+        raise ValueError("shift must be a number below 1e150: the square of a larger one overflows.")
     if cauchy_exponent == 2:
         return _legendre_divergence(np.square(shift) / 2, degree)
     if not cauchy_exponent > 1 or degree > 500 or degree != round(degree):
@@ -161,13 +169,35 @@ def _polynomial(n: int, exponent: float) -> Array:
 
 def _legendre_divergence(excess: Array, degree: float) -> Array:
     """`ln P_n(1 + excess) / n` for the degree n."""
-    divergence = np.log(eval_legendre(degree, 1 + excess))
+    if degree < 1e-8:
+        return np.log1p(excess / 2)  # the limit, which is the Kullback-Leibler divergence
+    if degree < 16:
+        # Far out P_n(x) is its largest power of 2x times Gamma(n + 1/2) / (sqrt(pi) Gamma(n + 1)), and overflows.
+        power = degree * np.log(2 * np.maximum(excess, 1.0)) + gammaln(degree + 0.5) - gammaln(degree + 1)
+        near = np.log(eval_legendre(degree, 1 + np.minimum(excess, _FAR)))
+        logarithm = np.where(excess < _FAR, near, power - 0.5 * np.log(np.pi))
+    else:
+        logarithm = _log_legendre(excess, degree)
     # P_n(1 + x) = 1 + n (n + 1) x / 2 + (n - 1) n (n + 1) (n + 2) x^2 / 16 + ...; 1 + x forgets small x.
-    first = degree * (degree + 1) * excess / 2
-    is_small = first < 1e-5
-    series = np.where(is_small, first + (degree - 1) * (degree + 2) * first * excess / 8, 0.0)
-    found: Array = np.where(is_small, np.log1p(series), divergence) / degree
+    is_small = (degree * (degree + 1) * np.minimum(excess, 1.0) < 2e-5) & (excess < 0.1)
+    small = np.where(is_small, excess, 0.0)
+    series, term = np.zeros_like(small), degree * (degree + 1) * small / 2
+    for k in range(1, 12):
+        series, term = series + term, term * (degree - k) * (degree + k + 1) / (k + 1) ** 2 * (small / 2)
+    found: Array = np.where(is_small, np.log1p(series), logarithm) / degree
     return found
+
+
+def _log_legendre(excess: Array, degree: float) -> Array:
+    """`ln P_n(x)` by Laplace's integral, the mean of `(x + sqrt(x^2 - 1) cos t)^n` over t from 0 to pi."""
+    root = np.sqrt(excess) * np.sqrt(excess + 2)  # of x^2 - 1
+    share = root / (1 + excess + root)
+    # Over its largest value, at t = 0, it is (1 - 2 share sin^2(t/2))^n: until it has fallen by e^-40.
+    end = 2 * np.arcsin(np.sqrt(np.minimum(1.0, -np.expm1(-40 / degree) / np.maximum(2 * share, 1e-300))))
+    angles = end[..., None] * (_NODES + 1) / 2
+    fallen = np.exp(degree * np.log1p(-2 * share[..., None] * np.sin(angles / 2) ** 2))
+    logarithm: Array = degree * np.log1p(excess + root) + np.log(fallen @ _WEIGHTS * end / (2 * np.pi))
+    return logarithm
 
 
 def wasserstein_infinity_bound(first: Array, second: Array) -> float:

@@ -259,7 +259,7 @@ def test_rows_are_followed_to_their_records(dropout: float) -> None:
 
 
 def test_layers_that_see_the_records_in_an_order_that_is_not_followed_are_refused() -> None:
-    assert "cannot be told apart into the 8 records" in str(check(multiplied_inside, records()).problem)
+    assert "cannot be told apart into the 8 rows of the batch, each" in str(check(multiplied_inside, records()).problem)
 
 
 class Dense(pl.LightningModule):
@@ -412,3 +412,17 @@ def test_records_without_numbers_show_nothing() -> None:
     assert found.problem is None
     assert found.unchecked is not None
     assert "a record of type str holds no numbers" in found.unchecked
+
+
+def test_a_term_of_draws_is_told_apart_from_one_of_records_in_words() -> None:
+    class Contrast(pl.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = nn.Linear(3, 1)
+
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            fakes = self.network(torch.randn(len(batch[0]), 3))
+            return F.softplus(-self.network(batch[0])).mean() + F.softplus(fakes).mean()
+
+    loader: Any = DataLoader([(torch.randn(3),) for _ in range(20)], batch_size=4)  # type: ignore[arg-type]
+    assert "depends on them, or on what is drawn (fakes" in str(check_loss(Contrast(), loader).problem)

@@ -159,7 +159,7 @@ add_face("Gemma 2", "Gemma2", _CAUSAL, continuations, mean_of_records, **CAUSAL)
 add_face("Phi-3", "Phi3", _CAUSAL, continuations, mean_of_records, **CAUSAL)
 ENTRIES["Mixtral"] = Entry(
     "transformers", face("Mixtral", _CAUSAL, num_local_experts=3, experts_implementation="eager", **CAUSAL),
-    continuations, mean_of_records, refusal="rows that __getitem__ of .* cannot be told apart into the 4 records",
+    continuations, mean_of_records, refusal="rows that __getitem__ of .* cannot be told apart into the 4 rows",
     reason="experts are given the tokens of all records in an order of their own",
 )  # fmt: skip
 add_face("Mamba", "Mamba", _CAUSAL, continuations, mean_of_records, vocab_size=WORDS, hidden_size=16, state_size=4,

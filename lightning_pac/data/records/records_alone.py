@@ -143,7 +143,8 @@ def _check_rows(dataset: Any, indices: Sequence[int]) -> None:
             if len(found) > 1 or _SEVERAL in found or seldom:
                 raise ValueError(
                     f"{type(dataset).__name__} makes a record of several rows of {path[0]!r}, so each of those counts "
-                    f"more than once in a pass: {LET_ONE}."
+                    f"more than once in a pass: {LET_ONE}. Where unit=Persons(...) protects whole persons, what is "
+                    "made of one person's rows alone may be computed before training."
                 )
 
 

@@ -119,8 +119,9 @@ class Call:
                 "optimizer's weight_decay."
             )
         return RuntimeError(
-            f"The rows that {self.describe()} was given cannot be told apart into the {self.count} records of the "
-            "batch: give it the records in the first dimension, and let no function reduce over the batch before it."
+            f"The rows that {self.describe()} was given cannot be told apart into the {self.count} rows of the batch, "
+            "each of which counts as a record: let the collate function give every record one row, with its nodes or "
+            "frames in a dimension of their own, and let no function reduce over the batch before it."
         )
 
     def _by_record(self, tensor: Tensor, tag: Batched) -> Tensor:

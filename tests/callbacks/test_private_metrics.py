@@ -31,6 +31,7 @@ from torch.utils.data import (
 
 from lightning_pac.accountants import GaussianCurve, ledger_order, ledger_total
 from lightning_pac.callbacks import SRPPSGD, PrivateMetrics
+from lightning_pac.callbacks.metrics.noise_of_value import warn_if_noisy
 from lightning_pac.callbacks.metrics.noised_metric import PrivateMetric, _clipped
 from lightning_pac.data import ShuffledBatchSampler
 from lightning_pac.exceptions import BudgetExceededError, LedgerMismatchError, PrivacyViolationError
@@ -181,6 +182,14 @@ def test_a_value_that_says_little_is_told_of(
     found = [str(warning.message) for warning in recwarn if "which says little" in str(warning.message)]
     assert bool(found) == told
     assert not told or f"give or take {private.deviation:.2g} of noise" in found[0]
+
+
+@pytest.mark.parametrize(("deviation", "told"), [(0.03, False), (0.06, True)])
+def test_a_mean_near_zero_says_something_on_its_scale(
+    deviation: float, told: bool, recwarn: pytest.WarningsRecorder
+) -> None:
+    warn_if_noisy(torchmetrics.MeanMetric(), torch.tensor(-0.045), deviation, max_contribution=1.0)
+    assert bool(recwarn.list) == told
 
 
 def test_the_deviation_of_a_value_is_that_of_repeated_releases() -> None:

@@ -349,7 +349,7 @@ def test_a_rank_killed_in_mid_step_ends_the_run_and_the_step_stays_charged(victi
     with PrivacyLedger.read_only(tmp_path / "run.db") as ledger:
         assert [attempt.num_steps for attempt in ledger.accounts()[0].attempts()] == [5]
     private = make_private(sampling=EpochShuffle(11), ledger=tmp_path / "run.db")
-    with pytest.warns(UserWarning, match="journal holds 1 steps that the checkpoint does not know"):
+    with pytest.warns(UserWarning, match="last 1 steps before the interruption came after the checkpoint"):
         fit(tmp_path, Noting(), private, loader(), strategy="auto", max_epochs=3, ckpt_path=tmp_path / "last.ckpt")
     assert private.account.num_steps == 5 + 14
     accountant = SRPPAccountant(TwoWorldScenario(2, num_records=60), EpochShuffle(11), 4.0, "rpp")

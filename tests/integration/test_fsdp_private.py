@@ -307,7 +307,7 @@ def test_a_killed_rank_ends_the_run_and_the_step_stays_charged(victim: int, tmp_
     with PrivacyLedger.read_only(tmp_path / "run.db") as ledger:
         assert [attempt.num_steps for attempt in ledger.accounts()[0].attempts()] == [5]
     private = resumable(tmp_path)
-    with pytest.warns(UserWarning, match="journal holds 1 steps that the checkpoint does not know"):
+    with pytest.warns(UserWarning, match="last 1 steps before the interruption came after the checkpoint"):
         fit(tmp_path, Sharded(), private, strategy="auto", max_epochs=3, ckpt_path=tmp_path / "last.ckpt")
     assert private.account.num_steps == 5 + 14
 

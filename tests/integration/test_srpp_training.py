@@ -20,7 +20,7 @@ from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 from scipy import stats
 from tiny_fits import RECORDS, Classifier, make_data, make_loader, make_private, make_trainer
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_pac import (
     DPSGD,
@@ -431,6 +431,15 @@ def test_a_learning_rate_far_above_the_signal_is_warned_of(
     assert len(told) == (optimizer is torch.optim.SGD and times in (24.0, 2.4))
     starts = [float(re.search(r"start at (\S+) to", words)[1]) for words in told]
     assert starts == [pytest.approx(ratio / 0.5 * (0.1 if options else 1.0), rel=0.05)] * len(told)
+
+
+def test_the_rate_of_an_embedding_table_is_not_warned_of(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    """Averages of embeddings learn at rates where other networks do not."""
+    table = nn.EmbeddingBag(50, 8)
+    model = Classifier(100.0, nn.Sequential(table, nn.Linear(8, 3)))
+    records = TensorDataset(torch.randint(0, 50, (60, 5)), make_data().tensors[1])
+    make_trainer(tmp_path, make_private(), max_steps=2).fit(model, DataLoader(records, batch_size=10, shuffle=True))
+    assert not [warning for warning in recwarn if "large beside" in str(warning.message)]
 
 
 @pytest.mark.parametrize(

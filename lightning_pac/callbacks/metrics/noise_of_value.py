@@ -91,9 +91,10 @@ def warn_if_clipped(metric: Metric, value: Any, max_contribution: float) -> None
         )
 
 
-def warn_if_noisy(metric: Metric, value: Any, deviation: float | None) -> None:
-    """Say where the noise in a value is more than half as large as the value."""
-    if deviation is not None and deviation > abs(float(value)) / 2:
+def warn_if_noisy(metric: Metric, value: Any, deviation: float | None, max_contribution: float) -> None:
+    """Say where the noise in a value is more than half as large as the value, or as a tenth of a mean's scale."""
+    least = max_contribution / 10 if isinstance(metric, MeanMetric) else 0.0  # on which zero may be in the middle
+    if deviation is not None and deviation > max(abs(float(value)), least) / 2:
         rank_zero_warn(
             f"PrivateMetrics: {type(metric).__name__} is {float(value):.2g}, give or take {deviation:.2g} of noise, "
             "which says little: evaluate more records, or less often, or promise more for the metrics (a larger "

@@ -204,7 +204,7 @@ class PrivateMetric:
                 warn_if_clipped(self.metric, self.last, self._max_contribution)
                 power = len(sums) * (deviation * self._max_contribution) ** 2
                 if is_first and signal_to_noise(sums.numpy(), power) >= 1:  # less is told where it is released
-                    warn_if_noisy(self.metric, self.last, self.deviation)
+                    warn_if_noisy(self.metric, self.last, self.deviation, self._max_contribution)
             self._released = self._unpaid() if self.last is None else self.last
         return self._released
 

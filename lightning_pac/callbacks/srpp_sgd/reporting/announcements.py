@@ -48,8 +48,9 @@ def announce_start(run: PrivateRun, name: str, optimizer: torch.optim.Optimizer)
     )
     if run.journal.replayed:
         rank_zero_warn(
-            f"The journal holds {run.journal.replayed} steps that the checkpoint does not know: they stay charged, and "
-            "the steps that replay them are charged again, as a new pass over the data."
+            f"The last {run.journal.replayed} steps before the interruption came after the checkpoint. They stay paid "
+            "for, and are paid for again when they are repeated, so a run that keeps a promise ends as many steps "
+            "earlier: save checkpoints more often."
         )
     longer = words_on_extension(run.journal) if math.isfinite(run.planned_steps) else None
     if longer is not None:
@@ -68,8 +69,16 @@ def announce_start(run: PrivateRun, name: str, optimizer: torch.optim.Optimizer)
             f"a noise multiplier below {noise / factor:.3g}, or fewer than {max(1, int(parameters / factor**4))} "
             f"trainable parameters: try {sampling}a weaker promise, or train the last layers only."
         )
-    elif isinstance(optimizer, torch.optim.SGD):
+    elif isinstance(optimizer, torch.optim.SGD) and not _is_mostly_a_table(run):
         _warn_of_large_rates(optimizer, ratio / left, run.noisy_sum.blocks.total_norm)
+
+
+def _is_mostly_a_table(run: PrivateRun) -> bool:
+    """Whether most parameters are rows of an embedding: a record uses few, and noise in the others does no harm."""
+    kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
+    tables = {id(layer.weight): layer.weight for layer in run._pl_module.modules() if isinstance(layer, kinds)}
+    trained = sum(weight.numel() for weight in tables.values() if weight.requires_grad)
+    return 2 * trained > run.noisy_sum.num_parameters
 
 
 def _warn_of_large_rates(optimizer: torch.optim.SGD, ratio: float, max_grad_norm: float) -> None:

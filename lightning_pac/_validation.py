@@ -26,7 +26,7 @@ from lightning_pac._shown import shows_itself
 __all__ = [
     "Confidence", "Cost", "Count", "Device", "Draws", "Exponent", "Finite", "Matrix", "MatrixLike", "Natural", "Noise",
     "NonNegative", "Numbers", "OpenProbability", "Order", "Positive", "PrivateInteger", "PrivateNumbers",
-    "PrivateReal", "Probability", "Seed", "Vector", "VectorLike", "checks_itself", "validated",
+    "PrivateReal", "Probability", "Seed", "TrueOrFalse", "Vector", "VectorLike", "checks_itself", "validated",
 ]  # fmt: skip
 
 
@@ -61,6 +61,10 @@ Matrix = Annotated[npt.NDArray[np.float64], _MATRIX]
 MatrixLike = Annotated[npt.ArrayLike, _MATRIX]
 
 Numbers = Annotated[npt.ArrayLike, _NUMBERS]
+# Of numbers other than these, such as the sides -1 and 1, all but 0 would count as True.
+TrueOrFalse = Annotated[
+    npt.ArrayLike, Range(lambda array: np.isin(array, (0, 1)).all(), "must be True or False, 1 or 0")
+]
 
 Target = TypeVar("Target")
 Method = TypeVar("Method", bound=Callable[..., Any])

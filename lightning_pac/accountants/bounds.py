@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from lightning_pac._validation import validated
+from lightning_pac._validation import TrueOrFalse, validated
 from lightning_pac.information import binary_kl
 
 __all__ = [
@@ -199,7 +199,7 @@ def independent_bits_prior(num_correct: int, num_bits: int) -> float:
 
 @validated
 def subset_recovery_prior(
-    memberships: npt.ArrayLike, num_correct: int, weights: Sequence[float] | npt.NDArray[np.float64] | None = None
+    memberships: TrueOrFalse, num_correct: int, weights: Sequence[float] | npt.NDArray[np.float64] | None = None
 ) -> float:
     """Best blind guess of at least k of n memberships when the secret is one of m subsets.
 

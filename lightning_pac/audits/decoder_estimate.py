@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from lightning_pac._shown import shows_itself
 from lightning_pac._validation import Confidence, OpenProbability, VectorLike, validated
+from lightning_pac.audits.given_numbers import whole_numbers
 from lightning_pac.cards import Estimate
 from lightning_pac.information import entropy
 from lightning_pac.mechanisms.certified import empirical_bernstein_margin
@@ -68,7 +69,8 @@ def decoder_leakage(
         smoothing: epsilon.
 
     Raises:
-        ValueError: If the decoder gives more than probability 1, or the shapes differ.
+        ValueError: If the decoder gives more than probability 1, the shapes differ, the prior is none, or a secret is
+            no number of one that has a prior.
 
     Source: ours; *Residual-PAC*, Lemma 1, truncates the score.
 
@@ -77,15 +79,18 @@ def decoder_leakage(
         >>> abs(decoder_leakage(guess, np.arange(1000) % 4, np.full(4, 0.25)).estimate) < 1e-12
         True
     """
-    scores, drawn = np.asarray(log_posteriors, np.float64), np.asarray(secrets, np.int64)
+    scores, law = np.asarray(log_posteriors, np.float64), np.asarray(prior, np.float64)
+    drawn = whole_numbers("secrets", secrets, len(law), 1, "release: the number of the secret that was drawn")
     if scores.ndim != 1 or scores.shape != drawn.shape or len(scores) < 2:
         raise ValueError(f"log_posteriors {scores.shape} and secrets {drawn.shape} must be rows of one length above 1.")
-    law = np.asarray(prior, np.float64)
     # A log softmax in single precision may end about 1e-6 above ln 1 = 0.
     if np.isnan(scores).any() or (scores > 1e-6).any():
         raise ValueError(
             "log_posteriors has a probability above 1, or an undefined one: normalize it over the possible secrets."
         )
+    total = entropy(law)  # refuses what is no law
+    if not (law[drawn] > 0).all():
+        raise ValueError("secrets has one of prior 0, which is never drawn: give the prior that they were drawn from.")
     # ln((1 - eps) pi + eps P) without leaving log space: pi underflows where the decoder was sure of another secret.
     mixed = np.logaddexp(math.log1p(-smoothing) + scores, math.log(smoothing) + np.log(law[drawn]))
     # pi' lies between eps min P and 1, and -ln pi' between 0 and this.
@@ -93,5 +98,5 @@ def decoder_leakage(
     margin = empirical_bernstein_margin(float(mixed.var(ddof=1)), len(mixed), value_range, 1 - confidence)
     cross_entropy = float(-mixed.mean())
     # The cross-entropy of any decoder is at least H(X | Y), so H(X) minus it is at most I(X; Y).
-    found = float(entropy(law)) - cross_entropy
+    found = float(total) - cross_entropy
     return DecoderLeakage(cross_entropy, found, found - margin, confidence)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from lightning_pac._validation import Confidence, MatrixLike, Numbers, validated
+from lightning_pac._validation import Confidence, MatrixLike, Numbers, TrueOrFalse, validated
 from lightning_pac.audits.attack_result import AttackResult, hoeffding_interval
 from lightning_pac.information import Array
 
@@ -14,7 +14,7 @@ __all__ = ["cluster_confidence", "empirical_likelihood_attack", "margin_confiden
 
 @validated
 def empirical_likelihood_attack(
-    scores: npt.ArrayLike, memberships: MatrixLike, confidence: Confidence = 0.95
+    scores: npt.ArrayLike, memberships: TrueOrFalse, confidence: Confidence = 0.95
 ) -> AttackResult:
     """Guess each record's membership from how the releases of many runs score it.
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from lightning_pac._validation import Confidence, Count, MatrixLike, Natural, Numbers, validated
 from lightning_pac.accountants.bounds import membership_success_bound
 from lightning_pac.audits.attack_result import AttackResult, hoeffding_interval
+from lightning_pac.audits.given_numbers import whole_numbers
 from lightning_pac.information import Array
 from lightning_pac.mechanisms.responses import VoteTable, vote_channel
 from lightning_pac.mechanisms.variances import CompositionRule
@@ -76,11 +77,7 @@ def membership_attack(
         raise ValueError(
             f"beliefs has shape {posteriors.shape}, but must be ({len(truth)}, {space.num_secrets}): trials by secrets."
         )
-    if truth.ndim != 1 or truth.dtype.kind not in "iu" or truth.min() < 0 or truth.max() >= space.num_secrets:
-        raise ValueError(
-            f"secrets, of shape {truth.shape} and type {truth.dtype}, must be one whole number from 0 to "
-            f"{space.num_secrets - 1} for each trial: the number of the subset that was drawn."
-        )
+    truth = whole_numbers("secrets", truth, space.num_secrets, 1, "trial: the number of the subset that was drawn")
     table = space.membership_table()
     # Shape (trials, N).
     correct = (membership_posterior(posteriors, table) > 0.5) == table.T[truth]
@@ -174,7 +171,7 @@ def simulate_beliefs(
         generator: Source of noise and secrets, the process-wide secure generator if None.
 
     Raises:
-        ValueError: If there is no trial, or the checkpoints do not ascend within the number of queries.
+        ValueError: If there is no trial, a vote is no label, or the checkpoints do not ascend within the queries.
 
     Source: *PAC-Private Responses*, section 6.3 (Table 4).
 
@@ -183,7 +180,7 @@ def simulate_beliefs(
         >>> audit.beliefs.shape, audit.mutual_information.round(4).tolist()
         ((1, 10, 4), [0.05])
     """
-    queries = np.asarray(votes)
+    queries = whole_numbers("votes", votes, 2**63, 2, "query and secret: the label that it gets")
     num_queries, num_secrets = queries.shape
     moments = np.atleast_1d(np.asarray(num_queries if checkpoints is None else checkpoints, dtype=np.int64))
     if not moments.size or not (np.diff(moments) > 0).all() or not 0 <= moments[0] <= moments[-1] <= num_queries:

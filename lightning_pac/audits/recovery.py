@@ -8,6 +8,7 @@ import numpy as np
 from lightning_pac._validation import Confidence, Count, Numbers, Seed, validated
 from lightning_pac.accountants.bounds import membership_success_bound, subset_recovery_prior
 from lightning_pac.audits.attack_result import proportion_interval
+from lightning_pac.audits.given_numbers import whole_numbers
 from lightning_pac.scenarios.secret_space import SecretSpace
 
 __all__ = ["RecoveryAudit", "informed_membership_prior", "recovery_attack"]
@@ -75,7 +76,8 @@ def recovery_attack(
         confidence: Level of the interval (Clopper and Pearson).
 
     Raises:
-        ValueError: If there are too many records, k is not from 1 to their number, or the shapes do not fit.
+        ValueError: If there are too many records, k is not from 1 to their number, or beliefs,
+            secrets and space do not fit each other.
 
     Source: *PAC-Private Algorithms*, Appendix C, with the prior of the finite table (ours).
 
@@ -98,6 +100,7 @@ def recovery_attack(
         raise ValueError(
             f"beliefs has shape {posteriors.shape}, but there are {len(truth)} trials, {space.num_secrets} secrets."
         )
+    truth = whole_numbers("secrets", truth, space.num_secrets, 1, "trial: the number of the subset that was drawn")
     # Guess g is the binary expansion of g, one bit per record.
     guesses = (np.arange(2**count)[:, None] >> np.arange(count)) & 1  # (2^n, n)
     # Members that were guessed inside, plus the others that were guessed outside.

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from lightning_pac._validation import validated
+from lightning_pac._validation import TrueOrFalse, validated
 from lightning_pac.randomness import secure_generator
 from lightning_pac.scenarios.secret_file import KEY_BYTES, SecretContent, create_secret_file, read_secret_file
 
@@ -322,7 +322,7 @@ class SubsetTable(SecretSpace):
         1.0
     """
 
-    def __init__(self, table: npt.ArrayLike, weights: Sequence[float] | npt.ArrayLike | None = None) -> None:
+    def __init__(self, table: TrueOrFalse, weights: Sequence[float] | npt.ArrayLike | None = None) -> None:
         self._table = np.array(table, dtype=np.bool_)
         if self._table.ndim != 2 or 0 in self._table.shape:
             raise ValueError(f"table must have shape (records, subsets), got {self._table.shape}.")

@@ -4,10 +4,18 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lightning_pac.accountants import membership_success_bound
-from lightning_pac.audits import membership_attack, membership_posterior, simulate_beliefs
+from lightning_pac.accountants import GaussianCurve, membership_success_bound, subset_recovery_prior
+from lightning_pac.audits import (
+    decoder_leakage,
+    empirical_likelihood_attack,
+    guess_coins,
+    membership_attack,
+    membership_posterior,
+    recovery_attack,
+    simulate_beliefs,
+)
 from lightning_pac.mechanisms import AdaptiveComposition, belief as belief_module
-from lightning_pac.scenarios import BalancedSubsets
+from lightning_pac.scenarios import BalancedSubsets, SubsetTable
 
 POOL = BalancedSubsets(num_records=40, num_subsets=32, seed=1)
 
@@ -148,10 +156,42 @@ def test_the_attack_is_the_best_decision_for_its_belief():
         membership_attack(beliefs, secrets[:3], POOL)
 
 
-@pytest.mark.parametrize("secrets", [[0.0, 1.0], [True, False], [0, POOL.num_secrets], [-1, 0], [[0, 1], [1, 0]]])
+@pytest.mark.parametrize("secrets", [[0.0, 1.0], [True, False], [0, POOL.num_secrets], [-1, 0]])
 def test_secrets_are_numbers_of_subsets(secrets):
-    with pytest.raises(ValueError, match="must be one whole number from 0 to"):
-        membership_attack(np.eye(POOL.num_secrets)[:2], np.array(secrets), POOL)
+    beliefs, sentence = np.eye(POOL.num_secrets)[:2], "must be one whole number from 0 to"
+    with pytest.raises(ValueError, match=sentence):
+        membership_attack(beliefs, np.array(secrets), POOL)
+    with pytest.raises(ValueError, match=sentence):  # an IndexError, or another subset's success
+        recovery_attack(beliefs, np.array(secrets), POOL, np.arange(6), num_correct=3)
+    with pytest.raises(ValueError, match=sentence):  # 0.9 was read as 0, and -1 as the last secret
+        decoder_leakage([-1.0, -1.0], np.array(secrets), POOL.prior)
+
+
+@pytest.mark.parametrize("votes", [[[0.0, 1.0, 1.0]], [[True, False, True]], [[-1, 0, 1]]])
+def test_votes_are_labels(votes):
+    with pytest.raises(
+        ValueError, match=r"votes, of shape .* must be one whole number from 0 for each query and secret"
+    ):
+        simulate_beliefs(np.array(votes), 0.1, 5)
+
+
+def test_a_decoder_is_asked_for_secrets_that_can_be_drawn():
+    with pytest.raises(ValueError, match="one of prior 0"):
+        decoder_leakage([-1.0, -1.0], [0, 2], [0.5, 0.5, 0.0])
+
+
+def test_sides_other_than_true_and_false_are_refused():
+    """The coins -1 and 1 were all heads, with which no guess of heads is wrong."""
+    sides = np.where(np.arange(40) % 2, 1, -1)
+    with pytest.raises(ValueError, match=r"coins .*must be True or False, 1 or 0"):
+        guess_coins("white-box", np.arange(40.0), sides, GaussianCurve(1.0))
+    with pytest.raises(ValueError, match=r"memberships .*must be True or False"):
+        empirical_likelihood_attack(np.zeros((40, 1)), sides[:, None])
+    with pytest.raises(ValueError, match=r"memberships .*must be True or False"):
+        subset_recovery_prior([[-1, 1]], num_correct=1)
+    with pytest.raises(ValueError, match=r"table .*must be True or False"):
+        SubsetTable([[-1, 1]])
+    assert guess_coins("white-box", np.arange(40.0), (sides > 0) * 1.0, GaussianCurve(1.0)).num_canaries == 40
 
 
 def test_the_audit_plots_success_against_the_bound(tmp_path):

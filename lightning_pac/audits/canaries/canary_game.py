@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from lightning_pac._validation import Confidence, Count, OpenProbability, validated
+from lightning_pac._validation import Confidence, Count, OpenProbability, TrueOrFalse, validated
 from lightning_pac.accountants import GaussianCurve, PrivacyCurve
 from lightning_pac.audits.canaries.one_run import claim_p_value, epsilon_lower_bound, gaussian_lower_bound
 from lightning_pac.audits.canaries.white_box import AuditTest
@@ -74,7 +74,7 @@ class CanaryGame:
 def guess_coins(
     attacker: str,
     scores: npt.ArrayLike,
-    coins: npt.ArrayLike,
+    coins: TrueOrFalse,
     curve: PrivacyCurve,
     num_guesses: Count | None = None,
     delta: OpenProbability = 1e-5,

@@ -179,6 +179,8 @@ def _nothing(value: Any) -> None:
 def _array(value: Any, kinds: str) -> Any:
     if value is None or isinstance(value, bool | complex | str | bytes):
         raise TypeError
+    if str(getattr(value, "dtype", "")) == "torch.bfloat16":
+        value = value.float()  # NumPy has no such numbers, and all of them are float32's
     if np.asarray(value).dtype.kind not in kinds:
         raise TypeError
     return value

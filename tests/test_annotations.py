@@ -53,6 +53,19 @@ def test_short_numbers_are_given_in_64_bits(short: Any) -> None:
     assert (np.square(given - np.flip(given)) == np.square(whole - np.flip(whole))).all()
 
 
+@pytest.mark.parametrize("annotation", [npt.ArrayLike, npt.NDArray[np.float64]])
+def test_bfloat16_is_taken_as_it_is(annotation: Any) -> None:
+    """NumPy has no such type: tensors of mixed precision were said to be no numbers."""
+    values = [300.0, -(2.0**-120), 1 + 2.0**-7, 3e38]
+    tensor = torch.tensor(values, dtype=torch.bfloat16)
+    rule = rule_of(annotation)
+    assert rule is not None
+    given = rule.accept(tensor)
+    assert given.dtype == np.float64
+    assert given.tolist() == tensor.tolist()
+    assert given.tolist()[:3] == values[:3]
+
+
 @pytest.mark.parametrize("annotation", [Sequence[float], tuple[float, ...], Mapping[str, float], tuple[float, float]])
 def test_numbers_in_collections_are_converted_to_pythons_own(annotation: Any) -> None:
     numbers: Any = np.array([100, 100], dtype=np.int8)

@@ -5,9 +5,12 @@ import warnings
 import numpy as np
 import numpy.typing as npt
 
+from lightning_pac._validation import validated
+
 __all__ = ["signal_to_noise", "warn_if_drowned"]
 
 
+@validated
 def signal_to_noise(value: npt.ArrayLike, power: float) -> float:
     r"""Length of an answer in lengths of its noise, estimated from the noised answer.
 

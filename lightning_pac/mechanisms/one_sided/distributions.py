@@ -38,6 +38,7 @@ class DiscreteNoise:
         [0, 1, 2]
     """
 
+    @validated
     def __init__(self, probabilities: npt.ArrayLike, generator: SecureGenerator | None = None) -> None:
         p = np.asarray(probabilities, dtype=np.float64)
         if p.ndim != 1 or p.size == 0 or not np.isfinite(p).all() or (p < 0).any() or abs(p.sum() - 1.0) > 1e-6:
@@ -158,6 +159,7 @@ def kept_delta(epsilon: float, delta: float, compositions: int, size: int) -> fl
     return delta - lost
 
 
+@validated
 def stretch(probabilities: npt.ArrayLike, sensitivity: int) -> Array:
     """Noise for queries of integer sensitivity s from noise for sensitivity one, at the same price (ours).
 

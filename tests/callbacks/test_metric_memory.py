@@ -14,7 +14,7 @@ import torch
 import torchmetrics
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor
-from torch.utils.data import DataLoader, RandomSampler, Subset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, RandomSampler, Subset, TensorDataset
 from torchmetrics import Metric
 from torchmetrics.functional.classification import binary_f1_score
 
@@ -348,6 +348,52 @@ def test_hits_among_the_records_of_a_batch_are_refused(tmp_path: Path, seed: int
 
     with pytest.raises(MisconfigurationException, match="rows that one record decides beside its own"):
         validate(tmp_path, Rows(hits, at_end))
+
+
+class OfGroups(Logging):
+    """Has a row for each user: the mean of its values, the first of these, or of each value, beside its user."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(torchmetrics.MeanMetric())
+        self.what = what
+
+    def on_validation_epoch_start(self) -> None:
+        self.values: dict[Any, list[Tensor]] = {}
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        users = batch["user"] if isinstance(batch["user"], list) else batch["user"].tolist()
+        for place, (user, value) in enumerate(zip(users, batch["value"], strict=True)):
+            self.values.setdefault((user, batch_idx, place) if self.what == "own" else user, []).append(value)
+
+    def on_validation_epoch_end(self) -> None:
+        found = [torch.stack(values) for values in self.values.values()]
+        self.metric.update(torch.stack([values[0] if self.what == "first" else values.mean() for values in found]))
+        self.log("mean", self.metric)
+
+
+class Users(Dataset[Any]):
+    def __init__(self, kind: type) -> None:
+        self.kind = kind
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"value": torch.tensor(index / 40), "user": self.kind(1000 + index * 37 % 200), "label": index % 3}
+
+
+@pytest.mark.parametrize("kind", [int, str])
+@pytest.mark.parametrize("what", ["mean", "first"])
+def test_rows_of_groups_are_refused_since_a_record_may_go_from_one_to_another(
+    tmp_path: Path, what: str, kind: type
+) -> None:
+    with pytest.raises(MisconfigurationException, match="with rows that one record decides beside its own"):
+        validate(tmp_path, OfGroups(what), loaders=DataLoader(Users(kind), 10))
+
+
+@pytest.mark.parametrize("kind", [int, str])
+def test_rows_of_single_records_pass_beside_their_groups(tmp_path: Path, kind: type) -> None:
+    validate(tmp_path, OfGroups("own"), loaders=DataLoader(Users(kind), 10))
 
 
 class Thresholded(Logging):

@@ -23,6 +23,7 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows.company import (
     far_apart,
     is_random,
     mixed_by_company,
+    mixed_by_groups,
     mixed_by_length,
     mixed_by_others,
 )
@@ -79,13 +80,14 @@ def rows_of_metrics(
     largest of a batch, a row that is used twice, tokens of a record as rows, or a batch that is left out if any of it
     is not finite, several rows then change. The batch has eight records, and then as many as the loader's, up to 64;
     another batch comes before it or after, and both once more, in an evaluation in which what a model keeps of the
-    first shows. A batch of sixteen is compared with parts of it, in which hits among those of a batch are others. Where
-    records may be absent, one is left out, and under `add_remove` others move up into its batch: a
-    row that is made of a batch, or of some batches only, then changes. So do rows of full batches only, which are also
-    asked for at the loader's size, above 64 where that takes no time, and rows of the first batches only, which are
-    asked for at the numbers that the loader has, or of the first records only, if as many as the loader has take no
-    time. After training, the same records are evaluated after batches of others (`decided_by_training`). Values of
-    records are drawn at random (`SyntheticRecords`), so that nothing found here shows one.
+    first shows. One also moves from a group of records to another, such as the images of a patient. A batch of sixteen
+    is compared with parts of it, in which hits among those of a batch are others. Where records may be absent, one is
+    left out, and under `add_remove` others move up into its batch: a row that is made of a batch, or of some batches
+    only, then changes. So do rows of full batches only, which are also asked for at the loader's size, above 64 where
+    that takes no time, and rows of the first batches only, which are asked for at the numbers that the loader has, or
+    of the first records only, if as many as the loader has take no time. After training, the same records are evaluated
+    after batches of others (`decided_by_training`). Values of records are drawn at random (`SyntheticRecords`), so that
+    nothing found here shows one.
 
     Args:
         pl_module: The model; a copy of it is run, on the CPU.
@@ -137,6 +139,7 @@ def _mixed(evaluation: Evaluation, loader: DataLoader[Any], adjacency: Adjacency
     rows_of: RowsOf = evaluation.rows_of
     synthetic = evaluation.synthetic
     yield mixed_by_others(rows_of, synthetic, loader.batch_size)
+    yield mixed_by_groups(rows_of, synthetic)
     yield mixed_by_length(rows_of, synthetic)
     yield from (mixed_by_company(rows_of, synthetic.draw(number)) for number in range(2))
     with suppress(Exception):  # some models take no such numbers

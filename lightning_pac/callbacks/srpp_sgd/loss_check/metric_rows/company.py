@@ -16,12 +16,29 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows.noted_rows import (
     shapes,
     unmatched,
 )
-from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import GROUP, OF_LENGTHS, SyntheticRecords
+from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import (
+    GROUP,
+    OF_LENGTHS,
+    SyntheticRecords,
+    naming_parts,
+    with_parts_of,
+)
 
-__all__ = ["FAR", "PLACES", "far_apart", "is_random", "mixed_by_company", "mixed_by_length", "mixed_by_others", "times"]
+__all__ = [
+    "FAR",
+    "PLACES",
+    "far_apart",
+    "is_random",
+    "mixed_by_company",
+    "mixed_by_groups",
+    "mixed_by_length",
+    "mixed_by_others",
+    "times",
+]
 
 FAR = 1e3
 PLACES = (0, 2, 5, 7)
+_MOST_PARTS = 8  # of a record, which are tried one after another
 _SCALES = (0.3, 1.0, 2.0, 4.0)
 
 
@@ -50,6 +67,29 @@ def mixed_by_others(rows_of: RowsOf, synthetic: SyntheticRecords, batch_size: in
                     continue  # the evaluation ends with such a record, and shows nothing
                 for before, after in zip(first, rows, strict=True):
                     found |= {name for name, number in moved(before, after).items() if number > 1}
+    return found
+
+
+def mixed_by_groups(rows_of: RowsOf, synthetic: SyntheticRecords) -> set[str]:
+    """Metrics in which a record that changes from one group of records to another changes the rows of both.
+
+    Such are the hits of patients, of whom the scores of several images are averaged, or of the first row of each user.
+    Which part of a record names its group is not known: all that may are asked together, and one by one.
+    """
+    records, following = synthetic.draw(0), synthetic.draw(1)
+    few, others = records[: 2 * GROUP], records[2 * GROUP :]
+    parts, found = naming_parts(few[0]), set[str]()
+    for paths in [parts, *([path] for path in parts[:_MOST_PARTS] if len(parts) > 1)]:
+        one, other = PLACES[1], PLACES[2]
+        batch, moving = list(few), with_parts_of(others[one], others[other], paths)
+        batch[one + 1] = with_parts_of(few[one + 1], few[one], paths)
+        batch[other] = with_parts_of(few[other], others[other], paths)  # a value that no other has
+        try:
+            both = [rows_of([batch, following]), rows_of([[*batch[:one], moving, *batch[one + 1 :]], following])]
+        except Exception:  # a record may not go with parts of another
+            continue
+        for before, after in zip(*both, strict=True):
+            found |= {name for name, number in moved(before, after).items() if number > 1}
     return found
 
 

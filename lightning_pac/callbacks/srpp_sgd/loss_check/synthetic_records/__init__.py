@@ -1,6 +1,7 @@
 """Records with the structure of real ones and none of their values."""
 
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records.examples import shown_records
+from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records.groups import naming_parts, with_parts_of
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records.leaves import GROUP
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records.records import (
     LAWS,
@@ -9,4 +10,13 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records.records impor
     Variation,
 )
 
-__all__ = ["GROUP", "LAWS", "OF_LENGTHS", "SyntheticRecords", "Variation", "shown_records"]
+__all__ = [
+    "GROUP",
+    "LAWS",
+    "OF_LENGTHS",
+    "SyntheticRecords",
+    "Variation",
+    "naming_parts",
+    "shown_records",
+    "with_parts_of",
+]

@@ -1,0 +1,25 @@
+"""Records that belong together by what one of their parts says, such as the patient of several images."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records.leaves import holds, size_of
+from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records.structure import Path, mapped, part_at, paths_of
+
+__all__ = ["naming_parts", "with_parts_of"]
+
+
+def naming_parts(record: Any) -> list[Path]:
+    """Where the single integers and the texts of a record are."""
+    parts = [(path, part_at(record, path)) for path in paths_of(record)]
+    return [path for path, part in parts if isinstance(part, str) or (holds(part, 0) and size_of(part) == 1)]
+
+
+def with_parts_of(record: Any, other: Any, paths: Sequence[Path]) -> Any:
+    """The record with these parts of another one.
+
+    Example:
+        >>> with_parts_of({"image": [0.5], "patient": 3}, {"image": [0.1], "patient": 8}, [("patient",)])
+        {'image': [0.5], 'patient': 8}
+    """
+    return mapped(record, lambda leaf, _: leaf, paths, lambda _, path: part_at(other, path))

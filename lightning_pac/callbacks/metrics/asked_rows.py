@@ -11,6 +11,7 @@ from torchmetrics import Metric
 
 from lightning_pac.callbacks.metrics.delivered_records import DeliveredRecords, modes_before, tell_of_persons
 from lightning_pac.callbacks.metrics.metric_memory import ONE_ROW, remembered
+from lightning_pac.callbacks.shared import named_if_slow
 from lightning_pac.callbacks.srpp_sgd import MetricRows, Training, rows_of_metrics, runs_in, training_at_rest
 from lightning_pac.data.records import copy_small
 from lightning_pac.scenarios import Adjacency, TwoWorldScenario
@@ -78,7 +79,8 @@ class AskedRows:
         self._evaluations[stage] += not delivered.in_trial
         number = self._evaluations[stage]
         if stage not in self._found or (number & (number - 1) == 0 and not delivered.in_trial):
-            found = self._ask(trainer, pl_module, delivered, stage, scenario.adjacency)
+            with named_if_slow(f"Checking {', '.join(names)} on synthetic records"):
+                found = self._ask(trainer, pl_module, delivered, stage, scenario.adjacency)
             if found.unchecked not in (None, earlier.unchecked):
                 rank_zero_warn(
                     f"PrivateMetrics: synthetic records could not show that each row of {', '.join(names)} is of one "

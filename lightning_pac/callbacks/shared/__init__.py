@@ -4,6 +4,7 @@ from lightning_pac.callbacks.shared.fitting import fitting_argument
 from lightning_pac.callbacks.shared.hidden_randomness import HiddenRandomness
 from lightning_pac.callbacks.shared.logged_values import in_float32, let_log, watch_logging
 from lightning_pac.callbacks.shared.shared_account import SharedAccount, check_path, order_in
+from lightning_pac.callbacks.shared.slow_work import named_if_slow
 from lightning_pac.callbacks.shared.trainer_checks import (
     check_model,
     check_optimizer,
@@ -29,6 +30,7 @@ __all__ = [
     "is_stopped_by_noised_metric",
     "let_log",
     "monitored_names",
+    "named_if_slow",
     "noised_names",
     "order_in",
     "refuse_gradient_hook",

@@ -8,7 +8,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities import rank_zero_warn
 from torch.utils.data import DataLoader
 
-from lightning_pac.callbacks.shared import monitored_names, noised_names, watch_logging
+from lightning_pac.callbacks.shared import monitored_names, named_if_slow, noised_names, watch_logging
 from lightning_pac.callbacks.srpp_sgd.batch_shape import PAD
 from lightning_pac.callbacks.srpp_sgd.guards import is_repeated
 from lightning_pac.callbacks.srpp_sgd.loss_check import OF_DATASET, STEPPED, LossCheck, check_loss
@@ -36,7 +36,8 @@ def check_loss_first(trainer: pl.Trainer, pl_module: pl.LightningModule, loader:
     """
     datamodule: pl.LightningDataModule | None = trainer.datamodule  # type: ignore[attr-defined]
     repeated = [callback for callback in trainer.callbacks if is_repeated(callback)]  # type: ignore[attr-defined]
-    found = check_loss(pl_module, loader, datamodule, 0, repeated)
+    with named_if_slow("Checking the loss on synthetic records"):
+        found = check_loss(pl_module, loader, datamodule, 0, repeated)
     if found.pads:
         raise MisconfigurationException(f"Records of the dataset make batches of different shapes, {PAD}")
     if found.problem:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import lightning.pytorch as pl
 from lightning.pytorch.utilities import rank_zero_warn
 
+from lightning_pac.callbacks.shared import named_if_slow
 from lightning_pac.callbacks.srpp_sgd.guards.writing_callbacks import WritingCallbacks
 from lightning_pac.callbacks.srpp_sgd.loss_check import OF_DATASET, OPTIMIZER_STATE, LossCheck, StateWatch
 from lightning_pac.exceptions import PrivacyViolationError
@@ -169,7 +170,8 @@ class RepeatedCheck:
         return found
 
     def _checked(self, all_callbacks: bool, ended: bool = False) -> LossCheck:
-        with self._writing.locked.opened():  # a hook may save a checkpoint, which is checked
+        telling = named_if_slow("Checking the loss on synthetic records again")
+        with telling, self._writing.locked.opened():  # a hook may save a checkpoint, which is checked
             found = self._check(self._repeated, self._writing.repeated(all_callbacks), ended)
         if ended and found.state:
             raise PrivacyViolationError(

@@ -101,7 +101,8 @@ def _compare_rows(probe: Probe, records: list[Any]) -> tuple[str | None, bool]:
         return f"has gradients so {direction} that no float32 holds their squares, which count as zero", True
     size = float(whole.max())
     if not all(is_small(gradient - public[0], float(public[0].norm())) for gradient in public):
-        return "adds a term to the mean over the records whose gradient depends on them, or on what is drawn (fakes of a GAN)", True
+        problem = "adds a term to the mean over the records whose gradient depends on them, or on what is drawn"
+        return f"{problem} (fakes of a GAN)", True
     if not all(is_small(error, 10 * size) for error in errors):
         return "has another gradient than the records' gradients together", True
     if not is_small(whole.sort().values - again.sort().values, 10 * size):

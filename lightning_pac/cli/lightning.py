@@ -274,17 +274,12 @@ def read_yaml(source: pathlib.Path | str, name: str) -> tuple[Any, list[str]]:
     """
     import yaml
 
-    class Loader(yaml.SafeLoader):  # type: ignore[misc]  # which has no types
-        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            keys = [(key.tag, key.value) for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-            for number, key in enumerate(keys):
-                if key in keys[:number]:
-                    mark = node.value[number][0].start_mark
-                    raise yaml.constructor.ConstructorError(None, None, f"{key[1]!r} stands there twice", mark)
-            return super().construct_mapping(node, deep)
-
     try:
-        node = yaml.load(source if isinstance(source, str) else source.read_text(encoding="utf-8"), Loader)
+        loader = yaml.SafeLoader(source if isinstance(source, str) else source.read_text(encoding="utf-8"))
+        tree = loader.get_single_node()
+        for key in _keys_again(tree):
+            raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} stands there twice", key.start_mark)
+        node = None if tree is None else loader.construct_document(tree)
         return node, [text for text, _ in _strings(node, "")]
     except RecursionError:
         raise ValueError(f"{name} is nested too deeply to be a configuration.") from None
@@ -293,6 +288,24 @@ def read_yaml(source: pathlib.Path | str, name: str) -> tuple[Any, list[str]]:
         place = "" if mark is None else f" at line {mark.line + 1}, column {mark.column + 1}"
         reason = getattr(error, "problem", None) or getattr(error, "reason", "it is no text")
         raise ValueError(f"{name} is not YAML ({reason}{place}): correct it there.") from error
+
+
+def _keys_again(node: Any) -> Iterator[Any]:
+    """Keys of mappings, as they are written, that have come before in the same mapping."""
+    waiting, seen = [node], set[int]()
+    while waiting:
+        node = waiting.pop()
+        if not isinstance(value := getattr(node, "value", None), list) or id(node) in seen:
+            continue
+        seen.add(id(node))
+        keys = [entry[0] for entry in value if isinstance(entry, tuple)]
+        names: set[tuple[str, str]] = set()
+        for key in keys:
+            name = (key.tag, str(key.value))
+            if name in names and not key.tag.endswith(":merge"):
+                yield key
+            names.add(name)
+        waiting += [entry[1] if isinstance(entry, tuple) else entry for entry in value]
 
 
 def _strings(node: Any, key: str) -> Iterator[tuple[str, bool]]:

@@ -44,7 +44,7 @@ def added_to(memo: dict[int, Any]) -> Iterator[Callable[[], list[int]]]:
     mark = object()
     memo[id(mark)] = mark
     try:
-        yield lambda: list(itertools.takewhile(id(mark).__ne__, reversed(memo)))
+        yield lambda: list(itertools.takewhile(lambda key: key != id(mark), reversed(memo)))
     finally:
         memo.pop(id(mark), None)
 

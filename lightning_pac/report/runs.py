@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +17,7 @@ __all__ = ["EPSILON", "Run", "Series", "find_runs"]
 
 EPSILON = re.compile(r"privacy/(rpp|(ms_)?srpp_\w+)_epsilon(_uncertified)?")
 _LOGS = "metrics.csv", "events.out.tfevents*"
+_OF_ONE_RUN = ("ledger", "scenario", "sampling", "noise_multiplier", "num_parameters", "notion", "unit_of_privacy")
 
 
 @validated
@@ -99,20 +101,31 @@ class Run:
 
 
 @validated
-def find_runs(directory: str | Path) -> list[Run]:
-    """All runs in a folder, the oldest first: wherever the CSV or TensorBoard logger wrote, or else a privacy card is.
+def find_runs(directory: str | Path | Sequence[Path]) -> list[Run]:
+    """All runs below a folder, the oldest first: wherever the CSV or TensorBoard logger wrote, or else a card is.
 
     Beside others, a run that ended before it logged anything, such as one that was refused, is left out, and so is an
     evaluation alone (`Trainer.test`), whose accuracy belongs to a model of another folder. So are values of nan, and a
     card whose folder a later run without privacy logged to. A run that was resumed stands where it went on.
 
     Args:
-        directory: A run's own folder, or one that holds several.
+        directory: A run's own folder, or one that holds several, or a list of such folders.
 
     Raises:
         FileNotFoundError: The folder does not exist, or holds no run.
     """
-    root = Path(directory)
+    several = not isinstance(directory, str | Path)
+    roots = [Path(one) for one in directory] if several else [Path(directory)]  # type: ignore[arg-type,union-attr]
+    found: dict[Path, Run] = {}
+    for root in roots:
+        for folder, run in _runs_below(root).items():
+            name = f"{root}/{run.name}" if several and folder != root.resolve() else run.name
+            found.setdefault(folder, dataclasses.replace(run, name=name))
+    return _joined([run for run in found.values() if _has_begun(run)] or list(found.values()))
+
+
+def _runs_below(root: Path) -> dict[Path, Run]:
+    """By their folders, the oldest first."""
     if not root.is_dir():
         raise FileNotFoundError(f"There is no folder {root}: give the folder that a run was logged to.")
     found = [path for pattern in _LOGS for path in root.rglob(pattern)] or list(root.rglob("*privacy_card*.json"))
@@ -122,28 +135,39 @@ def find_runs(directory: str | Path) -> list[Run]:
             f"{root} holds no metrics.csv, no TensorBoard events and no privacy card: give the folder that a run was "
             "logged to."
         )
-    runs = []
+    runs = {}
     for folder in folders:
         metrics, card = _read_logs(folder), _read_card(folder)
         name = str(folder.relative_to(root)) if folder != root else root.resolve().name
-        runs.append(Run(name, metrics, None if card and _is_left_over(card, metrics) else card))
-    return _joined([run for run in runs if _has_begun(run)] or runs)
+        runs[folder.resolve()] = Run(name, metrics, None if card and _is_left_over(card, metrics) else card)
+    return runs
 
 
 def _joined(runs: list[Run]) -> list[Run]:
-    """Runs with what they logged before they were resumed, in another folder, under the same account."""
+    """Runs with what they logged before they were resumed in another folder, whose card says less than the last."""
     kept: list[Run] = []
-    accounts: dict[str, Run] = {}
     for run in runs:
-        account = run.card.details.get("ledger") if run.card else None
-        before = accounts.get(account) if account and run.metrics else None
-        if before is not None and min(series.steps[0] for series in run.metrics.values()) > 0:
-            kept.remove(before)
-            run = Run(run.name, _continued(before.metrics, run.metrics), run.card)
-        kept.append(run)
-        if account:
-            accounts[account] = run
+        before = next((other for other in kept if _are_one(other, run)), None)
+        if before is None:
+            kept.append(run)
+            continue
+        first, last = sorted((before, run), key=_num_steps)
+        kept[kept.index(before)] = Run(last.name, _continued(first.metrics, last.metrics), last.card)
     return kept
+
+
+def _are_one(first: Run, second: Run) -> bool:
+    """Whether one went on with the other: under the same terms and account, from where it had not yet been."""
+    if first.card is None or second.card is None:
+        return False
+    terms = [{name: run.card.details.get(name) for name in _OF_ONE_RUN} for run in (first, second) if run.card]
+    metrics = max(first, second, key=_num_steps).metrics
+    steps = [series.steps[0] for name, series in metrics.items() if name.startswith("privacy/")]
+    return terms[0] == terms[1] and terms[0]["ledger"] is not None and bool(steps) and min(steps) > 0
+
+
+def _num_steps(run: Run) -> int:
+    return int(run.card.details.get("num_steps") or 0) if run.card else 0
 
 
 def _continued(metrics: Mapping[str, Series], found: Mapping[str, Series]) -> dict[str, Series]:

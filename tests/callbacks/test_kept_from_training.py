@@ -142,6 +142,18 @@ class EveryTwelfth(EveryThird):
     period, remainder = 12, 11
 
 
+class TenthOfItsOwnCount(EveryThird):
+    """Counts by itself, and in no step that a check is made in is it at a multiple of ten."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def is_due(self, model: "Model") -> bool:
+        self.count += model.training
+        return self.count % 10 == 0 and model.training
+
+
 class OfTheLast(EveryThird):
     """Moves them by the records of the last batch of an epoch."""
 
@@ -299,6 +311,7 @@ class Collate:
         OfAnotherMetric,
         EveryThird,
         EveryTwelfth,
+        TenthOfItsOwnCount,
         OfTheLast,
         OfAnotherMetricNowAndThen,
         SeenLabels,

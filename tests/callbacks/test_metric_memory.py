@@ -382,7 +382,7 @@ class Users(Dataset[Any]):
         return {"value": torch.tensor(index / 40), "user": self.kind(1000 + index * 37 % 200), "label": index % 3}
 
 
-@pytest.mark.parametrize("kind", [int, str])
+@pytest.mark.parametrize("kind", [int, str, float])
 @pytest.mark.parametrize("what", ["mean", "first"])
 def test_rows_of_groups_are_refused_since_a_record_may_go_from_one_to_another(
     tmp_path: Path, what: str, kind: type
@@ -391,7 +391,7 @@ def test_rows_of_groups_are_refused_since_a_record_may_go_from_one_to_another(
         validate(tmp_path, OfGroups(what), loaders=DataLoader(Users(kind), 10))
 
 
-@pytest.mark.parametrize("kind", [int, str])
+@pytest.mark.parametrize("kind", [int, str, float])
 def test_rows_of_single_records_pass_beside_their_groups(tmp_path: Path, kind: type) -> None:
     validate(tmp_path, OfGroups("own"), loaders=DataLoader(Users(kind), 10))
 

@@ -11,7 +11,7 @@ import yaml
 import lightning_pac
 from lightning_pac import cli
 from lightning_pac.callbacks import SRPPSGD
-from lightning_pac.cli.lightning import named_callbacks
+from lightning_pac.cli.lightning import named_callbacks, read_yaml
 from lightning_pac.cli.recipes import find_recipe
 from lightning_pac.ledger import PrivacyLedger
 
@@ -114,6 +114,15 @@ def test_a_list_of_callbacks_that_another_in_the_same_file_replaces_is_refused(c
     assert cli.main(["fit", "--config", "mine.yaml", "--config", "twice.yaml"]) != 0
     assert "'callbacks' stands there twice at line 4, column 3" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_keys_that_yaml_merges_stand_there_once(tmp_path):
+    path = tmp_path / "merged.yaml"
+    path.write_text(
+        "base: &base {a: 1, b: &inner {c: 2}}\nown: &own\n  <<: *base\n  a: 3\nagain: [*own, *own, *inner]\n"
+    )
+    content, _ = read_yaml(path, "merged.yaml")
+    assert content["own"] == {"a": 3, "b": {"c": 2}} == content["again"][1]
 
 
 @pytest.mark.parametrize("path", ["no_such_module.SRPPSGD", "lightning_pac.SRPPSDG", "broken_module.Mine"])

@@ -63,6 +63,38 @@ def scaled_by_hook(model: Classifier) -> torch.optim.Optimizer:
     return optimizer
 
 
+class NowAndThen(Preconditioned):
+    """Looks at inputs in every tenth step only, which the steps 2, 4, 8, ... are not."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model, "optimizer")
+        self.steps = 0
+
+    def keep(self, layer: nn.Module, inputs: Any) -> None:
+        if (self.steps + 1) % 10 == 0 or layer not in self.moments:
+            self.moments[layer] = _moments(inputs) if self.steps else torch.eye(inputs[0].shape[-1])
+
+    def step(self, closure: Any = None) -> Any:
+        loss = super().step(closure)
+        self.steps += 1
+        return loss
+
+
+class SkipsSpikes(torch.optim.SGD):
+    """Takes no step after a batch in which an activation was large, which none of the records looked at makes."""
+
+    def __init__(self, model: Classifier) -> None:
+        super().__init__(model.parameters(), 0.1)
+        self.largest = 0.0
+        model.network[0].register_forward_hook(self.note)
+
+    def note(self, layer: nn.Module, inputs: Any, output: Tensor) -> None:
+        self.largest = float(output.abs().max())
+
+    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+        return super().step(closure) if self.largest < 100 else closure()
+
+
 class Averaging(torch.optim.Optimizer):
     """Momentum in the state and a number of steps beside it: nothing of the records."""
 
@@ -93,8 +125,8 @@ def fit(make: Callable[[Any], Any], folder: Path) -> Classifier:
 
 @pytest.mark.parametrize("make", [
     lambda model: Preconditioned(model, "optimizer"), lambda model: Preconditioned(model, "layer"),
-    lambda model: Preconditioned(model, "closure"), scaled_by_hook,
-], ids=["optimizer", "layer", "closure", "hook"])  # fmt: skip
+    lambda model: Preconditioned(model, "closure"), scaled_by_hook, NowAndThen, SkipsSpikes,
+], ids=["optimizer", "layer", "closure", "hook", "now and then", "spikes"])  # fmt: skip
 def test_a_step_reads_nothing_of_the_records_but_the_gradient(make: Any, tmp_path: Path) -> None:
     with pytest.raises(MisconfigurationException, match="moves weights otherwise after other records"):
         fit(make, tmp_path)

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import re
+from pathlib import Path
 
 import pytest
 from torch.utils.tensorboard import SummaryWriter
@@ -433,15 +434,22 @@ def test_the_page_says_whether_an_attack_broke_a_promise(tmp_path, interval, is_
     assert ("An attack beat a limit" in page) is is_broken
 
 
-def test_a_resumed_run_stands_once_with_all_that_it_logged(tmp_path):
-    card = dataclasses.replace(CARD, details={**CARD.details, "ledger": "training-1"})
-    for name, steps in (("version_0", (9, 19)), ("version_1", (29, 39)), ("other", (9, 19))):
+@pytest.mark.parametrize("touched", ["version_0", "version_1"])
+def test_a_resumed_run_stands_once_with_all_that_it_logged(touched, tmp_path):
+    """Whichever was written to last, as by a `Trainer.test` of the first: the card of all steps is shown."""
+    runs = {"version_0": ((9, 19), 20, 1.0), "version_1": ((29, 39), 40, 1.0), "other": ((9, 19), 20, 2.0)}
+    for name, (steps, count, noise) in runs.items():
         (tmp_path / name).mkdir()
         rows = "".join(f"{step},{step / 100}\n" for step in steps)
         (tmp_path / name / "metrics.csv").write_text(f"step,privacy/world_success_bound\n{rows}")
-        (card if name != "other" else CARD).save(tmp_path / name)
-    runs = {run.name: run.metrics["privacy/world_success_bound"].steps for run in find_runs(tmp_path)}
-    assert runs == {"version_1": (9, 19, 29, 39), "other": (9, 19)}
+        claim = Guarantee("world_success_bound", 0.5 + count / 100, "probability", "Nobody guesses much.")
+        details = {"ledger": "training-1", "num_steps": count, "noise_multiplier": noise}
+        dataclasses.replace(CARD, guarantees=(claim,), details=details).save(tmp_path / name)
+    os.utime(tmp_path / touched / "metrics.csv", (2e9, 2e9))
+    found = {run.name: run for run in find_runs(tmp_path)}
+    assert found.keys() == {"version_1", "other"}
+    assert found["version_1"].metrics["privacy/world_success_bound"].steps == (9, 19, 29, 39)
+    assert summarize(found["version_1"])["success_bound"] == 0.9
 
 
 def test_what_tensorboard_writes_of_itself_is_no_run(tmp_path):
@@ -463,3 +471,7 @@ def test_several_folders_make_one_page(tmp_path, monkeypatch):
     assert cli.main(["report", "first", "second"]) == 0
     page = (tmp_path / "report.html").read_text()
     assert all(f"<td>{name}/version_0</td>" in page for name in ("first", "second"))
+    (tmp_path / "refused").mkdir()
+    dataclasses.replace(CARD, details={"num_steps": 0}).save(tmp_path / "refused")
+    names = [run.name for run in find_runs([Path("first"), Path("refused"), Path("first/version_0")])]
+    assert names == ["first/version_0"], "once, and without a run that never began"

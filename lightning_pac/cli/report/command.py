@@ -1,7 +1,6 @@
 """`lightning-pac report`: an HTML page with plots and words for a run, or for several beside each other."""
 
 import argparse
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -41,15 +40,8 @@ def run(args: argparse.Namespace) -> int:
     from lightning_pac.report import find_runs, summarize, write_report
 
     directory, *more = args.directories
-    runs = find_runs(directory)
-    if more:
-        runs = [
-            dataclasses.replace(found, name=f"{folder}/{found.name}")
-            for folder in args.directories
-            for found in find_runs(folder)
-        ]
-        directory = Path.cwd()
-    path = write_report(directory, args.output, runs)
+    runs = find_runs(args.directories if more else directory)
+    path = write_report(Path.cwd() if more else directory, args.output, runs)
     rows = [summarize(entry) for entry in runs]
     if args.json:
         print_json({"report": str(path), "runs": rows})

@@ -7,16 +7,17 @@ from pathlib import Path
 
 __all__ = ["is_installed", "is_library"]
 
+# To which models of transformers lead, beside torch: adapters, and what fetches weights from afar.
+_AROUND_MODELS = {
+    *("datasets", "transformers", "peft", "accelerate", "huggingface_hub", "tokenizers", "safetensors", "filelock"),
+    *("tqdm", "packaging", "yaml", "httpx", "httpx2", "httpcore", "requests", "urllib3", "idna", "fsspec"),
+}
 _LIBRARIES = frozenset(sys.stdlib_module_names) | {
     *("torch", "torchvision", "torchaudio", "torchdata", "torchmetrics", "lightning", "lightning_pac", "numpy"),
-    *("pytorch_lightning", "lightning_fabric", "scipy", "pandas", "PIL", "sklearn", "transformers", "datasets", "cv2"),
-    *("pytest", "_pytest"),
-    # To which models of transformers lead: adapters, with what fetches weights from afar.
-    *("peft", "accelerate", "huggingface_hub", "tokenizers", "safetensors", "filelock", "tqdm", "packaging", "yaml"),
-    *("httpx", "httpx2", "httpcore", "requests", "urllib3", "idna", "fsspec", "typing_extensions"),
+    *("pytorch_lightning", "lightning_fabric", "scipy", "pandas", "PIL", "sklearn", "cv2", "typing_extensions"),
+    *("pytest", "_pytest", *_AROUND_MODELS),
 }
-_OFTEN_NAMES = {"datasets", "transformers", "accelerate", "requests", "packaging"}
-_MISTAKABLE = frozenset(sys.stdlib_module_names) | _OFTEN_NAMES  # names that a user's file may have
+_MISTAKABLE = frozenset(sys.stdlib_module_names) | _AROUND_MODELS  # names that a user's file may have
 _STANDARD = sysconfig.get_path("stdlib")
 
 

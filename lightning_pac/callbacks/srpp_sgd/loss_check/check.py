@@ -189,7 +189,7 @@ def _check(
         records, probe.validated = synthetic.draw(DRAWS * repeated), synthetic.draw(DRAWS * repeated + 1)[:GROUP]
         if getattr(probe.replica.view, "validates_trained", False):
             probe.validated = None
-        state, written = taking_up_records(probe, records)
+        state, written = taking_up_records(probe, records, (LATER[-1], LATER[-1] + 1))
         wide = list(synthetic.drawn_by("wide"))
         # Small numbers alone pass no threshold, and leave a median of larger ones where it is.
         for other in wide if (written or ended) and not state else ():

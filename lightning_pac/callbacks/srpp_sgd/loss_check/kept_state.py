@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from lightning_pac.callbacks.srpp_sgd.loss_check.copied_optimizer import weights_after_a_step
+from lightning_pac.callbacks.srpp_sgd.loss_check.copied_optimizer import is_own, move_weights, weights_after_a_step
 from lightning_pac.callbacks.srpp_sgd.loss_check.coupling import is_small
 from lightning_pac.callbacks.srpp_sgd.loss_check.fixed_draws import SEEDS, seeded
-from lightning_pac.callbacks.srpp_sgd.loss_check.passing_state import OF_DATASET, attributes_of
+from lightning_pac.callbacks.srpp_sgd.loss_check.own_counters import OwnCounters, set_counters
+from lightning_pac.callbacks.srpp_sgd.loss_check.passing_state import OF_DATASET, attributes_of, is_equal
 from lightning_pac.callbacks.srpp_sgd.loss_check.probe import Probe
 from lightning_pac.callbacks.srpp_sgd.loss_check.readings import LEVELS, set_numbers_kept
 from lightning_pac.callbacks.srpp_sgd.loss_check.replica import MOST_BYTES, Replica
@@ -39,17 +40,24 @@ STEPPED = "weights after a step of the optimizer"
 _COPIED = (Tensor, np.ndarray, list, dict)  # attributes of datasets that may be written to in place
 _SMALL = 2**20  # bytes of these; what is larger is not copied
 _LAGS = 4  # batches between one that is kept and one that it enters
-_MOVED = 8  # weights that a step moves
 _MANY = 16  # draws of records, where a few have not all classes
 
 
-def taking_up_records(probe: Probe, records: list[Any]) -> tuple[tuple[str, ...], frozenset[str]]:
+def taking_up_records(
+    probe: Probe, records: list[Any], later: Sequence[int] = ()
+) -> tuple[tuple[str, ...], frozenset[str]]:
     """Names of the saved state that ends up different after different records, and of all that a step writes to.
 
     What a step writes may be decided by a number that is read off the records, and that both times lies on the same
-    side of a threshold; so it must not change if extreme numbers are read. Both are asked in shorter rounds, too.
+    side of a threshold; so it must not change if extreme numbers are read. Both are asked in shorter rounds, too, and
+    of an optimizer of the user's own that has counted so many steps.
     """
     state, written = _taking_up_records(probe, records)
+    for number in later if is_own(probe.replica.optimizer) and not state else ():
+        with suppress(Exception):  # it may not run out of its time
+            state = _taking_up_records(probe, records, number)[0]
+            if state:
+                break
     for left_out in probe.shorter_rounds:
         if state:
             break
@@ -60,29 +68,35 @@ def taking_up_records(probe: Probe, records: list[Any]) -> tuple[tuple[str, ...]
     return state, written
 
 
-def _taking_up_records(probe: Probe, records: list[Any]) -> tuple[tuple[str, ...], frozenset[str]]:
+def _taking_up_records(
+    probe: Probe, records: list[Any], later: int | None = None
+) -> tuple[tuple[str, ...], frozenset[str]]:
     outcomes, num_read = [], 0
     written: set[str] = set()
     resting = probe.replica
     for part in (records[: 2 * GROUP], records[: 2 * GROUP], records[2 * GROUP :]):
         errors = probe.num_errors
         with probe.copied() as replica:
+            if later is not None:
+                counters = OwnCounters([replica.optimizer])
+                probe.run_round(records[: 2 * GROUP])
+                weights_after_a_step(replica.optimizer)
+                set_counters(counters.found(), later)
             _move(replica, probe.ends)
             before, watch = _saved_state(probe, resting), StateWatch(replica.model, replica.optimizer)
             num_read += probe.round(part, after_hook=watch.changed)
             written |= watch.changed()
             outcomes.append(_saved_state(probe, resting))
-            written |= {name for name, value in outcomes[-1].items() if not _is_equal(before.get(name), value)}
-            with _failures_of("the step of the optimizer", probe), seeded(SEEDS[0]):
-                outcomes[-1][STEPPED] = weights_after_a_step(replica.optimizer)
+            written |= {name for name, value in outcomes[-1].items() if not is_equal(before.get(name), value)}
+            outcomes[-1] |= _stepped(probe)
         errors = probe.num_errors - errors
     same, again, other = outcomes
     names = same.keys() | again.keys() | other.keys()
-    equal = [name for name in names if _is_equal(same.get(name), again.get(name))]  # not so is the time of day
-    decided = {name for name in equal if not _is_equal(same.get(name), other.get(name))}
-    if written and num_read and not decided:
+    equal = [name for name in names if is_equal(same.get(name), again.get(name))]  # not so is the time of day
+    decided = {name for name in equal if not is_equal(same.get(name), other.get(name))}
+    if (written or is_own(resting.optimizer)) and num_read and not decided:
         beyond = _after_extremes(probe, records[: 2 * GROUP], errors)
-        decided = {name for name in equal for found in beyond if not _is_equal(found.get(name), beyond[0].get(name))}
+        decided = {name for name in equal for found in beyond if not is_equal(found.get(name), beyond[0].get(name))}
         decided -= {STOPS}  # which the card says
     return tuple(sorted(decided)), frozenset(written)
 
@@ -109,26 +123,20 @@ def _after_extremes(probe: Probe, records: list[Any], errors: int) -> list[dict[
             except Exception:  # the model refuses such numbers, or a hook has added layers
                 continue
             if probe.num_errors - before == errors:
-                found.append(_saved_state(probe, resting))
+                found.append({**_saved_state(probe, resting), **_stepped(probe)})
                 kept.append(_holders(replica))
+    return found
+
+
+def _stepped(probe: Probe) -> dict[str, Any]:
+    found = {}
+    with _failures_of("the step of the optimizer", probe), seeded(SEEDS[0]):
+        found[STEPPED] = weights_after_a_step(probe.replica.optimizer)
     return found
 
 
 def _holders(replica: Replica) -> list[Any]:
     return [*replica.model.modules(), *replica.callbacks, *(config.scheduler for config in replica.schedules)]
-
-
-def _take_step(model: torch.nn.Module) -> None:
-    """Move weights, as an optimizer would: while they stay, a model agrees with what it said of the batch before.
-
-    The smallest are enough, and take no time. None changes its sign, which a scale may not.
-    """
-    weights = sorted((one for one in model.parameters() if one.requires_grad), key=Tensor.numel)
-    with torch.no_grad():
-        for number, weight in enumerate(weights[:_MOVED]):
-            steps = torch.arange(weight.numel(), dtype=weight.dtype).add_(number + 1).sin_().mul_(0.3)
-            steps = steps.view(weight.shape)
-            weight.copy_(torch.where(weight == 0, steps, weight * (1 + steps)))
 
 
 def _move(replica: Replica, ends: bool) -> None:
@@ -234,7 +242,7 @@ def looks_through(probe: Probe, records: list[Any], copies: Mapping[int, Any]) -
     size = float(gradient.norm())
     moves = is_small(repeated.sub_(gradient), size) and not is_small(changed.sub_(gradient), size)
     return moves or any(
-        _is_equal(one, two) and not _is_equal(one, three) for one, two, three in zip(same, again, other, strict=True)
+        is_equal(one, two) and not is_equal(one, three) for one, two, three in zip(same, again, other, strict=True)
     )
 
 
@@ -292,7 +300,7 @@ def _hands_on(probe: Probe, first: list[Any], second: list[Any], other: list[Any
             found = []
             for lag in range(_LAGS):
                 probe.round(second, lambda: None)
-                _take_step(probe.model)
+                move_weights(probe.model)
                 found.append(compare(lag, probe.gradient(second)))
             return found
 
@@ -311,7 +319,7 @@ def _gradient_after(
     with probe.copied():
         with probe.reading(level) as readings:
             probe.run_round(before)
-        _take_step(probe.model)
+        move_weights(probe.model)
         with readings:  # what is kept of the batch before may be read in this one
             return probe.gradient(records), readings.count
 
@@ -371,7 +379,7 @@ def _kept(values: dict[str, Any], resting: Mapping[str, Any]) -> dict[str, Any]:
     """Copies of what may be written to yet, and the other's own where the two are equal."""
     others = {name: other for name, other in resting.items() if isinstance(other, Tensor)}
     return {
-        name: others[name] if name in others and _is_equal(value, others[name]) else copy.deepcopy(value)
+        name: others[name] if name in others and is_equal(value, others[name]) else copy.deepcopy(value)
         for name, value in values.items()
     }
 
@@ -382,19 +390,3 @@ def _failures_of(hook: str, probe: Probe) -> Iterator[None]:
         yield
     except Exception:
         probe.failed.add(hook)
-
-
-def _is_equal(first: Any, second: Any) -> bool:
-    if isinstance(first, Tensor) and isinstance(second, Tensor):
-        is_alike = first.shape == second.shape and first.dtype == second.dtype
-        return is_alike and (torch.equal(first, second) or torch.allclose(first, second, 0, 0, equal_nan=True))
-    if isinstance(first, np.ndarray) and isinstance(second, np.ndarray):
-        return np.array_equal(first, second)
-    if isinstance(first, Mapping) and isinstance(second, Mapping):
-        return first.keys() == second.keys() and all(_is_equal(first[name], second[name]) for name in first)
-    if isinstance(first, list | tuple) and isinstance(second, list | tuple):
-        return len(first) == len(second) and all(map(_is_equal, first, second))
-    try:
-        return bool(first == second)
-    except Exception:  # an object that does not compare; it is not equal to a copy of itself, either
-        return False

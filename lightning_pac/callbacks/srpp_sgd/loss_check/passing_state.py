@@ -2,16 +2,18 @@
 
 import functools
 import zlib
+from collections.abc import Mapping
 from typing import Any
 
 import lightning.pytorch as pl
 import numpy as np
+import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from lightning_pac.gradients.calls import nested_tensors
 
-__all__ = ["OF_DATASET", "PassingState", "attributes_of"]
+__all__ = ["OF_DATASET", "PassingState", "attributes_of", "is_equal"]
 
 BATCH = "the batch"
 OF_DATASET = " of the dataset "
@@ -91,3 +93,20 @@ def _same(first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:
 def _plain_names() -> frozenset[str]:
     """Attributes that every model has, of which Lightning writes some in each hook."""
     return frozenset(vars(pl.LightningModule()))
+
+
+def is_equal(first: Any, second: Any) -> bool:
+    """Whether two parts of a state are the same, tensors and arrays number by number."""
+    if isinstance(first, Tensor) and isinstance(second, Tensor):
+        is_alike = first.shape == second.shape and first.dtype == second.dtype
+        return is_alike and (torch.equal(first, second) or torch.allclose(first, second, 0, 0, equal_nan=True))
+    if isinstance(first, np.ndarray) and isinstance(second, np.ndarray):
+        return np.array_equal(first, second)
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        return first.keys() == second.keys() and all(is_equal(first[name], second[name]) for name in first)
+    if isinstance(first, list | tuple) and isinstance(second, list | tuple):
+        return len(first) == len(second) and all(map(is_equal, first, second))
+    try:
+        return bool(first == second)
+    except Exception:  # an object that does not compare; it is not equal to a copy of itself, either
+        return False

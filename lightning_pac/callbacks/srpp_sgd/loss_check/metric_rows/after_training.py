@@ -13,6 +13,7 @@ from torchmetrics import Metric
 from lightning_pac.callbacks.srpp_sgd.loss_check.check import LATER, synthetic_probe
 from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows.company import FAR, far_apart, times
 from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows.noted_rows import Evaluation, Rows, are_equal
+from lightning_pac.callbacks.srpp_sgd.loss_check.own_counters import OwnCounters, set_counters
 from lightning_pac.callbacks.srpp_sgd.loss_check.probe import AFTER_A_BATCH, AT_THE_END, Probe
 from lightning_pac.callbacks.srpp_sgd.loss_check.replica import Replica
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import GROUP, SyntheticRecords
@@ -168,14 +169,18 @@ def _trained(probe: Probe, records: list[Any], later: bool) -> Iterator[None]:
         for name in _TRAINS:
             del probe.replica.view.moved[name]
 
+    holders = [*probe.model.modules(), *probe.replica.callbacks]
+    counters = OwnCounters(holders)
     last, at_the_end = probe.last_number, ("on_train_epoch_start",) * probe.ends  # a round goes on to the next epoch
     step(records, at_the_end)
+    counted = counters.found()
     if not probe.ends:
         step(records, AFTER_A_BATCH)
     yield
     if later:
         for number in _LATER:
             with probe.at(number):
+                set_counters(counted, number)
                 step(records[:GROUP], (*AFTER_A_BATCH, *AT_THE_END))
         yield
         probe.batch_idx = 0  # before which the last is

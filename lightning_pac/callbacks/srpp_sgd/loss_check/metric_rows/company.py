@@ -21,6 +21,7 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import (
     OF_LENGTHS,
     SyntheticRecords,
     naming_parts,
+    short_parts,
     with_parts_of,
 )
 
@@ -79,7 +80,8 @@ def mixed_by_groups(rows_of: RowsOf, synthetic: SyntheticRecords) -> set[str]:
     records, following = synthetic.draw(0), synthetic.draw(1)
     few, others = records[: 2 * GROUP], records[2 * GROUP :]
     parts, found = naming_parts(few[0]), set[str]()
-    for paths in [parts, *([path] for path in parts[:_MOST_PARTS] if len(parts) > 1)]:
+    alone = [*(parts[:_MOST_PARTS] if len(parts) > 1 else []), *short_parts(few[0])[:_MOST_PARTS]]
+    for paths in [parts, *([path] for path in alone)]:
         one, other = PLACES[1], PLACES[2]
         batch, moving = list(few), with_parts_of(others[one], others[other], paths)
         batch[one + 1] = with_parts_of(few[one + 1], few[one], paths)

@@ -1,7 +1,11 @@
 """Records with the structure of real ones and none of their values."""
 
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records.examples import shown_records
-from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records.groups import naming_parts, with_parts_of
+from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records.groups import (
+    naming_parts,
+    short_parts,
+    with_parts_of,
+)
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records.leaves import GROUP
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records.records import (
     LAWS,
@@ -17,6 +21,7 @@ __all__ = [
     "SyntheticRecords",
     "Variation",
     "naming_parts",
+    "short_parts",
     "shown_records",
     "with_parts_of",
 ]

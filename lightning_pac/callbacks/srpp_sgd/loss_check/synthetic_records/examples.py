@@ -38,7 +38,7 @@ def shown_records(dataset: Any, others: bool = True) -> tuple[list[Any], bool]:
     # All over the data, in whatever order these are.
     step = next(step for step in range(round(size * 0.618) or 1, 2 * size + 1) if math.gcd(step, size) == 1)
     kinds = {path: {type(part) for key, part in values.items() if key is type(part)} for path, values in known.items()}
-    end, placed = time.perf_counter() + _SECONDS, set(first)
+    end, placed, all_fit = time.perf_counter() + _SECONDS, set(first), True
     with seeded(SEEDS[0]):
         for index in (number * step % size for number in range(size)):
             if index in placed:
@@ -57,6 +57,7 @@ def shown_records(dataset: Any, others: bool = True) -> tuple[list[Any], bool]:
                 key = type(part) if type(part) in kinds[path] else key_of(part)
                 if key not in values and len(values) < MOST_VALUES:
                     values[key], is_new = part, True
+                all_fit &= key in values
             if is_new:
                 records.append(record)
-    return records, True
+    return records, all_fit

@@ -3,16 +3,25 @@
 from collections.abc import Sequence
 from typing import Any
 
-from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records.leaves import holds, size_of
+from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records.leaves import holds, is_leaf, size_of
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records.structure import Path, mapped, part_at, paths_of
 
-__all__ = ["naming_parts", "with_parts_of"]
+__all__ = ["naming_parts", "short_parts", "with_parts_of"]
+
+_SHORT = 16  # numbers, as of a group among a few that has a place of its own
 
 
 def naming_parts(record: Any) -> list[Path]:
     """Where the single integers and the texts of a record are."""
     parts = [(path, part_at(record, path)) for path in paths_of(record)]
     return [path for path, part in parts if isinstance(part, str) or (holds(part, 0) and size_of(part) == 1)]
+
+
+def short_parts(record: Any) -> list[Path]:
+    """Where other parts of few numbers are: a group may be a float, two integers or a place among zeros."""
+    parts = [(path, part_at(record, path)) for path in paths_of(record)]
+    few = [path for path, part in parts if is_leaf(part) and size_of(part) <= _SHORT]
+    return [path for path in few if path not in naming_parts(record)]
 
 
 def with_parts_of(record: Any, other: Any, paths: Sequence[Path]) -> Any:

@@ -1,0 +1,56 @@
+"""Numbers by which the user's code counts its own steps, so that something may be done in every tenth of them."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+__all__ = ["OwnCounters", "set_counters"]
+
+
+class OwnCounters:
+    """Integers that a step raises by one.
+
+    Args:
+        holders: Layers, callbacks and optimizers that may count, before the step.
+    """
+
+    def __init__(self, holders: Iterable[Any]) -> None:
+        self._before = [
+            (held, name, value)
+            for held in _dictionaries(holders)
+            for name in list(held)
+            if (value := _integer(held[name])) is not None
+        ]
+
+    def found(self) -> list[tuple[Any, Any]]:
+        """Where they are, after the step: a dictionary and a key."""
+        return [(held, name) for held, name, value in self._before if _integer(held.get(name)) == value + 1]
+
+
+def _dictionaries(holders: Iterable[Any]) -> Iterator[Any]:
+    for holder in holders:
+        yield vars(holder)
+        for held in vars(holder).values():
+            if not isinstance(held, Tensor | nn.Module | Optimizer) and not callable(held):
+                yield getattr(held, "__dict__", {})
+        if isinstance(holder, Optimizer):
+            yield from holder.param_groups
+            yield from holder.state.values()
+
+
+def _integer(value: Any) -> int | None:
+    if isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex() and value.device.type == "cpu":
+        return int(value) if bool(value == value.long()) else None
+    return value if type(value) is int else None
+
+
+def set_counters(counters: Iterable[tuple[Any, Any]], number: int) -> None:
+    """Let them have counted so far."""
+    for held, name in counters:
+        value = held[name]
+        if isinstance(value, Tensor):
+            value.fill_(number)
+        else:
+            held[name] = number

@@ -50,7 +50,7 @@ def verdict(rows: Sequence[dict[str, Any]]) -> str:
     if costs:
         lost = _span(min(costs), max(costs), _points)
         return f"{sentence} Accuracy is {lost} lower than that of the best run without privacy{noised}."
-    unknown = "What privacy cost is not known, since no model was trained without it."
+    unknown = "How much accuracy privacy cost is not known: no model was trained without it."
     accuracies = [row["accuracy"] for row in told if row["accuracy"] is not None]
     if not accuracies and any(row["noised"] for row in bounded):
         return f"{sentence} What was measured stands below. {unknown}"

@@ -318,7 +318,7 @@ def row(name, bound, accuracy, prior=0.5, noise=None):
     ("rows", "sentence"),
     [
         ([row("one", 0.6, 0.91)], "that this run released can guess the secret correctly at most 60 % of the time. "
-                                  "A coin gets 50 %. Accuracy is 91.0 %. What privacy cost is not"),
+                                  "A coin gets 50 %. Accuracy is 91.0 %. How much accuracy privacy cost"),
         ([row("plain", None, 0.96), row("one", 0.6, 0.91)], "that a private run released can guess the secret "
                                   "correctly at most 60 % of the time. A coin gets 50 %. Accuracy is 5.0 percentage"),
         ([row("plain", None, 0.96), row("one", 0.6, 0.91), row("two", 0.65, 0.95)], "at most 60 or 65 % of the time, "
@@ -329,7 +329,7 @@ def row(name, bound, accuracy, prior=0.5, noise=None):
         ([row("one", 0.92, 0.91, prior=0.1)], "at most 92 % of the time. A blind guess gets 90 %. Accuracy"),
         ([row("one", 0.6, 0.91, noise=0.023)], "apart from the accuracies below, can guess the secret correctly at "
                                   "most 60 % of the time. A coin gets 50 %. Accuracy is 91.0 % (noise of about 2.3 "
-                                  "percentage points was added to this figure). What"),
+                                  "percentage points was added to this figure). How"),
         ([row("one", 0.6, 0.91, noise=0.023), row("b", 0.6, 0.143, noise=1.28)], "is 91.0 % (noise of about 2.3"),
         ([row("two", 0.6, 0.143, noise=1.28)], "The noise in what was measured hides the accuracy."),
         ([row("plain", None, 0.96, noise=0.01), row("one", 0.6, 0.91)], "5.0 percentage points lower than that of "

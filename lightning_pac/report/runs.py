@@ -113,9 +113,12 @@ def find_runs(directory: str | Path | Sequence[Path]) -> list[Run]:
 
     Raises:
         FileNotFoundError: The folder does not exist, or holds no run.
+        ValueError: The list is empty.
     """
     several = not isinstance(directory, str | Path)
     roots = [Path(one) for one in directory] if several else [Path(directory)]  # type: ignore[arg-type,union-attr]
+    if not roots:
+        raise ValueError("directory is an empty list: give at least one folder that a run was logged to.")
     found: dict[Path, Run] = {}
     for root in roots:
         for folder, run in _runs_below(root).items():

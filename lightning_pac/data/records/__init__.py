@@ -3,6 +3,7 @@
 from lightning_pac.data.records.collated_alone import check_collated_alone, fresh_collate
 from lightning_pac.data.records.copied_dataset import apart, copy_of
 from lightning_pac.data.records.delivered_rows import DeliveredRows, WatchedIterators, watch_loader
+from lightning_pac.data.records.libraries import is_installed
 from lightning_pac.data.records.record_digest import (
     RECORDS_COMPARED,
     digest_loaded_records,
@@ -33,6 +34,7 @@ __all__ = [
     "digest_positions",
     "digest_together",
     "fresh_collate",
+    "is_installed",
     "own_generators",
     "positions_of_records",
     "watch_loader",

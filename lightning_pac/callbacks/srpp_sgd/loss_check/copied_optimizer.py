@@ -12,8 +12,6 @@ from torch.optim import Optimizer
 __all__ = ["copy_if_own", "copy_optimizer", "is_own", "move_weights", "weights_after_a_step"]
 
 _MOVED = 8  # weights that a step moves
-
-
 _HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 
 
@@ -116,14 +114,14 @@ def _with_all_attributes(optimizer: Any, kind: type, memo: dict[int, Any]) -> An
     twin: Any = object.__new__(kind)
     memo[id(optimizer)] = twin
     attributes = {name: value for name, value in vars(optimizer).items() if name != "step"}  # a scheduler's wrapper
-    attributes |= {name: _own_hooks(attributes[name]) for name in _HOOKS}
+    attributes |= {name: _own_hooks(attributes.get(name, {})) for name in _HOOKS}
     vars(twin).update(copy.deepcopy(attributes, memo))
     return twin
 
 
 def _is_own(original: Optimizer) -> bool:
     is_torchs = type(original).__module__.startswith("torch.optim.")
-    return not is_torchs or any(_own_hooks(vars(original)[name]) for name in _HOOKS)
+    return not is_torchs or any(_own_hooks(vars(original).get(name, {})) for name in _HOOKS)
 
 
 def _own_hooks(hooks: Any) -> Any:

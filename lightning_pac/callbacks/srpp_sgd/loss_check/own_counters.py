@@ -1,10 +1,13 @@
 """Numbers by which the user's code counts its own steps, so that something may be done in every tenth of them."""
 
 from collections.abc import Iterable, Iterator
+from types import ModuleType
 from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
+
+from lightning_pac.data.records import is_installed
 
 __all__ = ["OwnCounters", "set_counters"]
 
@@ -33,7 +36,10 @@ def _dictionaries(holders: Iterable[Any]) -> Iterator[Any]:
     for holder in holders:
         yield vars(holder)
         for held in vars(holder).values():
-            if not isinstance(held, Tensor | nn.Module | Optimizer) and not callable(held):
+            # What libraries count, such as the steps of a writer that copies share, stays as it is.
+            if not isinstance(held, Tensor | nn.Module | Optimizer | ModuleType) and not is_installed(
+                type(held).__module__
+            ):
                 yield getattr(held, "__dict__", {})
         if isinstance(holder, Optimizer):
             yield from holder.param_groups

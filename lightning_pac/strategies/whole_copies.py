@@ -15,6 +15,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from lightning_pac.strategies.sharding import sharded_parameters
+from lightning_pac.strategies.stand_in_collectives import exchanging_nothing
 
 __all__ = ["WholeCopies"]
 
@@ -41,14 +42,15 @@ class WholeCopies:
     def in_turn(cls, module: pl.LightningModule, action: Callable[["WholeCopies | None"], Value]) -> Value:
         """Do what needs whole copies on one rank of a node after the other, so that it holds those of one at a time.
 
-        Each rank has all threads of its node's ranks meanwhile, since the others wait.
+        Each rank has all threads of its node's ranks meanwhile, since the others wait. Nothing is exchanged between
+        them, whatever the model's steps ask for.
 
         Args:
             module: The model, attached to a Trainer or not.
             action: Is given the copies of a sharded model, and None for any other.
         """
         if not any(isinstance(layer, FSDPModule) for layer in module.modules()):
-            with _memory_given_back():
+            with _memory_given_back(), exchanging_nothing():
                 return action(None)
         trainer = module.trainer
         optimizer = trainer.optimizers[0] if trainer.optimizers else None
@@ -61,7 +63,7 @@ class WholeCopies:
                 threads = torch.get_num_threads()
                 torch.set_num_threads(threads * trainer.num_devices)
                 try:
-                    with _memory_given_back():
+                    with _memory_given_back(), exchanging_nothing():
                         found.append(action(copies))
                 except Exception as error:  # for later: the others gather with this rank in the turns to come
                     problem = error

@@ -15,10 +15,12 @@ from gloo_ranks import on_ranks
 from lightning.pytorch.callbacks import EarlyStopping
 from tiny_fits import Classifier, make_data, make_private, make_trainer
 from torch import nn
+from torch.distributed import all_reduce
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
 
 from lightning_pac import Poisson, PrivateMetrics, TwoWorldScenario, WithIndex
 from lightning_pac.callbacks.srpp_sgd.guards import repeated_check
+from lightning_pac.callbacks.srpp_sgd.loss_check import coupling
 
 SCENARIO = TwoWorldScenario(num_differing=1)
 OTHER_RECORDS = "what the indices of the train loader mean differs between rank 0 and rank 1"
@@ -251,27 +253,44 @@ class Exchanging(Classifier):
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         dist.all_reduce(torch.ones(1))
+        all_reduce(torch.ones(1))
         return super().training_step(batch, batch_idx)
 
 
-def checked_steps(rank: int, size: int, folder: Path) -> list[int]:
+def exchanging(rank: int, size: int, folder: Path) -> int:
     repeated_check.SHARE = 1e-9 if rank else 1e9  # to the one clock a check is always due, to the other never
-    steps: list[int] = []
-    repeat = repeated_check.RepeatedCheck._repeat
-
-    def noted(self: Any, **kwargs: Any) -> Any:
-        steps.append(trainer.global_step)
-        return repeat(self, **kwargs)
-
-    repeated_check.RepeatedCheck._repeat = noted  # type: ignore[method-assign]
-    options = {"devices": size, "strategy": "ddp_private", "max_epochs": 10}
+    coupling._SECONDS *= rank  # no time for the longer parts of a check here
+    options = {"devices": size, "strategy": "ddp_private", "max_epochs": 4}
     trainer = make_trainer(folder, make_private(ledger=folder / "run.db"), **options)
     trainer.fit(Exchanging(), DataLoader(make_data(), batch_size=5, shuffle=True))
-    return steps
+    return trainer.global_step
 
 
 @pytest.mark.checks_each_fit
-def test_ranks_check_a_loss_that_exchanges_something_before_the_same_steps(tmp_path: Path) -> None:
-    first, second = on_ranks(checked_steps, 2, tmp_path)
-    assert first == second
-    assert {15, 31, 47} <= set(first), "steps at which only one clock asks for a check"
+def test_ranks_whose_checks_take_other_steps_exchange_nothing_in_them(tmp_path: Path) -> None:
+    assert on_ranks(exchanging, 2, tmp_path) == [24, 24]
+
+
+class EndingOnOne(Classifier):
+    """Ends in an error on one rank, from some step on; where that is in a check, the other must not wait."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        dist.all_reduce(torch.ones(1))
+        if self.global_rank == 1 and self.global_step >= 7:
+            raise RuntimeError("one rank only")
+        return super().training_step(batch, batch_idx)
+
+
+def ending_on_one(rank: int, size: int, folder: Path) -> list[str]:
+    options = {"devices": size, "strategy": "ddp_private", "max_epochs": 4}
+    trainer = make_trainer(folder, make_private(ledger=folder / "run.db"), **options)
+    with pytest.raises(RuntimeError) as caught:
+        trainer.fit(EndingOnOne(), DataLoader(make_data(), batch_size=5, shuffle=True))
+    return [str(caught.value)]
+
+
+@pytest.mark.checks_each_fit
+def test_an_error_on_one_rank_in_a_check_ends_all(tmp_path: Path) -> None:
+    [first], [second] = on_ranks(ending_on_one, 2, tmp_path)
+    assert first.startswith("Another rank ended before this one")
+    assert second == "one rank only"

@@ -235,7 +235,7 @@ class SRPPSGD(TrainerCallback):
         watch, self._locked = StateWatch(pl_module, trainer.optimizers[0]), LockedHooks(trainer, pl_module)
         writing = WritingCallbacks(trainer, pl_module, watch, self._locked, found.broken)
         repeat = partial(self._repeat_check, trainer, pl_module)
-        self._repeated = RepeatedCheck(watch, writing, repeat, found, cost, self._run.copying_ranks, ranks)
+        self._repeated = RepeatedCheck(watch, writing, repeat, found, cost, self._run.copying_ranks)
         self._run.before_update, self._run.after_update = self._repeated.check_writes, self._repeated.after_update
         self._undo.append(self._repeated.close)
         self._run.watch.begin(self._run, trainer, pl_module)

@@ -17,8 +17,6 @@ __all__ = ["SHARE", "RepeatedCheck"]
 SHARE = 0.01
 """Of the time since the last check that one may take, where it is not due anyway."""
 
-_STEPS_APART = 16  # after which ranks compare their clocks
-
 
 class RepeatedCheck:
     """Repeats the check of the loss while a model trains, since a model may come to do what it did not do at first.
@@ -36,7 +34,6 @@ class RepeatedCheck:
         first: What the check at the start has shown.
         cost: Seconds that it took.
         ranks: Those that must check together.
-        everyone: All ranks, which begin a check before the same step: a loss may exchange something between them.
     """
 
     def __init__(
@@ -47,10 +44,8 @@ class RepeatedCheck:
         first: LossCheck,
         cost: float,
         ranks: Ranks,
-        everyone: Ranks,
     ) -> None:
-        self._ranks, self._everyone = ranks, everyone
-        self._watch, self._writing, self._check = watch, writing, check
+        self._watch, self._writing, self._check, self._ranks = watch, writing, check, ranks
         self._explained = set(first.written)
         self._modes: dict[str, bool] | None = None
         self._by_validation: set[str] = set()
@@ -63,8 +58,7 @@ class RepeatedCheck:
         self.end_validation()
         due = _is_power_of_two(step) and step > 1
         due |= starts_epoch and _is_power_of_two(epoch)
-        if not due and step % (1 if self._everyone.size == 1 else _STEPS_APART) == 0:  # clocks differ
-            due = self._everyone.anywhere(time.monotonic() - self._last > self._cost / SHARE)
+        due |= time.monotonic() - self._last > self._cost / SHARE
         if self._ranks.anywhere(due):
             self._repeat()
 

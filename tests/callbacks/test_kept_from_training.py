@@ -142,6 +142,33 @@ class EveryTwelfth(EveryThird):
     period, remainder = 12, 11
 
 
+class FifthOfTen(EveryThird):
+    period, remainder = 10, 5
+
+
+class Queue(Thresholds):
+    """Is emptied once it holds eighty."""
+
+    def see(self, model: "Model", batch: Any, outputs: Tensor) -> None:
+        super().see(model, batch, outputs)
+        if sum(map(len, self.outputs)) >= 80:
+            super().end_epoch(model)
+
+    def end_epoch(self, model: "Model") -> None:
+        pass
+
+
+class OfOneStep(Thresholds):
+    """Moves them by the records of one step, in the third epoch of five."""
+
+    def see(self, model: "Model", batch: Any, outputs: Tensor) -> None:
+        if model.global_step == 13:
+            self.bias = outputs.detach().mean(0)
+
+    def end_epoch(self, model: "Model") -> None:
+        pass
+
+
 class TenthOfItsOwnCount(EveryThird):
     """Counts by itself, and in no step that a check is made in is it at a multiple of ten."""
 
@@ -312,6 +339,8 @@ class Collate:
         EveryThird,
         EveryTwelfth,
         TenthOfItsOwnCount,
+        FifthOfTen,
+        Queue,
         OfTheLast,
         OfAnotherMetricNowAndThen,
         SeenLabels,
@@ -320,6 +349,75 @@ class Collate:
 def test_what_training_keeps_of_its_records_reaches_no_private_metric(tmp_path: Path, habit: type[Habit]) -> None:
     with pytest.raises(MisconfigurationException, match=REFUSED):
         trained(tmp_path, Model(habit()))
+
+
+def test_what_is_kept_of_the_middle_of_an_epoch_is_found(tmp_path: Path) -> None:
+    class Halfway(Model):
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            if batch_idx == self.trainer.num_training_batches // 2:
+                self.habit.bias = batch[0][:, :3].mean(0)  # type: ignore[attr-defined]
+            return F.cross_entropy(self.network(batch[0]), batch[1])
+
+        def on_train_epoch_end(self) -> None:
+            pass
+
+    with pytest.raises(MisconfigurationException, match=REFUSED):
+        trained(tmp_path, Halfway(Thresholds()), records=data(200))
+
+
+def test_what_is_kept_of_a_step_that_was_not_repeated_is_told(tmp_path: Path) -> None:
+    told = r"but the weights \('habit' changed in a way that steps on synthetic records do not explain\)"
+    with pytest.warns(UserWarning, match=told) as caught:
+        trained(tmp_path, Model(OfOneStep()), records=data(100), max_epochs=3)
+    assert sum("do not explain" in str(one.message) for one in caught) == 1
+
+
+class Shadow(pl.Callback):
+    """Averages weights, and lets the average stand in for them in validation."""
+
+    def __init__(self) -> None:
+        self.average: dict[str, Tensor] = {}
+        self.weights: dict[str, Tensor] = {}
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        for name, weight in pl_module.named_parameters():
+            self.average[name] = self.average.get(name, weight.detach()).lerp(weight.detach(), 0.1)
+
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        self.weights = {name: weight.detach().clone() for name, weight in pl_module.named_parameters()}
+        self.load(pl_module, self.average)
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        self.load(pl_module, self.weights)
+
+    @torch.no_grad()
+    def load(self, pl_module: Any, weights: dict[str, Tensor]) -> None:
+        for name, weight in pl_module.named_parameters():
+            weight.copy_(weights.get(name, weight))
+
+
+class Sharpening(Model):
+    """Sets what its evaluation needs when the training starts, and changes it later, by the number of the epoch."""
+
+    def on_train_start(self) -> None:
+        self.temperature = 2.0
+
+    def on_train_epoch_start(self) -> None:
+        super().on_train_epoch_start()
+        self.seen_epochs = self.current_epoch
+        if self.current_epoch >= 2:
+            self.temperature = 0.5
+
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        self.accuracy(self.network(batch[0]) / self.temperature, batch[1])
+        self.log("val/accuracy", self.accuracy)
+
+
+@pytest.mark.parametrize(("model", "callback"), [(Model, Shadow), (Sharpening, pl.Callback)])
+def test_what_follows_weights_or_the_time_is_not_told(tmp_path: Path, model: Any, callback: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="PrivateMetrics: synthetic")
+        trained(tmp_path, model(Habit()), (callback(),), max_epochs=4, num_sanity_val_steps=0)
 
 
 def test_what_is_kept_within_an_epoch_or_for_one_of_several_loaders_is_found(tmp_path: Path) -> None:

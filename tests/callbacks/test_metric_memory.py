@@ -836,6 +836,49 @@ def test_loaders_that_share_records_do_not_add_to_one_metric(tmp_path: Path) -> 
                 validate(tmp_path, model, loaders=loaders)
 
 
+class OfTheFirstLoader(pl.LightningModule):
+    """Keeps what the first loader shows, and lets it decide what is said of records of the second."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.network, self.accuracy = torch.nn.Linear(4, 3), torchmetrics.Accuracy("multiclass", num_classes=3)
+        self.kind, self.kept = kind, list[Any]()
+
+    def on_validation_epoch_start(self) -> None:
+        self.kept = []
+
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        scores = self.network(batch[0])
+        if dataloader_idx == 0:
+            self.kept.append((scores, batch[1]))
+            return
+        if self.kept and self.kind != "nothing":
+            bank, labels = (torch.cat(parts) for parts in zip(*self.kept, strict=True))
+            if self.kind == "mean":
+                scores = scores - bank.mean(0)
+            else:
+                scores = torch.nn.functional.one_hot(labels[torch.cdist(scores, bank).argmin(1)], 3).float()
+        self.accuracy(scores, batch[1])
+        self.log("accuracy", self.accuracy, add_dataloader_idx=False)
+
+
+@pytest.mark.parametrize("kind", ["mean", "neighbours", "nothing"])
+def test_rows_of_one_loader_that_another_decides_are_refused(tmp_path: Path, kind: str) -> None:
+    features = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
+    data = TensorDataset(features, features[:, :3].argmax(1))
+    loaders = [DataLoader(Subset(data, part), 10) for part in (range(20), range(20, 60))]
+    metrics = PrivateMetrics(
+        ["accuracy"], TwoWorldScenario(num_differing=1), epsilon=1e6, renyi_order=16, ledger=tmp_path / "metrics.db"
+    )
+    trainer = pl.Trainer(accelerator="cpu", callbacks=[metrics], logger=False, enable_progress_bar=False)
+    if kind == "nothing":
+        trainer.validate(OfTheFirstLoader(kind), loaders, verbose=False)
+    else:
+        with pytest.raises(MisconfigurationException, match="with rows that one record decides beside its own"):
+            trainer.validate(OfTheFirstLoader(kind), loaders, verbose=False)
+
+
 class Calibrated(Logging):
     """Finds a temperature, or a mean, in an evaluation, and keeps it."""
 

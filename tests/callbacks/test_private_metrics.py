@@ -188,7 +188,7 @@ def test_a_value_that_says_little_is_told_of(
 def test_a_mean_near_zero_says_something_on_its_scale(
     deviation: float, told: bool, recwarn: pytest.WarningsRecorder
 ) -> None:
-    warn_if_noisy(torchmetrics.MeanMetric(), torch.tensor(-0.045), deviation, max_contribution=1.0)
+    warn_if_noisy(torchmetrics.MeanMetric(), "val/mean", torch.tensor(-0.045), deviation, max_contribution=1.0)
     assert bool(recwarn.list) == told
 
 

@@ -7,14 +7,20 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_warn
-from torchmetrics import Metric
 
 from lightning_pac.callbacks.metrics.delivered_records import DeliveredRecords, modes_before, tell_of_persons
 from lightning_pac.callbacks.metrics.metric_memory import ONE_ROW, remembered
 from lightning_pac.callbacks.shared import named_if_slow
-from lightning_pac.callbacks.srpp_sgd import MetricRows, Training, rows_of_metrics, runs_in, training_at_rest
-from lightning_pac.data.records import copy_small
+from lightning_pac.callbacks.srpp_sgd import (
+    Beginning,
+    MetricRows,
+    Training,
+    rows_of_metrics,
+    runs_in,
+    training_at_rest,
+)
 from lightning_pac.scenarios import Adjacency, TwoWorldScenario
+from lightning_pac.strategies import Ranks
 
 __all__ = ["MIXED", "TRAINED", "AskedRows"]
 
@@ -30,16 +36,16 @@ TRAINED = (
 class AskedRows:
     """Asks whether each row of the metrics is of one record, before an evaluation that may do something else.
 
-    That is Lightning's check before training, in which many steps return at once, the first that counts, and then the
-    second, fourth, eighth and so on of its stage.
+    That is Lightning's check before training, in which many steps return at once, the first that counts, then the
+    second, fourth, eighth and so on of its stage, and one before which an attribute has changed that had not.
     """
 
     def __init__(self) -> None:
         self._found: dict[str, MetricRows] = {}
         self._evaluations: Counter[str] = Counter()
-        self._trained: pl.LightningModule | None = None
-        self._kept_at_first: list[tuple[Any, dict[str, Any]]] = []
+        self._beginning: Beginning | None = None
         self._asked_of_first: set[str] = set()
+        self._changed: set[tuple[Any, ...]] = set()
 
     def __reduce__(self) -> tuple[type["AskedRows"], tuple[()]]:
         return AskedRows, ()  # a copied callback has asked nothing
@@ -50,17 +56,9 @@ class AskedRows:
 
     def note_beginning(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Copy what a model and its callbacks keep beside weights and buffers, before they have seen a record."""
-        if self._trained is pl_module:
-            return
-        layers, users = list(pl_module.modules()), _users(trainer, "train", "validation", "test")
-        parts = [trainer, *layers, *users, *pl_module.parameters(), *pl_module.buffers()]
-        shared, plain = {id(part): part for part in parts}, vars(pl.LightningModule()).keys()
-        self._trained, self._kept_at_first = pl_module, []
-        for holder in (*(layer for layer in layers if not isinstance(layer, Metric)), *users):
-            own = {name: each for name, each in vars(holder).items() if name not in plain and not callable(each)}
-            kept = copy_small(own, shared)
-            if kept is not own:  # which is too large
-                self._kept_at_first.append((holder, kept))
+        if self._beginning is None or self._beginning.pl_module is not pl_module:
+            self._beginning = Beginning(trainer, pl_module, _users(trainer, "train", "validation", "test"))
+            self._changed = set()
 
     def before(
         self,
@@ -69,6 +67,7 @@ class AskedRows:
         delivered: DeliveredRecords,
         names: Sequence[str],
         scenario: TwoWorldScenario,
+        ranks: Ranks,
     ) -> MetricRows:
         """What was found for the stage of the evaluation that begins."""
         stage, earlier = "test" if trainer.testing else "validation", MetricRows()
@@ -78,7 +77,10 @@ class AskedRows:
             tell_of_persons(trainer.callbacks, delivered.all_loaders, scenario.total_differing)  # type: ignore[attr-defined]
         self._evaluations[stage] += not delivered.in_trial
         number = self._evaluations[stage]
-        if stage not in self._found or (number & (number - 1) == 0 and not delivered.in_trial):
+        changed = set() if self._beginning is None or delivered.in_trial else self._beginning.attributes()
+        is_due = (number & (number - 1) == 0 and not delivered.in_trial) or ranks.anywhere(not changed <= self._changed)
+        self._changed |= changed
+        if stage not in self._found or is_due:
             with named_if_slow(f"Checking {', '.join(names)} on synthetic records"):
                 found = self._ask(trainer, pl_module, delivered, stage, scenario.adjacency)
             if found.unchecked not in (None, earlier.unchecked):
@@ -110,10 +112,11 @@ class AskedRows:
             if loader is not None:
                 callbacks = _users(trainer, "train", "validation", stage)
                 has_ended = trainer.state.fn != TrainerFn.FITTING
-                is_first = self._trained is pl_module and stage not in self._asked_of_first
+                known = self._beginning is not None and self._beginning.pl_module is pl_module
+                is_first = stage not in self._asked_of_first
                 self._asked_of_first.add(stage)
-                kept = [(holder, own) for holder, own in self._kept_at_first if is_first]
-                training = Training(loader, callbacks, modes_before(trainer), has_ended, remembered, kept)
+                given = loader, callbacks, modes_before(trainer), has_ended, remembered
+                training = Training(*given, self._beginning if known else None, is_first)
             return rows_of_metrics(pl_module, delivered.all_loaders, *terms, training)
 
 

@@ -247,7 +247,7 @@ class PrivateMetrics(TrainerCallback):
                 # Metrics of one group share states and updates behind their own backs.
                 module._enable_compute_groups = False
                 module._groups_checked = False
-        rows = self._asked.before(trainer, pl_module, self._delivered, self.names, self.scenario)
+        rows = self._asked.before(trainer, pl_module, self._delivered, self.names, self.scenario, ranks)
         shown = {rows.logged[name] for name in self.names if name in rows.logged}
         # Lightning's checks show no value, so none is drawn.
         charge = (lambda: False) if self._delivered.in_trial else self._charge

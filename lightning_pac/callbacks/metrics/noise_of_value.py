@@ -80,23 +80,23 @@ def refuse_several_values(metric: Metric, value: Any) -> None:
         )
 
 
-def warn_if_clipped(metric: Metric, value: Any, max_contribution: float) -> None:
+def warn_if_clipped(metric: Metric, name: str, value: Any, max_contribution: float) -> None:
     """Say where a noised mean shows that many records are clipped, which makes a mean of large errors too small."""
     is_mean = isinstance(metric, MeanMetric) or type(metric).__module__.startswith("torchmetrics.regression")
     if is_mean and isinstance(value, Tensor) and value.numel() == 1 and float(value.abs()) > max_contribution:
         rank_zero_warn(
-            f"PrivateMetrics: {type(metric).__name__} is {float(value):.3g}, but a record adds at most "
+            f"PrivateMetrics: {name} is {float(value):.3g}, but a record adds at most "
             f"{max_contribution:g} to its sums, so larger ones count for less and the value is wrong: log it on a "
             "scale where few exceed that (targets in [-1, 1]), or give PrivateMetrics a larger max_contribution."
         )
 
 
-def warn_if_noisy(metric: Metric, value: Any, deviation: float | None, max_contribution: float) -> None:
+def warn_if_noisy(metric: Metric, name: str, value: Any, deviation: float | None, max_contribution: float) -> None:
     """Say where the noise in a value is more than half as large as the value, or as a tenth of a mean's scale."""
     least = max_contribution / 10 if isinstance(metric, MeanMetric) else 0.0  # on which zero may be in the middle
     if deviation is not None and deviation > max(abs(float(value)), least) / 2:
         rank_zero_warn(
-            f"PrivateMetrics: {type(metric).__name__} is {float(value):.2g}, give or take {deviation:.2g} of noise, "
+            f"PrivateMetrics: {name} is {float(value):.2g}, give or take {deviation:.2g} of noise, "
             "which says little: evaluate more records, or less often, or promise more for the metrics (a larger "
             "epsilon or bound on guessing)."
         )

@@ -201,10 +201,11 @@ class PrivateMetric:
                 self.last = self._evaluate(sums)
                 evaluate, deviation = partial(self._evaluate, noised=self._blank.clone()), self._noise_multiplier
                 self.deviation = noise_of_value(evaluate, sums, deviation * self._max_contribution)
-                warn_if_clipped(self.metric, self.last, self._max_contribution)
+                name = self.logged_as or type(self.metric).__name__
+                warn_if_clipped(self.metric, name, self.last, self._max_contribution)
                 power = len(sums) * (deviation * self._max_contribution) ** 2
                 if is_first and signal_to_noise(sums.numpy(), power) >= 1:  # less is told where it is released
-                    warn_if_noisy(self.metric, self.last, self.deviation, self._max_contribution)
+                    warn_if_noisy(self.metric, name, self.last, self.deviation, self._max_contribution)
             self._released = self._unpaid() if self.last is None else self.last
         return self._released
 

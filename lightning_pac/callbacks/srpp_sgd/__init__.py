@@ -4,12 +4,18 @@ from lightning_pac.callbacks.srpp_sgd.at_rest import training_at_rest
 from lightning_pac.callbacks.srpp_sgd.callback import SRPPSGD
 from lightning_pac.callbacks.srpp_sgd.dp_sgd import DPSGD
 from lightning_pac.callbacks.srpp_sgd.guards import runs_in
-from lightning_pac.callbacks.srpp_sgd.loss_check import MetricRows, Training, rows_of_metrics
+from lightning_pac.callbacks.srpp_sgd.loss_check import (
+    Beginning,
+    MetricRows,
+    Training,
+    rows_of_metrics,
+)
 from lightning_pac.callbacks.srpp_sgd.watching import StepWatcher, WatchedRun, WatchedStep
 
 __all__ = [
     "DPSGD",
     "SRPPSGD",
+    "Beginning",
     "MetricRows",
     "StepWatcher",
     "Training",

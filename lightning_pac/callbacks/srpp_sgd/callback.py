@@ -1,6 +1,5 @@
 """SRPP-SGD: private gradients for any LightningModule."""
 
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal
@@ -15,7 +14,7 @@ from lightning_pac.accountants import Banded, RunningAccount, SRPPAccountant
 from lightning_pac.callbacks.shared import HiddenRandomness, SharedAccount, TrainerCallback, check_trainer
 from lightning_pac.callbacks.srpp_sgd.arguments import RunArguments, as_floats
 from lightning_pac.callbacks.srpp_sgd.first_check import check_loss_first, name_raw_values
-from lightning_pac.callbacks.srpp_sgd.guards import LockedHooks, RepeatedCheck, WritingCallbacks
+from lightning_pac.callbacks.srpp_sgd.guards import LockedHooks, RepeatedCheck, UnseenState, WritingCallbacks
 from lightning_pac.callbacks.srpp_sgd.loss_check import LossCheck, StateWatch, check_loss, refuse_left_out_batch
 from lightning_pac.callbacks.srpp_sgd.noise_design import correlate_noise, words_on_bands
 from lightning_pac.callbacks.srpp_sgd.reporting import (
@@ -218,8 +217,7 @@ class SRPPSGD(TrainerCallback):
         draws = draws_per_step(blocks, accountant.scenario, trainer.accumulate_grad_batches, self._restored)
         choice = (self.arguments, accountant, planned_steps, draws, self._restored)
         noise_multiplier = ranks.from_first(lambda: choose_noise(*choice))
-        started = time.monotonic()
-        found, cost = ranks.together(lambda: check_loss_first(trainer, pl_module, loader)), time.monotonic() - started
+        found, cost = ranks.together(lambda: check_loss_first(trainer, pl_module, loader))
         self._log_dir = trainer.log_dir or trainer.default_root_dir  # asked of all ranks at once, or it hangs
         journal = open_journal(
             self.arguments, accountant, noise_multiplier, planned_steps, draws, self._log_dir, self._restored, ranks,
@@ -234,8 +232,9 @@ class SRPPSGD(TrainerCallback):
         self._drawn = DrawnRecords(loader, accountant)
         watch, self._locked = StateWatch(pl_module, trainer.optimizers[0]), LockedHooks(trainer, pl_module)
         writing = WritingCallbacks(trainer, pl_module, watch, self._locked, found.broken)
-        repeat = partial(self._repeat_check, trainer, pl_module)
-        self._repeated = RepeatedCheck(watch, writing, repeat, found, cost, self._run.copying_ranks)
+        unseen = UnseenState(trainer, pl_module)
+        repeat = partial(self._repeat_check, trainer, unseen)
+        self._repeated = RepeatedCheck(watch, writing, repeat, found, cost, self._run.copying_ranks, unseen)
         self._run.before_update, self._run.after_update = self._repeated.check_writes, self._repeated.after_update
         self._undo.append(self._repeated.close)
         self._run.watch.begin(self._run, trainer, pl_module)
@@ -375,13 +374,14 @@ class SRPPSGD(TrainerCallback):
         return self._run
 
     def _repeat_check(
-        self, trainer: pl.Trainer, model: pl.LightningModule, number: int, users: Sequence[pl.Callback], ended: bool
+        self, trainer: pl.Trainer, unseen: UnseenState, number: int, users: Sequence[pl.Callback], ended: bool
     ) -> LossCheck:
-        run, datamodule = self._running(), trainer.datamodule  # type: ignore[attr-defined]
+        run, model, datamodule = self._running(), unseen.pl_module, trainer.datamodule  # type: ignore[attr-defined]
         if not ended:
             self._drawn.check_again(trainer, lambda: read_loader(trainer), run.batch_idx == 0)
         with run.engine_detached(for_good=ended):
-            return check_loss(model, run.loader, datamodule, number, users, run.batch_idx, ended)
+            terms = model, run.loader, datamodule, number, users, run.batch_idx, ended
+            return unseen.told(run, ended, check_loss(*terms))
 
     def _stop(self, trainer: pl.Trainer, run: PrivateRun) -> None:
         trainer.should_stop = run.exhausted = run.journal.is_spent = True

@@ -1,5 +1,6 @@
 """The check of a model's loss, state and hooks before its first private step."""
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -28,16 +29,23 @@ _ADVICE = {
 }
 
 
-def check_loss_first(trainer: pl.Trainer, pl_module: pl.LightningModule, loader: DataLoader[Any]) -> LossCheck:
+def check_loss_first(
+    trainer: pl.Trainer, pl_module: pl.LightningModule, loader: DataLoader[Any]
+) -> tuple[LossCheck, float]:
     """Refuse a loss without a gradient for each record, and state that keeps records; name what leaves unnoised.
+
+    Returns:
+        What was found, and how many seconds that took.
 
     Raises:
         MisconfigurationException: Says what the loss or the state does, and what to do instead.
     """
     datamodule: pl.LightningDataModule | None = trainer.datamodule  # type: ignore[attr-defined]
     repeated = [callback for callback in trainer.callbacks if is_repeated(callback)]  # type: ignore[attr-defined]
+    started = time.monotonic()
     with named_if_slow("Checking the loss on synthetic records"):
         found = check_loss(pl_module, loader, datamodule, 0, repeated)
+    cost = time.monotonic() - started
     if found.pads:
         raise MisconfigurationException(f"Records of the dataset make batches of different shapes, {PAD}")
     if found.problem:
@@ -87,7 +95,7 @@ def check_loss_first(trainer: pl.Trainer, pl_module: pl.LightningModule, loader:
     noised = noised_names(trainer)  # whoever logs a raw value under these is stopped
     logged = [name for name in found.logged if not is_ours(name) and name not in noised]
     warn_of_raw_values([*logged, *monitored_names(trainer)])
-    return found
+    return found, cost
 
 
 def name_raw_values(trainer: pl.Trainer, pl_module: pl.LightningModule, found: LossCheck) -> Callable[[], None]:

@@ -66,7 +66,7 @@ class PrivateRun:
         self.journal = journal
         self.planned_steps = planned_steps
         self.keeps_order = keeps_order
-        self.not_shown = tuple(not_shown)
+        self.not_shown = list(not_shown)
         self.batch_size = accountant.sampling.expected_batch_size(accountant.scenario.num_records)
         self.noisy_sum = NoisySum(here, blocks, journal.running.noise_multiplier, accountant.correlation)
         self.released = self.exhausted = self.stopped_by_others = False

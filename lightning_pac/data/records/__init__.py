@@ -13,7 +13,7 @@ from lightning_pac.data.records.record_digest import (
 )
 from lightning_pac.data.records.records_alone import check_records_alone
 from lightning_pac.data.records.repeated_records import TWICE, check_each_record_once, positions_of_records
-from lightning_pac.data.records.surroundings import DataMemo, Surroundings, copy_small
+from lightning_pac.data.records.surroundings import DataMemo, Surroundings, copy_small, outline
 from lightning_pac.data.records.value_digest import digest
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "digest_together",
     "fresh_collate",
     "is_installed",
+    "outline",
     "own_generators",
     "positions_of_records",
     "watch_loader",

@@ -21,7 +21,7 @@ from lightning_pac.data.records.partial_copies import copied_apart, copied_once
 from lightning_pac.data.records.value_digest import digest
 from lightning_pac.gradients.calls import as_written
 
-__all__ = ["DataMemo", "Surroundings", "copy_small"]
+__all__ = ["DataMemo", "Surroundings", "copy_small", "outline"]
 
 _LARGE = 2**16  # values of what is shared by copies
 _MOST_PARTS = 2000  # that are looked at of one value; a larger one is shared
@@ -125,10 +125,10 @@ class Surroundings:
         functions = [owner for owner in self._owners if isinstance(owner, types.FunctionType)]
         found += [(function.__defaults__, function.__kwdefaults__) for function in functions]
 
-        def outline(value: Any) -> Any:
-            return () if id(value) in self._own else _outline(value)
+        def others(value: Any) -> Any:
+            return () if id(value) in self._own else outline(value)
 
-        return b"".join(digest(values, view=outline) for values in found)
+        return b"".join(digest(values, view=others) for values in found)
 
     def _clear_caches(self) -> None:
         for cache in self._caches:
@@ -269,8 +269,8 @@ def _size(value: Any) -> int:
     return 64 * len(value) if isinstance(value, list | tuple | dict | set | frozenset) else 0
 
 
-def _outline(value: Any) -> Any:
-    """What counts of a value: all that copies would not share."""
+def outline(value: Any) -> Any:
+    """What counts of a value in its `digest`: all that copies would not share, and how often the rest was written."""
     if _is_code(value) or value is _MISSING or _is_apart(value) or isinstance(value, Dataset | DataLoader):
         return ()
     if _size(value) > _LARGE:

@@ -7,24 +7,23 @@ import lightning.pytorch as pl
 from lightning.pytorch.utilities import rank_zero_warn
 
 from lightning_pac.callbacks.shared import named_if_slow
+from lightning_pac.callbacks.srpp_sgd.guards.unseen_state import SHARE, UnseenState
 from lightning_pac.callbacks.srpp_sgd.guards.writing_callbacks import WritingCallbacks
 from lightning_pac.callbacks.srpp_sgd.loss_check import OF_DATASET, OPTIMIZER_STATE, LossCheck, StateWatch
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.strategies import Ranks
 
-__all__ = ["SHARE", "RepeatedCheck"]
-
-SHARE = 0.01
-"""Of the time since the last check that one may take, where it is not due anyway."""
+__all__ = ["RepeatedCheck"]
 
 
 class RepeatedCheck:
     """Repeats the check of the loss while a model trains, since a model may come to do what it did not do at first.
 
     It is due before the steps 2, 4, 8 and so on and in the epochs of these numbers, whenever it takes less than 1 % of
-    the time since the last, and whenever a buffer, a weight or the optimizer is written to outside the optimizer's own
-    update that no check has seen a step write to. What a step, the user's callbacks that write, and the schedules do to
-    such state is then repeated from the same state with other synthetic records, and must come to the same.
+    the time since the last, whenever an attribute is changed that had not been, and whenever a buffer, a weight or the
+    optimizer is written to outside the optimizer's own update that no check has seen a step write to. What a step, the
+    user's callbacks that write, and the schedules do to such state is then repeated from the same state with other
+    synthetic records, and must come to the same.
 
     Args:
         watch: Of the model that is trained, and its optimizer.
@@ -34,6 +33,7 @@ class RepeatedCheck:
         first: What the check at the start has shown.
         cost: Seconds that it took.
         ranks: Those that must check together.
+        unseen: Knows whether an attribute has changed that had not; another check is due then, too.
     """
 
     def __init__(
@@ -44,8 +44,10 @@ class RepeatedCheck:
         first: LossCheck,
         cost: float,
         ranks: Ranks,
+        unseen: UnseenState,
     ) -> None:
         self._watch, self._writing, self._check, self._ranks = watch, writing, check, ranks
+        self._unseen = unseen
         self._explained = set(first.written)
         self._modes: dict[str, bool] | None = None
         self._by_validation: set[str] = set()
@@ -59,6 +61,8 @@ class RepeatedCheck:
         due = _is_power_of_two(step) and step > 1
         due |= starts_epoch and _is_power_of_two(epoch)
         due |= time.monotonic() - self._last > self._cost / SHARE
+        if not due and (starts_epoch or self._ranks.size == 1):  # clocks differ
+            due = self._unseen.is_new(starts_epoch)
         if self._ranks.anywhere(due):
             self._repeat()
 
@@ -99,9 +103,14 @@ class RepeatedCheck:
             PrivacyViolationError: If a record may have decided what is written, or saved from now on.
         """
         written = self._watch.changed(norms=True) - self._explained
-        if self._ranks.anywhere(bool(written) or self._writing.acts_at_the_end):
+        is_new = self._unseen.is_new(now=True)
+        if self._ranks.anywhere(bool(written) or self._writing.acts_at_the_end or is_new):
             found = self._ranks.together(lambda: self._checked(False, ended=True))
             unseen = written - found.written
+            if found.problem:
+                raise PrivacyViolationError(
+                    f"The loss {found.problem}: let nothing keep what records hold, and do not publish the model."
+                )
             if unseen or found.unchecked:
                 rank_zero_warn(
                     f"{_listed(unseen) or 'What is saved'} was written to at the end of the run, by code that "

@@ -1,18 +1,30 @@
 """The check that a loss gives each record a gradient of its own, on synthetic records."""
 
 from lightning_pac.callbacks.srpp_sgd.loss_check.check import LossCheck, check_loss, refuse_left_out_batch
-from lightning_pac.callbacks.srpp_sgd.loss_check.kept_state import STEPPED
-from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows import MetricRows, Training, rows_of_metrics
+from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows import (
+    MetricRows,
+    Training,
+    rows_of_metrics,
+)
 from lightning_pac.callbacks.srpp_sgd.loss_check.passing_state import OF_DATASET, PassingState
 from lightning_pac.callbacks.srpp_sgd.loss_check.probe import AT_THE_END
 from lightning_pac.callbacks.srpp_sgd.loss_check.replica import Replica, hidden_behind, transferred
-from lightning_pac.callbacks.srpp_sgd.loss_check.state_watch import OPTIMIZER_STATE, StateWatch
+from lightning_pac.callbacks.srpp_sgd.loss_check.state import (
+    OPTIMIZER_STATE,
+    STEPPED,
+    UNEXPLAINED,
+    Beginning,
+    StateWatch,
+    unseen_in_training,
+)
 
 __all__ = [
     "AT_THE_END",
     "OF_DATASET",
     "OPTIMIZER_STATE",
     "STEPPED",
+    "UNEXPLAINED",
+    "Beginning",
     "LossCheck",
     "MetricRows",
     "PassingState",
@@ -24,4 +36,5 @@ __all__ = [
     "refuse_left_out_batch",
     "rows_of_metrics",
     "transferred",
+    "unseen_in_training",
 ]

@@ -18,21 +18,17 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.coupling import (
     compare_whole,
     coupled_later,
 )
-from lightning_pac.callbacks.srpp_sgd.loss_check.kept_state import looks_through, remembers, taking_up_records
 from lightning_pac.callbacks.srpp_sgd.loss_check.probe import Probe
 from lightning_pac.callbacks.srpp_sgd.loss_check.readings import LEVELS
-from lightning_pac.callbacks.srpp_sgd.loss_check.replica import Replica
 from lightning_pac.callbacks.srpp_sgd.loss_check.rows import compare_company, compare_varied
+from lightning_pac.callbacks.srpp_sgd.loss_check.state import LATER, looks_through, remembers, taking_up_records
+from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_probe import probe_of
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import GROUP, LAWS, SyntheticRecords, shown_records
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.strategies.whole_copies import WholeCopies
 
-__all__ = ["LossCheck", "check_loss", "refuse_left_out_batch", "synthetic_probe"]
+__all__ = ["LossCheck", "check_loss", "refuse_left_out_batch"]
 
-# Of the records: the one class with another weight may be missing in a draw, of three classes in one draw of ten. Each
-# but the first is made at a step of its own, since a term may be added in every tenth step, from the hundredth on, or
-# in the last batch and epoch. The number after the last is one that 1 to 12, 20, 30, 50, 60 and 100 divide.
-LATER = (1, 10, 99, 999, 138599)
 DRAWS = 2 + len(LATER)
 
 REMEMBERS = (
@@ -169,7 +165,7 @@ def _check(
     apart = ExitStack()
     try:
         memo: dict[int, Any] = {}
-        probe = _probe(pl_module, dataloader, datamodule, callbacks, dtype, whole, memo)
+        probe = probe_of(pl_module, dataloader, datamodule, callbacks, dtype, whole, memo)
         apart.enter_context(probe.surroundings.copied(memo))
         probe.copy_around(memo)
         probe.broken = broken
@@ -243,7 +239,7 @@ def refuse_left_out_batch(
 
     def by_number(whole: WholeCopies | None) -> bool:
         try:
-            probe = _probe(pl_module, dataloader, datamodule, whole=whole)
+            probe = probe_of(pl_module, dataloader, datamodule, whole=whole)
             records = SyntheticRecords(shown_records(dataloader.dataset, False)[0], probe.accepts).draw(0)
             parts = records[: 2 * GROUP], records[2 * GROUP :]
             return all(probe.leaves_out(part, number, level) for part in parts for level in (None, *LEVELS))
@@ -255,30 +251,6 @@ def refuse_left_out_batch(
             "on_train_batch_start left out a batch of records, and does not leave out one of synthetic records, so "
             "that private ones may decide it: let its number decide, or limit_train_batches of the Trainer."
         )
-
-
-def synthetic_probe(
-    pl_module: pl.LightningModule,
-    dataloader: DataLoader[Any],
-    datamodule: pl.LightningDataModule | None,
-    callbacks: Sequence[pl.Callback],
-    whole: WholeCopies | None,
-) -> tuple[Probe, list[Any]]:
-    """What runs a copy of a model and callbacks, and records of which synthetic ones may take the structure."""
-    return _probe(pl_module, dataloader, datamodule, callbacks, whole=whole), shown_records(dataloader.dataset)[0]
-
-
-def _probe(
-    pl_module: pl.LightningModule,
-    dataloader: DataLoader[Any],
-    datamodule: pl.LightningDataModule | None,
-    callbacks: Sequence[pl.Callback] = (),
-    dtype: torch.dtype = torch.float32,
-    whole: WholeCopies | None = None,
-    memo: dict[int, Any] | None = None,
-) -> Probe:
-    replica = Replica.of(pl_module, callbacks, dtype, whole, memo)
-    return Probe(replica, dataloader.collate_fn, [] if datamodule is None else [datamodule], dtype)
 
 
 def _pads(probe: Probe, examples: list[Any]) -> bool:

@@ -141,7 +141,7 @@ class Probe:
         """Where it forgets, run another copy meanwhile."""
         return self.copied(keeps_data=True) if self.forgets else nullcontext()
 
-    def next_gradient(self, records: list[Any], seed: Seed) -> Tensor:
+    def next_gradient(self, records: list[Any], seed: Seed = SEEDS[0]) -> Tensor:
         """The same, in the state that the one before left."""
         parameters = [one for one in self.model.parameters() if one.requires_grad]
         loss = self.loss(records, seed)

@@ -42,6 +42,7 @@ class Replica:
         callbacks: The user's own.
         logged: Names that the model and the callbacks log.
         left_out: Kinds of callbacks that cannot be copied.
+        originals: The callbacks that are copied, in their order.
     """
 
     model: pl.LightningModule
@@ -50,6 +51,7 @@ class Replica:
     callbacks: list[pl.Callback]
     logged: list[str]
     left_out: tuple[str, ...] = ()
+    originals: tuple[pl.Callback, ...] = ()
 
     @classmethod
     def of(
@@ -92,8 +94,9 @@ class Replica:
             memo |= {id(one): optimizer for one in (original, *getattr(trainer.strategy, "_lightning_optimizers", ()))}
         schedules = [] if trainer is None else list(_copies(trainer.lr_scheduler_configs, memo))
         failed: list[str] = []
-        kept = list(_copies(callbacks, memo, failed))
-        found = cls(model, optimizer, schedules, kept, logged, tuple(failed))
+        pairs = [(original, copied) for original in callbacks for copied in _copies([original], memo, failed)]
+        kept, originals = [copied for _, copied in pairs], tuple(original for original, _ in pairs)
+        found = cls(model, optimizer, schedules, kept, logged, tuple(failed), originals)
         found._let_log()
         return found
 
@@ -115,7 +118,7 @@ class Replica:
         model, optimizer = deep_copied(self.model, memo), deep_copied(self.optimizer, memo)
         model.trainer = memo.get(id(view))
         schedules, callbacks = (list(_copies(originals, memo)) for originals in (self.schedules, self.callbacks))
-        found = Replica(model, optimizer, schedules, callbacks, self.logged)
+        found = Replica(model, optimizer, schedules, callbacks, self.logged, self.left_out, self.originals)
         found._let_log()
         return found
 

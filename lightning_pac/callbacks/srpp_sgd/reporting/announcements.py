@@ -48,9 +48,9 @@ def announce_start(run: PrivateRun, name: str, optimizer: torch.optim.Optimizer)
     )
     if run.journal.replayed:
         rank_zero_warn(
-            f"The last {run.journal.replayed} steps before the interruption came after the checkpoint. They stay paid "
-            "for, and are paid for again when they are repeated, so a run that keeps a promise ends as many steps "
-            "earlier: save checkpoints more often."
+            f"The last {run.journal.replayed} steps before the interruption came after the checkpoint. They are "
+            "repeated and paid for twice, so a run that keeps a promise stops that many useful steps earlier: save "
+            "checkpoints more often."
         )
     longer = words_on_extension(run.journal) if math.isfinite(run.planned_steps) else None
     if longer is not None:

@@ -108,6 +108,8 @@ def make_card(run: PrivateRun) -> PrivacyCard:
             "missing_tail_delta": tail,
             "num_parameters": noisy_sum.num_parameters,
             "ledger": journal.account.name,
+            "ledger_file": journal.account.path.name,
+            "model": type(run._pl_module).__name__,
             "versions": {"lightning_pac": __version__, "torch": torch.__version__, "lightning": version("lightning")},
         },
     )

@@ -10,7 +10,6 @@ from typing import Any
 import lightning.pytorch as pl
 from torch.utils.data import DataLoader
 
-from lightning_pac.callbacks.srpp_sgd.loss_check.check import synthetic_probe
 from lightning_pac.callbacks.srpp_sgd.loss_check.coupling import MANY
 from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows.absence import (
     mixed_by_absence,
@@ -18,7 +17,11 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows.absence import (
     mixed_by_number,
     mixed_by_size,
 )
-from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows.after_training import Training, decided_by_training
+from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows.after_training import (
+    Training,
+    changed_unseen,
+    decided_by_training,
+)
 from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows.company import (
     far_apart,
     is_random,
@@ -28,6 +31,9 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows.company import (
     mixed_by_others,
 )
 from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows.noted_rows import Evaluation, RowsOf
+from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows.several_loaders import mixed_by_loaders
+from lightning_pac.callbacks.srpp_sgd.loss_check.state import UNEXPLAINED, UnseenChanges
+from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_probe import synthetic_probe
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import GROUP
 from lightning_pac.data import count_records, describe_loader
 from lightning_pac.scenarios import Adjacency
@@ -124,11 +130,17 @@ def _rows_of_metrics(
             evaluations.append((evaluation, loader.collate_fn))
             for names in _mixed(evaluation, loader, adjacency):
                 found |= names
+        if len(evaluations) > 1:
+            found |= mixed_by_loaders(evaluations)
     except Exception as error:  # any model, dataset or collate function may run here
         unchecked = type(error).__name__
     try:
         if training is not None:
             trained = decided_by_training(pl_module, training, evaluations, datamodule, whole)
+            unseen = UnseenChanges() if trained else changed_unseen(pl_module, training, evaluations, datamodule, whole)
+            trained |= unseen.moved
+            if unseen.unexplained:
+                untrained = f"{', '.join(map(repr, unseen.unexplained))} {UNEXPLAINED}"
     except Exception as error:
         untrained = type(error).__name__
     return MetricRows(frozenset(found), logged, unchecked, trained, untrained)

@@ -14,6 +14,7 @@ from lightning_pac.callbacks.shared import let_log
 from lightning_pac.callbacks.srpp_sgd.loss_check.fixed_draws import SEEDS, FixedDraws, seeded
 from lightning_pac.callbacks.srpp_sgd.loss_check.probe import Probe
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import SyntheticRecords
+from lightning_pac.data.records import copy_small
 
 __all__ = ["Evaluation", "Rows", "RowsOf", "are_equal", "is_close", "moved", "rounding_of", "shapes", "unmatched"]
 
@@ -85,6 +86,31 @@ class Evaluation:
                     metric._update_count = 0  # Lightning resets it
         return found
 
+    @staticmethod
+    def rows_of_several(
+        evaluations: "Sequence[tuple[Evaluation, Callable[[list[Any]], Any]]]", drawn: Sequence[list[Any]]
+    ) -> list[dict[str, list[Tensor]]]:
+        """Those of each of several loaders, in evaluations that go through all of them.
+
+        Args:
+            evaluations: Of each loader, with what makes batches of its records.
+            drawn: The records of each, which are one batch.
+        """
+        first, memo = evaluations[0][0], dict[int, Any]()
+        found: list[dict[str, list[Tensor]]] = [{} for _ in evaluations]
+        with first._probe.copied(memo) as replica, _noting(replica.model, first._logged) as noted:
+            probes = [Probe(replica, copy_small(make, memo), first._probe.hooks) for _, make in evaluations]
+            for _ in range(_EVALUATIONS):
+                with seeded(SEEDS[0]), _around_batches(probes[0], first._terms[0]):
+                    for number, (evaluation, _) in enumerate(evaluations):
+                        _evaluate_batches(probes[number], [drawn[number]], *evaluation._terms, (), False)
+                        for name, (_, updates) in noted.items():
+                            found[number].setdefault(name, []).extend(_rows_in(updates))
+                            updates.clear()
+                for metric, _ in noted.values():
+                    metric._update_count = 0
+        return found
+
     def _accepts(self, records: list[Any]) -> bool:
         rows = [row for of_metrics in self.rows_of([records]) for rows in of_metrics.values() for row in rows]
         return all(bool(row.isfinite().all()) for row in rows)
@@ -149,19 +175,38 @@ def _evaluate(
         numbers: Of the batches, where they do not come one after another.
         holds_draws: Whether each record gets the same draws at any place.
     """
-    step = getattr(probe.model.eval(), f"{stage}_step")
-    numbered = is_param_in_hook_signature(step, "batch_idx", min_args=2)
-    loader = [] if dataloader_idx is None else [dataloader_idx]
-    with torch.no_grad(), probe.integers:
+    with _around_batches(probe, stage):
+        _evaluate_batches(probe, batches, stage, dataloader_idx, numbers, holds_draws)
+
+
+@contextmanager
+def _around_batches(probe: Probe, stage: str) -> Iterator[None]:
+    """Run the hooks of an evaluation, as far as they run here."""
+    probe.model.eval()
+    with torch.no_grad():
         probe.run_hook(f"on_{stage}_start")
         probe.run_hook(f"on_{stage}_epoch_start")
-        for number, records in zip(numbers or range(len(batches)), batches, strict=True):
-            with FixedDraws(list(map(id, records)), SEEDS[0]) if holds_draws else nullcontext():
-                batch = probe.batch(records)
-                probe.run_hook(f"on_{stage}_batch_start", batch, number, *loader)
-                output = step(batch, *([number] if numbered else []), *loader)
-                probe.run_hook(f"on_{stage}_batch_end", output, batch, number, *loader)
+        yield
         probe.run_hook(f"on_{stage}_epoch_end")
+
+
+def _evaluate_batches(
+    probe: Probe,
+    batches: Sequence[list[Any]],
+    stage: str,
+    dataloader_idx: int | None,
+    numbers: Sequence[int],
+    holds_draws: bool,
+) -> None:
+    step = getattr(probe.model, f"{stage}_step")
+    numbered = is_param_in_hook_signature(step, "batch_idx", min_args=2)
+    loader = [] if dataloader_idx is None else [dataloader_idx]
+    for number, records in zip(numbers or range(len(batches)), batches, strict=True):
+        with FixedDraws(list(map(id, records)), SEEDS[0]) if holds_draws else nullcontext(), probe.integers:
+            batch = probe.batch(records)
+            probe.run_hook(f"on_{stage}_batch_start", batch, number, *loader)
+            output = step(batch, *([number] if numbered else []), *loader)
+            probe.run_hook(f"on_{stage}_batch_end", output, batch, number, *loader)
 
 
 @contextmanager

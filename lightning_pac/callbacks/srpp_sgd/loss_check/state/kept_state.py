@@ -13,15 +13,19 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from lightning_pac.callbacks.srpp_sgd.loss_check.copied_optimizer import is_own, move_weights, weights_after_a_step
+from lightning_pac.callbacks.srpp_sgd.loss_check.copied_optimizer import (
+    is_own,
+    move_weights,
+    weights_after_a_step,
+)
 from lightning_pac.callbacks.srpp_sgd.loss_check.coupling import is_small
 from lightning_pac.callbacks.srpp_sgd.loss_check.fixed_draws import SEEDS, seeded
-from lightning_pac.callbacks.srpp_sgd.loss_check.own_counters import OwnCounters, set_counters
 from lightning_pac.callbacks.srpp_sgd.loss_check.passing_state import OF_DATASET, attributes_of, is_equal
 from lightning_pac.callbacks.srpp_sgd.loss_check.probe import Probe
 from lightning_pac.callbacks.srpp_sgd.loss_check.readings import LEVELS, set_numbers_kept
 from lightning_pac.callbacks.srpp_sgd.loss_check.replica import MOST_BYTES, Replica
-from lightning_pac.callbacks.srpp_sgd.loss_check.state_watch import (
+from lightning_pac.callbacks.srpp_sgd.loss_check.state.own_counters import OwnCounters, set_counters
+from lightning_pac.callbacks.srpp_sgd.loss_check.state.state_watch import (
     OPTIMIZER_STATE,
     SETTINGS,
     StateWatch,

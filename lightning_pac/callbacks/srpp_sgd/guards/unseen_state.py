@@ -1,0 +1,82 @@
+"""Telling of attributes that the loss depends on, and that training has changed in a way that no check has seen."""
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import lightning.pytorch as pl
+from lightning.pytorch.utilities import rank_zero_warn
+
+from lightning_pac.callbacks.srpp_sgd.guards.writing_callbacks import runs_in
+from lightning_pac.callbacks.srpp_sgd.loss_check import UNEXPLAINED, Beginning, LossCheck, unseen_in_training
+
+__all__ = ["SHARE", "UnseenState"]
+
+SHARE = 0.01
+"""Of the time since the last check, or look at attributes, that one may take, where it is not due anyway."""
+
+
+class UnseenState:
+    """Knows what a model and its callbacks kept when the training began.
+
+    Args:
+        trainer: Of the training.
+        pl_module: The model.
+
+    Attributes:
+        pl_module: The same.
+    """
+
+    def __init__(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.pl_module, self._trainer = pl_module, trainer
+        callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        self._users = [callback for callback in callbacks if runs_in(callback, "train")]
+        self._beginning = Beginning(trainer, pl_module, self._users)
+        self._told, self._seen = set[str](), set[tuple[Any, ...]]()
+        self._last, self._cost = time.monotonic(), 0.0
+
+    def is_new(self, now: bool) -> bool:
+        """Whether an attribute has changed since the last check that had not.
+
+        Args:
+            now: Whether to look in any case; otherwise where that takes less than 1 % of the time since it was done.
+        """
+        start = time.monotonic()
+        if not now and SHARE * (start - self._last) < self._cost:
+            return False
+        found = not self._beginning.attributes() <= self._seen
+        self._last = time.monotonic()
+        self._cost = self._last - start
+        return found
+
+    def told(self, run: Any, ended: bool, found: LossCheck) -> LossCheck:
+        """Go on with what a check has found, add what it has not seen to it or warn of that.
+
+        Args:
+            run: The `PrivateRun`, of which the card names the same.
+            ended: Whether training has ended, so that what was told before need not be asked again.
+            found: The check's outcome.
+        """
+        changed, before = self._beginning.attributes(), self._seen
+        self._seen = before | changed
+        due = changed and not found.problem and not (ended and changed <= before)
+        if not run.copying_ranks.anywhere(bool(due)):
+            return found
+        terms = self.pl_module, run.loader, self._trainer.datamodule, self._users  # type: ignore[attr-defined]
+        found_now = unseen_in_training(*terms, self._beginning)
+        if found_now.decided:
+            kept = " and ".join(map(repr, found_now.decided))
+            problem = f"depends on {kept}, in which training keeps something of earlier records without noise"
+            return replace(found, problem=problem)
+        unseen = set(found_now.unexplained) - self._told
+        self._told |= unseen
+        for name in sorted(unseen):
+            rank_zero_warn(
+                f"The loss depends on {name!r}, which {UNEXPLAINED}: make sure that no record decides it but through "
+                "the weights."
+            )
+            run.not_shown.append(
+                f"The loss came to depend on {name!r}, which {UNEXPLAINED}: that no record decides it but through the "
+                "weights is taken on trust."
+            )
+        return found

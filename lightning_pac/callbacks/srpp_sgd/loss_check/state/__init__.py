@@ -1,0 +1,33 @@
+"""What a model, its callbacks and its optimizer keep from one step to the next, and what of it takes up records."""
+
+from lightning_pac.callbacks.srpp_sgd.loss_check.state.beginning import Beginning
+from lightning_pac.callbacks.srpp_sgd.loss_check.state.kept_state import (
+    STEPPED,
+    looks_through,
+    remembers,
+    taking_up_records,
+)
+from lightning_pac.callbacks.srpp_sgd.loss_check.state.later_steps import LATER, trained
+from lightning_pac.callbacks.srpp_sgd.loss_check.state.state_watch import OPTIMIZER_STATE, StateWatch
+from lightning_pac.callbacks.srpp_sgd.loss_check.state.unseen import (
+    UNEXPLAINED,
+    UnseenChanges,
+    unseen_changes,
+    unseen_in_training,
+)
+
+__all__ = [
+    "LATER",
+    "OPTIMIZER_STATE",
+    "STEPPED",
+    "UNEXPLAINED",
+    "Beginning",
+    "StateWatch",
+    "UnseenChanges",
+    "looks_through",
+    "remembers",
+    "taking_up_records",
+    "trained",
+    "unseen_changes",
+    "unseen_in_training",
+]

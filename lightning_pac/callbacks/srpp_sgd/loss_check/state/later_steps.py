@@ -1,0 +1,69 @@
+"""Steps of a copy of a model that come now and then, such as every tenth, or the last of an epoch."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+from lightning_pac.callbacks.srpp_sgd.loss_check.probe import AFTER_A_BATCH, AT_THE_END, Probe
+from lightning_pac.callbacks.srpp_sgd.loss_check.state.own_counters import OwnCounters, set_counters
+
+__all__ = ["LATER", "trained"]
+
+# Of the records: the one class with another weight may be missing in a draw, of three classes in one draw of ten. Each
+# but the first is made at a step of its own, since a term may be added in every tenth step, from the hundredth on, or
+# in the last batch and epoch. The number after the last is one that 1 to 12, 20, 30, 50, 60 and 100 divide.
+LATER = (1, 10, 99, 999, 138599)
+
+_TRAINS = {"training": True, "validating": False, "testing": False, "evaluating": False}
+# Among these each remainder of numbers up to ten, and the first and the last of those that up to 12, 20, ... divide.
+_LATER = range(LATER[-1] - 4, LATER[-1] + 6)
+_MOST_EPOCHS = 50  # of the run so far that are begun anew
+
+
+def trained(probe: Probe, batches: Sequence[list[Any]], later: bool, epochs: bool = False) -> Iterator[None]:
+    """Take a step with the end of an epoch, or of the run, and one within an epoch; weights stay.
+
+    Args:
+        probe: Runs the steps.
+        batches: The records of each; they take turns.
+        later: Whether to go on to steps that come now and then, by their number, to the one in the middle of an epoch,
+            and to the last.
+        epochs: Whether to go on to the first and the last step of each epoch so far, and past errors in a step.
+    """
+    view, turns = probe.replica.view, itertools.cycle(batches)
+
+    def step(left_out: tuple[str, ...]) -> None:
+        view.moved |= _TRAINS
+        try:
+            with probe.without(left_out), suppress(*[Exception] * epochs):
+                probe.run_round(next(turns))
+        finally:
+            for name in _TRAINS:
+                del view.moved[name]
+
+    counters = OwnCounters([*probe.model.modules(), *probe.replica.callbacks])
+    last, at_the_end = probe.last_number, ("on_train_epoch_start",) * probe.ends  # a round goes on to the next epoch
+    step(at_the_end)
+    counted = counters.found()
+    if not probe.ends:
+        step(AFTER_A_BATCH)
+    yield
+    if later:
+        for number in _LATER:
+            with probe.at(number):
+                set_counters(counted, number)
+                step((*AFTER_A_BATCH, *AT_THE_END))
+        with probe.at((last + 1) // 2):
+            step((*AFTER_A_BATCH, *AT_THE_END))
+        yield
+        probe.batch_idx = 0  # before which the last is
+        with probe.at(last):
+            step(at_the_end)
+        yield
+    for epoch in range(min(view.current_epoch, _MOST_EPOCHS)) if epochs else ():
+        for number in (0, last):
+            with probe.at(number):
+                view.moved |= {"current_epoch": epoch, "global_step": epoch * (last + 1) + number}
+                step(AT_THE_END)
+        yield

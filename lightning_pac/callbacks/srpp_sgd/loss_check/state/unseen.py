@@ -1,0 +1,169 @@
+"""What training has changed beside the weights, in a way that steps on synthetic records do not explain."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+import lightning.pytorch as pl
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from lightning_pac.callbacks.srpp_sgd.loss_check.coupling import is_small
+from lightning_pac.callbacks.srpp_sgd.loss_check.probe import Probe
+from lightning_pac.callbacks.srpp_sgd.loss_check.replica import Replica
+from lightning_pac.callbacks.srpp_sgd.loss_check.state.beginning import Beginning
+from lightning_pac.callbacks.srpp_sgd.loss_check.state.kept_places import Place, changed_places
+from lightning_pac.callbacks.srpp_sgd.loss_check.state.later_steps import trained
+from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_probe import synthetic_probe
+from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import GROUP, SyntheticRecords
+from lightning_pac.strategies.whole_copies import WholeCopies
+
+__all__ = ["UNEXPLAINED", "UnseenChanges", "unseen_changes", "unseen_in_training"]
+
+UNEXPLAINED = "changed in a way that steps on synthetic records do not explain"
+
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True)
+class UnseenChanges:
+    """Names of attributes on which something depends.
+
+    Attributes:
+        unexplained: Those that nobody knows how training has changed.
+        decided: Those that it changes in ways that depend on its records.
+        moved: What these decide in turn.
+    """
+
+    unexplained: tuple[str, ...] = ()
+    decided: tuple[str, ...] = ()
+    moved: frozenset[str] = frozenset()
+
+
+def unseen_changes(
+    beginning: Beginning,
+    changed: set[Place],
+    probed: Callable[[bool], Probe],
+    records: list[Any],
+    outcome: Callable[[Probe, dict[int, Any]], Found],
+    differing: Callable[[Found, Found], set[str]],
+    after_steps: Callable[[Probe, dict[int, Any]], object] = lambda probe, memo: None,
+) -> UnseenChanges:
+    """What an outcome depends on that training has changed, unless steps show that its records do not decide how.
+
+    Each attribute that is another than at the beginning is set back in a copy. If that changes the outcome, steps are
+    repeated on some records and on others, from the beginning and from now on. They explain what they write to, unless
+    the outcome is another with what the others leave there: then records decide it. What was kept of the 700th batch of
+    an epoch remains unexplained.
+
+    Args:
+        beginning: What was kept then.
+        changed: Where that is another by now.
+        probed: Makes a probe of the model as it is now, or (True) with what it kept at the beginning.
+        records: Three groups of synthetic records.
+        outcome: Of the copy that a probe runs, which has the memo.
+        differing: Names what differs in two outcomes.
+        after_steps: Done now and then while steps are repeated.
+    """
+    probe = probed(False)
+
+    def found(change: Callable[[Replica], None]) -> Found:
+        memo: dict[int, Any] = {}
+        with probe.copied(memo) as replica:
+            change(replica)
+            return outcome(probe, memo)
+
+    def decides(places: set[Place]) -> bool:
+        try:
+            return bool(differing(plain, found(lambda replica: beginning.restore(replica, places))) - at_random)
+        except Exception:  # it does not run without what it has now
+            return True
+
+    plain = found(lambda replica: None)
+    at_random = differing(plain, found(lambda replica: None))
+    if not decides(changed):
+        return UnseenChanges()
+    deciding = {place for place in changed if decides({place})} or changed
+    unexplained, decided, moved = set(deciding), set[Place](), set[str]()
+    for begins in (True, False):
+        with suppress(Exception):  # it may not run out of its time
+            one, two, written = _repeated(beginning, probed(begins), begins, records, after_steps)
+            differ = changed_places(one, two) & written & deciding
+            unexplained -= written - differ
+            if not differ:
+                continue
+            first, second = (found(partial(beginning.hand_over, held=held, places=differ)) for held in (one, two))
+            if names := differing(first, second) - at_random:
+                decided, moved = decided | differ, moved | names
+            else:
+                unexplained -= differ
+    return UnseenChanges(_names(unexplained - decided), _names(decided), frozenset(moved))
+
+
+def _names(places: set[Place]) -> tuple[str, ...]:
+    return tuple(sorted({name for _, name, _ in places}))
+
+
+def _repeated(
+    beginning: Beginning,
+    probe: Probe,
+    begins: bool,
+    records: list[Any],
+    after_steps: Callable[[Probe, dict[int, Any]], object],
+) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]], set[Place]]:
+    """What two copies keep that have trained on other records, and where both have written."""
+    before = beginning.first if begins else beginning.held_by(probe.replica)
+    after = []
+    first, second, third = (records[start : start + GROUP] for start in (0, GROUP, 2 * GROUP))
+    for batches in ([first + second], [third, first, second]):  # the same ones have a ratio of one, say
+        memo: dict[int, Any] = {}
+        with probe.copied(memo) as replica:
+            for _ in trained(probe, batches, later=True, epochs=True):
+                after_steps(probe, memo)
+            after.append(beginning.held_by(replica))
+    one, two = after
+    return one, two, changed_places(before, one) & changed_places(before, two)
+
+
+def unseen_in_training(
+    pl_module: pl.LightningModule,
+    loader: DataLoader[Any],
+    datamodule: pl.LightningDataModule | None,
+    callbacks: Sequence[pl.Callback],
+    beginning: Beginning,
+) -> UnseenChanges:
+    """Such attributes on which the gradient of synthetic records depends; none if that cannot be told.
+
+    Args:
+        pl_module: The model; copies of it are run, on the CPU.
+        loader: Lends the dataset and the collate function.
+        datamodule: Its transfer hooks are run as the Trainer would.
+        callbacks: Those that the beginning knows.
+        beginning: What was kept when the training began.
+    """
+
+    def gradient(probe: Probe, memo: dict[int, Any]) -> Tensor:
+        return probe.next_gradient(records[: 2 * GROUP])
+
+    def differing(first: Tensor, second: Tensor) -> set[str]:
+        return set() if is_small(second - first, float(first.norm())) else {"gradient"}
+
+    def unseen(whole: WholeCopies | None) -> UnseenChanges:
+        def probed(begins: bool) -> Probe:
+            probe, _ = synthetic_probe(pl_module, loader, datamodule, callbacks, whole)
+            if begins:
+                beginning.restore(probe.replica)
+                probe.begin_training()
+            return probe
+
+        probe, examples = synthetic_probe(pl_module, loader, datamodule, callbacks, whole)
+        records[:] = SyntheticRecords(examples, probe.accepts).draw(0)
+        return unseen_changes(beginning, changed, probed, records, gradient, differing)
+
+    records: list[Any] = []
+    changed = beginning.changed()
+    with suppress(Exception):  # any model, dataset or collate function may run here
+        return WholeCopies.in_turn(pl_module, unseen)
+    return UnseenChanges()

@@ -1,0 +1,164 @@
+"""Attributes that training sets in some steps or epochs only, and that the loss of later ones uses."""
+
+import warnings
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import pytest
+import torch
+from tiny_fits import make_data, make_private, make_trainer
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader
+
+from lightning_pac.exceptions import PrivacyViolationError
+
+pytestmark = pytest.mark.checks_each_fit
+
+
+class Shifting(pl.LightningModule):
+    """Subtracts a centre from the features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.network = nn.Linear(6, 3)
+        self.centre = torch.zeros(6)
+        self.steps = 0
+
+    def is_due(self, batch_idx: int) -> bool:
+        return False
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        self.steps += 1
+        loss = F.cross_entropy(self.network(batch[0] - self.centre), batch[1])
+        if self.is_due(batch_idx):
+            self.centre = batch[0].mean(0)
+        return loss
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
+class SeventhOfItsOwn(Shifting):
+    def is_due(self, batch_idx: int) -> bool:
+        return self.steps % 7 == 0
+
+
+class ThirdBatch(Shifting):
+    def is_due(self, batch_idx: int) -> bool:
+        return (batch_idx + 1) % 3 == 0
+
+
+class TenthStep(Shifting):
+    def is_due(self, batch_idx: int) -> bool:
+        return self.global_step > 0 and self.global_step % 10 == 0
+
+
+class FirstEpoch(Shifting):
+    """Keeps what it sees in the first epoch, for the second."""
+
+    def is_due(self, batch_idx: int) -> bool:
+        return self.current_epoch == 0 and batch_idx == self.trainer.num_training_batches - 1
+
+
+class FromTheTenthEpoch(Shifting):
+    """Begins after a warm-up, at a time at which no check is due by itself."""
+
+    def is_due(self, batch_idx: int) -> bool:
+        return self.current_epoch >= 10
+
+
+class Averages(Shifting):
+    """Weighs two tasks by how fast their losses fell in epochs before (dynamic weight averaging, Liu et al. 2019)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.averages = torch.ones(50, 2)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        epoch = self.current_epoch
+        outputs = self.network(batch[0])
+        losses = torch.stack([F.cross_entropy(outputs, batch[1]), outputs.square().mean()])
+        if batch_idx == 0:
+            self.averages[epoch] = 0
+        self.averages[epoch] += losses.detach() / self.trainer.num_training_batches
+        fall = self.averages[epoch - 1] / self.averages[epoch - 2] if epoch > 1 else torch.ones(2)
+        return (2 * torch.softmax(fall / 0.5, 0) * losses).sum()
+
+
+def fit(folder: Path, model: pl.LightningModule, epochs: int = 4) -> pl.Trainer:
+    trainer = make_trainer(folder, make_private(ledger=folder / "run.db"), max_epochs=epochs)
+    trainer.fit(model, DataLoader(make_data(), batch_size=10))
+    return trainer
+
+
+@pytest.mark.parametrize("model", [SeventhOfItsOwn, ThirdBatch, TenthStep, FirstEpoch, Averages])
+def test_what_training_sets_now_and_then_is_refused_once_the_loss_uses_it(tmp_path: Path, model: Any) -> None:
+    with pytest.raises(PrivacyViolationError, match="the loss depends on"):
+        fit(tmp_path, model())
+
+
+def test_what_training_sets_after_a_warm_up_is_refused_at_once(tmp_path: Path) -> None:
+    model = FromTheTenthEpoch()
+    with pytest.raises(PrivacyViolationError, match="the loss depends on"):
+        fit(tmp_path, model, epochs=12)
+    assert model.steps <= 67  # ten epochs of six steps, and the next with its check; the one of step 64 comes before
+
+
+def test_what_is_first_set_in_the_last_step_is_refused_at_the_end(tmp_path: Path) -> None:
+    class Last(FromTheTenthEpoch):
+        def is_due(self, batch_idx: int) -> bool:
+            return self.steps >= 24
+
+    with pytest.raises(PrivacyViolationError, match="loss depends on 'centre'"):
+        fit(tmp_path, Last())
+
+
+class OneStep(Shifting):
+    def is_due(self, batch_idx: int) -> bool:
+        return self.global_step == 8
+
+
+def test_what_no_step_on_synthetic_records_sets_is_told_once_and_is_on_the_card(tmp_path: Path) -> None:
+    told = "The loss depends on 'centre', which changed in a way that steps on synthetic records do not explain"
+    with pytest.warns(UserWarning, match=told) as caught:
+        fit(tmp_path, OneStep(), epochs=8)
+    assert sum("do not explain" in str(one.message) for one in caught) == 1
+    assert "came to depend on 'centre'" in next(tmp_path.rglob("privacy_card.md")).read_text()
+
+
+class Scheduled(Shifting):
+    """Changes itself by time alone: at the fourth epoch, by its own count, and by a copy of its weights."""
+
+    temperature, teacher = 1.0, None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.recent: deque[float] = deque(maxlen=5)
+
+    def on_train_epoch_start(self) -> None:
+        if self.current_epoch == 3:
+            self.temperature = 0.5
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        weight = self.network.weight.detach().clone()
+        self.teacher = weight if self.teacher is None else self.teacher.lerp(weight, 0.1)
+        self.recent.append(float(outputs["loss"]))
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        self.steps += 1
+        outputs = self.network(batch[0]) / self.temperature
+        loss = F.cross_entropy(outputs, batch[1]) * min(1.0, 0.5 + 0.1 * self.steps)
+        if self.teacher is not None:
+            loss = loss + 0.1 * (outputs - batch[0] @ self.teacher.T).square().mean()
+        return loss / (1 + 0.01 * len(self.recent))
+
+
+def test_what_time_and_weights_decide_passes(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="The loss depends on")
+        trainer = fit(tmp_path, Scheduled(), epochs=6)
+    assert trainer.global_step == 36

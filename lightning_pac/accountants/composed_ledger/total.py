@@ -247,6 +247,6 @@ def _capped(
         delta,
         cap,
         order,
-        f"{lost}{told} for everything together, {when}, is what to quote, however little was used, since later runs "
-        f"may have been chosen by what earlier ones showed ({why}).{_left_out(ledger, accounts)}",
+        f"{lost}{told} for everything together, {when}, is what to quote even if less was used: later runs may "
+        f"have been chosen by what earlier ones showed ({why}).{_left_out(ledger, accounts)}",
     )

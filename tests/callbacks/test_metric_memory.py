@@ -362,6 +362,7 @@ class OfGroups(Logging):
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         users = batch["user"] if isinstance(batch["user"], list) else batch["user"].tolist()
+        users = [user[0] if isinstance(user, list) else user for user in users]
         for place, (user, value) in enumerate(zip(users, batch["value"], strict=True)):
             self.values.setdefault((user, batch_idx, place) if self.what == "own" else user, []).append(value)
 
@@ -372,7 +373,7 @@ class OfGroups(Logging):
 
 
 class Users(Dataset[Any]):
-    def __init__(self, kind: type) -> None:
+    def __init__(self, kind: Any) -> None:
         self.kind = kind
 
     def __len__(self) -> int:
@@ -382,17 +383,22 @@ class Users(Dataset[Any]):
         return {"value": torch.tensor(index / 40), "user": self.kind(1000 + index * 37 % 200), "label": index % 3}
 
 
-@pytest.mark.parametrize("kind", [int, str, float])
+def among_others(number: int) -> Tensor:
+    """A row of a table."""
+    return torch.tensor([number, *[1.0] * 39])
+
+
+@pytest.mark.parametrize("kind", [int, str, float, among_others])
 @pytest.mark.parametrize("what", ["mean", "first"])
 def test_rows_of_groups_are_refused_since_a_record_may_go_from_one_to_another(
-    tmp_path: Path, what: str, kind: type
+    tmp_path: Path, what: str, kind: Any
 ) -> None:
     with pytest.raises(MisconfigurationException, match="with rows that one record decides beside its own"):
         validate(tmp_path, OfGroups(what), loaders=DataLoader(Users(kind), 10))
 
 
-@pytest.mark.parametrize("kind", [int, str, float])
-def test_rows_of_single_records_pass_beside_their_groups(tmp_path: Path, kind: type) -> None:
+@pytest.mark.parametrize("kind", [int, str, float, among_others])
+def test_rows_of_single_records_pass_beside_their_groups(tmp_path: Path, kind: Any) -> None:
     validate(tmp_path, OfGroups("own"), loaders=DataLoader(Users(kind), 10))
 
 

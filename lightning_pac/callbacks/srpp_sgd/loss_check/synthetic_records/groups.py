@@ -8,7 +8,7 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records.structure imp
 
 __all__ = ["naming_parts", "short_parts", "with_parts_of"]
 
-_SHORT = 16  # numbers, as of a group among a few that has a place of its own
+_SHORT = 256  # numbers, as of the row of a table in which the group is one of them, or has a place of its own
 
 
 def naming_parts(record: Any) -> list[Path]:

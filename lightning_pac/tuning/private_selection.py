@@ -31,6 +31,7 @@ from lightning_pac.ledger import LedgerAccount, LedgerArgument, LedgerHandle, Pr
 from lightning_pac.randomness import SecureGenerator
 from lightning_pac.scenarios import TwoWorldScenario
 from lightning_pac.tuning.quiet import quiet, showing_time
+from lightning_pac.tuning.rehearsal import rehearse
 from lightning_pac.tuning.sealed_draw import SealedDraw
 from lightning_pac.tuning.selection_run import SelectionRun, check_run, check_shares, train_run
 from lightning_pac.tuning.space import SearchSpace
@@ -148,7 +149,8 @@ class PrivateSelection:
 
         Args:
             make_trainer: Makes a Trainer, a module and a data module from a `SelectionRun`. It is called for every run,
-                once before anything is charged, for a check, and once for the module that is released.
+                once before anything is charged, for a rehearsal up to the first step and the first evaluated batch, and
+                once for the module that is released.
             generator: For tests; left out, the one of the process, which has no seed.
         """
         began = time.monotonic()
@@ -185,9 +187,12 @@ class PrivateSelection:
         with quiet(folder / "output.txt"):
             run = SelectionRun(self.space.draw(), folder, self.plan)
             draw.check(run.settings)
-            trainer, module, _ = make_trainer(run)
+            trainer, module, data = make_trainer(run)
             check_run(run, trainer, self.score)
             check_shares(run, trainer, module)
+            told = rehearse(trainer, module, data, self.score)
+        for sentence in told:
+            warnings.warn(sentence, stacklevel=3)
 
     def _charge_and_draw(self, draw: SealedDraw, generator: SecureGenerator | None) -> None:
         with self._ledger as ledger:
@@ -248,8 +253,8 @@ class PrivateSelection:
         released = torch.load(draw.best, weights_only=True)
         if released["settings"] is None:
             raise PrivacyError(
-                "No run of the selection came to an end, and why is kept from everyone: train once with fixed settings "
-                "on public data to find out."
+                "No run of the selection came to an end, and why is kept from everyone: look at what the rehearsal "
+                "warned of, or train once with fixed settings on public data to find out."
             )
         again = SealedDraw(self.folder, {"price": self.price.to_dict(), "score": self.score, "mode": self.mode})
         run = SelectionRun(released["settings"], again.new_folder(), self.plan)

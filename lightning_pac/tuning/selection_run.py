@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from lightning_pac.exceptions import BudgetExceededError
 from lightning_pac.ledger import LedgerArgument, LedgerHandle, PrivacyLedger
 from lightning_pac.scenarios import Poisson
 
-__all__ = ["SelectionRun", "check_run", "check_shares", "train_run"]
+__all__ = ["SelectionRun", "check_run", "check_shares", "train_run", "without_validation"]
 
 
 @validated
@@ -154,16 +155,25 @@ def train_run(
 
     What the evaluation sets, such as a temperature, is made of records without noise, and is not kept.
     """
-    limit = trainer.limit_val_batches
-    trainer.limit_val_batches = 0  # a value at an earlier epoch would be charged, and none be left for the last
-    trainer.fit(module, datamodule=data)
+    with without_validation(trainer):
+        trainer.fit(module, datamodule=data)
     keep(module.state_dict())
-    trainer.limit_val_batches = limit
     trainer.validate(module, datamodule=data, verbose=False)
     with PrivacyLedger.read_only(run.path) as ledger:
         if not any(account.num_charges for account in ledger.accounts() if "max_contribution" in account.declaration):
             raise MisconfigurationException(f"{score!r} was shown without a charge, so it is not a private score.")
     return float(trainer.callback_metrics[score])
+
+
+@contextmanager
+def without_validation(trainer: pl.Trainer) -> Iterator[None]:
+    """Let a fit evaluate nothing: a value at an earlier epoch would be charged, and none be left for the last."""
+    limit = trainer.limit_val_batches
+    trainer.limit_val_batches = 0
+    try:
+        yield
+    finally:
+        trainer.limit_val_batches = limit
 
 
 def _ledgers_of(callback: pl.Callback) -> list[Path]:

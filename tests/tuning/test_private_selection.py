@@ -18,6 +18,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import display
 from IPython.utils.capture import capture_output
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import EarlyStopping, StochasticWeightAveraging
 from lightning.pytorch.profilers import SimpleProfiler
 from prepared import Child
 from torch import nn
@@ -55,7 +56,7 @@ class Model(pl.LightningModule):
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         return nn.functional.cross_entropy(self.network(batch[0]), batch[1])
 
-    def validation_step(self, batch: Any, batch_idx: int) -> None:
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         self.accuracy.update(self.network(batch[0]), batch[1])
         self.log("val/accuracy", self.accuracy)
 
@@ -104,7 +105,50 @@ class Maker:
         warnings.warn("a losing run warns", stacklevel=1)
         torch.rand(3)
         os.environ["OF_A_LOSING_RUN"] = "1"
-        return pl.Trainer(**(options | self.spoiled.get("trainer", {}))), Model(run.settings["learning_rate"]), Data()
+        options["callbacks"] += self.spoiled.get("beside", [])
+        kind, data = self.spoiled.get("module", Model), self.spoiled.get("data", Data)
+        return pl.Trainer(**(options | self.spoiled.get("trainer", {}))), kind(run.settings["learning_rate"]), data()
+
+
+class PlateauModel(Model):
+    def configure_optimizers(self) -> Any:
+        optimizer = super().configure_optimizers()
+        scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, mode="max")
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "monitor": "val/accuracy"}}
+
+
+class BatchNormModel(Model):
+    def __init__(self, learning_rate: float) -> None:
+        super().__init__(learning_rate)
+        self.network = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+
+
+class MisnamingModel(Model):
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.accuracy.update(self.network(batch[0]), batch[1])
+        self.log("val_accuracy", self.accuracy)
+
+
+class ExactModel(Model):
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("val/accuracy", (self.network(batch[0]).argmax(1) == batch[1]).float().mean())
+
+
+class MixingModel(Model):
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        logits = self.network(batch[0])
+        self.accuracy.update(logits - logits.mean(0), batch[1])
+        self.log("val/accuracy", self.accuracy)
+
+
+class BrokenModel(Model):
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        raise TypeError(f"told of a record: {batch[0].tolist()}")
+
+
+class TwoLoaders(Data):
+    def val_dataloader(self) -> Any:
+        return [super().val_dataloader(), super().val_dataloader()]
 
 
 class TellingChoice(Choice):
@@ -144,7 +188,8 @@ def test_one_charge_and_no_trace(tmp_path, capfd):
     chosen, make, state = selection(tmp_path), Maker(), torch.get_rng_state()
     with pytest.warns(UserWarning, match="duration hints at the number") as told:
         best = chosen.run(make)
-    assert [str(warning.message)[:17] for warning in told] == ["PrivateSelection:"]
+    # What any fit of three steps is told, once, and what the selection says.
+    assert [str(warning.message)[:23] for warning in told] == ["This run will probably ", "PrivateSelection: its d"]
     assert capfd.readouterr() == ("", "")
     assert torch.equal(torch.get_rng_state(), state)
     assert "OF_A_LOSING_RUN" not in os.environ
@@ -294,13 +339,37 @@ def test_a_run_that_fails_is_the_worst(tmp_path, capfd):
         ({"fit": {"noise_multiplier": 1.0}}, "does not cover"),
         ({"score": {"epsilon": 0.5}}, "does not pay"),
         ({"fit": {"unit": Persons(of=0, at_most=2)}}, "are about records"),
+        ({"trainer": {"fast_dev_run": True}}, "has fast_dev_run"),
+        ({"beside": [EarlyStopping("val/accuracy", mode="max")]}, "EarlyStopping looks at 'val/accuracy'"),
+        ({"beside": [EarlyStopping("train_loss", strict=False)]}, "EarlyStopping looks at 'train_loss'"),
+        ({"beside": [StochasticWeightAveraging(0.1)]}, "swa_epoch_start"),
+        ({"module": PlateauModel}, "ReduceLROnPlateau looks at 'val/accuracy'"),
+        ({"trainer": {"max_steps": -1, "max_epochs": 1}}, "plans more steps than a share"),
+        ({"trainer": {"max_steps": 0}}, "does not come to a first step"),
+        ({"trainer": {"limit_val_batches": 0}}, "does not come to a batch of the evaluation"),
+        ({"data": TwoLoaders}, "The evaluation has 2 loaders"),
+        ({"module": BatchNormModel}, "BatchNorm1d"),
+        ({"module": MisnamingModel}, r"logs no torchmetrics object as 'val/accuracy' .*\(it logs 'val_accuracy'\)"),
+        ({"module": ExactModel}, r"\(it logs none\)"),
+        ({"module": MixingModel}, "with rows that one record decides beside its own"),
     ],
 )
+@pytest.mark.filterwarnings("ignore")
 def test_refused_before_anything_is_charged(tmp_path, monkeypatch, spoiled, message):
     monkeypatch.chdir(tmp_path)
     with pytest.raises((MisconfigurationException, BudgetExceededError, ValueError), match=message):
         selection(tmp_path).run(Maker(**spoiled))
     assert not (tmp_path / "study.db").exists()
+
+
+def test_a_rehearsal_reads_no_batch_and_tells_what_it_could_not_try(tmp_path):
+    """Code that ends in an error on synthetic records may take real ones, of whose errors nobody may see anything."""
+    with (
+        pytest.warns(UserWarning, match=r"of BrokenModel is a mean over records \(TypeError in training_step") as told,
+        pytest.raises(PrivacyError, match="what the rehearsal warned of"),
+    ):
+        selection(tmp_path).run(Maker(module=BrokenModel))
+    assert not any("told of a record" in str(warning.message) for warning in told)
 
 
 def test_what_could_not_be_kept_is_refused_before_anything_is_charged(tmp_path):

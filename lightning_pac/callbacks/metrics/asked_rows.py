@@ -54,6 +54,10 @@ class AskedRows:
         """Forget what was found: another model, or the same with other loaders, may use its metrics otherwise."""
         self._found, self._evaluations, self._asked_of_first = {}, Counter(), set()
 
+    def found(self, stage: str) -> MetricRows:
+        """What was found for that stage, ``"validation"`` or ``"test"``, of which an evaluation has begun."""
+        return self._found[stage]
+
     def note_beginning(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Copy what a model and its callbacks keep beside weights and buffers, before they have seen a record."""
         if self._beginning is None or self._beginning.pl_module is not pl_module:

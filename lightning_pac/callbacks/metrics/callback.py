@@ -141,7 +141,7 @@ class PrivateMetrics(TrainerCallback):
         # Metrics that were found to be private, in validation and, under True, in tests; and where all have been found.
         self._known: dict[bool, set[str]] = {False: set(), True: set()}
         self._complete: set[bool] = set()
-        self._asked = AskedRows()
+        self.asked = AskedRows()
         self._warned_missing = False
         self._raw: set[str] = set()  # names of values without noise that were warned of
         self._kept: dict[str, Tensor] = {}
@@ -167,7 +167,7 @@ class PrivateMetrics(TrainerCallback):
             )
         metric_account.declare_ledger(self.ledger, callbacks)
         self._known, self._complete = {False: set(), True: set()}, set()
-        self._asked.forget()
+        self.asked.forget()
         if stage != "predict":
             self._undo.append(guard_evaluation(trainer))
 
@@ -181,7 +181,7 @@ class PrivateMetrics(TrainerCallback):
                 )
 
         self._undo.append(watch_logging(trainer, see))
-        self._asked.note_beginning(trainer, pl_module)
+        self.asked.note_beginning(trainer, pl_module)
         self._open_affordable(trainer, Ranks.of(trainer))
 
     @override
@@ -247,7 +247,7 @@ class PrivateMetrics(TrainerCallback):
                 # Metrics of one group share states and updates behind their own backs.
                 module._enable_compute_groups = False
                 module._groups_checked = False
-        rows = self._asked.before(trainer, pl_module, self._delivered, self.names, self.scenario, ranks)
+        rows = self.asked.before(trainer, pl_module, self._delivered, self.names, self.scenario, ranks)
         shown = {rows.logged[name] for name in self.names if name in rows.logged}
         # Lightning's checks show no value, so none is drawn.
         charge = (lambda: False) if self._delivered.in_trial else self._charge

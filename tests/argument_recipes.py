@@ -1081,7 +1081,13 @@ def of_report(folder: Path) -> Recipes:
     (folder / "log").mkdir()
     (folder / "log" / "metrics.csv").write_text("step,loss\n1,2\n")
     return {
-        "Run": {"name": "run", "metrics": {"loss": rep.Series((1,), (2.0,))}, "card": None},
+        "Run": {
+            "name": "run",
+            "metrics": {"loss": rep.Series((1,), (2.0,))},
+            "card": None,
+            "folder": folder,
+            "hparams": {"lr": 0.1},
+        },
         "Series": {"steps": (1,), "values": (2.0,)},
         "find_runs": {"directory": folder / "log"},
         "summarize": {"run": run},

@@ -13,9 +13,18 @@ from typing import Any
 from lightning_pac import __version__
 from lightning_pac._validation import validated
 from lightning_pac.cards import at_most, downwards, draw_rocs, upwards
+from lightning_pac.report.differences import differences, whose
+from lightning_pac.report.ledgers import find_ledgers, lists_figures, together
 from lightning_pac.report.plots import attack_plot, cost_plot, course_plot
 from lightning_pac.report.runs import EPSILON, Run, Series, find_runs
-from lightning_pac.report.verdict import DROWNED, accuracy_cost, percent_span, promise_in_words, verdict
+from lightning_pac.report.verdict import (
+    DROWNED,
+    accuracy_cost,
+    best_ordinary,
+    percent_span,
+    promise_in_words,
+    verdict,
+)
 
 __all__ = ["page_environment", "summarize", "write_report"]
 
@@ -56,8 +65,12 @@ def write_report(directory: str | Path, output: str | Path | None = None, runs: 
     """
     runs = find_runs(directory) if runs is None else runs
     rows = [summarize(run) for run in runs]
-    for row in rows:
-        row |= {"words": promise_in_words(row), "cost": accuracy_cost(row, rows)}
+    ledgers, secret_of = find_ledgers(runs), whose(runs)
+    for row, protected, differing in zip(rows, secret_of, differences(runs, ledgers), strict=True):
+        row |= {"words": promise_in_words(row), "whose": protected, "differing": differing}
+        cost = accuracy_cost(row, rows)
+        row |= {"cost": cost, "is_incomparable": cost is None and best_ordinary(row, rows) is not None}
+    about = {run.name: (who or "").removeprefix("everything of ") for run, who in zip(runs, secret_of, strict=True)}
     today = date.today()
     bounds = sorted(row["success_bound"] for row in rows if row["success_bound"] is not None)
     page = (
@@ -68,14 +81,17 @@ def write_report(directory: str | Path, output: str | Path | None = None, runs: 
             version=__version__,
             date=f"{today.day} {today:%B %Y}",
             verdict=verdict(rows),
+            together=together(ledgers, runs),
+            ledgers=ledgers,
+            is_told=all(lists_figures(run, ledgers) for run in runs if run.with_noise),
             marks=_marks(bounds),
             secrets=list(dict.fromkeys(row["secret"] for row in rows if row["secret"])),
             rows=rows,
             broken=any(_is_broken(row) for row in rows),
             limits=list({row["num_differing"] for row in rows if row["num_differing"] is not None}),
             cards=[(run.name, run.card) for run in runs if run.card is not None],
-            promises=_embedded(attack_plot(runs, _bound)),
-            cost=_embedded(cost_plot(runs, _bound)),
+            promises=_embedded(attack_plot(runs, _bound, about)),
+            cost=_embedded(cost_plot(runs, _bound, about)),
             plots=[(caption, source) for caption, svg in _plots(runs) if (source := _embedded(svg)) is not None],
         )
     )
@@ -128,7 +144,10 @@ def summarize(run: Run) -> dict[str, Any]:
         "renyi_order": details.get("renyi_order"),
         "holds": _PROMISES.get(name, "under the conditions on its card") if name else None,
         "guarantees": [dataclasses.asdict(entry) for entry in run.card.guarantees] if run.card else [],
-        "is_private": bool(run.card and run.card.guarantees) or any(key.startswith("privacy/") for key in run.metrics),
+        "is_private": bool(run.card and run.card.guarantees)
+        or run.only_figures
+        or any(key.startswith("privacy/") for key in run.metrics),
+        "only_figures": run.only_figures,
         "success_bound": _bound(run),
         "refuted": _refuted(run),
         "prior": details.get("prior", 0.5),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -19,6 +20,8 @@ _LINES = ("-", "--", "-.", ":")
 _ATTACK_MARKERS = ("o", "s", "D", "^", "v", "P")
 # More than these have neither a colour nor a name of their own: a legend or labels would leave no room for the figure.
 _MOST_NAMED = 20
+# Letters of a name of which two fit beside each other below the smaller figure.
+_LONGEST_OF_TWO = 26
 
 
 def course_plot(
@@ -72,13 +75,17 @@ def course_plot(
     return _svg(figure)
 
 
-def attack_plot(runs: Sequence[Run], bound: Callable[[Run], float | None]) -> str | None:
-    """Promises and measured attacks on a scale from a coin to certainty, a row for each run.
+def attack_plot(
+    runs: Sequence[Run], bound: Callable[[Run], float | None], about: Mapping[str, str] = MappingProxyType({})
+) -> str | None:
+    """Promises and measured attacks on a scale from a coin to certainty, a row for each run that has a model.
 
     Args:
         runs: The runs.
         bound: The largest success of any attack on the secret that a run's guarantee allows.
+        about: Whose secret it is, by the names of runs, where that is not the same in all.
     """
+    runs = [run for run in runs if not run.only_figures]
     bounds = [bound(run) for run in runs]
     if not any(run.attacks for run in runs) and all(value is None for value in bounds):
         return None
@@ -120,10 +127,10 @@ def attack_plot(runs: Sequence[Run], bound: Callable[[Run], float | None]) -> st
         )
     axes.axvline(50, color="#999999", lw=1)
     if are_named:
-        labels = [
-            run.name if value is not None else f"{run.name}\n(no promise)"
-            for run, value in zip(runs, bounds, strict=True)
-        ]
+        labels = []
+        for run, value in zip(runs, bounds, strict=True):
+            note = "no promise" if value is None else about.get(run.name)
+            labels.append(f"{run.name}\n({note})" if note else run.name)
         axes.set_yticks(range(len(runs)), labels)
     else:
         axes.set_ylabel(f"{len(runs)} runs, the oldest first")
@@ -137,16 +144,21 @@ def attack_plot(runs: Sequence[Run], bound: Callable[[Run], float | None]) -> st
     return _svg(figure)
 
 
-def cost_plot(runs: Sequence[Run], bound: Callable[[Run], float | None]) -> str | None:
+def cost_plot(
+    runs: Sequence[Run], bound: Callable[[Run], float | None], about: Mapping[str, str] = MappingProxyType({})
+) -> str | None:
     """Accuracy against promise, or None where fewer than two runs have both.
 
     Args:
         runs: The runs; those without a promise are a line at their accuracy. A noised accuracy has a bar of one
             standard deviation of its noise.
         bound: The largest success of any attack on the secret that a run's guarantee allows.
+        about: Whose secret it is, by the names of runs, where that is not the same in all.
     """
     found = [
-        (index, run, bound(run), 100 * run.accuracy[1].values[-1]) for index, run in enumerate(runs) if run.accuracy
+        (index, run, bound(run), 100 * run.accuracy[1].values[-1])
+        for index, run in enumerate(runs)
+        if run.accuracy and not run.only_figures
     ]
     bounds = [100 * value for _, _, value, _ in found if value is not None]
     if len(bounds) < 2:
@@ -160,11 +172,14 @@ def cost_plot(runs: Sequence[Run], bound: Callable[[Run], float | None]) -> str 
         colour = _COLOURS[index % len(_COLOURS)] if are_named else _COLOURS[0]
         marker = _ATTACK_MARKERS[index % len(_ATTACK_MARKERS)] if are_named else "o"
         noise = 100 * run.accuracy_deviation.values[-1] if run.accuracy_deviation else None
+        note = about.get(run.name)
+        label = f"{run.name} ({note})" if note else run.name
         axes.errorbar(
-            100 * value, accuracy, noise, fmt=marker, color=colour, ms=7 if are_named else 3, label=run.name, capsize=3
+            100 * value, accuracy, noise, fmt=marker, color=colour, ms=7 if are_named else 3, label=label, capsize=3
         )
     if are_named:  # below the figure, where neighbours cannot cover each other's names
-        figure.legend(loc="outside lower center", ncols=2, frameon=False)
+        longest = max(len(label) for label in axes.get_legend_handles_labels()[1])
+        figure.legend(loc="outside lower center", ncols=2 if longest <= _LONGEST_OF_TWO else 1, frameon=False)
     axes.set_xlabel("limit on correct guesses of the secret, %")
     axes.set_ylabel("accuracy, %")
     right = max(70.0, max(bounds) + 2)

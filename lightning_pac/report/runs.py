@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from lightning_pac._validation import validated
 from lightning_pac.cards import Estimate, PrivacyCard
@@ -43,11 +44,15 @@ class Run:
         name: Its folder, relative to where the search began.
         metrics: Logged metrics by name; the suffixes `_step` and `_epoch` of Lightning are kept.
         card: Its latest privacy card, None where there is none.
+        folder: Where its files are, None where it was not read from files.
+        hparams: Its hyperparameters, as the logger wrote them to `hparams.yaml`.
     """
 
     name: str
     metrics: Mapping[str, Series] = field(default_factory=dict)
     card: PrivacyCard | None = None
+    folder: Path | None = None
+    hparams: Mapping[str, Any] = field(default_factory=dict)
 
     def metric(self, *names: str) -> Series | None:
         """The first of these metrics that was logged, as it is or as a mean over the epoch."""
@@ -86,12 +91,28 @@ class Run:
 
         The clipped fraction is none of them: it says how the run went, and is paid for with its gradients.
         """
-        found = {}
-        for name, series in self.metrics.items():
-            deviation = self.metrics.get(f"{name}_deviation")
-            if deviation is not None and "acc" not in name.lower() and not name.startswith("privacy/"):
-                found[name] = (series.values[-1], deviation.values[-1])
-        return found
+        return {
+            name: (self.metrics[name].values[-1], self.metrics[f"{name}_deviation"].values[-1])
+            for name in self.with_noise
+            if "acc" not in name.lower()
+        }
+
+    @property
+    def with_noise(self) -> list[str]:
+        """Names of the metrics that were logged with the deviation of their noise, the clipped fraction aside."""
+        return [
+            name for name in self.metrics if f"{name}_deviation" in self.metrics and not name.startswith("privacy/")
+        ]
+
+    @property
+    def only_figures(self) -> bool:
+        """Whether it trained no model and released noised metrics alone, which are charged beside it.
+
+        An ordinary training whose metrics were noised logs them at later steps, and is no such run.
+        """
+        known = {part for name in self.with_noise for part in (name, f"{name}_deviation")}
+        at_start = all(set(series.steps) == {0} for series in self.metrics.values())
+        return self.card is None and bool(known) and self.metrics.keys() == known and at_start
 
     @property
     def attacks(self) -> tuple[Estimate, ...]:
@@ -142,7 +163,8 @@ def _runs_below(root: Path) -> dict[Path, Run]:
     for folder in folders:
         metrics, card = _read_logs(folder), _read_card(folder)
         name = str(folder.relative_to(root)) if folder != root else root.resolve().name
-        runs[folder.resolve()] = Run(name, metrics, None if card and _is_left_over(card, metrics) else card)
+        card = None if card and _is_left_over(card, metrics) else card
+        runs[folder.resolve()] = Run(name, metrics, card, folder, _read_hparams(folder / "hparams.yaml"))
     return runs
 
 
@@ -155,7 +177,7 @@ def _joined(runs: list[Run]) -> list[Run]:
             kept.append(run)
             continue
         first, last = sorted((before, run), key=_num_steps)
-        kept[kept.index(before)] = Run(last.name, _continued(first.metrics, last.metrics), last.card)
+        kept[kept.index(before)] = dataclasses.replace(last, metrics=_continued(first.metrics, last.metrics))
     return kept
 
 
@@ -232,6 +254,22 @@ def _read_events(path: Path) -> dict[str, Series]:
     if set(series.get("hp_metric", Series((), ())).values) == {-1.0}:  # which Lightning's logger writes of itself
         del series["hp_metric"]
     return series
+
+
+def _read_hparams(path: Path) -> dict[str, Any]:
+    """What the file says, with objects of Python as the list of their arguments; nothing where it does not read."""
+    import yaml
+
+    def plain(reader: Any, suffix: str, node: Any) -> Any:
+        return reader.construct_sequence(node, deep=True) if isinstance(node, yaml.SequenceNode) else suffix
+
+    loader: Any = type("Loader", (yaml.SafeLoader,), {})
+    loader.add_multi_constructor("tag:yaml.org,2002:python/", plain)
+    try:
+        content = yaml.load(path.read_text(encoding="utf-8"), loader)
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):  # the report needs none of it
+        return {}
+    return {str(name): value for name, value in content.items()} if isinstance(content, dict) else {}
 
 
 def _read_card(folder: Path) -> PrivacyCard | None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from lightning_pac.cards import at_most
 
-__all__ = ["accuracy_cost", "percent_span", "promise_in_words", "verdict"]
+__all__ = ["accuracy_cost", "best_ordinary", "percent_span", "promise_in_words", "verdict"]
 
 _SPACE = "\N{NO-BREAK SPACE}"
 DROWNED = 0.25  # deviation of the noise in an accuracy that says nothing
 _FEW = 3  # bounds that are told one by one
+# A private run with so much more accuracy than the best ordinary one, beyond noise, is of another model or data.
+_BETTER = 0.02
 
 
 def verdict(rows: Sequence[dict[str, Any]]) -> str:
@@ -24,15 +27,20 @@ def verdict(rows: Sequence[dict[str, Any]]) -> str:
         about = ", ".join(refuted)
         return f"An audit raised an alarm about {about}: do not rely on its promise, and treat the secret as known."
     bounded = [row for row in rows if row["success_bound"] is not None]
+    models = [row for row in rows if not row["only_figures"]]
+    if rows and not models:
+        return promise_in_words(rows[0])
     if not bounded:
-        promised = [row for row in rows if row["is_private"]]
-        if len(promised) == 1 == len(rows):
+        promised = [row for row in models if row["is_private"]]
+        if len(promised) == 1 == len(models):
             return promise_in_words(promised[0])
         if promised:
-            return f"{len(promised)} of {len(rows)} runs make a promise, each in the words of its row below."
-        subject = "This run promises" if len(rows) == 1 else f"None of these {len(rows)} runs promises"
-        return f"{subject} {'nothing' if len(rows) == 1 else 'anything'}: the secret may be plain to see."
-    one = "this run" if len(rows) == 1 else "one of these runs" if len(bounded) == len(rows) else "a private run"
+            return f"{len(promised)} of {len(models)} runs make a promise, each in the words of its row below."
+        if len(models) != 1:
+            return f"None of these {len(models)} runs promises anything: the secret may be plain to see."
+        subject = "This run" if len(rows) == 1 else f"Run {models[0]['run']}"
+        return f"{subject} promises nothing: the secret may be plain to see."
+    one = "this run" if len(models) == 1 else "one of these runs" if len(bounded) == len(models) else "a private run"
     bounds = [row["success_bound"] for row in bounded]
     # Private metrics are charged beside the run, and its card says nothing of them.
     measures = any(row["accuracy_deviation"] or row["noised"] for row in rows)
@@ -44,13 +52,21 @@ def verdict(rows: Sequence[dict[str, Any]]) -> str:
     )
     drowned = [row for row in rows if (row["accuracy_deviation"] or 0.0) > DROWNED]
     told = [row for row in bounded if row not in drowned]
-    costs = [cost for row in told if (cost := accuracy_cost(row, rows)) is not None]
+    compared = [(accuracy_cost(row, rows), best) for row in told if (best := best_ordinary(row, rows)) is not None]
+    costs = [cost for cost, _ in compared if cost is not None]
     noise = max((row["accuracy_deviation"] or 0.0 for row in rows if row not in drowned), default=0.0)
     noised = f" (noise of about {_points(noise)} was added to this figure)" if noise else ""
     if costs:
         lost = _span(min(costs), max(costs), _points)
-        return f"{sentence} Accuracy is {lost} lower than that of the best run without privacy{noised}."
+        name = _named([best for cost, best in compared if cost is not None])
+        above = sum(cost is None for cost, _ in compared)
+        others = "the run that reached" if above == 1 else f"the {above} runs that reached"
+        unclear = f" What privacy cost {others} more than that is not known." if above else ""
+        return f"{sentence} Accuracy is {lost} lower than that of {name}{noised}.{unclear}"
     unknown = "How much accuracy privacy cost is not known: no model was trained without it."
+    if compared:
+        name = _named([best for _, best in compared])
+        unknown = f"How much accuracy privacy cost is not known: {name}, reached less and cannot be compared."
     accuracies = [row["accuracy"] for row in told if row["accuracy"] is not None]
     if not accuracies and any(row["noised"] for row in bounded):
         return f"{sentence} What was measured stands below. {unknown}"
@@ -70,6 +86,11 @@ def promise_in_words(row: dict[str, Any]) -> str:
     Args:
         row: what `summarize` says of it.
     """
+    if row["only_figures"]:
+        return (
+            "Figures with noise, charged to a ledger; no model was trained. What they tell is part of that ledger's "
+            "total."
+        )
     if not row["is_private"]:
         return "None: the secret may be plain to see."
     if row["refuted"]:
@@ -89,15 +110,34 @@ def promise_in_words(row: dict[str, Any]) -> str:
 
 
 def accuracy_cost(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> float | None:
-    """Accuracy that a private run has less than the best run without a promise, if both are known; at least 0."""
+    """Accuracy that a private run has less than the best run without a promise, if that is known; at least 0.
+
+    It is not known where the private run is better by more than noise explains: then the other is no such run without
+    privacy, but of another network, or of other data.
+    """
+    best = best_ordinary(row, rows)
+    if best is None:
+        return None
+    noise = math.hypot(*(one["accuracy_deviation"] or 0.0 for one in (row, best)))
+    lost = best["accuracy"] - row["accuracy"]
+    return None if -lost > max(_BETTER, 2 * noise) else float(max(0.0, lost))
+
+
+def best_ordinary(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """The run without a promise that a private run's accuracy is held against, if there is one."""
     ordinary = [
-        other["accuracy"]
+        other
         for other in rows
         if not other["is_private"] and other["accuracy"] is not None and other["accuracy_name"] == row["accuracy_name"]
     ]
-    if not ordinary or row["accuracy"] is None or not row["is_private"]:
+    if not ordinary or row["accuracy"] is None or not row["is_private"] or row["only_figures"]:
         return None
-    return float(max(0.0, max(ordinary) - row["accuracy"]))
+    return max(ordinary, key=lambda other: float(other["accuracy"]))
+
+
+def _named(best: Sequence[dict[str, Any]]) -> str:
+    names = list(dict.fromkeys(row["run"] for row in best))
+    return f"the best run{'s' * (len(names) > 1)} without privacy, {' and '.join(names)}"
 
 
 def _blind(rows: Sequence[dict[str, Any]]) -> str:

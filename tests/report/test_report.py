@@ -310,7 +310,7 @@ def row(name, bound, accuracy, prior=0.5, noise=None):
         "run": name, "refuted": None,
         "success_bound": bound, "prior": prior, "is_private": bound is not None, "accuracy": accuracy,
         "accuracy_deviation": noise, "noised": {}, "accuracy_name": "test_acc", "epsilon_name": "rpp_epsilon",
-        "guarantees": [],
+        "guarantees": [], "only_figures": False,
     }  # fmt: skip
 
 
@@ -333,7 +333,7 @@ def row(name, bound, accuracy, prior=0.5, noise=None):
         ([row("one", 0.6, 0.91, noise=0.023), row("b", 0.6, 0.143, noise=1.28)], "is 91.0 % (noise of about 2.3"),
         ([row("two", 0.6, 0.143, noise=1.28)], "The noise in what was measured hides the accuracy."),
         ([row("plain", None, 0.96, noise=0.01), row("one", 0.6, 0.91)], "5.0 percentage points lower than that of "
-                                  "the best run without privacy (noise of about 1.0 percentage points was"),
+                                  "the best run without privacy, plain (noise of about 1.0 percentage points was"),
         ([row("plain", None, 0.96)], "This run promises nothing: the secret may be plain to see."),
         ([row("a", None, 0.9), row("b", None, 0.9)], "None of these 2 runs promises anything"),
     ],

@@ -1,0 +1,270 @@
+"""What a page of several runs says of figures alone, of whole ledgers, of the cost, and of what tells runs apart."""
+
+import base64
+import dataclasses
+import json
+import re
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from lightning_pac import cli
+from lightning_pac.accountants import LedgerBudget
+from lightning_pac.cards import Guarantee, PrivacyCard
+from lightning_pac.ledger import PrivacyLedger, backup_ledger
+from lightning_pac.report import find_runs, summarize, write_report
+from lightning_pac.report.ledgers import find_ledgers, together
+from lightning_pac.report.verdict import accuracy_cost, verdict
+
+CARD = PrivacyCard(
+    "A model",
+    "Whether any one record is in the data.",
+    (
+        Guarantee("epsilon_at_delta", 3.0, "nats", "Three."),
+        Guarantee("world_success_bound", 0.64, "probability", "Nobody guesses much."),
+    ),
+    (),
+    details={"unit_of_privacy": "record", "scenario": {"num_differing": 1}, "num_steps": 60, "prior": 0.5},
+)
+
+
+def write_run(folder, accuracy=None, noise=None, card=None, figures=None, steps=(59,), **details):
+    """A run with a card, an ordinary one without, or one of figures alone."""
+    folder.mkdir(parents=True)
+    values = {} if accuracy is None else {"val/accuracy": accuracy}
+    values |= {} if noise is None else {"val/accuracy_deviation": noise}
+    for name, value in (figures or {}).items():
+        values |= {name: value, f"{name}_deviation": 0.01}
+    values |= {} if card is None else {"privacy/world_success_bound": 0.64}
+    lines = [",".join(["step", *values]), *(",".join([str(step), *map(str, values.values())]) for step in steps)]
+    (folder / "metrics.csv").write_text("\n".join(lines) + "\n")
+    if card is not None:
+        dataclasses.replace(card, details={**card.details, **details}).save(folder)
+
+
+def write_ledger(path, accounts, epsilon=8.0):
+    budget = LedgerBudget(epsilon=epsilon, delta=1e-5)
+    coupling = {"scenario": {"num_differing": 1}, "renyi_order": budget.renyi_order}
+    with PrivacyLedger(path) as ledger:
+        budget.declare(ledger)
+        for name in accounts:
+            declaration = {"coupling": coupling, "epsilon_of_each": 0.04}
+            ledger.account(name, "rpp", declaration).charge(0.04, {"mu_squared": 0.005})
+
+
+def page_of(folder):
+    return write_report(folder).read_text().replace("\N{NO-BREAK SPACE}", " ")
+
+
+def above_folds(page):
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page[page.index("<body>") : page.index("<details>")]))
+
+
+def pictures(page):
+    """Their texts, which matplotlib leaves as comments beside the outlines of the letters."""
+    found = [base64.b64decode(text).decode() for text in re.findall(r"svg\+xml;base64,([^\"]+)", page)]
+    return [re.findall(r"<!-- (.*?) -->", svg) for svg in found]
+
+
+def test_a_run_of_noised_figures_alone_is_no_run_without_privacy(tmp_path):
+    write_run(tmp_path / "private", 0.8, 0.01, CARD)
+    write_run(tmp_path / "figures", figures={"age/mean": -0.36, "age/accuracy": 0.99}, steps=(0,))
+    rows = {row["run"]: row for row in map(summarize, find_runs(tmp_path))}
+    assert (rows["figures"]["only_figures"], rows["figures"]["is_private"]) == (True, True)
+    assert rows["private"]["only_figures"] is False
+    page = page_of(tmp_path)
+    assert "Figures with noise, charged to a ledger; no model was trained." in page
+    assert "age/mean -0.36 ± 0.01" in page
+    for words in ("plain to see", "no promise", "no limit"):
+        assert words not in page
+        assert not any(words in text for texts in pictures(page) for text in texts)
+    assert "everything that this run released, apart from the measured figures below" in above_folds(page)
+    assert "no model was trained without it" in above_folds(page)
+    assert accuracy_cost({**rows["private"], "accuracy_name": "age/accuracy"}, list(rows.values())) is None
+    alone = write_report(tmp_path / "figures").read_text()
+    assert '<p class="verdict">Figures with noise' in alone
+
+
+def test_an_ordinary_training_with_noised_metrics_is_one_without_privacy(tmp_path):
+    write_run(tmp_path / "ordinary", 0.8, 0.01)
+    write_run(tmp_path / "figures", figures={"age/mean": -0.36}, steps=(0,))
+    rows = [summarize(run) for run in find_runs(tmp_path)]
+    assert {row["run"]: row["is_private"] for row in rows} == {"ordinary": False, "figures": True}
+    assert verdict(rows) == "Run ordinary promises nothing: the secret may be plain to see."
+
+
+def test_the_total_of_a_shared_ledger_stands_below_the_verdict(tmp_path, monkeypatch, capsys):
+    """As `lightning-pac account total` states it, wherever the report is written."""
+    logs = tmp_path / "study" / "lightning_logs"
+    for number in range(2):
+        write_run(logs / f"version_{number}", 0.8, 0.01, CARD, ledger=f"training-{number}")
+    write_run(logs / "figures", figures={"age/mean": -0.36}, steps=(0,))
+    accounts = ["training-0", "training-1", "metrics val/accuracy", "metrics age/mean (2)"]
+    write_ledger(path := logs.parent / "calls.db", accounts)
+    before = path.read_bytes()
+    assert cli.main(["account", "total", str(path), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    page = page_of(logs)
+    words = f"at most {cli_percent(told['world_success_bound'])} of the time."
+    sentence = "Someone who sees everything that ledger calls.db lists, the figures below included, can guess"
+    assert f"{sentence} the secret correctly {words}" in above_folds(page)
+    assert 0.9 < told["world_success_bound"] < 1.0
+    assert page.index('class="verdict"') < page.index(sentence) < page.index('class="scale"')
+    assert "<summary>Everything in a ledger</summary>" in page
+    assert "account total" not in above_folds(page)
+    assert path.read_bytes() == before
+    write_run(logs / "elsewhere", figures={"age/median": 0.1}, steps=(0,))  # which no ledger here lists
+    other = page_of(logs)
+    assert "ledger calls.db lists can guess the secret correctly" in above_folds(other)
+    assert "lightning-pac account total" in above_folds(other)
+    (logs / "elsewhere" / "metrics.csv").unlink()
+    monkeypatch.chdir(tmp_path)  # the card may name the file, relative to the working folder
+    path.rename(tmp_path / "calls.ledger")
+    (logs.parent / "calls.db-mark").rename(tmp_path / "calls.ledger-mark")
+    assert sentence not in page_of(logs)
+    dataclasses.replace(CARD, details={"ledger": "training-0", "ledger_file": "calls.ledger"}).save(logs / "version_0")
+    assert sentence.replace("calls.db", "calls.ledger") in page_of(logs)
+
+
+def cli_percent(value):
+    from lightning_pac.cards import at_most
+
+    return at_most(value)
+
+
+def test_several_ledgers_are_told_by_their_figures_and_none_for_all(tmp_path):
+    for number, epsilon in enumerate((8.0, 8.0, 3.0, 0.0)):
+        write_run(tmp_path / f"run_{number}", 0.8, 0.01, CARD, ledger=f"training-{number}")
+        accounts = [f"training-{number}", "metrics val/accuracy"][: 1 if number == 2 else 2]
+        if epsilon:
+            write_ledger(tmp_path / f"{number}.db", accounts, epsilon)
+    with PrivacyLedger(tmp_path / "3.db") as ledger:  # without a budget
+        for account in ("training-3", "other"):
+            coupling = {"scenario": {"num_differing": 1}, "renyi_order": 4.0}
+            terms = {"coupling": coupling, "epsilon_of_each": 0.04}
+            ledger.account(account, "rpp", terms).charge(0.04, {"mu_squared": 0.005})
+    backup_ledger(tmp_path / "0.db", tmp_path / "a copy.db")
+    text = above_folds(page_of(tmp_path))
+    assert "everything that one of the ledgers 0.db and 1.db lists, the figures below included, can guess" in text
+    assert "everything that ledger 2.db lists can guess" in text, "its run's figures are charged elsewhere"
+    assert "No limit is known for everything together that ledger 3.db lists." in text
+    assert "None of these limits is for several ledgers together." in text
+    assert "lightning-pac account total" in text, "since not all figures are told"
+
+
+def test_ledgers_of_one_run_each_are_left_out_of_many(tmp_path):
+    for number in range(21):
+        write_run(tmp_path / f"run_{number}", 0.8, None, CARD, ledger=f"training-{number}")
+        write_ledger(tmp_path / f"run_{number}" / "privacy_ledger.db", [f"training-{number}"])
+    runs = find_runs(tmp_path)
+    assert not find_ledgers(runs)
+    found = find_ledgers(runs[:8])
+    assert {ledger.name for ledger in found} == {f"{run.name}/privacy_ledger.db" for run in runs[:8]}
+    (told, _) = together(found, runs[:8])
+    assert "run_5/privacy_ledger.db and 2 more lists can guess" in told
+
+
+@pytest.mark.parametrize("problem", ["missing", "foreign", "broken", "damaged", "locked", "other runs", "a folder"])
+def test_a_ledger_that_cannot_be_read_stops_no_report(problem, tmp_path):
+    write_run(tmp_path / "run", 0.8, 0.01, CARD, ledger="training-0")
+    path, held = tmp_path / "calls.db", None
+    if problem == "foreign":
+        with sqlite3.connect(path) as connection:
+            connection.execute("CREATE TABLE accounts (name TEXT)")
+            connection.execute("INSERT INTO accounts VALUES ('training-0')")
+    elif problem == "broken":
+        Path(f"{path}-mark").write_text("x")
+        path.write_bytes(b"SQLite format 3\0" + b"\xff" * 200)
+    elif problem == "a folder":
+        path.mkdir()
+    elif problem != "missing":
+        write_ledger(path, ["training-9" if problem == "other runs" else "training-0", "metrics val/accuracy"])
+    if problem == "damaged":
+        with sqlite3.connect(path) as connection:
+            connection.execute("UPDATE accounts SET spent = 0.0")
+    if problem == "locked":
+        held = sqlite3.connect(path, isolation_level=None)
+        held.execute("PRAGMA locking_mode = EXCLUSIVE")
+        held.execute("BEGIN EXCLUSIVE")
+    page = page_of(tmp_path)
+    assert "that ledger calls.db lists" not in page
+    assert "<code>lightning-pac account total</code> states one for everything in a ledger." in page
+    if held is not None:
+        held.close()
+
+
+def test_what_beats_the_ordinary_run_by_more_than_noise_has_no_known_cost(tmp_path):
+    write_run(tmp_path / "plain", 0.55)
+    for name, accuracy, noise in (("below", 0.45, 0.01), ("lucky", 0.565, 0.001), ("noisy", 0.70, 0.08)):
+        write_run(tmp_path / name, accuracy, noise, CARD)
+    write_run(tmp_path / "other", 0.80, 0.01, CARD)
+    page = page_of(tmp_path)
+    assert "Accuracy is 0.0 to 10.0 percentage points lower than that of the best run without privacy, plain (" in page
+    assert "What privacy cost the run that reached more than that is not known." in page
+    costs = re.findall(r"<td>(\w+)</td>.*?data-is=\"cost\">(.*?)</td>", page, re.DOTALL)
+    assert dict(costs) == {
+        "plain": "",
+        "below": "10.0 points",
+        "lucky": "0.0 points",
+        "noisy": "0.0 points",
+        "other": '<span class="words">not known: no comparable run without privacy was found</span>',
+    }
+
+
+def test_where_no_cost_is_known_the_verdict_says_so(tmp_path):
+    write_run(tmp_path / "plain", 0.55)
+    write_run(tmp_path / "private", 0.80, 0.01, CARD)
+    text = above_folds(page_of(tmp_path))
+    assert (
+        "Accuracy is 80.0 % (noise of about 1.0 percentage points was added to this figure). How much accuracy" in text
+    )
+    assert (
+        "privacy cost is not known: the best run without privacy, plain, reached less and cannot be compared." in text
+    )
+    assert "lower than" not in text
+
+
+def test_what_differs_between_the_runs_stands_below_their_names(tmp_path):
+    write_run(tmp_path / "a", 0.8, None, CARD, ledger="training-0", num_parameters=65587, model="Classifier")
+    write_run(tmp_path / "b", 0.8, None, CARD, ledger="training-1", num_parameters=65587, num_steps=10)
+    write_run(tmp_path / "c", 0.8)
+    (tmp_path / "a" / "hparams.yaml").write_text(
+        "lr: 0.1\nwidth: 32\nhidden: !!python/tuple [64, 8]\noptimizer: {momentum: 0.9}\nsame: 1\n"
+    )
+    (tmp_path / "b" / "hparams.yaml").write_text("lr: 0.5\nwidth: 32\nsame: 1\n_class_path: shop.nets.Regressor\n")
+    (tmp_path / "c" / "hparams.yaml").write_text("lr: [0.1\n")  # which does not read
+    page = page_of(tmp_path)
+    assert re.findall(r'<tr class="differing"><td colspan="\d">(.*?)</td>', page) == [
+        "Classifier, lr 0.1, hidden [64, 8], optimizer.momentum 0.9, 60 steps, account training-0",
+        "Regressor, lr 0.5, 10 steps, account training-1",
+    ]
+
+
+def test_an_epsilon_that_differs_is_told_and_many_settings_are_cut(tmp_path):
+    stronger = dataclasses.replace(CARD, guarantees=(dataclasses.replace(CARD.guarantees[0], value=1.0),))
+    for name, card in (("a", CARD), ("b", stronger)):
+        write_run(tmp_path / name, 0.8, None, card)
+        settings = "".join(f"s{number}: {name * 60}\n" for number in range(8))
+        (tmp_path / name / "hparams.yaml").write_text(settings)
+    first, second = re.findall(r'<tr class="differing"><td colspan="\d">(.*?)</td>', page_of(tmp_path))
+    assert first.endswith("…, …, epsilon 3")
+    assert second.endswith("epsilon 1")
+    assert "s5 " in first
+    assert "s6 " not in first
+
+
+def test_rows_say_whose_secret_it_is_where_units_differ(tmp_path):
+    write_run(tmp_path / "rows", 0.8, None, CARD)
+    person = dataclasses.replace(CARD, secret="Whether any one person is in the data.")
+    write_run(tmp_path / "people", 0.7, None, person, unit_of_privacy="person")
+    write_run(tmp_path / "plain", 0.9)
+    page = page_of(tmp_path)
+    promise = "A guess of the secret is correct at most 64 % of the time."
+    assert f"<strong>Protects one row.</strong> {promise}" in page
+    assert f"<strong>Protects everything of one person.</strong> {promise}" in page
+    assert "The secret</strong> is not the same in all runs: the row of each says what it is." in page
+    limits, cost = pictures(page)[:2]
+    assert {"(one row)", "(one person)", "(no promise)"} <= set(limits)
+    assert {"rows (one row)", "people (one person)"} <= set(cost)
+    assert "Protects" not in page_of(tmp_path / "people")

@@ -47,6 +47,22 @@ class SeventhOfItsOwn(Shifting):
         return self.steps % 7 == 0
 
 
+class LargeBank(SeventhOfItsOwn):
+    """Writes to a part of a tensor that copies share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bank = torch.zeros(70_000)
+        self.centre = self.bank[:6]
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        self.steps += 1
+        loss = F.cross_entropy(self.network(batch[0] - self.bank[:6]), batch[1])
+        if self.is_due(batch_idx):
+            self.bank[:6] = batch[0].mean(0)
+        return loss
+
+
 class ThirdBatch(Shifting):
     def is_due(self, batch_idx: int) -> bool:
         return (batch_idx + 1) % 3 == 0
@@ -95,7 +111,7 @@ def fit(folder: Path, model: pl.LightningModule, epochs: int = 4) -> pl.Trainer:
     return trainer
 
 
-@pytest.mark.parametrize("model", [SeventhOfItsOwn, ThirdBatch, TenthStep, FirstEpoch, Averages])
+@pytest.mark.parametrize("model", [SeventhOfItsOwn, LargeBank, ThirdBatch, TenthStep, FirstEpoch, Averages])
 def test_what_training_sets_now_and_then_is_refused_once_the_loss_uses_it(tmp_path: Path, model: Any) -> None:
     with pytest.raises(PrivacyViolationError, match="the loss depends on"):
         fit(tmp_path, model())

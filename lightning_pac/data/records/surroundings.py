@@ -21,9 +21,11 @@ from lightning_pac.data.records.partial_copies import copied_apart, copied_once
 from lightning_pac.data.records.value_digest import digest
 from lightning_pac.gradients.calls import as_written
 
-__all__ = ["DataMemo", "Surroundings", "copy_small", "outline"]
+__all__ = ["LARGE", "DataMemo", "Surroundings", "copy_small", "outline"]
 
-_LARGE = 2**16  # values of what is shared by copies
+LARGE = 2**16
+"""Values of what is shared by copies."""
+
 _MOST_PARTS = 2000  # that are looked at of one value; a larger one is shared
 _MOST_OBJECTS = 5000  # that are followed
 _SCALARS = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis))
@@ -156,7 +158,7 @@ class Surroundings:
             return [value.__func__]
         if isinstance(value, types.ModuleType | types.BuiltinFunctionType):
             return []
-        return [] if _is_apart(value) else [*(_parts(value) if _size(value) <= _LARGE else []), type(value)]
+        return [] if _is_apart(value) else [*(_parts(value) if _size(value) <= LARGE else []), type(value)]
 
     def _follow_function(self, function: types.FunctionType) -> list[Any]:
         self._owners.append(function)
@@ -215,7 +217,7 @@ def copy_small(value: Any, memo: dict[int, Any]) -> Any:
     """
     shared = _shared(value, memo)
     if shared is None:  # a datamodule with its records, say
-        shared = _shared(value, memo, _LARGE // 64)
+        shared = _shared(value, memo, LARGE // 64)
     if shared is None:
         return value
     memo.update(shared)
@@ -226,7 +228,7 @@ def _copy_of_state(value: Any, memo: dict[int, Any]) -> Any:
     return value if isinstance(value, _SCALARS) or value is _MISSING or _is_code(value) else copy_small(value, memo)
 
 
-def _shared(value: Any, memo: dict[int, Any], large: int = _LARGE) -> dict[int, Any] | None:
+def _shared(value: Any, memo: dict[int, Any], large: int = LARGE) -> dict[int, Any] | None:
     """What stands for the parts that are not copied deeply, for `copy.deepcopy`; None if a copy shares all."""
     shared: dict[int, Any] = {}
     seen: dict[int, Any] = {}
@@ -273,7 +275,7 @@ def outline(value: Any) -> Any:
     """What counts of a value in its `digest`: all that copies would not share, and how often the rest was written."""
     if _is_code(value) or value is _MISSING or _is_apart(value) or isinstance(value, Dataset | DataLoader):
         return ()
-    if _size(value) > _LARGE:
+    if _size(value) > LARGE:
         return len(value), value._version if isinstance(value, Tensor) else None
     if isinstance(value, (*_SCALARS, Tensor, np.ndarray, dict, list, tuple, set, frozenset)):
         return value

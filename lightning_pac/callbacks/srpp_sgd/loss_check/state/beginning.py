@@ -9,18 +9,19 @@ from torchmetrics import Metric
 from lightning_pac.callbacks.srpp_sgd.loss_check.replica import Replica
 from lightning_pac.callbacks.srpp_sgd.loss_check.state.kept_places import (
     Place,
-    changed_places,
+    differing,
+    digests_of,
     own_attributes,
     set_parts,
+    without_large,
 )
-from lightning_pac.data.quiet_copies import deep_copied
 from lightning_pac.data.records import copy_small
 
 __all__ = ["Beginning"]
 
 
 class Beginning:
-    """Copies of their attributes, before they have seen a record; those of metrics, and what is large, are left out.
+    """Copies of their attributes, before they have seen a record, but for metrics, and zeros for large tensors.
 
     Args:
         trainer: Of the training.
@@ -41,7 +42,8 @@ class Beginning:
             own = own_attributes(holder)
             kept = copy_small(own, shared)
             if kept is not own:  # which is too large
-                self._kept.append((holder, kept))
+                self._kept.append((holder, without_large(kept, own)))
+        self._digests = digests_of([own_attributes(holder) for holder, _ in self._kept])
 
     @property
     def first(self) -> list[Mapping[str, Any]]:
@@ -50,7 +52,7 @@ class Beginning:
 
     def changed(self) -> set[Place]:
         """Where they are others by now."""
-        return changed_places(self.first, [own_attributes(holder) for holder, _ in self._kept])
+        return differing(self._digests, digests_of([own_attributes(holder) for holder, _ in self._kept]))
 
     def attributes(self) -> set[tuple[Any, ...]]:
         """The same, with a dictionary, which may get a key in each epoch, as one place."""
@@ -66,7 +68,8 @@ class Beginning:
 
     def restore(self, replica: Replica, places: Collection[Place] | None = None) -> None:
         """Let copies keep what the originals did: all of it, or in these places."""
-        self._set(replica, [kept for _, kept in deep_copied(self._kept, self._copies(replica))], places)
+        memo = self._copies(replica)
+        self._set(replica, [copy_small(kept, memo) for _, kept in self._kept], places)
 
     def hand_over(self, replica: Replica, held: Sequence[Mapping[str, Any]], places: Collection[Place]) -> None:
         """Let copies keep, in these places, what those of another replica did, whose attributes are `held`."""
@@ -81,7 +84,7 @@ class Beginning:
             for name in own_attributes(copies[id(holder)]).keys() | given.keys():
                 chosen = None if places is None else {place[2] for place in places if place[:2] == (number, name)}
                 if chosen is None or chosen:
-                    set_parts(attributes, given, name, chosen)
+                    set_parts(attributes, given, name, chosen, vars(holder))
 
     def _copies(self, replica: Replica) -> dict[int, Any]:
         """By the identity of what they are copies of."""

@@ -18,10 +18,9 @@ LATER = (1, 10, 99, 999, 138599)
 _TRAINS = {"training": True, "validating": False, "testing": False, "evaluating": False}
 # Among these each remainder of numbers up to ten, and the first and the last of those that up to 12, 20, ... divide.
 _LATER = range(LATER[-1] - 4, LATER[-1] + 6)
-_MOST_EPOCHS = 50  # of the run so far that are begun anew
 
 
-def trained(probe: Probe, batches: Sequence[list[Any]], later: bool, epochs: bool = False) -> Iterator[None]:
+def trained(probe: Probe, batches: Sequence[list[Any]], later: bool, epochs: int = 0) -> Iterator[None]:
     """Take a step with the end of an epoch, or of the run, and one within an epoch; weights stay.
 
     Args:
@@ -29,14 +28,14 @@ def trained(probe: Probe, batches: Sequence[list[Any]], later: bool, epochs: boo
         batches: The records of each; they take turns.
         later: Whether to go on to steps that come now and then, by their number, to the one in the middle of an epoch,
             and to the last.
-        epochs: Whether to go on to the first and the last step of each epoch so far, and past errors in a step.
+        epochs: Of how many epochs before this one to go on to the first and the last step, and past errors in a step.
     """
     view, turns = probe.replica.view, itertools.cycle(batches)
 
     def step(left_out: tuple[str, ...]) -> None:
         view.moved |= _TRAINS
         try:
-            with probe.without(left_out), suppress(*[Exception] * epochs):
+            with probe.without(left_out), suppress(*[Exception] * (epochs > 0)):
                 probe.run_round(next(turns))
         finally:
             for name in _TRAINS:
@@ -61,7 +60,7 @@ def trained(probe: Probe, batches: Sequence[list[Any]], later: bool, epochs: boo
         with probe.at(last):
             step(at_the_end)
         yield
-    for epoch in range(min(view.current_epoch, _MOST_EPOCHS)) if epochs else ():
+    for epoch in range(max(0, view.current_epoch - epochs), view.current_epoch):
         for number in (0, last):
             with probe.at(number):
                 view.moved |= {"current_epoch": epoch, "global_step": epoch * (last + 1) + number}

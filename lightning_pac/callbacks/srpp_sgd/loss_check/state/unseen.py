@@ -24,6 +24,8 @@ __all__ = ["UNEXPLAINED", "UnseenChanges", "unseen_changes", "unseen_in_training
 
 UNEXPLAINED = "changed in a way that steps on synthetic records do not explain"
 
+_EPOCHS, _MOST_EPOCHS = 3, 50  # before this one that are begun anew
+
 Found = TypeVar("Found")
 
 
@@ -87,9 +89,11 @@ def unseen_changes(
         return UnseenChanges()
     deciding = {place for place in changed if decides({place})} or changed
     unexplained, decided, moved = set(deciding), set[Place](), set[str]()
-    for begins in (True, False):
+    for begins, epochs in ((True, _EPOCHS), (False, _EPOCHS), (True, _MOST_EPOCHS)):
+        if not unexplained - decided:
+            break
         with suppress(Exception):  # it may not run out of its time
-            one, two, written = _repeated(beginning, probed(begins), begins, records, after_steps)
+            one, two, written = _repeated(beginning, probed(begins), begins, epochs, records, after_steps)
             differ = changed_places(one, two) & written & deciding
             unexplained -= written - differ
             if not differ:
@@ -110,6 +114,7 @@ def _repeated(
     beginning: Beginning,
     probe: Probe,
     begins: bool,
+    epochs: int,
     records: list[Any],
     after_steps: Callable[[Probe, dict[int, Any]], object],
 ) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]], set[Place]]:
@@ -120,7 +125,7 @@ def _repeated(
     for batches in ([first + second], [third, first, second]):  # the same ones have a ratio of one, say
         memo: dict[int, Any] = {}
         with probe.copied(memo) as replica:
-            for _ in trained(probe, batches, later=True, epochs=True):
+            for _ in trained(probe, batches, later=True, epochs=epochs):
                 after_steps(probe, memo)
             after.append(beginning.held_by(replica))
     one, two = after

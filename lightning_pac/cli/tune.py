@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["add_parser", "run"]
 
+# Parts of a configuration that the Trainer and its callbacks are not made from.
+_WITHOUT_PRICE = ("model", "data", "optimizer", "lr_scheduler")
 _DESCRIPTION = """
 Trains a secret number of times with settings drawn from a public space, and keeps the best run only; the ledger is
 charged once, before anything is drawn. The configuration is that of `lightning-pac fit`: it has SRPPSGD with
@@ -67,11 +69,11 @@ def run(args: argparse.Namespace) -> int:
     space = SearchSpace.from_dict(stated)
     words = with_recipes(args.arguments, args.recipe)
     runs = NumberOfRuns.expecting(args.expected_runs, args.eta)
-    private, scored, steps = _parts(_instantiate([*words, *_options(space.draw())]))
+    one_run, private = _price(words, {name: next(iter(kind.values())) for name, kind in stated.items()})
     selection = PrivateSelection(
         space,
         args.score,
-        _one_run(private, scored, steps),
+        one_run,
         private.arguments.scenario,
         args.ledger,
         args.folder,
@@ -137,6 +139,41 @@ def _parts(cli: "LightningCLI") -> "tuple[SRPPSGD, PrivateMetrics, int]":
     if cli.datamodule is None:
         raise ValueError("The configuration has no `data:`, which every run needs anew: give a LightningDataModule.")
     return private[0], scored[0], cli.trainer.max_steps
+
+
+def _price(words: list[str], ends: "dict[str, list[Any]]") -> "tuple[dict[str, PrivacyEvent], SRPPSGD]":
+    """What every run releases, and the callback that trains it, read off the ends of all settings.
+
+    Args:
+        words: The configuration.
+        ends: Of each setting, the ends of its range, or all of its choices.
+
+    Raises:
+        ValueError: If it depends on a setting, so that runs would cost more than is paid, or less, by chance.
+    """
+    first = {name: values[0] for name, values in ends.items()}
+    one_run, private = _released(words, first)
+    for name, values in ends.items():
+        if name.partition(".")[0] in _WITHOUT_PRICE:
+            continue
+        for value in values[1:]:
+            other, with_other = _released(words, first | {name: value})
+            if other != one_run or _terms(with_other) != _terms(private):
+                raise ValueError(
+                    f"--space: {name} decides what a run releases, which is paid for all runs alike (it is another at "
+                    f"{value} than at {values[0]}): state it in the configuration."
+                )
+    return one_run, private
+
+
+def _released(words: list[str], settings: "dict[str, Any]") -> "tuple[dict[str, PrivacyEvent], SRPPSGD]":
+    private, scored, steps = _parts(_instantiate([*words, *_options(settings)]))
+    return _one_run(private, scored, steps), private
+
+
+def _terms(private: "SRPPSGD") -> tuple[Any, ...]:
+    """What else the selection is charged under."""
+    return private.arguments.scenario, private.arguments.renyi_order
 
 
 def _one_run(private: "SRPPSGD", scored: "PrivateMetrics", steps: int) -> "dict[str, PrivacyEvent]":

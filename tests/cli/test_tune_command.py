@@ -3,6 +3,7 @@
 import json
 import warnings
 
+import lightning.pytorch  # noqa: F401  # keeps the stream of its import, which must not be that of one test
 import pytest
 import torch
 import yaml
@@ -76,7 +77,9 @@ def words(tmp_path, monkeypatch):
         },
     }
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(configuration))
-    (tmp_path / "space.yaml").write_text("model.learning_rate: {log_uniform: [0.01, 1.0]}\n")
+    (tmp_path / "space.yaml").write_text(
+        "model.learning_rate: {log_uniform: [0.01, 1.0]}\ntrainer.log_every_n_steps: {integers: [1, 9]}\n"
+    )
     return ["tune", "--config=mine.yaml", "--space", "space.yaml", "--score", "val/accuracy", "--ledger", "study.db"]
 
 
@@ -104,6 +107,10 @@ def test_tunes_and_charges_once(words, tmp_path, capsys):
         ("model.learning_rate: {choice: [0.1]}\n", ["--score", "val/other"], "is not private"),
         ("model.learning_rate: {choice: [0.1]}\n", ["--expected-runs", "1"], "above 1"),
         ("model.nothing: {choice: [0.1]}\n", [], "nothing"),
+        ("trainer.max_steps: {choice: [3, 2]}\n", [], "max_steps decides what a run releases"),
+        ("trainer.max_steps: {integers: [2, 6]}\n", [], "max_steps decides what a run releases"),
+        ("trainer.callbacks.epsilon: {uniform: [0.05, 0.06]}\n", [], "callbacks.epsilon decides what a run releases"),
+        ("trainer.callbacks: {choice: [null]}\n", [], "names SRPPSGD"),
     ],
 )
 def test_refuses_in_a_sentence(words, tmp_path, capsys, space, others, message):

@@ -236,6 +236,21 @@ def test_a_budget_for_no_label_is_refused(tmp_path: Path) -> None:
         assert responder.num_responses == 0
 
 
+def test_a_budget_that_other_answers_used_up_is_told_and_what_was_bought_is_used(tmp_path: Path) -> None:
+    inputs, others = public(600).tensors[0], torch.randn(30, 4, generator=torch.Generator().manual_seed(8))
+    with open_responder(tmp_path, budget=BUDGET * 20) as responder:
+        bought = DistilledDataModule(responder, TensorDataset(inputs))
+        with pytest.warns(UserWarning, match="Labelling stopped"):
+            bought.prepare_data()
+        with pytest.raises(BudgetExceededError, match="would exceed the budget"):
+            DistilledDataModule(responder, TensorDataset(others)).prepare_data()
+        # Behind more records than are asked at once.
+        mixed = DistilledDataModule(responder, TensorDataset(torch.cat([others.repeat(10, 1), inputs])))
+        with pytest.warns(UserWarning, match="Labelling stopped between records 0 and 256 of 900"):
+            mixed.prepare_data()
+    assert mixed.labels.num_answers == bought.labels.num_answers
+
+
 def test_a_student_of_another_ledger_is_refused(tmp_path: Path) -> None:
     open_responder(tmp_path).close()
     other = BalancedSubsets(num_records=60, num_subsets=8, seed=1)

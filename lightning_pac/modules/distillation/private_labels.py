@@ -111,9 +111,10 @@ def label_privately(
 
 
 def _ask(responder: PACResponder, dataset: Any, batch_size: int) -> list[str]:
-    """Ask for every record without an answer; the name of each record's answer."""
+    """Ask for every record without an answer, while the budget lasts; the name of each record's answer."""
     names: list[str] = []
     known: set[str] = set()
+    ended: BudgetExceededError | None = None
     for start in range(0, len(dataset), batch_size):
         stop = min(start + batch_size, len(dataset))
         inputs = default_collate([batch_inputs(dataset[index]) for index in range(start, stop)])
@@ -123,12 +124,14 @@ def _ask(responder: PACResponder, dataset: Any, batch_size: int) -> list[str]:
         known.update(new)
         rows = {name: row for name, row in new.items() if responder.place_of(name) is None}
         try:
-            _ask_rows(responder, inputs, rows)
+            if ended is None:
+                _ask_rows(responder, inputs, rows)
         except BudgetExceededError as error:
-            if responder.num_responses == 0:
-                raise
-            rank_zero_warn(f"Labelling stopped between records {start} and {stop} of {len(dataset)}: {error}")
-            break
+            ended, place = error, f"between records {start} and {stop} of {len(dataset)}"
+    if ended is not None:
+        if all(responder.place_of(name) is None for name in known):  # other answers may have used the budget up
+            raise ended
+        rank_zero_warn(f"Labelling stopped {place}: {ended}")
     return names
 
 

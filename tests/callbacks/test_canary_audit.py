@@ -311,6 +311,7 @@ def test_what_cannot_be_audited_is_refused(tmp_path: Path) -> None:
         ({"audit": CanaryAudit(records(3), [1, 2, 3])}, r"others\[0\] is not a record"),
         ({"arguments": {"scenario": TwoWorldScenario(1), "sampling": Poisson(0.4)}}, "give others="),
         ({"arguments": {"max_grad_norm": "auto"}}, "a clipping norm"),
+        ({"arguments": {"sampling": None}}, r"give SRPPSGD sampling=Poisson\(...\)"),
         ({"arguments": {"sampling": BlockedPoisson(0.4, blocks=2)}}, "audits Poisson sampling"),
         ({"arguments": {"sampling": CyclicShuffle(8), "noise": Banded(2)}}, "no noise="),
         ({"arguments": {"views": 2}}, "drawn one by one"),

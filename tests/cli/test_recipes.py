@@ -6,6 +6,7 @@ import yaml
 from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.demos.boring_classes import BoringModel
 
+from lightning_pac.callbacks import CanaryAudit
 from lightning_pac.cli.lightning import add_preset_options, add_recipe_option, with_presets, with_recipes
 from lightning_pac.cli.recipes import find_recipe, recipe_names
 from lightning_pac.mechanisms import BoundedOutputs, MixtureNoise, certify_mechanism
@@ -100,3 +101,24 @@ def test_the_command_line_builds_the_callback_of_every_recipe(name, tmp_path, mo
     if name in COMPOSITIONS:
         guarantee = built[callback].noise.guarantee
         assert (guarantee.epsilon, guarantee.compositions) == (1.0, COMPOSITIONS[name])
+
+
+def test_a_file_names_the_dataset_of_canaries_and_its_arguments(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "own_canaries.py").write_text(
+        "from torch.utils.data import Dataset\n"
+        "class Canaries(Dataset[int]):\n"
+        "    def __init__(self, count: int = 2, first: int = 0):\n"
+        "        self.records = list(range(first, first + count))\n"
+        "    def __len__(self):\n        return len(self.records)\n"
+        "    def __getitem__(self, index):\n        return self.records[index]\n"
+    )
+    kind = {"class_path": "own_canaries.Canaries", "init_args": {"count": 3}}
+    other = {"class_path": "own_canaries.Canaries", "init_args": {"count": 3, "first": 7}}
+    arguments = {"canaries": kind, "others": other}
+    entry = {"class_path": "lightning_pac.callbacks.CanaryAudit", "init_args": arguments}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"trainer": {"logger": False, "callbacks": [entry]}}))
+    cli = LightningCLI(BoringModel, run=False, args=["--config", "mine.yaml"], save_config_callback=None)
+    (audit,) = (callback for callback in cli.trainer.callbacks if isinstance(callback, CanaryAudit))
+    assert (audit._canaries, audit._others) == ([0, 1, 2], [7, 8, 9])

@@ -1,16 +1,24 @@
 """The runs that an audit can follow: what is refused, and why."""
 
+from typing import Any
+
 import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from torch.utils.data import DataLoader
 
 from lightning_pac.callbacks.canary_audit.joined_records import JoinedRecords
 from lightning_pac.callbacks.srpp_sgd import SRPPSGD, WatchedRun
-from lightning_pac.data import PrivateDataLoader
+from lightning_pac.data import PoissonBatchSampler, PrivateDataLoader
 from lightning_pac.gradients.clipping import clip
 from lightning_pac.scenarios import Poisson
 from lightning_pac.strategies import PrivateFSDPStrategy
 
-__all__ = ["check_run", "check_trainer"]
+__all__ = ["check_loader", "check_run", "check_trainer"]
+
+_AUDITED = (
+    "CanaryAudit audits Poisson sampling with independent noise and a clipping norm: give SRPPSGD "
+    "sampling=Poisson(...), no noise= and a number as max_grad_norm."
+)
 
 
 def check_trainer(trainer: pl.Trainer) -> None:
@@ -41,6 +49,18 @@ def check_trainer(trainer: pl.Trainer) -> None:
         )
 
 
+def check_loader(trainer: pl.Trainer, loader: DataLoader[Any]) -> None:
+    """Refuse a train loader that draws by itself, whose sampler knows of no canaries.
+
+    Raises:
+        MisconfigurationException: If neither it nor the private run draws by Poisson sampling.
+    """
+    callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    chosen = any(isinstance(callback, SRPPSGD) and callback.arguments.sampling for callback in callbacks)
+    if not (chosen or isinstance(loader, PrivateDataLoader) or isinstance(loader.batch_sampler, PoissonBatchSampler)):
+        raise MisconfigurationException(_AUDITED)
+
+
 def check_run(run: WatchedRun, joined: JoinedRecords | None, replaces: bool) -> None:
     """Refuse a run of which the tests and the game would say nothing, or something wrong.
 
@@ -59,10 +79,7 @@ def check_run(run: WatchedRun, joined: JoinedRecords | None, replaces: bool) -> 
             "its first step."
         )
     if accountant.correlation is not None or type(accountant.sampling) is not Poisson or run.blocks.rule is not clip:
-        raise MisconfigurationException(
-            "CanaryAudit audits Poisson sampling with independent noise and a clipping norm: give SRPPSGD "
-            "sampling=Poisson(...), no noise= and a number as max_grad_norm."
-        )
+        raise MisconfigurationException(_AUDITED)
     if not isinstance(loader, PrivateDataLoader) or loader.units.drawn != (None, 1):
         raise MisconfigurationException(
             "CanaryAudit follows records that are drawn one by one: leave unit= and views= out of SRPPSGD, in a twin."

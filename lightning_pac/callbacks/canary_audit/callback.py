@@ -16,7 +16,7 @@ from typing_extensions import override
 from lightning_pac._validation import Count, OpenProbability, validated
 from lightning_pac.accountants import PrivacyCurve
 from lightning_pac.audits import UNSEEN, TrainingAudit, guess_coins
-from lightning_pac.callbacks.canary_audit.auditable import check_run, check_trainer
+from lightning_pac.callbacks.canary_audit.auditable import check_loader, check_run, check_trainer
 from lightning_pac.callbacks.canary_audit.draw_secrecy import draws_are_secret
 from lightning_pac.callbacks.canary_audit.joined_records import JoinedRecords, check_canaries, over
 from lightning_pac.callbacks.canary_audit.metric_noise import MetricNoise
@@ -31,6 +31,7 @@ from lightning_pac.scenarios import Poisson
 __all__ = ["CanaryAudit"]
 
 
+# The command line finds subclasses of a plain Dataset only, not of Dataset[Any].
 @validated
 class CanaryAudit(StepWatcher):
     r"""Audits a private training from the inside, and by canaries from the outside.
@@ -75,8 +76,8 @@ class CanaryAudit(StepWatcher):
 
     def __init__(
         self,
-        canaries: Sequence[Any] | Dataset[Any],
-        others: Sequence[Any] | Dataset[Any] | None = None,
+        canaries: Sequence[Any] | Dataset,  # type: ignore[type-arg]
+        others: Sequence[Any] | Dataset | None = None,  # type: ignore[type-arg]
         false_alarm_rate: OpenProbability = 0.01,
         delta: OpenProbability = 1e-5,
         num_guesses: Count | None = None,
@@ -107,7 +108,7 @@ class CanaryAudit(StepWatcher):
         hand_out = self._strategy.process_dataloader
 
         def process_dataloader(dataloader: object) -> object:
-            return hand_out(self._join(dataloader) if trainer.training else dataloader)
+            return hand_out(self._join(trainer, dataloader) if trainer.training else dataloader)
 
         self._strategy.process_dataloader = process_dataloader
 
@@ -209,10 +210,11 @@ class CanaryAudit(StepWatcher):
             self._strategy = None
             self._metrics.close()
 
-    def _join(self, loader: object) -> object:
+    def _join(self, trainer: pl.Trainer, loader: object) -> object:
         """The train loader over the records and the canaries that their coins put among them."""
         if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
             return loader  # which the private run refuses
+        check_loader(trainer, loader)
         dataset: Any = loader.dataset
         check_canaries("canaries", self._canaries, dataset[0])
         check_canaries("others", self._others or [], dataset[0])

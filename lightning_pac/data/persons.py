@@ -65,13 +65,19 @@ class Persons:
         size = len(cast(Sized, dataset))
         with own_generators():
             alone = self._same_alone(dataset, again := range(0, size, -(-size // _ASKED_AGAIN)))
-            names = [self._person(dataset[index]) for index in range(size)]
+            said = [self._said_by(dataset[index]) for index in range(size)]
+            names = list(map(_name, said))
             changed = any(self._person(dataset[index]) != names[index] for index in again)
             changed |= alone != [names[first] == names[second] for first, second in itertools.pairwise(again)]
         if changed:
             raise ValueError(
                 "unit: a record belongs to one person and, when it is asked again or before others, to another, who "
                 "would be in two groups: let it be a function of the record alone, that draws and keeps nothing."
+            )
+        if not callable(self.of) and len({isinstance(value, Tensor | np.ndarray) for value in said}) > 1:
+            raise ValueError(
+                "unit: persons are named by tensors or arrays in some records and by plain numbers or texts in others, "
+                "which default_collate takes for no batch: name them in one way."
             )
         if len({type(name) for name in names}) > 1:
             raise ValueError(
@@ -97,27 +103,33 @@ class Persons:
         return found
 
     def _person(self, record: Any) -> Hashable:
+        return _name(self._said_by(record))
+
+    def _said_by(self, record: Any) -> Any:
         try:
-            name = self.of(record) if callable(self.of) else operator.itemgetter(self.of)(record)
+            return self.of(record) if callable(self.of) else operator.itemgetter(self.of)(record)
         except (LookupError, TypeError) as error:
             raise ValueError(
                 f"unit: a record, of type {type(record).__name__}, has no {self.of!r} that says whose it is: name a "
                 "key or a position that all records have, or give a function."
             ) from error
-        if isinstance(name, Tensor | np.ndarray | np.generic) and math.prod(name.shape) == 1:
-            name = name.item()
-        if isinstance(name, str) and not name.strip():
-            raise ValueError(
-                "unit: a record has an empty text for a name, so records of several people would count as one "
-                "person's: leave such records out, or give each a name of its own."
-            )
-        if isinstance(name, bool) or not isinstance(name, int | str):
-            raise ValueError(
-                f"unit: a record belongs to one person, who has a whole number or a text for a name, and got "
-                f"{type(name).__name__}: a record of several persons would put them in two groups, so leave it out or "
-                "give it to one."
-            )
-        return name
+
+
+def _name(said: Any) -> Hashable:
+    if isinstance(said, Tensor | np.ndarray | np.generic) and math.prod(said.shape) == 1:
+        said = said.item()
+    if isinstance(said, str) and not said.strip():
+        raise ValueError(
+            "unit: a record has an empty text for a name, so records of several people would count as one "
+            "person's: leave such records out, or give each a name of its own."
+        )
+    if isinstance(said, bool) or not isinstance(said, int | str):
+        raise ValueError(
+            f"unit: a record belongs to one person, who has a whole number or a text for a name, and got "
+            f"{type(said).__name__}: a record of several persons would put them in two groups, so leave it out or "
+            "give it to one."
+        )
+    return said
 
 
 def _as_read(name: Hashable) -> str:

@@ -48,6 +48,11 @@ def test_a_tensor_of_one_number_names_a_person() -> None:
     assert Persons(of=1, at_most=2).records_of(owners) == Persons(of=1, at_most=2).records_of(RECORDS)
 
 
+def test_a_function_may_read_names_of_several_kinds() -> None:
+    records = [{"id": 1}, {"id": torch.tensor(1)}, {"id": np.int64(2)}]
+    assert Persons(of=lambda record: record["id"], at_most=2).records_of(records) == [[0, 1], [2]]
+
+
 def changing() -> Any:
     calls = iter(range(100))
     return lambda record: next(calls)
@@ -72,6 +77,7 @@ def test_persons_may_be_numbered_as_they_come() -> None:
         (1, [(0.0, (1, 2)), (0.0, (3,))], "a record belongs to one person, .* and got tuple: .* in two groups"),
         (1, [(0.0, None)], "got NoneType"),
         (1, [(0.0, True)], "got bool"),
+        (1, [(0.0, 1), (0.0, torch.tensor(2))], "by tensors or arrays in some records and by plain numbers"),
         (1, [(0.0, 1), (0.0, "1")], "by numbers in some records and by texts in others, .* in two groups"),
         (1, [(0.0, "ann"), (0.0, " "), (0.0, " ")], "an empty text for a name, .* leave such records out"),
         (1, [(0.0, "Ann"), (0.0, "ann ")], "in spaces, capitals or the encoding of letters alone, .* in two groups"),

@@ -1,7 +1,9 @@
 """The score that a planned run would have, read off public data."""
 
+import logging
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import lightning.pytorch as pl
@@ -11,6 +13,7 @@ from lightning_pac._validation import validated
 from lightning_pac.accountants import PlannedRun
 from lightning_pac.callbacks import SRPPSGD
 from lightning_pac.data import count_records
+from lightning_pac.data.with_index import check_records
 from lightning_pac.scenarios import Poisson, TwoWorldScenario
 
 __all__ = ["PublicProxy"]
@@ -35,6 +38,7 @@ class PublicProxy:
         max_grad_norm: Clipping norm.
 
     Raises:
+        TypeError: If the training data are an iterable dataset, from which no batch of a planned size can be drawn.
         ValueError: When it is called, if a batch is larger than the public data, or nothing is logged as the score.
     """
 
@@ -46,6 +50,7 @@ class PublicProxy:
         score: str,
         max_grad_norm: float = 1.0,
     ) -> None:
+        check_records(train.dataset, "the dataset of train")
         self.make_module = make_module
         self.train = train
         self.evaluation = evaluation
@@ -60,7 +65,7 @@ class PublicProxy:
                 f"train has {records} public records, fewer than the {run.batch_size} of a planned batch: compare "
                 "smaller batches, or give more public data."
             )
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, _without_announcements():
             private = SRPPSGD(
                 TwoWorldScenario(1),
                 sampling=Poisson(run.batch_size / records),
@@ -85,3 +90,15 @@ class PublicProxy:
         if self.score not in trainer.callback_metrics:
             raise ValueError(f"score is {self.score!r}, but validation_step logs no such value: name one that it logs.")
         return float(trainer.callback_metrics[self.score])
+
+
+@contextmanager
+def _without_announcements() -> Iterator[None]:
+    """Leave out what a private run says of its guarantee and its ledger: nothing here is private, or kept."""
+    logger = logging.getLogger("lightning.pytorch.utilities.rank_zero")
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

@@ -6,17 +6,15 @@ A second `--config` with `callbacks:` replaces the list of the first one, withou
 
 import argparse
 import contextlib
-import importlib.util
 import pathlib
-import pydoc
 import re
 import sys
-import typing
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lightning_pac.cli.common import add_command, count, say_where
+from lightning_pac.cli.named_callbacks import named_callbacks
 from lightning_pac.cli.recipes import find_recipe
 
 if TYPE_CHECKING:
@@ -26,9 +24,7 @@ __all__ = [
     "add_parser",
     "add_preset_options",
     "add_recipe_option",
-    "named_callbacks",
     "private_cli_class",
-    "read_yaml",
     "readable_errors",
     "run",
     "with_presets",
@@ -41,7 +37,6 @@ _SUMMARIES = {
     "test": "run a test epoch",
     "predict": "run inference",
 }
-_ENDINGS = (".yaml", ".yml", ".json")
 _FIRST_REASON = r"^( *)- (?:Problem with given class_path )?(.+?)(?=^\1- |^\S|^ *Given value|\Z)"
 _DESCRIPTION = """
 Lightning's own command line (LightningCLI): every option of the Trainer, the model and the data is available, on the
@@ -214,156 +209,3 @@ def readable_errors() -> Iterator[None]:
         shown = reason.group(2) if reason and "Does not validate" in text else text
         key = f"{where.group(1)}: " if where and where.group(0) not in shown else ""
         raise argparse.ArgumentError(None, key + say_where(" ".join(shown.split()))) from error
-
-
-def named_callbacks(words: Sequence[str]) -> "Counter[type]":
-    """Count the callbacks of this package that a command line names, itself or in the files it gives.
-
-    Two files may set up the same callback, so each class is counted as often as the one file that names it most often.
-
-    Args:
-        words: The arguments of LightningCLI.
-
-    Returns:
-        How many instances of each class the Trainer must have at least.
-    """
-    named: list[list[tuple[str, bool]]] = []
-    for before, word in zip(("", *words), words, strict=False):
-        option, equals, value = word.partition("=")
-        if not (equals and word.startswith("-")):
-            option, value = before, word
-        named += _names_in_value(value, pathlib.Path.cwd(), option)
-    # A bare name stands for a class of a module that another name leads to.
-    paths = {name for names in named for name, _ in names if "." in name}
-    classes = {name for names in named for name, is_class in names if is_class}
-    known = {path: _imported(path, path in classes) for path in paths}
-    counts: Counter[type] = Counter()
-    for names in named:
-        found = [known[name] if "." in name else _kind_called(name) for name, _ in names]
-        counts |= Counter(kind for kind in found if kind is not None)
-    return counts
-
-
-def _names_in_value(value: str, folder: pathlib.Path, key: str) -> Iterator[list[tuple[str, bool]]]:
-    """Lists of the strings that may name a class, one list for the value itself or for each file it leads to.
-
-    Beside each stands whether it does, or else might be any text.
-    """
-    is_config = key in ("--config", "-c")
-    path = folder / value
-    is_file = (is_config or value.endswith(_ENDINGS)) and path.is_file()
-    if is_file or is_config or value[:1] in ("[", "{"):
-        name = str(path) if is_file else f"The argument {value[:40]!r}"
-        content, names = read_yaml(path if is_file else value, name)
-        kind = type(content)
-        if is_config and kind is not dict and (is_file or kind is not str):  # a text names a file that is not there
-            raise ValueError(f"{name} holds no settings: name a YAML file, with `trainer:` for instance.")
-        yield list(_strings(content, key))
-        for name in names if is_file else []:
-            if name.endswith(_ENDINGS):
-                yield from _names_in_value(name, path.parent, "")
-    else:
-        yield list(_strings(value, key))
-
-
-def read_yaml(source: pathlib.Path | str, name: str) -> tuple[Any, list[str]]:
-    """The contents of YAML, and every string in it.
-
-    Raises:
-        ValueError: If it is none, or has a key twice, of which the first, such as `callbacks`, would be dropped.
-    """
-    import yaml
-
-    try:
-        loader = yaml.SafeLoader(source if isinstance(source, str) else source.read_text(encoding="utf-8"))
-        tree = loader.get_single_node()
-        for key in _keys_again(tree):
-            raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} stands there twice", key.start_mark)
-        node = None if tree is None else loader.construct_document(tree)
-        return node, [text for text, _ in _strings(node, "")]
-    except RecursionError:
-        raise ValueError(f"{name} is nested too deeply to be a configuration.") from None
-    except (yaml.YAMLError, ValueError) as error:
-        mark = getattr(error, "problem_mark", None)
-        place = "" if mark is None else f" at line {mark.line + 1}, column {mark.column + 1}"
-        reason = getattr(error, "problem", None) or getattr(error, "reason", "it is no text")
-        raise ValueError(f"{name} is not YAML ({reason}{place}): correct it there.") from error
-
-
-def _keys_again(node: Any) -> Iterator[Any]:
-    """Keys of mappings, as they are written, that have come before in the same mapping."""
-    waiting, seen = [node], set[int]()
-    while waiting:
-        node = waiting.pop()
-        if not isinstance(value := getattr(node, "value", None), list) or id(node) in seen:
-            continue
-        seen.add(id(node))
-        keys = [entry[0] for entry in value if isinstance(entry, tuple)]
-        names: set[tuple[str, str]] = set()
-        for key in keys:
-            name = (key.tag, str(key.value))
-            if name in names and not key.tag.endswith(":merge"):
-                yield key
-            names.add(name)
-        waiting += [entry[1] if isinstance(entry, tuple) else entry for entry in value]
-
-
-def _strings(node: Any, key: str) -> Iterator[tuple[str, bool]]:
-    """The strings below a key, and whether each must be the path of a class."""
-    if isinstance(node, str):
-        yield node, key.rstrip("+").endswith(("class_path", "callbacks")) and not node.endswith(_ENDINGS)
-    elif isinstance(node, dict):
-        for name, value in node.items():
-            yield from _strings(value, str(name))
-    elif isinstance(node, list):
-        for value in node:
-            yield from _strings(value, key)
-
-
-def _imported(path: str, is_class: bool) -> type | None:
-    """The callback that a path leads to, if it is one of ours or made of one, whatever module names it.
-
-    Raises:
-        ValueError: If what must be the path of a class leads nowhere, so that nobody knows whether it is ours.
-    """
-    if not (is_class or path.startswith("lightning_pac.")):
-        return None  # any text, which might be the name of a script
-    try:
-        found = pydoc.locate(path)
-    except pydoc.ErrorDuringImport as error:
-        raise ValueError(
-            f"{path} cannot be imported ({error.value}): correct what it names, or leave it out."
-        ) from error
-    if found is None and is_class:
-        module = path.partition(".")[0]
-        if "." in path and importlib.util.find_spec(module) is None:
-            raise ValueError(say_where(f"{path} cannot be imported: No module named '{module}'"))
-        raise ValueError(f"{path} leads to no class: correct the path, or leave it out.")
-    if not isinstance(found, type) and callable(found):  # a function that makes one
-        with contextlib.suppress(Exception):
-            found = typing.get_type_hints(found).get("return")
-    return _if_ours(found)
-
-
-def _kind_called(name: str) -> type | None:
-    """The callback of ours, or made of one, that LightningCLI takes a bare name for."""
-    import lightning.pytorch as pl
-
-    import lightning_pac.callbacks
-
-    kinds: list[Any] = [getattr(lightning_pac.callbacks, name, None) if name.isidentifier() else None]
-    waiting: list[type] = [pl.Callback] if name.isidentifier() else []
-    while waiting:
-        below: list[type] = waiting.pop().__subclasses__()
-        kinds += [kind for kind in below if kind.__name__ == name]
-        waiting += below
-    return next((kind for kind in map(_if_ours, kinds) if kind is not None), None)
-
-
-def _if_ours(found: Any) -> type | None:
-    import lightning.pytorch as pl
-
-    is_callback = isinstance(found, type) and issubclass(found, pl.Callback)
-    return (
-        found if is_callback and any(kind.__module__.startswith("lightning_pac.") for kind in found.__mro__) else None
-    )

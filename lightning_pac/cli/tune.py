@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lightning_pac.cli.common import add_command, print_json, print_table
-from lightning_pac.cli.lightning import add_recipe_option, private_cli_class, read_yaml, readable_errors, with_recipes
+from lightning_pac.cli.lightning import add_recipe_option, private_cli_class, readable_errors, with_recipes
+from lightning_pac.cli.named_callbacks import read_yaml
 
 if TYPE_CHECKING:
     from lightning.pytorch.cli import LightningCLI
@@ -60,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     from lightning_pac.tuning import PrivateSelection, SearchSpace
 
     path = pathlib.Path(args.space)
-    stated, _ = read_yaml(path, str(path))
+    stated = read_yaml(path, str(path))
     if not isinstance(stated, dict):
         raise ValueError(
             f"{path} is not a search space: give each option a distribution, such as "

@@ -11,7 +11,7 @@ import yaml
 import lightning_pac
 from lightning_pac import cli
 from lightning_pac.callbacks import SRPPSGD
-from lightning_pac.cli.lightning import named_callbacks, read_yaml
+from lightning_pac.cli.named_callbacks import named_callbacks, read_yaml
 from lightning_pac.cli.recipes import find_recipe
 from lightning_pac.ledger import PrivacyLedger
 
@@ -116,12 +116,33 @@ def test_a_list_of_callbacks_that_another_in_the_same_file_replaces_is_refused(c
     assert not (tmp_path / "out").exists()
 
 
+def test_a_list_of_callbacks_beside_one_that_appends_is_refused(config, tmp_path, capsys):
+    """Of the two in one file LightningCLI keeps the second alone, in whichever order they come."""
+    private = "{class_path: lightning_pac.SRPPSGD, init_args: {scenario: {num_differing: 1}, noise_multiplier: 3.0}}"
+    timer = "{class_path: lightning.pytorch.callbacks.Timer}"
+    (tmp_path / "both.yaml").write_text(f"trainer:\n  callbacks: [{private}]\n  callbacks+: {timer}\n")
+    assert cli.main(["fit", "--config", "mine.yaml", "--config", "both.yaml"]) != 0
+    assert "has `callbacks:` and `callbacks+:`, of which the second takes the place" in capsys.readouterr().err
+    (tmp_path / "words.yaml").write_text("data: {words: {C: 1, C+: 2, callbacks: 3, callbacks+: 4}}\n")
+    assert not named_callbacks(["--config", "words.yaml"])
+
+
+def test_files_that_are_no_configuration_are_not_read(config, tmp_path):
+    """Records, one JSON to a line, were refused as no YAML, and many of them parsed for minutes."""
+    (tmp_path / "records.json").write_text('{"a": 1}\n{"a": 2}\n')
+    (tmp_path / "named.yaml").write_text("class_path: no_such_module.SRPPSGD\n")
+    arguments = {"annotations": "records.json", "config": "records.json", "others": ["named.yaml"]}
+    (tmp_path / "data.yaml").write_text(yaml.safe_dump({"data": {"init_args": arguments}}))
+    words = ["--data.annotations=records.json", "--data.config", "records.json", "--data.pattern=[0-9]+{.png"]
+    assert not named_callbacks(["--config", "data.yaml", *words])
+
+
 def test_keys_that_yaml_merges_stand_there_once(tmp_path):
     path = tmp_path / "merged.yaml"
     path.write_text(
         "base: &base {a: 1, b: &inner {c: 2}}\nown: &own\n  <<: *base\n  a: 3\nagain: [*own, *own, *inner]\n"
     )
-    content, _ = read_yaml(path, "merged.yaml")
+    content = read_yaml(path, "merged.yaml")
     assert content["own"] == {"a": 3, "b": {"c": 2}} == content["again"][1]
 
 
@@ -151,6 +172,9 @@ def test_callbacks_are_found_wherever_a_command_line_names_them(tmp_path, monkey
     (tmp_path / "plain").write_bytes((tmp_path / "one.yaml").read_bytes())
     (tmp_path / "two.yaml").write_text(yaml.safe_dump({"callbacks": [entry, "lightning_pac.callbacks.SRPPSGD"]}))
     (tmp_path / "all.yaml").write_text(yaml.safe_dump({"trainer": "two.yaml"}))
+    (tmp_path / "entry.cfg").write_text(yaml.safe_dump(entry))
+    (tmp_path / "listed.yaml").write_text(yaml.safe_dump({"config": "dotted.yaml"}))
+    (tmp_path / "dotted.yaml").write_text(yaml.safe_dump({"trainer.callbacks": ["entry.cfg"]}))
     for words, count in [
         (["--config", "one.yaml"], 1),
         (["--config=one.yaml"], 1),
@@ -159,6 +183,10 @@ def test_callbacks_are_found_wherever_a_command_line_names_them(tmp_path, monkey
         (["--config", "one.yaml", "--config", "two.yaml"], 2),
         (["--config", "all.yaml"], 2),
         (["--trainer", "two.yaml"], 2),
+        (["--conf", "one.yaml"], 1),
+        (["--config", "listed.yaml"], 1),
+        (["--trainer.callbacks+=entry.cfg"], 1),
+        (["--trainer={callbacks: [entry.cfg]}"], 1),
         (["--trainer.callbacks+=SRPPSGD"], 1),
         (["--trainer.callbacks", '[{"class_path": "lightning_pac.callbacks.SRPPSGD"}]'], 1),
         (["--trainer.callbacks+=lightning.pytorch.callbacks.Timer", "--trainer.max_epochs=3"], 0),

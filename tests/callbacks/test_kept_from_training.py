@@ -158,6 +158,16 @@ class Queue(Thresholds):
         pass
 
 
+class InLateEpochs(Thresholds):
+    """Uses from the sixth epoch on what it keeps in each."""
+
+    def end_epoch(self, model: "Model") -> None:
+        self.bias = torch.cat(self.outputs).mean(0)
+
+    def scores(self, model: "Model", features: Tensor) -> Tensor:
+        return model.network(features) - self.bias * (model.current_epoch >= 5)
+
+
 class OfOneStep(Thresholds):
     """Moves them by the records of one step, in the third epoch of five."""
 
@@ -363,6 +373,11 @@ def test_what_is_kept_of_the_middle_of_an_epoch_is_found(tmp_path: Path) -> None
 
     with pytest.raises(MisconfigurationException, match=REFUSED):
         trained(tmp_path, Halfway(Thresholds()), records=data(200))
+
+
+def test_what_is_used_in_late_epochs_is_found_in_the_first(tmp_path: Path) -> None:
+    with pytest.raises(MisconfigurationException, match=REFUSED):
+        trained(tmp_path, Model(InLateEpochs()), max_epochs=7)
 
 
 def test_what_is_kept_of_a_step_that_was_not_repeated_is_told(tmp_path: Path) -> None:

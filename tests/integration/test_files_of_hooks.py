@@ -101,7 +101,7 @@ def test_a_checkpoint_may_be_saved_as_training_ends(tmp_path: Path) -> None:
 def test_what_copies_print_is_left_out_but_what_has_a_file_is_not(capsys: pytest.CaptureFixture[str]) -> None:
     """A step that prints its accuracy printed forty of made-up records; a debugger names the file that it prints to."""
     with Surroundings().copied({}):
-        print("step 138599")
+        print("step 3603599")
         print("(Pdb)", file=sys.stdout)
     print("step 1")
     assert capsys.readouterr().out == "(Pdb)\nstep 1\n"

@@ -21,7 +21,13 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.coupling import (
 from lightning_pac.callbacks.srpp_sgd.loss_check.probe import Probe
 from lightning_pac.callbacks.srpp_sgd.loss_check.readings import LEVELS
 from lightning_pac.callbacks.srpp_sgd.loss_check.rows import compare_company, compare_varied
-from lightning_pac.callbacks.srpp_sgd.loss_check.state import LATER, looks_through, remembers, taking_up_records
+from lightning_pac.callbacks.srpp_sgd.loss_check.state import (
+    LATER,
+    looks_through,
+    remembers,
+    remembers_at,
+    taking_up_records,
+)
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_probe import probe_of
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import GROUP, LAWS, SyntheticRecords, shown_records
 from lightning_pac.exceptions import PrivacyViolationError
@@ -194,6 +200,8 @@ def _check(
         if ended:
             return LossCheck(None, None, (), state, True, written)
         remembered = remembers(probe, lambda number: synthetic.draw(DRAWS * repeated + number), wide)
+        if remembered is False and not repeated:
+            remembered = any(remembers_at(probe, records, step) for step in (0, LATER[-1], probe.last_number))
         problem, unchecked = (REMEMBERS, None) if remembered else compare_whole(probe, records, repeated)
         if remembered is None and problem is None:
             unchecked = "its gradient is not finite after a batch of synthetic records"

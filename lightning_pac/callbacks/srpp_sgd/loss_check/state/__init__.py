@@ -15,6 +15,7 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.state.unseen import (
     unseen_changes,
     unseen_in_training,
 )
+from lightning_pac.callbacks.srpp_sgd.loss_check.state.used_now_and_then import remembers_at
 
 __all__ = [
     "LATER",
@@ -26,6 +27,7 @@ __all__ = [
     "UnseenChanges",
     "looks_through",
     "remembers",
+    "remembers_at",
     "taking_up_records",
     "trained",
     "unseen_changes",

@@ -1,8 +1,8 @@
 """What a model and its callbacks keep beside weights and buffers, and where that is another than before."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import cache
-from types import ModuleType
+from functools import cache, partial
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import lightning.pytorch as pl
@@ -19,12 +19,17 @@ Place = tuple[int, str, str]
 """The number of an object, the name of its attribute, and the `repr` of a key or an attribute inside, or ``""``."""
 
 
+_CODE = FunctionType, MethodType, BuiltinFunctionType, type, partial, nn.Module
 _WHOLE = Tensor, nn.Module, Optimizer, ModuleType, Dataset, DataLoader
 
 
 def own_attributes(holder: Any) -> dict[str, Any]:
     """Those that are not every model's, and hold no code."""
-    return {name: value for name, value in vars(holder).items() if name not in _plain_names() and not callable(value)}
+    return {
+        name: value
+        for name, value in vars(holder).items()
+        if name not in _plain_names() and not isinstance(value, _CODE)
+    }
 
 
 def changed_places(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> set[Place]:

@@ -12,8 +12,8 @@ __all__ = ["LATER", "trained"]
 
 # Of the records: the one class with another weight may be missing in a draw, of three classes in one draw of ten. Each
 # but the first is made at a step of its own, since a term may be added in every tenth step, from the hundredth on, or
-# in the last batch and epoch. The number after the last is one that 1 to 12, 20, 30, 50, 60 and 100 divide.
-LATER = (1, 10, 99, 999, 138599)
+# in the last batch and epoch. The number after the last is one that 1 to 16, 20, 30, 50, 60 and 100 divide.
+LATER = (1, 10, 99, 999, 3603599)
 
 _TRAINS = {"training": True, "validating": False, "testing": False, "evaluating": False}
 # Among these each remainder of numbers up to ten, and the first and the last of those that up to 12, 20, ... divide.
@@ -59,7 +59,7 @@ def trained(probe: Probe, batches: Sequence[list[Any]], later: bool, epochs: int
         probe.batch_idx = 0  # before which the last is
         with probe.at(last):
             step(at_the_end)
-        yield
+            yield  # an evaluation may use what was kept in the last epochs only
     for epoch in range(max(0, view.current_epoch - epochs), view.current_epoch):
         for number in (0, last):
             with probe.at(number):

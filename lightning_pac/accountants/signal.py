@@ -54,11 +54,11 @@ def signal_of_run(ratio: NonNegative, num_steps: NonNegative, num_parameters: Co
 
 @validated
 def fitting_rate(ratio: NonNegative, momentum: Probability = 0.0, max_grad_norm: Positive = 1.0) -> float:
-    r"""A learning rate of SGD to start at, $\min(r, 10) (1 - m) / C$.
+    r"""A learning rate of SGD to start at, $\min(r, 4) (1 - m) / C$.
 
     Both the step that fits and the noise in it are proportional to the rate, so the louder the noise, the smaller the
-    rate. That the best is about the ratio itself, or up to ten times as much for small networks, is measured
-    (`benchmarks/learning_rates.py`), not proven.
+    rate. That the best is about the ratio itself where that is small, up to three times as much for small networks, and
+    about 4 where noise hardly counts, is measured (`benchmarks/learning_rates.py`), not proven.
 
     Args:
         ratio: r, that of a step, see `signal_to_noise`.
@@ -69,4 +69,4 @@ def fitting_rate(ratio: NonNegative, momentum: Probability = 0.0, max_grad_norm:
         >>> fitting_rate(2.0)
         2.0
     """
-    return min(ratio, 10.0) * (1.0 - momentum) / max_grad_norm
+    return min(ratio, 4.0) * (1.0 - momentum) / max_grad_norm

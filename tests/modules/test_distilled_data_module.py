@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from lightning.pytorch.loggers import CSVLogger
 from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
@@ -16,6 +17,7 @@ from lightning_pac.exceptions import BudgetExceededError, LedgerMismatchError
 from lightning_pac.ledger import PrivacyLedger
 from lightning_pac.mechanisms import PACResponder
 from lightning_pac.modules import DistilledDataModule, SavedResponder, SubsetEnsemble
+from lightning_pac.report import find_runs, summarize
 from lightning_pac.scenarios import BalancedSubsets
 
 POOL = BalancedSubsets(num_records=60, num_subsets=8, seed=0)
@@ -63,12 +65,13 @@ def open_responder(
     return PACResponder(model or make_ensemble(), secret, budget_per_response, tmp_path / "responses.db", **kwargs)
 
 
-def fit(tmp_path: Path, data: DistilledDataModule) -> pl.Trainer:
+def fit(tmp_path: Path, data: DistilledDataModule, **options: Any) -> pl.Trainer:
     quiet = {
         "logger": False,
         "enable_progress_bar": False,
         "enable_model_summary": False,
         "enable_checkpointing": False,
+        **options,
     }
     trainer = pl.Trainer(default_root_dir=tmp_path, accelerator="cpu", max_epochs=2, **quiet)
     trainer.fit(Student(), data)
@@ -89,6 +92,17 @@ def test_labels_are_bought_once_over_epochs_restarts_and_other_orders(tmp_path: 
         assert (responder.spent, responder.num_responses) == (spent, 200)
         assert np.array_equal(responder.belief, belief)
         assert data.labels.num_answers == 207
+
+
+def test_the_report_knows_what_a_student_promises(tmp_path: Path) -> None:
+    with open_responder(tmp_path) as responder:
+        validation = TensorDataset(torch.zeros(8, 4), torch.zeros(8, dtype=torch.long))
+        data = DistilledDataModule(responder, public(), val_dataset=validation)
+        fit(tmp_path, data, logger=CSVLogger(tmp_path / "logs"))
+        [run] = find_runs(tmp_path / "logs")
+        assert run.card is not None
+        assert run.card.to_dict() == data.privacy_card.to_dict()
+        assert summarize(run)["is_private"]
 
 
 def test_an_interrupted_purchase_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,8 +120,8 @@ def run(args: argparse.Namespace) -> int:
             f"{fitting_rate(ratio):.2g} ({row['title']})" for row, ratio in zip(noised, ratios, strict=True)
         )
         print(
-            f"SGD may start at a learning rate of about {rates}, up to ten times as much for small networks, and at a "
-            "tenth with momentum 0.9."
+            f"SGD may start at a learning rate of about {rates}, up to three times as much where that is below 1, and "
+            "at a tenth with momentum 0.9."
         )
     for reason in dict.fromkeys(row["refused"] for row in rows if row["refused"] and row["notion"] in notions):
         print(f"Empty: {reason}")

@@ -27,7 +27,7 @@ class DistilledDataModule(pl.LightningDataModule):
 
     The student is an ordinary module in an ordinary fit. It learns from private answers only, so it may be published:
     the mutual information of the answers bounds whatever is done with it. Its checkpoint carries the privacy card,
-    under this class's name.
+    under this class's name, and so does the folder of its logs.
 
     A label is bought once: the ledger knows every record that was answered, so epochs, workers and restarts pay
     nothing. Under several ranks the first one asks; give a `SavedResponder` there, which only that rank opens.
@@ -122,6 +122,10 @@ class DistilledDataModule(pl.LightningDataModule):
     def setup(self, stage: str) -> None:
         if self.trainer is not None and self.trainer.world_size > 1:
             self.labels = self.trainer.strategy.broadcast(self.labels)
+        if stage == "fit" and self.trainer is not None and self.trainer.loggers:
+            log_dir = self.trainer.log_dir  # asked of all ranks at once, or it hangs
+            if log_dir is not None and self.trainer.is_global_zero:
+                self._bought().card.save(log_dir, "student_privacy_card")
 
     @override
     def train_dataloader(self) -> DataLoader[Any]:

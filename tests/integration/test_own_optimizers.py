@@ -142,3 +142,44 @@ def test_an_optimizer_of_ones_own_that_reads_the_gradient_alone_trains(scheduled
         warnings.filterwarnings("error", message=".*synthetic records.*")
         model = fit(make, tmp_path)
     assert model.trainer.optimizers[0].steps == 6, "copies take steps of their own"  # type: ignore[attr-defined]
+
+
+class Counting(torch.optim.Optimizer):
+    """A decaying rate, with the number of steps in its state, in a group or in an attribute."""
+
+    def __init__(self, model: nn.Module, place: str) -> None:
+        super().__init__(list(model.parameters()), {"lr": 0.1})
+        places = {"state": self.state, "group": self.param_groups[0], "attribute": vars(self)}
+        self.place = place
+        places[place]["count"] = 0
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        with torch.enable_grad():
+            loss = closure()
+        place: Any = {"state": self.state, "group": self.param_groups[0], "attribute": vars(self)}[self.place]
+        place["count"] += 1
+        for parameter in self.param_groups[0]["params"]:
+            parameter.sub_(parameter.grad, alpha=0.1 / place["count"])
+        return loss
+
+
+@pytest.mark.parametrize("place", ["group", "attribute"])
+def test_an_optimizer_counts_its_steps(place: str, tmp_path: Path) -> None:
+    class Counted(Classifier):
+        def configure_optimizers(self) -> Any:
+            return Counting(self, place)
+
+    private = make_private()
+    make_trainer(tmp_path, private).fit(Counted(), make_loader())
+    assert private.account is not None
+    assert private.account.num_steps == 6
+
+
+def test_a_number_among_the_states_of_parameters_is_refused_in_words(tmp_path: Path) -> None:
+    class Counted(Classifier):
+        def configure_optimizers(self) -> Any:
+            return Counting(self, "state")
+
+    with pytest.raises(MisconfigurationException, match=r"keeps 'count' in its state as int, .* group\['count'\]"):
+        make_trainer(tmp_path, make_private()).fit(Counted(), make_loader())

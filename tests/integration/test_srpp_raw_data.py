@@ -110,6 +110,36 @@ def test_no_optimizer_is_given_the_loss(kind: type[Classifier], tmp_path: Path) 
     assert "optimizer_step" not in vars(model)
 
 
+class PreconditionsInClosure(Classifier):
+    """As the preconditioners that are no optimizers say, in the closure of the optimizer."""
+
+    def optimizer_step(self, epoch: Any, batch_idx: Any, optimizer: Any, optimizer_closure: Any = None) -> None:
+        def closure() -> Any:
+            loss = optimizer_closure()
+            self.precondition()
+            return loss
+
+        optimizer.step(closure=closure)
+
+    def precondition(self) -> None:
+        for parameter in self.parameters():
+            parameter.grad = parameter.grad @ torch.eye(parameter.shape[-1])  # type: ignore[operator]
+
+
+class ScalesBeforeStep(PreconditionsInClosure):
+    def optimizer_step(self, epoch: Any, batch_idx: Any, optimizer: Any, optimizer_closure: Any = None) -> None:
+        optimizer_closure()
+        for parameter in self.parameters():
+            parameter.grad.mul_(0.5)  # type: ignore[union-attr]
+        optimizer.step()
+
+
+@pytest.mark.parametrize("kind", [PreconditionsInClosure, ScalesBeforeStep])
+def test_gradients_that_are_used_before_their_release_are_told_of(kind: type[Classifier], tmp_path: Path) -> None:
+    with pytest.raises(MisconfigurationException, match="as soon as the closure has returned, where none is released"):
+        make_trainer(tmp_path, make_private()).fit(kind(), make_loader())
+
+
 class WarmUp(Classifier):
     """Lightning's own pattern for a schedule of steps."""
 

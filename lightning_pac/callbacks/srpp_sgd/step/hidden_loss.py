@@ -5,6 +5,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 from typing_extensions import override
 
@@ -29,12 +30,32 @@ class HiddenLoss(Tensor):
 
 
 def hide_loss(pl_module: pl.LightningModule) -> Callable[[], None]:
-    """Keep the loss from `optimizer_step`, the optimizer and all their hooks; return how to undo that."""
+    """Keep the loss from `optimizer_step`, the optimizer and all their hooks; return how to undo that.
+
+    What looks for gradients as soon as the closure returns finds none: they are released thereafter.
+    """
     step = pl_module.optimizer_step
     hidden = torch.zeros(()).as_subclass(HiddenLoss)
 
     def optimizer_step(epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None) -> None:
-        step(epoch, batch_idx, optimizer, lambda: None if optimizer_closure() is None else hidden)
+        has_returned = False
+
+        def closure() -> Any:
+            nonlocal has_returned
+            result = optimizer_closure()
+            has_returned = True
+            return None if result is None else hidden
+
+        try:
+            step(epoch, batch_idx, optimizer, closure)
+        except (TypeError, AttributeError) as error:
+            released = any(parameter.grad is not None for parameter in pl_module.parameters())
+            if has_returned and not released and "NoneType" in str(error):
+                raise MisconfigurationException(
+                    "optimizer_step, or what it calls, uses gradients as soon as the closure has returned, where none "
+                    "is released yet: use them in on_before_optimizer_step, or in the optimizer's step."
+                ) from error
+            raise
 
     pl_module.optimizer_step = optimizer_step  # type: ignore[method-assign]
 

@@ -1,11 +1,12 @@
 """Noticing that a buffer, a weight or an optimizer was written to outside the optimizer's own update."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 
 from lightning_pac.strategies.sharding import held_forms, local_part
@@ -107,7 +108,13 @@ class StateWatch:
                     if tensor is not None:
                         facts[f"{prefix}.{name}" if prefix else name] = _fact(self._shards.get(id(tensor), tensor))
         state = {} if self._optimizer is None else self._optimizer.state
-        for number, values in enumerate(state.values()):
+        for number, (key, values) in enumerate(state.items()):
+            if not isinstance(values, Mapping):
+                raise MisconfigurationException(
+                    f"{type(self._optimizer).__name__} keeps {key!r} in its state as {type(values).__name__}, beside "
+                    "the dictionaries of its parameters, where no check finds it: keep it in its param_groups, "
+                    f"group[{key!r}], which checkpoints hold as well, or in an attribute of the optimizer."
+                )
             for name, value in values.items():
                 if isinstance(value, Tensor):
                     facts[f"{OPTIMIZER_STATE}/{number} {name}"] = _fact(value)

@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from lightning_pac.strategies.sharding import sharded_parameters
 from lightning_pac.strategies.stand_in_collectives import exchanging_nothing
 
-__all__ = ["WholeCopies"]
+__all__ = ["WholeCopies", "plain_attributes"]
 
 Value = TypeVar("Value")
 
@@ -92,10 +92,10 @@ class WholeCopies:
         for layer in self._module.modules():
             memo.update({id(value): value for value in vars(layer).values() if isinstance(value, DeviceMesh)})
         for layer in managed:
-            memo[id(layer)].__dict__.update(copy.deepcopy(dict(_plain_attributes(layer)), memo))
+            memo[id(layer)].__dict__.update(copy.deepcopy(dict(plain_attributes(layer)), memo))
         found: nn.Module = copy.deepcopy(self._module, memo)
         for layer in found.modules():
-            layer.__dict__.update(dict(_plain_attributes(layer)))
+            layer.__dict__.update(dict(plain_attributes(layer)))
         return found
 
 
@@ -116,7 +116,8 @@ def _gathered(tensor: Tensor, own_turn: bool) -> Tensor:
     return whole.cpu() if own_turn else whole.new_empty(0)
 
 
-def _plain_attributes(layer: nn.Module) -> Iterator[tuple[str, Any]]:
+def plain_attributes(layer: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Names and values of a layer's attributes, without what FSDP2 has added, which must not be copied."""
     for name, value in vars(layer).items():
         if name.startswith(("__composable_api", "_is_fsdp", "_fsdp")):
             continue

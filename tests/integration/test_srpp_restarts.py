@@ -182,7 +182,7 @@ def test_replayed_steps_are_charged_again(sampling: Any, tmp_path: Path, capsys:
     checkpoint = ModelCheckpoint(tmp_path, filename="early", every_n_train_steps=4, save_top_k=1, monitor=None)
     fit(tmp_path, first, Noting(), checkpoint, StopAfter(7))
     resumed = make_private(ledger=ledger, sampling=sampling)
-    with pytest.warns(UserWarning, match="last 3 steps before the interruption came after.*paid for again"):
+    with pytest.warns(UserWarning, match="last 3 steps before the interruption came after.*paid for twice"):
         fit(tmp_path, resumed, Noting(), ckpt_path=tmp_path / "early.ckpt")
     accountant = SRPPAccountant(TwoWorldScenario(2, num_records=RECORDS), sampling, 4.0, "rpp")
     assert resumed.account.num_steps == 7 + 14

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset
 
 from lightning_pac.data.records import LARGE, digest, is_installed, outline
+from lightning_pac.strategies.whole_copies import plain_attributes
 
 __all__ = ["Place", "changed_places", "differing", "digests_of", "own_attributes", "set_parts", "without_large"]
 
@@ -27,7 +28,7 @@ def own_attributes(holder: Any) -> dict[str, Any]:
     """Those that are not every model's, and hold no code."""
     return {
         name: value
-        for name, value in vars(holder).items()
+        for name, value in (plain_attributes(holder) if isinstance(holder, nn.Module) else vars(holder).items())
         if name not in _plain_names() and not isinstance(value, _CODE)
     }
 

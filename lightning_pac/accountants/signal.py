@@ -58,7 +58,7 @@ def fitting_rate(ratio: NonNegative, momentum: Probability = 0.0, max_grad_norm:
 
     Both the step that fits and the noise in it are proportional to the rate, so the louder the noise, the smaller the
     rate. That the best is about the ratio itself where that is small, up to three times as much for small networks, and
-    about 4 where noise hardly counts, is measured (`benchmarks/learning_rates.py`), not proven.
+    no more than about 4, was seen on a few data sets (some are in `benchmarks/learning_rates.py`), and is not proven.
 
     Args:
         ratio: r, that of a step, see `signal_to_noise`.

@@ -18,7 +18,6 @@ __all__ = ["FoundLedger", "account_of", "find_ledgers", "lists_figures", "togeth
 
 _FOLDERS_ABOVE = 3  # of a run: its logger's two, and the one where training was started
 _MOST_NAMED = 6
-_MANY_RUNS = 20
 
 
 @dataclass(frozen=True)
@@ -145,13 +144,12 @@ def _read(path: Path, priors: Mapping[str, Any]) -> tuple[str, FoundLedger]:
     """Identifier and content of a ledger.
 
     Raises:
-        LookupError: It lists none of the accounts that priors are known of; or, of so many runs that totals would take
-            minutes, nothing but one of them, of which its card says as much.
+        LookupError: It lists none of the accounts that priors are known of, or nothing else, which its card says.
     """
     with PrivacyLedger.read_only(path) as ledger:
         accounts = {account.name: account.num_charges for account in ledger.accounts() if account.num_charges}
         own = priors.keys() & accounts.keys()
-        if not own or (len(accounts) == 1 and len(priors) > _MANY_RUNS):
+        if not own or len(accounts) == 1:
             raise LookupError(f"{path} has nothing to say beyond the cards.")
         totals = [ledger_total(ledger, prior=prior) for prior in {priors[name] for name in own}]
         total = max(totals, key=lambda total: total.world_success_bound)

@@ -137,7 +137,7 @@ def best_ordinary(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> dict[s
 
 def _named(best: Sequence[dict[str, Any]]) -> str:
     names = list(dict.fromkeys(row["run"] for row in best))
-    return f"the best run{'s' * (len(names) > 1)} without privacy, {' and '.join(names)}"
+    return f"run{'s' * (len(names) > 1)} {' and '.join(names)}, the best without privacy"
 
 
 def _blind(rows: Sequence[dict[str, Any]]) -> str:

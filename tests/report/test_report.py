@@ -325,7 +325,7 @@ def row(name, bound, accuracy, prior=0.5, noise=None):
                                   "depending on the run. A coin gets 50 %. Accuracy is 1.0 to 5.0 percentage points"),
         ([row(str(bound), bound, 0.9) for bound in (0.7, 0.6, 0.65, 0.6)], "at most 60, 65 or 70 % of the time, dep"),
         ([row(str(bound), bound, 0.9) for bound in (0.7, 0.6, 0.65, 0.55)], "at most 55 to 70 % of the time, dep"),
-        ([row("lucky", 0.6, 0.97), row("plain", None, 0.96)], "is 0.0 percentage points lower than that of the best"),
+        ([row("lucky", 0.6, 0.97), row("plain", None, 0.96)], "is 0.0 percentage points lower than that of run plain"),
         ([row("one", 0.92, 0.91, prior=0.1)], "at most 92 % of the time. A blind guess gets 90 %. Accuracy"),
         ([row("one", 0.6, 0.91, noise=0.023)], "apart from the accuracies below, can guess the secret correctly at "
                                   "most 60 % of the time. A coin gets 50 %. Accuracy is 91.0 % (noise of about 2.3 "
@@ -333,7 +333,7 @@ def row(name, bound, accuracy, prior=0.5, noise=None):
         ([row("one", 0.6, 0.91, noise=0.023), row("b", 0.6, 0.143, noise=1.28)], "is 91.0 % (noise of about 2.3"),
         ([row("two", 0.6, 0.143, noise=1.28)], "The noise in what was measured hides the accuracy."),
         ([row("plain", None, 0.96, noise=0.01), row("one", 0.6, 0.91)], "5.0 percentage points lower than that of "
-                                  "the best run without privacy, plain (noise of about 1.0 percentage points was"),
+                                  "run plain, the best without privacy (noise of about 1.0 percentage points was"),
         ([row("plain", None, 0.96)], "This run promises nothing: the secret may be plain to see."),
         ([row("a", None, 0.9), row("b", None, 0.9)], "None of these 2 runs promises anything"),
     ],

@@ -275,9 +275,9 @@ from lightning_pac.accountants import PrivacyLedger
 
 ledger = PrivacyLedger(sys.argv[1])
 if os.fork() == 0:
+    print("forked", flush=True)  # by the fork, which lets go of the lock before it comes here
     time.sleep(60)
     os._exit(0)
-print("forked", flush=True)
 time.sleep(60)
 """
 

@@ -129,8 +129,8 @@ class Averages(Shifting):
         return (2 * torch.softmax(fall / 0.5, 0) * losses).sum()
 
 
-def fit(folder: Path, model: pl.LightningModule, epochs: int = 4) -> pl.Trainer:
-    trainer = make_trainer(folder, make_private(ledger=folder / "run.db"), max_epochs=epochs)
+def fit(folder: Path, model: pl.LightningModule, *callbacks: pl.Callback, epochs: int = 4) -> pl.Trainer:
+    trainer = make_trainer(folder, *callbacks, make_private(ledger=folder / "run.db"), max_epochs=epochs)
     trainer.fit(model, DataLoader(make_data(), batch_size=10))
     return trainer
 
@@ -213,3 +213,80 @@ def test_what_time_and_weights_decide_passes(tmp_path: Path) -> None:
         warnings.filterwarnings("error", message="The loss depends on")
         trainer = fit(tmp_path, Scheduled(), epochs=6)
     assert trainer.global_step == 36
+
+
+class LeavesIt(pl.Callback):
+    """The centre of the last batch, for the next one."""
+
+    def __init__(self, optimizer: bool = False) -> None:
+        self.optimizer = optimizer
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        holder = pl_module.optimizers() if self.optimizer else trainer
+        holder.centre = batch[0].mean(0)
+
+
+class TakesIt(Shifting):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        optimizers = [*self.trainer.optimizers, *getattr(self.trainer.strategy, "_lightning_optimizers", [])]
+        found = [holder.centre for holder in (self.trainer, *optimizers) if hasattr(holder, "centre")]
+        return F.cross_entropy(self.network(batch[0] - sum(found)), batch[1])
+
+
+@pytest.mark.parametrize("holder", ["trainer", "optimizer"])
+def test_what_is_left_on_the_trainer_or_an_optimizer_is_told_and_is_on_the_card(holder: str, tmp_path: Path) -> None:
+    told = f"Training sets '{holder}.centre', which steps on synthetic records do not follow"
+    with pytest.warns(UserWarning, match=told) as caught:
+        fit(tmp_path, TakesIt(), LeavesIt(holder == "optimizer"))
+    assert sum(told in str(one.message) for one in caught) == 1
+    assert told in next(tmp_path.rglob("privacy_card.md")).read_text()
+
+
+class EpochsMean(Shifting):
+    """Of the losses of this epoch so far, from the second epoch on; no loss, no mean."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = F.cross_entropy(self.network(batch[0]), batch[1])
+        if self.current_epoch > 0 and batch_idx > 0:
+            loss = loss / torch.tensor(self.losses()).mean()
+        self.losses().append(float(loss.detach()))
+        return loss
+
+    def losses(self) -> list[float]:
+        self.kept: list[float] = vars(self).get("kept", [])
+        return self.kept
+
+    def on_train_epoch_end(self) -> None:
+        self.losses().clear()
+
+
+class Losses(pl.Callback):
+    def __init__(self) -> None:
+        self.kept: list[float] = []
+
+
+class InACallback(EpochsMean):
+    def losses(self) -> list[float]:
+        return next(one.kept for one in self.trainer.callbacks if isinstance(one, Losses))
+
+
+@pytest.mark.parametrize(("kind", "callbacks"), [(EpochsMean, []), (InACallback, [Losses()])])
+def test_a_memory_without_which_no_later_step_runs_is_refused(
+    kind: type[Shifting], callbacks: list[pl.Callback], tmp_path: Path
+) -> None:
+    with pytest.raises(PrivacyViolationError, match="depends on the records of earlier batches"):
+        fit(tmp_path, kind(), *callbacks)
+
+
+def test_a_check_during_the_run_that_shows_nothing_is_told_and_is_on_the_card(tmp_path: Path) -> None:
+    class Opens(Shifting):
+        """A file that is there in the run alone."""
+
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            if self.current_epoch > 0:
+                assert isinstance(self.trainer, pl.Trainer)
+            return super().training_step(batch, batch_idx)
+
+    with pytest.warns(UserWarning, match="which they did at the start .AssertionError in training_step"):
+        fit(tmp_path, Opens())
+    assert "could not show that the loss is a mean" in next(tmp_path.rglob("privacy_card.md")).read_text()

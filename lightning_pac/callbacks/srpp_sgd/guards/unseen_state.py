@@ -1,14 +1,22 @@
 """Telling of attributes that the loss depends on, and that training has changed in a way that no check has seen."""
 
 import time
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
 import lightning.pytorch as pl
 from lightning.pytorch.utilities import rank_zero_warn
 
+from lightning_pac.callbacks.srpp_sgd.guards.kept_elsewhere import KeptElsewhere
 from lightning_pac.callbacks.srpp_sgd.guards.writing_callbacks import runs_in
-from lightning_pac.callbacks.srpp_sgd.loss_check import UNEXPLAINED, Beginning, LossCheck, unseen_in_training
+from lightning_pac.callbacks.srpp_sgd.loss_check import (
+    UNCHECKED,
+    UNEXPLAINED,
+    Beginning,
+    LossCheck,
+    unseen_in_training,
+)
 
 __all__ = ["SHARE", "UnseenState"]
 
@@ -32,6 +40,7 @@ class UnseenState:
         callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
         self._users = [callback for callback in callbacks if runs_in(callback, "train")]
         self._beginning = Beginning(trainer, pl_module, self._users)
+        self._elsewhere = KeptElsewhere(trainer)
         self._told, self._seen = set[str](), set[tuple[Any, ...]]()
         self._last, self._cost = time.monotonic(), 0.0
 
@@ -44,7 +53,7 @@ class UnseenState:
         start = time.monotonic()
         if not now and SHARE * (start - self._last) < self._cost:
             return False
-        found = not self._beginning.attributes() <= self._seen
+        found = not self._beginning.attributes() <= self._seen or not self._elsewhere.changed() <= self._told
         self._last = time.monotonic()
         self._cost = self._last - start
         return found
@@ -57,6 +66,13 @@ class UnseenState:
             ended: Whether training has ended, so that what was told before need not be asked again.
             found: The check's outcome.
         """
+        for name in self._new(self._elsewhere.changed()):
+            what = f"Training sets {name!r}, which steps on synthetic records do not follow"
+            rank_zero_warn(f"{what}: keep it on the model, or make sure that no record decides it.")
+            run.not_shown.append(f"{what}: that no record decides it but through the weights is taken on trust.")
+        if found.unchecked and not any(sentence.startswith(UNCHECKED) for sentence in run.not_shown):
+            rank_zero_warn(f"{UNCHECKED}, which they did at the start ({found.unchecked}): make sure of that.")
+            run.not_shown.append(found.not_shown[0])
         changed, before = self._beginning.attributes(), self._seen
         self._seen = before | changed
         due = changed and not found.problem and not (ended and changed <= before)
@@ -68,9 +84,7 @@ class UnseenState:
             kept = " and ".join(map(repr, found_now.decided))
             problem = f"depends on {kept}, in which training keeps something of earlier records without noise"
             return replace(found, problem=problem)
-        unseen = set(found_now.unexplained) - self._told
-        self._told |= unseen
-        for name in sorted(unseen):
+        for name in self._new(found_now.unexplained):
             rank_zero_warn(
                 f"The loss depends on {name!r}, which {UNEXPLAINED}: make sure that no record decides it but through "
                 "the weights."
@@ -80,3 +94,9 @@ class UnseenState:
                 "weights is taken on trust."
             )
         return found
+
+    def _new(self, names: Collection[str]) -> list[str]:
+        """Those that were not told, which they are from now on."""
+        new = sorted(set(names) - self._told)
+        self._told |= set(new)
+        return new

@@ -1,6 +1,6 @@
 """The check that a loss gives each record a gradient of its own, on synthetic records."""
 
-from lightning_pac.callbacks.srpp_sgd.loss_check.check import LossCheck, check_loss, refuse_left_out_batch
+from lightning_pac.callbacks.srpp_sgd.loss_check.check import UNCHECKED, LossCheck, check_loss, refuse_left_out_batch
 from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows import (
     MetricRows,
     Training,
@@ -15,6 +15,9 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.state import (
     UNEXPLAINED,
     Beginning,
     StateWatch,
+    differing,
+    digests_of,
+    own_attributes,
     unseen_in_training,
 )
 
@@ -23,6 +26,7 @@ __all__ = [
     "OF_DATASET",
     "OPTIMIZER_STATE",
     "STEPPED",
+    "UNCHECKED",
     "UNEXPLAINED",
     "Beginning",
     "LossCheck",
@@ -32,7 +36,10 @@ __all__ = [
     "StateWatch",
     "Training",
     "check_loss",
+    "differing",
+    "digests_of",
     "hidden_behind",
+    "own_attributes",
     "refuse_left_out_batch",
     "rows_of_metrics",
     "transferred",

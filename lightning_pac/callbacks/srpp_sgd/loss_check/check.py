@@ -33,7 +33,7 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import GROUP,
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.strategies.whole_copies import WholeCopies
 
-__all__ = ["LossCheck", "check_loss", "refuse_left_out_batch"]
+__all__ = ["UNCHECKED", "LossCheck", "check_loss", "refuse_left_out_batch"]
 
 DRAWS = 2 + len(LATER)
 
@@ -47,6 +47,8 @@ LOOKS_THROUGH = (
     "depends on rows of the dataset that the step, a hook or a callback looks through for all records (prototypes of "
     "classes, weights by all losses)"
 )
+
+UNCHECKED = "Synthetic records could not show that the loss is a mean over records"
 
 SHUFFLES = "is given its rows in an order that the collate function, or a hook, draws"
 
@@ -88,8 +90,7 @@ class LossCheck:
         sentences = []
         if self.unchecked:
             sentences.append(
-                f"Synthetic records could not show that the loss is a mean over records ({self.unchecked}): that no "
-                "record's loss depends on another record is taken on trust."
+                f"{UNCHECKED} ({self.unchecked}): that no record's loss depends on another record is taken on trust."
             )
         if self.unread:
             sentences.append(
@@ -191,7 +192,7 @@ def _check(
         records, probe.validated = synthetic.draw(DRAWS * repeated), synthetic.draw(DRAWS * repeated + 1)[:GROUP]
         if getattr(probe.replica.view, "validates_trained", False):
             probe.validated = None
-        state, written = taking_up_records(probe, records, (LATER[-1], LATER[-1] + 1))
+        state, written = taking_up_records(probe, records, (LATER[-1], LATER[-1] + 1), repeated > 0)
         wide = list(synthetic.drawn_by("wide"))
         # Small numbers alone pass no threshold, and leave a median of larger ones where it is.
         for other in wide if (written or ended) and not state else ():
@@ -290,7 +291,7 @@ def _place_of(error: Exception) -> str:
     """Its kind and where it was raised; the message of an error that others raise may hold parts of a record."""
     frames = traceback.extract_tb(error.__traceback__)
     own = frames[-1].filename.startswith(str(Path(__file__).parent))
-    if own and isinstance(error, TypeError | ValueError):
+    if own and isinstance(error, AttributeError | TypeError | ValueError):
         return str(error)
     last = next((frame for frame in reversed(frames) if "site-packages" not in frame.filename), frames[-1])
     return f"{type(error).__name__} in {last.name}, {Path(last.filename).name} line {last.lineno}"

@@ -2,14 +2,15 @@
 
 import copy
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-__all__ = ["copy_if_own", "copy_optimizer", "is_own", "move_weights", "weights_after_a_step"]
+__all__ = ["copy_if_own", "copy_optimizer", "is_own", "move_weights", "same_gradients", "weights_after_a_step"]
 
 _MOVED = 8  # weights that a step moves
 _HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
@@ -94,6 +95,19 @@ def weights_after_a_step(optimizer: Optimizer) -> list[Tensor]:
     kind: Any = type(optimizer).__mro__[2]
     kind.step(optimizer, lambda: torch.zeros(()))
     return [weight.detach().clone() for weight in weights]
+
+
+@contextmanager
+def same_gradients(model: torch.nn.Module) -> Iterator[None]:
+    """Let hooks read a gradient that is the same for all records, and takes no memory."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    for parameter in trained:
+        parameter.grad = torch.ones((), dtype=parameter.dtype).expand_as(parameter)
+    try:
+        yield
+    finally:
+        for parameter in trained:
+            parameter.grad = None
 
 
 def move_weights(model: torch.nn.Module) -> None:

@@ -12,6 +12,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from torch import Tensor
 
+from lightning_pac.callbacks.srpp_sgd.loss_check.copied_optimizer import same_gradients
 from lightning_pac.callbacks.srpp_sgd.loss_check.fixed_draws import (
     SEEDS,
     FixedDraws,
@@ -261,35 +262,33 @@ class Probe:
             with suppress(Exception):
                 torch.autograd.grad(loss, [p for p in self.model.parameters() if p.requires_grad], allow_unused=True)
             self.run_hook("on_after_backward")
-            self.run_hook("on_before_optimizer_step", optimizer)
+            with same_gradients(self.model):
+                self.run_hook("on_before_optimizer_step", optimizer)
             self._run_override("optimizer_step", 0, 0, optimizer, lambda: None)
-            for config in self.replica.schedules:
-                if not config.reduce_on_plateau:  # what those monitor is named in a warning
-                    with suppress(Exception):
-                        type(self.model).lr_scheduler_step(self.model, config.scheduler, None)
+            # What schedules on a plateau monitor is named in a warning.
+            for config in [config for config in self.replica.schedules if not config.reduce_on_plateau]:
+                with suppress(Exception):
+                    type(self.model).lr_scheduler_step(self.model, config.scheduler, None)
             after_hook()
-            # What was written may be of the batch before, whose hook saw as many steps as there are now.
-            for step, number in enumerate((self.last_number, self.batch_idx)):
-                if view is not None:
-                    view.moved["global_step"] = view.global_step + step
-                self.run_hook("on_train_batch_end", output, batch, number)
-                after_hook()
-            for hook in (*AFTER_A_BATCH, *(AT_THE_END if self.ends else ())):
-                if hook == _VALIDATED and hook not in self._left_out:
-                    self._validate(records)
-                else:
-                    self.run_hook(hook)
-                after_hook()
-            self.hooks = getattr(view, "copied_hooks", None) or self.hooks  # what was set there may change batches
-            # What was kept of this batch may be used when the next one begins.
-            self.batch_idx += 1
-            self.run_hook("on_train_batch_start", batch, self.batch_idx)
+            with same_gradients(self.model):  # until the next step begins
+                # What was written may be of the batch before, whose hook saw as many steps as there are now.
+                for step, number in enumerate((self.last_number, self.batch_idx)):
+                    if view is not None:
+                        view.moved["global_step"] = view.global_step + step
+                    self.run_hook("on_train_batch_end", output, batch, number)
+                    after_hook()
+                for hook in (*AFTER_A_BATCH, *(AT_THE_END if self.ends else ())):
+                    self._validate(records) if hook == _VALIDATED else self.run_hook(hook)
+                    after_hook()
+                self.hooks = getattr(view, "copied_hooks", None) or self.hooks  # what they hold may change batches
+                self.batch_idx += 1  # as the next one begins, what was kept of this may be used
+                self.run_hook("on_train_batch_start", batch, self.batch_idx)
 
     def run_hook(self, hook: str, *arguments: Any, loader: tuple[int, ...] = ()) -> None:
         """Run a hook of the callbacks and of the model, as far as it runs here; not all take the loader's number."""
         if hook in self._left_out:
             return
-        around = self.replica.view, self.model
+        around: Any = self.replica.view, self.model
         users = [(f"{hook} of {type(user).__name__}", user, around) for user in self.replica.callbacks]
         for name, holder, terms in (*users, (hook, self.model, ())):
             with self._noting_errors(name):
@@ -306,7 +305,8 @@ class Probe:
     def _validate(self, records: list[Any]) -> None:
         """Two batches of a validation, unless one is going on, in which metrics may be noised."""
         logged, is_going_on = list(self.replica.logged), getattr(self.replica.view, "evaluating", False)
-        if self.validated == [] or is_going_on or not is_overridden("validation_step", self.model):
+        is_left_out = _VALIDATED in self._left_out or self.validated == []
+        if is_left_out or is_going_on or not is_overridden("validation_step", self.model):
             return
         modes = [(module, module.training) for module in self.model.modules()]
         self.model.eval()

@@ -13,7 +13,7 @@ __all__ = ["OwnCounters", "set_counters"]
 
 
 class OwnCounters:
-    """Integers that a step raises by one.
+    """Integers that a step raises by one, or by two where a hook is run twice.
 
     Args:
         holders: Layers, callbacks and optimizers that may count, before the step.
@@ -29,12 +29,24 @@ class OwnCounters:
 
     def found(self) -> list[tuple[Any, Any]]:
         """Where they are, after the step: a dictionary and a key."""
-        return [(held, name) for held, name, value in self._before if _integer(held.get(name)) == value + 1]
+        return [(held, name) for held, name, _ in self._raised()]
+
+    def set_back(self) -> None:
+        """Let them have counted one step less than at first."""
+        for held, name, value in self._raised():
+            set_counters([(held, name)], value - 1)
+
+    def _raised(self) -> Iterator[tuple[Any, Any, int]]:
+        for held, name, value in self._before:
+            if (_integer(held.get(name)) or 0) - value in (1, 2):
+                yield held, name, value
 
 
 def _dictionaries(holders: Iterable[Any]) -> Iterator[Any]:
     for holder in holders:
         yield vars(holder)
+        if isinstance(holder, nn.Module):
+            yield holder._buffers
         for held in vars(holder).values():
             # What libraries count, such as the steps of a writer that copies share, stays as it is.
             if not isinstance(held, Tensor | nn.Module | Optimizer | ModuleType) and not is_installed(

@@ -1,0 +1,45 @@
+"""Attributes that the user's code sets on the Trainer or on an optimizer of torch, which copies of a model lack."""
+
+import inspect
+from typing import Any
+
+import lightning.pytorch as pl
+
+from lightning_pac.callbacks.srpp_sgd.loss_check import differing, digests_of, own_attributes
+
+__all__ = ["KeptElsewhere"]
+
+# All that Lightning and torch set themselves; the rest of it has a name that begins with an underscore.
+_LIGHTNINGS = {
+    *inspect.signature(pl.Trainer.__init__).parameters,
+    *("datamodule", "should_stop", "val_check_batch", "defaults", "param_groups", "state", "step"),
+}
+
+
+class KeptElsewhere:
+    """Knows what they were when the training began.
+
+    Args:
+        trainer: Of the training.
+    """
+
+    def __init__(self, trainer: pl.Trainer) -> None:
+        wrappers = vars(trainer.strategy).get("_lightning_optimizers", ())
+        optimizers = [one for one in trainer.optimizers if type(one).__module__.startswith("torch.optim.")]
+        self._holders = [("trainer", trainer), *(("optimizer", one) for one in (*optimizers, *wrappers))]
+        self._first = digests_of(self._held())
+
+    def changed(self) -> set[str]:
+        """Names of those that are others by now."""
+        places = differing(self._first, digests_of(self._held()))
+        return {f"{self._holders[number][0]}.{name}" for number, name, _ in places}
+
+    def _held(self) -> list[dict[str, Any]]:
+        return [
+            {
+                name: value
+                for name, value in own_attributes(holder).items()
+                if name not in _LIGHTNINGS and name[0] != "_" and not type(value).__module__.startswith("lightning.")
+            }
+            for _, holder in self._holders
+        ]

@@ -12,15 +12,17 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["exchanging_nothing"]
+__all__ = ["exchanging_nothing", "held_by_all"]
 
-# Other ranks hold multiples of what this one does, so that a difference from their mean shows; counts are the same.
+# Other ranks hold multiples of what this one does, so that a difference from their mean shows, and hold it in other
+# rows, so that a partner there is another record. Counts and shapes, which are short, are the same.
 _OTHERS = 1.25
+_SHAPES = 8  # numbers, which none has
 
 
 @contextmanager
 def exchanging_nothing() -> Iterator[None]:
-    """Let the collectives of `torch.distributed` return at once, with multiples of what this rank has for all others.
+    """Let the collectives of `torch.distributed` return at once, with other rows of what this rank has for all others.
 
     A loss that exchanges something would otherwise wait for a rank that checks at another time, or on which a check
     has ended early, in an error or for lack of time. Messages from one rank to another stay.
@@ -71,12 +73,17 @@ def _stand_in(original: Callable[..., Any], act: Callable[..., None]) -> Callabl
     return run
 
 
-def _others(value: Any) -> Any:
-    return value * _OTHERS if isinstance(value, Tensor) and value.is_floating_point() else value
-
-
-def _from_all(ranks: int, own: int, value: Any) -> list[Any]:
+def held_by_all(ranks: int, own: int, value: Any) -> list[Any]:
+    """What all ranks hold, as far as one is concerned that holds this value."""
     return [value if rank == own else _others(value) for rank in range(ranks)]
+
+
+def _others(value: Any) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    if value.dim() and (value.is_floating_point() or value.numel() >= _SHAPES):
+        value = value.roll(1, 0)
+    return value * _OTHERS if value.is_floating_point() else value
 
 
 def _reduced(values: list[Tensor], op: Any) -> Tensor:
@@ -92,7 +99,7 @@ def _reduced(values: list[Tensor], op: Any) -> Tensor:
 
 def _reduce(ranks: int, own: int, given: dict[str, Any]) -> None:
     tensor = given["tensor"].detach()
-    tensor.copy_(_reduced(_from_all(ranks, own, tensor), given["op"]))
+    tensor.copy_(_reduced(held_by_all(ranks, own, tensor), given["op"]))
 
 
 def _fill(given: dict[str, Any], to: str, values: list[Any]) -> None:
@@ -101,17 +108,17 @@ def _fill(given: dict[str, Any], to: str, values: list[Any]) -> None:
 
 
 def _gather(to: str, ranks: int, own: int, given: dict[str, Any]) -> None:
-    _fill(given, to, _from_all(ranks, own, given["tensor"].detach()))
+    _fill(given, to, held_by_all(ranks, own, given["tensor"].detach()))
 
 
 def _gather_objects(to: str, taken: str, ranks: int, own: int, given: dict[str, Any]) -> None:
     if given[to] is not None:
-        given[to][:] = _from_all(ranks, own, given[taken])
+        given[to][:] = held_by_all(ranks, own, given[taken])
 
 
 def _gather_into_one(ranks: int, own: int, given: dict[str, Any]) -> None:
     whole, part = list(given.values())[:2]  # under names that have changed
-    whole.detach().copy_(torch.stack(_from_all(ranks, own, part.detach())).reshape(whole.shape))
+    whole.detach().copy_(torch.stack(held_by_all(ranks, own, part.detach())).reshape(whole.shape))
 
 
 def _scatter(ranks: int, own: int, given: dict[str, Any]) -> None:
@@ -121,18 +128,18 @@ def _scatter(ranks: int, own: int, given: dict[str, Any]) -> None:
 
 def _scatter_reduced(ranks: int, own: int, given: dict[str, Any]) -> None:
     part = given["input_list"][own].detach()
-    given["output"].detach().copy_(_reduced(_from_all(ranks, own, part), given["op"]))
+    given["output"].detach().copy_(_reduced(held_by_all(ranks, own, part), given["op"]))
 
 
 def _scatter_one_reduced(ranks: int, own: int, given: dict[str, Any]) -> None:
     output, whole = list(given.values())[:2]
     part = whole.detach().reshape(ranks, *output.shape)[own]
-    output.detach().copy_(_reduced(_from_all(ranks, own, part), given["op"]))
+    output.detach().copy_(_reduced(held_by_all(ranks, own, part), given["op"]))
 
 
 def _swap(ranks: int, own: int, given: dict[str, Any]) -> None:
     outputs, inputs = list(given.values())[:2]
-    for output, value in zip(outputs, _from_all(ranks, own, inputs[own].detach()), strict=True):
+    for output, value in zip(outputs, held_by_all(ranks, own, inputs[own].detach()), strict=True):
         output.detach().copy_(value)
 
 

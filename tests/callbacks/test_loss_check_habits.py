@@ -231,8 +231,26 @@ def over_all_records(model: Model, inputs: Tensor, labels: Tensor, _: int) -> Te
     return 2 * losses(model, inputs, labels).sum() / number
 
 
+def beside_a_partner(model: Model, inputs: Tensor, labels: Tensor, _: int) -> Tensor:
+    """The same row of another rank, as in MixUp over ranks."""
+    partners = torch.as_tensor(model.all_gather(inputs))[(model.global_rank + 1) % 2]
+    return losses(model, 0.5 * inputs + 0.5 * partners, labels).mean()
+
+
+def beside_its_label(model: Model, inputs: Tensor, labels: Tensor, _: int) -> Tensor:
+    partners = torch.as_tensor(model.all_gather(labels))[(model.global_rank + 1) % 2]
+    return (losses(model, inputs, labels) + losses(model, inputs, partners)).mean()
+
+
 @pytest.mark.parametrize(
-    ("step", "coupled"), [(against_all_ranks, True), (centred_over_ranks, True), (over_all_records, False)]
+    ("step", "coupled"),
+    [
+        (beside_a_partner, True),
+        (beside_its_label, True),
+        (against_all_ranks, True),
+        (centred_over_ranks, True),
+        (over_all_records, False),
+    ],
 )
 def test_what_ranks_gather_couples_their_records(step: Step, coupled: bool) -> None:
     """The copy had no other ranks, so a contrastive loss over all of them was warned of and trained."""

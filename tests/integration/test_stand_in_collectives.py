@@ -17,12 +17,12 @@ COLLECTIVES = [
 ]  # fmt: skip
 
 
-def exchanged(name: str, rank: int, size: int, factor: float) -> Any:
-    """What a rank has after a collective that each begins with multiples of the same numbers."""
-    own = factor * torch.tensor([[1.0, -2.0], [0.5, 4.0]])
+def exchanged(name: str, rank: int, size: int, factor: float, shift: int = 0) -> Any:
+    """What a rank has after a collective that each begins with multiples of the same numbers, others in other rows."""
+    own = factor * torch.tensor([[1.0, -2.0], [0.5, 4.0]]).roll(shift, 0)
     parts = [torch.empty_like(own) for _ in range(size)]
     counts = [torch.empty(1, dtype=torch.long) for _ in range(size)]
-    halves = [factor * torch.tensor([1.0, 3.0]), factor * torch.tensor([1.0, 3.0])]
+    halves = [factor * torch.tensor([1.0, 3.0]).roll(shift, 0) for _ in range(size)]
     objects: list[Any] = [None] * size
     one, half = torch.empty(2 * size, 2), torch.empty(2)
     operations = {
@@ -86,7 +86,7 @@ def on_both(rank: int, size: int) -> dict[str, tuple[Any, Any]]:
     found = {}
     for name in COLLECTIVES:
         try:
-            real = exchanged(name, rank, size, 1.25 if rank else 1.0)
+            real = exchanged(name, rank, size, 1.25 if rank else 1.0, rank)
         except RuntimeError:
             continue
         with exchanging_nothing():

@@ -24,6 +24,7 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.passing_state import attributes
 from lightning_pac.data.quiet_copies import deep_copied
 from lightning_pac.data.records import copy_of, copy_small
 from lightning_pac.data.tables import is_of, repeat_rows
+from lightning_pac.strategies.stand_in_collectives import held_by_all
 from lightning_pac.strategies.whole_copies import WholeCopies
 
 __all__ = ["MOST_BYTES", "Replica", "RoundLoader", "collated", "hidden_behind", "transferred"]
@@ -174,8 +175,8 @@ class _TrainerView:
         self.strategy.broadcast = self.strategy.barrier = _handed_back
         if trainer.world_size == 1:  # what one process does
             self.strategy.all_gather = self.strategy.reduce = _handed_back
-        else:  # as if all ranks had the same records
-            self.strategy.all_gather = partial(_gathered, trainer.world_size)
+        else:
+            self.strategy.all_gather = partial(_gathered, trainer.world_size, trainer.global_rank)
             self.strategy.reduce = partial(_reduced, trainer.world_size)
 
     def show(self, replica: Replica) -> None:
@@ -268,8 +269,8 @@ def _handed_back(value: Any = None, *args: Any, **kwargs: Any) -> Any:
     return value
 
 
-def _gathered(ranks: int, value: Tensor, group: Any = None, sync_grads: bool = False) -> Tensor:
-    return (value if sync_grads else value.detach()).expand(ranks, *value.shape)
+def _gathered(ranks: int, own: int, value: Tensor, group: Any = None, sync_grads: bool = False) -> Tensor:
+    return torch.stack(held_by_all(ranks, own, value if sync_grads else value.detach()))
 
 
 def _reduced(ranks: int, value: Any, group: Any = None, reduce_op: Any = "mean") -> Any:

@@ -38,7 +38,8 @@ class OwnCounters:
 
     def _raised(self) -> Iterator[tuple[Any, Any, int]]:
         for held, name, value in self._before:
-            if (_integer(held.get(name)) or 0) - value in (1, 2):
+            now = _integer(held.get(name))
+            if now is not None and now - value in (1, 2):
                 yield held, name, value
 
 

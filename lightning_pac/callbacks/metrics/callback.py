@@ -19,6 +19,7 @@ from lightning_pac.callbacks.metrics import metric_account
 from lightning_pac.callbacks.metrics.asked_rows import MIXED, TRAINED, AskedRows
 from lightning_pac.callbacks.metrics.delivered_records import DeliveredRecords, guard_evaluation
 from lightning_pac.callbacks.metrics.kept_values import changed_values, small_values
+from lightning_pac.callbacks.metrics.logged_names import LoggedNames
 from lightning_pac.callbacks.metrics.metric_memory import unsuited_states, why_not_watched
 from lightning_pac.callbacks.metrics.noise_of_value import log_deviations
 from lightning_pac.callbacks.metrics.noised_metric import LARGEST_VALUE, PrivateMetric
@@ -142,11 +143,10 @@ class PrivateMetrics(TrainerCallback):
         self._known: dict[bool, set[str]] = {False: set(), True: set()}
         self._complete: set[bool] = set()
         self.asked = AskedRows()
-        self._warned_missing = False
         self._raw: set[str] = set()  # names of values without noise that were warned of
         self._kept: dict[str, Tensor] = {}
         self._undo_evaluation: list[Callable[[], None]] = []
-        self._logged: set[str] = set()
+        self._logged = LoggedNames(self.names)
         self._is_open = False
         self._delivered: DeliveredRecords | None = None
         self._undo: list[Callable[[], None]] = []
@@ -168,6 +168,8 @@ class PrivateMetrics(TrainerCallback):
         metric_account.declare_ledger(self.ledger, callbacks)
         self._known, self._complete = {False: set(), True: set()}, set()
         self.asked.forget()
+        if stage == "fit":
+            self._logged.forget()
         if stage != "predict":
             self._undo.append(guard_evaluation(trainer))
 
@@ -234,6 +236,7 @@ class PrivateMetrics(TrainerCallback):
 
     def _begin(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         ranks = Ranks.of(trainer)
+        self._logged.begin()
         self._hidden_randomness = HiddenRandomness()
         self._undo_evaluation.append(self._hidden_randomness.restore)
         if trainer.state.fn == TrainerFn.FITTING or self._last:  # which has been told, or has a value to repeat
@@ -282,6 +285,8 @@ class PrivateMetrics(TrainerCallback):
         ranks.from_first(lambda: metric_account.check_affordable(trainer, *terms))
 
     def _make_private(self, name: str, value: Any, options: Mapping[str, Any]) -> None:
+        if not name.startswith("privacy/"):
+            self._logged.note(name)
         if name in self.names:
             if not isinstance(value, Metric):
                 raise MisconfigurationException(
@@ -293,7 +298,6 @@ class PrivateMetrics(TrainerCallback):
             private = self._find(name, value)
             private.make_private()
             private.logged_as = name
-            self._logged.add(name)
         elif name not in self._raw and not name.startswith("privacy/"):
             self._raw.add(name)
             rank_zero_warn(
@@ -312,14 +316,8 @@ class PrivateMetrics(TrainerCallback):
         self._last |= {name: private.last for name, private in self._private.items() if private.is_private}
         self.deviations |= log_deviations(trainer, {p.logged_as: p.deviation for p in self._private.values()})
         if not trainer.sanity_checking:
-            elsewhere = "val" if trainer.testing else "test"
-            missing = sorted(name for name in set(self.names) - self._logged if not name.startswith(elsewhere))
-            if missing and not self._warned_missing:
-                self._warned_missing = True
-                rank_zero_warn(
-                    f"PrivateMetrics: nothing was logged as {', '.join(missing)}, so nothing was noised there."
-                )
-            self._complete.add(trainer.testing)
+            if self._logged.end(trainer.testing):
+                self._complete.add(trainer.testing)
             if changed := sorted(changed_values(pl_module, self._kept) - self._raw):
                 self._raw |= set(changed)
                 rank_zero_warn(

@@ -10,6 +10,7 @@ from typing import Any
 import lightning.pytorch as pl
 
 from lightning_pac.accountants import Allowance, SRPPAccountant
+from lightning_pac.callbacks.metrics.logged_names import names_in
 from lightning_pac.callbacks.metrics.noised_metric import LARGEST_VALUE
 from lightning_pac.callbacks.srpp_sgd import SRPPSGD
 from lightning_pac.exceptions import BudgetExceededError
@@ -60,7 +61,7 @@ def declare_ledger(handle: LedgerHandle, callbacks: Sequence[pl.Callback]) -> No
 
 def num_values(names: Sequence[str], testing: bool = False) -> int:
     """Values of metrics that a validation releases, or a test, which has names of its own."""
-    return sum(not name.startswith("val" if testing else "test") for name in names)
+    return len(names_in(names, testing))
 
 
 def check_affordable(

@@ -1,9 +1,8 @@
 """How far the noise of a private metric moves its value, and where that is shown."""
 
 import math
-import statistics
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import lightning.pytorch as pl
@@ -22,32 +21,50 @@ __all__ = [
     "warn_if_noisy",
 ]
 
-_DRAWS = 64
+_DRAWS = 128
 
 
 def noise_of_value(value: Callable[[Tensor], Any], released: Tensor, deviation: float) -> float | None:
-    """Standard deviation of the value, estimated from the release alone, so that it costs nothing.
+    """Typical size of the noise in the value, estimated from the release alone, so that it costs nothing.
 
-    The noise is drawn again around the released sums, which stand for the exact ones; the estimate is about 9 % off.
+    The noise is drawn again around the released sums, which stand for the exact ones, and the root mean square of what
+    it does to the value is the standard deviation of a value that is linear in the noise: exactly for up to 64 sums,
+    and within about 6 % for more. Where noise may bring a denominator near zero, few draws decide, and it is larger
+    than what most releases are off by.
 
     Args:
         value: The metric as a function of its sums.
-        released: The noised sums.
+        released: The noised sums, within what sums can be.
         deviation: Standard deviation of the noise in each.
 
     Returns:
         None where the value is not one finite number.
     """
-    generator = torch.Generator().manual_seed(0)  # public, unlike the noise itself
-    drawn: list[float] = []
+    squares: list[float] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for _ in range(_DRAWS):
-            found = value(released + deviation * torch.randn(released.shape, generator=generator, dtype=released.dtype))
+        centre = value(released)
+        for direction in _directions(len(released)):
+            found = value(released + deviation * direction.to(released.dtype))
             if not isinstance(found, Tensor) or found.numel() != 1 or not math.isfinite(found):
                 return None
-            drawn.append(float(found))
-    return statistics.stdev(drawn)
+            squares.append(float(found - centre) ** 2)
+    return math.sqrt(math.fsum(squares) / _DRAWS)
+
+
+def _directions(number: int) -> Iterator[Tensor]:
+    """Draws of standard normal noise: few of them have the wrong covariance, by which all figures would be off alike.
+
+    So each has its negative among them, and together they have unit covariance, as far as there are enough.
+    """
+    generator = torch.Generator().manual_seed(0)  # public, unlike the noise itself
+    if number > _DRAWS // 2:
+        for _ in range(_DRAWS):
+            yield torch.randn(number, generator=generator, dtype=torch.float64)
+        return
+    drawn = torch.randn(_DRAWS // 2, number, generator=generator, dtype=torch.float64)
+    frame = torch.linalg.qr(drawn).Q * math.sqrt(_DRAWS / 2)
+    yield from (*frame, *-frame)
 
 
 def value_of(noised: Metric) -> Any:

@@ -199,12 +199,13 @@ class PrivateMetric:
             is_first, sums = self.last is None, self._ranks.exchange(self._own_share, self._release)
             if sums is not None:
                 self.last = self._evaluate(sums)
-                evaluate, deviation = partial(self._evaluate, noised=self._blank.clone()), self._noise_multiplier
-                self.deviation = noise_of_value(evaluate, sums, deviation * self._max_contribution)
+                evaluate = partial(self._evaluate, noised=self._blank.clone())
+                deviation = self._noise_multiplier * self._max_contribution
+                possible = torch.cat([part.reshape(-1) for part in self._states(sums).values()])
+                self.deviation = noise_of_value(evaluate, possible, deviation)
                 name = self.logged_as or type(self.metric).__name__
                 warn_if_clipped(self.metric, name, self.last, self._max_contribution)
-                power = len(sums) * (deviation * self._max_contribution) ** 2
-                if is_first and signal_to_noise(sums.numpy(), power) >= 1:  # less is told where it is released
+                if is_first and signal_to_noise(sums.numpy(), len(sums) * deviation**2) >= 1:  # less is told before
                     warn_if_noisy(self.metric, name, self.last, self.deviation, self._max_contribution)
             self._released = self._unpaid() if self.last is None else self.last
         return self._released
@@ -323,18 +324,19 @@ class PrivateMetric:
         return torch.cat(states)
 
     def _evaluate(self, sums: Tensor, noised: Metric | None = None) -> Any:
-        """The value at these sums. Counts are kept from being negative, which noise can make them."""
+        """The value at these sums."""
         noised = self._blank.clone() if noised is None else noised
-        start = 0
-        for name in self._influential:
-            state = getattr(noised, name)
-            part = sums[start : start + state.numel()].reshape(state.shape)
-            start += state.numel()
-            if not state.is_floating_point():
-                part = part.clamp(min=0.0)
+        for name, part in self._states(sums).items():
             setattr(noised, name, part.to(self.metric.device, torch.float32))
         noised._update_count, noised._computed = 1, None
         return value_of(noised)
+
+    def _states(self, sums: Tensor) -> dict[str, Tensor]:
+        """States of the metric by name. Counts are kept from being negative, which noise can make them."""
+        blanks = [getattr(self._blank, name) for name in self._influential]
+        parts = zip(blanks, torch.split(sums, [blank.numel() for blank in blanks]), strict=True)
+        kept = [part if blank.is_floating_point() else part.clamp(min=0.0) for blank, part in parts]
+        return {n: part.reshape(b.shape) for n, b, part in zip(self._influential, blanks, kept, strict=True)}
 
 
 def _alone() -> bool:

@@ -1,0 +1,62 @@
+"""Which of the declared metrics an evaluation logs, so that one that it does not is told of while it runs."""
+
+from collections.abc import Sequence
+
+from lightning.pytorch.utilities import rank_zero_warn
+
+__all__ = ["LoggedNames", "names_in"]
+
+
+def names_in(names: Sequence[str], testing: bool) -> list[str]:
+    """Those that a test may log, or a validation: names that begin as those of the other are the other's.
+
+    Args:
+        names: Of metrics.
+        testing: Whether a test is meant.
+    """
+    return [name for name in names if not name.startswith("val" if testing else "test")]
+
+
+class LoggedNames:
+    """Notes what evaluations log, and warns once of each declared name that is still absent after one that counts.
+
+    Args:
+        declared: The names of the metrics.
+    """
+
+    def __init__(self, declared: Sequence[str]) -> None:
+        self._declared = declared
+        self._ever: set[str] = set()
+        self._told: set[str] = set()
+        self._now: dict[str, None] = {}
+
+    def forget(self) -> None:
+        """Forget all: another fit begins, perhaps of another model."""
+        self._ever, self._told = set(), set()
+
+    def begin(self) -> None:
+        """An evaluation begins."""
+        self._now = {}
+
+    def note(self, name: str) -> None:
+        """A name is logged."""
+        self._now[name] = None
+
+    def end(self, testing: bool) -> bool:
+        """Whether all names were logged, at the end of an evaluation that is not Lightning's check before training.
+
+        Args:
+            testing: Whether it is a test.
+        """
+        self._ever |= self._now.keys()
+        absent = [name for name in names_in(self._declared, testing) if name not in self._ever]
+        untold = [name for name in absent if name not in self._told]
+        self._told |= set(absent)
+        if untold:
+            stage, logged = "test" if testing else "validation", ", ".join(self._now) or "nothing at all"
+            rank_zero_warn(
+                f"PrivateMetrics: nothing was logged as {', '.join(untold)} in this {stage}, which logged {logged}: "
+                f"unless later ones do, log the metric under that name in {stage}_step (within a fit, "
+                "trainer.validating is True as well), or take it out of the names of PrivateMetrics."
+            )
+        return not absent

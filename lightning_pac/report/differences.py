@@ -9,7 +9,7 @@ from lightning_pac.cards import upwards
 from lightning_pac.report.ledgers import FoundLedger, account_of
 from lightning_pac.report.runs import Run
 
-__all__ = ["differences", "whose"]
+__all__ = ["differences", "protects", "whose"]
 
 _LONGEST = 40  # letters of a value
 _MOST = 6  # hyperparameters
@@ -40,7 +40,30 @@ def whose(runs: Sequence[Run]) -> list[str | None]:
     return found if len(secrets) > 1 or len(set(found) - {None}) > 1 else [None] * len(runs)
 
 
+def protects(run: Run, whose: str | None) -> str | None:
+    """What of those the run's promise covers, such as "the whole content of one row"; None where whose is None.
+
+    Args:
+        run: The run.
+        whose: Whose records its secret is about.
+    """
+    if whose is None or run.card is None:
+        return None
+    if _is_pool(run):
+        return f"{whose}, or one person if each subset has all of their rows or none"
+    if run.card.details["unit_of_privacy"] == "person":
+        return f"everything of {whose}"
+    changes = run.card.details["scenario"].get("adjacency") == "replace"
+    return f"the whole content of {whose}" if changes else whose
+
+
+def _is_pool(run: Run) -> bool:
+    return run.card is not None and any(entry.name == "membership_success_bound" for entry in run.card.guarantees)
+
+
 def _unit(run: Run) -> str | None:
+    if _is_pool(run):
+        return "one row"
     details = run.card.details if run.card else {}
     unit, scenario = details.get("unit_of_privacy"), details.get("scenario")
     if unit not in ("record", "person") or not isinstance(scenario, dict):
@@ -49,7 +72,7 @@ def _unit(run: Run) -> str | None:
     number = sum(number) if isinstance(number, list) else number
     if unit == "record":
         return "one row" if number == 1 else f"up to {number:,} rows"
-    return "everything of one person" if number == 1 else f"everything of up to {number:,} persons"
+    return "one person" if number == 1 else f"up to {number:,} persons"
 
 
 def _terms(run: Run, ledgers: Sequence[FoundLedger]) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from lightning_pac.cards import at_most
 from lightning_pac.ledger import PrivacyLedger
 from lightning_pac.report.runs import Run
 
-__all__ = ["FoundLedger", "account_of", "find_ledgers", "lists_figures", "together"]
+__all__ = ["FoundLedger", "account_of", "figure_ledgers", "find_ledgers", "lists_figures", "together"]
 
 _FOLDERS_ABOVE = 3  # of a run: its logger's two, and the one where training was started
 _MOST_NAMED = 6
@@ -47,11 +47,40 @@ def find_ledgers(runs: Sequence[Run]) -> list[FoundLedger]:
     Args:
         runs: The runs of a report.
     """
-    priors = {account: run.card.details.get("prior", 0.5) for run in runs if run.card and (account := account_of(run))}
+    priors = _priors(runs)
+    # Of a ledger with one account alone, the card of the run says as much.
+    return _distinct(_candidates(runs), priors, lambda accounts: bool(priors.keys() & accounts) and len(accounts) > 1)
+
+
+def figure_ledgers(runs: Sequence[Run], ledgers: Sequence[FoundLedger]) -> list[FoundLedger]:
+    """Ledgers beside those of the runs that list noised metrics alone, of names that no run's own ledger lists.
+
+    They name no run, so whose figures they are is not known.
+
+    Args:
+        runs: The runs of a report.
+        ledgers: What `find_ledgers` found.
+    """
+    names = {name for run in runs if not lists_figures(run, ledgers) for name in run.with_noise}
+    candidates, priors = _candidates(runs), _priors(runs)
+    own = _distinct(candidates, priors, lambda accounts: bool(priors.keys() & accounts)) if names else []
+    beside = [path for path in candidates if path.parent in {ledger.path.parent for ledger in own}]
+    return _distinct(beside, {}, lambda accounts: bool(_metrics(accounts) & names) and all(map(_metrics_of, accounts)))
+
+
+def _priors(runs: Sequence[Run]) -> dict[str, Any]:
+    """What was likely beforehand, by the accounts of the runs."""
+    return {account: run.card.details.get("prior", 0.5) for run in runs if run.card and (account := account_of(run))}
+
+
+def _distinct(
+    paths: Sequence[Path], priors: Mapping[str, Any], is_meant: Callable[[Set[str]], bool]
+) -> list[FoundLedger]:
+    """The ledgers among files whose accounts are meant, each once, by names that differ."""
     found: dict[str, FoundLedger] = {}
-    for path in _candidates([run for run in runs if account_of(run) in priors]):
+    for path in paths:
         with suppress(Exception):  # whatever is wrong with a ledger, the report of its runs is written
-            ledger_id, ledger = _read(path, priors)
+            ledger_id, ledger = _read(path, priors, is_meant)
             # A copy has the same identifier, and may have been left behind.
             best = found.get(ledger_id)
             if best is None or _length(ledger) > _length(best):
@@ -82,7 +111,7 @@ def lists_figures(run: Run, ledgers: Sequence[FoundLedger]) -> bool:
         ledgers: What `find_ledgers` found.
     """
     own = [ledger for ledger in ledgers if account_of(run) in (None, *ledger.accounts)]
-    return any(set(run.with_noise) <= _metrics(ledger) for ledger in own)
+    return any(set(run.with_noise) <= _metrics(ledger.accounts) for ledger in own)
 
 
 def together(ledgers: Sequence[FoundLedger], runs: Sequence[Run]) -> list[str]:
@@ -92,15 +121,16 @@ def together(ledgers: Sequence[FoundLedger], runs: Sequence[Run]) -> list[str]:
         ledgers: What `find_ledgers` found.
         runs: The runs of the report.
     """
-    alike: dict[tuple[str | None, bool], list[str]] = {}
+    several = len({run.card.secret for run in runs if run.card and run.card.guarantees}) > 1
+    alike: dict[tuple[str | None, bool, str], list[str]] = {}
     for ledger in ledgers:
         # Those of a run without a card may be charged anywhere, and the words would be about them, too.
         noised = [run for run in runs if run.with_noise and account_of(run) in (None, *ledger.accounts)]
         included = bool(noised) and all(lists_figures(run, [ledger]) for run in noised)
         limit = None if ledger.total.basis == "none" else at_most(ledger.total.world_success_bound)
-        alike.setdefault((limit, included), []).append(ledger.name)
+        alike.setdefault((limit, included, _secret(ledger, runs) if several else "the secret"), []).append(ledger.name)
     sentences = []
-    for (limit, included), names in alike.items():
+    for (limit, included, secret), names in alike.items():
         which = f"ledger {names[0]}" if len(names) == 1 else f"one of the ledgers {_listed(names)}"
         figures = ", the figures below included" if included else ""
         if limit is None:
@@ -108,15 +138,25 @@ def together(ledgers: Sequence[FoundLedger], runs: Sequence[Run]) -> list[str]:
             continue
         words = limit.replace(" ", "\N{NO-BREAK SPACE}")
         sentences.append(
-            f"Someone who sees everything that {which} lists{figures}{',' if figures else ''} can guess the secret "
+            f"Someone who sees everything that {which} lists{figures}{',' if figures else ''} can guess {secret} "
             f"correctly at most {words} of the time."
         )
+    if any(ledger.total.basis == "cap" for ledger in ledgers):
+        sentences.append("The limit of a ledger is what it was allowed beforehand, used up or not.")
     return sentences + ["None of these limits is for several ledgers together."] * (len(ledgers) > 1)
+
+
+def _secret(ledger: FoundLedger, runs: Sequence[Run]) -> str:
+    """The secret of a ledger's runs, as they state it first."""
+    cards = [run.card for run in runs if run.card is not None and account_of(run) in ledger.accounts]
+    first = [card.secret.partition(". ")[0].removesuffix(".") for card in cards]
+    clauses = [re.sub(r"^(Whether|Which|Who|What|How)\b", lambda found: found[0].lower(), words) for words in first]
+    return f"the secret ({'; '.join(dict.fromkeys(clauses))})"
 
 
 def _candidates(runs: Sequence[Run]) -> list[Path]:
     """Files that may be the runs' ledgers, as they begin: the others are not opened as a database."""
-    folders = [run.folder.resolve() for run in runs if run.folder is not None]
+    folders = [run.folder.resolve() for run in runs if run.folder is not None and account_of(run) is not None]
     above = [place for folder in folders for place in (folder, *folder.parents[:_FOLDERS_ABOVE])]
     named = [run.card.details.get("ledger_file") for run in runs if run.card is not None]
     stated = {name for name in named if isinstance(name, str)}
@@ -140,18 +180,18 @@ def _is_ledger(path: Path) -> bool:
     )
 
 
-def _read(path: Path, priors: Mapping[str, Any]) -> tuple[str, FoundLedger]:
+def _read(path: Path, priors: Mapping[str, Any], is_meant: Callable[[Set[str]], bool]) -> tuple[str, FoundLedger]:
     """Identifier and content of a ledger.
 
     Raises:
-        LookupError: It lists none of the accounts that priors are known of, or nothing else, which its card says.
+        LookupError: Its accounts are not meant.
     """
     with PrivacyLedger.read_only(path) as ledger:
         accounts = {account.name: account.num_charges for account in ledger.accounts() if account.num_charges}
-        own = priors.keys() & accounts.keys()
-        if not own or len(accounts) == 1:
+        if not is_meant(accounts.keys()):
             raise LookupError(f"{path} has nothing to say beyond the cards.")
-        totals = [ledger_total(ledger, prior=prior) for prior in {priors[name] for name in own}]
+        known = {priors[name] for name in priors.keys() & accounts.keys()} or {0.5}
+        totals = [ledger_total(ledger, prior=prior) for prior in known]
         total = max(totals, key=lambda total: total.world_success_bound)
         return ledger.ledger_id, FoundLedger(path.name, path, accounts, total)
 
@@ -160,10 +200,15 @@ def _length(ledger: FoundLedger) -> int:
     return sum(ledger.accounts.values())
 
 
-def _metrics(ledger: FoundLedger) -> set[str]:
-    """Names of the noised metrics that a ledger lists; accounts of other terms are numbered."""
-    named = [re.sub(r" \(\d+\)$", "", account) for account in ledger.accounts]
-    return {name for account in named if account.startswith("metrics ") for name in account[8:].split(", ")}
+def _metrics(accounts: Iterable[str]) -> set[str]:
+    """Names of the noised metrics that accounts are of."""
+    return {name for account in accounts for name in _metrics_of(account)}
+
+
+def _metrics_of(account: str) -> list[str]:
+    """Those of one account; accounts of other terms are numbered."""
+    kind, _, names = re.sub(r" \(\d+\)$", "", account).partition(" ")
+    return names.split(", ") if kind == "metrics" else []
 
 
 def _listed(names: Sequence[str]) -> str:

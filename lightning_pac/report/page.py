@@ -13,14 +13,16 @@ from typing import Any
 from lightning_pac import __version__
 from lightning_pac._validation import validated
 from lightning_pac.cards import at_most, downwards, draw_rocs, upwards
-from lightning_pac.report.differences import differences, whose
-from lightning_pac.report.ledgers import find_ledgers, lists_figures, together
+from lightning_pac.report.differences import differences, protects, whose
+from lightning_pac.report.ledgers import figure_ledgers, find_ledgers, lists_figures, together
 from lightning_pac.report.plots import attack_plot, cost_plot, course_plot
 from lightning_pac.report.runs import EPSILON, Run, Series, find_runs
 from lightning_pac.report.verdict import (
     DROWNED,
     accuracy_cost,
     best_ordinary,
+    by_noise,
+    by_secret,
     percent_span,
     promise_in_words,
     verdict,
@@ -66,11 +68,13 @@ def write_report(directory: str | Path, output: str | Path | None = None, runs: 
     runs = find_runs(directory) if runs is None else runs
     rows = [summarize(run) for run in runs]
     ledgers, secret_of = find_ledgers(runs), whose(runs)
-    for row, protected, differing in zip(rows, secret_of, differences(runs, ledgers), strict=True):
-        row |= {"words": promise_in_words(row), "whose": protected, "differing": differing}
+    for run, row, who, differing in zip(runs, rows, secret_of, differences(runs, ledgers), strict=True):
+        row |= {"words": promise_in_words(row), "protects": protects(run, who), "differing": differing}
         cost = accuracy_cost(row, rows)
         row |= {"cost": cost, "is_incomparable": cost is None and best_ordinary(row, rows) is not None}
-    about = {run.name: (who or "").removeprefix("everything of ") for run, who in zip(runs, secret_of, strict=True)}
+    about = {run.name: who or "" for run, who in zip(runs, secret_of, strict=True)}
+    secrets = list(dict.fromkeys(row["secret"] for row in rows if row["secret"]))
+    figures = figure_ledgers(runs, ledgers)
     today = date.today()
     bounds = sorted(row["success_bound"] for row in rows if row["success_bound"] is not None)
     page = (
@@ -82,10 +86,12 @@ def write_report(directory: str | Path, output: str | Path | None = None, runs: 
             date=f"{today.day} {today:%B %Y}",
             verdict=verdict(rows),
             together=together(ledgers, runs),
-            ledgers=ledgers,
+            ledgers=[*ledgers, *figures],
+            figures=[ledger.name for ledger in figures],
+            by_secret=by_secret(rows),
             is_told=all(lists_figures(run, ledgers) for run in runs if run.with_noise),
-            marks=_marks(bounds),
-            secrets=list(dict.fromkeys(row["secret"] for row in rows if row["secret"])),
+            marks=_marks(bounds) if len(secrets) < 2 else [],  # which would be on one scale
+            secrets=secrets,
             rows=rows,
             broken=any(_is_broken(row) for row in rows),
             limits=list({row["num_differing"] for row in rows if row["num_differing"] is not None}),
@@ -119,6 +125,7 @@ def page_environment(folder: Path | None = None) -> Any:
     environment.filters["upwards"] = lambda value, *digits: value if isinstance(value, str) else upwards(value, *digits)
     environment.filters["downwards"] = downwards
     environment.globals["drowned"] = DROWNED
+    environment.filters["by_noise"] = by_noise
     environment.filters["percent"] = lambda value: f"{100 * value:.1f}\N{NO-BREAK SPACE}%"
     environment.filters["terms"] = lambda value: value if isinstance(value, str) else json.dumps(value)
     return environment
@@ -137,7 +144,7 @@ def summarize(run: Run) -> dict[str, Any]:
     details = run.card.details if run.card else {}
     return {
         "run": run.name,
-        "secret": run.card.secret if run.card and run.card.guarantees else None,
+        "secret": _secret(run),
         "num_differing": _num_differing(details),
         "epsilon_name": name,
         "epsilon": epsilon,
@@ -162,6 +169,12 @@ def summarize(run: Run) -> dict[str, Any]:
         "noised": run.noised,
         "attacks": [dataclasses.asdict(estimate) for estimate in run.attacks],
     }
+
+
+def _secret(run: Run) -> str | None:
+    if run.card is None and run.metric("privacy/membership_success_bound"):  # answers that earlier versions logged
+        return "Whether a given record was used to train the model that answers."
+    return run.card.secret if run.card and run.card.guarantees else None
 
 
 def _num_differing(details: Mapping[str, Any]) -> int | None:

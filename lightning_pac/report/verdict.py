@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from lightning_pac.cards import at_most
 
-__all__ = ["accuracy_cost", "best_ordinary", "percent_span", "promise_in_words", "verdict"]
+__all__ = ["accuracy_cost", "best_ordinary", "by_noise", "by_secret", "percent_span", "promise_in_words", "verdict"]
 
 _SPACE = "\N{NO-BREAK SPACE}"
 DROWNED = 0.25  # deviation of the noise in an accuracy that says nothing
 _FEW = 3  # bounds that are told one by one
+_FEW_SECRETS = 8  # that are listed before the rows
 # A private run with so much more accuracy than the best ordinary one, beyond noise, is of another model or data.
 _BETTER = 0.02
+_SHARES = re.compile(r"acc|recall|precision|specificity|sensitivity|f1|auroc|jaccard|iou|dice", re.IGNORECASE)
+_MOST_NOISE = 5  # deviations that noise explains
 
 
 def verdict(rows: Sequence[dict[str, Any]]) -> str:
@@ -46,10 +50,11 @@ def verdict(rows: Sequence[dict[str, Any]]) -> str:
     measures = any(row["accuracy_deviation"] or row["noised"] for row in rows)
     figures = "measured figures" if any(row["noised"] for row in rows) else "accuracies"
     apart = f", apart from the {figures} below," if measures else ""
-    sentence = (
-        f"Proven: an attacker who sees everything that {one} released{apart} can guess the secret correctly at most "
-        f"{_listed(bounds)}. {_blind(bounded)}."
-    )
+    sees = f"Proven: an attacker who sees everything that {one} released{apart} can guess"
+    sentence = f"{sees} the secret correctly at most {_listed(bounds)}. {_blind(bounded)}."
+    if len({row["secret"] for row in bounded}) > 1:  # one sentence about several would promise of each what another has
+        where = "the list below" if by_secret(rows) else "its row"
+        sentence = f"{sees} the secret of that run correctly at most as often as {where} says. {_blind(bounded)}."
     drowned = [row for row in rows if (row["accuracy_deviation"] or 0.0) > DROWNED]
     told = [row for row in bounded if row not in drowned]
     compared = [(accuracy_cost(row, rows), best) for row in told if (best := best_ordinary(row, rows)) is not None]
@@ -78,6 +83,36 @@ def verdict(rows: Sequence[dict[str, Any]]) -> str:
         return f"{sentence} Accuracies stand below. {unknown}"
     reached = _span(min(accuracies), max(accuracies), lambda value: _points(value, "%")) + noised
     return f"{sentence} Accuracy is {reached}. {unknown}"
+
+
+def by_secret(rows: Sequence[dict[str, Any]]) -> list[tuple[str, str, int]]:
+    """Where runs have different secrets, but not many: how often each is guessed at most, it, and of how many runs.
+
+    Args:
+        rows: what `summarize` says of each run.
+    """
+    bounds: dict[str, list[float]] = {}
+    for row in rows:
+        if row["success_bound"] is not None:
+            bounds.setdefault(row["secret"] or "A secret that no card states.", []).append(row["success_bound"])
+    several = 1 < len(bounds) <= _FEW_SECRETS
+    return [(_listed(found), secret, len(found)) for secret, found in bounds.items()] if several else []
+
+
+def by_noise(value: float, name: str, noise: float | None, unit: str = "") -> str:
+    """That noise alone has put a share outside of 0 to 1, such as a recall of 1.06; empty where it has not.
+
+    Args:
+        value: the figure.
+        name: the metric's, by which it is known to be a share.
+        noise: the deviation of the noise in it, None where there is none.
+        unit: "%" where the figure is shown in percent.
+    """
+    beyond = max(-value, value - 1)
+    if not _SHARES.search(name) or noise is None or not 0 < beyond <= _MOST_NOISE * noise:
+        return ""
+    edge = f"{100 if unit else 1}" if value > 1 else "0"
+    return f" ({'above' if value > 1 else 'below'} {edge}{_SPACE * bool(unit)}{unit} by noise)"
 
 
 def promise_in_words(row: dict[str, Any]) -> str:

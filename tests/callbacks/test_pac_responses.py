@@ -18,6 +18,7 @@ from lightning_pac.callbacks import PACResponses
 from lightning_pac.ledger import PrivacyLedger
 from lightning_pac.mechanisms import PACResponder
 from lightning_pac.modules import SubsetEnsemble
+from lightning_pac.report import find_runs
 from lightning_pac.scenarios import BalancedSubsets
 
 POOL = BalancedSubsets(num_records=60, num_subsets=8, seed=0)
@@ -91,6 +92,9 @@ def test_metrics_are_logged_after_each_batch(tmp_path: Path, ensemble: SubsetEns
     lines = (Path(logger.log_dir) / "metrics.csv").read_text().splitlines()
     assert len(lines) == 5
     assert "privacy/mutual_information" in lines[0]
+    (run,) = find_runs(logger.log_dir)
+    assert run.card is not None
+    assert run.card.guarantees[0].value == metrics["privacy/membership_success_bound"]
 
 
 def test_predicting_stops_before_the_budget_would_be_passed(tmp_path: Path, ensemble: SubsetEnsemble) -> None:

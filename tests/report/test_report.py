@@ -310,7 +310,7 @@ def row(name, bound, accuracy, prior=0.5, noise=None):
         "run": name, "refuted": None,
         "success_bound": bound, "prior": prior, "is_private": bound is not None, "accuracy": accuracy,
         "accuracy_deviation": noise, "noised": {}, "accuracy_name": "test_acc", "epsilon_name": "rpp_epsilon",
-        "guarantees": [], "only_figures": False,
+        "guarantees": [], "only_figures": False, "secret": "A fact.",
     }  # fmt: skip
 
 
@@ -352,12 +352,18 @@ def test_a_noised_accuracy_stands_with_its_deviation(tmp_path):
             file.write_text("\n".join([*named, named[-1].replace("0.875", "") + noise]) + "\n")
     assert [run.accuracy[0] for run in find_runs(tmp_path)] == ["test_acc", "test_acc"]
     page = write_report(tmp_path).read_text().replace("\N{NO-BREAK SPACE}", " ")
-    assert re.findall(r'data-is="accuracy">(.*?)</td>', page) == ["87.5 %", "87.5 %<br>± 2.3 %"]
+    assert re.findall(r'data-is="accuracy">(.*?)</td>', page) == [
+        "87.5 %",
+        '87.5 % <br>± 2.3 % <br><span class="words">noise only</span>',
+    ]
     assert "±: the typical size of the noise that was added" in page
     assert 'data-is="measured"' not in page
     file.write_text(file.read_text().replace("test_acc", "test_error"))
     page = write_report(tmp_path).read_text()
-    assert re.findall(r'data-is="measured">(.*?)</td>', page) == ["", "test_error 0.875 ± 0.023"]
+    assert re.findall(r'data-is="measured">(.*?)</td>', page) == [
+        "",
+        'test_error 0.875 ± 0.023 <span class="plain">(± noise only)</span>',
+    ]
     file.write_text(file.read_text().replace("test_error", "test_acc"))
     page = write_report(tmp_path).read_text().replace("\N{NO-BREAK SPACE}", " ")
     assert "87.5 % (noise of about 2.3 percentage points was added to this figure)" in page
@@ -382,6 +388,7 @@ def test_each_secret_stands_beside_its_run_where_there_are_several(tmp_path):
     assert "A record is a row" not in page  # neither secret speaks of records
     assert "<td>first</td><td>How many sevens.</td>" in page
     assert 'alt="Accuracy and promise"' in page
+    assert "Only runs with the same secret compare." in page
 
 
 def test_what_an_audit_refutes_is_no_promise(tmp_path):

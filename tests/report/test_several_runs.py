@@ -13,9 +13,11 @@ from lightning_pac import cli
 from lightning_pac.accountants import LedgerBudget
 from lightning_pac.cards import Guarantee, PrivacyCard
 from lightning_pac.ledger import PrivacyLedger, backup_ledger
+from lightning_pac.mechanisms.responses.card import open_answers, responder_card
 from lightning_pac.report import find_runs, summarize, write_report
 from lightning_pac.report.ledgers import find_ledgers, together
 from lightning_pac.report.verdict import accuracy_cost, verdict
+from lightning_pac.scenarios import BalancedSubsets
 
 CARD = PrivacyCard(
     "A model",
@@ -163,7 +165,7 @@ def test_ledgers_that_list_one_run_and_nothing_else_are_left_out(others, tmp_pat
     assert {ledger.name for ledger in found} == {f"{run.name}/privacy_ledger.db" for run in runs if others}
     if not others:  # whose card says as much
         return
-    (told, _) = together(found, runs)
+    told, *_ = together(found, runs)
     assert "run_5/privacy_ledger.db and 2 more lists can guess" in told
 
 
@@ -265,8 +267,97 @@ def test_rows_say_whose_secret_it_is_where_units_differ(tmp_path):
     promise = "A guess of the secret is correct at most 64 % of the time."
     assert f"<strong>Protects one row.</strong> {promise}" in page
     assert f"<strong>Protects everything of one person.</strong> {promise}" in page
-    assert "The secret</strong> is not the same in all runs: the row of each says what it is." in page
     limits, cost = pictures(page)[:2]
     assert {"(one row)", "(one person)", "(no promise)"} <= set(limits)
     assert {"rows (one row)", "people (one person)"} <= set(cost)
     assert "Protects" not in page_of(tmp_path / "people")
+    content = dataclasses.replace(CARD, secret="The office of one picture.")
+    write_run(tmp_path / "fact", 0.8, None, content, scenario={"num_differing": 1, "adjacency": "replace"})
+    assert f"<strong>Protects the whole content of one row.</strong> {promise}" in page_of(tmp_path)
+
+
+def write_secrets(folder, secrets):
+    for number, (secret, bound) in enumerate(secrets):
+        guarantee = Guarantee("world_success_bound", bound, "probability", "Nobody guesses much.")
+        card = dataclasses.replace(CARD, secret=secret, guarantees=(guarantee,))
+        write_run(folder / f"run_{number}", 0.8, 0.01, card, ledger=f"training-{number}")
+
+
+def test_no_sentence_joins_promises_about_different_secrets(tmp_path):
+    rows, fact = "Whether any one record is in the data.", "The office of a picture. At most 1 record decides."
+    write_secrets(tmp_path, [(rows, 0.62), (fact, 0.55), (rows, 0.7)])
+    page = page_of(tmp_path)
+    text = above_folds(page)
+    assert (
+        "can guess the secret of that run correctly at most as often as the list below says. A coin gets 50 %." in text
+    )
+    assert f"At most 62 or 70 % of the time, depending on the run , in 2 runs: {rows}" in text
+    assert f"At most 55 % of the time , in one run: {fact}" in text
+    assert "55 to 70 %" not in text
+    assert 'class="scale"' not in page, "one scale would join them"
+    for number in range(3):
+        write_ledger(tmp_path / f"{number}.db", [f"training-{number}", "metrics val/accuracy"])
+    text = above_folds(page_of(tmp_path))
+    assert "0.db and 2.db lists, the figures below included, can guess the secret (whether any one record is in" in text
+    assert "ledger 1.db lists, the figures below included, can guess the secret (The office of a picture) corr" in text
+    assert "The limit of a ledger is what it was allowed beforehand, used up or not." in text
+    write_secrets(tmp_path / "many", [(f"Fact {number}.", 0.6) for number in range(9)])
+    text = above_folds(page_of(tmp_path / "many"))
+    assert "can guess the secret of that run correctly at most as often as its row says." in text
+    assert "The secret is not the same in all runs: the row of each says what it is." in text
+
+
+def test_ledgers_of_figures_alone_are_named_beside_the_runs(tmp_path):
+    write_run(tmp_path / "logs" / "run", 0.8, 0.01, CARD, ledger="training-0")
+    write_ledger(tmp_path / "training.db", ["training-0"])
+    assert "lightning-pac account total" in above_folds(page_of(tmp_path / "logs"))
+    write_ledger(tmp_path / "held_out.db", ["metrics val/accuracy", "metrics val/accuracy (2)"], epsilon=1.0)
+    write_ledger(tmp_path / "other.db", ["metrics val/error"])
+    write_ledger(tmp_path / "mixed.db", ["metrics val/accuracy", "training-7"])
+    (tmp_path / "logs" / "elsewhere").mkdir()
+    write_ledger(tmp_path / "logs" / "elsewhere" / "far.db", ["metrics val/accuracy"])
+    page = page_of(tmp_path / "logs")
+    assert "Of ledgers beside those of the runs, held_out.db lists figures of such names and no run" in above_folds(
+        page
+    )
+    assert "lightning-pac account total" not in above_folds(page)
+    fold = page[page.index("<summary>Everything in a ledger</summary>") :]
+    assert re.findall(r"<tr><td>(\w+\.db)</td>", fold) == ["held_out.db"]
+    assert "the other only follows from it" in " ".join(fold.split())
+    assert "everything that ledger held_out.db" not in page, "whose figures they are is not known"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "noise", "words"),
+    [
+        ("recall/2", 1.061, 0.11, "recall/2 1.061 ± 0.11 (above 1 by noise)"),
+        ("mean/F1", -0.02, 0.11, "mean/F1 -0.02 ± 0.11 (below 0 by noise)"),
+        ("recall/2", 0.99, 0.11, "recall/2 0.99 ± 0.11"),
+        ("recall/2", 93.2, 0.11, "recall/2 93.2 ± 0.11"),  # in percent
+        ("error", 1.061, 0.11, "error 1.061 ± 0.11"),
+    ],
+)
+def test_a_share_that_noise_took_out_of_its_range_says_so(tmp_path, name, value, noise, words):
+    write_run(tmp_path / "a", 1.004, 0.01, CARD)
+    write_run(tmp_path / "b", None, None, None, {name: value}, steps=(0,))
+    file = tmp_path / "b" / "metrics.csv"
+    file.write_text(file.read_text().replace(",0.01", f",{noise}"))
+    text = above_folds(page_of(tmp_path))
+    assert f"{words} (± noise only)" in text
+    assert "100.4 % ± 1.0 % noise only (above 100 % by noise)" in text
+
+
+def test_answers_have_a_secret_whose_figure_stands_beside_it(tmp_path):
+    """Of logs without a card, and of a card; the figure is that of a record, not of the whole subset."""
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "metrics.csv").write_text("step,privacy/membership_success_bound\n100,0.5003\n")
+    write_run(tmp_path / "rows", 0.8, None, CARD)
+    pool = BalancedSubsets(num_records=6, num_subsets=4, seed=0)
+    with PrivacyLedger(tmp_path / "answers.db") as ledger:
+        card = responder_card(open_answers(ledger, "responses", pool, "logdet", "responses"))
+    write_run(tmp_path / "answers", None, None, card)
+    rows = {row["run"]: row for row in map(summarize, find_runs(tmp_path))}
+    assert rows["logs"]["secret"] == "Whether a given record was used to train the model that answers."
+    assert rows["answers"]["secret"].startswith("Whether a given record was used to train the model that answers, from")
+    assert rows["answers"]["secret"].endswith("It was trained on one of 4 public subsets of 6 records.")
+    assert "Protects one row, or one person if each subset has all of their rows or none." in page_of(tmp_path)

@@ -36,10 +36,11 @@ class PACResponses(PrivatePredictions):
     the labels that were paid for. Asking the same records again is paid for again.
 
     Logged after each batch: `privacy/mutual_information`, `privacy/membership_success_bound`, `privacy/responses` and
-    `privacy/unanimous_fraction` (the part of this run's answers on which all members agreed, which are free).
+    `privacy/unanimous_fraction` (the part of this run's answers on which all members agreed, which are free). The card
+    of all answers so far is saved beside these logs, as `answers_privacy_card`.
 
-    How many queries a batch holds is hidden by `DummyPadding` in the same Trainer. Nothing is then logged here, since
-    all of these figures count the true queries; they are in the ledger, for the keeper of the data.
+    How many queries a batch holds is hidden by `DummyPadding` in the same Trainer. Nothing is then logged or saved
+    here, since all of these figures count the true queries; they are in the ledger, for the keeper of the data.
 
     On several devices each rank asks the members about its own records, and rank zero, which alone holds the secret and
     the ledger, answers; give `secret` and `ledger` there.
@@ -142,9 +143,12 @@ class PACResponses(PrivatePredictions):
 
     @override
     def on_predict_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        log_dir = trainer.log_dir if trainer.loggers else None  # asked of all ranks at once, or it hangs
         if self.responder is None:  # rank zero speaks for all
             self._restore_step()
             return
+        if log_dir is not None and self.draw_dummies is None:
+            self.responder.card().save(log_dir, "answers_privacy_card")
         summary = ", ".join(
             f"{name.removeprefix('privacy/')} {upwards(value)}" for name, value in self.metrics().items()
         )

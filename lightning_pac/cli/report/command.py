@@ -73,4 +73,4 @@ def _accuracy(row: dict[str, Any]) -> str | None:
     noise = row["accuracy_deviation"]
     if noise is not None and noise > DROWNED:
         return "hidden by its noise"
-    return f"{100 * row['accuracy']:.1f} %" + ("" if noise is None else f" ± {100 * noise:.1f} %")
+    return f"{100 * row['accuracy']:.1f} %" + ("" if noise is None else f" ± {100 * noise:.1f} % of noise")

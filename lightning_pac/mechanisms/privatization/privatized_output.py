@@ -87,8 +87,8 @@ class PrivatizedOutput:
             title="Privacy of a released computation"
             if self.num_releases == 1
             else f"Privacy of {self.num_releases} released computations",
-            secret=f"Which of {space.num_secrets} public subsets of the {space.num_records} records the computation "
-            "was run on, and so whether a given record was used, from everyone who sees what was released.",
+            secret="Whether a given record was used, from everyone who sees what was released. The computation was run "
+            f"on one of {space.num_secrets} public subsets of {space.num_records:,} records.",
             guarantees=(
                 Guarantee(
                     "membership_success_bound",

@@ -79,8 +79,8 @@ def responder_card(account: LedgerAccount) -> PrivacyCard:
     success, guess = success_bound(spent, prior), success_bound(spent, blind_guess)
     return PrivacyCard(
         title=f"Privacy of {answers} {'answer' if answers == 1 else 'answers'}",
-        secret=f"Which of {declared['num_secrets']} public subsets of the {declared['num_records']} records trained "
-        "the model that answers, and so whether a given record was used, from everyone who sees the answers.",
+        secret="Whether a given record was used to train the model that answers, from everyone who sees the answers. "
+        f"It was trained on one of {declared['num_secrets']} public subsets of {declared['num_records']:,} records.",
         guarantees=(
             Guarantee(
                 "membership_success_bound",

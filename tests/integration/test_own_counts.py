@@ -68,6 +68,22 @@ class EachSecondEpoch(Target):
             self.refresh()
 
 
+class WarmUp(Target):
+    """As in Lightning's documentation."""
+
+    def optimizer_step(self, epoch: Any, batch_idx: Any, optimizer: Any, optimizer_closure: Any = None) -> None:
+        optimizer.step(closure=optimizer_closure)
+        if self.trainer.global_step < 5:
+            for group in optimizer.param_groups:
+                group["lr"] = 1e-2 * (self.trainer.global_step + 1) / 5
+
+
+class RestartsEachSecondEpoch(Target):
+    def on_train_epoch_end(self) -> None:
+        if (self.current_epoch + 1) % 2 == 0:
+            self.trainer.optimizers[0].state.clear()
+
+
 class IfTheLossIsLow(Target):
     """By the count and by records, which all that are drawn decide alike; no gradient depends on it."""
 
@@ -111,8 +127,11 @@ def fit(model: pl.LightningModule, folder: Path, *callbacks: pl.Callback) -> Non
     make_trainer(folder, *callbacks, make_private(), max_epochs=4).fit(model, loader)
 
 
-@pytest.mark.parametrize("kind", [InTheStep, AfterTheBatch, ByABuffer, EachSecondEpoch])
-def test_a_model_may_write_by_a_count_of_its_own(kind: type[Target], tmp_path: Path) -> None:
+KINDS = [InTheStep, AfterTheBatch, ByABuffer, EachSecondEpoch, WarmUp, RestartsEachSecondEpoch]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_may_write_by_a_count(kind: type[Target], tmp_path: Path) -> None:
     fit(kind(), tmp_path)
 
 

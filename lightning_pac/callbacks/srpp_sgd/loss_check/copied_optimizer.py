@@ -26,7 +26,14 @@ class _Resting:
         return _with_all_attributes(self, type(self), memo)
 
 
-class _Unknown(torch.optim.SGD):
+class _Still(torch.optim.SGD):
+    """In place of one of torch's, of which it has the settings and the state."""
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        return None if closure is None else closure()
+
+
+class _Unknown(_Still):
     """In place of one that cannot be copied."""
 
 
@@ -59,7 +66,7 @@ def copy_optimizer(original: Optimizer | None, trained: Sequence[Tensor], memo: 
     """
     if isinstance(found := memo.get(id(original)), _Resting):
         return found  # type: ignore[return-value]
-    kind = torch.optim.SGD if original is None or not _is_own(original) else _Unknown
+    kind = _Still if original is None or not _is_own(original) else _Unknown
     optimizer = kind(trained or [torch.zeros(1)], lr=0.0)
     if original is not None:
         groups = copy.deepcopy([{**group, "params": []} for group in original.param_groups])

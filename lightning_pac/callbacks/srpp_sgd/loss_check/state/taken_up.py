@@ -104,6 +104,10 @@ def _go_back(probe: Probe, records: list[Any]) -> None:
     counters.set_back()
     probe.batch_idx = number
     view.moved |= {"current_epoch": max(0, epoch), "global_step": max(0, step)}
+    if not is_own(probe.replica.optimizer) and not probe.replica.optimizer.state:  # as one that was emptied since
+        probe.replica.optimizer.state.update(
+            {weight: {"before": torch.zeros(())} for weight in probe.model.parameters()}
+        )
 
 
 def _after_extremes(probe: Probe, records: list[Any], errors: int, move: _Move) -> list[dict[str, Any]]:

@@ -57,8 +57,9 @@ def fitting_rate(ratio: NonNegative, momentum: Probability = 0.0, max_grad_norm:
     r"""A learning rate of SGD to start at, $\min(r, 4) (1 - m) / C$.
 
     Both the step that fits and the noise in it are proportional to the rate, so the louder the noise, the smaller the
-    rate. That the best is about the ratio itself where that is small, up to three times as much for small networks, and
-    no more than about 4, was seen on a few data sets (some are in `benchmarks/learning_rates.py`), and is not proven.
+    rate. That the best is about the ratio itself where that is small, and no more than about 4, was seen on a few data
+    sets (some are in `benchmarks/learning_rates.py`), and is not proven. Few steps do not build up all of a
+    momentum: at 0.9, two to three times this rate did best, a quarter of that without momentum.
 
     Args:
         ratio: r, that of a step, see `signal_to_noise`.

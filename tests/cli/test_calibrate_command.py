@@ -153,10 +153,12 @@ def test_the_plot_shows_noise_and_signal(capsys, tmp_path):
     said = capsys.readouterr().out
     assert "signal of the run" in said
     assert "Below 3 most runs end where they began (Poisson, secret draws; shuffled epochs" in said
-    rates = re.search(r"SGD may start at a learning rate of about (\S+) \(Poisson", said)
+    one_step = said[said.index("Learning rates to start at") :]
+    rates = re.search(r"Poisson, secret draws +│ +(\S+) │ +(\S+) │ +(\S+) │", one_step)
     noise = table(capsys, *words)["Poisson", "rpp"]["noise_multiplier"]
     assert rates is not None
-    assert float(rates[1]) == pytest.approx(50 / (noise * 1000), rel=0.05)  # the ratio of signal to noise
+    ratio = 50 / (noise * 1000)
+    assert [float(rate) for rate in rates.groups()] == pytest.approx([ratio, ratio, ratio / 4], rel=0.05)
     assert cli.main(["calibrate", *words[:8], "--noise-multiplier", "3", "--plot", str(picture)]) == 1
     assert "--plot draws the noise that promises need" in capsys.readouterr().err
 

@@ -116,13 +116,14 @@ def run(args: argparse.Namespace) -> int:
     noised = [row for row in rows if row["notion"] == "rpp" and row["noise_multiplier"]]
     if args.parameters is not None and noised:
         ratios = [signal_to_noise(args.batch_size, row["noise_multiplier"], args.parameters) for row in noised]
-        rates = ", ".join(
-            f"{fitting_rate(ratio):.2g} ({row['title']})" for row, ratio in zip(noised, ratios, strict=True)
-        )
-        print(
-            f"SGD may start at a learning rate of about {rates}, up to three times as much where that is below 1, and "
-            "at a tenth with momentum 0.9."
-        )
+        rates: list[list[object]] = [
+            [row["title"], float(f"{ratio:.3g}"), *(float(f"{rate:.2g}") for rate in (fitted, fitted / 4))]
+            for row, ratio in zip(noised, ratios, strict=True)
+            for fitted in [fitting_rate(ratio)]
+        ]
+        headings = ["batches", "ratio of clipped signal to noise", "rate of plain SGD", "with momentum 0.9"]
+        caption = "The ratio, which a run prints at its start, is of one step; the signal of the run adds up all steps."
+        print_table("Learning rates to start at", headings, rates, caption)
     for reason in dict.fromkeys(row["refused"] for row in rows if row["refused"] and row["notion"] in notions):
         print(f"Empty: {reason}")
     return 0

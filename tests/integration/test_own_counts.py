@@ -84,6 +84,12 @@ class RestartsEachSecondEpoch(Target):
             self.trainer.optimizers[0].state.clear()
 
 
+class StartsSecondEpochsAnew(Target):
+    def on_train_epoch_start(self) -> None:
+        if self.current_epoch % 2 == 1:
+            self.trainer.optimizers[0].state.clear()
+
+
 class IfTheLossIsLow(Target):
     """By the count and by records, which all that are drawn decide alike; no gradient depends on it."""
 
@@ -127,7 +133,7 @@ def fit(model: pl.LightningModule, folder: Path, *callbacks: pl.Callback) -> Non
     make_trainer(folder, *callbacks, make_private(), max_epochs=4).fit(model, loader)
 
 
-KINDS = [InTheStep, AfterTheBatch, ByABuffer, EachSecondEpoch, WarmUp, RestartsEachSecondEpoch]
+KINDS = [InTheStep, AfterTheBatch, ByABuffer, EachSecondEpoch, WarmUp, RestartsEachSecondEpoch, StartsSecondEpochsAnew]
 
 
 @pytest.mark.parametrize("kind", KINDS)

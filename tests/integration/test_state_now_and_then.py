@@ -215,29 +215,39 @@ def test_what_time_and_weights_decide_passes(tmp_path: Path) -> None:
     assert trainer.global_step == 36
 
 
+PLACES: dict[str, Any] = {
+    "trainer": lambda model: model.trainer,
+    "trainer.strategy": lambda model: model.trainer.strategy,
+    "optimizer": lambda model: model.optimizers(),
+    "network.weight": lambda model: model.network.weight,
+}
+
+
 class LeavesIt(pl.Callback):
     """The centre of the last batch, for the next one."""
 
-    def __init__(self, optimizer: bool = False) -> None:
-        self.optimizer = optimizer
+    def __init__(self, place: str) -> None:
+        self.place = place
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        holder = pl_module.optimizers() if self.optimizer else trainer
-        holder.centre = batch[0].mean(0)
+        PLACES[self.place](pl_module).centre = batch[0].mean(0)
 
 
 class TakesIt(Shifting):
+    def __init__(self, place: str) -> None:
+        super().__init__()
+        self.place = place
+
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        optimizers = [*self.trainer.optimizers, *getattr(self.trainer.strategy, "_lightning_optimizers", [])]
-        found = [holder.centre for holder in (self.trainer, *optimizers) if hasattr(holder, "centre")]
-        return F.cross_entropy(self.network(batch[0] - sum(found)), batch[1])
+        centre = getattr(PLACES[self.place](self), "centre", 0.0)
+        return F.cross_entropy(self.network(batch[0] - centre), batch[1])
 
 
-@pytest.mark.parametrize("holder", ["trainer", "optimizer"])
-def test_what_is_left_on_the_trainer_or_an_optimizer_is_told_and_is_on_the_card(holder: str, tmp_path: Path) -> None:
-    told = f"Training sets '{holder}.centre', which steps on synthetic records do not follow"
+@pytest.mark.parametrize("place", list(PLACES))
+def test_what_is_left_on_what_copies_lack_is_told_and_is_on_the_card(place: str, tmp_path: Path) -> None:
+    told = f"Training sets '{place}.centre', which steps on synthetic records do not follow"
     with pytest.warns(UserWarning, match=told) as caught:
-        fit(tmp_path, TakesIt(), LeavesIt(holder == "optimizer"))
+        fit(tmp_path, TakesIt(place), LeavesIt(place))
     assert sum(told in str(one.message) for one in caught) == 1
     assert told in next(tmp_path.rglob("privacy_card.md")).read_text()
 

@@ -1,4 +1,4 @@
-"""Attributes that the user's code sets on the Trainer or on an optimizer of torch, which copies of a model lack."""
+"""Attributes that the user's code sets on the Trainer, its strategy, an optimizer or a parameter: copies lack them."""
 
 import inspect
 from typing import Any
@@ -24,9 +24,13 @@ class KeptElsewhere:
     """
 
     def __init__(self, trainer: pl.Trainer) -> None:
-        wrappers = vars(trainer.strategy).get("_lightning_optimizers", ())
+        strategy = trainer.strategy
+        wrappers = vars(strategy).get("_lightning_optimizers", ())
         optimizers = [one for one in trainer.optimizers if type(one).__module__.startswith("torch.optim.")]
-        self._holders = [("trainer", trainer), *(("optimizer", one) for one in (*optimizers, *wrappers))]
+        self._holders: list[tuple[str, Any]] = [("trainer", trainer), ("trainer.strategy", strategy)]
+        self._holders += [("optimizer", one) for one in (*optimizers, *wrappers)]
+        self._holders += [(name, one) for name, one in trainer.lightning_module.named_parameters()]
+        self._known = _LIGHTNINGS | vars(strategy).keys()
         self._first = digests_of(self._held())
 
     def changed(self) -> set[str]:
@@ -39,7 +43,7 @@ class KeptElsewhere:
             {
                 name: value
                 for name, value in own_attributes(holder).items()
-                if name not in _LIGHTNINGS and name[0] != "_" and not type(value).__module__.startswith("lightning.")
+                if name not in self._known and name[0] != "_" and not type(value).__module__.startswith("lightning.")
             }
             for _, holder in self._holders
         ]

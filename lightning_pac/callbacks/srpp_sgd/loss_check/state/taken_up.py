@@ -26,6 +26,17 @@ STEPPED = "weights after a step of the optimizer"
 _Move = Callable[[Probe, list[Any]], object]
 
 
+def _stay(probe: Probe, records: list[Any]) -> None:
+    """Before a round from the state as it is."""
+
+
+def _fill(probe: Probe, records: list[Any]) -> None:
+    """Let an optimizer of torch have some state, as it had before a hook emptied it."""
+    optimizer = probe.replica.optimizer
+    if not is_own(optimizer) and not optimizer.state:
+        optimizer.state.update({weight: {"before": torch.zeros(())} for weight in probe.model.parameters()})
+
+
 def taking_up_records(
     probe: Probe, records: list[Any], later: Sequence[int] = (), earlier: bool = False
 ) -> tuple[tuple[str, ...], frozenset[str]]:
@@ -41,7 +52,7 @@ def taking_up_records(
         earlier: Ask also of the step before this one, after which the user's code may have written by a count of its
             own, or at the end of an epoch.
     """
-    state, written = _taking_up_records(probe, records)
+    state, written = _taking_up_records(probe, records, _fill if earlier else _stay)
     moves: list[_Move] = [partial(_count_steps, number=number) for number in later if is_own(probe.replica.optimizer)]
     for move in (*moves, *[_go_back] * earlier):
         with suppress(Exception):  # it may not run out of its time
@@ -58,9 +69,7 @@ def taking_up_records(
     return state, written
 
 
-def _taking_up_records(
-    probe: Probe, records: list[Any], move: _Move = lambda probe, records: None
-) -> tuple[tuple[str, ...], frozenset[str]]:
+def _taking_up_records(probe: Probe, records: list[Any], move: _Move = _stay) -> tuple[tuple[str, ...], frozenset[str]]:
     outcomes, num_read = [], 0
     written: set[str] = set()
     resting = probe.replica
@@ -104,10 +113,7 @@ def _go_back(probe: Probe, records: list[Any]) -> None:
     counters.set_back()
     probe.batch_idx = number
     view.moved |= {"current_epoch": max(0, epoch), "global_step": max(0, step)}
-    if not is_own(probe.replica.optimizer) and not probe.replica.optimizer.state:  # as one that was emptied since
-        probe.replica.optimizer.state.update(
-            {weight: {"before": torch.zeros(())} for weight in probe.model.parameters()}
-        )
+    _fill(probe, records)
 
 
 def _after_extremes(probe: Probe, records: list[Any], errors: int, move: _Move) -> list[dict[str, Any]]:

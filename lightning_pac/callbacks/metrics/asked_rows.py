@@ -14,6 +14,7 @@ from lightning_pac.callbacks.shared import named_if_slow
 from lightning_pac.callbacks.srpp_sgd import (
     Beginning,
     MetricRows,
+    ShownMetrics,
     Training,
     rows_of_metrics,
     runs_in,
@@ -24,7 +25,11 @@ from lightning_pac.strategies import Ranks
 
 __all__ = ["MIXED", "TRAINED", "AskedRows"]
 
-MIXED = ("was updated, for synthetic records, with rows that one record decides beside its own", ONE_ROW)
+MIXED = (
+    "was updated, for synthetic records, with rows that one record decides beside its own (or set by it, as a "
+    "threshold is)",
+    ONE_ROW,
+)
 TRAINED = (
     "shows other values, for synthetic records, after training on others though no weight has moved, so training "
     "records reach it in a way that nothing pays for (class counts, a threshold, prototypes, a second model)",
@@ -86,7 +91,7 @@ class AskedRows:
         self._changed |= changed
         if stage not in self._found or is_due:
             with named_if_slow(f"Checking {', '.join(names)} on synthetic records"):
-                found = self._ask(trainer, pl_module, delivered, stage, scenario.adjacency)
+                found = self._ask(trainer, pl_module, delivered, names, stage, scenario.adjacency)
             if found.unchecked not in (None, earlier.unchecked):
                 rank_zero_warn(
                     f"PrivateMetrics: synthetic records could not show that each row of {', '.join(names)} is of one "
@@ -107,21 +112,24 @@ class AskedRows:
         trainer: pl.Trainer,
         pl_module: pl.LightningModule,
         delivered: DeliveredRecords,
+        names: Sequence[str],
         stage: str,
         adjacency: Adjacency,
     ) -> MetricRows:
-        terms = (trainer.datamodule, stage, _users(trainer, stage), adjacency)  # type: ignore[attr-defined]
+        is_fitting = trainer.state.fn == TrainerFn.FITTING
+        users = _users(trainer, stage, *["train"] * is_fitting)
+        terms = (trainer.datamodule, stage, users, adjacency)  # type: ignore[attr-defined]
         with training_at_rest(trainer) as loader:
             training = None
             if loader is not None:
                 callbacks = _users(trainer, "train", "validation", stage)
-                has_ended = trainer.state.fn != TrainerFn.FITTING
                 known = self._beginning is not None and self._beginning.pl_module is pl_module
                 is_first = stage not in self._asked_of_first
                 self._asked_of_first.add(stage)
-                given = loader, callbacks, modes_before(trainer), has_ended, remembered
+                given = loader, callbacks, modes_before(trainer), not is_fitting
                 training = Training(*given, self._beginning if known else None, is_first)
-            return rows_of_metrics(pl_module, delivered.all_loaders, *terms, training)
+            shown = ShownMetrics(names, remembered)
+            return rows_of_metrics(pl_module, delivered.all_loaders, *terms, training, shown)
 
 
 def _users(trainer: pl.Trainer, *stages: str) -> list[pl.Callback]:

@@ -7,6 +7,7 @@ from lightning_pac.callbacks.srpp_sgd.guards import runs_in
 from lightning_pac.callbacks.srpp_sgd.loss_check import (
     Beginning,
     MetricRows,
+    ShownMetrics,
     Training,
     rows_of_metrics,
 )
@@ -17,6 +18,7 @@ __all__ = [
     "SRPPSGD",
     "Beginning",
     "MetricRows",
+    "ShownMetrics",
     "StepWatcher",
     "Training",
     "WatchedRun",

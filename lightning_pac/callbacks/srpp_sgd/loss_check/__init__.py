@@ -3,6 +3,7 @@
 from lightning_pac.callbacks.srpp_sgd.loss_check.check import UNCHECKED, LossCheck, check_loss, refuse_left_out_batch
 from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows import (
     MetricRows,
+    ShownMetrics,
     Training,
     rows_of_metrics,
 )
@@ -33,6 +34,7 @@ __all__ = [
     "MetricRows",
     "PassingState",
     "Replica",
+    "ShownMetrics",
     "StateWatch",
     "Training",
     "check_loss",

@@ -2,5 +2,6 @@
 
 from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows.after_training import Training
 from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows.asking import MetricRows, rows_of_metrics
+from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows.noted_metrics import ShownMetrics
 
-__all__ = ["MetricRows", "Training", "rows_of_metrics"]
+__all__ = ["MetricRows", "ShownMetrics", "Training", "rows_of_metrics"]

@@ -6,14 +6,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import lightning.pytorch as pl
-from torch import Tensor
 from torch.utils.data import DataLoader
-from torchmetrics import Metric
 
 from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows.company import FAR, far_apart, times
-from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows.noted_rows import Evaluation, Rows, are_equal
+from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows.noted_rows import (
+    Evaluation,
+    NotedRows,
+    add_rows,
+    are_equal,
+)
 from lightning_pac.callbacks.srpp_sgd.loss_check.probe import Probe
-from lightning_pac.callbacks.srpp_sgd.loss_check.replica import Replica
 from lightning_pac.callbacks.srpp_sgd.loss_check.state import Beginning, UnseenChanges, trained, unseen_changes
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_probe import synthetic_probe
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import GROUP, SyntheticRecords
@@ -22,7 +24,7 @@ from lightning_pac.strategies.whole_copies import WholeCopies
 
 __all__ = ["Training", "changed_unseen", "decided_by_training"]
 
-Found = dict[str, tuple[list[Tensor], bytes]]
+Found = dict[str, NotedRows]
 """By the name of each metric, its rows, and what it keeps beside its states."""
 
 
@@ -35,7 +37,6 @@ class Training:
         callbacks: Those that may keep something in training, or use it in the evaluation.
         modes: Whether each layer is in training mode, by name.
         has_ended: Whether its last step was taken.
-        kept_by: What a metric keeps beside its states, such as a threshold.
         beginning: What the model and the callbacks kept when the training began.
         is_first: Whether this is the first evaluation that is asked about it.
     """
@@ -44,7 +45,6 @@ class Training:
     callbacks: Sequence[pl.Callback]
     modes: Mapping[str, bool]
     has_ended: bool
-    kept_by: Callable[[Metric], bytes]
     beginning: Beginning | None = None
     is_first: bool = False
 
@@ -101,7 +101,7 @@ def changed_unseen(
     _, synthetic = _probed(*terms)
 
     def evaluated(probe: Probe, memo: dict[int, Any]) -> Found:
-        return _evaluated(probe, training, evaluations, memo)
+        return _evaluated(probe, evaluations, memo)
 
     def probed(begins: bool) -> Probe:
         return _probed(*terms, begins)[0]
@@ -145,8 +145,7 @@ def _decided(
         found: Found = {}
         with probe.copied(memo):
             for _ in trained(probe, [records], later):
-                for name, (rows, kept) in _evaluated(probe, training, evaluations, memo).items():
-                    found[name] = ([*found.get(name, ([],))[0], *rows], kept)
+                add_rows(found, _evaluated(probe, evaluations, memo))
         return found
 
     first, found, unclear = after(part), set[str](), set[str]()
@@ -167,39 +166,26 @@ def _decided(
 
 
 def _evaluated(
-    probe: Probe,
-    training: Training,
-    evaluations: Sequence[tuple[Evaluation, Callable[[list[Any]], Any]]],
-    memo: dict[int, Any],
+    probe: Probe, evaluations: Sequence[tuple[Evaluation, Callable[[list[Any]], Any]]], memo: dict[int, Any]
 ) -> Found:
     """What evaluations of the copy that a probe runs come to."""
-    rows: dict[str, list[Tensor]] = {}
+    found: Found = {}
     for evaluation, collate_fn in evaluations:
         evaluating = Probe(probe.replica, copy_small(collate_fn, memo), probe.hooks)
         synthetic = evaluation.synthetic
-        _add(rows, evaluation.rows_with(evaluating, [[synthetic.draw(0), synthetic.draw(1)]]))
+        for rows in evaluation.rows_with(evaluating, [[synthetic.draw(0), synthetic.draw(1)]]):
+            add_rows(found, rows)
         with suppress(Exception):  # some models take no numbers that lie far apart
-            _add(rows, evaluation.rows_with(evaluating, [[far_apart(synthetic, 0)]]))
-    return {name: (found, _kept(probe.replica, name, training)) for name, found in rows.items()}
-
-
-def _add(rows: dict[str, list[Tensor]], evaluated: Rows) -> None:
-    for of_metrics in evaluated:
-        for name, found in of_metrics.items():
-            rows.setdefault(name, []).extend(found)
-
-
-def _kept(replica: Replica, name: str, training: Training) -> bytes:
-    try:
-        return training.kept_by(replica.model.get_submodule(name))  # type: ignore[arg-type]
-    except (AttributeError, TypeError):  # which is refused where it is evaluated
-        return b""
+            for rows in evaluation.rows_with(evaluating, [[far_apart(synthetic, 0)]]):
+                add_rows(found, rows)
+    return found
 
 
 def _differing(first: Found, second: Found) -> set[str]:
     """Names of metrics with other rows, or other settings."""
-    nothing: tuple[list[Tensor], bytes] = ([], b"")
-    pairs = {name: (first.get(name, nothing), second.get(name, nothing)) for name in first.keys() | second.keys()}
+    nothing = NotedRows()
     return {
-        name for name, ((rows, kept), (others, other)) in pairs.items() if kept != other or not are_equal(rows, others)
+        name
+        for name in first.keys() | second.keys()
+        if not are_equal(first.get(name, nothing), second.get(name, nothing))
     }

@@ -1,10 +1,10 @@
 """Whether each row that a metric is updated with is of one record, asked of synthetic records."""
 
-import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import lightning.pytorch as pl
@@ -29,7 +29,9 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows.company import (
     mixed_by_groups,
     mixed_by_length,
     mixed_by_others,
+    set_by_records,
 )
+from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows.noted_metrics import ShownMetrics
 from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows.noted_rows import Evaluation, RowsOf
 from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows.several_loaders import mixed_by_loaders
 from lightning_pac.callbacks.srpp_sgd.loss_check.state import UNEXPLAINED, UnseenChanges
@@ -79,6 +81,7 @@ def rows_of_metrics(
     callbacks: Sequence[pl.Callback] = (),
     adjacency: Adjacency = "replace",
     training: Training | None = None,
+    shown: ShownMetrics | None = None,
 ) -> MetricRows:
     """Evaluate batches of synthetic records in which one makes room for another.
 
@@ -103,8 +106,9 @@ def rows_of_metrics(
         callbacks: Those that may update a metric, too; a copy of them is run.
         adjacency: How records differ.
         training: That of the model, where it is private.
+        shown: Its metrics as they are logged.
     """
-    terms = (pl_module, loaders, datamodule, stage, callbacks, adjacency, training)
+    terms = (pl_module, loaders, datamodule, stage, callbacks, adjacency, training, shown or ShownMetrics())
     return WholeCopies.in_turn(pl_module, lambda whole: _rows_of_metrics(*terms, whole))
 
 
@@ -116,34 +120,48 @@ def _rows_of_metrics(
     callbacks: Sequence[pl.Callback],
     adjacency: Adjacency,
     training: Training | None,
+    shown: ShownMetrics,
     whole: WholeCopies | None,
 ) -> MetricRows:
     found: set[str] = set()
     trained: frozenset[str] = frozenset()
-    unchecked, untrained = None, None
-    logged: dict[str, str] = {}
+    unchecked: list[str] = []
+    untrained: list[str] = []
     evaluations: list[tuple[Evaluation, Any]] = []
-    try:
-        for number, loader in enumerate(loaders):
+    for number, loader in enumerate(loaders):
+        with _noting_error(unchecked):
             probe, examples = synthetic_probe(pl_module, loader, datamodule, callbacks, whole)
-            evaluation = Evaluation(probe, examples, stage, number if len(loaders) > 1 else None, logged)
+            terms = probe, examples, stage, number if len(loaders) > 1 else None, shown
+            try:
+                evaluation = Evaluation(*terms)
+            except Exception:
+                if not evaluations:
+                    raise
+                evaluation = Evaluation(*terms, evaluations)  # it may need what the model keeps of those before it
             evaluations.append((evaluation, loader.collate_fn))
             for names in _mixed(evaluation, loader, adjacency):
                 found |= names
+    with _noting_error(unchecked):
         if len(evaluations) > 1:
             found |= mixed_by_loaders(evaluations)
-    except Exception as error:  # any model, dataset or collate function may run here
-        unchecked = type(error).__name__
-    try:
+    with _noting_error(untrained):
         if training is not None:
             trained = decided_by_training(pl_module, training, evaluations, datamodule, whole)
             unseen = UnseenChanges() if trained else changed_unseen(pl_module, training, evaluations, datamodule, whole)
             trained |= unseen.moved
             if unseen.unexplained:
-                untrained = f"{', '.join(map(repr, unseen.unexplained))} {UNEXPLAINED}"
+                untrained.append(f"{', '.join(map(repr, unseen.unexplained))} {UNEXPLAINED}")
+    reasons = (next(iter(errors), None) for errors in (unchecked, untrained))
+    return MetricRows(frozenset(found), shown.logged, next(reasons), trained, next(reasons))
+
+
+@contextmanager
+def _noting_error(errors: list[str]) -> Iterator[None]:
+    """Go on after an error: any model, dataset or collate function may run here."""
+    try:
+        yield
     except Exception as error:
-        untrained = type(error).__name__
-    return MetricRows(frozenset(found), logged, unchecked, trained, untrained)
+        errors.append(type(error).__name__)
 
 
 def _mixed(evaluation: Evaluation, loader: DataLoader[Any], adjacency: Adjacency) -> Iterator[set[str]]:
@@ -153,16 +171,15 @@ def _mixed(evaluation: Evaluation, loader: DataLoader[Any], adjacency: Adjacency
     yield mixed_by_others(rows_of, synthetic, loader.batch_size)
     yield mixed_by_groups(rows_of, synthetic)
     yield mixed_by_length(rows_of, synthetic)
-    yield from (mixed_by_company(rows_of, synthetic.draw(number)) for number in range(2))
+    yield from _of_two_draws(rows_of, synthetic.draw)
     with suppress(Exception):  # some models take no such numbers
-        for number in range(2):
-            yield mixed_by_company(rows_of, far_apart(synthetic, number))
+        yield from _of_two_draws(rows_of, partial(far_apart, synthetic))
     if adjacency == "replace":
         return
     records = synthetic.draw(0)
     if is_random(rows_of, records):
         # A record at another place draws other numbers, which are as likely as those that it drew.
-        rows_of = functools.partial(rows_of, holds_draws=True)
+        rows_of = partial(rows_of, holds_draws=True)
     yield mixed_by_absence(rows_of, synthetic, moves_up=adjacency == "add_remove")
     if adjacency == "add_remove":
         yield mixed_by_number(rows_of, records[:2], len(loader))
@@ -171,3 +188,10 @@ def _mixed(evaluation: Evaluation, loader: DataLoader[Any], adjacency: Adjacency
         pool = [record for number in range(MANY // (4 * GROUP)) for record in synthetic.draw(number)]
         yield mixed_by_size(rows_of, pool, size)
         yield mixed_by_limit(rows_of, pool, size, math.ceil(count_records(loader) / ranks))
+
+
+def _of_two_draws(rows_of: RowsOf, draw: Callable[[int], list[Any]]) -> Iterator[set[str]]:
+    first, second = (draw(number) for number in range(2))
+    yield mixed_by_company(rows_of, first)
+    yield mixed_by_company(rows_of, second)
+    yield set_by_records(rows_of, first, second)

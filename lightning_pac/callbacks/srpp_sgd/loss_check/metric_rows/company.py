@@ -13,6 +13,7 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows.noted_rows import (
     RowsOf,
     moved,
     rounding_of,
+    settings_differ,
     shapes,
     unmatched,
 )
@@ -34,6 +35,7 @@ __all__ = [
     "mixed_by_groups",
     "mixed_by_length",
     "mixed_by_others",
+    "set_by_records",
     "times",
 ]
 
@@ -137,6 +139,12 @@ def mixed_by_company(rows_of: RowsOf, records: list[Any]) -> set[str]:
                     found.add(name)
         return found
     return set()
+
+
+def set_by_records(rows_of: RowsOf, first: list[Any], second: list[Any]) -> set[str]:
+    """Metrics of which an evaluation sets something, such as a threshold for the next, by its records."""
+    both = rows_of([first]), rows_of([second])
+    return {name for one, other in zip(*both, strict=True) for name in one if settings_differ(one[name], other[name])}
 
 
 def far_apart(synthetic: SyntheticRecords, number: int) -> list[Any]:

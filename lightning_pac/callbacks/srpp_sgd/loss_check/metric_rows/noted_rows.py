@@ -1,31 +1,64 @@
-"""An evaluation of synthetic records, of which metrics do nothing but note the rows, and how two are compared."""
+"""An evaluation of synthetic records, of which metrics note the rows, and how two are compared."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
+from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
-from torchmetrics import Metric
 
-from lightning_pac.callbacks.shared import let_log
-from lightning_pac.callbacks.srpp_sgd.loss_check.fixed_draws import SEEDS, FixedDraws, seeded
+from lightning_pac.callbacks.srpp_sgd.loss_check.fixed_draws import SEEDS, FixedDraws, Seed, seeded
+from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows.noted_metrics import NotedMetric, ShownMetrics, noting
 from lightning_pac.callbacks.srpp_sgd.loss_check.probe import Probe
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import SyntheticRecords
 from lightning_pac.data.records import copy_small
 
-__all__ = ["Evaluation", "Rows", "RowsOf", "are_equal", "is_close", "moved", "rounding_of", "shapes", "unmatched"]
+__all__ = [
+    "Evaluation",
+    "NotedRows",
+    "Rows",
+    "RowsOf",
+    "add_rows",
+    "are_equal",
+    "is_close",
+    "moved",
+    "rounding_of",
+    "settings_differ",
+    "shapes",
+    "unmatched",
+]
 
 _TOLERANCE = 1e-4
 _EVALUATIONS = 2
 
-Rows = list[dict[str, list[Tensor]]]
+# Between two validations of a training, which its batches do not concern here.
+_UNTIL_THE_NEXT: tuple[tuple[Any, ...], ...] = (
+    ("on_train_epoch_end",),
+    ("on_train_epoch_start",),
+    ("on_train_batch_start", None, 0),
+    ("on_train_batch_end", None, None, 0),
+)
+
+Rows = list[dict[str, "NotedRows"]]
 """Of each evaluation, the rows of every metric."""
 
 RowsOf = Callable[..., Rows]
 """Evaluates batches of records, with these numbers or one after another."""
+
+
+class NotedRows(list[Tensor]):
+    """Rows that a metric was updated with.
+
+    Attributes:
+        kept: What it keeps beside its states when the next evaluation begins; None where nobody asked.
+    """
+
+    def __init__(self, rows: Iterable[Tensor] = (), kept: bytes | None = None) -> None:
+        super().__init__(rows)
+        self.kept = kept
 
 
 class Evaluation:
@@ -36,16 +69,24 @@ class Evaluation:
         examples: Real records, of which synthetic ones take the structure.
         stage: ``"validation"`` or ``"test"``.
         dataloader_idx: Number of the loader, where there are several.
-        logged: Is given the names of metrics in the model, by those under which they are logged.
+        shown: Metrics as they are logged, of which it is given the names.
+        earlier: Evaluations of the loaders before it, of which each time a batch comes first, and what makes it.
 
     Attributes:
         synthetic: Draws the records.
     """
 
     def __init__(
-        self, probe: Probe, examples: list[Any], stage: str, dataloader_idx: int | None, logged: dict[str, str]
+        self,
+        probe: Probe,
+        examples: list[Any],
+        stage: str,
+        dataloader_idx: int | None,
+        shown: ShownMetrics,
+        earlier: "Sequence[tuple[Evaluation, Callable[[list[Any]], Any]]]" = (),
     ) -> None:
-        self._terms, self._probe, self._logged = (stage, dataloader_idx), probe, logged
+        self._stage, self._dataloader_idx, self._earlier = stage, dataloader_idx, tuple(earlier)
+        self._probe, self._shown = probe, shown
         self.synthetic = SyntheticRecords(examples, self._accepts)
 
     def rows_of(
@@ -76,20 +117,24 @@ class Evaluation:
     ) -> Rows:
         """Those of evaluations one after another, with a probe whose copy keeps what they leave."""
         found: Rows = []
-        with _noting(probe.model, self._logged) as noted:
+        with noting(probe.model, self._shown) as noted:
+            before = [(one, Probe(probe.replica, copy_small(make, {}), probe.hooks)) for one, make in self._earlier]
             for batches in evaluations:
-                with seeded(seed):
-                    _evaluate(probe, batches, *self._terms, numbers, holds_draws)
-                found.append({name: list(_rows_in(updates)) for name, (_, updates) in noted.items()})
-                for metric, updates in noted.values():
-                    updates.clear()
-                    metric._update_count = 0  # Lightning resets it
+                if found:
+                    _go_on(probe, noted, seed)
+                rows: dict[str, NotedRows] = {}
+                with seeded(seed), self._evaluating(probe, noted, rows, max(numbers, default=len(batches) - 1) + 1):
+                    for earlier, of_it in before:
+                        earlier._evaluate_batches(of_it, [earlier.synthetic.draw(0)])
+                        _taken(noted)
+                    self._evaluate_batches(probe, batches, numbers, holds_draws)
+                found.append(rows)
         return found
 
     @staticmethod
     def rows_of_several(
         evaluations: "Sequence[tuple[Evaluation, Callable[[list[Any]], Any]]]", drawn: Sequence[list[Any]]
-    ) -> list[dict[str, list[Tensor]]]:
+    ) -> list[dict[str, NotedRows]]:
         """Those of each of several loaders, in evaluations that go through all of them.
 
         Args:
@@ -97,26 +142,81 @@ class Evaluation:
             drawn: The records of each, which are one batch.
         """
         first, memo = evaluations[0][0], dict[int, Any]()
-        found: list[dict[str, list[Tensor]]] = [{} for _ in evaluations]
-        with first._probe.copied(memo) as replica, _noting(replica.model, first._logged) as noted:
+        found: list[dict[str, NotedRows]] = [{} for _ in evaluations]
+        with first._probe.copied(memo) as replica, noting(replica.model, first._shown) as noted:
             probes = [Probe(replica, copy_small(make, memo), first._probe.hooks) for _, make in evaluations]
-            for _ in range(_EVALUATIONS):
-                with seeded(SEEDS[0]), _around_batches(probes[0], first._terms[0]):
+            for evaluated in range(_EVALUATIONS):
+                if evaluated:
+                    _go_on(probes[0], noted, SEEDS[0])
+                left: dict[str, NotedRows] = {}
+                with seeded(SEEDS[0]), first._evaluating(probes[0], noted, left, 1):
                     for number, (evaluation, _) in enumerate(evaluations):
-                        _evaluate_batches(probes[number], [drawn[number]], *evaluation._terms, (), False)
-                        for name, (_, updates) in noted.items():
-                            found[number].setdefault(name, []).extend(_rows_in(updates))
-                            updates.clear()
-                for metric, _ in noted.values():
-                    metric._update_count = 0
+                        evaluation._evaluate_batches(probes[number], [drawn[number]])
+                        add_rows(found[number], _taken(noted))
+                for rows in found:
+                    add_rows(rows, {name: NotedRows(kept=last.kept) for name, last in left.items()})
         return found
 
     def _accepts(self, records: list[Any]) -> bool:
         rows = [row for of_metrics in self.rows_of([records]) for rows in of_metrics.values() for row in rows]
         return all(bool(row.isfinite().all()) for row in rows)
 
+    @contextmanager
+    def _evaluating(
+        self, probe: Probe, noted: list[NotedMetric], rows: dict[str, NotedRows], num_batches: int
+    ) -> Iterator[None]:
+        """Run the hooks of an evaluation, as far as they run here.
 
-def moved(before: dict[str, list[Tensor]], after: dict[str, list[Tensor]], rounded: bool = False) -> dict[str, int]:
+        Args:
+            probe: Runs the model.
+            noted: Its metrics.
+            rows: Is given those that the metrics have noted, once the evaluation has ended.
+            num_batches: Of each loader.
+        """
+        stage, trainer = self._stage, getattr(probe.replica.view, "_trainer", None)
+        if trainer is not None:
+            name, before = "num_val_batches" if stage == "validation" else "num_test_batches", len(self._earlier)
+            each = [1] * before + [num_batches] * (len(getattr(trainer, name)) - before)
+            setattr(probe.replica.view, name, each)
+        probe.model.eval()
+        with torch.no_grad():
+            probe.run_hook(f"on_{stage}_start")
+            probe.run_hook(f"on_{stage}_epoch_start")
+            yield
+            probe.run_hook(f"on_{stage}_epoch_end")
+            probe.run_hook(f"on_{stage}_end")
+            rows |= _taken(noted)
+            for metric in noted:
+                if metric.name in self._shown.logged.values():  # Lightning resets it, and no other
+                    metric.metric.reset()
+        for metric in noted:
+            rows[metric.name].kept = self._shown.settings_of(metric.name, metric.metric)
+
+    def _evaluate_batches(
+        self, probe: Probe, batches: Sequence[list[Any]], numbers: Sequence[int] = (), holds_draws: bool = False
+    ) -> None:
+        """Run the steps on batches of these records, with the hooks around each."""
+        stage = self._stage
+        step = getattr(probe.model, f"{stage}_step")
+        numbered = is_param_in_hook_signature(step, "batch_idx", min_args=2)
+        loader = [] if self._dataloader_idx is None else [self._dataloader_idx]
+        for number, records in zip(numbers or range(len(batches)), batches, strict=True):
+            with FixedDraws(list(map(id, records)), SEEDS[0]) if holds_draws else nullcontext(), probe.integers:
+                batch = probe.batch(records)
+                probe.run_hook(f"on_{stage}_batch_start", batch, number, *loader)
+                output = step(batch, *([number] if numbered else []), *loader)
+                probe.run_hook(f"on_{stage}_batch_end", output, batch, number, *loader)
+
+
+def add_rows(rows: dict[str, NotedRows], others: dict[str, NotedRows]) -> None:
+    """Add rows of each metric to those before; what it keeps is what it kept at last."""
+    for name, found in others.items():
+        rows[name] = NotedRows([*rows.get(name, ()), *found], found.kept)
+
+
+def moved(
+    before: Mapping[str, list[Tensor]], after: Mapping[str, list[Tensor]], rounded: bool = False
+) -> dict[str, int]:
     """How many rows of each metric are others, of those where any are."""
     counts = {}
     for name, rows in before.items():
@@ -136,8 +236,8 @@ def shapes(rows: list[Tensor]) -> set[tuple[int, ...]]:
 
 
 def unmatched(rows: list[Tensor], others: list[Tensor], rounding: float = 0.0) -> int:
-    """How many rows are not among the others, of which each is taken once."""
-    left, count = list(others), 0
+    """How many rows are not among the others, of which each is taken once; what a metric keeps is for all of them."""
+    left, count = list(others), 2 * settings_differ(rows, others)
     for row in rows:
         place = next((place for place, other in enumerate(left) if is_close(row, other, rounding, _TOLERANCE)), None)
         if place is None:
@@ -148,8 +248,8 @@ def unmatched(rows: list[Tensor], others: list[Tensor], rounding: float = 0.0) -
 
 
 def are_equal(rows: list[Tensor], others: list[Tensor]) -> bool:
-    """Whether they are the same in the same order."""
-    return len(rows) == len(others) and all(map(is_close, rows, others))
+    """Whether they are the same in the same order, of a metric that keeps the same."""
+    return not settings_differ(rows, others) and len(rows) == len(others) and all(map(is_close, rows, others))
 
 
 def is_close(first: Tensor, second: Tensor, rounding: float = 0.0, tolerance: float = 0.0) -> bool:
@@ -157,114 +257,28 @@ def is_close(first: Tensor, second: Tensor, rounding: float = 0.0, tolerance: fl
     return first.shape == second.shape and torch.allclose(first, second, rtol=tolerance, atol=rounding, equal_nan=True)
 
 
-def _evaluate(
-    probe: Probe,
-    batches: Sequence[list[Any]],
-    stage: str,
-    dataloader_idx: int | None,
-    numbers: Sequence[int],
-    holds_draws: bool = False,
-) -> None:
-    """Evaluate batches of these records, with the hooks around the steps, as far as they run here.
-
-    Args:
-        probe: Runs the model.
-        batches: The records of each.
-        stage: ``"validation"`` or ``"test"``.
-        dataloader_idx: Number of the loader, where there are several.
-        numbers: Of the batches, where they do not come one after another.
-        holds_draws: Whether each record gets the same draws at any place.
-    """
-    with _around_batches(probe, stage):
-        _evaluate_batches(probe, batches, stage, dataloader_idx, numbers, holds_draws)
+def _go_on(probe: Probe, noted: list[NotedMetric], seed: Seed) -> None:
+    """Run hooks of a training that come between two of its validations."""
+    trainer = getattr(probe.replica.view, "_trainer", None)
+    if trainer is not None and trainer.state.fn == TrainerFn.FITTING:
+        with seeded(seed), torch.no_grad():
+            for hook, *arguments in _UNTIL_THE_NEXT:
+                probe.run_hook(hook, *arguments)
+        _taken(noted)
 
 
-@contextmanager
-def _around_batches(probe: Probe, stage: str) -> Iterator[None]:
-    """Run the hooks of an evaluation, as far as they run here."""
-    probe.model.eval()
-    with torch.no_grad():
-        probe.run_hook(f"on_{stage}_start")
-        probe.run_hook(f"on_{stage}_epoch_start")
-        yield
-        probe.run_hook(f"on_{stage}_epoch_end")
+def settings_differ(rows: list[Tensor], others: list[Tensor]) -> bool:
+    """Whether a metric keeps other things than it kept then, where that is known of both."""
+    both = [found.kept for found in (rows, others) if isinstance(found, NotedRows) and found.kept is not None]
+    return len(both) == 2 and both[0] != both[1]
 
 
-def _evaluate_batches(
-    probe: Probe,
-    batches: Sequence[list[Any]],
-    stage: str,
-    dataloader_idx: int | None,
-    numbers: Sequence[int],
-    holds_draws: bool,
-) -> None:
-    step = getattr(probe.model, f"{stage}_step")
-    numbered = is_param_in_hook_signature(step, "batch_idx", min_args=2)
-    loader = [] if dataloader_idx is None else [dataloader_idx]
-    for number, records in zip(numbers or range(len(batches)), batches, strict=True):
-        with FixedDraws(list(map(id, records)), SEEDS[0]) if holds_draws else nullcontext(), probe.integers:
-            batch = probe.batch(records)
-            probe.run_hook(f"on_{stage}_batch_start", batch, number, *loader)
-            output = step(batch, *([number] if numbered else []), *loader)
-            probe.run_hook(f"on_{stage}_batch_end", output, batch, number, *loader)
-
-
-@contextmanager
-def _noting(model: Any, logged: dict[str, str]) -> Iterator[dict[str, tuple[Metric, list[Any]]]]:
-    """Let the metrics of a model do nothing but note what they are updated with, and logging their names.
-
-    Afterwards they and the modes of all layers are as before: training may go on.
-    """
-    noted: dict[str, tuple[Metric, list[Any]]] = {}
-    modes = [(layer, layer.training) for layer in model.modules()]
-    own: list[tuple[Metric, dict[str, Any]]] = []
-    names: dict[int, str] = {}
-    for name, metric in model.named_modules():
-        if isinstance(metric, Metric):
-            names[id(metric)] = name
-            updates: list[Any] = []
-            noted[name] = (metric, updates)
-
-            def note(*args: Any, metric: Metric = metric, updates: list[Any] = updates, **kwargs: Any) -> Tensor:
-                updates.append((args, kwargs))
-                metric._update_count += 1  # code may ask for it
-                return torch.tensor(0.0)
-
-            metric.distributed_available_fn = _alone  # copies on several ranks wait for none
-            stand_ins = {"forward": note, "update": note, "compute": _value_of(metric.compute)}
-            own.append((metric, {method: vars(metric).get(method) for method in stand_ins}))
-            vars(metric).update(stand_ins)
-
-    def note_name(name: str, value: Any) -> None:
-        if id(value) in names:
-            logged[name] = names[id(value)]
-
-    let_log(model, note_name)
-    try:
-        yield noted
-    finally:
-        for metric, methods in own:
-            for method, before in methods.items():
-                vars(metric).pop(method)
-                vars(metric).update({method: before} if before else {})
-        for layer, mode in modes:
-            layer.training = mode
-
-
-def _alone() -> bool:
-    return False
-
-
-def _value_of(compute: Callable[[], Any]) -> Callable[[], Any]:
-    """What a metric holds, if that has a value: evaluations may use that of a metric of the training."""
-
-    def value() -> Any:
-        try:
-            return compute()
-        except Exception:  # there may be nothing to compute from
-            return torch.tensor(0.0)
-
-    return value
+def _taken(noted: list[NotedMetric]) -> dict[str, NotedRows]:
+    """The rows of each metric since they were taken before."""
+    rows = {metric.name: NotedRows(_rows_in(metric.updates)) for metric in noted}
+    for metric in noted:
+        metric.updates.clear()
+    return rows
 
 
 def _rows_in(updates: list[Any]) -> Iterator[Tensor]:

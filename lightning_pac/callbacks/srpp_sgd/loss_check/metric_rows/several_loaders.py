@@ -7,23 +7,36 @@ from typing import Any
 
 from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows.company import far_apart
 from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows.noted_rows import Evaluation, are_equal
+from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import SyntheticRecords
 
 __all__ = ["mixed_by_loaders"]
 
 
+_Draw = Callable[[SyntheticRecords, int], list[Any]]
+
+
 def mixed_by_loaders(evaluations: Sequence[tuple[Evaluation, Callable[[list[Any]], Any]]]) -> set[str]:
-    """Metrics that use what the model keeps of another loader: a threshold, prototypes, or neighbours in a gallery.
+    """Metrics that use what is kept of another loader: a threshold, prototypes, or neighbours in a gallery.
 
     Args:
         evaluations: Of each loader, with what makes batches of its records.
     """
-    drawn = [evaluation.synthetic.draw(0) for evaluation, _ in evaluations]
+    found = _mixed_beside(evaluations, SyntheticRecords.draw)
+    with suppress(Exception):  # some models take no numbers that lie far apart
+        found |= _mixed_beside(evaluations, far_apart)
+    return found
+
+
+def _mixed_beside(evaluations: Sequence[tuple[Evaluation, Callable[[list[Any]], Any]]], draw: _Draw) -> set[str]:
+    """Those of which rows of such records are others beside others of another loader."""
+    drawn = [draw(evaluation.synthetic, 0) for evaluation, _ in evaluations]
     plain, again = (Evaluation.rows_of_several(evaluations, drawn) for _ in range(2))
     found: set[str] = set()
     for changed, (evaluation, _) in enumerate(evaluations):
-        for other in (partial(evaluation.synthetic.draw, 1), partial(far_apart, evaluation.synthetic, 0)):
-            with suppress(Exception):  # some models take no numbers that lie far apart
-                rows = Evaluation.rows_of_several(evaluations, [*drawn[:changed], other(), *drawn[changed + 1 :]])
+        for other in (partial(SyntheticRecords.draw, number=1), partial(far_apart, number=1)):
+            with suppress(Exception):  # as above
+                records = [*drawn[:changed], other(evaluation.synthetic), *drawn[changed + 1 :]]
+                rows = Evaluation.rows_of_several(evaluations, records)
                 for number, (before, repeated, after) in enumerate(zip(plain, again, rows, strict=True)):
                     found |= {
                         name

@@ -1,0 +1,243 @@
+"""Metrics beside a private one whose values, states or settings carry records into its rows."""
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import pytest
+import torch
+import torchmetrics
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
+from torchmetrics import Metric
+
+from lightning_pac import PrivateMetrics, TwoWorldScenario
+from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows import ShownMetrics
+from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows.noted_metrics import noting
+
+DECIDED = "with rows that one record decides beside its own"
+
+
+class Hits(pl.LightningModule):
+    """Counts hits privately, and may have another metric beside."""
+
+    def __init__(self, other: Metric | None = None) -> None:
+        super().__init__()
+        self.accuracy, self.other = torchmetrics.Accuracy("binary"), other
+        self.weight = torch.nn.Parameter(torch.ones(1))
+
+    def show(self, scores: Tensor, labels: Tensor) -> None:
+        self.accuracy.update(scores, labels)
+        self.log("accuracy", self.accuracy, add_dataloader_idx=False)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return (self.weight * batch[0]).mean()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
+def loader(records: int = 24) -> DataLoader[Any]:
+    values = torch.randn(records, generator=torch.Generator().manual_seed(records))
+    return DataLoader(TensorDataset(values, (values > 0).long()), 8)
+
+
+def trainer_in(folder: Path, **options: Any) -> pl.Trainer:
+    metrics = PrivateMetrics(
+        ["accuracy"], TwoWorldScenario(num_differing=1), epsilon=1e6, renyi_order=16, ledger=folder / "metrics.db"
+    )
+    quiet: dict[str, Any] = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    quiet |= {"enable_model_summary": False, "default_root_dir": folder}
+    return pl.Trainer(accelerator="cpu", callbacks=[metrics], **quiet, **options)
+
+
+class OfAnotherLoader(Hits):
+    """Has a threshold from what a metric holds of the first loader."""
+
+    def __init__(self, other: Metric, threshold: Callable[[Any], Any]) -> None:
+        super().__init__(other)
+        self.threshold = threshold
+
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        scores, labels = batch[0].sigmoid(), batch[1]
+        if dataloader_idx == 1:
+            assert self.other is not None
+            self.show((scores > self.threshold(self.other.compute())).long(), labels)
+        elif isinstance(self.other, torchmetrics.aggregation.BaseAggregator):
+            self.other.update(scores)
+        else:
+            self.other.update(scores, labels)
+
+
+def youden(value: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+    false, true, thresholds = value
+    return thresholds[(true - false).argmax()]
+
+
+HELD: dict[str, Callable[[], tuple[Any, Callable[[Any], Any]]]] = {
+    "a mean": lambda: (torchmetrics.MeanMetric(), lambda mean: mean),
+    "the least": lambda: (torchmetrics.MinMetric(), lambda least: least),
+    "a curve": lambda: (torchmetrics.ROC("binary", thresholds=50), youden),
+    "a bank": lambda: (torchmetrics.CatMetric(), torch.median),
+    "a threshold": lambda: (
+        torchmetrics.RecallAtFixedPrecision("binary", min_precision=0.5, thresholds=30),
+        lambda both: both[1],
+    ),
+}
+
+
+@pytest.mark.parametrize("held", HELD)
+def test_what_a_metric_holds_of_another_loader_decides_no_rows(tmp_path: Path, held: str) -> None:
+    with pytest.raises(MisconfigurationException, match=DECIDED):
+        trainer_in(tmp_path).validate(OfAnotherLoader(*HELD[held]()), [loader(), loader(32)], verbose=False)
+
+
+class OverTheMean(Hits):
+    """Rows above a mean: that of the batch, of the evaluation so far, or of the evaluation before."""
+
+    def __init__(self, of: str) -> None:
+        super().__init__(torchmetrics.MeanMetric())
+        self.of, self.threshold = of, torch.tensor(0.0)
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        assert self.other is not None
+        of_batch = self.other(batch[0])
+        threshold = {"batch": of_batch, "evaluation": self.other.compute(), "before": self.threshold}[self.of]
+        self.show((batch[0] > threshold).long(), batch[1])
+
+    def on_validation_epoch_end(self) -> None:
+        assert self.other is not None
+        self.threshold = self.other.compute()
+        self.other.reset()
+
+
+@pytest.mark.parametrize("of", ["batch", "evaluation", "before"])
+def test_the_mean_that_a_metric_gives_is_no_threshold(tmp_path: Path, of: str) -> None:
+    with pytest.raises(MisconfigurationException, match=DECIDED):
+        trainer_in(tmp_path).validate(OverTheMean(of), loader(), verbose=False)
+
+
+class Tuned(Hits):
+    """Sets the threshold of the private metric itself, in some hook, to what serves the records best."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scores: list[Tensor] = []
+        self.labels: list[Tensor] = []
+
+    def on_validation_epoch_start(self) -> None:
+        self.scores, self.labels = [], []
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.scores.append(batch[0].sigmoid())
+        self.labels.append(batch[1])
+        self.show(self.scores[-1], self.labels[-1])
+
+    def tune(self) -> None:
+        if self.scores:
+            scores, labels = torch.cat(self.scores), torch.cat(self.labels)
+            best = max(scores, key=lambda threshold: float(((scores > threshold) == labels).float().mean()))
+            self.accuracy.threshold = float(best)
+
+
+@pytest.mark.parametrize("hook", ["on_validation_epoch_end", "on_validation_end", "on_train_epoch_start"])
+def test_records_set_no_threshold_of_the_metric_itself(tmp_path: Path, hook: str) -> None:
+    model = type("TunedThere", (Tuned,), {hook: Tuned.tune})()
+    with pytest.raises(MisconfigurationException, match=DECIDED):
+        trainer_in(tmp_path, max_epochs=2).fit(model, loader(), loader())
+
+
+class Prototypes(Hits):
+    """Subtracts a mean of the first loader, without which the second cannot be evaluated."""
+
+    def __init__(self, at_its_end: bool) -> None:
+        super().__init__()
+        self.at_its_end = at_its_end
+
+    def on_validation_epoch_start(self) -> None:
+        self.bank: list[Tensor] = []
+        self.mean = torch.zeros(())
+
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        if dataloader_idx == 0:
+            self.bank.append(batch[0])
+            if self.at_its_end and batch_idx == self.trainer.num_val_batches[0] - 1:
+                self.mean = torch.cat(self.bank).mean()
+            return
+        mean = self.mean if self.at_its_end else torch.cat(self.bank).mean()
+        self.show((batch[0] > mean).long(), batch[1])
+
+
+@pytest.mark.parametrize("at_its_end", [False, True])
+def test_what_the_second_loader_needs_of_the_first_is_found(tmp_path: Path, at_its_end: bool) -> None:
+    with pytest.raises(MisconfigurationException, match=DECIDED):
+        trainer_in(tmp_path).validate(Prototypes(at_its_end), [loader(), loader(32)], verbose=False)
+
+
+class Network(torchmetrics.MaxMetric):
+    """One with a network, which would take long."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = torch.nn.Linear(2**11, 2**10)
+
+
+class Picky(torchmetrics.MaxMetric):
+    """Takes but the loader's batches."""
+
+    def update(self, value: Any) -> None:
+        if len(value) != 8:
+            raise ValueError("not 8")
+        super().update(value)
+
+
+class Beside(Hits):
+    """Shows another metric without noise, and the best private value so far, which is released."""
+
+    def __init__(self, other: Metric) -> None:
+        super().__init__(other)
+        self.best = torchmetrics.MaxMetric()
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        assert self.other is not None
+        self.other(batch[0])
+        self.log("other", self.other)
+        self.show((batch[0] > 0.1).long(), batch[1])
+
+    def on_validation_epoch_end(self) -> None:
+        self.best.update(self.accuracy.compute())
+        self.log("best", self.best.compute())
+
+
+@pytest.mark.parametrize("make", [torchmetrics.MeanMetric, torchmetrics.MaxMetric, Network, Picky])
+def test_a_metric_that_decides_no_rows_stands_beside_and_keeps_its_own_records(tmp_path: Path, make: Any) -> None:
+    data, model = loader(), Beside(make())
+    assert model.other is not None
+    model.other.update(torch.full((8,), 9.0))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*synthetic records")
+        shown = trainer_in(tmp_path).validate(model, data, verbose=False)[0]
+    assert isinstance(data.dataset, TensorDataset)
+    values, labels = data.dataset.tensors
+    expected = make()
+    expected.update(torch.full((8,), 9.0))
+    for part in values.split(8):
+        expected.update(part)
+    assert shown["other"] == pytest.approx(float(expected.compute()), rel=1e-5)
+    hits = ((values > 0.1).long() == labels).double().mean()  # of 24, beside noise of about a thousandth
+    assert shown["best"] == shown["accuracy"] == pytest.approx(float(hits), abs=0.1)
+
+
+@pytest.mark.parametrize(("make", "works"), [(torchmetrics.MaxMetric, True), (Network, False), (Picky, False)])
+def test_a_metric_of_a_copy_works_unless_that_takes_long_or_fails(make: Any, works: bool) -> None:
+    model = Hits(make())
+    assert model.other is not None
+    with noting(model, ShownMetrics(["accuracy"], logged={"accuracy": "accuracy"})) as noted:
+        for value in (model.other(torch.arange(4.0)), model.other.compute()):
+            assert value == (3 if works else 0) or (not works and not value.isfinite())
+        model.accuracy.update(torch.ones(4), torch.ones(4).long())
+        assert [len(metric.updates) for metric in noted] == [1, 1]
+    assert model.accuracy.tp.sum() == 0  # what a private metric holds is not shown

@@ -60,7 +60,7 @@ def verdict(rows: Sequence[dict[str, Any]]) -> str:
     compared = [(accuracy_cost(row, rows), best) for row in told if (best := best_ordinary(row, rows)) is not None]
     costs = [cost for cost, _ in compared if cost is not None]
     noise = max((row["accuracy_deviation"] or 0.0 for row in rows if row not in drowned), default=0.0)
-    noised = f" (noise of about {_points(noise)} was added to this figure)" if noise else ""
+    noised = f" (measured with noise of about {_points(noise)})" if noise else ""
     if costs:
         lost = _span(min(costs), max(costs), _points)
         name = _named([best for cost, best in compared if cost is not None])

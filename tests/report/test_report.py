@@ -328,12 +328,12 @@ def row(name, bound, accuracy, prior=0.5, noise=None):
         ([row("lucky", 0.6, 0.97), row("plain", None, 0.96)], "is 0.0 percentage points lower than that of run plain"),
         ([row("one", 0.92, 0.91, prior=0.1)], "at most 92 % of the time. A blind guess gets 90 %. Accuracy"),
         ([row("one", 0.6, 0.91, noise=0.023)], "apart from the accuracies below, can guess the secret correctly at "
-                                  "most 60 % of the time. A coin gets 50 %. Accuracy is 91.0 % (noise of about 2.3 "
-                                  "percentage points was added to this figure). How"),
-        ([row("one", 0.6, 0.91, noise=0.023), row("b", 0.6, 0.143, noise=1.28)], "is 91.0 % (noise of about 2.3"),
+                                  "most 60 % of the time. A coin gets 50 %. Accuracy is 91.0 % (measured with noise "
+                                  "of about 2.3 percentage points). How"),
+        ([row("one", 0.6, 0.91, noise=0.023), row("b", 0.6, 0.143, noise=1.28)], "is 91.0 % (measured with noise"),
         ([row("two", 0.6, 0.143, noise=1.28)], "The noise in what was measured hides the accuracy."),
         ([row("plain", None, 0.96, noise=0.01), row("one", 0.6, 0.91)], "5.0 percentage points lower than that of "
-                                  "run plain, the best without privacy (noise of about 1.0 percentage points was"),
+                                  "run plain, the best without privacy (measured with noise of about 1.0 percentage"),
         ([row("plain", None, 0.96)], "This run promises nothing: the secret may be plain to see."),
         ([row("a", None, 0.9), row("b", None, 0.9)], "None of these 2 runs promises anything"),
     ],
@@ -366,7 +366,7 @@ def test_a_noised_accuracy_stands_with_its_deviation(tmp_path):
     ]
     file.write_text(file.read_text().replace("test_error", "test_acc"))
     page = write_report(tmp_path).read_text().replace("\N{NO-BREAK SPACE}", " ")
-    assert "87.5 % (noise of about 2.3 percentage points was added to this figure)" in page
+    assert "87.5 % (measured with noise of about 2.3 percentage points)" in page
     assert "released, apart from the accuracies below, can guess" in page
 
 

@@ -220,9 +220,7 @@ def test_where_no_cost_is_known_the_verdict_says_so(tmp_path):
     write_run(tmp_path / "plain", 0.55)
     write_run(tmp_path / "private", 0.80, 0.01, CARD)
     text = above_folds(page_of(tmp_path))
-    assert (
-        "Accuracy is 80.0 % (noise of about 1.0 percentage points was added to this figure). How much accuracy" in text
-    )
+    assert "Accuracy is 80.0 % (measured with noise of about 1.0 percentage points). How much accuracy" in text
     assert (
         "privacy cost is not known: run plain, the best without privacy, reached less and cannot be compared." in text
     )

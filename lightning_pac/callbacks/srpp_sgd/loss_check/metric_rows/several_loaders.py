@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
-from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows.company import far_apart
+from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows.company import FAR, far_apart, times
 from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows.noted_rows import Evaluation, are_equal
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import SyntheticRecords
 
@@ -33,10 +32,11 @@ def _mixed_beside(evaluations: Sequence[tuple[Evaluation, Callable[[list[Any]], 
     plain, again = (Evaluation.rows_of_several(evaluations, drawn) for _ in range(2))
     found: set[str] = set()
     for changed, (evaluation, _) in enumerate(evaluations):
-        for other in (partial(SyntheticRecords.draw, number=1), partial(far_apart, number=1)):
+        other = evaluation.synthetic.draw(1)
+        # A mean moves little where others are alike, and passes no score of another loader.
+        for records in (other, far_apart(evaluation.synthetic, 1), *(_times(other, factor) for factor in (FAR, -FAR))):
             with suppress(Exception):  # as above
-                records = [*drawn[:changed], other(evaluation.synthetic), *drawn[changed + 1 :]]
-                rows = Evaluation.rows_of_several(evaluations, records)
+                rows = Evaluation.rows_of_several(evaluations, [*drawn[:changed], records, *drawn[changed + 1 :]])
                 for number, (before, repeated, after) in enumerate(zip(plain, again, rows, strict=True)):
                     found |= {
                         name
@@ -46,3 +46,7 @@ def _mixed_beside(evaluations: Sequence[tuple[Evaluation, Callable[[list[Any]], 
                         and not are_equal(before[name], after[name])
                     }
     return found
+
+
+def _times(records: list[Any], factor: float) -> list[Any]:
+    return [times(record, factor) for record in records]

@@ -10,7 +10,11 @@ from contextlib import contextmanager, suppress
 from multiprocessing.sharedctypes import SynchronizedBase
 from typing import Any
 
-__all__ = ["added_to", "bare_copied", "can_be_quiet", "deep_copied", "shallow_copied"]
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+__all__ = ["added_to", "bare_copied", "can_be_quiet", "deep_copied", "shallow_copied", "without_graphs"]
 
 _OWN_WAYS = "__new__", "__copy__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__"  # of being copied
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: classes that are written in Python, and those of some extensions
@@ -118,3 +122,9 @@ def _end(self: Any) -> None:
 
 
 _QUIET = {"__slots__": (), "__del__": _end}
+
+
+def without_graphs(model: torch.nn.Module) -> dict[int, Any]:
+    """Copies of tensors that layers and metrics keep with what they were computed from, which have none."""
+    kept = [part for layer in model.modules() for part in tree_leaves(list(vars(layer).values()))]
+    return {id(part): part.detach().clone() for part in kept if isinstance(part, Tensor) and not part.is_leaf}

@@ -33,7 +33,14 @@ from lightning_pac.scenarios import TwoWorldScenario
 from lightning_pac.tuning.quiet import quiet, showing_time
 from lightning_pac.tuning.rehearsal import rehearse
 from lightning_pac.tuning.sealed_draw import SealedDraw
-from lightning_pac.tuning.selection_run import SelectionRun, check_run, check_shares, train_run
+from lightning_pac.tuning.selection_run import (
+    SelectionRun,
+    check_apart,
+    check_run,
+    check_scenario,
+    check_shares,
+    train_run,
+)
 from lightning_pac.tuning.space import SearchSpace
 
 __all__ = ["PrivateSelection", "SelectionResult"]
@@ -149,8 +156,9 @@ class PrivateSelection:
 
         Args:
             make_trainer: Makes a Trainer, a module and a data module from a `SelectionRun`. It is called for every run,
-                once before anything is charged, for a rehearsal up to the first step and the first evaluated batch, and
-                once for the module that is released.
+                twice before anything is charged, for a rehearsal up to the first step and the first evaluated batch
+                (the second module shows whether runs share weights, which is refused), and once for the module that is
+                released.
             generator: For tests; left out, the one of the process, which has no seed.
         """
         began = time.monotonic()
@@ -189,7 +197,9 @@ class PrivateSelection:
             draw.check(run.settings)
             trainer, module, data = make_trainer(run)
             check_run(run, trainer, self.score)
+            check_scenario(trainer, self.scenario)
             check_shares(run, trainer, module)
+            check_apart(module, make_trainer(run)[1])
             told = rehearse(trainer, module, data, self.score)
         for sentence in told:
             warnings.warn(sentence, stacklevel=3)

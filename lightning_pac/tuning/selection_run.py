@@ -11,15 +11,25 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from lightning_pac._validation import validated
 from lightning_pac.accountants import LedgerPlan, PlannedLedger, PoissonSteps, PrivacyEvent, SRPPAccountant
 from lightning_pac.callbacks import SRPPSGD, PrivateMetrics
 from lightning_pac.exceptions import BudgetExceededError
 from lightning_pac.ledger import LedgerArgument, LedgerHandle, PrivacyLedger
-from lightning_pac.scenarios import Poisson
+from lightning_pac.scenarios import Poisson, TwoWorldScenario
 
-__all__ = ["SelectionRun", "check_run", "check_shares", "train_run", "without_validation"]
+__all__ = [
+    "SelectionRun",
+    "check_apart",
+    "check_run",
+    "check_scenario",
+    "check_shares",
+    "train_run",
+    "without_validation",
+]
 
 
 @validated
@@ -98,6 +108,42 @@ def check_run(run: SelectionRun, trainer: pl.Trainer, score: str) -> None:
                 "CSVLogger or TensorBoardLogger below run.folder, or logger=False."
             )
         _check_inside(run, logger.save_dir or ".", f"save_dir of {type(logger).__name__}")
+
+
+def check_apart(module: pl.LightningModule, other: pl.LightningModule) -> None:
+    """Refuse runs that train the same weights one after another: the price is that of runs that do not know each other.
+
+    Raises:
+        MisconfigurationException: Names a weight.
+    """
+    held = {_storage(one) for one in module.parameters() if one.requires_grad and not is_lazy(one)}
+    for name, weight in other.named_parameters():
+        if weight.requires_grad and not is_lazy(weight) and _storage(weight) in held:
+            raise MisconfigurationException(
+                f"make_trainer gives the weight {name!r} to every run, so each would go on from where the last one "
+                "ended: make the model anew in make_trainer, from a copy of a pretrained part (copy.deepcopy)."
+            )
+
+
+def _storage(weight: Tensor) -> int:
+    return weight.untyped_storage().data_ptr()
+
+
+def check_scenario(trainer: pl.Trainer, scenario: TwoWorldScenario) -> None:
+    """Refuse a run that is private in other worlds than the selection is priced for.
+
+    Raises:
+        MisconfigurationException: Names the callback.
+    """
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if not isinstance(callback, SRPPSGD | PrivateMetrics):
+            continue
+        own = callback.arguments.scenario if isinstance(callback, SRPPSGD) else callback.scenario
+        if own.coupling() != scenario.coupling():
+            raise MisconfigurationException(
+                f"The selection is priced for {scenario!r}, and {type(callback).__name__} in make_trainer is for "
+                f"{own!r}: give both the same."
+            )
 
 
 def check_shares(run: SelectionRun, trainer: pl.Trainer, module: pl.LightningModule) -> None:

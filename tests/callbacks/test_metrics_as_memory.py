@@ -241,3 +241,65 @@ def test_a_metric_of_a_copy_works_unless_that_takes_long_or_fails(make: Any, wor
         model.accuracy.update(torch.ones(4), torch.ones(4).long())
         assert [len(metric.updates) for metric in noted] == [1, 1]
     assert model.accuracy.tp.sum() == 0  # what a private metric holds is not shown
+
+
+class AtTheLastBatch(Hits):
+    """Has a threshold that a hook makes when the first loader has come to its end."""
+
+    mean = torch.tensor(0.0)
+
+    def __init__(self) -> None:
+        super().__init__(torchmetrics.MeanMetric())
+
+    def on_validation_epoch_start(self) -> None:
+        self.other.reset()  # type: ignore[union-attr]
+
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        if dataloader_idx == 0:
+            self.other.update(batch[0])  # type: ignore[union-attr, arg-type]
+        else:
+            self.show((batch[0] > self.mean).long(), batch[1])
+
+    def on_validation_batch_end(self, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        loaders: Any = self.trainer.val_dataloaders
+        if dataloader_idx == 0 and batch_idx == len(loaders[0]) - 1:
+            self.mean = self.other.compute()  # type: ignore[union-attr]
+
+
+def test_a_threshold_that_a_hook_makes_at_the_end_of_a_loader_is_found(tmp_path: Path) -> None:
+    with pytest.raises(MisconfigurationException, match=DECIDED):
+        trainer_in(tmp_path).validate(AtTheLastBatch(), [loader(16), loader(24)], verbose=False)
+
+
+class Gallery(AtTheLastBatch):
+    """Reads another loader at the beginning, which copies do not have."""
+
+    def on_validation_epoch_start(self) -> None:
+        loaders: Any = self.trainer.val_dataloaders
+        self.mean = torch.cat([values for values, _ in loaders[0]]).mean()
+
+    def on_validation_batch_end(self, *_: Any) -> None:
+        pass
+
+
+def test_a_hook_that_ends_in_an_error_on_synthetic_records_is_told(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="could not show .*an error in on_validation_epoch_start"):
+        trainer_in(tmp_path).validate(Gallery(), [loader(16), loader(24)], verbose=False)
+
+
+def test_a_metric_that_has_a_loss_with_its_graph_may_be_beside(tmp_path: Path) -> None:
+    class OfLosses(Hits):
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            loss = super().training_step(batch, batch_idx)
+            self.other(loss)  # type: ignore[misc]
+            self.log("train/loss", self.other)  # type: ignore[arg-type]
+            return loss
+
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            self.show(batch[0].sigmoid(), batch[1])
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*could not show")
+        trainer = trainer_in(tmp_path, max_epochs=2)
+        trainer.fit(OfLosses(torchmetrics.MeanMetric()), loader(16), loader(24))
+    assert float(trainer.callback_metrics["accuracy"]) == pytest.approx(1.0, abs=0.01)

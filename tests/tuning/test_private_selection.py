@@ -146,6 +146,17 @@ class BrokenModel(Model):
         raise TypeError(f"told of a record: {batch[0].tolist()}")
 
 
+PRETRAINED = nn.Linear(4, 2)
+
+
+class FineTuned(Model):
+    """Goes on from a network that was loaded once."""
+
+    def __init__(self, learning_rate: float) -> None:
+        super().__init__(learning_rate)
+        self.network = PRETRAINED
+
+
 class TwoLoaders(Data):
     def val_dataloader(self) -> Any:
         return [super().val_dataloader(), super().val_dataloader()]
@@ -193,10 +204,10 @@ def test_one_charge_and_no_trace(tmp_path, capfd):
     assert capfd.readouterr() == ("", "")
     assert torch.equal(torch.get_rng_state(), state)
     assert "OF_A_LOSING_RUN" not in os.environ
-    # A rehearsal, three runs, and the module that is released.
-    assert len(make.made) == 5
-    assert best.settings == make.made[4].settings
-    assert best.settings in [run.settings for run in make.made[1:4]]
+    # A rehearsal of two runs, three runs, and the module that is released.
+    assert len(make.made) == 6
+    assert best.settings == make.made[5].settings
+    assert best.settings in [run.settings for run in make.made[2:5]]
     with PrivacyLedger.read_only(tmp_path / "study.db") as ledger:
         (account,) = ledger.accounts()
         assert account.spent == pytest.approx(chosen.price.renyi(16.0))
@@ -242,7 +253,7 @@ def test_a_selection_draws_on_the_share_of_a_plan(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:PrivateSelection")
 def test_a_crash_continues_the_same_draw(tmp_path, caplog):
-    crashing = Maker(fails_at=3, error=KeyboardInterrupt())
+    crashing = Maker(fails_at=4, error=KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt), caplog.at_level("INFO"):
         selection(tmp_path).run(crashing)
     assert "continues after the run that was interrupted, and is not charged again" in caplog.text
@@ -278,7 +289,7 @@ class KilledMaker(Maker):
 
     def __call__(self, run: SelectionRun) -> Any:
         trainer, module, data = super().__call__(run)
-        if len(self.made) == 3:  # the rehearsal is the first, and is not trained
+        if len(self.made) == 4:  # the first two are of the rehearsal, and are not trained
             module = KilledModel(module.learning_rate)
             module.ledger = run.path
         return trainer, module, data
@@ -308,7 +319,7 @@ def test_a_kill_inside_a_run_continues_the_same_draw(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:PrivateSelection")
 def test_a_run_that_fails_is_the_worst(tmp_path, capfd):
-    best = selection(tmp_path).run(Maker(fails_at=2, error=RuntimeError("of a record")))
+    best = selection(tmp_path).run(Maker(fails_at=3, error=RuntimeError("of a record")))
     assert best.score == pytest.approx(best.score)
     assert "of a record" not in "".join(capfd.readouterr())
     broken = selection(tmp_path, folder=tmp_path / "broken")
@@ -316,7 +327,7 @@ def test_a_run_that_fails_is_the_worst(tmp_path, capfd):
     rehearsed = failing.__call__
 
     def fails_after_rehearsal(run):
-        if failing.made:
+        if len(failing.made) > 1:
             raise RuntimeError("of a record")
         return rehearsed(run)
 
@@ -338,6 +349,11 @@ def test_a_run_that_fails_is_the_worst(tmp_path, capfd):
         ({"fit": {"noise_multiplier": None, "epsilon": 1.0, "delta": 1e-5}}, "promise of its own"),
         ({"fit": {"noise_multiplier": 1.0}}, "does not cover"),
         ({"score": {"epsilon": 0.5}}, "does not pay"),
+        (
+            {"fit": {"scenario": TwoWorldScenario(2, num_records=60)}},
+            "priced for .*, and SRPPSGD in make_trainer is for",
+        ),
+        ({"module": FineTuned}, "gives the weight 'network.weight' to every run"),
         ({"fit": {"unit": Persons(of=0, at_most=2)}}, "are about records"),
         ({"trainer": {"fast_dev_run": True}}, "has fast_dev_run"),
         ({"beside": [EarlyStopping("val/accuracy", mode="max")]}, "EarlyStopping looks at 'val/accuracy'"),
@@ -399,7 +415,7 @@ def test_a_ledger_that_cannot_pay_draws_nothing(tmp_path):
 @pytest.mark.filterwarnings("ignore:PrivateSelection")
 def test_a_lost_draw_is_not_drawn_again(tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        selection(tmp_path).run(Maker(fails_at=2, error=KeyboardInterrupt()))
+        selection(tmp_path).run(Maker(fails_at=3, error=KeyboardInterrupt()))
     (tmp_path / "selection" / "secret" / "draw.json").unlink()
     with pytest.raises(LedgerMismatchError, match="lost the draw"):
         selection(tmp_path).run(Maker())

@@ -22,6 +22,7 @@ from lightning_pac.callbacks.metrics.noise_of_value import (
     warn_if_clipped,
     warn_if_noisy,
 )
+from lightning_pac.data.quiet_copies import without_graphs
 from lightning_pac.data.records import Surroundings
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.mechanisms.drowned import signal_to_noise, warn_if_drowned
@@ -82,7 +83,7 @@ class PrivateMetric:
         self._delivered = delivered
         self._ranks = ranks or Ranks()
         self._name = name
-        self._blank = copy.deepcopy(metric)
+        self._blank = copy.deepcopy(metric, without_graphs(metric))
         self._blank.reset()
         self._blank.distributed_available_fn = _alone  # what it computes from is the sum over all ranks already
         self._scratch = copy.deepcopy(self._blank)

@@ -21,7 +21,7 @@ from torchmetrics import Metric
 from lightning_pac.callbacks.shared import let_log
 from lightning_pac.callbacks.srpp_sgd.loss_check.copied_optimizer import copy_if_own, copy_optimizer
 from lightning_pac.callbacks.srpp_sgd.loss_check.passing_state import attributes_of
-from lightning_pac.data.quiet_copies import deep_copied
+from lightning_pac.data.quiet_copies import deep_copied, without_graphs
 from lightning_pac.data.records import copy_of, copy_small
 from lightning_pac.data.tables import is_of, repeat_rows
 from lightning_pac.strategies.stand_in_collectives import held_by_all
@@ -77,7 +77,7 @@ class Replica:
         memo = {} if memo is None else memo
         if trainer is not None:
             memo[id(trainer)] = view
-        memo.update(_without_graphs(pl_module))
+        memo.update(without_graphs(pl_module))
         original = None if trainer is None or not trainer.optimizers else trainer.optimizers[0]
         if original is not None and whole is None:
             copy_if_own(original, memo)
@@ -115,7 +115,7 @@ class Replica:
             memo[id(view)].callback_metrics.update(view.callback_metrics)
             if keeps_data:
                 memo[id(view)].take_data(view, memo)
-        memo.update(_without_graphs(self.model))
+        memo.update(without_graphs(self.model))
         model, optimizer = deep_copied(self.model, memo), deep_copied(self.optimizer, memo)
         model.trainer = memo.get(id(view))
         schedules, callbacks = (list(_copies(originals, memo)) for originals in (self.schedules, self.callbacks))
@@ -257,12 +257,6 @@ class _Lengths:
 
     def __len__(self) -> int:
         return len(self._of)
-
-
-def _without_graphs(model: torch.nn.Module) -> dict[int, Any]:
-    """Copies of tensors that layers keep with what they were computed from, as `weight_norm` does: none has a copy."""
-    kept = [part for layer in model.modules() for part in tree_leaves(list(vars(layer).values()))]
-    return {id(part): part.detach().clone() for part in kept if isinstance(part, Tensor) and not part.is_leaf}
 
 
 def _handed_back(value: Any = None, *args: Any, **kwargs: Any) -> Any:

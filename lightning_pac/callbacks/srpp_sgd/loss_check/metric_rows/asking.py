@@ -34,6 +34,7 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows.company import (
 from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows.noted_metrics import ShownMetrics
 from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows.noted_rows import Evaluation, RowsOf
 from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows.several_loaders import mixed_by_loaders
+from lightning_pac.callbacks.srpp_sgd.loss_check.probe import Probe
 from lightning_pac.callbacks.srpp_sgd.loss_check.state import UNEXPLAINED, UnseenChanges
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_probe import synthetic_probe
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import GROUP
@@ -139,6 +140,7 @@ def _rows_of_metrics(
                     raise
                 evaluation = Evaluation(*terms, evaluations)  # it may need what the model keeps of those before it
             evaluations.append((evaluation, loader.collate_fn))
+            unchecked += _broken_hooks(evaluation, probe)
             for names in _mixed(evaluation, loader, adjacency):
                 found |= names
     with _noting_error(unchecked):
@@ -162,6 +164,14 @@ def _noting_error(errors: list[str]) -> Iterator[None]:
         yield
     except Exception as error:
         errors.append(type(error).__name__)
+
+
+def _broken_hooks(evaluation: Evaluation, probe: Probe) -> list[str]:
+    """Those that end in an error before the last row, so that what they would set is not shown."""
+    probe.broken.clear()
+    evaluation.rows_of([evaluation.synthetic.draw(number) for number in range(2)])
+    late = ("_epoch_end", "validation_end", "test_end")  # which many use to show what was logged
+    return [f"an error in {name}" for name in sorted(probe.broken) if not name.split()[0].endswith(late)]
 
 
 def _mixed(evaluation: Evaluation, loader: DataLoader[Any], adjacency: Adjacency) -> Iterator[set[str]]:

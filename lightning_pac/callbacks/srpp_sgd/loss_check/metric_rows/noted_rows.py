@@ -9,6 +9,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from lightning_pac.callbacks.srpp_sgd.loss_check.fixed_draws import SEEDS, FixedDraws, Seed, seeded
 from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows.noted_metrics import NotedMetric, ShownMetrics, noting
@@ -59,6 +60,25 @@ class NotedRows(list[Tensor]):
     def __init__(self, rows: Iterable[Tensor] = (), kept: bytes | None = None) -> None:
         super().__init__(rows)
         self.kept = kept
+
+
+class _Loader:
+    """What code may ask of a loader of an evaluation, which has so many batches here."""
+
+    def __init__(self, original: Any, num_batches: int) -> None:
+        self._num_batches = num_batches
+        self.batch_size, self.dataset = getattr(original, "batch_size", None), _Length(original.dataset)
+
+    def __len__(self) -> int:
+        return self._num_batches
+
+
+class _Length:
+    def __init__(self, original: Any) -> None:
+        self._original = original
+
+    def __len__(self) -> int:
+        return len(self._original)
 
 
 class Evaluation:
@@ -175,9 +195,13 @@ class Evaluation:
         """
         stage, trainer = self._stage, getattr(probe.replica.view, "_trainer", None)
         if trainer is not None:
-            name, before = "num_val_batches" if stage == "validation" else "num_test_batches", len(self._earlier)
-            each = [1] * before + [num_batches] * (len(getattr(trainer, name)) - before)
-            setattr(probe.replica.view, name, each)
+            kind, before = "val" if stage == "validation" else "test", len(self._earlier)
+            numbers, loaders = (getattr(trainer, what) for what in (f"num_{kind}_batches", f"{kind}_dataloaders"))
+            each = [1] * before + [num_batches] * (len(numbers) - before)
+            setattr(probe.replica.view, f"num_{kind}_batches", each)
+            left = iter(each)
+            shown = tree_map(lambda loader: _Loader(loader, next(left)), loaders)
+            setattr(probe.replica.view, f"{kind}_dataloaders", shown)
         probe.model.eval()
         with torch.no_grad():
             probe.run_hook(f"on_{stage}_start")

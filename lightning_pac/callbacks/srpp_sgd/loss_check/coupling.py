@@ -41,6 +41,10 @@ _FAR = 1e3  # a number past every bend that a loss may have
 
 READ = "depends on a number that is read off the batch (a branch on the loss, a scale of all records)"
 BENT = "bends a mean over the batch (its absolute value, a clamp, a gate), so that one record turns all others"
+WEIGHTED = (
+    "divides by the weights of the classes in the batch (weight= of a cross entropy), so that a record of another "
+    "class rescales all"
+)
 DRAWS_IN_TURN = (
     "it draws random numbers for one record after another that are not torch's, or of a generator of its own"
 )
@@ -215,9 +219,11 @@ def compare_readings(probe: Probe, records: list[Any]) -> str | None:
 
     with probe.without_randomness():
         whole, found = gradient(2 * GROUP)
-        if not (found.count or any(found.shapes.values())):
+        if not (found.count or found.weighted or any(found.shapes.values())):
             return None
         _, half = gradient(GROUP)
+        if 0 < found.weighted == half.weighted:  # each of a batch, of whatever classes
+            return WEIGHTED
         numbers, size = half.count == found.count > 0, float(whole.norm())
         of_batch = {kind: _same(found.shapes[kind], half.shapes[kind]) for kind in found.shapes}
         arrays, orderings, bent = (of_batch[kind] for kind in ("arrays", "orderings", "bent"))

@@ -21,6 +21,7 @@ _COMPARISONS = [getattr(torch.ops.aten, name) for name in ("lt", "le", "gt", "ge
 _CONSTANTS = {getattr(torch.ops.aten, name) for name in (
     "new_zeros", "new_ones", "new_full", "new_empty", "zeros_like", "ones_like", "full_like", "empty_like",
 )}  # fmt: skip
+_WEIGHTED = (torch.ops.aten.nll_loss_forward, torch.ops.aten.nll_loss2d_forward)
 _LARGE_INTEGER = 10**4  # it may be a length, for which memory is taken
 _DEPTH = 4  # of lists and dictionaries in attributes
 
@@ -61,6 +62,7 @@ class Readings(TorchDispatchMode):  # type: ignore[no-untyped-call]
     Attributes:
         count: Numbers read so far.
         shapes: Of the arrays, orderings and bent arguments so far.
+        weighted: Means so far in which classes have different weights.
 
     Example:
         >>> with Readings(1e30) as readings:
@@ -72,7 +74,7 @@ class Readings(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, level: float | None = None, replaced: Replaced | None = None, num_records: int = 1) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.level, self.count, self.replaced = level, 0, replaced
+        self.level, self.count, self.replaced, self.weighted = level, 0, replaced, 0
         self.shapes: dict[str, list[tuple[int, ...]]] = {"arrays": [], "orderings": [], "bent": []}
         self._num_records, self._comparisons = num_records, set[int]()
         self._orderings: dict[int, Any] = {}
@@ -145,6 +147,7 @@ class Readings(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         found = func(*args, **(kwargs or {}))
+        self.weighted += func.overloadpacket in _WEIGHTED and _weighs(*args)
         given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         if any(map(self.is_marked, given)) and func.overloadpacket not in _CONSTANTS:
             if func is torch.ops.aten._local_scalar_dense.default:
@@ -167,6 +170,11 @@ class Readings(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if orders and found.numel() == 1:
             self._comparisons.add(self._key(found))
         return found
+
+
+def _weighs(outputs: Tensor, targets: Tensor, weight: Tensor | None, reduction: int, ignored: int) -> bool:
+    """Whether a mean of losses has a divisor that depends on the classes, also on such as none of the targets has."""
+    return weight is not None and reduction == 1 and len(set(weight.tolist())) > 1
 
 
 class _Functions(TorchFunctionMode):

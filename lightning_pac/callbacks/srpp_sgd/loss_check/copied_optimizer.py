@@ -105,14 +105,22 @@ def weights_after_a_step(optimizer: Optimizer) -> list[Tensor]:
 
 
 @contextmanager
-def same_gradients(model: torch.nn.Module) -> Iterator[None]:
-    """Let hooks read a gradient that is the same for all records, and takes no memory."""
+def same_gradients(model: torch.nn.Module, logged: list[str] | None = None) -> Iterator[None]:
+    """Let hooks read a gradient that is the same for all records, and takes no memory.
+
+    Args:
+        model: Whose gradient it is.
+        logged: Names, of which those of gradients that come meanwhile are taken away: the run's own are released.
+    """
+    names = [] if logged is None else logged
+    known = len(names)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     for parameter in trained:
         parameter.grad = torch.ones((), dtype=parameter.dtype).expand_as(parameter)
     try:
         yield
     finally:
+        names[known:] = [name for name in names[known:] if "grad" not in name.lower()]
         for parameter in trained:
             parameter.grad = None
 

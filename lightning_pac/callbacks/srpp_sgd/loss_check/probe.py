@@ -262,7 +262,7 @@ class Probe:
             with suppress(Exception):
                 torch.autograd.grad(loss, [p for p in self.model.parameters() if p.requires_grad], allow_unused=True)
             self.run_hook("on_after_backward")
-            with same_gradients(self.model):
+            with same_gradients(self.model, self.replica.logged):
                 self.run_hook("on_before_optimizer_step", optimizer)
             self._run_override("optimizer_step", 0, 0, optimizer, lambda: None)
             # What schedules on a plateau monitor is named in a warning.

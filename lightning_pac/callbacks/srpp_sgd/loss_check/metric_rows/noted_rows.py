@@ -200,8 +200,9 @@ class Evaluation:
             each = [1] * before + [num_batches] * (len(numbers) - before)
             setattr(probe.replica.view, f"num_{kind}_batches", each)
             left = iter(each)
-            shown = tree_map(lambda loader: _Loader(loader, next(left)), loaders)
-            setattr(probe.replica.view, f"{kind}_dataloaders", shown)
+            if loaders is not None:  # a Trainer that has evaluated nothing yet has none
+                shown = tree_map(lambda loader: _Loader(loader, next(left)), loaders)
+                setattr(probe.replica.view, f"{kind}_dataloaders", shown)
         probe.model.eval()
         with torch.no_grad():
             probe.run_hook(f"on_{stage}_start")

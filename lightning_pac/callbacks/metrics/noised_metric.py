@@ -101,13 +101,8 @@ class PrivateMetric:
         self._loaders: set[int] = set()
         self._rows_in_batch = (0, 0)  # of the batch of that number
         self._own = {name: getattr(metric, name) for name in ("forward", "update", "compute", "reset")}
-        for name, replacement in (
-            ("forward", self._forward),
-            ("update", self._update),
-            ("compute", self._compute),
-            ("reset", self._reset),
-        ):
-            setattr(metric, name, replacement)
+        for name in self._own:
+            setattr(metric, name, getattr(self, f"_{name}"))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "PrivateMetric":
         """Called where the metric is copied, whose copy would release the same records once more.

@@ -82,6 +82,11 @@ class _Rehearsal(pl.Callback):
         callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
         (scored,) = (one for one in callbacks if isinstance(one, PrivateMetrics))
         rows = scored.asked.found("validation")
+        if self._score in rows.others:
+            raise MisconfigurationException(
+                f"{type(pl_module).__name__} logs a number as {self._score!r} in its evaluation of synthetic records, "
+                "by which every run would end: log the torchmetrics object itself, and nothing else under that name."
+            )
         if self._score in rows.logged:
             # As the model will; what PrivateMetrics has found against the metric, it says now.
             metric = pl_module.get_submodule(rows.logged[self._score])

@@ -19,7 +19,7 @@ from lightning_pac.accountants import LedgerPlan, PlannedLedger, PoissonSteps, P
 from lightning_pac.callbacks import SRPPSGD, PrivateMetrics
 from lightning_pac.exceptions import BudgetExceededError
 from lightning_pac.ledger import LedgerArgument, LedgerHandle, PrivacyLedger
-from lightning_pac.scenarios import Poisson, TwoWorldScenario
+from lightning_pac.scenarios import TwoWorldScenario
 
 __all__ = [
     "SelectionRun",
@@ -174,9 +174,7 @@ def check_shares(run: SelectionRun, trainer: pl.Trainer, module: pl.LightningMod
                 known = max(1, trainer.max_steps)
                 _check_share(run.plan, accountant.events(arguments.noise_multiplier, known), arguments.ledger)
         elif isinstance(callback, PrivateMetrics):
-            # One value of a metric is one step of a sampler that draws every record.
-            everything = SRPPAccountant(callback.scenario, Poisson(rate=1.0, batch_size=1, secret_draws=False))
-            _check_share(run.plan, everything.events(callback.noise_multiplier, 1), callback.ledger)
+            _check_share(run.plan, callback.planned_events(), callback.ledger)
 
 
 def _check_share(plan: LedgerPlan, events: Sequence[PrivacyEvent], ledger: LedgerArgument | None) -> None:

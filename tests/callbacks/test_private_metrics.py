@@ -673,6 +673,7 @@ def test_names_are_told_of_once_where_they_are_absent(
     ("changes", "sentence"),
     [
         ({"names": []}, "must list the metrics"),
+        ({"names": ["val/accuracy/dataloader_idx_0"]}, "name 'val/accuracy', for the values of all loaders"),
         ({"epsilon": 0.0}, "epsilon is 0.0"),
         ({"max_contribution": -1.0}, "max_contribution is -1.0, but must lie between 1e-100 and 1e100"),
         ({"renyi_order": 1.0}, "renyi_order is 1.0"),

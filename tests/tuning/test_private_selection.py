@@ -90,8 +90,8 @@ class Maker:
             raise self.spoiled["error"]
         fit = {"scenario": SCENARIO, "sampling": SAMPLING, "noise_multiplier": 4.0, "ledger": run.ledger("fit")}
         private = SRPPSGD(**(fit | self.spoiled.get("fit", {})))
-        of_score = {"epsilon": 0.05, "renyi_order": 16.0, "ledger": run.ledger("score")}
-        scored = PrivateMetrics(["val/accuracy"], SCENARIO, **(of_score | self.spoiled.get("score", {})))
+        of_score = {"names": ["val/accuracy"], "epsilon": 0.05, "renyi_order": 16.0, "ledger": run.ledger("score")}
+        scored = PrivateMetrics(scenario=SCENARIO, **(of_score | self.spoiled.get("score", {})))
         options = {
             "callbacks": [private, scored],
             "logger": False,
@@ -132,6 +132,11 @@ class MisnamingModel(Model):
 class ExactModel(Model):
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         self.log("val/accuracy", (self.network(batch[0]).argmax(1) == batch[1]).float().mean())
+
+
+class TwiceModel(Model):
+    def on_validation_epoch_end(self) -> None:
+        self.log("val/accuracy", 1.0)
 
 
 class MixingModel(Model):
@@ -348,7 +353,8 @@ def test_a_run_that_fails_is_the_worst(tmp_path, capfd):
         ({"trainer": {"logger": True, "default_root_dir": None}}, "use run.folder"),
         ({"fit": {"noise_multiplier": None, "epsilon": 1.0, "delta": 1e-5}}, "promise of its own"),
         ({"fit": {"noise_multiplier": 1.0}}, "does not cover"),
-        ({"score": {"epsilon": 0.5}}, "does not pay"),
+        ({"score": {"epsilon": 0.5}}, "Share 'score' of one_run does not pay"),
+        ({"score": {"names": ["val/accuracy", "val/recall"]}}, "Share 'score' of one_run does not pay"),
         (
             {"fit": {"scenario": TwoWorldScenario(2, num_records=60)}},
             "priced for .*, and SRPPSGD in make_trainer is for",
@@ -366,7 +372,8 @@ def test_a_run_that_fails_is_the_worst(tmp_path, capfd):
         ({"data": TwoLoaders}, "The evaluation has 2 loaders"),
         ({"module": BatchNormModel}, "BatchNorm1d"),
         ({"module": MisnamingModel}, r"logs no torchmetrics object as 'val/accuracy' .*\(it logs 'val_accuracy'\)"),
-        ({"module": ExactModel}, r"\(it logs none\)"),
+        ({"module": ExactModel}, "logs a number as 'val/accuracy'"),
+        ({"module": TwiceModel}, "logs a number as 'val/accuracy'"),
         ({"module": MixingModel}, "with rows that one record decides beside its own"),
     ],
 )

@@ -14,12 +14,12 @@ from torchmetrics import Metric, MetricCollection
 from typing_extensions import override
 
 from lightning_pac._validation import validated
-from lightning_pac.accountants import Allowance, one_promise, share_terms
+from lightning_pac.accountants import Allowance, PrivacyEvent, one_promise, share_terms
 from lightning_pac.callbacks.metrics import metric_account
 from lightning_pac.callbacks.metrics.asked_rows import MIXED, TRAINED, AskedRows
 from lightning_pac.callbacks.metrics.delivered_records import DeliveredRecords, guard_evaluation
 from lightning_pac.callbacks.metrics.kept_values import changed_values, small_values
-from lightning_pac.callbacks.metrics.logged_names import LoggedNames
+from lightning_pac.callbacks.metrics.logged_names import LoggedNames, check_names
 from lightning_pac.callbacks.metrics.metric_memory import unsuited_states, why_not_watched
 from lightning_pac.callbacks.metrics.noise_of_value import log_deviations
 from lightning_pac.callbacks.metrics.noised_metric import LARGEST_VALUE, PrivateMetric
@@ -62,8 +62,7 @@ class PrivateMetrics(TrainerCallback):
     Note:
         Log the torchmetrics object itself, ``self.log("val/accuracy", self.accuracy)``, once an epoch, updated with one
         row a record; synthetic records test, on a copy of the model, that no record decides two rows. Each record is
-        evaluated on its own, which takes about half a millisecond a record and metric. Metrics that are not named
-        stay as they are.
+        evaluated on its own, which takes about half a millisecond a record and metric.
 
     Example::
 
@@ -108,8 +107,7 @@ class PrivateMetrics(TrainerCallback):
         self.epsilon, self.delta, self.renyi_order = epsilon, delta, renyi_order
         self.world_success_bound, self.prior = world_success_bound, prior
         promise = one_promise(self)
-        if not names:
-            raise ValueError(f'names is {names!r}, but must list the metrics to make private, as ["val/accuracy"].')
+        check_names(names)
         if ledger is None:
             raise ValueError(
                 "ledger is None, but values are charged before they are shown: pass that of the training, or another."
@@ -192,6 +190,11 @@ class PrivateMetrics(TrainerCallback):
         is_same = self.ledger.path.resolve() == ledger.resolve()
         return metric_account.num_values(self.names) * self._cost if is_same else 0.0
 
+    def planned_events(self) -> tuple[PrivacyEvent, ...]:
+        """The values of one validation, as the share of a plan that pays for them is stated."""
+        accountant = metric_account.accountant_of_value(self.scenario, self.renyi_order)
+        return accountant.events(self.noise_multiplier, max(1, metric_account.num_values(self.names)))
+
     @override
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._begin(trainer, pl_module)
@@ -252,8 +255,7 @@ class PrivateMetrics(TrainerCallback):
                 module._groups_checked = False
         rows = self.asked.before(trainer, pl_module, self._delivered, self.names, self.scenario, ranks)
         shown = {rows.logged[name] for name in self.names if name in rows.logged}
-        # Lightning's checks show no value, so none is drawn.
-        charge = (lambda: False) if self._delivered.in_trial else self._charge
+        charge = (lambda: False) if self._delivered.in_trial else self._charge  # Lightning's checks show no value
         known = self._known[trainer.testing]
         for name, metric in pl_module.named_modules():
             if not isinstance(metric, Metric) or (trainer.testing in self._complete and name not in known):
@@ -301,9 +303,9 @@ class PrivateMetrics(TrainerCallback):
         elif name not in self._raw and not name.startswith("privacy/"):
             self._raw.add(name)
             rank_zero_warn(
-                f"PrivateMetrics: {name!r} is logged from the records that are evaluated, without noise, and nothing "
-                "covers it or what is chosen by it: add it to the names of PrivateMetrics, or log it where the data "
-                "may be seen."
+                f"PrivateMetrics: {name!r} is logged from the records that are evaluated, without noise. Unless it is "
+                "made of noised values alone, nothing covers it or what is chosen by it: add it to the names of "
+                "PrivateMetrics, or log it where the data may be seen."
             )
 
     def _find(self, name: str, metric: Metric) -> PrivateMetric:

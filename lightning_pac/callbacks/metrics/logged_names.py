@@ -1,10 +1,27 @@
-"""Which of the declared metrics an evaluation logs, so that one that it does not is told of while it runs."""
+"""The names of private metrics, and which of them an evaluation logs, so that an absent one is told of."""
 
 from collections.abc import Sequence
 
 from lightning.pytorch.utilities import rank_zero_warn
 
-__all__ = ["LoggedNames", "names_in"]
+__all__ = ["LoggedNames", "check_names", "names_in"]
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Refuse names under which no model logs.
+
+    Raises:
+        ValueError: Says which.
+    """
+    if not names:
+        raise ValueError(f'names is {names!r}, but must list the metrics to make private, as ["val/accuracy"].')
+    for name in names:
+        stem, of_loader, _ = name.partition("/dataloader_idx_")
+        if of_loader:
+            raise ValueError(
+                f"names has {name!r}, but Lightning adds the number of the loader by itself: name {stem!r}, for the "
+                "values of all loaders."
+            )
 
 
 def names_in(names: Sequence[str], testing: bool) -> list[str]:

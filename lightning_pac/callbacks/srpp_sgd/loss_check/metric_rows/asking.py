@@ -55,6 +55,7 @@ class MetricRows:
         unchecked: Why nothing could be shown, or None.
         trained: Names of metrics whose rows records decide that the model was trained on, beside the weights.
         untrained: Why nothing of that could be shown, or None.
+        others: Names under which anything but a metric is logged.
     """
 
     mixed: frozenset[str] = frozenset()
@@ -62,6 +63,7 @@ class MetricRows:
     unchecked: str | None = None
     trained: frozenset[str] = frozenset()
     untrained: str | None = None
+    others: frozenset[str] = frozenset()
 
     def and_earlier(self, earlier: "MetricRows") -> "MetricRows":
         """This together with what an earlier evaluation has shown."""
@@ -71,6 +73,7 @@ class MetricRows:
             self.unchecked or earlier.unchecked,
             self.trained | earlier.trained,
             self.untrained or earlier.untrained,
+            self.others | earlier.others,
         )
 
 
@@ -154,7 +157,7 @@ def _rows_of_metrics(
             if unseen.unexplained:
                 untrained.append(f"{', '.join(map(repr, unseen.unexplained))} {UNEXPLAINED}")
     reasons = (next(iter(errors), None) for errors in (unchecked, untrained))
-    return MetricRows(frozenset(found), shown.logged, next(reasons), trained, next(reasons))
+    return MetricRows(frozenset(found), shown.logged, next(reasons), trained, next(reasons), frozenset(shown.others))
 
 
 @contextmanager

@@ -20,8 +20,9 @@ MEANS_OF_ALL = (
 )
 
 BY_EXTREMES = (
-    "a function of the mean, a scale that the batch decides, a mean over what is not missing, or an array of NumPy, "
-    "whose rows no gradient is told apart by: compute that in the dataset, or with torch"
+    "a function of the mean, a norm of all rows (even if squared: take x.square().sum()), a scale that the batch "
+    "decides, a mean over what is not missing, or an array of NumPy, whose rows no gradient is told apart by: compute "
+    "that in the dataset, or with torch"
 )
 
 _NO_CLIPPING = 1e30

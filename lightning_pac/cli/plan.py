@@ -147,6 +147,9 @@ def _print_shares(project: "ProjectPlan", args: argparse.Namespace) -> None:
         for name, share in best.shares.by_name.items():
             unit = share_unit(share).removesuffix("s" if best.shares.size(name) == 1 else "")
             size = f"{best.shares.size(name):.5g} {unit}"
+            if name in best.epsilon_of_values:  # each of which is a Gaussian with mu^2 = 2 epsilon / 16
+                number = round(best.shares.size(name) * 8 / best.epsilon_of_values[name])
+                size = f"{number:,} value{'s' * (number > 1)} ({size})"
             rows.append((name, size, _how(name, best, args.num_records)))
     for name, answers in project.answers.items():
         nats = f"{round_down(answers.mutual_information):.5g} nats"

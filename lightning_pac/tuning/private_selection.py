@@ -31,11 +31,11 @@ from lightning_pac.ledger import LedgerAccount, LedgerArgument, LedgerHandle, Pr
 from lightning_pac.randomness import SecureGenerator
 from lightning_pac.scenarios import TwoWorldScenario
 from lightning_pac.tuning.quiet import quiet, showing_time
-from lightning_pac.tuning.rehearsal import rehearse
+from lightning_pac.tuning.rehearsal import begin, rehearse
 from lightning_pac.tuning.sealed_draw import SealedDraw
 from lightning_pac.tuning.selection_run import (
     SelectionRun,
-    check_apart,
+    check_callbacks_apart,
     check_run,
     check_scenario,
     check_shares,
@@ -157,8 +157,8 @@ class PrivateSelection:
         Args:
             make_trainer: Makes a Trainer, a module and a data module from a `SelectionRun`. It is called for every run,
                 twice before anything is charged, for a rehearsal up to the first step and the first evaluated batch
-                (the second module shows whether runs share weights, which is refused), and once for the module that is
-                released.
+                (the second shows whether runs share weights or callbacks, which is refused), and once for the module
+                that is released.
             generator: For tests; left out, the one of the process, which has no seed.
         """
         began = time.monotonic()
@@ -199,8 +199,10 @@ class PrivateSelection:
             check_run(run, trainer, self.score)
             check_scenario(trainer, self.scenario)
             check_shares(run, trainer, module)
-            check_apart(module, make_trainer(run)[1])
-            told = rehearse(trainer, module, data, self.score)
+            other, beside, its_data = make_trainer(run)
+            check_callbacks_apart(trainer, other)
+            begin(other, beside, its_data)
+            told = rehearse(trainer, module, data, self.score, beside)
         for sentence in told:
             warnings.warn(sentence, stacklevel=3)
 

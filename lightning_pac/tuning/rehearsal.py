@@ -13,20 +13,50 @@ from typing_extensions import override
 
 from lightning_pac.callbacks import PrivateMetrics
 from lightning_pac.exceptions import BudgetExceededError
-from lightning_pac.tuning.selection_run import without_validation
+from lightning_pac.tuning.selection_run import check_apart, without_validation
 
-__all__ = ["rehearse"]
+__all__ = ["begin", "rehearse"]
+
+
+_FIRST_STEP = "a first step", "limit_train_batches and max_steps"
 
 
 class _Reached(Exception):
     """Ends a loop where it would read its first batch."""
 
 
-def rehearse(trainer: pl.Trainer, module: pl.LightningModule, data: pl.LightningDataModule, score: str) -> list[str]:
+def begin(trainer: pl.Trainer, module: pl.LightningModule, data: pl.LightningDataModule) -> None:
+    """Begin a fit, up to where callbacks check it: the module has all its weights then, and those it trains are told.
+
+    Raises:
+        MisconfigurationException: If the Trainer comes to no step.
+        Exception: Whatever the setup of a fit refuses.
+    """
+    trainer.callbacks.append(_Beginning())  # type: ignore[attr-defined]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with without_validation(trainer), _reaching(*_FIRST_STEP):
+            trainer.fit(module, datamodule=data)
+
+
+def rehearse(
+    trainer: pl.Trainer,
+    module: pl.LightningModule,
+    data: pl.LightningDataModule,
+    score: str,
+    other: pl.LightningModule,
+) -> list[str]:
     """Refuse what every run would end by, when it has been paid for and nobody may see why.
 
     All checks before the first step and before the evaluation are gone through, as `lightning-pac check` does: they run
     the code on synthetic records. No batch of the data is read.
+
+    Args:
+        trainer: Of the run.
+        module: Its module.
+        data: Its data.
+        score: Name of the score.
+        other: The module of another run, which has begun: it may have no trained weight in common.
 
     Returns:
         What this package warned of meanwhile.
@@ -41,10 +71,10 @@ def rehearse(trainer: pl.Trainer, module: pl.LightningModule, data: pl.Lightning
             "The Trainer has fast_dev_run, under which no private score is shown: leave it out; a selection rehearses "
             "by itself."
         )
-    trainer.callbacks.append(_Rehearsal(score))  # type: ignore[attr-defined]
+    trainer.callbacks.append(_Rehearsal(score, other))  # type: ignore[attr-defined]
     with _own_warnings() as caught:
         try:
-            with without_validation(trainer), _reaching("a first step", "limit_train_batches and max_steps"):
+            with without_validation(trainer), _reaching(*_FIRST_STEP):
                 trainer.fit(module, datamodule=data)
         except BudgetExceededError as error:
             raise BudgetExceededError(
@@ -55,11 +85,25 @@ def rehearse(trainer: pl.Trainer, module: pl.LightningModule, data: pl.Lightning
     return list(dict.fromkeys(str(warning.message) for warning in caught))
 
 
+class _Beginning(pl.Callback):
+    """Comes first, so that no other has checked anything."""
+
+    @override
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        callbacks.remove(self)
+        callbacks.insert(0, self)  # before SRPPSGD, which does so in `setup`; nothing that follows is passed over
+
+    @override
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        raise _Reached
+
+
 class _Rehearsal(pl.Callback):
     """Comes last, so that all others have checked what they check."""
 
-    def __init__(self, score: str) -> None:
-        self._score = score
+    def __init__(self, score: str, other: pl.LightningModule) -> None:
+        self._score, self._other = score, other
 
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -69,6 +113,7 @@ class _Rehearsal(pl.Callback):
                 "trains: it is evaluated once, after its last step. Leave it out, or choose settings for it on public "
                 "data."
             )
+        check_apart(pl_module, self._other)
         raise _Reached
 
     @override

@@ -24,6 +24,7 @@ from lightning_pac.scenarios import TwoWorldScenario
 __all__ = [
     "SelectionRun",
     "check_apart",
+    "check_callbacks_apart",
     "check_run",
     "check_scenario",
     "check_shares",
@@ -120,8 +121,23 @@ def check_apart(module: pl.LightningModule, other: pl.LightningModule) -> None:
     for name, weight in other.named_parameters():
         if weight.requires_grad and not is_lazy(weight) and _storage(weight) in held:
             raise MisconfigurationException(
-                f"make_trainer gives the weight {name!r} to every run, so each would go on from where the last one "
-                "ended: make the model anew in make_trainer, from a copy of a pretrained part (copy.deepcopy)."
+                f"Every run has the same weight {name!r}, so each would go on from where the last one ended: make the "
+                "model anew in make_trainer, from a copy of a pretrained part (copy.deepcopy)."
+            )
+
+
+def check_callbacks_apart(trainer: pl.Trainer, other: pl.Trainer) -> None:
+    """Refuse callbacks that see several runs, and may carry weights or choices from one into the next.
+
+    Raises:
+        MisconfigurationException: Names one.
+    """
+    seen = set(map(id, other.callbacks))  # type: ignore[attr-defined]
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if id(callback) in seen:
+            raise MisconfigurationException(
+                f"Every run has the same {type(callback).__name__}, which may carry something from one into the next: "
+                "make callbacks anew in make_trainer."
             )
 
 

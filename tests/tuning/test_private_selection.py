@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import display
 from IPython.utils.capture import capture_output
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import EarlyStopping, StochasticWeightAveraging
+from lightning.pytorch.callbacks import EarlyStopping, StochasticWeightAveraging, Timer
 from lightning.pytorch.profilers import SimpleProfiler
 from prepared import Child
 from torch import nn
@@ -105,7 +106,8 @@ class Maker:
         warnings.warn("a losing run warns", stacklevel=1)
         torch.rand(3)
         os.environ["OF_A_LOSING_RUN"] = "1"
-        options["callbacks"] += self.spoiled.get("beside", [])
+        options["callbacks"] += self.spoiled.get("shared", [])
+        options["callbacks"] += [make() for make in self.spoiled.get("beside", [])]
         kind, data = self.spoiled.get("module", Model), self.spoiled.get("data", Data)
         return pl.Trainer(**(options | self.spoiled.get("trainer", {}))), kind(run.settings["learning_rate"]), data()
 
@@ -160,6 +162,11 @@ class FineTuned(Model):
     def __init__(self, learning_rate: float) -> None:
         super().__init__(learning_rate)
         self.network = PRETRAINED
+
+
+class FineTunedLate(Model):
+    def setup(self, stage: str) -> None:
+        self.network.load_state_dict(PRETRAINED.state_dict(), assign=True)
 
 
 class TwoLoaders(Data):
@@ -359,12 +366,14 @@ def test_a_run_that_fails_is_the_worst(tmp_path, capfd):
             {"fit": {"scenario": TwoWorldScenario(2, num_records=60)}},
             "priced for .*, and SRPPSGD in make_trainer is for",
         ),
-        ({"module": FineTuned}, "gives the weight 'network.weight' to every run"),
+        ({"module": FineTuned}, "Every run has the same weight 'network.weight'"),
+        ({"module": FineTunedLate}, "Every run has the same weight 'network.weight'"),
         ({"fit": {"unit": Persons(of=0, at_most=2)}}, "are about records"),
         ({"trainer": {"fast_dev_run": True}}, "has fast_dev_run"),
-        ({"beside": [EarlyStopping("val/accuracy", mode="max")]}, "EarlyStopping looks at 'val/accuracy'"),
-        ({"beside": [EarlyStopping("train_loss", strict=False)]}, "EarlyStopping looks at 'train_loss'"),
-        ({"beside": [StochasticWeightAveraging(0.1)]}, "swa_epoch_start"),
+        ({"beside": [partial(EarlyStopping, "val/accuracy", mode="max")]}, "EarlyStopping looks at 'val/accuracy'"),
+        ({"beside": [partial(EarlyStopping, "train_loss", strict=False)]}, "EarlyStopping looks at 'train_loss'"),
+        ({"beside": [partial(StochasticWeightAveraging, 0.1)]}, "swa_epoch_start"),
+        ({"shared": [Timer()]}, "Every run has the same Timer"),
         ({"module": PlateauModel}, "ReduceLROnPlateau looks at 'val/accuracy'"),
         ({"trainer": {"max_steps": -1, "max_epochs": 1}}, "plans more steps than a share"),
         ({"trainer": {"max_steps": 0}}, "does not come to a first step"),

@@ -9,10 +9,10 @@ from lightning_pac.callbacks.srpp_sgd.loss_check import differing, digests_of, o
 
 __all__ = ["KeptElsewhere"]
 
-# All that Lightning and torch set themselves; the rest of it has a name that begins with an underscore.
+# All that Lightning and torch set themselves, beside names with an underscore that are there when a training begins.
 _LIGHTNINGS = {
     *inspect.signature(pl.Trainer.__init__).parameters,
-    *("datamodule", "should_stop", "val_check_batch", "defaults", "param_groups", "state", "step"),
+    *("datamodule", "should_stop", "val_check_batch", "defaults", "param_groups", "state", "step", "_opt_called"),
 }
 
 
@@ -31,6 +31,8 @@ class KeptElsewhere:
         self._holders += [("optimizer", one) for one in (*optimizers, *wrappers)]
         self._holders += [(name, one) for name, one in trainer.lightning_module.named_parameters()]
         self._known = _LIGHTNINGS | vars(strategy).keys()
+        private = (own_attributes(holder).keys() for _, holder in self._holders)
+        self._known |= {name for names in private for name in names if name[0] == "_"}
         self._first = digests_of(self._held())
 
     def changed(self) -> set[str]:
@@ -43,7 +45,7 @@ class KeptElsewhere:
             {
                 name: value
                 for name, value in own_attributes(holder).items()
-                if name not in self._known and name[0] != "_" and not type(value).__module__.startswith("lightning.")
+                if name not in self._known and not type(value).__module__.startswith("lightning.")
             }
             for _, holder in self._holders
         ]

@@ -97,8 +97,11 @@ def _warn_of_large_rates(optimizer: torch.optim.SGD, ratio: float, max_grad_norm
 def announce_stop(run: PrivateRun, name: str, trainer: pl.Trainer) -> None:
     """Say that the run ends before its planned steps."""
     if trainer.global_step < run.planned_steps:
-        steps = run.journal.num_steps
-        rank_zero_info(f"{name}: stopping after {steps} steps, as the next would break the promise or a budget.")
+        steps, again = run.journal.num_steps, run.journal.replayed
+        repeated = f", {again} of them taken again after an interruption" if again else ""
+        rank_zero_info(
+            f"{name}: stopping after {steps} steps{repeated}, as the next would break the promise or a budget."
+        )
 
 
 def warn_of_raw_values(names: Sequence[str]) -> None:
@@ -154,5 +157,5 @@ def _on_record(run: PrivateRun) -> str:
     figures = ". ".join(sentence[:1].upper() + sentence[1:] for sentence in words)
     planned = run.journal.in_force.num_steps
     if planned > run.journal.num_steps:
-        figures += f", as for all {planned} planned steps: what the run showed may have ended it"
+        figures += f", as for all {planned} planned steps, since what the run showed may have ended it"
     return f"{figures}. On record in {run.journal.account.path} as {run.journal.account.name!r}."

@@ -1,5 +1,6 @@
 """The engines by name."""
 
+from collections.abc import Callable
 from typing import Literal
 
 from lightning_pac._validation import validated
@@ -13,13 +14,17 @@ EngineName = Literal["auto", "one_backward", "opacus"]
 
 
 @validated
-def make_engine(name: EngineName = "auto", public_terms: bool = False) -> GradientEngine:
+def make_engine(
+    name: EngineName = "auto", public_terms: bool = False, rests: Callable[[], bool] = bool
+) -> GradientEngine:
     """Make the engine of that name.
 
     Args:
         name: `one_backward` is ours; `opacus` instantiates every per-example gradient with Opacus' hooks, to compare
             with. `auto` is the first.
         public_terms: Whether terms without records may be added to the mean of the losses, as `OneBackwardEngine` does.
+        rests: Whether passes that begin now are no training, such as those of an evaluation between two microbatches;
+            Opacus' hooks see none in evaluation mode.
 
     Raises:
         ValueError: If there is no engine of that name.
@@ -41,4 +46,4 @@ def make_engine(name: EngineName = "auto", public_terms: bool = False) -> Gradie
         from lightning_pac.gradients.opacus_engine import OpacusEngine
 
         return OpacusEngine()
-    return OneBackwardEngine(public_terms=public_terms)
+    return OneBackwardEngine(public_terms=public_terms, rests=rests)

@@ -49,11 +49,12 @@ class OneBackwardEngine(GradientEngine, Receiver):
         batch_first: Whether dimension 0 of a batch's tensors counts the examples, not 1; a module may have it, too.
         public_terms: Whether terms without records (penalties on weights) may be added to the mean of the losses, whose
             gradient the caller of `clipped_sum` then adds after the noise. Otherwise they are refused.
+        rests: Whether a pass that begins now is none of training, and left alone; `bool()` is False.
     """
 
-    def __init__(self, batch_first: bool = True, public_terms: bool = False) -> None:
+    def __init__(self, batch_first: bool = True, public_terms: bool = False, rests: Callable[[], bool] = bool) -> None:
         self._public_terms = public_terms
-        self._entrance = Entrance(Following(self), batch_first)
+        self._entrance = Entrance(Following(self), batch_first, rests)
         self._handles: list[RemovableHandle] = []
         self._attached = False
         self._counted_by: Callable[[], str] = str

@@ -455,6 +455,22 @@ def test_what_is_kept_at_the_end_of_a_run_is_found_before_a_test(tmp_path: Path)
         trainer.test(trainer.lightning_module, DataLoader(data(30), 10), verbose=False)
 
 
+def test_an_attack_on_the_inputs_of_an_evaluation_is_no_training(tmp_path: Path) -> None:
+    class Attacked(Model):
+        def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+            with torch.enable_grad():
+                inputs = batch[0].clone().requires_grad_()
+                loss = F.cross_entropy(self.network(inputs), batch[1], reduction="sum")
+                (towards,) = torch.autograd.grad(loss, inputs)
+            self.accuracy(self.network(batch[0] + 0.1 * towards.sign()), batch[1])
+            self.log("val/accuracy", self.accuracy)
+
+    options = {"val_check_interval": 1, "accumulate_grad_batches": 2, "inference_mode": False}
+    trainer = trained(tmp_path, Attacked(Habit()), **options)
+    assert trainer.global_step == 2
+    assert float(trainer.callback_metrics["val/accuracy"]) <= 1.01
+
+
 class Cutting(pl.LightningModule):
     """Cuts the texts of an evaluation to the longest that it was trained on."""
 

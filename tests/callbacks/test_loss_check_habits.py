@@ -94,14 +94,16 @@ def test_a_mean_that_is_bent_is_found(function: Any, is_coupled: bool) -> None:
     assert (found.problem is not None, found.unchecked) == (is_coupled, None)
 
 
-def weighs(*weights: float, alone: bool = False) -> Step:
-    """A cross entropy of nine classes, of which no record has the last."""
+def weighs(*weights: float, alone: bool = False, only_shown: bool = False) -> Step:
+    """A cross entropy of nine classes, of which no record has the last; or a plain mean, beside which it is shown."""
 
     def step(model: Model, inputs: Tensor, labels: Tensor, _: int) -> Tensor:
         outputs = torch.cat([model.layer(inputs)] * 3, 1)
-        pairs = [(outputs[k : k + 1], labels[k : k + 1]) for k in range(len(labels))] if alone else [(outputs, labels)]
+        used = outputs.detach() if only_shown else outputs
+        pairs = [(used[k : k + 1], labels[k : k + 1]) for k in range(len(labels))] if alone else [(used, labels)]
         own = torch.tensor([1.0] * (9 - len(weights)) + list(weights))
-        return torch.stack([F.cross_entropy(*pair, weight=own) for pair in pairs]).mean()
+        weighted = torch.stack([F.cross_entropy(*pair, weight=own) for pair in pairs]).mean()
+        return F.cross_entropy(outputs, labels) if only_shown else weighted
 
     return step
 
@@ -113,6 +115,7 @@ def weighs(*weights: float, alone: bool = False) -> Step:
         (weighs(0.0, 1.0), True),
         (weighs(1.0), False),
         (weighs(50.0, alone=True), False),
+        (weighs(50.0, only_shown=True), False),
     ],
 )
 def test_a_weight_of_a_class_that_no_record_shows_is_found(step: Step, is_coupled: bool) -> None:

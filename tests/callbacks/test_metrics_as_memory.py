@@ -303,3 +303,50 @@ def test_a_metric_that_has_a_loss_with_its_graph_may_be_beside(tmp_path: Path) -
         trainer = trainer_in(tmp_path, max_epochs=2)
         trainer.fit(OfLosses(torchmetrics.MeanMetric()), loader(16), loader(24))
     assert float(trainer.callback_metrics["accuracy"]) == pytest.approx(1.0, abs=0.01)
+
+
+class AsItTrains(Hits):
+    """Centres a batch where it is in training mode, which the hook of evaluations leaves on."""
+
+    def on_validation_model_eval(self) -> None:
+        pass
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        scores = batch[0] - batch[0].mean() if self.training else batch[0]
+        self.show((scores > 0).long(), batch[1])
+
+
+def test_a_model_that_evaluates_in_training_mode_is_asked_in_it(tmp_path: Path) -> None:
+    with pytest.raises(MisconfigurationException, match=DECIDED):
+        trainer_in(tmp_path).validate(AsItTrains(), loader(), verbose=False)
+    trainer_in(tmp_path).validate(AsItTrains().eval(), loader(), verbose=False)
+
+
+class WithGradients(Hits):
+    """Forces: the gradient of each record's energy, or of one that depends on all."""
+
+    def __init__(self, mixes: bool) -> None:
+        super().__init__()
+        self.mixes = mixes
+
+    def on_validation_model_eval(self) -> None:
+        super().on_validation_model_eval()
+        torch.set_grad_enabled(True)
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        places = batch[0].clone().requires_grad_()
+        energy = (self.weight * places).square()
+        (forces,) = torch.autograd.grad(energy.sum().square() if self.mixes else energy.sum(), places)
+        self.show((forces > 1).long(), batch[1])
+
+
+@pytest.mark.parametrize("mixes", [False, True])
+def test_gradients_of_an_evaluation_are_those_of_each_record(tmp_path: Path, mixes: bool) -> None:
+    trainer = trainer_in(tmp_path, inference_mode=False)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*could not show")
+        if not mixes:
+            trainer.validate(WithGradients(mixes), loader(), verbose=False)
+            return
+        with pytest.raises(MisconfigurationException, match=DECIDED):
+            trainer.validate(WithGradients(mixes), loader(), verbose=False)

@@ -588,6 +588,25 @@ def test_two_backward_passes_are_not_merged(name: str) -> None:
     engine.detach()
 
 
+def test_an_evaluation_between_two_passes_is_left_alone() -> None:
+    resting = False
+    module, batch = nn.Linear(3, 2), [torch.randn(4, 3)]
+    expected = clipped_sum_by_loop(module, batch, curved, 1.0)
+    engine = OneBackwardEngine(rests=lambda: resting)
+    engine.attach(module)
+    curved(module, batch).backward()
+    resting = True
+    for _ in range(2):
+        inputs = torch.randn(5, 3, requires_grad=True)
+        (found,) = torch.autograd.grad(module(inputs).sum(), inputs)
+        assert torch.equal(found, module.weight.detach().sum(0).expand(5, 3))
+    with pytest.raises(PrivacyViolationError, match="received a gradient that did not come through"):
+        module(torch.ones(5, 3)).sum().backward()
+    resting = False
+    assert_same(*engine.clipped_sum(1.0), expected, RTOL)
+    engine.detach()
+
+
 class Adversarial(nn.Module):
     """Moves its inputs against itself, by a gradient that is no parameter's, and sees them once more."""
 

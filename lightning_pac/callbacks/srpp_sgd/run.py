@@ -83,13 +83,13 @@ class PrivateRun:
         self._batch_sizes = batch_sizes(loader)
         self._first_batch: int | None = None
         self._mixing_if_trained = may_mix_in_training(pl_module)
-        self._fingerprint = 0
+        self._fingerprint = self._steps_this_epoch = 0
         self._shape: BatchShape | None = None
         self._awaiting_gradient = False
-        self._steps_this_epoch = 0
         self._clipped: Tensor | None = None
         self.logged: dict[str, float] = {}
-        self._engine = make_engine(public_terms=self._sharding is None)  # theirs would be a gradient of the whole model
+        of_whole_model = self._sharding is None  # public terms would have a gradient of that
+        self._engine = make_engine(public_terms=of_whole_model, rests=lambda: pl_module.trainer.evaluating)
         self._public: Tensor | None = None
         units: UnitRows | None = loader.units if isinstance(loader, PrivateDataLoader) else None
         self._rows_per_unit = 1 if units is None else units.size

@@ -36,10 +36,11 @@ class Entrance:
     Args:
         mode: The mode.
         batch_first: Whether records are in dimension 0 of the batch's tensors, unless a module says otherwise.
+        rests: Whether it is to stay off in a call that begins now.
     """
 
-    def __init__(self, mode: Following, batch_first: bool) -> None:
-        self._mode, self._batch_first = mode, batch_first
+    def __init__(self, mode: Following, batch_first: bool, rests: Callable[[], bool]) -> None:
+        self._mode, self._batch_first, self._rests = mode, batch_first, rests
         self._handles: list[RemovableHandle] = []
         self._entered: nn.Module | None = None
         self._depth = 0
@@ -83,7 +84,7 @@ class Entrance:
         _unwatch_functions(self)
 
     def _before(self, layer: nn.Module, args: Any, kwargs: Any) -> None:
-        if self._outside and torch.is_grad_enabled():
+        if self._outside and torch.is_grad_enabled() and not self._rests():
             if torch.compiler.is_compiling():
                 raise RuntimeError(
                     "Per-example gradients cannot be taken inside torch.compile; train the uncompiled module."
@@ -106,7 +107,7 @@ class Entrance:
     @contextmanager
     def inside(self, arguments: Any, batch_dim: int) -> Iterator[None]:
         """Follow what is computed inside from these arguments; inside another outermost call, that goes on."""
-        if not self._outside or not torch.is_grad_enabled():
+        if not self._outside or not torch.is_grad_enabled() or self._rests():
             yield
             return
         self._begin(arguments, batch_dim)

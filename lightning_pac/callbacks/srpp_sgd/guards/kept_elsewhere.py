@@ -13,6 +13,7 @@ __all__ = ["KeptElsewhere"]
 _LIGHTNINGS = {
     *inspect.signature(pl.Trainer.__init__).parameters,
     *("datamodule", "should_stop", "val_check_batch", "defaults", "param_groups", "state", "step", "_opt_called"),
+    *("_last_val_time", "_train_start_time", "_val_check_time_interval"),
 }
 
 

@@ -309,7 +309,8 @@ class Probe:
         if is_left_out or is_going_on or not is_overridden("validation_step", self.model):
             return
         modes = [(module, module.training) for module in self.model.modules()]
-        self.model.eval()
+        if not is_overridden("on_validation_model_eval", self.model):
+            self.model.eval()
         with torch.no_grad():
             self._run_override("on_validation_model_eval")
             with self._noting_errors(_VALIDATED):

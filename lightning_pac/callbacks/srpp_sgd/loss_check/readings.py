@@ -173,8 +173,8 @@ class Readings(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _weighs(outputs: Tensor, targets: Tensor, weight: Tensor | None, reduction: int, ignored: int) -> bool:
-    """Whether a mean of losses has a divisor that depends on the classes, also on such as none of the targets has."""
-    return weight is not None and reduction == 1 and len(set(weight.tolist())) > 1
+    """Whether a mean that is trained on has a divisor that depends on the classes, also on such as no target has."""
+    return weight is not None and reduction == 1 and outputs.requires_grad and len(set(weight.tolist())) > 1
 
 
 class _Functions(TorchFunctionMode):

@@ -203,8 +203,11 @@ class Evaluation:
             if loaders is not None:  # a Trainer that has evaluated nothing yet has none
                 shown = tree_map(lambda loader: _Loader(loader, next(left)), loaders)
                 setattr(probe.replica.view, f"{kind}_dataloaders", shown)
-        probe.model.eval()
         with torch.no_grad():
+            if trainer is None:
+                probe.model.eval()
+            else:  # the hook may leave layers in training mode, and turn gradients on
+                probe.run_hook(f"on_{stage}_model_eval")
             probe.run_hook(f"on_{stage}_start")
             probe.run_hook(f"on_{stage}_epoch_start")
             yield

@@ -350,3 +350,16 @@ def test_gradients_of_an_evaluation_are_those_of_each_record(tmp_path: Path, mix
             return
         with pytest.raises(MisconfigurationException, match=DECIDED):
             trainer.validate(WithGradients(mixes), loader(), verbose=False)
+
+
+class ByTheLambda(Hits):
+    """Has its step from a function of the constructor, which leads to the model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.validation_step = lambda batch, batch_idx: self.show((batch[0] > batch[0].mean()).long(), batch[1])
+
+
+def test_a_step_that_the_constructor_makes_is_that_of_the_copy(tmp_path: Path) -> None:
+    with pytest.raises(MisconfigurationException, match=DECIDED):
+        trainer_in(tmp_path).validate(ByTheLambda(), loader(), verbose=False)

@@ -79,7 +79,7 @@ SHOWN = [ROOT / "README.md", *PROSE, *EXAMPLES]
 PAGES = [page for page in SHOWN if page.exists() and steps(page)]
 
 
-SLOW = {"side-channels.md"}  # its mechanisms have tests of their own
+SLOW = {"side-channels.md", "sweeps.md", "frozen-backbone-and-lora.md"}  # what they show has tests of its own
 
 
 @pytest.mark.parametrize(

@@ -380,7 +380,7 @@ class OneBackwardEngine(GradientEngine, Receiver):
                 raise PrivacyViolationError(
                     f"The parameter {self._names[index]!r} received a gradient that did not come through a function "
                     "of torch where it meets the batch, so it has no per-example form: use it inside the module's "
-                    "forward or training_step, and move penalties on weights to the optimizer's weight_decay."
+                    "forward or training_step, autograd.grad in an evaluation, and weight_decay to penalize weights."
                 )
 
         return refuse_raw_gradient

@@ -67,8 +67,12 @@ def verdict(rows: Sequence[dict[str, Any]]) -> str:
         above = sum(cost is None for cost, _ in compared)
         others = "the run that reached" if above == 1 else f"the {above} runs that reached"
         unclear = f" What privacy cost {others} more than that is not known." if above else ""
-        return f"{sentence} Accuracy is {lost} lower than that of {name}{noised}.{unclear}"
-    unknown = "How much accuracy privacy cost is not known: no model was trained without it."
+        whose = ""
+        if len(compared) < len(bounded):
+            known = [row["run"] for row in told if best_ordinary(row, rows) is not None]
+            whose = f" of run {known[0]}" if len(known) == 1 else f" of the {len(known)} private runs that logged it"
+        return f"{sentence} Accuracy{whose} is {lost} lower than that of {name}{noised}.{unclear}"
+    unknown = "How much accuracy privacy cost is not known: no run without it logged any."
     if compared:
         name = _named([best for _, best in compared])
         unknown = f"How much accuracy privacy cost is not known: {name}, reached less and cannot be compared."

@@ -203,6 +203,7 @@ class PrivateSelection:
             check_callbacks_apart(trainer, other)
             begin(other, beside, its_data)
             told = rehearse(trainer, module, data, self.score, beside)
+            check_callbacks_apart(trainer, other)  # also those that modules give by `configure_callbacks`
         for sentence in told:
             warnings.warn(sentence, stacklevel=3)
 

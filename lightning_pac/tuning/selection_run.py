@@ -10,6 +10,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import ModelSummary, ProgressBar
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from torch import Tensor
 from torch.nn.parameter import is_lazy
@@ -134,7 +135,7 @@ def check_callbacks_apart(trainer: pl.Trainer, other: pl.Trainer) -> None:
     """
     seen = set(map(id, other.callbacks))  # type: ignore[attr-defined]
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
-        if id(callback) in seen:
+        if id(callback) in seen and not isinstance(callback, ProgressBar | ModelSummary):
             raise MisconfigurationException(
                 f"Every run has the same {type(callback).__name__}, which may carry something from one into the next: "
                 "make callbacks anew in make_trainer."

@@ -363,3 +363,58 @@ class ByTheLambda(Hits):
 def test_a_step_that_the_constructor_makes_is_that_of_the_copy(tmp_path: Path) -> None:
     with pytest.raises(MisconfigurationException, match=DECIDED):
         trainer_in(tmp_path).validate(ByTheLambda(), loader(), verbose=False)
+
+
+class KeptUpdate(Hits):
+    """Updates its metric by a method that it has kept, past what stands between it and the metric."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept = self.accuracy.update
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.kept(batch[0].sigmoid(), batch[1])
+        self.log("accuracy", self.accuracy)
+
+
+def test_an_update_past_the_private_metric_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MisconfigurationException, match="by a method that was kept from before"):
+        trainer_in(tmp_path).validate(KeptUpdate(), loader(), verbose=False)
+
+
+class BySecondLoader(Hits):
+    """Centres the batches of the second loader, before they come to the step."""
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        values, labels = batch
+        return (values - values.mean() if dataloader_idx else values), labels
+
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        self.show((batch[0] > 0).long(), batch[1])
+
+
+def test_a_transfer_hook_is_given_the_number_of_the_loader(tmp_path: Path) -> None:
+    with pytest.raises(MisconfigurationException, match=DECIDED):
+        trainer_in(tmp_path).validate(BySecondLoader(), [loader(16), loader(24)], verbose=False)
+
+
+class ByTheStage(Hits):
+    """Does what the Trainer's state says, and reads a threshold of its datamodule."""
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        assert self.trainer.state.stage == "validate"
+        datamodule: Any = self.trainer.datamodule  # type: ignore[attr-defined]
+        self.show((batch[0] > datamodule.threshold).long(), batch[1])
+
+
+class WithThreshold(pl.LightningDataModule):
+    threshold = 0.0
+
+    def val_dataloader(self) -> Any:
+        return loader()
+
+
+def test_a_copy_knows_its_stage_and_the_datamodule_of_an_evaluation_alone(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*could not show")
+        trainer_in(tmp_path).validate(ByTheStage(), datamodule=WithThreshold(), verbose=False)

@@ -91,7 +91,7 @@ class _Unlimited:
         pass
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_every_rank_sees_the_value_of_one_process(tmp_path: Path, size: int) -> None:
     # Sizes that leave ranks without a record in the last batch, or without any.
     sizes = [1, 2, 13, 24]

@@ -82,7 +82,7 @@ def test_a_run_of_noised_figures_alone_is_no_run_without_privacy(tmp_path):
         assert words not in page
         assert not any(words in text for texts in pictures(page) for text in texts)
     assert "everything that this run released, apart from the measured figures below" in above_folds(page)
-    assert "no model was trained without it" in above_folds(page)
+    assert "no run without it logged any" in above_folds(page)
     assert accuracy_cost({**rows["private"], "accuracy_name": "age/accuracy"}, list(rows.values())) is None
     alone = write_report(tmp_path / "figures").read_text()
     assert '<p class="verdict">Figures with noise' in alone
@@ -359,3 +359,11 @@ def test_answers_have_a_secret_whose_figure_stands_beside_it(tmp_path):
     assert rows["answers"]["secret"].startswith("Whether a given record was used to train the model that answers, from")
     assert rows["answers"]["secret"].endswith("It was trained on one of 4 public subsets of 6 records.")
     assert "Protects one row, or one person if each subset has all of their rows or none." in page_of(tmp_path)
+
+
+def test_a_cost_that_is_known_of_one_run_is_told_of_that_run(tmp_path):
+    write_run(tmp_path / "plain", 0.85)
+    write_run(tmp_path / "measured", 0.80, 0.01, CARD)
+    write_run(tmp_path / "unmeasured", None, None, CARD)
+    text = above_folds(page_of(tmp_path))
+    assert "Accuracy of run measured is 5.0 percentage points lower than that of run plain" in text

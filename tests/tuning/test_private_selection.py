@@ -169,6 +169,13 @@ class FineTunedLate(Model):
         self.network.load_state_dict(PRETRAINED.state_dict(), assign=True)
 
 
+class GivesATimer(Model):
+    timer = Timer()
+
+    def configure_callbacks(self) -> Any:
+        return [self.timer]
+
+
 class TwoLoaders(Data):
     def val_dataloader(self) -> Any:
         return [super().val_dataloader(), super().val_dataloader()]
@@ -374,6 +381,7 @@ def test_a_run_that_fails_is_the_worst(tmp_path, capfd):
         ({"beside": [partial(EarlyStopping, "train_loss", strict=False)]}, "EarlyStopping looks at 'train_loss'"),
         ({"beside": [partial(StochasticWeightAveraging, 0.1)]}, "swa_epoch_start"),
         ({"shared": [Timer()]}, "Every run has the same Timer"),
+        ({"module": GivesATimer}, "Every run has the same Timer"),
         ({"module": PlateauModel}, "ReduceLROnPlateau looks at 'val/accuracy'"),
         ({"trainer": {"max_steps": -1, "max_epochs": 1}}, "plans more steps than a share"),
         ({"trainer": {"max_steps": 0}}, "does not come to a first step"),

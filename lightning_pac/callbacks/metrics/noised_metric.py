@@ -96,7 +96,7 @@ class PrivateMetric:
         self._influential = _influential_states(self._blank)
         self._total = torch.zeros_like(self._flatten(self._blank))
         self._released: Any = None
-        self._inside_forward = False
+        self._inside_forward = self._was_updated = False
         self._rows = 0
         self._loaders: set[int] = set()
         self._rows_in_batch = (0, 0)  # of the batch of that number
@@ -191,6 +191,9 @@ class PrivateMetric:
         if not self.is_private:
             self._was_shown = True
             return self._exactly("compute")
+        if not self._was_updated and self.metric._update_count:
+            self._problem = self._problem or "was updated by a method that was kept from before the evaluation"
+            self._advice = ", so nothing of it is known here: call its own update or forward"
         if self._released is None:
             is_first, sums = self.last is None, self._ranks.exchange(self._own_share, self._release)
             if sums is not None:
@@ -258,6 +261,7 @@ class PrivateMetric:
         self._own["reset"]()
 
     def _add(self, *args: Any, **kwargs: Any) -> None:
+        self._was_updated = True
         if self._delivered is not None and self._delivered.in_batch == 0:
             return
         sizes: set[int] = set()

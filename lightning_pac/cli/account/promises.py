@@ -82,6 +82,9 @@ def show_total(args: argparse.Namespace) -> int:
             shares = {} if plan is None else {"shares": _shares(ledger, plan)}
             print_json({"ledger": str(ledger.path), **dataclasses.asdict(total), **shares})
             return 0
+        if total.basis == "none":
+            print(f"{total.reason} `lightning-pac account {ledger.path}` says what they are.")
+            return 0
         order = "" if total.renyi_order is None else f" of order {total.renyi_order:g}"
         rows: list[tuple[object, ...]] = [
             ("a guess of the world is right at most", at_most(total.world_success_bound)),

@@ -82,8 +82,7 @@ class Probe:
         self.validated: list[Any] | None = []
         self._scaled: AbstractContextManager[Any] = nullcontext()
         self._readings: Readings | None = None
-        self._numbers: dict[int, int] = {}
-        self._collate_fn, self.hooks, self.dtype = collate_fn, hooks, dtype
+        self._collate_fn, self.hooks, self.dtype, self._numbers = collate_fn, hooks, dtype, dict[int, int]()
         around = [part for callback in replica.callbacks for part in (callback, *vars(callback).values())]
         around += [*(config.scheduler for config in replica.schedules), replica.optimizer]
         self.surroundings = Surroundings(replica.model, *around, collate_fn, *hooks)
@@ -166,9 +165,9 @@ class Probe:
         """The loss of a batch of these records."""
         return self._step(records, seed)[0]
 
-    def batch(self, records: list[Any]) -> Any:
-        """Their batch as `training_step` is given it."""
-        return collated(records, self._collate_fn, [*self.hooks, self.model], self.dtype)
+    def batch(self, records: list[Any], loader: int = 0) -> Any:
+        """Their batch as `training_step` is given it, or an evaluation for the loader with that number."""
+        return collated(records, self._collate_fn, [*self.hooks, self.model], self.dtype, loader)
 
     def shuffles(self, records: list[Any]) -> bool:
         """Whether the rows of their batch come in an order that is drawn."""
@@ -289,10 +288,10 @@ class Probe:
         if hook in self._left_out:
             return
         around: Any = self.replica.view, self.model
-        users = [(f"{hook} of {type(user).__name__}", user, around) for user in self.replica.callbacks]
-        for name, holder, terms in (*users, (hook, self.model, ())):
+        for user in (*self.replica.callbacks, self.model):
+            name, terms = (hook, ()) if user is self.model else (f"{hook} of {type(user).__name__}", around)
             with self._noting_errors(name):
-                run = getattr(holder, hook)
+                run = getattr(user, hook)
                 takes_loader = loader and is_param_in_hook_signature(run, "dataloader_idx")
                 run(*terms, *arguments, *(loader if takes_loader else ()))
 
@@ -305,8 +304,8 @@ class Probe:
     def _validate(self, records: list[Any]) -> None:
         """Two batches of a validation, unless one is going on, in which metrics may be noised."""
         logged, is_going_on = list(self.replica.logged), getattr(self.replica.view, "evaluating", False)
-        is_left_out = _VALIDATED in self._left_out or self.validated == []
-        if is_left_out or is_going_on or not is_overridden("validation_step", self.model):
+        nothing = self.validated == [] or not is_overridden("validation_step", self.model)
+        if nothing or is_going_on or _VALIDATED in self._left_out:
             return
         modes = [(module, module.training) for module in self.model.modules()]
         if not is_overridden("on_validation_model_eval", self.model):

@@ -1,5 +1,6 @@
 """Copies of a model, of callbacks and schedules around it, and of what of a Trainer they may read."""
 
+import dataclasses
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -11,6 +12,7 @@ import lightning.pytorch as pl
 import numpy as np
 import torch
 from lightning.pytorch.loggers.logger import DummyLogger
+from lightning.pytorch.trainer.states import RunningStage
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
@@ -200,11 +202,17 @@ class _TrainerView:
                 return any(is_of(one.dataset, loader.dataset) for one in given)
         return False
 
+    @property
+    def state(self) -> Any:
+        """A copy, in which a step of training is one."""
+        own = self._trainer.state
+        return dataclasses.replace(own, stage=RunningStage.TRAINING if self.moved.get("training") else own.stage)
+
     def copy_data(self) -> Any:
         """The copy of the training data; None where there is none."""
-        if self.dataset is None:
+        if self.dataset is None and self._datamodule is None:
             with suppress(Exception):  # open files and the like
-                original = self._trainer.train_dataloader.dataset  # type: ignore[union-attr]
+                original = getattr(self.original_loader, "dataset", None)  # none in an evaluation alone
                 datamodule = self._trainer.datamodule  # type: ignore[attr-defined]
                 held = [
                     value for part in (original, *_datasets_of(datamodule)) for value in attributes_of(part).values()
@@ -301,13 +309,15 @@ class RoundLoader:
         yield self.collate_fn(self._records)
 
 
-def collated(records: list[Any], collate_fn: Callable[[list[Any]], Any], hooks: list[Any], dtype: torch.dtype) -> Any:
-    """A batch of these records, on the CPU, with floating-point numbers of that type."""
+def collated(
+    records: list[Any], collate_fn: Callable[[list[Any]], Any], hooks: list[Any], dtype: torch.dtype, loader: int = 0
+) -> Any:
+    """A batch of these records of the loader with that number, on the CPU, with floating-point numbers of that type."""
     batch = apply_to_collection(collate_fn(records), Tensor, lambda t: t.to(dtype) if t.is_floating_point() else t)
-    return transferred(batch, hooks)
+    return transferred(batch, hooks, loader)
 
 
-def transferred(batch: Any, hooks: Sequence[Any]) -> Any:
+def transferred(batch: Any, hooks: Sequence[Any], loader: int = 0) -> Any:
     """A batch as `training_step` is given it, on the CPU, by the transfer hooks of the first object that has each."""
     transfer: list[tuple[str, tuple[Any, ...]]] = [
         ("on_before_batch_transfer", ()),
@@ -317,7 +327,7 @@ def transferred(batch: Any, hooks: Sequence[Any]) -> Any:
     for name, arguments in transfer:
         source = next((hook for hook in hooks if is_overridden(name, hook)), None)
         if source is not None:
-            batch = getattr(source, name)(batch, *arguments, 0)
+            batch = getattr(source, name)(batch, *arguments, loader)
     return batch
 
 

@@ -132,6 +132,7 @@ def _rows_of_metrics(
     unchecked: list[str] = []
     untrained: list[str] = []
     evaluations: list[tuple[Evaluation, Any]] = []
+    updated: set[str] = set()
     for number, loader in enumerate(loaders):
         with _noting_error(unchecked):
             probe, examples = synthetic_probe(pl_module, loader, datamodule, callbacks, whole)
@@ -143,9 +144,13 @@ def _rows_of_metrics(
                     raise
                 evaluation = Evaluation(*terms, evaluations)  # it may need what the model keeps of those before it
             evaluations.append((evaluation, loader.collate_fn))
-            unchecked += _broken_hooks(evaluation, probe)
+            broken, noted = _broken_hooks(evaluation, probe)
+            unchecked += broken
+            updated |= noted
             for names in _mixed(evaluation, loader, adjacency):
                 found |= names
+    if not unchecked and not updated >= {shown.logged[name] for name in shown.names if name in shown.logged}:
+        unchecked.append("no update of it")
     with _noting_error(unchecked):
         if len(evaluations) > 1:
             found |= mixed_by_loaders(evaluations)
@@ -169,12 +174,13 @@ def _noting_error(errors: list[str]) -> Iterator[None]:
         errors.append(type(error).__name__)
 
 
-def _broken_hooks(evaluation: Evaluation, probe: Probe) -> list[str]:
-    """Those that end in an error before the last row, so that what they would set is not shown."""
+def _broken_hooks(evaluation: Evaluation, probe: Probe) -> tuple[list[str], set[str]]:
+    """Those that end in an error before the last row, so that what they would set is not shown; who has rows."""
     probe.broken.clear()
-    evaluation.rows_of([evaluation.synthetic.draw(number) for number in range(2)])
+    found = evaluation.rows_of([evaluation.synthetic.draw(number) for number in range(2)])
     late = ("_epoch_end", "validation_end", "test_end")  # which many use to show what was logged
-    return [f"an error in {name}" for name in sorted(probe.broken) if not name.split()[0].endswith(late)]
+    broken = [f"an error in {name}" for name in sorted(probe.broken) if not name.split()[0].endswith(late)]
+    return broken, {name for rows in found for name, noted in rows.items() if noted}
 
 
 def _mixed(evaluation: Evaluation, loader: DataLoader[Any], adjacency: Adjacency) -> Iterator[set[str]]:

@@ -1,7 +1,7 @@
 """An evaluation of synthetic records, of which metrics note the rows, and how two are compared."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import torch
@@ -206,8 +206,9 @@ class Evaluation:
         with torch.no_grad():
             if trainer is None:
                 probe.model.eval()
-            else:  # the hook may leave layers in training mode, and turn gradients on
-                probe.run_hook(f"on_{stage}_model_eval")
+            # The hook may leave layers in training mode, and turn gradients on. It has run before the model was copied.
+            with suppress(Exception):
+                getattr(probe.model, f"on_{stage}_model_eval")()
             probe.run_hook(f"on_{stage}_start")
             probe.run_hook(f"on_{stage}_epoch_start")
             yield
@@ -230,7 +231,7 @@ class Evaluation:
         loader = [] if self._dataloader_idx is None else [self._dataloader_idx]
         for number, records in zip(numbers or range(len(batches)), batches, strict=True):
             with FixedDraws(list(map(id, records)), SEEDS[0]) if holds_draws else nullcontext(), probe.integers:
-                batch = probe.batch(records)
+                batch = probe.batch(records, *loader)
                 probe.run_hook(f"on_{stage}_batch_start", batch, number, *loader)
                 output = step(batch, *([number] if numbered else []), *loader)
                 probe.run_hook(f"on_{stage}_batch_end", output, batch, number, *loader)

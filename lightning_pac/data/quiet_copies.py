@@ -33,7 +33,7 @@ def deep_copied(value: Any, memo: dict[int, Any] | None = None) -> Any:
         memo: Copies of other objects.
     """
     memo = {} if memo is None else memo
-    with added_to(memo) as added, copying_closures():
+    with added_to(memo) as added, copying_closures(memo):
         try:
             return copy.deepcopy(value, memo)
         finally:

@@ -418,3 +418,40 @@ def test_a_copy_knows_its_stage_and_the_datamodule_of_an_evaluation_alone(tmp_pa
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*could not show")
         trainer_in(tmp_path).validate(ByTheStage(), datamodule=WithThreshold(), verbose=False)
+
+
+class AtTheEnd(Hits):
+    """Updates with scores scaled by all of them, after a look at what copies lack."""
+
+    def on_validation_epoch_start(self) -> None:
+        self.seen: list[Tensor] = []
+        self.labels: list[Tensor] = []
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.seen.append(batch[0])
+        self.labels.append(batch[1])
+
+    def on_validation_epoch_end(self) -> None:
+        assert self.trainer.val_dataloaders.dataset.tensors
+        seen = torch.cat(self.seen)
+        self.show((seen > seen.mean()).long(), torch.cat(self.labels))
+
+
+class OnlyHere(Hits):
+    """Logs nothing where it is asked."""
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        if type(self.trainer) is pl.Trainer:
+            self.show((batch[0] > batch[0].mean()).long(), batch[1])
+
+
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        (AtTheEnd, "could not show .*an error in on_validation_epoch_end"),
+        (OnlyHere, "'accuracy' was not logged for synthetic records"),
+    ],
+)
+def test_a_metric_that_no_copy_logs_is_told(tmp_path: Path, model: Any, told: str) -> None:
+    with pytest.warns(UserWarning, match=told):
+        trainer_in(tmp_path).validate(model(), loader(), verbose=False)

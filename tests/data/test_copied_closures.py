@@ -66,6 +66,45 @@ def test_functions_of_a_copy_lead_to_it() -> None:
     assert model(inputs).any()
 
 
+class Hooked(nn.Module):
+    """Its first layer has a hook that writes to what is copied after it, and two functions share a count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, kept, count = nn.Linear(2, 2), list[Tensor](), 0
+
+        def write(output: Tensor) -> None:
+            kept.append(output)
+            self.last.add_(1)
+
+        self.first.register_forward_hook(lambda layer, inputs, output: write(output))
+        self.last, self.kept = nn.Buffer(torch.zeros(2)), kept
+
+        def up() -> int:
+            nonlocal count
+            count += 1
+            return count
+
+        def even(number: int) -> Any:
+            return odd(number - 1) if number else self
+
+        def odd(number: int) -> Any:
+            return even(number - 1)
+
+        self.up, self.count, self.even = up, lambda: count, even
+
+
+def test_what_is_copied_after_a_function_is_led_to_as_well() -> None:
+    model = Hooked()
+    found = deep_copied(model)
+    found.first(torch.ones(1, 2)).sum()
+    assert (len(found.kept), len(model.kept)) == (1, 0)
+    assert (float(found.last.sum()), float(model.last.sum())) == (2.0, 0.0)
+    assert found.up() == found.count() == 1
+    assert model.count() == 0
+    assert found.even(4) is found
+
+
 def test_other_functions_stay_the_same_objects_and_other_copies_are_as_before() -> None:
     model = Model()
     found = deep_copied(model)

@@ -9,6 +9,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_warn
 
 from lightning_pac.callbacks.metrics.delivered_records import DeliveredRecords, modes_before, tell_of_persons
+from lightning_pac.callbacks.metrics.logged_names import names_in
 from lightning_pac.callbacks.metrics.metric_memory import ONE_ROW, remembered
 from lightning_pac.callbacks.shared import named_if_slow
 from lightning_pac.callbacks.srpp_sgd import (
@@ -51,6 +52,7 @@ class AskedRows:
         self._beginning: Beginning | None = None
         self._asked_of_first: set[str] = set()
         self._changed: set[tuple[Any, ...]] = set()
+        self._stage, self._told = "", set[str]()
 
     def __reduce__(self) -> tuple[type["AskedRows"], tuple[()]]:
         return AskedRows, ()  # a copied callback has asked nothing
@@ -62,6 +64,16 @@ class AskedRows:
     def found(self, stage: str) -> MetricRows:
         """What was found for that stage, ``"validation"`` or ``"test"``, of which an evaluation has begun."""
         return self._found[stage]
+
+    def tell_if_unasked(self, name: str) -> None:
+        """Tell, once, that a metric is logged under a name that the evaluation of synthetic records did not log."""
+        found = self._found[self._stage]
+        if found.unchecked is None and name not in found.logged.keys() | self._told:
+            self._told.add(name)
+            rank_zero_warn(
+                f"PrivateMetrics: {name!r} was not logged for synthetic records, which could not show that each row of "
+                "it is of one record: make sure that no row is computed from others or comes twice."
+            )
 
     def note_beginning(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Copy what a model and its callbacks keep beside weights and buffers, before they have seen a record."""
@@ -80,6 +92,7 @@ class AskedRows:
     ) -> MetricRows:
         """What was found for the stage of the evaluation that begins."""
         stage, earlier = "test" if trainer.testing else "validation", MetricRows()
+        self._stage = stage
         if stage in self._found:
             earlier = self._found[stage]
         else:
@@ -128,7 +141,7 @@ class AskedRows:
                 self._asked_of_first.add(stage)
                 given = loader, callbacks, modes_before(trainer), not is_fitting
                 training = Training(*given, self._beginning if known else None, is_first)
-            shown = ShownMetrics(names, remembered)
+            shown = ShownMetrics(names_in(names, stage == "test"), remembered)
             return rows_of_metrics(pl_module, delivered.all_loaders, *terms, training, shown)
 
 

@@ -297,9 +297,8 @@ class PrivateMetrics(TrainerCallback):
                 )
             if options.get("on_step"):
                 raise MisconfigurationException(f"{name!r} is logged at every step, each a release: log it on_epoch.")
-            private = self._find(name, value)
-            private.make_private()
-            private.logged_as = name
+            self._find(name, value).make_private(name)
+            self.asked.tell_if_unasked(name)
         elif name not in self._raw and not name.startswith("privacy/"):
             self._raw.add(name)
             rank_zero_warn(

@@ -119,8 +119,8 @@ class PrivateMetric:
         """Refuse the metric if it becomes private, in words that follow its name: what it does, and what to do."""
         self._problem, self._advice = problem, advice
 
-    def make_private(self) -> None:
-        """From now on, show the noised value only.
+    def make_private(self, logged_as: str | None = None) -> None:
+        """From now on, show the noised value only, under that name.
 
         Raises:
             MisconfigurationException: If the metric has several values, updates do not fall into records, or the metric
@@ -139,7 +139,7 @@ class PrivateMetric:
             self._forget_exact_states()
         if self._released is None and self.last is None:
             refuse_several_values(self.metric, self._value_of_nothing())
-        self.is_private = True
+        self.is_private, self.logged_as = True, logged_as
         if self._ranks.size == 1:
             self._require_records()
 

@@ -186,6 +186,7 @@ class _TrainerView:
         self.lightning_module = self.model = replica.model
         self.optimizers = [replica.optimizer]
         self.strategy.optimizers = self.strategy._lightning_optimizers = self.optimizers
+        self.strategy.model = self.strategy.lightning_module = replica.model
         self.lr_scheduler_configs, self.callbacks = replica.schedules, replica.callbacks
 
     @property

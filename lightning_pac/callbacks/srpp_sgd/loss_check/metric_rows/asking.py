@@ -132,6 +132,7 @@ def _rows_of_metrics(
     unchecked: list[str] = []
     untrained: list[str] = []
     evaluations: list[tuple[Evaluation, Any]] = []
+    unlogged: list[str] = []
     updated: set[str] = set()
     for number, loader in enumerate(loaders):
         with _noting_error(unchecked):
@@ -144,11 +145,14 @@ def _rows_of_metrics(
                     raise
                 evaluation = Evaluation(*terms, evaluations)  # it may need what the model keeps of those before it
             evaluations.append((evaluation, loader.collate_fn))
-            broken, noted = _broken_hooks(evaluation, probe)
+            broken, late, noted = _broken_hooks(evaluation, probe)
             unchecked += broken
+            unlogged += late
             updated |= noted
             for names in _mixed(evaluation, loader, adjacency):
                 found |= names
+    if not shown.logged.keys() >= set(shown.names):
+        unchecked += unlogged
     if not unchecked and not updated >= {shown.logged[name] for name in shown.names if name in shown.logged}:
         unchecked.append("no update of it")
     with _noting_error(unchecked):
@@ -174,13 +178,15 @@ def _noting_error(errors: list[str]) -> Iterator[None]:
         errors.append(type(error).__name__)
 
 
-def _broken_hooks(evaluation: Evaluation, probe: Probe) -> tuple[list[str], set[str]]:
-    """Those that end in an error before the last row, so that what they would set is not shown; who has rows."""
+def _broken_hooks(evaluation: Evaluation, probe: Probe) -> tuple[list[str], list[str], set[str]]:
+    """Those that end in an error, so that what they would set is not shown, and after the last row; who has rows."""
     probe.broken.clear()
     found = evaluation.rows_of([evaluation.synthetic.draw(number) for number in range(2)])
     late = ("_epoch_end", "validation_end", "test_end")  # which many use to show what was logged
-    broken = [f"an error in {name}" for name in sorted(probe.broken) if not name.split()[0].endswith(late)]
-    return broken, {name for rows in found for name, noted in rows.items() if noted}
+    errors = {name: f"an error in {name}" for name in sorted(probe.broken)}
+    at_end = [words for name, words in errors.items() if name.split()[0].endswith(late)]
+    broken = [words for words in errors.values() if words not in at_end]
+    return broken, at_end, {name for rows in found for name, noted in rows.items() if noted}
 
 
 def _mixed(evaluation: Evaluation, loader: DataLoader[Any], adjacency: Adjacency) -> Iterator[set[str]]:

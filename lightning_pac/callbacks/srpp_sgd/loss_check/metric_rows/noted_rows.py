@@ -1,7 +1,7 @@
 """An evaluation of synthetic records, of which metrics note the rows, and how two are compared."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -207,8 +207,12 @@ class Evaluation:
             if trainer is None:
                 probe.model.eval()
             # The hook may leave layers in training mode, and turn gradients on. It has run before the model was copied.
-            with suppress(Exception):
+            modes = [(layer, layer.training) for layer in probe.model.modules()]
+            try:
                 getattr(probe.model, f"on_{stage}_model_eval")()
+            except Exception:
+                for layer, mode in modes:
+                    layer.training = mode
             probe.run_hook(f"on_{stage}_start")
             probe.run_hook(f"on_{stage}_epoch_start")
             yield

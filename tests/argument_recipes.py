@@ -1018,7 +1018,7 @@ def of_gradients(folder: Path) -> Recipes:
             "function": lambda values: values, "rule": scaled, "needs_values": True, "prepare": lambda *call: None,
         },
         "flat_sum": {"sums": [torch.zeros(2)]},
-        "make_engine": {"name": "auto", "public_terms": False},
+        "make_engine": {"name": "auto", "public_terms": False, "rests": bool},
     }  # fmt: skip
 
 

@@ -14,8 +14,6 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from lightning_pac.data.copied_closures import copying_closures
-
 __all__ = ["added_to", "bare_copied", "can_be_quiet", "deep_copied", "shallow_copied", "without_graphs"]
 
 _OWN_WAYS = "__new__", "__copy__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__"  # of being copied
@@ -23,7 +21,7 @@ _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: classes that are written in Python, 
 
 
 def deep_copied(value: Any, memo: dict[int, Any] | None = None) -> Any:
-    """A deep copy, as by `copy.deepcopy`, in which no `__del__` does anything, and functions lead to its own parts.
+    """A deep copy, as by `copy.deepcopy`, in which no `__del__` does anything.
 
     An object that closes a file or removes a folder with its end has a copy that would do so as well, and does so too
     soon: it lives for one check. The same holds for what was copied before a part turned out to be one that cannot be.
@@ -33,7 +31,7 @@ def deep_copied(value: Any, memo: dict[int, Any] | None = None) -> Any:
         memo: Copies of other objects.
     """
     memo = {} if memo is None else memo
-    with added_to(memo) as added, copying_closures(memo):
+    with added_to(memo) as added:
         try:
             return copy.deepcopy(value, memo)
         finally:

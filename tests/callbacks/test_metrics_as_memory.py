@@ -360,9 +360,25 @@ class ByTheLambda(Hits):
         self.validation_step = lambda batch, batch_idx: self.show((batch[0] > batch[0].mean()).long(), batch[1])
 
 
-def test_a_step_that_the_constructor_makes_is_that_of_the_copy(tmp_path: Path) -> None:
+class ByAHook(Hits):
+    """Has a hook that writes to a list, which is copied after the layer, and a table of functions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        kept: list[Tensor] = []
+        self.layer = torch.nn.Identity()
+        self.layer.register_forward_hook(lambda layer, inputs, output: kept.append(output))
+        self.kept, self.table = kept, {"hits": lambda scores, labels: self.show(scores, labels)}
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.layer(batch[0])
+        self.table["hits"]((batch[0] > self.kept.pop().mean()).long(), batch[1])
+
+
+@pytest.mark.parametrize("model", [ByTheLambda, ByAHook])
+def test_functions_that_lead_to_the_model_lead_to_its_copy(tmp_path: Path, model: Any) -> None:
     with pytest.raises(MisconfigurationException, match=DECIDED):
-        trainer_in(tmp_path).validate(ByTheLambda(), loader(), verbose=False)
+        trainer_in(tmp_path).validate(model(), loader(), verbose=False)
 
 
 class KeptUpdate(Hits):

@@ -82,7 +82,7 @@ def show_total(args: argparse.Namespace) -> int:
             shares = {} if plan is None else {"shares": _shares(ledger, plan)}
             print_json({"ledger": str(ledger.path), **dataclasses.asdict(total), **shares})
             return 0
-        if total.basis == "none":
+        if total.basis == "none" and total.renyi_order is None and plan is None:
             print(f"{total.reason} `lightning-pac account {ledger.path}` says what they are.")
             return 0
         order = "" if total.renyi_order is None else f" of order {total.renyi_order:g}"

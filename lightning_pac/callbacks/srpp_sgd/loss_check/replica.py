@@ -4,7 +4,7 @@ import dataclasses
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -46,6 +46,7 @@ class Replica:
         logged: Names that the model and the callbacks log.
         left_out: Kinds of callbacks that cannot be copied.
         originals: The callbacks that are copied, in their order.
+        copies: Of all objects, by the `id` of the original, to which functions of the model may lead.
     """
 
     model: pl.LightningModule
@@ -55,6 +56,7 @@ class Replica:
     logged: list[str]
     left_out: tuple[str, ...] = ()
     originals: tuple[pl.Callback, ...] = ()
+    copies: dict[int, Any] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -99,7 +101,7 @@ class Replica:
         failed: list[str] = []
         pairs = [(original, copied) for original in callbacks for copied in _copies([original], memo, failed)]
         kept, originals = [copied for _, copied in pairs], tuple(original for original, _ in pairs)
-        found = cls(model, optimizer, schedules, kept, logged, tuple(failed), originals)
+        found = cls(model, optimizer, schedules, kept, logged, tuple(failed), originals, dict(memo))
         found._let_log()
         return found
 
@@ -121,7 +123,10 @@ class Replica:
         model, optimizer = deep_copied(self.model, memo), deep_copied(self.optimizer, memo)
         model.trainer = memo.get(id(view))
         schedules, callbacks = (list(_copies(originals, memo)) for originals in (self.schedules, self.callbacks))
-        found = Replica(model, optimizer, schedules, callbacks, self.logged, self.left_out, self.originals)
+        # Code that leads to an original, by a closure or a global variable, goes on with the copy (`Surroundings`).
+        copies = {original: memo[id(own)] for original, own in self.copies.items() if id(own) in memo}
+        memo.update(copies)
+        found = Replica(model, optimizer, schedules, callbacks, self.logged, self.left_out, self.originals, copies)
         found._let_log()
         return found
 

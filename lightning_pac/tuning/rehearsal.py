@@ -136,7 +136,7 @@ class _Rehearsal(pl.Callback):
             # As the model will; what PrivateMetrics has found against the metric, it says now.
             metric = pl_module.get_submodule(rows.logged[self._score])
             trainer.validate_loop._results.log("validation_step", self._score, metric, on_step=False, on_epoch=True)
-        elif rows.unchecked is None:
+        elif rows.unchecked is None and not rows.late:
             logged = ", ".join(map(repr, rows.logged)) or "none"
             raise MisconfigurationException(
                 f"{type(pl_module).__name__} logs no torchmetrics object as {self._score!r} in its evaluation of "

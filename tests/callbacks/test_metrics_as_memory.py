@@ -464,10 +464,31 @@ class OnlyHere(Hits):
 @pytest.mark.parametrize(
     ("model", "told"),
     [
-        (AtTheEnd, "could not show .*an error in on_validation_epoch_end"),
+        (AtTheEnd, r"'accuracy' was not logged for synthetic records \(an error in on_validation_epoch_end\)"),
         (OnlyHere, "'accuracy' was not logged for synthetic records"),
     ],
 )
 def test_a_metric_that_no_copy_logs_is_told(tmp_path: Path, model: Any, told: str) -> None:
     with pytest.warns(UserWarning, match=told):
         trainer_in(tmp_path).validate(model(), loader(), verbose=False)
+
+
+class ForTests(Hits):
+    """Is tested as it is validated, under a name that begins as those of validations."""
+
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        self.kept(batch[0].sigmoid(), batch[1])
+        self.log("val/accuracy", self.accuracy)
+
+    def kept(self, scores: Tensor, labels: Tensor) -> None:
+        self.accuracy.threshold = float(scores.mean())  # type: ignore[assignment]
+        self.accuracy.update(scores, labels)
+
+
+def test_a_name_of_validations_is_private_in_tests_as_well(tmp_path: Path) -> None:
+    metrics = PrivateMetrics(
+        ["val/accuracy"], TwoWorldScenario(num_differing=1), epsilon=1e6, renyi_order=16, ledger=tmp_path / "m.db"
+    )
+    trainer = pl.Trainer(accelerator="cpu", callbacks=[metrics], logger=False, enable_progress_bar=False)
+    with pytest.raises(MisconfigurationException, match=DECIDED):
+        trainer.test(ForTests(), loader(), verbose=False)

@@ -9,7 +9,6 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_warn
 
 from lightning_pac.callbacks.metrics.delivered_records import DeliveredRecords, modes_before, tell_of_persons
-from lightning_pac.callbacks.metrics.logged_names import names_in
 from lightning_pac.callbacks.metrics.metric_memory import ONE_ROW, remembered
 from lightning_pac.callbacks.shared import named_if_slow
 from lightning_pac.callbacks.srpp_sgd import (
@@ -59,7 +58,7 @@ class AskedRows:
 
     def forget(self) -> None:
         """Forget what was found: another model, or the same with other loaders, may use its metrics otherwise."""
-        self._found, self._evaluations, self._asked_of_first = {}, Counter(), set()
+        self._found, self._evaluations, self._asked_of_first, self._told = {}, Counter(), set(), set()
 
     def found(self, stage: str) -> MetricRows:
         """What was found for that stage, ``"validation"`` or ``"test"``, of which an evaluation has begun."""
@@ -70,9 +69,10 @@ class AskedRows:
         found = self._found[self._stage]
         if found.unchecked is None and name not in found.logged.keys() | self._told:
             self._told.add(name)
+            cause = f" ({', '.join(sorted(found.late))})" if found.late else ""
             rank_zero_warn(
-                f"PrivateMetrics: {name!r} was not logged for synthetic records, which could not show that each row of "
-                "it is of one record: make sure that no row is computed from others or comes twice."
+                f"PrivateMetrics: {name!r} was not logged for synthetic records{cause}, which could not show that each "
+                "row of it is of one record: make sure that no row is computed from others or comes twice."
             )
 
     def note_beginning(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -141,7 +141,7 @@ class AskedRows:
                 self._asked_of_first.add(stage)
                 given = loader, callbacks, modes_before(trainer), not is_fitting
                 training = Training(*given, self._beginning if known else None, is_first)
-            shown = ShownMetrics(names_in(names, stage == "test"), remembered)
+            shown = ShownMetrics(names, remembered)
             return rows_of_metrics(pl_module, delivered.all_loaders, *terms, training, shown)
 
 

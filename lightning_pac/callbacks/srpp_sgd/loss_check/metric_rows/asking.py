@@ -56,6 +56,7 @@ class MetricRows:
         trained: Names of metrics whose rows records decide that the model was trained on, beside the weights.
         untrained: Why nothing of that could be shown, or None.
         others: Names under which anything but a metric is logged.
+        late: Errors of hooks after the last row, which matter where they log a metric.
     """
 
     mixed: frozenset[str] = frozenset()
@@ -64,6 +65,7 @@ class MetricRows:
     trained: frozenset[str] = frozenset()
     untrained: str | None = None
     others: frozenset[str] = frozenset()
+    late: frozenset[str] = frozenset()
 
     def and_earlier(self, earlier: "MetricRows") -> "MetricRows":
         """This together with what an earlier evaluation has shown."""
@@ -74,6 +76,7 @@ class MetricRows:
             self.trained | earlier.trained,
             self.untrained or earlier.untrained,
             self.others | earlier.others,
+            self.late | earlier.late,
         )
 
 
@@ -132,8 +135,8 @@ def _rows_of_metrics(
     unchecked: list[str] = []
     untrained: list[str] = []
     evaluations: list[tuple[Evaluation, Any]] = []
-    unlogged: list[str] = []
     updated: set[str] = set()
+    at_end: set[str] = set()
     for number, loader in enumerate(loaders):
         with _noting_error(unchecked):
             probe, examples = synthetic_probe(pl_module, loader, datamodule, callbacks, whole)
@@ -147,12 +150,10 @@ def _rows_of_metrics(
             evaluations.append((evaluation, loader.collate_fn))
             broken, late, noted = _broken_hooks(evaluation, probe)
             unchecked += broken
-            unlogged += late
+            at_end |= late
             updated |= noted
             for names in _mixed(evaluation, loader, adjacency):
                 found |= names
-    if not shown.logged.keys() >= set(shown.names):
-        unchecked += unlogged
     if not unchecked and not updated >= {shown.logged[name] for name in shown.names if name in shown.logged}:
         unchecked.append("no update of it")
     with _noting_error(unchecked):
@@ -166,7 +167,8 @@ def _rows_of_metrics(
             if unseen.unexplained:
                 untrained.append(f"{', '.join(map(repr, unseen.unexplained))} {UNEXPLAINED}")
     reasons = (next(iter(errors), None) for errors in (unchecked, untrained))
-    return MetricRows(frozenset(found), shown.logged, next(reasons), trained, next(reasons), frozenset(shown.others))
+    found_so = frozenset(found), shown.logged, next(reasons), trained, next(reasons)
+    return MetricRows(*found_so, frozenset(shown.others), frozenset(at_end))
 
 
 @contextmanager
@@ -178,15 +180,15 @@ def _noting_error(errors: list[str]) -> Iterator[None]:
         errors.append(type(error).__name__)
 
 
-def _broken_hooks(evaluation: Evaluation, probe: Probe) -> tuple[list[str], list[str], set[str]]:
+def _broken_hooks(evaluation: Evaluation, probe: Probe) -> tuple[list[str], set[str], set[str]]:
     """Those that end in an error, so that what they would set is not shown, and after the last row; who has rows."""
     probe.broken.clear()
     found = evaluation.rows_of([evaluation.synthetic.draw(number) for number in range(2)])
     late = ("_epoch_end", "validation_end", "test_end")  # which many use to show what was logged
-    errors = {name: f"an error in {name}" for name in sorted(probe.broken)}
-    at_end = [words for name, words in errors.items() if name.split()[0].endswith(late)]
-    broken = [words for words in errors.values() if words not in at_end]
-    return broken, at_end, {name for rows in found for name, noted in rows.items() if noted}
+    at_end = {name for name in probe.broken if name.split()[0].endswith(late)}
+    broken = [f"an error in {name}" for name in sorted(probe.broken - at_end)]
+    have_rows = {name for rows in found for name, noted in rows.items() if noted}
+    return broken, {f"an error in {name}" for name in at_end}, have_rows
 
 
 def _mixed(evaluation: Evaluation, loader: DataLoader[Any], adjacency: Adjacency) -> Iterator[set[str]]:

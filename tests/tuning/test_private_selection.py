@@ -412,6 +412,22 @@ def test_a_rehearsal_reads_no_batch_and_tells_what_it_could_not_try(tmp_path):
     assert not any("told of a record" in str(warning.message) for warning in told)
 
 
+class LateModel(Model):
+    """Looks at what copies lack before it logs its score."""
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.accuracy.update(self.network(batch[0]), batch[1])
+
+    def on_validation_epoch_end(self) -> None:
+        assert self.trainer.val_dataloaders.dataset.tensors
+        self.log("val/accuracy", self.accuracy)
+
+
+def test_a_rehearsal_tells_why_it_did_not_see_the_score(tmp_path):
+    with pytest.warns(UserWarning, match=r"was not logged for synthetic records \(an error in on_validation_epoch_end"):
+        selection(tmp_path).run(Maker(module=LateModel))
+
+
 def test_what_could_not_be_kept_is_refused_before_anything_is_charged(tmp_path):
     class Complex(Uniform):
         def draw(self, generator: Any) -> Any:

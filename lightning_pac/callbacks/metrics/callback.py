@@ -62,7 +62,7 @@ class PrivateMetrics(TrainerCallback):
     Note:
         Log the torchmetrics object itself, ``self.log("val/accuracy", self.accuracy)``, once an epoch, updated with one
         row a record; synthetic records test, on a copy of the model, that no record decides two rows. Each record is
-        evaluated on its own, which takes about half a millisecond a record and metric.
+        evaluated on its own, which takes about half a millisecond a record and metric. Others stay as they are.
 
     Example::
 

@@ -9,9 +9,11 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_warn
 
 from lightning_pac.callbacks.metrics.delivered_records import DeliveredRecords, modes_before, tell_of_persons
+from lightning_pac.callbacks.metrics.kept_values import attribute_digests
 from lightning_pac.callbacks.metrics.metric_memory import ONE_ROW, remembered
 from lightning_pac.callbacks.shared import named_if_slow
 from lightning_pac.callbacks.srpp_sgd import (
+    SRPPSGD,
     Beginning,
     MetricRows,
     ShownMetrics,
@@ -52,6 +54,7 @@ class AskedRows:
         self._asked_of_first: set[str] = set()
         self._changed: set[tuple[Any, ...]] = set()
         self._stage, self._told = "", set[str]()
+        self._unseen: tuple[pl.LightningModule, dict[tuple[str, str], bytes], frozenset[str]] | None = None
 
     def __reduce__(self) -> tuple[type["AskedRows"], tuple[()]]:
         return AskedRows, ()  # a copied callback has asked nothing
@@ -91,12 +94,14 @@ class AskedRows:
         ranks: Ranks,
     ) -> MetricRows:
         """What was found for the stage of the evaluation that begins."""
+        callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
         stage, earlier = "test" if trainer.testing else "validation", MetricRows()
         self._stage = stage
+        self._tell_of_unseen(trainer, pl_module, names)
         if stage in self._found:
             earlier = self._found[stage]
         else:
-            tell_of_persons(trainer.callbacks, delivered.all_loaders, scenario.total_differing)  # type: ignore[attr-defined]
+            tell_of_persons(callbacks, delivered.all_loaders, scenario.total_differing)
         self._evaluations[stage] += not delivered.in_trial
         number = self._evaluations[stage]
         changed = set() if self._beginning is None or delivered.in_trial else self._beginning.attributes()
@@ -118,7 +123,29 @@ class AskedRows:
                     "state that training keeps of its records."
                 )
             self._found[stage] = found.and_earlier(earlier)
+        is_repeated = trainer.state.fn == TrainerFn.FITTING and any(isinstance(each, SRPPSGD) for each in callbacks)
+        if (errors := self._found[stage].late) and not delivered.in_trial and not is_repeated:
+            self._unseen = pl_module, attribute_digests(pl_module, _users(trainer, "validation", "test")), errors
         return self._found[stage]
+
+    def _tell_of_unseen(self, trainer: pl.Trainer, pl_module: pl.LightningModule, names: Sequence[str]) -> None:
+        """Tell what changed since an evaluation whose last hooks end in an error for synthetic records.
+
+        Within a private fit steps of training are repeated, which shows what they do not explain.
+        """
+        (model, before, errors), self._unseen = self._unseen or (None, {}, ()), None
+        if model is not pl_module:
+            return
+        now = attribute_digests(pl_module, _users(trainer, "validation", "test"))
+        changed = {name for (name, _), _ in before.items() ^ now.items()} - self._told
+        if changed:
+            self._told |= changed
+            places, causes = (", ".join(sorted(several)) for several in (changed, errors))
+            rank_zero_warn(
+                f"PrivateMetrics: {places} of {type(pl_module).__name__} changed since the evaluation before this one, "
+                f"whose end synthetic records did not show ({causes}): make sure that {', '.join(names)} depend on "
+                "nothing that an earlier evaluation took from its records."
+            )
 
     def _ask(
         self,

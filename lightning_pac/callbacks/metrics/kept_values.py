@@ -1,9 +1,16 @@
-"""What a model keeps of the records that are evaluated, in what its checkpoints hold."""
+"""What a model keeps of the records that are evaluated: in what its checkpoints hold, and beside that."""
+
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torchmetrics import Metric
 
-__all__ = ["changed_values", "small_values"]
+from lightning_pac.callbacks.metrics.metric_memory import remembered
+from lightning_pac.callbacks.srpp_sgd import digests_of, own_attributes
+
+__all__ = ["attribute_digests", "changed_values", "small_values"]
 
 # Numbers in a tensor that is looked at: a temperature, thresholds, means of features.
 _LARGEST = 2**16
@@ -24,6 +31,29 @@ def changed_values(module: nn.Module, before: dict[str, Tensor]) -> set[str]:
     }
     parameters = {name for name, _ in module.named_parameters()} & before.keys()
     return changed - parameters if len(parameters) > 1 and parameters <= changed else changed
+
+
+def attribute_digests(module: nn.Module, callbacks: Iterable[Any]) -> dict[tuple[str, str], bytes]:
+    """Digests of what a model and callbacks keep in plain attributes, and of the settings of its metrics.
+
+    Args:
+        module: The model.
+        callbacks: Those that may keep something for it.
+
+    Returns:
+        By the name of each, and of a part of it.
+    """
+    named = [(f"{name}." if name else "", part) for name, part in module.named_modules()]
+    named += [(f"{type(callback).__name__}.", callback) for callback in callbacks]
+    held = [_settings(part) if isinstance(part, Metric) else own_attributes(part) for _, part in named]
+    return {(f"{named[number][0]}{name}", part): kept for (number, name, part), kept in digests_of(held).items()}
+
+
+def _settings(metric: Metric) -> dict[str, Any]:
+    try:
+        return {"settings": remembered(metric)}
+    except TypeError:
+        return {}
 
 
 def _small(module: nn.Module) -> dict[str, Tensor]:

@@ -9,6 +9,8 @@ from lightning_pac.callbacks.srpp_sgd.loss_check import (
     MetricRows,
     ShownMetrics,
     Training,
+    digests_of,
+    own_attributes,
     rows_of_metrics,
 )
 from lightning_pac.callbacks.srpp_sgd.watching import StepWatcher, WatchedRun, WatchedStep
@@ -23,6 +25,8 @@ __all__ = [
     "Training",
     "WatchedRun",
     "WatchedStep",
+    "digests_of",
+    "own_attributes",
     "rows_of_metrics",
     "runs_in",
     "training_at_rest",

@@ -7,6 +7,7 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from datetime import date
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ def write_report(directory: str | Path, output: str | Path | None = None, runs: 
         FileNotFoundError: The folder holds no run.
         ImportError: matplotlib is not installed.
     """
-    runs = find_runs(directory) if runs is None else runs
+    runs = _by_secret(find_runs(directory) if runs is None else runs)
     rows = [summarize(run) for run in runs]
     ledgers, secret_of = find_ledgers(runs), whose(runs)
     for run, row, who, differing in zip(runs, rows, secret_of, differences(runs, ledgers), strict=True):
@@ -93,6 +94,7 @@ def write_report(directory: str | Path, output: str | Path | None = None, runs: 
             marks=_marks(bounds) if len(secrets) < 2 else [],  # which would be on one scale
             secrets=secrets,
             rows=rows,
+            groups=[(secret, list(found)) for secret, found in groupby(rows, lambda row: row["secret"])],
             broken=any(_is_broken(row) for row in rows),
             limits=list({row["num_differing"] for row in rows if row["num_differing"] is not None}),
             cards=[(run.name, run.card) for run in runs if run.card is not None],
@@ -175,6 +177,12 @@ def _secret(run: Run) -> str | None:
     if run.card is None and run.metric("privacy/membership_success_bound"):  # answers that earlier versions logged
         return "Whether a given record was used to train the model that answers."
     return run.card.secret if run.card and run.card.guarantees else None
+
+
+def _by_secret(runs: Sequence[Run]) -> list[Run]:
+    """Runs with one secret beside each other, in the order of their first, and those without one behind them."""
+    places = {secret: place for place, secret in enumerate(dict.fromkeys(filter(None, map(_secret, runs))))}
+    return list(runs) if len(places) < 2 else sorted(runs, key=lambda run: places.get(_secret(run) or "", len(places)))
 
 
 def _num_differing(details: Mapping[str, Any]) -> int | None:

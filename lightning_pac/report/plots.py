@@ -133,7 +133,7 @@ def attack_plot(
             labels.append(f"{run.name}\n({note})" if note else run.name)
         axes.set_yticks(range(len(runs)), labels)
     else:
-        axes.set_ylabel(f"{len(runs)} runs, the oldest first")
+        axes.set_ylabel(f"{len(runs)} runs, in the order of the table")
     axes.set_ylim(len(runs) - 0.5, -0.5)
     lowest = min((100 * (e.interval or (e.value,))[0] for run in runs for e in run.attacks), default=50.0)
     axes.set_xlim(max(0.0, min(50.0, lowest) - 1), 101)

@@ -14,7 +14,7 @@ from typing import Any
 from lightning_pac._validation import validated
 from lightning_pac.cards import Estimate, PrivacyCard
 
-__all__ = ["EPSILON", "Run", "Series", "find_runs"]
+__all__ = ["EPSILON", "Run", "Series", "find_runs", "without_metrics"]
 
 EPSILON = re.compile(r"privacy/(rpp|(ms_)?srpp_\w+)_epsilon(_uncertified)?")
 _LOGS = "metrics.csv", "events.out.tfevents*"
@@ -146,6 +146,18 @@ def find_runs(directory: str | Path | Sequence[Path]) -> list[Run]:
             name = f"{root}/{run.name}" if several and folder != root.resolve() else run.name
             found.setdefault(folder, dataclasses.replace(run, name=name))
     return _joined([run for run in found.values() if _has_begun(run)] or list(found.values()))
+
+
+@validated
+def without_metrics(directories: Sequence[Path], runs: Sequence[Run]) -> list[Path]:
+    """Folders that a logger made and wrote no metric to, and of which `find_runs` has no run.
+
+    Args:
+        directories: Where the runs were looked for.
+        runs: Those that were found.
+    """
+    made = {path.parent for root in directories for name in (*_LOGS, "hparams.yaml") for path in root.rglob(name)}
+    return sorted(folder for folder in made - {run.folder for run in runs} if not _read_logs(folder))
 
 
 def _runs_below(root: Path) -> dict[Path, Run]:

@@ -370,6 +370,18 @@ def test_a_noised_accuracy_stands_with_its_deviation(tmp_path):
     assert "released, apart from the accuracies below, can guess" in page
 
 
+def test_the_command_names_runs_that_logged_no_metric(tmp_path, capsys):
+    write_csv(tmp_path / "run")
+    (tmp_path / "silent").mkdir()
+    (tmp_path / "silent" / "hparams.yaml").write_text("lr: 0.1\n")
+    SummaryWriter(tmp_path / "events").close()
+    assert cli.main(["report", str(tmp_path)]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"no metric was logged there: {tmp_path}/events, {tmp_path}/silent." in shown
+    assert cli.main(["report", str(tmp_path / "run")]) == 0
+    assert "no metric was logged" not in capsys.readouterr().out
+
+
 def test_the_clipped_fraction_is_no_result_of_a_run(tmp_path):
     series = {"privacy/world_success_bound": 0.6, "privacy/clipped_fraction": 0.14,
               "privacy/clipped_fraction_deviation": 0.01}  # fmt: skip
@@ -379,14 +391,19 @@ def test_the_clipped_fraction_is_no_result_of_a_run(tmp_path):
     assert 'data-is="measured"' not in page
 
 
-def test_each_secret_stands_beside_its_run_where_there_are_several(tmp_path):
-    for name, secret in (("first", "How many sevens."), ("second", "How many nines.")):
+def test_runs_stand_below_their_secrets_where_there_are_several(tmp_path):
+    for name, secret in (("first", "How many sevens."), ("second", "How many nines."), ("third", "How many sevens.")):
         write_csv(tmp_path / name)
         dataclasses.replace(CARD, secret=secret).save(tmp_path / name)
+    write_csv(tmp_path / "plain", private=False)
     page = write_report(tmp_path).read_text()
     assert "The secret:</strong>" not in page
     assert "A record is a row" not in page  # neither secret speaks of records
-    assert "<td>first</td><td>How many sevens.</td>" in page
+    table = page[page.index('<table class="runs">') : page.index("</table>")]
+    assert re.findall(r'<th colspan="\d">(.*?)</th>|<tr[^>]*><td>(\w+)</td>', table) == [
+        ("How many sevens.", ""), ("", "first"), ("", "third"), ("How many nines.", ""), ("", "second"),
+        ("No promise of their own", ""), ("", "plain"),
+    ]  # fmt: skip
     assert 'alt="Accuracy and promise"' in page
     assert "Only runs with the same secret compare." in page
 

@@ -302,7 +302,7 @@ def test_no_sentence_joins_promises_about_different_secrets(tmp_path):
     write_secrets(tmp_path / "many", [(f"Fact {number}.", 0.6) for number in range(9)])
     text = above_folds(page_of(tmp_path / "many"))
     assert "can guess the secret of that run correctly at most as often as its row says." in text
-    assert "The secret is not the same in all runs: the row of each says what it is." in text
+    assert "The secret is not the same in all runs: the table says it of each." in text
 
 
 def test_ledgers_of_figures_alone_are_named_beside_the_runs(tmp_path):

@@ -8,6 +8,8 @@ from lightning_pac.cli.common import Bound, add_command, print_json, print_table
 
 __all__ = ["add_parser", "run"]
 
+_MOST_NAMED = 5  # folders without metrics
+
 
 def add_parser(subparsers: Any) -> None:
     """Declare `report`."""
@@ -37,7 +39,7 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the page; print its path and the last figures."""
     from lightning_pac.cards import at_most
-    from lightning_pac.report import find_runs, summarize, write_report
+    from lightning_pac.report import find_runs, summarize, without_metrics, write_report
 
     directory, *more = args.directories
     runs = find_runs(args.directories if more else directory)
@@ -60,7 +62,11 @@ def run(args: argparse.Namespace) -> int:
         columns.append("secret")
         for cell, row in zip(cells, rows, strict=True):
             cell.append(row["secret"])
-    print_table("", columns, cells, caption=f"The report is {path}.")
+    caption = f"The report is {path}."
+    if silent := without_metrics(args.directories, runs):
+        named = ", ".join(str(folder) for folder in silent[:_MOST_NAMED]) + ", ..." * (len(silent) > _MOST_NAMED)
+        caption += f" Left out, since no metric was logged there: {named}."
+    print_table("", columns, cells, caption=caption)
     return 0
 
 

@@ -79,7 +79,9 @@ SHOWN = [ROOT / "README.md", *PROSE, *EXAMPLES]
 PAGES = [page for page in SHOWN if page.exists() and steps(page)]
 
 
-SLOW = {"side-channels.md", "sweeps.md", "frozen-backbone-and-lora.md"}  # what they show has tests of its own
+# What they show has tests of its own.
+SLOW = [f"{name}.md" for name in ("side-channels", "sweeps", "frozen-backbone-and-lora", "class-imbalance")]
+SLOW += [f"{name}.md" for name in ("correlated-noise", "custom-sampling", "persons", "plan", "private-metrics")]
 
 
 @pytest.mark.parametrize(

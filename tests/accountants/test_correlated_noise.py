@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from scipy import linalg, optimize, signal
+from slow_cases import slow
 
 from lightning_pac import (
     Banded,
@@ -121,7 +122,7 @@ def hockey_sticks(mixture: Array, noise: float, epsilons: list[float], runs: int
     return np.array(values)
 
 
-@pytest.mark.parametrize("position", [0, 1])
+@pytest.mark.parametrize("position", [0, *slow(1)])
 def test_the_price_of_blocked_draws_covers_the_mechanism_itself(position: int) -> None:
     # One record, drawn with probability 1/2 at each turn of its block: all of its paths, against none.
     blocks, steps, noise = 2, 6, 1.2
@@ -145,7 +146,7 @@ def test_the_price_of_blocked_draws_covers_the_mechanism_itself(position: int) -
     assert (beyond[:, 0].max(axis=0) > priced + 4 * beyond[:, 1].max(axis=0))[1:3].all()
 
 
-@pytest.mark.parametrize("positions", [(0, 0), (0, 1)])
+@pytest.mark.parametrize("positions", [(0, 1), *slow(((0, 0),))])
 def test_several_records_in_blocks_are_covered_wherever_they_are(positions: tuple[int, int]) -> None:
     # Two records in one block, and in two whose columns overlap: all paths of both, with one gradient.
     blocks, steps, noise = 2, 4, 2.0
@@ -304,7 +305,7 @@ def least_noise_of_turns(epsilon: float, delta: float, rate: float, turns: int) 
     return float(optimize.brentq(excess, 0.5, 6.0, xtol=1e-3))
 
 
-@pytest.mark.parametrize("epsilon", [1.0, 4.0])
+@pytest.mark.parametrize("epsilon", [4.0, *slow(1.0)])
 def test_the_best_bands_are_those_of_an_enumeration(epsilon: float) -> None:
     steps, rate, delta = 12, 1 / 6, 1e-3
     scenario = TwoWorldScenario(num_differing=1, num_records=60, adjacency="zero_out")

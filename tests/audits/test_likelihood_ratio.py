@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 from scipy import integrate, stats
+from slow_cases import slow
 
 from lightning_pac.accountants import SRPPAccountant
 from lightning_pac.audits import likelihood_ratio_attack
@@ -129,7 +130,7 @@ def test_the_attack_stays_below_the_account_and_refutes_it_when_the_noise_is_hal
     [
         # Five turns of the one record's block.
         (TwoWorldScenario(1, num_records=40, adjacency="zero_out"), Poisson(0.4)),
-        (TwoWorldScenario(1, num_records=40), Poisson(0.4)),
+        *slow((TwoWorldScenario(1, num_records=40), Poisson(0.4))),
         # As many turns of three blocks, each with a record of its own.
         (TwoWorldScenario(3, num_records=3, adjacency="zero_out"), 3),
     ],

@@ -15,6 +15,7 @@ import torchmetrics
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import ModelCheckpoint
 from scipy import stats
+from slow_cases import mostly_slow
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 
@@ -164,7 +165,7 @@ def test_a_run_as_declared_raises_no_alarm(tmp_path: Path) -> None:
     assert UNSEEN in told["conditions"]
 
 
-@pytest.mark.parametrize("bug", BUGS)
+@pytest.mark.parametrize("bug", mostly_slow(BUGS, "halved", "not clipped", "seeded draws", "twice"))
 @pytest.mark.filterwarnings("ignore")
 def test_a_planted_bug_is_named(bug: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plant, name = BUGS[bug]

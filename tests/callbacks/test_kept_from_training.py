@@ -11,6 +11,7 @@ import torchmetrics
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import EarlyStopping, EMAWeightAveraging, LearningRateMonitor, Timer, WeightAveraging
 from lightning.pytorch.loggers import CSVLogger
+from slow_cases import slow
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
@@ -339,21 +340,9 @@ class Collate:
 @pytest.mark.parametrize(
     "habit",
     [
-        ClassCounts,
-        LabelsByCounts,
-        Thresholds,
-        Prototypes,
-        Nearest,
-        OfTheMetric,
-        OfAnotherMetric,
-        EveryThird,
-        EveryTwelfth,
-        TenthOfItsOwnCount,
-        FifthOfTen,
-        Queue,
-        OfTheLast,
-        OfAnotherMetricNowAndThen,
-        SeenLabels,
+        *(Thresholds, OfAnotherMetric, EveryTwelfth, TenthOfItsOwnCount, Queue, SeenLabels),
+        *slow(ClassCounts, LabelsByCounts, Prototypes, Nearest, OfTheMetric, EveryThird, FifthOfTen, OfTheLast),
+        *slow(OfAnotherMetricNowAndThen),
     ],
 )
 def test_what_training_keeps_of_its_records_reaches_no_private_metric(tmp_path: Path, habit: type[Habit]) -> None:
@@ -542,7 +531,7 @@ class Averaging(WeightAveraging):
     """One of the user's own, whose weights stand in for the model's in validation."""
 
 
-@pytest.mark.parametrize("habit", [Habit, StepsAndTime, Unused, OfItsTime])
+@pytest.mark.parametrize("habit", [Habit, Unused, *slow(StepsAndTime, OfItsTime)])
 def test_models_that_evaluate_their_weights_pass(tmp_path: Path, habit: type[Habit]) -> None:
     honest = (
         EMAWeightAveraging(decay=0.5),

@@ -1,6 +1,7 @@
 """Metrics that are handed more than rows, or that keep more than their states: both are refused."""
 
 import functools
+import itertools
 import math
 import warnings
 from collections import deque
@@ -13,6 +14,8 @@ import pytest
 import torch
 import torchmetrics
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.loggers import CSVLogger
+from slow_cases import mostly_slow, slow
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, RandomSampler, Subset, TensorDataset
 from torchmetrics import Metric
@@ -166,14 +169,12 @@ def validate(
     ledger = folder / f"{scenario.adjacency}.db"
     callback = PrivateMetrics(["mean"], scenario, epsilon=1.4306e-6, renyi_order=16, ledger=ledger)
     trainer = pl.Trainer(
-        accelerator="cpu",
-        logger=False,
+        **{"accelerator": "cpu", "logger": False, **options},
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
         callbacks=[callback, *callbacks],
         default_root_dir=folder,
-        **options,
     )
     loaders = loaders or DataLoader(TensorDataset(LOSSES), 127)
     return [trainer.validate(model, loaders, verbose=False)[0]["mean"] for _ in range(times)]
@@ -329,15 +330,25 @@ MIXED: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("at_end", [False, True])
-@pytest.mark.parametrize("what", MIXED)
+FAST = [
+    ("half of the rows twice", True),
+    ("one row for all", False),
+    ("over the largest", True),
+    ("each with the next", True),
+    ("none where one is not finite", False),
+    ("below the largest, which may be no number", True),
+    ("less the mean of more than sixty", False),
+]
+
+
+@pytest.mark.parametrize(("what", "at_end"), mostly_slow(itertools.product(MIXED, [False, True]), *FAST))
 def test_rows_of_which_one_record_decides_several_are_refused(tmp_path: Path, what: str, at_end: bool) -> None:
     with pytest.raises(MisconfigurationException, match="rows that one record decides beside its own"):
         validate(tmp_path, Rows(MIXED[what], at_end))
 
 
 @pytest.mark.parametrize("at_end", [False, True])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, *slow(1)])
 def test_hits_among_the_records_of_a_batch_are_refused(tmp_path: Path, seed: int, at_end: bool) -> None:
     generator = torch.Generator().manual_seed(seed)
     queries, keys = torch.randn(2, 8, 1, generator=generator)
@@ -388,8 +399,13 @@ def among_others(number: int) -> Tensor:
     return torch.tensor([number, *[1.0] * 39])
 
 
-@pytest.mark.parametrize("kind", [int, str, float, among_others])
-@pytest.mark.parametrize("what", ["mean", "first"])
+KINDS = [int, str, float, among_others]
+
+
+@pytest.mark.parametrize(
+    ("what", "kind"),
+    mostly_slow(itertools.product(["mean", "first"], KINDS), ("mean", str), ("mean", float), ("first", among_others)),
+)
 def test_rows_of_groups_are_refused_since_a_record_may_go_from_one_to_another(
     tmp_path: Path, what: str, kind: Any
 ) -> None:
@@ -397,7 +413,7 @@ def test_rows_of_groups_are_refused_since_a_record_may_go_from_one_to_another(
         validate(tmp_path, OfGroups(what), loaders=DataLoader(Users(kind), 10))
 
 
-@pytest.mark.parametrize("kind", [int, str, float, among_others])
+@pytest.mark.parametrize("kind", mostly_slow(KINDS, str, among_others))
 def test_rows_of_single_records_pass_beside_their_groups(tmp_path: Path, kind: Any) -> None:
     validate(tmp_path, OfGroups("own"), loaders=DataLoader(Users(kind), 10))
 
@@ -432,7 +448,7 @@ class Thresholded(Logging):
 
 
 @pytest.mark.parametrize("at_end", [False, True])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, *slow(1)])
 def test_a_threshold_that_the_records_choose_is_refused(tmp_path: Path, seed: int, at_end: bool) -> None:
     features = torch.randn(40, 4, generator=torch.Generator().manual_seed(seed))
     loader = DataLoader(TensorDataset(features, (features[:, 0] > 1).long()), 10)
@@ -455,7 +471,7 @@ def foreseen(values: Tensor) -> list[Tensor]:
     return [values + torch.randn(len(values), generator=torch.Generator().manual_seed(0)) + torch.randn(len(values))]
 
 
-@pytest.mark.parametrize("rows", [following, foreseen])
+@pytest.mark.parametrize("rows", [foreseen, *slow(following)])
 def test_rows_with_draws_that_absence_changes_are_refused(tmp_path: Path, rows: Any) -> None:
     with pytest.raises(MisconfigurationException, match="rows that one record decides beside its own"):
         validate(tmp_path, Rows(rows), scenario=TwoWorldScenario.differential_privacy())
@@ -488,7 +504,10 @@ NUMBERED: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("what", [*ABSENT, *NUMBERED])
+FAST_ABSENT = ["the mean as one row", "full batches only", "no single record", "every other batch"]
+
+
+@pytest.mark.parametrize("what", mostly_slow([*ABSENT, *NUMBERED], *FAST_ABSENT))
 def test_rows_that_the_absence_of_a_record_changes_are_refused_where_it_may_be_absent(
     tmp_path: Path, what: str
 ) -> None:
@@ -534,8 +553,11 @@ class FirstRecords(Logging):
         self.log("mean", self.metric)
 
 
-@pytest.mark.parametrize("limit", [40, 64, 100])
-@pytest.mark.parametrize("way", ["batches", "cut", "weighted", "collected", "by updates"])
+WAYS = ["batches", "cut", "weighted", "collected", "by updates"]
+FAST_WAYS = [("batches", 40), ("batches", 64), ("cut", 100), ("weighted", 100), ("collected", 100), ("by updates", 100)]
+
+
+@pytest.mark.parametrize(("way", "limit"), mostly_slow(itertools.product(WAYS, [40, 64, 100]), *FAST_WAYS))
 def test_the_first_records_are_refused_where_one_less_lets_the_next_in(tmp_path: Path, way: str, limit: int) -> None:
     loader = DataLoader(TensorDataset(LOSSES), 10)
     presence = TwoWorldScenario.differential_privacy()
@@ -672,7 +694,7 @@ def test_metrics_that_a_collection_groups_are_rows_of_their_own(tmp_path: Path) 
     ("options", "loader_options", "named"),
     [
         ({"limit_val_batches": 1}, {}, "limit_val_batches=1"),
-        ({"limit_val_batches": 0.5}, {}, r"limit_val_batches=0\.5"),
+        *slow(({"limit_val_batches": 0.5}, {}, r"limit_val_batches=0\.5")),
         ({}, {"drop_last": True}, "drop_last=True"),
         ({}, {"sampler": RandomSampler(range(16), num_samples=9)}, "a sampler that draws some of the records"),
     ],
@@ -731,9 +753,9 @@ class Updating(pl.Callback):
 @pytest.mark.parametrize(
     ("make", "callbacks"),
     [
-        (Handing, ()),
+        *slow((Handing, ())),
         (lambda: Handing(at_end=True), ()),
-        (lambda: AfterTheStep(torchmetrics.SumMetric()), ()),
+        *slow((lambda: AfterTheStep(torchmetrics.SumMetric()), ())),
         (lambda: Rows(lambda values: []), (Updating(),)),
     ],
     ids=["batch before", "evaluation before", "hook", "callback"],
@@ -949,3 +971,43 @@ def test_averages_that_take_the_place_of_all_weights_are_not_warned_of(tmp_path:
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*the evaluation set")
         validate(tmp_path, Calibrated("nothing"), callbacks=(Averaging(),))
+
+
+class Choosing(Logging):
+    """Saves what it has seen below the folder of a logger, which copies lack, and then takes a threshold from it."""
+
+    def __init__(self, hook: str, sets: bool) -> None:
+        super().__init__(torchmetrics.SumMetric())
+        self.threshold, self.seen, self.hook, self.sets = 0.0, list[Tensor](), hook, sets
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.seen.append(batch[0])
+        self.metric.update((batch[0] > self.threshold).float())
+        self.log("mean", self.metric)
+
+    def on_validation_epoch_end(self) -> None:
+        self.choose("on_validation_epoch_end")
+
+    def on_validation_end(self) -> None:
+        self.choose("on_validation_end")
+
+    def choose(self, hook: str) -> None:
+        if hook == self.hook:
+            seen = torch.cat(self.seen)
+            self.seen = []
+            Path(self.logger.log_dir).mkdir(parents=True, exist_ok=True)  # type: ignore[union-attr, arg-type]
+            if self.sets:
+                self.threshold = float(seen.max()) / 2
+
+
+@pytest.mark.parametrize("hook", ["on_validation_epoch_end", "on_validation_end"])
+@pytest.mark.parametrize("sets", [True, False])
+def test_what_a_hook_sets_after_an_error_on_copies_is_told_before_the_next_evaluation(
+    tmp_path: Path, hook: str, sets: bool
+) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        validate(tmp_path, Choosing(hook, sets), times=2, logger=CSVLogger(tmp_path))
+    told = [str(one.message) for one in caught if "changed since the evaluation before" in str(one.message)]
+    assert len(told) == sets
+    assert all("threshold of Choosing" in one and hook in one for one in told)

@@ -6,6 +6,7 @@ from typing import Any
 import lightning.pytorch as pl
 import pytest
 import torch
+from slow_cases import mostly_slow, slow
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
@@ -57,8 +58,9 @@ def concatenate(records: list[Any]) -> Any:
     return frames, torch.cat([record[1][: record[3]] for record in records]), *lengths
 
 
-@pytest.mark.parametrize("collate_fn", [pad, concatenate])
-@pytest.mark.parametrize("varied", [False, True])
+@pytest.mark.parametrize(
+    ("varied", "collate_fn"), [(False, concatenate), (True, pad), *slow((False, pad), (True, concatenate))]
+)
 def test_ctc_is_checked_with_targets_and_lengths_that_exist(collate_fn: Any, varied: bool) -> None:
     loader: Any = DataLoader(texts(varied), batch_size=4, collate_fn=collate_fn)  # type: ignore[arg-type]
     found = check_loss(Speech(given_lengths=True), loader)
@@ -67,7 +69,7 @@ def test_ctc_is_checked_with_targets_and_lengths_that_exist(collate_fn: Any, var
     assert found.problem is not None
 
 
-@pytest.mark.parametrize("width", range(1, 25))
+@pytest.mark.parametrize("width", mostly_slow(range(1, 25), 1, 4, 8, 13, 24))
 @pytest.mark.parametrize("classes", [2, 3])
 def test_a_class_weighted_mean_is_found_for_every_width(width: int, classes: int) -> None:
     class Weighted(pl.LightningModule):

@@ -3,6 +3,7 @@
 import functools
 import gc
 import importlib
+import itertools
 import multiprocessing
 import shutil
 import sqlite3
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from slow_cases import mostly_slow
 from torch.utils.data import DataLoader, Dataset
 
 from lightning_pac.data import check_records_alone
@@ -333,9 +335,16 @@ SOURCES: dict[str, tuple[Any, Any, Any]] = {
 }
 
 
-@pytest.mark.parametrize("beside", [None, threading.Lock()])
-@pytest.mark.parametrize("kind", [Ending, Kept])
-@pytest.mark.parametrize("source", SOURCES)
+LOCK = threading.Lock()
+FAST = [
+    *(("folder", Ending, None), ("folder", Kept, LOCK), ("zip", Ending, LOCK)),
+    *(("npz", Kept, None), ("file", Ending, None), ("file", Kept, LOCK)),
+]
+
+
+@pytest.mark.parametrize(
+    ("source", "kind", "beside"), mostly_slow(itertools.product(SOURCES, [Ending, Kept], [None, LOCK]), *FAST)
+)
 def test_the_end_of_a_copy_takes_nothing_from_the_original(source: str, kind: Any, beside: Any, tmp_path: Path) -> None:
     """A check closed an archive, or removed a folder, that the loader then read from."""
     make, read, end = SOURCES[source]

@@ -1,5 +1,6 @@
 """Clipping in blocks, seen from outside: what the optimizer gets, what is declared, and what a run reveals."""
 
+import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from slow_cases import mostly_slow
 from tiny_fits import make_data, make_loader, make_private, make_trainer
 from torch import nn
 
@@ -85,8 +87,13 @@ def test_every_record_is_clipped_in_each_block(batch_size: int, accumulate: int,
     assert step > 1 or reached == set(NORMS), "no record reached a bound, so nothing was tested"
 
 
-@pytest.mark.parametrize("noise", ["optimal", "isotropic"])
-@pytest.mark.parametrize("sampling", [None, Poisson(rate=0.2)])
+@pytest.mark.parametrize(
+    ("sampling", "noise"),
+    mostly_slow(
+        itertools.product([None, Poisson(rate=0.2)], ["optimal", "isotropic"]),
+        *((None, "optimal"), (Poisson(rate=0.2), "isotropic")),
+    ),
+)
 def test_each_block_gets_its_own_noise(noise: BlockNoise, sampling: Any, tmp_path: Path) -> None:
     seen = BlockGradients()
     private = make_private(noise_multiplier=1.5, max_grad_norm=NORMS, block_noise=noise, sampling=sampling)

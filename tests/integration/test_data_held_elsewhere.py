@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from slow_cases import slow
 from tiny_fits import Classifier, make_data, make_private, make_trainer
 from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset, random_split
@@ -70,7 +71,7 @@ def concatenated() -> Dataset[Any]:
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: Wrapped(make_data()), concatenated, lambda: Subset(concatenated(), range(5, 55)), Frame]
+    "make", [concatenated, Frame, *slow(lambda: Wrapped(make_data()), lambda: Subset(concatenated(), range(5, 55)))]
 )
 def test_rows_of_any_dataset_are_told_apart(make: Any, tmp_path: Path) -> None:
     with pytest.raises(REFUSED, match="depends on rows of the dataset"):
@@ -183,7 +184,7 @@ class Logging(Validated):
         self.found = None
 
 
-@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+@pytest.mark.parametrize("precision", ["32-true", *slow("bf16-mixed")])
 def test_a_validation_on_training_data_decides_nothing(precision: Any, tmp_path: Path) -> None:
     data = make_data()
     for model, given in ((Validated(), data), (Validated(), Subset(Wrapped(data), range(20)))):

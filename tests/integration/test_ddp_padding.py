@@ -5,6 +5,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import numpy as np
+import pytest
 import torch
 from gloo_ranks import RankProcesses, on_ranks
 from test_ddp_responses import BUDGET, make_ensemble
@@ -67,12 +68,14 @@ def test_all_ranks_show_one_padded_size_that_is_paid_once(tmp_path: Path) -> Non
         assert ledger.spent("batch_size_releases") == 12
 
 
+@pytest.mark.slow
 def test_shares_that_are_not_filled_up_are_noticed(tmp_path: Path) -> None:
     # Shares of one batch differ by a record where their sum is odd, in half of all batches: never in 3e-8 of runs.
     first, second = on_ranks(train, 2, tmp_path, 100, True, 0, 25)
     assert any(one != two for (one, _), (two, _) in zip(first, second, strict=True))
 
 
+@pytest.mark.slow  # predicting ends in the same way
 def test_padded_training_ends_on_all_ranks_when_the_releases_are_spent(tmp_path: Path) -> None:
     first, second = on_ranks(train, 2, tmp_path, 5, False, 1)
     assert len(first) == len(second) == 5
@@ -158,6 +161,7 @@ def test_one_delay_is_drawn_for_the_step_of_all_ranks(tmp_path: Path) -> None:
         assert ledger.spent("time_releases") == 12
 
 
+@pytest.mark.slow
 def test_a_delay_for_each_rank_is_noticed(tmp_path: Path) -> None:
     first, second = on_ranks(delayed, 2, tmp_path, 8.0, True)
     assert first != second  # equal in 4^-11 of runs

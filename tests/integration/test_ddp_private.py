@@ -15,6 +15,7 @@ from gloo_ranks import RankProcesses, on_ranks
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from scipy import stats
+from slow_cases import slow
 from tiny_fits import Classifier, make_data, make_private, make_trainer
 from torch.utils.data import DataLoader, Dataset
 
@@ -339,7 +340,7 @@ def killed_run(rank: int, size: int, folder: Path, victim: int) -> None:
     fit(folder, Noting(), private, loader(), checkpoint, devices=size, max_epochs=3, enable_checkpointing=True)
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [1, *slow(0)])
 def test_a_rank_killed_in_mid_step_ends_the_run_and_the_step_stays_charged(victim: int, tmp_path: Path) -> None:
     group = RankProcesses(killed_run, 2, tmp_path, victim)
     results = group.results()

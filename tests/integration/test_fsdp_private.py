@@ -13,6 +13,7 @@ import torch
 from gloo_ranks import RankProcesses, on_ranks
 from lightning.pytorch.callbacks import ModelCheckpoint
 from scipy import stats
+from slow_cases import slow
 from tiny_fits import Classifier, make_data, make_private, make_trainer
 from torch import nn
 from torch.distributed.fsdp import fully_shard
@@ -296,7 +297,8 @@ def killed_run(rank: int, size: int, folder: Path, victim: int) -> None:
     fit(folder, Sharded(), resumable(folder), checkpoint, devices=size, max_epochs=3, enable_checkpointing=True)
 
 
-@pytest.mark.parametrize("victim", [1, pytest.param(0, marks=pytest.mark.slow)])
+@pytest.mark.slow  # test_ddp_private kills a rank in the same place
+@pytest.mark.parametrize("victim", [1, 0])
 def test_a_killed_rank_ends_the_run_and_the_step_stays_charged(victim: int, tmp_path: Path) -> None:
     group = RankProcesses(killed_run, 2, tmp_path, victim)
     results = group.results()
@@ -379,10 +381,10 @@ REFUSED = {
 }
 
 
-def refused_runs(rank: int, size: int, folder: Path) -> list[str]:
+def refused_runs(rank: int, size: int, folder: Path, kinds: list[type[Sharded]]) -> list[str]:
     found = []
     callback.check_loss = check_loss  # a check that was passed before is repeated here
-    for number, kind in enumerate(REFUSED):
+    for number, kind in enumerate(kinds):
         try:
             fit(folder, kind(), make_private(ledger=folder / f"{number}.db"), devices=size)
             found.append("accepted")
@@ -402,13 +404,14 @@ def refused_runs(rank: int, size: int, folder: Path) -> list[str]:
     return found
 
 
-def test_every_rank_refuses_what_is_not_supported_in_one_sentence(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kinds", [[Whole, PartlySharded, Replicated, Parallel, Penalised], *slow([*REFUSED])])
+def test_every_rank_refuses_what_is_not_supported_in_one_sentence(kinds: list[type[Sharded]], tmp_path: Path) -> None:
     expected = [
-        *REFUSED.values(),
+        *(REFUSED[kind] for kind in kinds),
         "PrivateFSDPStrategy leaves gradients on their ranks",
         "The ranks of one private run",
     ]
-    for found in on_ranks(refused_runs, 2, tmp_path):
+    for found in on_ranks(refused_runs, 2, tmp_path, kinds):
         assert len(found) == len(expected)
         for message, start in zip(found, expected, strict=True):
             assert start in message, found

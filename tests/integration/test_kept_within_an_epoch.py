@@ -8,6 +8,7 @@ import lightning.pytorch as pl
 import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from slow_cases import slow
 from tiny_fits import Classifier, make_data, make_loader, make_private, make_trainer
 from torch import Tensor
 from torch.nn import functional as F
@@ -139,8 +140,8 @@ class Blends:
 @pytest.mark.parametrize(
     "kind",
     [
-        *(ForgetsFirst, ForgetsLast, ForgetsInValidation, ForgetsInEachStep, Weighted),
-        *(Counts, Agrees, SkipsSpikes, Taking, Classifier),
+        *(ForgetsFirst, ForgetsInEachStep, Weighted, Counts, Agrees, Classifier),
+        *slow(ForgetsLast, ForgetsInValidation, SkipsSpikes, Taking),
     ],
 )
 def test_what_a_step_leaves_for_later_ones_is_found(kind: Any, tmp_path: Path) -> None:

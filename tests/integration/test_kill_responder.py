@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from prepared import Child
+from slow_cases import slow
 
 from lightning_pac.ledger import ResponseTranscript
 from lightning_pac.mechanisms import PACResponder, responder
@@ -88,9 +89,10 @@ def check_kills(folder: Path, num_kills: int, run: Callable[[Path], None] = answ
     return num_recorded, num_unseen
 
 
-def test_ten_kills(tmp_path: Path) -> None:
-    num_recorded, _ = check_kills(tmp_path, 10)
-    assert num_recorded > 6
+@pytest.mark.parametrize("kills", [5, *slow(10)])
+def test_a_few_kills(kills: int, tmp_path: Path) -> None:
+    num_recorded, _ = check_kills(tmp_path, kills)
+    assert num_recorded >= kills - kills // 3  # one answer at least of each that is killed once it answers
 
 
 @pytest.mark.slow

@@ -4,12 +4,14 @@ import math
 import re
 import shlex
 import time
+import warnings
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prepared import prepared_context
+from slow_cases import slow
 from tiny_fits import RECORDS, Classifier, Validated, make_loader, make_private, make_trainer
 
 from lightning_pac import DPSGD, SRPPSGD, Poisson, PrivateMetrics, TwoWorldScenario
@@ -93,7 +95,10 @@ def test_values_and_steps_draw_on_their_own_shares(tmp_path: Path) -> None:
     metrics = PrivateMetrics(["accuracy"], SCENARIO, epsilon=16 * 0.008 / 2, renyi_order=16, ledger=planned(path))
     run = private_run(planned(path))
     trainer = make_trainer(tmp_path, run, metrics, max_epochs=3, num_sanity_val_steps=0, limit_train_batches=3)
-    with pytest.warns(UserWarning, match=r"an older value is shown.* Share 'metrics' .* has 0.02 of mu"):
+    with (
+        pytest.warns(UserWarning, match=r"an older value is shown.* Share 'metrics' .* has 0.02 of mu"),
+        pytest.warns(UserWarning, match=r"pays for 2 of the 3 evaluations that this run plans"),
+    ):
         trainer.fit(Validated(), make_loader(), make_loader(shuffle=False))
     with PrivacyLedger.read_only(path) as ledger:
         charges = {account.name.split()[0]: account.num_charges for account in ledger.accounts()}
@@ -236,7 +241,7 @@ def test_a_refused_run_is_told_what_fits_and_is_let_in_with_it(
 
 
 @pytest.mark.parametrize(
-    ("promise", "times"), [({"epsilon": 1.0, "delta": 1e-5}, 1.2), ({"world_success_bound": 0.55}, 1.5)]
+    ("promise", "times"), [({"epsilon": 1.0, "delta": 1e-5}, 1.2), *slow(({"world_success_bound": 0.55}, 1.5))]
 )
 def test_metrics_of_another_ledger_are_told_what_fits(promise: dict[str, float], times: float, tmp_path: Path) -> None:
     """They were told to plan fewer steps, which this ledger does not pay for."""
@@ -262,11 +267,34 @@ def test_metrics_of_another_ledger_are_told_what_fits(promise: dict[str, float],
     assert math.isfinite(fit(float(fitting[1])))
 
 
+def test_metrics_are_told_what_pays_for_all_evaluations_of_a_run(tmp_path: Path) -> None:
+    """With the epsilon that one evaluation had room for, the second and third repeated its value."""
+
+    def fit(value: float, epochs: int) -> None:
+        handle = PlannedLedger(tmp_path / "held_out.db", epsilon=1.4, delta=1e-5)
+        private = make_private(epsilon=3.0, delta=1e-5, renyi_order=None, ledger=tmp_path / "training.db")
+        metrics = PrivateMetrics(["accuracy"], SCENARIO, epsilon=value, delta=1e-5, ledger=handle)
+        trainer = make_trainer(tmp_path, private, metrics, max_epochs=epochs, num_sanity_val_steps=0)
+        trainer.fit(Validated(), make_loader(), make_loader(shuffle=False))
+
+    fit(1.0, epochs=1)
+    with pytest.raises(BudgetExceededError, match="left for it") as refused:
+        fit(1.0, epochs=3)
+    one, several = re.findall(r"epsilon=(\S+) fits", str(refused.value))
+    assert "for all 3 of this run" in str(refused.value)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*(older value|evaluations that this run plans)")
+        fit(float(several), epochs=3)
+    with PrivacyLedger.read_only(tmp_path / "held_out.db") as ledger:
+        assert sorted(account.num_charges for account in ledger.accounts()) == [1, 3]
+    assert float(several) < float(one)
+
+
 class Tested(Validated):
     test_step = Validated.validation_step
 
 
-@pytest.mark.parametrize("name", ["validate", "test"])
+@pytest.mark.parametrize("name", ["validate", *slow("test")])
 def test_an_evaluation_that_nothing_is_left_for_is_told_what_fits(name: str, tmp_path: Path) -> None:
     """It ended with nan, after all records were evaluated, and named no epsilon that fits."""
 
@@ -308,7 +336,7 @@ def test_metrics_with_the_path_alone_open_the_ledger_as_the_run_declares_it(tmp_
     assert charges["metrics accuracy"] == 1
 
 
-@pytest.mark.parametrize("metrics_first", [False, True])
+@pytest.mark.parametrize("metrics_first", [True, *slow(False)])
 def test_what_fits_leaves_room_for_the_metrics(metrics_first: bool, tmp_path: Path) -> None:
     """It was what fits without them, with which the run was refused again."""
 

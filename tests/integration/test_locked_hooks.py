@@ -10,6 +10,7 @@ import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import LambdaCallback
+from slow_cases import slow
 from tiny_fits import Classifier, make_data, make_private, make_trainer
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset, random_split
@@ -134,11 +135,14 @@ class Always(Centred):
         self.centre = self.mean
 
 
-HOOKS = [InOneEpoch, OfSome, Logged, Saved, InCheckpoints, AtTheEnd, OfTheLoader, OfTensors, Neighbours, OfItsOwnLoader]
+HOOKS = [
+    *(OfSome, InCheckpoints, AtTheEnd, OfTensors, Neighbours, OfItsOwnLoader),
+    *slow(InOneEpoch, Logged, Saved, OfTheLoader, OfAnotherLoader, Always),
+]
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", [*HOOKS, OfAnotherLoader, Always], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", HOOKS, ids=lambda kind: kind.__name__)
 def test_no_hook_reads_training_data(kind: type[Centred], tmp_path: Path) -> None:
     model, data = kind(), make_data()
     model.held = data.tensors[0]

@@ -11,6 +11,7 @@ import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import ModelCheckpoint
+from slow_cases import slow
 from test_locked_hooks import Centred, OnDisk
 from tiny_fits import make_data, make_private, make_trainer
 from torch.utils.data import DataLoader, Subset, TensorDataset
@@ -93,10 +94,13 @@ class AtTheLast(pl.Callback):
         pl_module.threshold.copy_(mean_of(trainer.train_dataloader.dataset))
 
 
-PLACES: list[Any] = [ACopy, AnotherOne, Threads, Teardown, Transfer, FromALightningFile, Mixes, SavesState]
+PLACES: list[Any] = [
+    *(ACopy, AnotherOne, Threads, Transfer, Mixes),
+    *slow(Teardown, FromALightningFile, SavesState, OfTheCallback, AtTheLast),
+]
 
 
-@pytest.mark.parametrize("kind", [*PLACES, OfTheCallback, AtTheLast], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", PLACES, ids=lambda kind: kind.__name__)
 def test_no_place_to_read_from_is_open(kind: Any, tmp_path: Path) -> None:
     model = kind() if issubclass(kind, Centred) else Centred()
     module = kind(tmp_path) if issubclass(kind, Module) else Module(tmp_path)

@@ -9,6 +9,7 @@ from typing import Any
 import lightning.pytorch as pl
 import pytest
 import torch
+from slow_cases import slow
 from tiny_fits import Classifier, make_loader, make_private, make_trainer
 
 pytestmark = pytest.mark.checks_each_fit
@@ -42,7 +43,7 @@ class Unbound(Classifier):
         return loss
 
 
-@pytest.mark.parametrize("kind", [Prefixed, Kept, Unbound])
+@pytest.mark.parametrize("kind", [Unbound, *slow(Prefixed, Kept)])
 def test_a_raw_value_is_named_whatever_way_it_is_logged(kind: type[Classifier], tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, make_private())
     with warnings.catch_warnings(record=True) as caught:
@@ -83,7 +84,7 @@ class Saves(Classifier):
     [
         (Classifier, True, "state_dict of Fitted"),
         (Saves, False, "on_save_checkpoint of Saves"),
-        (Saves, True, "on_save_checkpoint of Saves and state_dict of Fitted"),
+        *slow((Saves, True, "on_save_checkpoint of Saves and state_dict of Fitted")),
         (Classifier, False, None),
     ],
 )

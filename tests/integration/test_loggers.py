@@ -120,6 +120,7 @@ def check_same(kept: dict[str, dict[str, list[float]]]) -> set[str]:
     return set(table)
 
 
+@pytest.mark.slow  # the same loggers take the figures of answers, and one of them those of every step
 def test_a_private_fit(tmp_path: Path, loggers: Loggers) -> None:
     trainer = make_trainer(tmp_path, make_private(), logger=loggers.all, log_every_n_steps=1, max_epochs=2)
     trainer.fit(Classifier(), make_loader())

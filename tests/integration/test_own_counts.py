@@ -8,6 +8,7 @@ from typing import Any
 import lightning.pytorch as pl
 import pytest
 import torch
+from slow_cases import slow
 from tiny_fits import make_data, make_private, make_trainer
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -133,7 +134,10 @@ def fit(model: pl.LightningModule, folder: Path, *callbacks: pl.Callback) -> Non
     make_trainer(folder, *callbacks, make_private(), max_epochs=4).fit(model, loader)
 
 
-KINDS = [InTheStep, AfterTheBatch, ByABuffer, EachSecondEpoch, WarmUp, RestartsEachSecondEpoch, StartsSecondEpochsAnew]
+KINDS = [
+    *(AfterTheBatch, ByABuffer, EachSecondEpoch),
+    *slow(InTheStep, WarmUp, RestartsEachSecondEpoch, StartsSecondEpochsAnew),
+]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -141,7 +145,7 @@ def test_a_model_may_write_by_a_count(kind: type[Target], tmp_path: Path) -> Non
     fit(kind(), tmp_path)
 
 
-@pytest.mark.parametrize("kind", [Lookahead, ForgetsMomenta])
+@pytest.mark.parametrize("kind", [ForgetsMomenta, *slow(Lookahead)])
 def test_a_callback_may_write_by_a_count_of_its_own(kind: type[pl.Callback], tmp_path: Path) -> None:
     fit(Target(), tmp_path, kind())
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from slow_cases import slow
 from tiny_fits import RECORDS, Classifier, make_data, make_private, make_trainer
 from torch.utils.data import DataLoader, Dataset
 
@@ -87,7 +88,7 @@ def loader() -> DataLoader[Any]:
     return DataLoader(Numbered(), batch_size=20, shuffle=True)
 
 
-@pytest.mark.parametrize("microbatches", [1, 2])
+@pytest.mark.parametrize("microbatches", [2, *slow(1)])
 def test_the_draws_are_the_schemes_and_so_is_the_price(microbatches: int, tmp_path: Path) -> None:
     private, model = make_private(sampling=Twice(20)), Noting()
     trainer = make_trainer(tmp_path, private, max_epochs=2, accumulate_grad_batches=microbatches)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from slow_cases import slow
 from tiny_fits import Classifier, make_loader, make_private, make_trainer
 from torchmetrics.classification import MulticlassAccuracy
 
@@ -29,7 +30,7 @@ class Broken(Validated):
         raise KeyError("broken")
 
 
-@pytest.mark.parametrize("model", [Validated, Broken])
+@pytest.mark.parametrize("model", [Broken, *slow(Validated)])
 def test_a_refused_or_broken_fit_leaves_no_ledger_open(tmp_path: Path, model: type[Classifier]) -> None:
     path = tmp_path / "study.db"
     scenario = TwoWorldScenario(num_differing=2)

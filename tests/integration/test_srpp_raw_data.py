@@ -11,6 +11,7 @@ import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import EMAWeightAveraging
+from slow_cases import slow
 from tiny_fits import Classifier, make_data, make_loader, make_private, make_trainer
 from torch import nn
 from torch.utils.data import DataLoader, Subset, default_collate
@@ -31,8 +32,7 @@ def drop(records: list[Any]) -> Any:
     return default_collate(records[: 7 if len(records) == 10 else None])
 
 
-@pytest.mark.parametrize("collate_fn", [fill_up, drop])
-@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize(("num_workers", "collate_fn"), [(0, fill_up), (1, drop), *slow((0, drop), (1, fill_up))])
 def test_a_batch_has_the_records_that_its_place_in_the_pass_gives_it(
     collate_fn: Any, num_workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -43,7 +43,7 @@ def test_a_batch_has_the_records_that_its_place_in_the_pass_gives_it(
         make_trainer(tmp_path, make_private()).fit(Classifier(), loader)
 
 
-@pytest.mark.parametrize("collate_fn", [fill_up, drop])
+@pytest.mark.parametrize("collate_fn", [drop, *slow(fill_up)])
 def test_batches_are_asked_for_in_the_sizes_of_a_pass(collate_fn: Any) -> None:
     found = check.check_loss(Classifier(), make_loader(records=27, shuffle=False, collate_fn=collate_fn))
     assert found.problem is not None
@@ -269,12 +269,11 @@ class CentresLater(Classifier):
     ("kind", "steps"),
     [
         (FromEpochOne, 6),
-        (AtThirdBatch, 4),
         (OverwritesWeights, 4),
         (BehindTheVersion, 6),
-        (KeepsInCheckpoint, 6),
         (KeepsInHyperparameters, 0),
         (CentresLater, 7),
+        *slow((AtThirdBatch, 4), (KeepsInCheckpoint, 6)),
     ],
 )
 def test_what_begins_after_the_check_at_the_start_is_found(kind: type[Classifier], steps: int, tmp_path: Path) -> None:
@@ -366,6 +365,7 @@ def test_power_iterations_do_not_tell_against_the_layers_rows() -> None:
     assert (found.problem, found.unchecked) == (None, None)
 
 
+@pytest.mark.slow  # test_writes_from_training_data has public swaps
 def test_weights_that_a_callback_swaps_pass(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
     private = make_private()
     make_trainer(tmp_path, private, Averages(), max_epochs=3).fit(Classifier(), make_loader())
@@ -398,7 +398,7 @@ class ByAnAttribute(Classifier):
         optimizer.step()
 
 
-@pytest.mark.parametrize("kind", [ByTheLoss, ByAnAttribute])
+@pytest.mark.parametrize("kind", [ByTheLoss, *slow(ByAnAttribute)])
 def test_a_learning_rate_that_the_loss_decides_is_refused(kind: type[Classifier], tmp_path: Path) -> None:
     with pytest.raises(MisconfigurationException, match="'settings of the optimizer'"):
         make_trainer(tmp_path, make_private()).fit(kind(), make_loader())
@@ -473,7 +473,7 @@ class PenalizesSlopes(Classifier):
     [
         (PenalizesSlopes, "second derivatives are not supported, .* penalize the difference of outputs"),
         (TrainsAModuleInAList, "received a gradient, which is raw, and is not a parameter of TrainsAModuleInAList"),
-        (CentresOnTheWay, "couples the records of a batch"),
+        *slow((CentresOnTheWay, "couples the records of a batch")),
         (TakesItsRateFromTheLoss, "'settings of the optimizer' of TakesItsRateFromTheLoss takes up private records"),
         (TrainsABuffer, "The tensor 'scale' requires a gradient and is not a parameter"),
         (TrainsAnAttribute, r"The tensor '(network\.)?scale' requires a gradient and is not a parameter"),
@@ -506,7 +506,7 @@ class LeavesOutByTheLastLoss(Classifier):
         return -1 if self.loss < 1.45 else None
 
 
-@pytest.mark.parametrize("kind", [LeavesOut, LeavesOutWhatSyntheticOnesPass, LeavesOutByTheLastLoss])
+@pytest.mark.parametrize("kind", [LeavesOut, LeavesOutWhatSyntheticOnesPass, *slow(LeavesOutByTheLastLoss)])
 def test_a_batch_that_its_records_leave_out_ends_the_run(kind: type[Classifier], tmp_path: Path) -> None:
     data = make_data()
     data.tensors[0][25] = 8.0

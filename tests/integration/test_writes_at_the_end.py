@@ -8,6 +8,7 @@ import lightning.pytorch as pl
 import pytest
 import torch
 from lightning.pytorch.callbacks import LambdaCallback
+from slow_cases import slow
 from tiny_fits import Classifier, make_data, make_loader, make_private, make_trainer
 from torch import Tensor, nn
 
@@ -122,10 +123,10 @@ class Best(Classifier):
         self.load_state_dict(self.best)
 
 
-MODELS = [Best, AtTheEnd, AtTheEndOfTheFit, InTheLastEpoch, Saved, Hyperparameters, Extra]
+KINDS = [Best, AtTheEnd, Saved, Collects, *slow(AtTheEndOfTheFit, InTheLastEpoch, Hyperparameters, Extra, Keeps)]
 
 
-@pytest.mark.parametrize("kind", [*MODELS, Collects, Keeps])
+@pytest.mark.parametrize("kind", KINDS)
 def test_no_record_decides_what_is_written_at_the_end(kind: Any, tmp_path: Path) -> None:
     model = kind() if issubclass(kind, Classifier) else Scores()
     trainer = make_trainer(tmp_path, make_private(), *([kind()] if issubclass(kind, Collects) else []), max_epochs=2)

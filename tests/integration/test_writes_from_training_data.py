@@ -1,5 +1,6 @@
 """Weights, buffers, optimizers and checkpoints change by the released gradient and by public numbers only."""
 
+import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from lightning.pytorch.callbacks import (
     StochasticWeightAveraging,
 )
 from lightning.pytorch.loggers import CSVLogger
+from slow_cases import mostly_slow
 from tiny_fits import Classifier, make_loader, make_private, make_trainer
 
 from lightning_pac.callbacks.srpp_sgd.loss_check import check_loss
@@ -439,21 +441,17 @@ class Unscheduled(OneCycle):
 
 KINDS = [OneCycle, StepsByEpoch, Unscheduled]
 PUBLIC: list[list[Any]] = [
-    [WarmsUp],
     [SwapsForValidation],
     [EMAWeightAveraging],
     [lambda: StochasticWeightAveraging(0.01, swa_epoch_start=1)],
+    [WarmsUp],
     [LearningRateMonitor, ModelCheckpoint],
 ]
 
 
 @pytest.mark.parametrize(
     ("callbacks", "kind"),
-    [
-        pytest.param(callbacks, kind, marks=() if (place - other) % 3 == 0 else pytest.mark.slow)
-        for place, callbacks in enumerate(PUBLIC)
-        for other, kind in enumerate(KINDS)
-    ],
+    mostly_slow(itertools.product(PUBLIC, KINDS), *zip(PUBLIC, [StepsByEpoch, Unscheduled, OneCycle], strict=False)),
 )
 def test_public_schedules_averages_and_swaps_pass(
     kind: type[Classifier], callbacks: Any, tmp_path: Path, recwarn: pytest.WarningsRecorder

@@ -12,6 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 import pytest
+from slow_cases import slow
 
 from lightning_pac.accountants.noised_counts import ShiftComposition, hybrid_rdp, hybrid_rdp_epsilon, shift_hockey_stick
 from lightning_pac.mechanisms.one_sided import (
@@ -109,9 +110,13 @@ def test_single_release_figures_of_other_hands():
 
 
 @pytest.mark.parametrize(
-    ("epsilon", "delta", "compositions"), [(1.0, 1e-5, 500), (0.5, 1e-6, 40), (1.0, 1e-5, 2), (3.0, 1e-4, 7)]
+    ("epsilon", "delta", "compositions", "accounting"),
+    [
+        *((1.0, 1e-5, 500, "exact"), (3.0, 1e-4, 7, "exact")),
+        *((0.5, 1e-6, 40, "hybrid_rdp"), (1.0, 1e-5, 2, "hybrid_rdp"), (3.0, 1e-4, 7, "hybrid_rdp")),
+        *slow((0.5, 1e-6, 40, "exact"), (1.0, 1e-5, 2, "exact"), (1.0, 1e-5, 500, "hybrid_rdp")),
+    ],
 )
-@pytest.mark.parametrize("accounting", ["exact", "hybrid_rdp"])
 def test_every_design_is_private_under_any_mixture_of_directions(epsilon, delta, compositions, accounting):
     noise = design(epsilon, delta, compositions, accounting)
     p = noise.probabilities[noise.probabilities > 0]

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import stats
+from slow_cases import slow
 
 from lightning_pac.accountants import SRPPAccountant, responses_until
 from lightning_pac.callbacks import PositiveDelay
@@ -244,7 +245,7 @@ def test_a_generous_leakage_shows_everything():
     assert channel.transition == pytest.approx(np.eye(3))
 
 
-@pytest.mark.parametrize("private", [777.25, 7e300, 10**30 + 777, "777", [777, None], math.nan, -math.inf])
+@pytest.mark.parametrize("private", [777.25, "777", [777, None], math.nan, *slow(7e300, 10**30 + 777, -math.inf)])
 def test_a_refusal_does_not_say_a_private_value(private: Any) -> None:
     """What is to be noised may be of the wrong kind or out of range; an error is often shown to others."""
     padding = PositiveNoise.for_dp(1.0, 1e-6)

@@ -394,6 +394,6 @@ class PrivateMetrics(TrainerCallback):
             metric_account.check_budget(self.ledger, self._account, self._cost)
             self._spent = self._account.charge(self._cost, event=event)
         except BudgetExceededError as error:
-            rank_zero_warn(f"PrivateMetrics: an older value is shown, or nan, since a new one was refused: {error}")
+            rank_zero_warn(f"PrivateMetrics: an older value is shown, or nan, not the model's of now: {error}")
             return False
         return True

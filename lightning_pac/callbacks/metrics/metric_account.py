@@ -1,5 +1,6 @@
 """The account of private metrics, and whether a run leaves enough for it."""
 
+import bisect
 import itertools
 import json
 import math
@@ -8,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import lightning.pytorch as pl
+from lightning.pytorch.utilities import rank_zero_warn
 
 from lightning_pac.accountants import Allowance, SRPPAccountant
 from lightning_pac.callbacks.metrics.logged_names import names_in
@@ -75,6 +77,8 @@ def check_affordable(
 ) -> None:
     """Refuse a new run, or an evaluation, for which too little is left: it would end without a figure.
 
+    Where a run plans more evaluations than are paid for, it is told how many.
+
     Args:
         trainer: That begins to train, or evaluates.
         handle: The ledger of the metrics, open.
@@ -105,6 +109,7 @@ def check_affordable(
         return
     total = account.num_charges + number
     allowance.check(total, total * LARGEST_VALUE)
+    evaluations = planned_evaluations(trainer)
     of_ledger = handle.ledger.remaining("rpp") - planned
     of_account = min(account.remaining, _left_beside_others(handle, account))
     left = min(of_ledger, of_account)
@@ -121,11 +126,38 @@ def check_affordable(
         else:
             larger = allowance.larger_promise(planned + number * cost, cost_at) or "or leave PrivateMetrics out"
             cure = f"plan fewer steps or more noise, {larger}" if beside else larger
+        fits = fitting(left / number)
+        if evaluations > 1:
+            fits += f", for all {evaluations} of this run {fitting(left / number / evaluations)}"
         raise BudgetExceededError(
             f"One evaluation of the metrics costs {number * cost:.6g} nats, but {handle.path} has {max(0.0, left):.6g} "
             f"left for it{' beside this run' * bool(beside)}: give PrivateMetrics a smaller promise "
-            f"({fitting(left / number)}), {cure}."
+            f"({fits}), {cure}."
         )
+
+    def pays_for(evaluations: int) -> bool:
+        values = account.num_charges + number * evaluations
+        try:
+            allowance.check(values, values * LARGEST_VALUE)
+        except BudgetExceededError:
+            return False
+        return number * evaluations * cost <= left * (1 + 1e-9)
+
+    if not pays_for(evaluations):
+        paid = bisect.bisect_left(range(1, evaluations), True, key=lambda count: not pays_for(count))
+        share = left / number / evaluations
+        rank_zero_warn(
+            f"PrivateMetrics: {handle.path} pays for {paid} of the {evaluations} evaluations that this run plans, and "
+            "later ones show an older value: evaluate less often, or promise less for each"
+            f"{f' ({fitting(share)} for all)' if share < cost else ''}."
+        )
+
+
+def planned_evaluations(trainer: pl.Trainer) -> int:
+    """Validations of a fit that ends and evaluates after whole epochs; one where that is not known."""
+    epochs, every = trainer.max_epochs or -1, trainer.check_val_every_n_epoch
+    is_known = trainer.training and trainer.max_steps == -1 and trainer.val_check_interval == 1.0
+    return max(1, epochs // every) if is_known and every else 1
 
 
 def check_budget(handle: LedgerHandle, account: LedgerAccount, cost: float) -> None:

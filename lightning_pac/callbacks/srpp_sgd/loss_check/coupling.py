@@ -213,9 +213,9 @@ def compare_readings(probe: Probe, records: list[Any]) -> str | None:
     losses that is taken for another number may not change the gradient but in proportion (weights of tasks do that).
     """
 
-    def gradient(number: int, level: float | None = None, **replaced: Any) -> tuple[Tensor, Readings]:
-        with probe.copied(), probe.reading(level, Replaced(**replaced), number) as readings:
-            return probe.gradient(records[:number]), readings
+    def gradient(number: int, level: float | None = None, times: int = 1, **replaced: Any) -> tuple[Tensor, Readings]:
+        with probe.copied(), probe.reading(level, Replaced(**replaced), number * times) as readings:
+            return probe.gradient(records[:number] * times), readings
 
     with probe.without_randomness():
         whole, found = gradient(2 * GROUP)
@@ -227,7 +227,7 @@ def compare_readings(probe: Probe, records: list[Any]) -> str | None:
         numbers, size = half.count == found.count > 0, float(whole.norm())
         of_batch = {kind: _same(found.shapes[kind], half.shapes[kind]) for kind in found.shapes}
         arrays, orderings, bent = (of_batch[kind] for kind in ("arrays", "orderings", "bent"))
-        read = {"numbers": numbers, "arrays": arrays, "orderings": orderings}
+        read: dict[str, Any] = {"numbers": numbers, "arrays": arrays, "orderings": orderings}
         for level in LEVELS:
             try:
                 if any(read.values()) and not is_small(gradient(2 * GROUP, level, **read)[0].sub_(whole), size):
@@ -241,7 +241,12 @@ def compare_readings(probe: Probe, records: list[Any]) -> str | None:
                         return READ
             except Exception:  # the model refuses such numbers
                 continue
-        return BENT if bent and _is_bent(lambda level: gradient(2 * GROUP, level, bent=bent)[0]) else None
+        if bent and _is_bent(lambda level: gradient(2 * GROUP, level, bent=bent)[0]):
+            # Those of one class may be a single record in both; of records that come twice there are two.
+            _, twice = gradient(GROUP, times=2)
+            bent &= _same(half.shapes["bent"], twice.shapes["bent"])
+            return BENT if bent and _is_bent(lambda level: gradient(2 * GROUP, level, bent=bent)[0]) else None
+        return None
 
 
 def _same(shapes: list[tuple[int, ...]], others: list[tuple[int, ...]]) -> frozenset[int]:

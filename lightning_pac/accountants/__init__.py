@@ -28,6 +28,7 @@ from lightning_pac.accountants.composed_ledger import (
     share_terms,
     share_unit,
     taken_of_shares,
+    total_guarantees,
 )
 from lightning_pac.accountants.correlated_noise import Banded, BandedMatrix, SGDWorkload, optimal_bands
 from lightning_pac.accountants.noised_counts import (
@@ -186,6 +187,7 @@ __all__ = [
     "signal_to_noise",
     "subset_recovery_prior",
     "taken_of_shares",
+    "total_guarantees",
     "world_success_bound",
 ]
 

@@ -13,8 +13,9 @@ from lightning_pac.accountants import (
     SelectionPrice,
     account_total,
     accountant_of,
+    total_guarantees,
 )
-from lightning_pac.cards import Guarantee, PrivacyCard, at_most, downwards, upwards
+from lightning_pac.cards import Guarantee, PrivacyCard, downwards
 from lightning_pac.cards.card import records_of_person
 from lightning_pac.evidence.wording import SOURCES, check_of
 from lightning_pac.ledger import LedgerAccount, describe_currency
@@ -179,25 +180,7 @@ def _card_of_worlds(account: LedgerAccount, kind: Kind, delta: float, prior: flo
                 "The figures are of what was charged so far, and hold if nothing that it showed decided how much that "
                 "is: where it did, only a plan or a promise of the ledger is a bound."
             )
-        bound = total.world_success_bound
-        blind = "a coin" if prior == 0.5 else "a blind guess"
-        guarantees = [
-            Guarantee(
-                "world_success_bound",
-                bound,
-                "probability",
-                f"Anyone who sees everything that this released guesses right which of the two worlds the data come "
-                f"from at most {at_most(bound)} of the time ({blind}: {100 * max(prior, 1 - prior):g} %).",
-            ),
-            Guarantee(
-                "epsilon_at_delta",
-                total.epsilon_at_delta,
-                "nats",
-                f"The two worlds are (epsilon, delta)-indistinguishable with epsilon at most "
-                f"{upwards(total.epsilon_at_delta)} at delta = {upwards(delta)}.",
-            ),
-            *guarantees,
-        ]
+        guarantees = [*total_guarantees(total, prior), *guarantees]
     return PrivacyCard(
         title=f"{_TITLES[kind]} {account.name}",
         secret=_secret(worlds) if attached is None else attached.secret,

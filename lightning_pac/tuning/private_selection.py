@@ -26,6 +26,7 @@ from lightning_pac.accountants import (
     ledger_order,
     share_terms,
 )
+from lightning_pac.cards import PrivacyCard
 from lightning_pac.exceptions import LedgerMismatchError, PrivacyError
 from lightning_pac.ledger import LedgerAccount, LedgerArgument, LedgerHandle, PrivacyLedger
 from lightning_pac.randomness import SecureGenerator
@@ -33,6 +34,7 @@ from lightning_pac.scenarios import TwoWorldScenario
 from lightning_pac.tuning.quiet import quiet, showing_time
 from lightning_pac.tuning.rehearsal import begin, rehearse
 from lightning_pac.tuning.sealed_draw import SealedDraw
+from lightning_pac.tuning.selection_card import selection_card
 from lightning_pac.tuning.selection_run import (
     SelectionRun,
     check_callbacks_apart,
@@ -57,12 +59,14 @@ class SelectionResult:
         score: Its noised score.
         module: A module with its weights after training; what its evaluation set is not kept.
         price: What the whole selection cost.
+        card: Its privacy card, which also lies in the folder.
     """
 
     settings: dict[str, Any]
     score: float
     module: pl.LightningModule
     price: SelectionPrice
+    card: PrivacyCard
 
 
 @validated
@@ -276,7 +280,15 @@ class PrivateSelection:
             module.configure_model()
             module.load_state_dict(released["weights"])
         again.remove_runs()
-        return SelectionResult(released["settings"], released["score"], module, self.price)
+        return SelectionResult(released["settings"], released["score"], module, self.price, self._leave_card(draw))
+
+    def _leave_card(self, draw: SealedDraw) -> PrivacyCard:
+        with self._ledger as ledger:
+            account = self._open_account(ledger, draw.name)
+            card = selection_card(ledger, account, self.scenario, self.score)
+            account.attach_card(card)
+        card.save(self.folder)
+        return card
 
 
 def _save(values: dict[str, Any], path: Path) -> None:

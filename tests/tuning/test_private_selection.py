@@ -25,6 +25,7 @@ from prepared import Child
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from lightning_pac import cli
 from lightning_pac.accountants import (
     GaussianRelease,
     LedgerPlan,
@@ -34,6 +35,7 @@ from lightning_pac.accountants import (
     ledger_total,
 )
 from lightning_pac.callbacks import SRPPSGD, PrivateMetrics
+from lightning_pac.cards import PrivacyCard, at_most
 from lightning_pac.data import Persons
 from lightning_pac.exceptions import BudgetExceededError, LedgerMismatchError, PrivacyError
 from lightning_pac.ledger import PrivacyLedger
@@ -44,6 +46,7 @@ from lightning_pac.tuning.selection_run import check_run, check_shares
 
 SCENARIO, SAMPLING = TwoWorldScenario(num_differing=1, num_records=60), Poisson(rate=0.2)
 (STEPS,) = SRPPAccountant(SCENARIO, SAMPLING).events(noise_multiplier=4.0, num_steps=3)
+KEPT = {"selection.json", "best.pt", "privacy_card.json", "privacy_card.md"}
 ONE_RUN = {"fit": STEPS, "score": GaussianRelease(2 * 0.05 / 16)}
 
 
@@ -233,14 +236,31 @@ def test_one_charge_and_no_trace(tmp_path, capfd):
         assert [charge.cost > 0 for charge in account.events()] == [True, False]
     private = tmp_path / "selection"
     assert private.stat().st_mode & 0o777 == 0o700
-    assert {path.name for path in private.iterdir()} == {"selection.json", "best.pt"}
-    assert all(path.stat().st_mode & 0o077 == 0 for path in private.iterdir())
-    assert not any(run.folder.name in (private / name).read_bytes().decode("latin1") for run in make.made
-                   for name in ("selection.json", "best.pt"))  # fmt: skip
+    assert {path.name for path in private.iterdir()} == KEPT
+    assert all((private / name).stat().st_mode & 0o077 == 0 for name in ("selection.json", "best.pt"))
+    assert not any(run.folder.name in path.read_bytes().decode("latin1") for run in make.made
+                   for path in private.iterdir())  # fmt: skip
     again = selection(tmp_path).run(Maker())
     assert (again.settings, again.score) == (best.settings, best.score)
     assert all(map(torch.equal, again.module.state_dict().values(), best.module.state_dict().values()))
     assert len(charges(tmp_path / "study.db")) == 2
+
+
+def test_the_released_run_has_a_card_with_the_figures_of_its_ledger(tmp_path, capsys):
+    best = selection(tmp_path).run(Maker())
+    with PrivacyLedger.read_only(tmp_path / "study.db") as ledger:
+        total = ledger_total(ledger)
+        assert ledger.accounts()[0].card == best.card
+    card = PrivacyCard.from_json((tmp_path / "selection" / "privacy_card.json").read_text())
+    assert card == best.card
+    figures = {entry.name: entry.value for entry in card.guarantees}
+    assert figures == {
+        "world_success_bound": total.world_success_bound,
+        "epsilon_at_delta": total.epsilon_at_delta,
+        "rpp_epsilon": total.renyi_epsilon,
+    }
+    assert cli.main(["report", str(tmp_path / "selection")]) == 0
+    assert at_most(total.world_success_bound) in capsys.readouterr().out
 
 
 def test_a_notebook_shows_no_run(tmp_path):
@@ -333,7 +353,7 @@ def test_a_kill_inside_a_run_continues_the_same_draw(tmp_path):
     assert charges(tmp_path / "study.db") == before
     assert [run.folder.name for run in make.made[:-1]] == [sealed[2]["name"]]
     assert best.settings in [sealed[0]["settings"], sealed[2]["settings"]]
-    assert {path.name for path in (tmp_path / "selection").iterdir()} == {"selection.json", "best.pt"}
+    assert {path.name for path in (tmp_path / "selection").iterdir()} == KEPT
 
 
 @pytest.mark.filterwarnings("ignore:PrivateSelection")

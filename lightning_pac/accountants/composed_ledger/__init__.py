@@ -6,7 +6,13 @@ from lightning_pac.accountants.composed_ledger.events import accountant_of, ledg
 from lightning_pac.accountants.composed_ledger.plan import LedgerPlan
 from lightning_pac.accountants.composed_ledger.planned_ledger import PlannedLedger
 from lightning_pac.accountants.composed_ledger.shares import Share, joint_curve, share_unit
-from lightning_pac.accountants.composed_ledger.total import LedgerTotal, account_total, ledger_total, taken_of_shares
+from lightning_pac.accountants.composed_ledger.total import (
+    LedgerTotal,
+    account_total,
+    ledger_total,
+    taken_of_shares,
+    total_guarantees,
+)
 
 __all__ = [
     "Allowance",
@@ -24,4 +30,5 @@ __all__ = [
     "share_terms",
     "share_unit",
     "taken_of_shares",
+    "total_guarantees",
 ]

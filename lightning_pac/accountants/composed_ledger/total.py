@@ -22,10 +22,10 @@ from lightning_pac.accountants.composed_ledger.plan import LedgerPlan
 from lightning_pac.accountants.composed_ledger.shares import Share, joint_curve
 from lightning_pac.accountants.privacy_loss import PrivacyCurve
 from lightning_pac.accountants.private_selection import SelectionPrice
-from lightning_pac.cards import upwards
+from lightning_pac.cards import Guarantee, at_most, upwards
 from lightning_pac.ledger import LedgerAccount, PrivacyLedger, first_charge, lost_budgets
 
-__all__ = ["LedgerTotal", "account_total", "ledger_total", "taken_of_shares"]
+__all__ = ["LedgerTotal", "account_total", "ledger_total", "taken_of_shares", "total_guarantees"]
 
 
 @shows_itself
@@ -124,6 +124,33 @@ def account_total(account: LedgerAccount, delta: OpenProbability = 1e-5, prior: 
         reason = "there is one private selection, which was charged before the number of its runs was drawn."
     order = float(account.declaration["coupling"]["renyi_order"])
     return _exact(joint_curve(releases), "run", (nats, tail), account.spent, order, delta, prior, reason)
+
+
+def total_guarantees(total: LedgerTotal, prior: float) -> tuple[Guarantee, Guarantee]:
+    """The bound on guessing and (epsilon, delta) as a card states them.
+
+    Args:
+        total: The figures.
+        prior: probability of one of the worlds before anything is released.
+    """
+    bound, epsilon = total.world_success_bound, total.epsilon_at_delta
+    blind = "a coin" if prior == 0.5 else "a blind guess"
+    return (
+        Guarantee(
+            "world_success_bound",
+            bound,
+            "probability",
+            f"Anyone who sees everything that this released guesses right which of the two worlds the data come "
+            f"from at most {at_most(bound)} of the time ({blind}: {100 * max(prior, 1 - prior):g} %).",
+        ),
+        Guarantee(
+            "epsilon_at_delta",
+            epsilon,
+            "nats",
+            f"The two worlds are (epsilon, delta)-indistinguishable with epsilon at most {upwards(epsilon)} at "
+            f"delta = {upwards(total.delta)}.",
+        ),
+    )
 
 
 def _unfixed(account: LedgerAccount) -> bool:

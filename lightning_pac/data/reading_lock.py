@@ -27,6 +27,11 @@ __all__ = ["ReadingLock", "subclassed"]
 _DEPTH = 2  # of attributes and keys below one another
 _FEW = 16  # parts of a list that are looked into
 
+_TRAINED_ON = (
+    "reads the training data, but nothing may leave them without noise except by the loss of training_step: put what "
+    "it needs into the batch, compute it from public data, or evaluate with PrivateMetrics."
+)
+
 # What tells who was drawn, of a loader that draws, of its units and of its sampler.
 _OF_DRAWS = {"num_drawn", "drawn", "unused_rows", "fingerprint"}
 _OF_UNITS = {"of", "unused", "_records", "_used"}
@@ -45,8 +50,10 @@ class ReadingLock:
     Args:
         loader: The loader that is trained on.
         others: Further datasets of the same records.
+        refusal: Says what is wrong with reading them, and what to do instead, behind the name of who reads.
 
     Attributes:
+        refused: Who was refused, in order, with the sentence.
         memory: Where the tensors and arrays of the data lie: a weak reference to each, its first address and the one
             after its last, how far its rows are apart, and which are drawn; None for all.
 
@@ -67,7 +74,8 @@ class ReadingLock:
         lightning_pac.exceptions.PrivacyViolationError: A hook reads the training data, but ...
     """
 
-    def __init__(self, loader: DataLoader[Any], others: Iterable[Any] = ()) -> None:
+    def __init__(self, loader: DataLoader[Any], others: Iterable[Any] = (), refusal: str = _TRAINED_ON) -> None:
+        self._refusal, self.refused = refusal, dict[str, str]()
         self._reader: str | None = None
         self._own_threads: set[int | None] = set()  # of the data, which were there before
         self._within = threading.local()  # whether this thread is in a method that may read
@@ -108,11 +116,8 @@ class ReadingLock:
             PrivacyViolationError: Names who reads, and says what to do instead.
         """
         if self._is_closed:
-            raise PrivacyViolationError(
-                f"{self._reader} reads the training data, but nothing may leave them without noise except by the loss "
-                "of training_step: put what it needs into the batch, compute it from public data, or evaluate with "
-                "PrivateMetrics."
-            )
+            assert self._reader is not None
+            raise PrivacyViolationError(self.refused.setdefault(self._reader, f"{self._reader} {self._refusal}"))
 
     def check_memory(self, start: int, end: int) -> None:
         """Refuse, if the lock is closed, what lies where records do, from one address up to another."""

@@ -1,13 +1,14 @@
 """Rows of the tables that a dataset keeps in its attributes, and copies in which they are others."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset, SubsetRandomSampler
 
 from lightning_pac.data.quiet_copies import shallow_copied
 
@@ -15,6 +16,7 @@ __all__ = [
     "datasets_below",
     "holds_integers",
     "is_of",
+    "others_of",
     "own_tables",
     "reordered",
     "repeat_rows",
@@ -166,3 +168,35 @@ def own_tables(dataset: Any) -> list[Any]:
 def _is_same_memory(one: Any, other: Any) -> bool:
     both = isinstance(one, Tensor) and isinstance(other, Tensor)
     return both and one.numel() > 0 and one.shape == other.shape and one.data_ptr() == other.data_ptr()
+
+
+def others_of(loader: Any, holders: Collection[Any]) -> list[Any]:
+    """Datasets of the loader's records that some objects hold, alone or in loaders.
+
+    Args:
+        loader: Of the records.
+        holders: The objects, of which attributes and lists in them are looked at.
+    """
+    if isinstance(getattr(loader.batch_sampler, "sampler", None), SubsetRandomSampler):
+        return []
+    found = []
+    for holder in holders:
+        for value in vars(holder).values():
+            for part in value if type(value) in (list, tuple) else (value,):
+                dataset = part.dataset if isinstance(part, DataLoader) else part
+                if isinstance(dataset, Dataset) and dataset is not loader.dataset and _is_same(dataset, loader.dataset):
+                    found.append(dataset)
+    return found
+
+
+def _is_same(dataset: Any, trained: Any) -> bool:
+    """Whether two datasets have tables in common, or differ in their transforms only."""
+    names, other = (_plain_values(part) for part in (dataset, trained))
+    is_twin = (
+        type(dataset) is type(trained) and names == other and any(isinstance(v, str | Path) for v in names.values())
+    )
+    return is_twin or is_of(dataset, trained)
+
+
+def _plain_values(dataset: Any) -> dict[str, Any]:
+    return {name: value for name, value in vars(dataset).items() if isinstance(value, str | Path | int)}

@@ -25,7 +25,7 @@ from lightning_pac.callbacks.srpp_sgd import (
 from lightning_pac.scenarios import Adjacency, TwoWorldScenario
 from lightning_pac.strategies import Ranks
 
-__all__ = ["MIXED", "TRAINED", "AskedRows"]
+__all__ = ["MIXED", "SOMETIMES", "TRAINED", "AskedRows"]
 
 MIXED = (
     "was updated, for synthetic records, with rows that one record decides beside its own (or set by it, as a "
@@ -36,6 +36,10 @@ TRAINED = (
     "shows other values, for synthetic records, after training on others though no weight has moved, so training "
     "records reach it in a way that nothing pays for (class counts, a threshold, prototypes, a second model)",
     ": let the evaluation depend on the weights and on public data only, or log the figure where the data may be seen",
+)
+SOMETIMES = (
+    "is logged for some synthetic records and not for others, so that whether it is shown tells of a record",
+    ": log it in each evaluation, also where nothing was added to it",
 )
 """What a metric does and what to do instead."""
 

@@ -16,7 +16,7 @@ from typing_extensions import override
 from lightning_pac._validation import validated
 from lightning_pac.accountants import Allowance, PrivacyEvent, one_promise, share_terms
 from lightning_pac.callbacks.metrics import metric_account
-from lightning_pac.callbacks.metrics.asked_rows import MIXED, TRAINED, AskedRows
+from lightning_pac.callbacks.metrics.asked_rows import MIXED, SOMETIMES, TRAINED, AskedRows
 from lightning_pac.callbacks.metrics.delivered_records import DeliveredRecords, guard_evaluation
 from lightning_pac.callbacks.metrics.kept_values import changed_values, small_values
 from lightning_pac.callbacks.metrics.logged_names import LoggedNames, check_names
@@ -267,10 +267,9 @@ class PrivateMetrics(TrainerCallback):
                 private.show_noise = self._show_noise
                 private.last = self._last.get(name)
                 private.is_private = name in known or name in shown
-                if name in rows.mixed:
-                    private.refuse(*MIXED)
-                elif name in rows.trained:
-                    private.refuse(*TRAINED)
+                for names, told in ((rows.sometimes, SOMETIMES), (rows.trained, TRAINED), (rows.mixed, MIXED)):
+                    if name in names:
+                        private.refuse(*told)
                 self._private[name] = private
         self._undo_evaluation.append(watch_logging(trainer, self._make_private))
 

@@ -5,17 +5,15 @@ import inspect
 import types
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, ExitStack
-from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 from lightning.pytorch.utilities import rank_zero_warn
-from torch.utils.data import DataLoader, Dataset, SubsetRandomSampler
 
 from lightning_pac.callbacks.shared import TrainerCallback
 from lightning_pac.callbacks.srpp_sgd.loss_check import AT_THE_END, PassingState
 from lightning_pac.data.reading_lock import ReadingLock
-from lightning_pac.data.tables import is_of
+from lightning_pac.data.tables import others_of
 
 __all__ = ["LockedHooks"]
 
@@ -79,7 +77,7 @@ class LockedHooks:
 
     def _renew(self) -> None:
         loader: Any = self._trainer.train_dataloader
-        self._loader, self._lock = loader, ReadingLock(loader, _others_of(loader, self._holders))
+        self._loader, self._lock = loader, ReadingLock(loader, others_of(loader, self._holders))
 
     def _lock_hooks(self, holder: Any, names: Collection[str]) -> None:
         """Lock those of an object's hooks that are the user's, be they its own or its class's."""
@@ -142,29 +140,6 @@ def _left_out() -> None:
     """Locked hooks, for a copy of their callback."""
 
 
-def _others_of(loader: Any, holders: Collection[Any]) -> list[Any]:
-    """Datasets of the loader's records that some objects hold, alone or in loaders."""
-    if isinstance(getattr(loader.batch_sampler, "sampler", None), SubsetRandomSampler):
-        return []
-    found = []
-    for holder in holders:
-        for value in vars(holder).values():
-            for part in value if type(value) in (list, tuple) else (value,):
-                dataset = part.dataset if isinstance(part, DataLoader) else part
-                if isinstance(dataset, Dataset) and dataset is not loader.dataset and _is_same(dataset, loader.dataset):
-                    found.append(dataset)
-    return found
-
-
-def _is_same(dataset: Any, trained: Any) -> bool:
-    """Whether two datasets have tables in common, or differ in their transforms only."""
-    names, other = (_plain_values(part) for part in (dataset, trained))
-    is_twin = (
-        type(dataset) is type(trained) and names == other and any(isinstance(v, str | Path) for v in names.values())
-    )
-    return is_twin or is_of(dataset, trained)
-
-
 def _set(place: Any, name: str, value: Any) -> None:
     place.__dict__[name] = value
 
@@ -175,7 +150,3 @@ def _remove(place: Any, name: str) -> None:
 
 def _is_users(hook: Any) -> bool:
     return isinstance(hook, types.FunctionType) and not hook.__module__.startswith(("lightning.", "lightning_pac."))
-
-
-def _plain_values(dataset: Any) -> dict[str, Any]:
-    return {name: value for name, value in vars(dataset).items() if isinstance(value, str | Path | int)}

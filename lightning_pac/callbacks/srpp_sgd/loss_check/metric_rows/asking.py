@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import lightning.pytorch as pl
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch.utils.data import DataLoader
 
 from lightning_pac.callbacks.srpp_sgd.loss_check.coupling import MANY
@@ -28,21 +29,29 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows.company import (
     mixed_by_company,
     mixed_by_groups,
     mixed_by_length,
+    mixed_by_likeness,
     mixed_by_others,
     set_by_records,
 )
 from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows.noted_metrics import ShownMetrics
-from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows.noted_rows import Evaluation, RowsOf
+from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows.noted_rows import AT_THE_END, Evaluation, RowsOf
 from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows.several_loaders import mixed_by_loaders
 from lightning_pac.callbacks.srpp_sgd.loss_check.probe import Probe
 from lightning_pac.callbacks.srpp_sgd.loss_check.state import UNEXPLAINED, UnseenChanges
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_probe import synthetic_probe
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import GROUP
 from lightning_pac.data import count_records, describe_loader
+from lightning_pac.data.reading_lock import ReadingLock
+from lightning_pac.data.tables import others_of
 from lightning_pac.scenarios import Adjacency
 from lightning_pac.strategies.whole_copies import WholeCopies
 
 __all__ = ["MetricRows", "rows_of_metrics"]
+
+_EVALUATED = (
+    "reads the evaluated records by itself, so that one may move the rows of all others: make each row from its own "
+    "record in the batch, and take what else it needs from the weights or from public data."
+)
 
 
 @dataclass(frozen=True)
@@ -57,6 +66,7 @@ class MetricRows:
         untrained: Why nothing of that could be shown, or None.
         others: Names under which anything but a metric is logged.
         late: Errors of hooks after the last row, which matter where they log a metric.
+        sometimes: Names of metrics that are logged or not as one record decides.
     """
 
     mixed: frozenset[str] = frozenset()
@@ -66,6 +76,7 @@ class MetricRows:
     untrained: str | None = None
     others: frozenset[str] = frozenset()
     late: frozenset[str] = frozenset()
+    sometimes: frozenset[str] = frozenset()
 
     def and_earlier(self, earlier: "MetricRows") -> "MetricRows":
         """This together with what an earlier evaluation has shown."""
@@ -77,6 +88,7 @@ class MetricRows:
             self.untrained or earlier.untrained,
             self.others | earlier.others,
             self.late | earlier.late,
+            self.sometimes | earlier.sometimes,
         )
 
 
@@ -137,10 +149,12 @@ def _rows_of_metrics(
     evaluations: list[tuple[Evaluation, Any]] = []
     updated: set[str] = set()
     at_end: set[str] = set()
+    sometimes: set[str] = set()
+    lock = ReadingLock(loaders[0], _other_data(pl_module, loaders, datamodule, callbacks), _EVALUATED)
     for number, loader in enumerate(loaders):
         with _noting_error(unchecked):
             probe, examples = synthetic_probe(pl_module, loader, datamodule, callbacks, whole)
-            terms = probe, examples, stage, number if len(loaders) > 1 else None, shown
+            terms = probe, examples, stage, number if len(loaders) > 1 else None, shown, lock
             try:
                 evaluation = Evaluation(*terms)
             except Exception:
@@ -148,12 +162,15 @@ def _rows_of_metrics(
                     raise
                 evaluation = Evaluation(*terms, evaluations)  # it may need what the model keeps of those before it
             evaluations.append((evaluation, loader.collate_fn))
-            broken, late, noted = _broken_hooks(evaluation, probe)
+            broken, late = _broken_hooks(evaluation, probe)
             unchecked += broken
             at_end |= late
-            updated |= noted
             for names in _mixed(evaluation, loader, adjacency):
                 found |= names
+            mixed, some = mixed_by_likeness(evaluation.rows_of, evaluation.synthetic)
+            found |= mixed
+            sometimes |= some
+            updated |= evaluation.updated
     if not unchecked and not updated >= {shown.logged[name] for name in shown.names if name in shown.logged}:
         unchecked.append("no update of it")
     with _noting_error(unchecked):
@@ -166,9 +183,12 @@ def _rows_of_metrics(
             trained |= unseen.moved
             if unseen.unexplained:
                 untrained.append(f"{', '.join(map(repr, unseen.unexplained))} {UNEXPLAINED}")
+    for reader, sentence in lock.refused.items():
+        if reader != AT_THE_END:  # where an error counts
+            raise MisconfigurationException(sentence)
     reasons = (next(iter(errors), None) for errors in (unchecked, untrained))
     found_so = frozenset(found), shown.logged, next(reasons), trained, next(reasons)
-    return MetricRows(*found_so, frozenset(shown.others), frozenset(at_end))
+    return MetricRows(*found_so, frozenset(shown.others), frozenset(at_end), frozenset(sometimes))
 
 
 @contextmanager
@@ -180,15 +200,26 @@ def _noting_error(errors: list[str]) -> Iterator[None]:
         errors.append(type(error).__name__)
 
 
-def _broken_hooks(evaluation: Evaluation, probe: Probe) -> tuple[list[str], set[str], set[str]]:
-    """Those that end in an error, so that what they would set is not shown, and after the last row; who has rows."""
+def _broken_hooks(evaluation: Evaluation, probe: Probe) -> tuple[list[str], set[str]]:
+    """Those that end in an error, so that what they would set is not shown, and those after the last row."""
     probe.broken.clear()
-    found = evaluation.rows_of([evaluation.synthetic.draw(number) for number in range(2)])
+    evaluation.rows_of([evaluation.synthetic.draw(number) for number in range(2)])
     late = ("_epoch_end", "validation_end", "test_end")  # which many use to show what was logged
     at_end = {name for name in probe.broken if name.split()[0].endswith(late)}
     broken = [f"an error in {name}" for name in sorted(probe.broken - at_end)]
-    have_rows = {name for rows in found for name, noted in rows.items() if noted}
-    return broken, {f"an error in {name}" for name in at_end}, have_rows
+    return broken, {f"an error in {name}" for name in at_end}
+
+
+def _other_data(
+    pl_module: pl.LightningModule,
+    loaders: Sequence[DataLoader[Any]],
+    datamodule: pl.LightningDataModule | None,
+    callbacks: Sequence[pl.Callback],
+) -> list[Any]:
+    """Datasets beside that of the first loader by which evaluated records may be read."""
+    holders = [pl_module, *callbacks, *([] if datamodule is None else [datamodule])]
+    others = [dataset for loader in loaders for dataset in others_of(loader, holders)]
+    return [*(loader.dataset for loader in loaders[1:]), *others]
 
 
 def _mixed(evaluation: Evaluation, loader: DataLoader[Any], adjacency: Adjacency) -> Iterator[set[str]]:

@@ -23,6 +23,7 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import (
     SyntheticRecords,
     naming_parts,
     short_parts,
+    unlike_in,
     with_parts_of,
 )
 
@@ -34,6 +35,7 @@ __all__ = [
     "mixed_by_company",
     "mixed_by_groups",
     "mixed_by_length",
+    "mixed_by_likeness",
     "mixed_by_others",
     "set_by_records",
     "times",
@@ -42,6 +44,7 @@ __all__ = [
 FAR = 1e3
 PLACES = (0, 2, 5, 7)
 _MOST_PARTS = 8  # of a record, which are tried one after another
+_MOST_VALUES = 5  # of a part
 _SCALES = (0.3, 1.0, 2.0, 4.0)
 
 
@@ -81,9 +84,8 @@ def mixed_by_groups(rows_of: RowsOf, synthetic: SyntheticRecords) -> set[str]:
     """
     records, following = synthetic.draw(0), synthetic.draw(1)
     few, others = records[: 2 * GROUP], records[2 * GROUP :]
-    parts, found = naming_parts(few[0]), set[str]()
-    alone = [*(parts[:_MOST_PARTS] if len(parts) > 1 else []), *short_parts(few[0])[:_MOST_PARTS]]
-    for paths in [parts, *([path] for path in alone)]:
+    found = set[str]()
+    for paths in _asked_parts(few[0]):
         one, other = PLACES[1], PLACES[2]
         batch, moving = list(few), with_parts_of(others[one], others[other], paths)
         batch[one + 1] = with_parts_of(few[one + 1], few[one], paths)
@@ -95,6 +97,40 @@ def mixed_by_groups(rows_of: RowsOf, synthetic: SyntheticRecords) -> set[str]:
         for before, after in zip(*both, strict=True):
             found |= {name for name, number in moved(before, after).items() if number > 1}
     return found
+
+
+def mixed_by_likeness(rows_of: RowsOf, synthetic: SyntheticRecords) -> tuple[set[str], set[str]]:
+    """Metrics of which one record changes the rows of others that all name one class, and those that it lets be logged.
+
+    A batch of one class may be left out, or the accuracy of a group be logged only if some record is of it.
+    """
+    records, following = synthetic.draw(0), synthetic.draw(1)
+    few, place = records[: 2 * GROUP], PLACES[1]
+    found, logged = set[str](), set[str]()
+    for paths in _asked_parts(few[0]):
+        unlike = unlike_in(records, paths, _MOST_VALUES)
+        for common in unlike[:2] if len(unlike) > 1 else []:
+            batch, alike = ([with_parts_of(one, common, paths) for one in drawn] for drawn in (few, following))
+            others = [with_parts_of(few[place], other, paths) for other in unlike if other is not common]
+            try:
+                before, *rows = (
+                    rows_of([[*batch[:place], other, *batch[place + 1 :]], alike]) for other in (batch[place], *others)
+                )
+            except Exception:  # a record may not go with parts of another
+                continue
+            for first, second in (
+                (first, second) for after in rows for first, second in zip(before, after, strict=True)
+            ):
+                found |= {name for name, number in moved(first, second).items() if number > 1}
+                logged |= {name for name, one in first.items() if one.is_logged != second[name].is_logged}
+    return found, logged
+
+
+def _asked_parts(record: Any) -> list[list[Any]]:
+    """Parts that may name a group or a class: all together, and one by one."""
+    parts = naming_parts(record)
+    alone = [*(parts[:_MOST_PARTS] if len(parts) > 1 else []), *short_parts(record)[:_MOST_PARTS]]
+    return [parts, *([path] for path in alone)]
 
 
 def mixed_by_length(rows_of: RowsOf, synthetic: SyntheticRecords) -> set[str]:

@@ -30,12 +30,14 @@ class ShownMetrics:
         kept_by: What a metric keeps beside its states, such as a threshold.
         logged: Names of metrics in the model, by those under which an evaluation has logged them so far.
         others: Names under which it has logged anything else, such as a number.
+        current: Names of metrics in the model that the last evaluation has logged.
     """
 
     names: Collection[str] = ()
     kept_by: Callable[[Metric], bytes] = _nothing_kept
     logged: dict[str, str] = field(default_factory=dict)
     others: set[str] = field(default_factory=set)
+    current: set[str] = field(default_factory=set)
 
     def is_private(self, name: str) -> bool:
         """Whether the metric of that name in the model is known to be."""
@@ -133,6 +135,7 @@ def noting(model: Any, shown: ShownMetrics) -> Iterator[list[NotedMetric]]:
     def note_name(name: str, value: Any) -> None:
         if id(value) in names:
             shown.logged[name] = names[id(value)]
+            shown.current.add(names[id(value)])
         else:
             shown.others.add(name)
 

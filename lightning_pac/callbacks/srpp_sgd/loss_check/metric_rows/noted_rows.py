@@ -15,9 +15,11 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.fixed_draws import SEEDS, Fixed
 from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows.noted_metrics import NotedMetric, ShownMetrics, noting
 from lightning_pac.callbacks.srpp_sgd.loss_check.probe import Probe
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import SyntheticRecords
+from lightning_pac.data.reading_lock import ReadingLock
 from lightning_pac.data.records import copy_small
 
 __all__ = [
+    "AT_THE_END",
     "Evaluation",
     "NotedRows",
     "Rows",
@@ -31,6 +33,8 @@ __all__ = [
     "shapes",
     "unmatched",
 ]
+
+AT_THE_END = "A hook at the end of the evaluation"
 
 _TOLERANCE = 1e-4
 _EVALUATIONS = 2
@@ -55,7 +59,10 @@ class NotedRows(list[Tensor]):
 
     Attributes:
         kept: What it keeps beside its states when the next evaluation begins; None where nobody asked.
+        is_logged: Whether the evaluation logged it.
     """
+
+    is_logged = False
 
     def __init__(self, rows: Iterable[Tensor] = (), kept: bytes | None = None) -> None:
         super().__init__(rows)
@@ -65,20 +72,28 @@ class NotedRows(list[Tensor]):
 class _Loader:
     """What code may ask of a loader of an evaluation, which has so many batches here."""
 
-    def __init__(self, original: Any, num_batches: int) -> None:
-        self._num_batches = num_batches
-        self.batch_size, self.dataset = getattr(original, "batch_size", None), _Length(original.dataset)
+    def __init__(self, original: Any, num_batches: int, lock: ReadingLock) -> None:
+        self._num_batches, self._lock = num_batches, lock
+        self.batch_size, self.dataset = getattr(original, "batch_size", None), _Length(original.dataset, lock)
 
     def __len__(self) -> int:
         return self._num_batches
 
+    def __iter__(self) -> Iterator[Any]:
+        self._lock.check()
+        raise TypeError("A copy of the model has no records to evaluate.")
+
 
 class _Length:
-    def __init__(self, original: Any) -> None:
-        self._original = original
+    def __init__(self, original: Any, lock: ReadingLock) -> None:
+        self._original, self._lock = original, lock
 
     def __len__(self) -> int:
         return len(self._original)
+
+    def __getitem__(self, index: Any) -> Any:
+        self._lock.check()
+        raise TypeError("A copy of the model has no records to evaluate.")
 
 
 class Evaluation:
@@ -90,10 +105,12 @@ class Evaluation:
         stage: ``"validation"`` or ``"test"``.
         dataloader_idx: Number of the loader, where there are several.
         shown: Metrics as they are logged, of which it is given the names.
+        lock: On the records of all loaders.
         earlier: Evaluations of the loaders before it, of which each time a batch comes first, and what makes it.
 
     Attributes:
         synthetic: Draws the records.
+        updated: Names of metrics that had rows.
     """
 
     def __init__(
@@ -103,10 +120,11 @@ class Evaluation:
         stage: str,
         dataloader_idx: int | None,
         shown: ShownMetrics,
+        lock: ReadingLock,
         earlier: "Sequence[tuple[Evaluation, Callable[[list[Any]], Any]]]" = (),
     ) -> None:
         self._stage, self._dataloader_idx, self._earlier = stage, dataloader_idx, tuple(earlier)
-        self._probe, self._shown = probe, shown
+        self._probe, self._shown, self._lock, self.updated = probe, shown, lock, set[str]()
         self.synthetic = SyntheticRecords(examples, self._accepts)
 
     def rows_of(
@@ -149,6 +167,7 @@ class Evaluation:
                         _taken(noted)
                     self._evaluate_batches(probe, batches, numbers, holds_draws)
                 found.append(rows)
+                self.updated |= {name for name, of_metric in rows.items() if of_metric}
         return found
 
     @staticmethod
@@ -201,29 +220,33 @@ class Evaluation:
             setattr(probe.replica.view, f"num_{kind}_batches", each)
             left = iter(each)
             if loaders is not None:  # a Trainer that has evaluated nothing yet has none
-                shown = tree_map(lambda loader: _Loader(loader, next(left)), loaders)
+                shown = tree_map(lambda loader: _Loader(loader, next(left), self._lock), loaders)
                 setattr(probe.replica.view, f"{kind}_dataloaders", shown)
         with torch.no_grad():
             if trainer is None:
                 probe.model.eval()
             # The hook may leave layers in training mode, and turn gradients on. It has run before the model was copied.
             modes = [(layer, layer.training) for layer in probe.model.modules()]
-            try:
-                getattr(probe.model, f"on_{stage}_model_eval")()
-            except Exception:
-                for layer, mode in modes:
-                    layer.training = mode
-            probe.run_hook(f"on_{stage}_start")
-            probe.run_hook(f"on_{stage}_epoch_start")
-            yield
-            probe.run_hook(f"on_{stage}_epoch_end")
-            probe.run_hook(f"on_{stage}_end")
+            self._shown.current.clear()
+            with self._lock.closed(f"{stage}_step or a hook before it"):
+                try:
+                    getattr(probe.model, f"on_{stage}_model_eval")()
+                except Exception:
+                    for layer, mode in modes:
+                        layer.training = mode
+                probe.run_hook(f"on_{stage}_start")
+                probe.run_hook(f"on_{stage}_epoch_start")
+                yield
+            with self._lock.closed(AT_THE_END):
+                probe.run_hook(f"on_{stage}_epoch_end")
+                probe.run_hook(f"on_{stage}_end")
             rows |= _taken(noted)
             for metric in noted:
                 if metric.name in self._shown.logged.values():  # Lightning resets it, and no other
                     metric.metric.reset()
         for metric in noted:
             rows[metric.name].kept = self._shown.settings_of(metric.name, metric.metric)
+            rows[metric.name].is_logged = metric.name in self._shown.current
 
     def _evaluate_batches(
         self, probe: Probe, batches: Sequence[list[Any]], numbers: Sequence[int] = (), holds_draws: bool = False

@@ -4,6 +4,7 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records.examples impo
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records.groups import (
     naming_parts,
     short_parts,
+    unlike_in,
     with_parts_of,
 )
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records.leaves import GROUP
@@ -23,5 +24,6 @@ __all__ = [
     "naming_parts",
     "short_parts",
     "shown_records",
+    "unlike_in",
     "with_parts_of",
 ]

@@ -5,8 +5,9 @@ from typing import Any
 
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records.leaves import holds, is_leaf, size_of
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records.structure import Path, mapped, part_at, paths_of
+from lightning_pac.data.records import digest
 
-__all__ = ["naming_parts", "short_parts", "with_parts_of"]
+__all__ = ["naming_parts", "short_parts", "unlike_in", "with_parts_of"]
 
 _SHORT = 256  # numbers, as of the row of a table in which the group is one of them, or has a place of its own
 
@@ -22,6 +23,14 @@ def short_parts(record: Any) -> list[Path]:
     parts = [(path, part_at(record, path)) for path in paths_of(record)]
     few = [path for path, part in parts if is_leaf(part) and size_of(part) <= _SHORT]
     return [path for path in few if path not in naming_parts(record)]
+
+
+def unlike_in(records: Sequence[Any], paths: Sequence[Path], most: int) -> list[Any]:
+    """Records of which these parts are not the same, so many at most."""
+    found: dict[bytes, Any] = {}
+    for record in records:
+        found.setdefault(digest([part_at(record, path) for path in paths]), record)
+    return list(found.values())[:most]
 
 
 def with_parts_of(record: Any, other: Any, paths: Sequence[Path]) -> Any:

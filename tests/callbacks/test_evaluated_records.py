@@ -1,0 +1,163 @@
+"""What an evaluation with private metrics takes of its records beside the rows of a batch."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import pytest
+import torch
+import torchmetrics
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
+
+from lightning_pac import PrivateMetrics, TwoWorldScenario
+
+BY_ITSELF = "reads the evaluated records by itself"
+FEATURES = torch.randn(30, 4, generator=torch.Generator().manual_seed(1))
+LABELS = torch.arange(30) % 3
+
+
+class Data(pl.LightningDataModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.held_out = TensorDataset(FEATURES.clone(), LABELS.clone())
+
+    def val_dataloader(self) -> DataLoader[Any]:
+        return DataLoader(self.held_out, batch_size=10)
+
+    def means(self) -> Tensor:
+        return torch.cat([batch[0] for batch in self.val_dataloader()]).mean(0)
+
+
+class Model(pl.LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 3)
+        self.accuracy = torchmetrics.Accuracy("multiclass", num_classes=3)
+        self.centre: Any = 0.0
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.accuracy.update(self.layer(batch[0] - self.centre), batch[1])
+        self.log("accuracy", self.accuracy)
+
+
+class ByAHook(Model):
+    def on_validation_epoch_start(self) -> None:
+        self.centre = self.trainer.datamodule.means()  # type: ignore[attr-defined]
+
+
+class ByTheFirstHook(Model):
+    def on_validation_model_eval(self) -> None:
+        super().on_validation_model_eval()
+        self.centre = self.trainer.datamodule.means()  # type: ignore[attr-defined]
+
+
+class ByTheTrainer(Model):
+    def on_validation_start(self) -> None:
+        self.centre = torch.cat([batch[0] for batch in self.trainer.val_dataloaders]).mean(0)  # type: ignore[union-attr]
+
+
+class ByTheLabels(Model):
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        labels = self.trainer.datamodule.held_out.tensors[1]  # type: ignore[attr-defined]
+        self.accuracy.update(self.layer(batch[0]) + labels.bincount(minlength=3), batch[1])
+        self.log("accuracy", self.accuracy)
+
+
+class Centring(pl.Callback):
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        pl_module.centre = trainer.datamodule.means()  # type: ignore[attr-defined]
+
+
+class CentredData(Data):
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        return batch[0] - self.held_out.tensors[0].mean(0), batch[1]
+
+
+class Drawing(Model):
+    """Looks at lengths, and shows pictures when the last row has been added."""
+
+    def on_validation_start(self) -> None:
+        self.count = len(self.trainer.datamodule.held_out)  # type: ignore[attr-defined]
+        assert len(self.trainer.datamodule.val_dataloader()) == 3  # type: ignore[attr-defined]
+
+    def on_validation_epoch_end(self) -> None:
+        next(iter(self.trainer.datamodule.val_dataloader()))  # type: ignore[attr-defined]
+
+
+class OfSeveralClasses(Model):
+    """Leaves batches out that have one class, as code does to which a rank statistic is undefined."""
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        if len(batch[1].unique()) > 1:
+            self.accuracy.update(self.layer(batch[0]), batch[1])
+        self.log("accuracy", self.accuracy)
+
+
+class OfPositives(Model):
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        if (batch[1] == 0).any():
+            self.accuracy.update(self.layer(batch[0]), batch[1])
+        self.log("accuracy", self.accuracy)
+
+
+class IfPresent(Model):
+    """Logs the accuracy of a group where some record is of it."""
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        chosen = batch[1] == 2
+        if chosen.any():
+            self.accuracy.update(self.layer(batch[0][chosen]), batch[1][chosen])
+            self.log("accuracy", self.accuracy)
+
+
+class Always(IfPresent):
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        chosen = batch[1] == 2
+        self.accuracy.update(self.layer(batch[0][chosen]), batch[1][chosen])
+        self.log("accuracy", self.accuracy)
+
+
+def validate(folder: Path, model: Model, data: Data | None = None, callbacks: tuple[pl.Callback, ...] = ()) -> None:
+    private = PrivateMetrics(
+        ["accuracy"], TwoWorldScenario(1), epsilon=100.0, renyi_order=16, ledger=folder / "study.db"
+    )
+    trainer = pl.Trainer(
+        accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, callbacks=[*callbacks, private], default_root_dir=folder,
+    )  # fmt: skip
+    trainer.validate(model, datamodule=data or Data(), verbose=False)
+
+
+@pytest.mark.parametrize("kind", [ByAHook, ByTheFirstHook, ByTheTrainer, ByTheLabels])
+def test_records_are_read_from_the_batch_alone(tmp_path: Path, kind: type[Model]) -> None:
+    """One record moved the rows of all others, and copies, which read the same data each time, showed nothing."""
+    with pytest.raises(MisconfigurationException, match=BY_ITSELF):
+        validate(tmp_path, kind())
+
+
+def test_nor_may_a_callback_or_the_data_read_them(tmp_path: Path) -> None:
+    with pytest.raises(MisconfigurationException, match=BY_ITSELF):
+        validate(tmp_path, Model(), callbacks=(Centring(),))
+    with pytest.raises(MisconfigurationException, match=BY_ITSELF):
+        validate(tmp_path, Model(), CentredData())
+
+
+@pytest.mark.parametrize("kind", [Drawing, Always])
+def test_lengths_and_figures_at_the_end_pass(tmp_path: Path, kind: type[Model]) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*synthetic records")
+        validate(tmp_path, kind())
+
+
+@pytest.mark.parametrize("kind", [OfSeveralClasses, OfPositives])
+def test_a_batch_that_one_label_lets_in_is_refused(tmp_path: Path, kind: type[Model]) -> None:
+    with pytest.raises(MisconfigurationException, match="with rows that one record decides beside its own"):
+        validate(tmp_path, kind())
+
+
+def test_a_metric_that_one_record_lets_be_logged_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MisconfigurationException, match="whether it is shown tells of a record"):
+        validate(tmp_path, IfPresent())

@@ -83,12 +83,19 @@ def _terms(run: Run, ledgers: Sequence[FoundLedger]) -> dict[str, str]:
     ledger = next((ledger.name for ledger in ledgers if account in ledger.accounts), None)
     terms = {
         "epsilon": f"epsilon {upwards(promised[0], 4)}" if promised else None,
+        "batch": f"batches of {details['batch_size']:,.0f}" if details.get("batch_size") else None,
+        "norm": f"clipping norm {_norms(details['max_grad_norm'])}" if details.get("max_grad_norm") else None,
         "steps": f"{details['num_steps']} steps" if details.get("num_steps") else None,
         "parameters": f"{details['num_parameters']:,} parameters" if details.get("num_parameters") else None,
         "ledger": f"ledger {ledger}" if ledger else None,
         "account": f"account {account}" if account else None,
     }
     return {name: text for name, text in terms.items() if text is not None}
+
+
+def _norms(stated: Any) -> str:
+    norms = list(stated.values()) if isinstance(stated, Mapping) else [stated]
+    return ", ".join(f"{norm:g}" if isinstance(norm, float | int) else str(norm) for norm in norms)
 
 
 def _model_class(run: Run) -> str | None:

@@ -142,7 +142,7 @@ def together(ledgers: Sequence[FoundLedger], runs: Sequence[Run]) -> list[str]:
             f"correctly at most {words} of the time."
         )
     if any(ledger.total.basis == "cap" for ledger in ledgers):
-        sentences.append("The limit of a ledger is what it was allowed beforehand, used up or not.")
+        sentences.append("The limit of a ledger is its whole budget, also where some of it is left.")
     return sentences + ["None of these limits is for several ledgers together."] * (len(ledgers) > 1)
 
 

@@ -168,6 +168,7 @@ def summarize(run: Run) -> dict[str, Any]:
         "accuracy_name": accuracy[0] if accuracy else None,
         "accuracy": accuracy[1].values[-1] if accuracy else None,
         "accuracy_deviation": run.accuracy_deviation.values[-1] if run.accuracy_deviation else None,
+        "outdated": run.outdated,
         "noised": run.noised,
         "attacks": [dataclasses.asdict(estimate) for estimate in run.attacks],
     }

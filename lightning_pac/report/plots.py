@@ -158,7 +158,7 @@ def cost_plot(
     found = [
         (index, run, bound(run), 100 * run.accuracy[1].values[-1])
         for index, run in enumerate(runs)
-        if run.accuracy and not run.only_figures
+        if run.accuracy and not run.only_figures and run.outdated is None
     ]
     bounds = [100 * value for _, _, value, _ in found if value is not None]
     if len(bounds) < 2:

@@ -86,6 +86,15 @@ class Run:
         return self.metric(f"{self.accuracy[0]}_deviation") if self.accuracy else None
 
     @property
+    def outdated(self) -> int | None:
+        """The step of which the last noised accuracy is, where no later one was paid for and it was shown again."""
+        if self.accuracy is None or self.accuracy_deviation is None:
+            return None
+        steps, values = self.accuracy[1].steps, self.accuracy[1].values
+        first = next(n for n in range(len(values)) if set(values[n:]) == {values[-1]})  # noise never draws it twice
+        return steps[first] if steps[first] < steps[-1] else None
+
+    @property
     def noised(self) -> dict[str, tuple[float, float]]:
         """Last values of noised metrics that are no accuracy, such as an error, with the deviation of their noise.
 

@@ -56,7 +56,7 @@ def verdict(rows: Sequence[dict[str, Any]]) -> str:
         where = "the list below" if by_secret(rows) else "its row"
         sentence = f"{sees} the secret of that run correctly at most as often as {where} says. {_blind(bounded)}."
     drowned = [row for row in rows if (row["accuracy_deviation"] or 0.0) > DROWNED]
-    told = [row for row in bounded if row not in drowned]
+    told = [row for row in bounded if row not in drowned and row["outdated"] is None]
     compared = [(accuracy_cost(row, rows), best) for row in told if (best := best_ordinary(row, rows)) is not None]
     costs = [cost for cost, _ in compared if cost is not None]
     noise = max((row["accuracy_deviation"] or 0.0 for row in rows if row not in drowned), default=0.0)
@@ -81,6 +81,8 @@ def verdict(rows: Sequence[dict[str, Any]]) -> str:
         return f"{sentence} What was measured stands below. {unknown}"
     if not accuracies and drowned:
         return f"{sentence} The noise in what was measured hides the accuracy."
+    if not accuracies and len(bounded) > len(told):
+        return f"{sentence} The accuracy of the final model was not measured."
     if not accuracies:
         return f"{sentence} Accuracy was not measured."
     if len({row["accuracy_name"] for row in told if row["accuracy"] is not None}) > 1:
@@ -169,7 +171,8 @@ def best_ordinary(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> dict[s
         for other in rows
         if not other["is_private"] and other["accuracy"] is not None and other["accuracy_name"] == row["accuracy_name"]
     ]
-    if not ordinary or row["accuracy"] is None or not row["is_private"] or row["only_figures"]:
+    is_measured = row["accuracy"] is not None and row["outdated"] is None
+    if not ordinary or not is_measured or not row["is_private"] or row["only_figures"]:
         return None
     return max(ordinary, key=lambda other: float(other["accuracy"]))
 

@@ -33,10 +33,11 @@ from lightning_pac.randomness import SecureGenerator
 from lightning_pac.scenarios import TwoWorldScenario
 from lightning_pac.tuning.quiet import quiet, showing_time
 from lightning_pac.tuning.rehearsal import begin, rehearse
-from lightning_pac.tuning.sealed_draw import SealedDraw
+from lightning_pac.tuning.sealed_draw import WEIGHTS, SealedDraw
 from lightning_pac.tuning.selection_card import selection_card
 from lightning_pac.tuning.selection_run import (
     SelectionRun,
+    check_begins_anew,
     check_callbacks_apart,
     check_run,
     check_scenario,
@@ -247,7 +248,8 @@ class PrivateSelection:
             try:
                 trainer, module, data = make_trainer(run)
                 check_run(run, trainer, self.score)
-                weights = run.folder / "weights.pt"
+                check_begins_anew(module, draw.weights())
+                weights = run.folder / WEIGHTS
                 score = train_run(run, trainer, module, data, self.score, lambda state: _save(state, weights))
                 if math.isfinite(score):
                     draw.finish(run.folder, score)
@@ -261,7 +263,7 @@ class PrivateSelection:
         released: dict[str, Any] = {"settings": None}
         if best is not None:
             score, path, settings = best
-            weights = torch.load(path / "weights.pt", weights_only=True)
+            weights = torch.load(path / WEIGHTS, weights_only=True)
             released = {"settings": settings, "score": score, "weights": weights}
         _save(released, draw.best)
         draw.remove_runs()

@@ -12,7 +12,10 @@ from typing import Any
 from lightning_pac._durable_files import create_file, flush_folder, replace_file
 from lightning_pac.exceptions import LedgerMismatchError
 
-__all__ = ["SealedDraw"]
+__all__ = ["WEIGHTS", "SealedDraw"]
+
+WEIGHTS = "weights.pt"
+"""File of the weights of a run that was trained, in its folder."""
 
 
 class SealedDraw:
@@ -98,6 +101,10 @@ class SealedDraw:
         """Scores of the runs that came to an end, in the order in which they were drawn."""
         files = [(path / "score.json", path, settings) for path, settings in self._runs()]
         return [(float(json.loads(file.read_text())), path, values) for file, path, values in files if file.exists()]
+
+    def weights(self) -> list[Path]:
+        """Files of weights that runs have left."""
+        return list(self._secret.glob(f"*/{WEIGHTS}"))
 
     def remove_runs(self) -> None:
         """Remove losing runs, their number, logs and checkpoints."""

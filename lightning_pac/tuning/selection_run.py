@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
+import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import ModelSummary, ProgressBar
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
@@ -25,6 +26,7 @@ from lightning_pac.scenarios import TwoWorldScenario
 __all__ = [
     "SelectionRun",
     "check_apart",
+    "check_begins_anew",
     "check_callbacks_apart",
     "check_run",
     "check_scenario",
@@ -202,6 +204,24 @@ def _check_share(plan: LedgerPlan, events: Sequence[PrivacyEvent], ledger: Ledge
             f"Share {share!r} of one_run does not pay for a run, which needs {plan.amount(share, events):.6g} of "
             f"{plan.size(share):.6g}: state a larger one, or release less."
         )
+
+
+def check_begins_anew(module: pl.LightningModule, earlier: Iterable[Path]) -> None:
+    """Refuse weights that an earlier run has trained: the price is that of runs that know nothing of each other.
+
+    Args:
+        module: Of the run that begins.
+        earlier: Files of weights that runs have left.
+    """
+    begun = [(name, value) for name, value in module.named_parameters() if value.requires_grad]
+    for path in earlier:
+        ended = torch.load(path, weights_only=True, map_location="cpu")
+        for name, value in begun:
+            if not is_lazy(value) and name in ended and torch.equal(value.cpu(), ended[name]):
+                raise MisconfigurationException(
+                    f"{name} is at the start of a run what an earlier one has made of it, but the price is that of "
+                    "runs that begin anew."
+                )
 
 
 def train_run(

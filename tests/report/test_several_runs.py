@@ -298,7 +298,7 @@ def test_no_sentence_joins_promises_about_different_secrets(tmp_path):
     text = above_folds(page_of(tmp_path))
     assert "0.db and 2.db lists, the figures below included, can guess the secret (whether any one record is in" in text
     assert "ledger 1.db lists, the figures below included, can guess the secret (The office of a picture) corr" in text
-    assert "The limit of a ledger is what it was allowed beforehand, used up or not." in text
+    assert "The limit of a ledger is its whole budget, also where some of it is left." in text
     write_secrets(tmp_path / "many", [(f"Fact {number}.", 0.6) for number in range(9)])
     text = above_folds(page_of(tmp_path / "many"))
     assert "can guess the secret of that run correctly at most as often as its row says." in text

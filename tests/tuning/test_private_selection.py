@@ -9,7 +9,7 @@ import sys
 import warnings
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import lightning.pytorch as pl
 import pytest
@@ -42,6 +42,7 @@ from lightning_pac.ledger import PrivacyLedger
 from lightning_pac.scenarios import Poisson, TwoWorldScenario
 from lightning_pac.tuning import Choice, PrivateSelection, SearchSpace, SelectionRun, Uniform
 from lightning_pac.tuning.quiet import quiet
+from lightning_pac.tuning.sealed_draw import SealedDraw
 from lightning_pac.tuning.selection_run import check_run, check_shares
 
 SCENARIO, SAMPLING = TwoWorldScenario(num_differing=1, num_records=60), Poisson(rate=0.2)
@@ -261,6 +262,31 @@ def test_the_released_run_has_a_card_with_the_figures_of_its_ledger(tmp_path, ca
     }
     assert cli.main(["report", str(tmp_path / "selection")]) == 0
     assert at_most(total.world_success_bound) in capsys.readouterr().out
+
+
+class GoesOn(Model):
+    """Begins with the last weights, where there are any."""
+
+    weights: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, learning_rate: float) -> None:
+        super().__init__(learning_rate)
+        if self.weights:
+            self.network.load_state_dict(self.weights)
+
+    def on_train_end(self) -> None:
+        self.weights.update({name: value.clone() for name, value in self.network.state_dict().items()})
+
+
+def test_a_run_that_goes_on_from_another_does_not_count(tmp_path, monkeypatch):
+    """Steps of several runs would be released at the price of one of them."""
+    GoesOn.weights.clear()
+    finished, finish = [], SealedDraw.finish
+    monkeypatch.setattr(SealedDraw, "finish", lambda *args: finished.append(args[1]) or finish(*args))
+    make = Maker(module=GoesOn)
+    best = selection(tmp_path).run(make)
+    assert finished == [make.made[2].folder]
+    assert best.settings == make.made[2].settings
 
 
 def test_a_notebook_shows_no_run(tmp_path):

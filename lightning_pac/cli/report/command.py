@@ -79,4 +79,6 @@ def _accuracy(row: dict[str, Any]) -> str | None:
     noise = row["accuracy_deviation"]
     if noise is not None and noise > DROWNED:
         return "hidden by its noise"
-    return f"{100 * row['accuracy']:.1f} %" + ("" if noise is None else f" ± {100 * noise:.1f} % of noise")
+    of_noise = "" if noise is None else f" ± {100 * noise:.1f} % of noise"
+    of_step = "" if row["outdated"] is None else f", of step {row['outdated']}"
+    return f"{100 * row['accuracy']:.1f} %{of_noise}{of_step}"

@@ -310,7 +310,7 @@ def row(name, bound, accuracy, prior=0.5, noise=None):
         "run": name, "refuted": None,
         "success_bound": bound, "prior": prior, "is_private": bound is not None, "accuracy": accuracy,
         "accuracy_deviation": noise, "noised": {}, "accuracy_name": "test_acc", "epsilon_name": "rpp_epsilon",
-        "guarantees": [], "only_figures": False, "secret": "A fact.",
+        "guarantees": [], "only_figures": False, "secret": "A fact.", "outdated": None,
     }  # fmt: skip
 
 

@@ -305,6 +305,23 @@ def test_no_sentence_joins_promises_about_different_secrets(tmp_path):
     assert "The secret is not the same in all runs: the table says it of each." in text
 
 
+def test_an_accuracy_that_was_shown_again_is_said_to_be_of_its_step(tmp_path):
+    """It stood there as if it were the final model's, and what privacy cost was taken from it."""
+    write_run(tmp_path / "ordinary", 0.9)
+    write_run(tmp_path / "private", 0.5, 0.01, CARD)
+    file = tmp_path / "private" / "metrics.csv"
+    head = file.read_text().splitlines()[0]
+    file.write_text("\n".join([head, "19,0.4,0.011,0.6", "39,0.5,0.01,0.62", "59,0.5,0.01,0.64"]) + "\n")
+    text = above_folds(page_of(tmp_path))
+    assert "50.0 % ± 1.0 % noise only; of step 39, as no later one was paid for" in text
+    assert "The accuracy of the final model was not measured." in text
+    assert "percentage points lower" not in text
+    file.write_text(file.read_text().replace("59,0.5,", "59,0.51,"))
+    text = above_folds(page_of(tmp_path))
+    assert "of step" not in text
+    assert "39.0 percentage points lower" in text
+
+
 def test_ledgers_of_figures_alone_are_named_beside_the_runs(tmp_path):
     write_run(tmp_path / "logs" / "run", 0.8, 0.01, CARD, ledger="training-0")
     write_ledger(tmp_path / "training.db", ["training-0"])

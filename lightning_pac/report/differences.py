@@ -9,7 +9,7 @@ from lightning_pac.cards import upwards
 from lightning_pac.report.ledgers import FoundLedger, account_of
 from lightning_pac.report.runs import Run
 
-__all__ = ["differences", "protects", "whose"]
+__all__ = ["differences", "in_short", "protects", "whose"]
 
 _LONGEST = 40  # letters of a value
 _MOST = 6  # hyperparameters
@@ -51,10 +51,20 @@ def protects(run: Run, whose: str | None) -> str | None:
         return None
     if _is_pool(run):
         return f"{whose}, or one person if each subset has all of their rows or none"
-    if run.card.details["unit_of_privacy"] == "person":
-        return f"everything of {whose}"
     changes = run.card.details["scenario"].get("adjacency") == "replace"
+    if run.card.details["unit_of_privacy"] == "person":
+        return f"everything that the rows of {whose} say" if changes else f"everything of {whose}"
     return f"the whole content of {whose}" if changes else whose
+
+
+def in_short(run: Run, whose: str | None) -> str:
+    """The same for a label in a figure.
+
+    Args:
+        run: The run.
+        whose: Whose records its secret is about.
+    """
+    return (whose if _is_pool(run) else protects(run, whose)) or ""
 
 
 def _is_pool(run: Run) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 from lightning_pac import __version__
 from lightning_pac._validation import validated
 from lightning_pac.cards import at_most, downwards, draw_rocs, upwards
-from lightning_pac.report.differences import differences, protects, whose
+from lightning_pac.report.differences import differences, in_short, protects, whose
 from lightning_pac.report.ledgers import figure_ledgers, find_ledgers, lists_figures, together
 from lightning_pac.report.plots import attack_plot, cost_plot, course_plot
 from lightning_pac.report.runs import EPSILON, Run, Series, find_runs
@@ -73,7 +73,7 @@ def write_report(directory: str | Path, output: str | Path | None = None, runs: 
         row |= {"words": promise_in_words(row), "protects": protects(run, who), "differing": differing}
         cost = accuracy_cost(row, rows)
         row |= {"cost": cost, "is_incomparable": cost is None and best_ordinary(row, rows) is not None}
-    about = {run.name: who or "" for run, who in zip(runs, secret_of, strict=True)}
+    about = {run.name: in_short(run, who) for run, who in zip(runs, secret_of, strict=True)}
     secrets = list(dict.fromkeys(row["secret"] for row in rows if row["secret"]))
     figures = figure_ledgers(runs, ledgers)
     today = date.today()

@@ -266,8 +266,8 @@ def test_rows_say_whose_secret_it_is_where_units_differ(tmp_path):
     assert f"<strong>Protects one row.</strong> {promise}" in page
     assert f"<strong>Protects everything of one person.</strong> {promise}" in page
     limits, cost = pictures(page)[:2]
-    assert {"(one row)", "(one person)", "(no promise)"} <= set(limits)
-    assert {"rows (one row)", "people (one person)"} <= set(cost)
+    assert {"(one row)", "(everything of one person)", "(no promise)"} <= set(limits)
+    assert {"rows (one row)", "people (everything of one person)"} <= set(cost)
     assert "Protects" not in page_of(tmp_path / "people")
     content = dataclasses.replace(CARD, secret="The office of one picture.")
     write_run(tmp_path / "fact", 0.8, None, content, scenario={"num_differing": 1, "adjacency": "replace"})

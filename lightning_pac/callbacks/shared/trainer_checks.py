@@ -115,7 +115,8 @@ def check_model(pl_module: pl.LightningModule, dataloader: Any = None, datamodul
         if not bool(local_part(parameter.detach()).isfinite().all()):
             raise MisconfigurationException(
                 f"The parameter {name!r} holds numbers that are not finite before the first step, so nothing can be "
-                "learned: look at how it is initialised, or at the checkpoint that it was loaded from."
+                "learned: look at how it is initialised (by public data, if it takes values from a first batch), or at "
+                "the checkpoint that it was loaded from."
             )
     for holder in (pl_module, datamodule):
         for name, value in (holder.hparams if holder is not None else {}).items():

@@ -44,8 +44,8 @@ class Outsiders:
         leaf.grad = None
         raise PrivacyViolationError(
             f"A tensor of shape {tuple(leaf.shape)} received a gradient, which is raw, and is not a parameter of "
-            f"{type(self._module).__name__}: register the module that holds it (no plain list), or freeze it "
-            "(requires_grad_(False))."
+            f"{type(self._module).__name__}: register the module that holds it (no plain list), freeze it "
+            "(requires_grad_(False)), or, where it is made of the inputs, ask for its gradient by torch.autograd.grad."
         )
 
 

@@ -8,7 +8,7 @@ import threading
 import types
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
 import numpy as np
@@ -108,6 +108,10 @@ class ReadingLock:
         finally:
             self._reader = before
             self._put_on()
+
+    def copied(self) -> AbstractContextManager[None]:
+        """Let copies be made meanwhile that are closed whenever this is."""
+        return self.closed("A copy")
 
     def check(self) -> None:
         """Refuse what is read now, if the lock is closed.

@@ -20,6 +20,7 @@ __all__ = [
     "own_tables",
     "reordered",
     "repeat_rows",
+    "repeat_rows_held",
     "replaced",
     "tables",
     "tables_of",
@@ -136,18 +137,36 @@ def tables_of(dataset: Any) -> list[Any]:
 def repeat_rows(dataset: Any) -> None:
     """Make every second row of a dataset's tables a copy of the first, in place."""
     for value in tables_of(dataset):
-        order = [row - row % 2 * row for row in range(len(value))]
-        if hasattr(value, "isetitem"):
-            for number in range(value.shape[1]):
-                value.isetitem(number, value.iloc[:, number].array.take(order))
-        elif hasattr(type(value), "iloc"):
-            value.iloc[:] = value.array.take(order)
-        elif isinstance(value, dict):
-            first = next(iter(value.values()))
-            value.update(dict.fromkeys(list(value)[1::2], first))
-        else:
-            with torch.no_grad():
-                value[1::2] = [value[0]] * (len(value) // 2) if isinstance(value, list) else copy.deepcopy(value[0])
+        _repeat(value)
+
+
+def repeat_rows_held(holder: Any, rows: int) -> None:
+    """The same for what an object holds with so many rows, also in datasets.
+
+    Args:
+        holder: The object.
+        rows: How many rows a table has.
+    """
+    held = [part for value in vars(holder).values() for part in (value if type(value) in (list, tuple) else (value,))]
+    found = [value for _, value in tables(vars(holder), rows) if type(value) is not tuple]
+    found += [value for part in held if isinstance(part, Dataset) for value in tables_of(part) if len(value) == rows]
+    for value in {id(value): value for value in found}.values():
+        _repeat(value)
+
+
+def _repeat(value: Any) -> None:
+    order = [row - row % 2 * row for row in range(len(value))]
+    if hasattr(value, "isetitem"):
+        for number in range(value.shape[1]):
+            value.isetitem(number, value.iloc[:, number].array.take(order))
+    elif hasattr(type(value), "iloc"):
+        value.iloc[:] = value.array.take(order)
+    elif isinstance(value, dict):
+        first = next(iter(value.values()))
+        value.update(dict.fromkeys(list(value)[1::2], first))
+    else:
+        with torch.no_grad():
+            value[1::2] = [value[0]] * (len(value) // 2) if isinstance(value, list) else copy.deepcopy(value[0])
 
 
 def is_of(dataset: Any, trained: Any) -> bool:

@@ -76,6 +76,38 @@ class CentredData(Data):
         return batch[0] - self.held_out.tensors[0].mean(0), batch[1]
 
 
+class ByATable(Model):
+    """Of which the data set is made anew for each loader, so that no object is the one that is evaluated."""
+
+    def on_validation_start(self) -> None:
+        self.centre = self.trainer.datamodule.features.mean(0)  # type: ignore[attr-defined]
+
+
+class Tables(Data):
+    def __init__(self) -> None:
+        super().__init__()
+        self.features, self.labels = self.held_out.tensors
+        del self.held_out
+
+    def val_dataloader(self) -> DataLoader[Any]:
+        return DataLoader(TensorDataset(self.features, self.labels), batch_size=10)
+
+
+class CentredTables(Tables):
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        return batch[0] - self.means(), batch[1]
+
+
+class Keeping(pl.Callback):
+    """Has a loader of its own."""
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        self.loader = trainer.datamodule.val_dataloader()  # type: ignore[attr-defined]
+
+    def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        pl_module.centre = torch.cat([batch[0] for batch in self.loader]).mean(0)
+
+
 class Drawing(Model):
     """Looks at lengths, and shows pictures when the last row has been added."""
 
@@ -143,6 +175,29 @@ def test_nor_may_a_callback_or_the_data_read_them(tmp_path: Path) -> None:
         validate(tmp_path, Model(), callbacks=(Centring(),))
     with pytest.raises(MisconfigurationException, match=BY_ITSELF):
         validate(tmp_path, Model(), CentredData())
+    with pytest.raises(MisconfigurationException, match=BY_ITSELF):
+        validate(tmp_path, Model(), callbacks=(Keeping(),))
+
+
+def test_tables_of_the_data_are_no_way_around(tmp_path: Path) -> None:
+    for model, data in ((ByATable(), Tables()), (ByAHook(), Tables()), (Model(), CentredTables())):
+        with pytest.raises(MisconfigurationException, match=BY_ITSELF):
+            validate(tmp_path, model, data)
+    validate(tmp_path, Model(), Tables())
+
+
+class Masks(Model):
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        if batch[1].sum() > 0:
+            self.accuracy.update(self.layer(batch[0]), batch[1].sum(1).clamp(max=2))
+        self.log("accuracy", self.accuracy)
+
+
+def test_a_batch_of_empty_masks_that_one_mask_lets_in_is_refused(tmp_path: Path) -> None:
+    data = Data()
+    data.held_out = TensorDataset(FEATURES, (FEATURES.repeat(1, 4) > 0.5).long())
+    with pytest.raises(MisconfigurationException, match="with rows that one record decides beside its own"):
+        validate(tmp_path, Masks(), data)
 
 
 @pytest.mark.parametrize("kind", [Drawing, Always])

@@ -220,3 +220,47 @@ def test_a_model_has_its_class_again_after_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="stop"):
         make_trainer(tmp_path, make_private()).fit(model, DataLoader(data, batch_size=10))
     assert (type(model), type(data)) == (Failing, TensorDataset)
+
+
+class ShowsHeldOut(pl.Callback):
+    """Draws records that are not trained on, of a loader that it asks the data for."""
+
+    shown = 0
+
+    def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.shown += len(next(iter(trainer.datamodule.val_dataloader()))[0])  # type: ignore[attr-defined]
+
+
+class InTensors(Dataset[Any]):
+    def __init__(self) -> None:
+        self.inputs, self.labels = make_data().tensors
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.inputs[index], self.labels[index]
+
+
+class TwoSets(pl.LightningDataModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.trained, self.held_out = InTensors(), InTensors()
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(self.trained, batch_size=10)
+
+    def val_dataloader(self) -> Any:
+        return DataLoader(self.held_out, batch_size=10)
+
+
+class Validating(Classifier):
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.network(batch[0])
+
+
+def test_a_hook_may_ask_for_records_that_are_not_trained_on(tmp_path: Path) -> None:
+    """It was told that it reads the training data, which the lock itself had looked at."""
+    pictures = ShowsHeldOut()
+    make_trainer(tmp_path, make_private(), pictures, max_epochs=1).fit(Validating(), datamodule=TwoSets())
+    assert pictures.shown > 0

@@ -125,9 +125,11 @@ class LockedHooks:
         """Make a loader; that may read the data, but a model is not to be changed by what it reads."""
         if name == "train_dataloader":
             self._lock.check()
-        passing = PassingState(self._pl_module)
+        with self.opened():
+            passing = PassingState(self._pl_module)
         loader = load()
-        changed = passing.changed()
+        with self.opened():
+            changed = passing.changed()
         if changed:
             rank_zero_warn(
                 f"{name} of {kind} sets {', '.join(sorted(changed))} while {type(self._pl_module).__name__} trains: "

@@ -25,7 +25,7 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.copied_optimizer import copy_if
 from lightning_pac.callbacks.srpp_sgd.loss_check.passing_state import attributes_of
 from lightning_pac.data.quiet_copies import deep_copied, without_graphs
 from lightning_pac.data.records import copy_of, copy_small
-from lightning_pac.data.tables import is_of, repeat_rows
+from lightning_pac.data.tables import is_of, repeat_rows, repeat_rows_held
 from lightning_pac.strategies.stand_in_collectives import held_by_all
 from lightning_pac.strategies.whole_copies import WholeCopies
 
@@ -160,6 +160,7 @@ class _TrainerView:
         train_dataloader: Made of the records that a round is run on; outside of rounds, all it has is a length.
         moved: Values that take the place of the Trainer's.
         repeats_rows: Whether every second row of the copied dataset is made a copy of the first.
+        repeats_held: Of tables with how many rows in the datamodule the same is done.
         dataset: A copy of the training data that hooks may write to, once one has looked at it.
     """
 
@@ -168,6 +169,7 @@ class _TrainerView:
     def __init__(self, trainer: pl.Trainer) -> None:
         self._trainer = trainer
         self.should_stop = self.repeats_rows = False
+        self.repeats_held: int | None = None
         self.dataset: Any = None
         self.train_dataloader: Any = _Lengths(self.original_loader)
         self._datamodule: Any = None
@@ -228,6 +230,8 @@ class _TrainerView:
                     self.dataset, self._datamodule = deep_copied((original, datamodule), memo)
                     if self.repeats_rows:
                         repeat_rows(self.dataset)
+                    if self.repeats_held is not None:
+                        repeat_rows_held(self._datamodule, self.repeats_held)
         return self.dataset
 
     def take_data(self, other: "_TrainerView", memo: dict[int, Any]) -> None:

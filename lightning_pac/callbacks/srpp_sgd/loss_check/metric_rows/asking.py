@@ -38,8 +38,8 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows.noted_rows import A
 from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows.several_loaders import mixed_by_loaders
 from lightning_pac.callbacks.srpp_sgd.loss_check.probe import Probe
 from lightning_pac.callbacks.srpp_sgd.loss_check.state import UNEXPLAINED, UnseenChanges
-from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_probe import synthetic_probe
-from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import GROUP
+from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_probe import probe_of
+from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import GROUP, shown_records
 from lightning_pac.data import count_records, describe_loader
 from lightning_pac.data.reading_lock import ReadingLock
 from lightning_pac.data.tables import others_of
@@ -150,10 +150,13 @@ def _rows_of_metrics(
     updated: set[str] = set()
     at_end: set[str] = set()
     sometimes: set[str] = set()
+    by_data: set[str] = set()
     lock = ReadingLock(loaders[0], _other_data(pl_module, loaders, datamodule, callbacks), _EVALUATED)
     for number, loader in enumerate(loaders):
         with _noting_error(unchecked):
-            probe, examples = synthetic_probe(pl_module, loader, datamodule, callbacks, whole)
+            examples = shown_records(loader.dataset)[0]
+            with lock.copied():
+                probe = probe_of(pl_module, loader, datamodule, callbacks, whole=whole)
             terms = probe, examples, stage, number if len(loaders) > 1 else None, shown, lock
             try:
                 evaluation = Evaluation(*terms)
@@ -167,6 +170,8 @@ def _rows_of_metrics(
             at_end |= late
             for names in _mixed(evaluation, loader, adjacency):
                 found |= names
+            with suppress(Exception):  # tables that cannot be written to
+                by_data |= evaluation.reads_data(evaluation.synthetic.draw(0)[: 2 * GROUP], count_records(loader))
             mixed, some = mixed_by_likeness(evaluation.rows_of, evaluation.synthetic)
             found |= mixed
             sometimes |= some
@@ -183,6 +188,8 @@ def _rows_of_metrics(
             trained |= unseen.moved
             if unseen.unexplained:
                 untrained.append(f"{', '.join(map(repr, unseen.unexplained))} {UNEXPLAINED}")
+    if by_data:
+        raise MisconfigurationException(f"{stage}_step or a hook before it {_EVALUATED}")
     for reader, sentence in lock.refused.items():
         if reader != AT_THE_END:  # where an error counts
             raise MisconfigurationException(sentence)

@@ -1,6 +1,8 @@
 """Rows of metrics in which one record of a batch changes those of others."""
 
 import math
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,8 +24,10 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import (
     OF_LENGTHS,
     SyntheticRecords,
     naming_parts,
+    number_parts,
     short_parts,
     unlike_in,
+    with_number,
     with_parts_of,
 )
 
@@ -100,30 +104,36 @@ def mixed_by_groups(rows_of: RowsOf, synthetic: SyntheticRecords) -> set[str]:
 
 
 def mixed_by_likeness(rows_of: RowsOf, synthetic: SyntheticRecords) -> tuple[set[str], set[str]]:
-    """Metrics of which one record changes the rows of others that all name one class, and those that it lets be logged.
+    """Metrics of which one record changes rows of others that are alike in a part, and those that it lets be logged.
 
-    A batch of one class may be left out, or the accuracy of a group be logged only if some record is of it.
+    A batch of one class, or of empty masks, may be left out, or the accuracy of a group be logged only if some record
+    is of it.
     """
-    records, following = synthetic.draw(0), synthetic.draw(1)
-    few, place = records[: 2 * GROUP], PLACES[1]
-    found, logged = set[str](), set[str]()
-    for paths in _asked_parts(few[0]):
-        unlike = unlike_in(records, paths, _MOST_VALUES)
-        for common in unlike[:2] if len(unlike) > 1 else []:
-            batch, alike = ([with_parts_of(one, common, paths) for one in drawn] for drawn in (few, following))
-            others = [with_parts_of(few[place], other, paths) for other in unlike if other is not common]
+    drawn = synthetic.draw(0)[: 2 * GROUP], synthetic.draw(1)
+    place, found, logged = PLACES[1], set[str](), set[str]()
+    for make, values in _likenesses(synthetic.draw(0)):
+        for common in values[:2]:
+            batch, alike = ([make(record, common) for record in records] for records in drawn)
+            others = [drawn[0][place], *(make(drawn[0][place], value) for value in values if value is not common)]
             try:
                 before, *rows = (
                     rows_of([[*batch[:place], other, *batch[place + 1 :]], alike]) for other in (batch[place], *others)
                 )
             except Exception:  # a record may not go with parts of another
                 continue
-            for first, second in (
-                (first, second) for after in rows for first, second in zip(before, after, strict=True)
-            ):
+            for first, second in ((one, two) for after in rows for one, two in zip(before, after, strict=True)):
                 found |= {name for name, number in moved(first, second).items() if number > 1}
-                logged |= {name for name, one in first.items() if one.is_logged != second[name].is_logged}
+                logged |= {name for name, noted in first.items() if noted.is_logged != second[name].is_logged}
     return found, logged
+
+
+def _likenesses(records: list[Any]) -> Iterator[tuple[Callable[[Any, Any], Any], list[Any]]]:
+    """What makes a record like others in a part, and what it may be like."""
+    for paths in _asked_parts(records[0]):
+        unlike = unlike_in(records, paths, _MOST_VALUES)
+        yield partial(with_parts_of, paths=paths), unlike if len(unlike) > 1 else []
+    for path in number_parts(records[0])[:_MOST_PARTS]:
+        yield partial(with_number, path=path), [0.0, 1.0]
 
 
 def _asked_parts(record: Any) -> list[list[Any]]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
@@ -36,6 +37,7 @@ __all__ = [
 
 AT_THE_END = "A hook at the end of the evaluation"
 
+_TRANSFER = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
 _TOLERANCE = 1e-4
 _EVALUATIONS = 2
 
@@ -142,8 +144,23 @@ class Evaluation:
             seed: Of the global generators.
             holds_draws: Whether each record gets the same draws at any place.
         """
-        with self._probe.copied():
+        with self._lock.copied(), self._probe.copied():
             return self.rows_with(self._probe, [batches] * _EVALUATIONS, numbers, seed, holds_draws)
+
+    def reads_data(self, records: list[Any], num_rows: int) -> set[str]:
+        """Metrics of which records have other rows where tables of the datamodule with so many rows hold others."""
+        found: list[Rows] = []
+        for repeats in (None, num_rows):
+            with self._probe.copied() as replica:
+                if replica.view is None:
+                    return set()
+                replica.view.repeats_held = repeats
+                if any(is_overridden(name, hooks) for hooks in self._probe.hooks for name in _TRANSFER):
+                    self._probe.hooks = [replica.view.datamodule]
+                found.append(self.rows_with(self._probe, [[records]] * _EVALUATIONS))
+                if not replica.view.copied_hooks:  # nothing has looked at it
+                    return set()
+        return {name for before, after in zip(*found, strict=True) for name in moved(before, after)}
 
     def rows_with(
         self,

@@ -3,8 +3,10 @@
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records.examples import shown_records
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records.groups import (
     naming_parts,
+    number_parts,
     short_parts,
     unlike_in,
+    with_number,
     with_parts_of,
 )
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records.leaves import GROUP
@@ -22,8 +24,10 @@ __all__ = [
     "SyntheticRecords",
     "Variation",
     "naming_parts",
+    "number_parts",
     "short_parts",
     "shown_records",
     "unlike_in",
+    "with_number",
     "with_parts_of",
 ]

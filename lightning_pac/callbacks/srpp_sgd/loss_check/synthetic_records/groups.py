@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records.leaves import holds, is_leaf, size_of
+from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records.leaves import filled, holds, is_leaf, size_of
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records.structure import Path, mapped, part_at, paths_of
 from lightning_pac.data.records import digest
 
-__all__ = ["naming_parts", "short_parts", "unlike_in", "with_parts_of"]
+__all__ = ["naming_parts", "number_parts", "short_parts", "unlike_in", "with_number", "with_parts_of"]
 
 _SHORT = 256  # numbers, as of the row of a table in which the group is one of them, or has a place of its own
 
@@ -23,6 +23,16 @@ def short_parts(record: Any) -> list[Path]:
     parts = [(path, part_at(record, path)) for path in paths_of(record)]
     few = [path for path, part in parts if is_leaf(part) and size_of(part) <= _SHORT]
     return [path for path in few if path not in naming_parts(record)]
+
+
+def number_parts(record: Any) -> list[Path]:
+    """Where the parts of a record are that are made of numbers."""
+    return [path for path in paths_of(record) if is_leaf(part_at(record, path))]
+
+
+def with_number(record: Any, value: float, path: Path) -> Any:
+    """The record with this number alone in a part of numbers, such as a mask that marks nothing."""
+    return mapped(record, lambda leaf, _: leaf, [path], lambda part, _: filled(part, value))
 
 
 def unlike_in(records: Sequence[Any], paths: Sequence[Path], most: int) -> list[Any]:

@@ -33,7 +33,7 @@ from lightning_pac.randomness import SecureGenerator
 from lightning_pac.scenarios import TwoWorldScenario
 from lightning_pac.tuning.quiet import quiet, showing_time
 from lightning_pac.tuning.rehearsal import begin, rehearse
-from lightning_pac.tuning.sealed_draw import WEIGHTS, SealedDraw
+from lightning_pac.tuning.sealed_draw import MOVED, WEIGHTS, SealedDraw
 from lightning_pac.tuning.selection_card import selection_card
 from lightning_pac.tuning.selection_run import (
     SelectionRun,
@@ -43,6 +43,7 @@ from lightning_pac.tuning.selection_run import (
     check_scenario,
     check_shares,
     train_run,
+    trainable,
 )
 from lightning_pac.tuning.space import SearchSpace
 
@@ -248,9 +249,17 @@ class PrivateSelection:
             try:
                 trainer, module, data = make_trainer(run)
                 check_run(run, trainer, self.score)
-                check_begins_anew(module, draw.weights())
-                weights = run.folder / WEIGHTS
-                score = train_run(run, trainer, module, data, self.score, lambda state: _save(state, weights))
+                check_begins_anew(module, draw.moved())
+                begun = trainable(module)
+
+                def keep(state: dict[str, Any]) -> None:
+                    _save(state, run.folder / WEIGHTS)
+                    moved = {
+                        name: state[name].cpu() for name in begun if not torch.equal(state[name].cpu(), begun[name])
+                    }
+                    _save(moved, run.folder / MOVED)
+
+                score = train_run(run, trainer, module, data, self.score, keep)
                 if math.isfinite(score):
                     draw.finish(run.folder, score)
             except Exception:  # also tells of a record, so that nobody may see it

@@ -12,10 +12,10 @@ from typing import Any
 from lightning_pac._durable_files import create_file, flush_folder, replace_file
 from lightning_pac.exceptions import LedgerMismatchError
 
-__all__ = ["WEIGHTS", "SealedDraw"]
+__all__ = ["MOVED", "WEIGHTS", "SealedDraw"]
 
-WEIGHTS = "weights.pt"
-"""File of the weights of a run that was trained, in its folder."""
+WEIGHTS, MOVED = "weights.pt", "moved.pt"
+"""Files of the weights of a run that was trained, in its folder, and of those parameters that it has moved."""
 
 
 class SealedDraw:
@@ -102,9 +102,9 @@ class SealedDraw:
         files = [(path / "score.json", path, settings) for path, settings in self._runs()]
         return [(float(json.loads(file.read_text())), path, values) for file, path, values in files if file.exists()]
 
-    def weights(self) -> list[Path]:
-        """Files of weights that runs have left."""
-        return list(self._secret.glob(f"*/{WEIGHTS}"))
+    def moved(self) -> list[Path]:
+        """Files of the parameters that runs have moved."""
+        return list(self._secret.glob(f"*/{MOVED}"))
 
     def remove_runs(self) -> None:
         """Remove losing runs, their number, logs and checkpoints."""

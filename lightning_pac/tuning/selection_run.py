@@ -32,6 +32,7 @@ __all__ = [
     "check_scenario",
     "check_shares",
     "train_run",
+    "trainable",
     "without_validation",
 ]
 
@@ -211,17 +212,22 @@ def check_begins_anew(module: pl.LightningModule, earlier: Iterable[Path]) -> No
 
     Args:
         module: Of the run that begins.
-        earlier: Files of weights that runs have left.
+        earlier: Files of the parameters that runs have moved.
     """
-    begun = [(name, value) for name, value in module.named_parameters() if value.requires_grad]
+    begun = trainable(module)
     for path in earlier:
-        ended = torch.load(path, weights_only=True, map_location="cpu")
-        for name, value in begun:
-            if not is_lazy(value) and name in ended and torch.equal(value.cpu(), ended[name]):
+        for name, ended in torch.load(path, weights_only=True).items():
+            if name in begun and torch.equal(begun[name], ended):
                 raise MisconfigurationException(
                     f"{name} is at the start of a run what an earlier one has made of it, but the price is that of "
                     "runs that begin anew."
                 )
+
+
+def trainable(module: pl.LightningModule) -> dict[str, Tensor]:
+    """Copies of the parameters that may be trained, by name."""
+    found = {name: value for name, value in module.named_parameters() if value.requires_grad and not is_lazy(value)}
+    return {name: value.detach().cpu().clone() for name, value in found.items()}
 
 
 def train_run(

@@ -289,6 +289,29 @@ def test_a_run_that_goes_on_from_another_does_not_count(tmp_path, monkeypatch):
     assert best.settings == make.made[2].settings
 
 
+class OfTheHead(Model):
+    """Begins with public weights, of which the optimizer has a part."""
+
+    def __init__(self, learning_rate: float) -> None:
+        super().__init__(learning_rate)
+        self.backbone = nn.Linear(4, 4)
+        nn.init.ones_(self.backbone.weight)
+        nn.init.zeros_(self.backbone.bias)
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        return nn.functional.cross_entropy(self.network(self.backbone(batch[0])), batch[1])
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.network.parameters(), self.learning_rate)
+
+
+def test_runs_that_begin_with_the_same_public_weights_count(tmp_path, monkeypatch):
+    finished, finish = [], SealedDraw.finish
+    monkeypatch.setattr(SealedDraw, "finish", lambda *args: finished.append(args[1]) or finish(*args))
+    selection(tmp_path).run(Maker(module=OfTheHead))
+    assert len(finished) == 3
+
+
 def test_a_notebook_shows_no_run(tmp_path):
     """Lightning's tables and bars come there as displays, which no stream carries: counted, they are the runs."""
     InteractiveShell.instance()

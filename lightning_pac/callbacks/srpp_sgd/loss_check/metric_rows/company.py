@@ -111,11 +111,11 @@ def mixed_by_likeness(rows_of: RowsOf, synthetic: SyntheticRecords) -> tuple[set
     """
     drawn = synthetic.draw(0)[: 2 * GROUP], synthetic.draw(1)
     place, found, logged = PLACES[1], set[str](), set[str]()
-    for make, values in _likenesses(synthetic.draw(0)):
-        for common in values[:2]:
-            batch, alike = ([make(record, common) for record in records] for records in drawn)
-            others = [drawn[0][place], *(make(drawn[0][place], value) for value in values if value is not common)]
+    for make, in_common, values in _likenesses(synthetic.draw(0)):
+        for common in in_common:
             try:
+                batch, alike = ([make(record, common) for record in records] for records in drawn)
+                others = [drawn[0][place], *(make(drawn[0][place], value) for value in values if value is not common)]
                 before, *rows = (
                     rows_of([[*batch[:place], other, *batch[place + 1 :]], alike]) for other in (batch[place], *others)
                 )
@@ -127,13 +127,13 @@ def mixed_by_likeness(rows_of: RowsOf, synthetic: SyntheticRecords) -> tuple[set
     return found, logged
 
 
-def _likenesses(records: list[Any]) -> Iterator[tuple[Callable[[Any, Any], Any], list[Any]]]:
-    """What makes a record like others in a part, and what it may be like."""
+def _likenesses(records: list[Any]) -> Iterator[tuple[Callable[[Any, Any], Any], list[Any], list[Any]]]:
+    """What makes a record like others in a part, what all may have in common, and what one may be like instead."""
     for paths in _asked_parts(records[0]):
         unlike = unlike_in(records, paths, _MOST_VALUES)
-        yield partial(with_parts_of, paths=paths), unlike if len(unlike) > 1 else []
+        yield partial(with_parts_of, paths=paths), unlike[:2] if len(unlike) > 1 else [], unlike
     for path in number_parts(records[0])[:_MOST_PARTS]:
-        yield partial(with_number, path=path), [0.0, 1.0]
+        yield partial(with_number, path=path), [0.0, 1.0, -100.0, math.nan], [0.0, 1.0]
 
 
 def _asked_parts(record: Any) -> list[list[Any]]:

@@ -1,7 +1,9 @@
 """An evaluation of synthetic records, of which metrics note the rows, and how two are compared."""
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -75,25 +77,19 @@ class _Loader:
     """What code may ask of a loader of an evaluation, which has so many batches here."""
 
     def __init__(self, original: Any, num_batches: int, lock: ReadingLock) -> None:
-        self._num_batches, self._lock = num_batches, lock
-        self.batch_size, self.dataset = getattr(original, "batch_size", None), _Length(original.dataset, lock)
+        self._original, self._num_batches, self._lock = original, num_batches, lock
+        self.batch_size = getattr(original, "batch_size", None)
+
+    @cached_property
+    def dataset(self) -> Any:
+        """A copy, of which what is not a record's can be read and set."""
+        with self._lock.copied():
+            return copy.copy(self._original.dataset)
 
     def __len__(self) -> int:
         return self._num_batches
 
     def __iter__(self) -> Iterator[Any]:
-        self._lock.check()
-        raise TypeError("A copy of the model has no records to evaluate.")
-
-
-class _Length:
-    def __init__(self, original: Any, lock: ReadingLock) -> None:
-        self._original, self._lock = original, lock
-
-    def __len__(self) -> int:
-        return len(self._original)
-
-    def __getitem__(self, index: Any) -> Any:
         self._lock.check()
         raise TypeError("A copy of the model has no records to evaluate.")
 

@@ -113,15 +113,12 @@ class ReadingLock:
         """Let copies be made meanwhile that are closed whenever this is."""
         return self.closed("A copy")
 
-    def check(self) -> None:
-        """Refuse what is read now, if the lock is closed.
-
-        Raises:
-            PrivacyViolationError: Names who reads, and says what to do instead.
-        """
-        if self._is_closed:
+    def check(self, read: str = "") -> None:
+        """Refuse what is read now, in words if they are known, if the lock is closed, and say what to do instead."""
+        if self.is_closed:
             assert self._reader is not None
-            raise PrivacyViolationError(self.refused.setdefault(self._reader, f"{self._reader} {self._refusal}"))
+            sentence = f"{self._reader} {self._refusal}{f' It asked for {read}.' if read else ''}"
+            raise PrivacyViolationError(self.refused.setdefault(self._reader, sentence))
 
     def check_memory(self, start: int, end: int) -> None:
         """Refuse, if the lock is closed, what lies where records do, from one address up to another."""
@@ -132,7 +129,8 @@ class ReadingLock:
                     self.check()
 
     @property
-    def _is_closed(self) -> bool:
+    def is_closed(self) -> bool:
+        """Whether this thread is refused what it reads."""
         within = self._reader is None or getattr(self._within, "reads", False)
         return not within and threading.get_ident() not in self._own_threads
 
@@ -173,7 +171,7 @@ class ReadingLock:
         Args:
             name: The attribute that is read.
         """
-        if self._is_closed:
+        if self.is_closed:
             raise PrivacyViolationError(
                 f"{self._reader} reads {name} of the train loader, but which records a batch holds, and how many, is "
                 "secret: divide by a constant, and leave it to SRPPSGD to leave out rows that do not count."
@@ -204,8 +202,8 @@ class ReadingLock:
     def _guarded(self, method: Callable[..., Any], spared: Callable[..., bool]) -> Callable[..., Any]:
         @functools.wraps(method)
         def guarded(part: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._is_closed and not spared(*args, **kwargs):
-                self.check()
+            if self.is_closed and not spared(*args, **kwargs):
+                self.check(f"{method.__name__} of {type(part).__name__}")
             with self._reading():
                 return method(part, *args, **kwargs)
 
@@ -221,7 +219,7 @@ class ReadingLock:
 
     def _guarded_attributes(self, own: Any, rows: int) -> Callable[..., Any]:
         def guarded(part: Any, name: str) -> Any:
-            if not self._is_closed:
+            if not self.is_closed:
                 return own.__getattribute__(part, name)
             try:
                 value = own.__getattribute__(part, name)
@@ -231,7 +229,7 @@ class ReadingLock:
                 if not _is_plain(value):
                     raise
             if name != "indices" and _is_kept(part, own, name) and _has_rows(value, rows):
-                self.check()
+                self.check(f"{name} of {own.__name__}")
             return value
 
         return guarded

@@ -291,12 +291,14 @@ class PrivateSelection:
             module.configure_model()
             module.load_state_dict(released["weights"])
         again.remove_runs()
-        return SelectionResult(released["settings"], released["score"], module, self.price, self._leave_card(draw))
+        settings, score = released["settings"], released["score"]
+        card = self._leave_card(draw, {"model": type(module).__name__, "settings": settings, self.score: score})
+        return SelectionResult(settings, score, module, self.price, card)
 
-    def _leave_card(self, draw: SealedDraw) -> PrivacyCard:
+    def _leave_card(self, draw: SealedDraw, released: dict[str, Any]) -> PrivacyCard:
         with self._ledger as ledger:
             account = self._open_account(ledger, draw.name)
-            card = selection_card(ledger, account, self.scenario, self.score)
+            card = selection_card(ledger, account, self.scenario, released)
             account.attach_card(card)
         card.save(self.folder)
         return card

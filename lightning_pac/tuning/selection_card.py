@@ -1,5 +1,8 @@
 """The privacy card of the run that a private selection releases."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from lightning_pac.accountants import LedgerBudget, LedgerPlan, account_total, total_guarantees
 from lightning_pac.cards import Guarantee, PrivacyCard
 from lightning_pac.ledger import LedgerAccount, PrivacyLedger
@@ -17,7 +20,7 @@ _CONDITIONS = (
 
 
 def selection_card(
-    ledger: PrivacyLedger, account: LedgerAccount, scenario: TwoWorldScenario, score: str
+    ledger: PrivacyLedger, account: LedgerAccount, scenario: TwoWorldScenario, released: Mapping[str, Any]
 ) -> PrivacyCard:
     """The guarantees of a selection that was charged, at the delta or the prior that its ledger promises.
 
@@ -25,7 +28,7 @@ def selection_card(
         ledger: The ledger.
         account: That of the selection.
         scenario: The two worlds.
-        score: Name of the metric that it was chosen by.
+        released: What else is known of the run: model, settings and score.
     """
     stated = LedgerPlan.of(ledger) or LedgerBudget.of(ledger)
     promise = None if stated is None else stated.promise
@@ -51,7 +54,7 @@ def selection_card(
             "renyi_order": order,
             "unit_of_privacy": "record",
             "prior": prior,
-            "score": score,
+            **released,
             "ledger": account.name,
             "ledger_file": ledger.path.name,
         },

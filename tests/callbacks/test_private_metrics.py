@@ -261,7 +261,7 @@ def test_deviations_are_logged_beside_their_values(tmp_path: Path) -> None:
     )
     logger = CSVLogger(tmp_path, "logs")
     fitted = trainer(tmp_path, private, max_epochs=2, log_every_n_steps=1, logger=logger)
-    with pytest.warns(UserWarning, match="an older value is shown"):
+    with pytest.warns(UserWarning, match="an older value of accuracy is shown"):
         fitted.fit(Validated(), loader(), loader())
     rows = list(csv.DictReader((Path(logger.log_dir) / "metrics.csv").open()))
     steps = {name: [row["step"] for row in rows if row[name]] for name in ("val/accuracy", "val/accuracy_deviation")}
@@ -307,7 +307,7 @@ def test_past_the_budget_the_last_value_is_repeated_with_a_warning(tmp_path: Pat
             if not trainer.sanity_checking:
                 seen.append(float(trainer.callback_metrics["val/accuracy"]))
 
-    with pytest.warns(UserWarning, match="an older value is shown"):
+    with pytest.warns(UserWarning, match="an older value of accuracy is shown"):
         trainer(tmp_path, private, Watch(), max_epochs=4).fit(Validated(), loader(), loader())
     assert seen[1] == seen[2] == seen[3]
     with PrivacyLedger.read_only(tmp_path / "study.db") as ledger:
@@ -367,7 +367,7 @@ def test_a_value_that_was_never_paid_for_is_no_number(tmp_path: Path) -> None:
         ["val/accuracy"], SCENARIO, epsilon=1.0, renyi_order=16, budget=0.5, ledger=tmp_path / "study.db"
     )
     fitted = trainer(tmp_path, private, max_epochs=1)
-    with pytest.warns(UserWarning, match=r"an older value is shown, or nan, not the model's of now"):
+    with pytest.warns(UserWarning, match="an older value of accuracy is shown, or nan: "):
         fitted.fit(Validated(), loader(), loader())
     assert math.isnan(fitted.callback_metrics["val/accuracy"])
     with PrivacyLedger.read_only(tmp_path / "study.db") as ledger:

@@ -96,7 +96,7 @@ def test_values_and_steps_draw_on_their_own_shares(tmp_path: Path) -> None:
     run = private_run(planned(path))
     trainer = make_trainer(tmp_path, run, metrics, max_epochs=3, num_sanity_val_steps=0, limit_train_batches=3)
     with (
-        pytest.warns(UserWarning, match=r"an older value is shown.* Share 'metrics' .* has 0.02 of mu"),
+        pytest.warns(UserWarning, match=r"an older value of accuracy is shown.* Share 'metrics' .* has 0.02 of mu"),
         pytest.warns(UserWarning, match=r"pays for 2 of the 3 evaluations that this run plans"),
     ):
         trainer.fit(Validated(), make_loader(), make_loader(shuffle=False))

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -255,12 +256,13 @@ class PrivateMetrics(TrainerCallback):
                 module._groups_checked = False
         rows = self.asked.before(trainer, pl_module, self._delivered, self.names, self.scenario, ranks)
         shown = {rows.logged[name] for name in self.names if name in rows.logged}
-        charge = (lambda: False) if self._delivered.in_trial else self._charge  # Lightning's checks show no value
+        unpaid = self._delivered.in_trial  # Lightning's checks show no value
         known = self._known[trainer.testing]
         for name, metric in pl_module.named_modules():
             if not isinstance(metric, Metric) or (trainer.testing in self._complete and name not in known):
                 continue
             if metric._defaults and not unsuited_states(metric):
+                charge = (lambda: False) if unpaid else partial(self._charge, name)
                 private = PrivateMetric(
                     metric, self.max_contribution, self.noise_multiplier, charge, self._delivered, ranks, name
                 )
@@ -383,7 +385,7 @@ class PrivateMetrics(TrainerCallback):
     def _shown_state(self) -> dict[str, Any]:
         return {"spent": self._spent}
 
-    def _charge(self) -> bool:
+    def _charge(self, metric: str) -> bool:
         assert self._account is not None
         assert self._allowance is not None
         event = {"release": "metric", "mu_squared": self._release.mu_squared, "draws": LARGEST_VALUE}
@@ -393,6 +395,6 @@ class PrivateMetrics(TrainerCallback):
             metric_account.check_budget(self.ledger, self._account, self._cost)
             self._spent = self._account.charge(self._cost, event=event)
         except BudgetExceededError as error:
-            rank_zero_warn(f"PrivateMetrics: an older value is shown, or nan, not the model's of now: {error}")
+            rank_zero_warn(f"PrivateMetrics: an older value of {metric} is shown, or nan: {error}")
             return False
         return True

@@ -109,8 +109,9 @@ def warn_if_clipped(metric: Metric, name: str, value: Any, max_contribution: flo
 
 
 def warn_if_noisy(metric: Metric, name: str, value: Any, deviation: float | None, max_contribution: float) -> None:
-    """Say where the noise in a value is more than half as large as the value, or as a tenth of a mean's scale."""
-    least = max_contribution / 10 if isinstance(metric, MeanMetric) else 0.0  # on which zero may be in the middle
+    """Say where the noise in a value is more than half as large as the value, and as a tenth of its scale."""
+    is_share = type(metric).__module__.startswith("torchmetrics.classification")  # a recall of 0 +- 0.01 says much
+    least = max_contribution / 10 if isinstance(metric, MeanMetric) else 0.1 if is_share else 0.0
     if deviation is not None and deviation > max(abs(float(value)), least) / 2:
         rank_zero_warn(
             f"PrivateMetrics: {name} is {float(value):.2g}, give or take {deviation:.2g} of noise, "

@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -78,13 +77,18 @@ class _Loader:
 
     def __init__(self, original: Any, num_batches: int, lock: ReadingLock) -> None:
         self._original, self._num_batches, self._lock = original, num_batches, lock
-        self.batch_size = getattr(original, "batch_size", None)
+        self.batch_size: Any = getattr(original, "batch_size", None)
+        self._copy: Any = None
 
-    @cached_property
+    @property
     def dataset(self) -> Any:
-        """A copy, of which what is not a record's can be read and set."""
-        with self._lock.copied():
-            return copy.copy(self._original.dataset)
+        """A copy, of which what is not a record's can be read and set; there is none outside of the evaluation."""
+        if not self._lock.is_closed:
+            raise AttributeError("A copy of the model has no records to evaluate.")
+        if self._copy is None:
+            with self._lock.copied():
+                self._copy = copy.copy(self._original.dataset)
+        return self._copy
 
     def __len__(self) -> int:
         return self._num_batches

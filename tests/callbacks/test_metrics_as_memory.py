@@ -272,7 +272,7 @@ def test_a_threshold_that_a_hook_makes_at_the_end_of_a_loader_is_found(tmp_path:
 
 
 class Gallery(AtTheLastBatch):
-    """Reads another loader at the beginning, which copies do not have."""
+    """Reads another loader at the beginning."""
 
     def on_validation_epoch_start(self) -> None:
         loaders: Any = self.trainer.val_dataloaders
@@ -282,9 +282,22 @@ class Gallery(AtTheLastBatch):
         pass
 
 
+def test_a_hook_that_reads_a_loader_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MisconfigurationException, match="reads the evaluated records by itself"):
+        trainer_in(tmp_path).validate(Gallery(), [loader(16), loader(24)], verbose=False)
+
+
+class Looking(Gallery):
+    """Looks first at what copies do not have."""
+
+    def on_validation_epoch_start(self) -> None:
+        assert self.trainer.validate_loop
+        super().on_validation_epoch_start()
+
+
 def test_a_hook_that_ends_in_an_error_on_synthetic_records_is_told(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="could not show .*an error in on_validation_epoch_start"):
-        trainer_in(tmp_path).validate(Gallery(), [loader(16), loader(24)], verbose=False)
+        trainer_in(tmp_path).validate(Looking(), [loader(16), loader(24)], verbose=False)
 
 
 def test_a_metric_that_has_a_loss_with_its_graph_may_be_beside(tmp_path: Path) -> None:

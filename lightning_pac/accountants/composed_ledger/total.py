@@ -126,7 +126,8 @@ def account_total(account: LedgerAccount, delta: OpenProbability = 1e-5, prior: 
     return _exact(joint_curve(releases), "run", (nats, tail), account.spent, order, delta, prior, reason)
 
 
-def total_guarantees(total: LedgerTotal, prior: float) -> tuple[Guarantee, Guarantee]:
+@validated
+def total_guarantees(total: LedgerTotal, prior: OpenProbability) -> tuple[Guarantee, Guarantee]:
     """The bound on guessing and (epsilon, delta) as a card states them.
 
     Args:

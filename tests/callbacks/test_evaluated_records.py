@@ -10,7 +10,7 @@ import torch
 import torchmetrics
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from lightning_pac import PrivateMetrics, TwoWorldScenario
 
@@ -216,3 +216,46 @@ def test_a_batch_that_one_label_lets_in_is_refused(tmp_path: Path, kind: type[Mo
 def test_a_metric_that_one_record_lets_be_logged_is_refused(tmp_path: Path) -> None:
     with pytest.raises(MisconfigurationException, match="whether it is shown tells of a record"):
         validate(tmp_path, IfPresent())
+
+
+class Images(Dataset[Any]):
+    """Each with some boxes."""
+
+    def __len__(self) -> int:
+        return 30
+
+    def __getitem__(self, index: int) -> Any:
+        count = 1 + index % 3
+        return FEATURES[index], {"boxes": FEATURES[:count].abs(), "labels": LABELS[:count]}
+
+
+class Boxed(Data):
+    def __init__(self) -> None:
+        super().__init__()
+        self.images = Images()
+
+    def val_dataloader(self) -> DataLoader[Any]:
+        return DataLoader(self.images, batch_size=10, collate_fn=lambda records: tuple(zip(*records, strict=True)))
+
+
+class Detector(Model):
+    """Leaves batches out in which an image has no boxes, or such images only."""
+
+    def __init__(self, leaves_batches: bool) -> None:
+        super().__init__()
+        self.leaves_batches = leaves_batches
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        features, targets = batch
+        has_boxes = torch.tensor([len(target["boxes"]) > 0 for target in targets])
+        if self.leaves_batches and not has_boxes.all():
+            has_boxes[:] = False
+        sizes = torch.stack([target["boxes"].sum() > 1 for target in targets]).long()
+        self.accuracy.update(self.layer(torch.stack(features))[has_boxes], sizes[has_boxes])
+        self.log("accuracy", self.accuracy)
+
+
+def test_a_batch_that_an_image_without_boxes_keeps_out_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MisconfigurationException, match="with rows that one record decides beside its own"):
+        validate(tmp_path, Detector(leaves_batches=True), Boxed())
+    validate(tmp_path, Detector(leaves_batches=False), Boxed())

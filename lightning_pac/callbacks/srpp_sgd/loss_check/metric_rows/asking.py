@@ -50,7 +50,8 @@ __all__ = ["MetricRows", "rows_of_metrics"]
 
 _EVALUATED = (
     "reads the evaluated records by itself, so that one may move the rows of all others: make each row from its own "
-    "record in the batch, and take what else it needs from the weights or from public data."
+    "record in the batch, take what else it needs from the weights or from public data, and draw figures in the hooks "
+    "at the end."
 )
 
 

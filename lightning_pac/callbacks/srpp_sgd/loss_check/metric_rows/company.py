@@ -23,8 +23,10 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import (
     GROUP,
     OF_LENGTHS,
     SyntheticRecords,
+    emptied,
     naming_parts,
     number_parts,
+    parts_of_one_length,
     short_parts,
     unlike_in,
     with_number,
@@ -106,8 +108,8 @@ def mixed_by_groups(rows_of: RowsOf, synthetic: SyntheticRecords) -> set[str]:
 def mixed_by_likeness(rows_of: RowsOf, synthetic: SyntheticRecords) -> tuple[set[str], set[str]]:
     """Metrics of which one record changes rows of others that are alike in a part, and those that it lets be logged.
 
-    A batch of one class, or of empty masks, may be left out, or the accuracy of a group be logged only if some record
-    is of it.
+    A batch of one class, of empty masks or with an image without boxes may be left out, or the accuracy of a group be
+    logged only if some record is of it.
     """
     drawn = synthetic.draw(0)[: 2 * GROUP], synthetic.draw(1)
     place, found, logged = PLACES[1], set[str](), set[str]()
@@ -134,6 +136,8 @@ def _likenesses(records: list[Any]) -> Iterator[tuple[Callable[[Any, Any], Any],
         yield partial(with_parts_of, paths=paths), unlike[:2] if len(unlike) > 1 else [], unlike
     for path in number_parts(records[0])[:_MOST_PARTS]:
         yield partial(with_number, path=path), [0.0, 1.0, -100.0, math.nan], [0.0, 1.0]
+    for paths in parts_of_one_length(records[0])[:_MOST_PARTS]:
+        yield partial(emptied, paths=paths), [False, True], [False, True]
 
 
 def _asked_parts(record: Any) -> list[list[Any]]:

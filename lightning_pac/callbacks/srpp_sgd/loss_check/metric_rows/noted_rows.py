@@ -82,9 +82,9 @@ class _Loader:
 
     @property
     def dataset(self) -> Any:
-        """A copy, of which what is not a record's can be read and set; there is none outside of the evaluation."""
+        """A copy, of which what is not a record's can be read and set; its length outside of the evaluation."""
         if not self._lock.is_closed:
-            raise AttributeError("A copy of the model has no records to evaluate.")
+            return _Length(self._original.dataset)
         if self._copy is None:
             with self._lock.copied():
                 self._copy = copy.copy(self._original.dataset)
@@ -96,6 +96,14 @@ class _Loader:
     def __iter__(self) -> Iterator[Any]:
         self._lock.check()
         raise TypeError("A copy of the model has no records to evaluate.")
+
+
+class _Length:
+    def __init__(self, original: Any) -> None:
+        self._original = original
+
+    def __len__(self) -> int:
+        return len(self._original)
 
 
 class Evaluation:

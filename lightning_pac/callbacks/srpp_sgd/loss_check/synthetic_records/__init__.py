@@ -2,8 +2,10 @@
 
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records.examples import shown_records
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records.groups import (
+    emptied,
     naming_parts,
     number_parts,
+    parts_of_one_length,
     short_parts,
     unlike_in,
     with_number,
@@ -23,8 +25,10 @@ __all__ = [
     "OF_LENGTHS",
     "SyntheticRecords",
     "Variation",
+    "emptied",
     "naming_parts",
     "number_parts",
+    "parts_of_one_length",
     "short_parts",
     "shown_records",
     "unlike_in",

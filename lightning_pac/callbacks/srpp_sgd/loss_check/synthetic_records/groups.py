@@ -3,11 +3,26 @@
 from collections.abc import Sequence
 from typing import Any
 
-from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records.leaves import filled, holds, is_leaf, size_of
+from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records.leaves import (
+    filled,
+    holds,
+    is_leaf,
+    length_of,
+    size_of,
+)
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records.structure import Path, mapped, part_at, paths_of
 from lightning_pac.data.records import digest
 
-__all__ = ["naming_parts", "number_parts", "short_parts", "unlike_in", "with_number", "with_parts_of"]
+__all__ = [
+    "emptied",
+    "naming_parts",
+    "number_parts",
+    "parts_of_one_length",
+    "short_parts",
+    "unlike_in",
+    "with_number",
+    "with_parts_of",
+]
 
 _SHORT = 256  # numbers, as of the row of a table in which the group is one of them, or has a place of its own
 
@@ -33,6 +48,19 @@ def number_parts(record: Any) -> list[Path]:
 def with_number(record: Any, value: float, path: Path) -> Any:
     """The record with this number alone in a part of numbers, such as a mask that marks nothing."""
     return mapped(record, lambda leaf, _: leaf, [path], lambda part, _: filled(part, value))
+
+
+def parts_of_one_length(record: Any) -> list[list[Path]]:
+    """Where parts of numbers are that are equally long, such as the boxes of an image and their labels."""
+    found: dict[int, list[Path]] = {}
+    for path in number_parts(record):
+        found.setdefault(length_of(part_at(record, path)), []).append(path)
+    return [paths for length, paths in found.items() if length > 0]
+
+
+def emptied(record: Any, is_empty: bool, paths: Sequence[Path]) -> Any:
+    """The record with nothing in these parts, if that is asked for."""
+    return mapped(record, lambda leaf, _: leaf, paths, lambda part, _: part[:0] if is_empty else part)
 
 
 def unlike_in(records: Sequence[Any], paths: Sequence[Path], most: int) -> list[Any]:

@@ -35,7 +35,7 @@ def path(tmp_path: Path) -> Path:
         ledger.account("run", "rpp", coupling()).charge(3.0)
         metrics = PrivateMetrics(["val/accuracy"], SCENARIO, epsilon=0.25, renyi_order=16.0, ledger=ledger)
         metrics._open_account()
-        assert metrics._charge()
+        assert metrics._charge("accuracy")
         ledger.account("averaged run", "ms_srpp_joint", coupling()).charge(1.5)
         make_static(ledger).release([1.0, 0.0])
         PACResponder(np.asarray, pool.draw_secret(tmp_path / "secret.key"), 0.125, ledger)([0, 1, 1, 1])

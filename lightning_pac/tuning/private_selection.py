@@ -297,7 +297,12 @@ class PrivateSelection:
 
     def _leave_card(self, draw: SealedDraw, released: dict[str, Any]) -> PrivacyCard:
         with self._ledger as ledger:
-            account = self._open_account(ledger, draw.name)
+            account = next((one for one in ledger.accounts() if one.name == draw.name and one.num_charges), None)
+            if account is None:
+                raise LedgerMismatchError(
+                    f"{self._ledger.path} has not paid for {draw.name}, whose run is in {draw.folder}: name the ledger "
+                    "that was charged for it."
+                )
             card = selection_card(ledger, account, self.scenario, released)
             account.attach_card(card)
         card.save(self.folder)

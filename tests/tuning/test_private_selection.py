@@ -264,6 +264,17 @@ def test_the_released_run_has_a_card_with_the_figures_of_its_ledger(tmp_path, ca
     assert at_most(total.world_success_bound) in capsys.readouterr().out
 
 
+def test_no_card_is_left_for_a_ledger_that_has_not_paid(tmp_path):
+    """It said that nothing had been spent."""
+    selection(tmp_path).run(Maker())
+    card = (tmp_path / "selection" / "privacy_card.json").read_text()
+    with pytest.raises(LedgerMismatchError, match=r"other\.db has not paid for selection-\w+, whose run is in"):
+        selection(tmp_path, ledger=tmp_path / "other.db").run(Maker())
+    assert (tmp_path / "selection" / "privacy_card.json").read_text() == card
+    with PrivacyLedger.read_only(tmp_path / "other.db") as ledger:
+        assert not ledger.accounts()
+
+
 class GoesOn(Model):
     """Begins with the last weights, where there are any."""
 

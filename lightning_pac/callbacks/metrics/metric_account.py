@@ -109,7 +109,7 @@ def check_affordable(
         return
     total = account.num_charges + number
     allowance.check(total, total * LARGEST_VALUE)
-    evaluations = planned_evaluations(trainer)
+    evaluations = _planned_evaluations(trainer)
     of_ledger = handle.ledger.remaining("rpp") - planned
     of_account = min(account.remaining, _left_beside_others(handle, account))
     left = min(of_ledger, of_account)
@@ -153,7 +153,7 @@ def check_affordable(
         )
 
 
-def planned_evaluations(trainer: pl.Trainer) -> int:
+def _planned_evaluations(trainer: pl.Trainer) -> int:
     """Validations of a fit that ends and evaluates after whole epochs; one where that is not known."""
     epochs, every = trainer.max_epochs or -1, trainer.check_val_every_n_epoch
     is_known = trainer.training and trainer.max_steps == -1 and trainer.val_check_interval == 1.0

@@ -11,15 +11,14 @@ import lightning.pytorch as pl
 from lightning.pytorch.utilities import rank_zero_warn
 
 from lightning_pac.callbacks.shared import TrainerCallback
-from lightning_pac.callbacks.srpp_sgd.loss_check import AT_THE_END, PassingState
+from lightning_pac.callbacks.srpp_sgd.loss_check import AT_THE_END, TRANSFER_HOOKS, PassingState
 from lightning_pac.data.reading_lock import ReadingLock
 from lightning_pac.data.tables import others_of
 
 __all__ = ["LockedHooks"]
 
-_TRANSFER = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
 _STEPS = ("training_step", "validation_step", "configure_gradient_clipping", "lr_scheduler_step", "optimizer_step")
-_HAVE_BATCH = (*_STEPS, *_TRANSFER, "optimizer_zero_grad")
+_HAVE_BATCH = (*_STEPS, *TRANSFER_HOOKS, "optimizer_zero_grad")
 _AROUND_BACKWARD = ("on_before_", "on_after_")
 _LOADERS = ("train_dataloader", "val_dataloader")
 
@@ -53,7 +52,7 @@ class LockedHooks:
             if not isinstance(callback, TrainerCallback):
                 self._lock_hooks(callback, ("state_dict", "teardown"))
         if datamodule is not None:
-            self._lock_hooks(datamodule, (*_TRANSFER, *_LOADERS, "state_dict"))
+            self._lock_hooks(datamodule, (*TRANSFER_HOOKS, *_LOADERS, "state_dict"))
 
     def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
         return _left_out, ()  # a copied callback is in no run

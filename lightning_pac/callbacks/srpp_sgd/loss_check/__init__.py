@@ -9,7 +9,7 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows import (
 )
 from lightning_pac.callbacks.srpp_sgd.loss_check.passing_state import OF_DATASET, PassingState
 from lightning_pac.callbacks.srpp_sgd.loss_check.probe import AT_THE_END
-from lightning_pac.callbacks.srpp_sgd.loss_check.replica import Replica, hidden_behind, transferred
+from lightning_pac.callbacks.srpp_sgd.loss_check.replica import TRANSFER_HOOKS, Replica, hidden_behind, transferred
 from lightning_pac.callbacks.srpp_sgd.loss_check.state import (
     OPTIMIZER_STATE,
     STEPPED,
@@ -27,6 +27,7 @@ __all__ = [
     "OF_DATASET",
     "OPTIMIZER_STATE",
     "STEPPED",
+    "TRANSFER_HOOKS",
     "UNCHECKED",
     "UNEXPLAINED",
     "Beginning",

@@ -29,9 +29,10 @@ from lightning_pac.data.tables import is_of, repeat_rows, repeat_rows_held
 from lightning_pac.strategies.stand_in_collectives import held_by_all
 from lightning_pac.strategies.whole_copies import WholeCopies
 
-__all__ = ["MOST_BYTES", "Replica", "RoundLoader", "collated", "hidden_behind", "transferred"]
+__all__ = ["MOST_BYTES", "TRANSFER_HOOKS", "Replica", "RoundLoader", "collated", "hidden_behind", "transferred"]
 
 MOST_BYTES = 2**28  # of a dataset that is copied
+TRANSFER_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
 
 
 @dataclass

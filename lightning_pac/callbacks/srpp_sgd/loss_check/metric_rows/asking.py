@@ -171,7 +171,7 @@ def _rows_of_metrics(
             at_end |= late
             for names in _mixed(evaluation, loader, adjacency):
                 found |= names
-            with suppress(Exception):  # tables that cannot be written to
+            with _noting_error(unchecked):
                 by_data |= evaluation.reads_data(evaluation.synthetic.draw(0)[: 2 * GROUP], count_records(loader))
             mixed, some = mixed_by_likeness(evaluation.rows_of, evaluation.synthetic)
             found |= mixed

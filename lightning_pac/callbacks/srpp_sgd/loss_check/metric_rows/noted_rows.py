@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_map
 from lightning_pac.callbacks.srpp_sgd.loss_check.fixed_draws import SEEDS, FixedDraws, Seed, seeded
 from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows.noted_metrics import NotedMetric, ShownMetrics, noting
 from lightning_pac.callbacks.srpp_sgd.loss_check.probe import Probe
+from lightning_pac.callbacks.srpp_sgd.loss_check.replica import TRANSFER_HOOKS
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import SyntheticRecords
 from lightning_pac.data.reading_lock import ReadingLock
 from lightning_pac.data.records import copy_small
@@ -38,7 +39,6 @@ __all__ = [
 
 AT_THE_END = "A hook at the end of the evaluation"
 
-_TRANSFER = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
 _TOLERANCE = 1e-4
 _EVALUATIONS = 2
 
@@ -163,7 +163,7 @@ class Evaluation:
                 if replica.view is None:
                     return set()
                 replica.view.repeats_held = repeats
-                if any(is_overridden(name, hooks) for hooks in self._probe.hooks for name in _TRANSFER):
+                if any(is_overridden(name, hooks) for hooks in self._probe.hooks for name in TRANSFER_HOOKS):
                     self._probe.hooks = [replica.view.datamodule]
                 found.append(self.rows_with(self._probe, [[records]] * _EVALUATIONS))
                 if not replica.view.copied_hooks:  # nothing has looked at it

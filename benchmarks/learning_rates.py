@@ -1,9 +1,10 @@
 """Accuracy of SGD by learning rate and noise: what the rule for learning rates and its warning rest on.
 
-    python benchmarks/learning_rates.py [--steps 50 250] [--momentum 0.9] [--repeats 4]
+    python benchmarks/learning_rates.py [--steps 50 250] [--momentum 0.9] [--adam] [--repeats 4]
 
-Rates are multiples of the ratio of clipped signal to noise, each divided by 1 - momentum. The data come with
-scikit-learn, a fifth of them is held out, and a batch has a fifth of the rest. Writes a Markdown table.
+Rates are multiples of the ratio of clipped signal to noise, times 1 - momentum; those of Adam are multiples of 0.01.
+The data are made or come with scikit-learn, a fifth of them is held out, and a batch has a fifth of the rest. Writes a
+Markdown table.
 """
 
 import argparse
@@ -33,8 +34,25 @@ def shapes() -> tuple[np.ndarray, np.ndarray]:
     return pictures, labels
 
 
+def texts() -> tuple[np.ndarray, np.ndarray]:
+    """Words of texts on four topics, whose frequencies fall as in a language and differ by topic."""
+    generator = np.random.default_rng(0)
+    labels = generator.integers(4, size=6000)
+    frequencies = np.exp(generator.normal(0, 0.7, (4, 4096))) / np.arange(1, 4097)
+    frequencies /= frequencies.sum(axis=1, keepdims=True)
+    return np.stack([generator.choice(4096, 48, p=frequencies[label]) for label in labels]), labels
+
+
+class Mean(nn.Module):
+    """Averages the embeddings of a text's words."""
+
+    def forward(self, embeddings: torch.Tensor) -> torch.Tensor:
+        """One row a text, of embeddings with one row a word."""
+        return embeddings.mean(dim=1)
+
+
 def settings() -> dict[str, tuple[np.ndarray, np.ndarray, nn.Sequential]]:
-    """Features within about [-1, 1], labels and a network."""
+    """Features within about [-1, 1] or words, labels and a network."""
     table = make_classification(4000, 20, n_informative=8, random_state=1)
     table = (np.clip(table[0] / 4, -1, 1), table[1])
     cancer = load_breast_cancer(return_X_y=True)
@@ -54,6 +72,10 @@ def settings() -> dict[str, tuple[np.ndarray, np.ndarray, nn.Sequential]]:
                 nn.Conv2d(1, 16, 5, stride=2), nn.Tanh(), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(256, 2)
             ),
         ),
+        "texts, averaged embeddings": (
+            *texts(),
+            nn.Sequential(nn.Embedding(4096, 16), Mean(), nn.Linear(16, 4)),
+        ),
         "digits, convolution": (
             *images,
             nn.Sequential(nn.Conv2d(1, 16, 3), nn.Tanh(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(144, 10)),
@@ -70,12 +92,14 @@ def run(
     multiple: float,
     steps: int,
     momentum: float,
+    adam: bool,
     seed: int,
 ) -> float:
     """Accuracy after one run."""
     torch.manual_seed(seed)
     order = torch.randperm(len(labels))
-    x, y = torch.tensor(features, dtype=torch.float32)[order], torch.tensor(labels)[order]
+    x, y = torch.tensor(features)[order], torch.tensor(labels)[order]
+    x = x.float() if x.is_floating_point() else x
     held = len(y) // 5
     for layer in network:
         if hasattr(layer, "reset_parameters"):
@@ -83,7 +107,11 @@ def run(
     parameters = list(network.parameters())
     batch = (len(y) - held) // 5
     deviation = batch / (ratio * math.sqrt(sum(parameter.numel() for parameter in parameters)))
-    optimizer = torch.optim.SGD(parameters, lr=multiple * ratio * (1 - momentum), momentum=momentum)
+    optimizer: torch.optim.Optimizer = torch.optim.SGD(
+        parameters, lr=multiple * ratio * (1 - momentum), momentum=momentum
+    )
+    if adam:
+        optimizer = torch.optim.Adam(parameters, lr=0.01 * multiple)
     engine = make_engine()
     engine.attach(network)
     for _ in range(steps):
@@ -103,17 +131,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, nargs="+", default=[50])
     parser.add_argument("--momentum", type=float, default=0.0)
+    parser.add_argument("--adam", action="store_true")
     parser.add_argument("--repeats", type=int, default=4)
     args = parser.parse_args()
-    rows = [(name, ratio, steps) for name in settings() for ratio in RATIOS for steps in args.steps]
+    known = settings()
+    rows = [(name, ratio, steps) for name in known for ratio in RATIOS for steps in args.steps]
     print("| | ratio | steps |", " | ".join(f"{multiple:g}" for multiple in MULTIPLES), "|")
     print("| --- | --- | --- |", " | ".join("---" for _ in MULTIPLES), "|")
     for name, ratio, steps in tqdm(rows):
-        features, labels, network = settings()[name]
+        options = {"ratio": ratio, "steps": steps, "momentum": args.momentum, "adam": args.adam}
         cells = []
         for multiple in MULTIPLES:
-            options = {"ratio": ratio, "multiple": multiple, "steps": steps, "momentum": args.momentum}
-            found = [run(features, labels, network, seed=seed, **options) for seed in range(args.repeats)]
+            found = [run(*known[name], multiple=multiple, seed=seed, **options) for seed in range(args.repeats)]
             cells.append(f"{100 * sum(found) / len(found):.1f}")
         print(f"| {name} | {ratio:g} | {steps} |", " | ".join(cells), "|")
 

@@ -218,4 +218,6 @@ def _is_same(dataset: Any, trained: Any) -> bool:
 
 
 def _plain_values(dataset: Any) -> dict[str, Any]:
-    return {name: value for name, value in vars(dataset).items() if isinstance(value, str | Path | int)}
+    return {
+        name: value for name, value in getattr(dataset, "__dict__", {}).items() if isinstance(value, str | Path | int)
+    }

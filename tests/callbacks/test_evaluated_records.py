@@ -219,20 +219,24 @@ def test_a_metric_that_one_record_lets_be_logged_is_refused(tmp_path: Path) -> N
 
 
 class Images(Dataset[Any]):
-    """Each with some boxes."""
+    """Each with some boxes, the first with so many."""
+
+    def __init__(self, first: int, makes_lists: bool) -> None:
+        self.first, self.makes_lists = first, makes_lists
 
     def __len__(self) -> int:
         return 30
 
     def __getitem__(self, index: int) -> Any:
-        count = 1 + index % 3
-        return FEATURES[index], {"boxes": FEATURES[:count].abs(), "labels": LABELS[:count]}
+        count = self.first + index % 3
+        target: dict[str, Any] = {"boxes": FEATURES[:count].abs(), "labels": LABELS[:count]}
+        return FEATURES[index], {key: part.tolist() if self.makes_lists else part for key, part in target.items()}
 
 
 class Boxed(Data):
-    def __init__(self) -> None:
+    def __init__(self, first: int = 1, makes_lists: bool = False) -> None:
         super().__init__()
-        self.images = Images()
+        self.images = Images(first, makes_lists)
 
     def val_dataloader(self) -> DataLoader[Any]:
         return DataLoader(self.images, batch_size=10, collate_fn=lambda records: tuple(zip(*records, strict=True)))
@@ -250,12 +254,72 @@ class Detector(Model):
         has_boxes = torch.tensor([len(target["boxes"]) > 0 for target in targets])
         if self.leaves_batches and not has_boxes.all():
             has_boxes[:] = False
-        sizes = torch.stack([target["boxes"].sum() > 1 for target in targets]).long()
+        sizes = torch.tensor([float(torch.as_tensor(target["boxes"]).sum()) > 1 for target in targets]).long()
         self.accuracy.update(self.layer(torch.stack(features))[has_boxes], sizes[has_boxes])
         self.log("accuracy", self.accuracy)
 
 
-def test_a_batch_that_an_image_without_boxes_keeps_out_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("first", "makes_lists"), [(1, False), (FEATURES.shape[1], False), (1, True)], ids=["few", "as many", "lists"]
+)
+def test_a_batch_that_an_image_without_boxes_keeps_out_is_refused(
+    tmp_path: Path, first: int, makes_lists: bool
+) -> None:
     with pytest.raises(MisconfigurationException, match="with rows that one record decides beside its own"):
-        validate(tmp_path, Detector(leaves_batches=True), Boxed())
-    validate(tmp_path, Detector(leaves_batches=False), Boxed())
+        validate(tmp_path, Detector(leaves_batches=True), Boxed(first, makes_lists))
+    validate(tmp_path, Detector(leaves_batches=False), Boxed(first, makes_lists))
+
+
+class Texts(Data):
+    """Of so many tokens each."""
+
+    def __init__(self, lengths: list[int]) -> None:
+        super().__init__()
+        self.texts = [(FEATURES[index], LABELS[index], torch.arange(length)) for index, length in enumerate(lengths)]
+
+    def val_dataloader(self) -> DataLoader[Any]:
+        return DataLoader(
+            self.texts,  # type: ignore[arg-type]
+            batch_size=10,
+            collate_fn=lambda records: (*map(torch.stack, zip(*(each[:2] for each in records), strict=True)), records),
+        )
+
+
+class OfLengths(Model):
+    """Leaves out what the lengths of a batch say."""
+
+    def __init__(self, leaves_out: Any) -> None:
+        super().__init__()
+        self.leaves_out = leaves_out
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        lengths = torch.tensor([len(tokens) for _, _, tokens in batch[2]])
+        kept = ~self.leaves_out(lengths).expand(len(lengths))
+        self.accuracy.update(self.layer(batch[0])[kept], batch[1][kept])
+        self.log("accuracy", self.accuracy)
+
+
+MIXED_LENGTHS = [5 + index % 3 for index in range(30)]
+LONG = [*MIXED_LENGTHS[:13], 900, *MIXED_LENGTHS[14:]]
+EQUAL = [*MIXED_LENGTHS[:10], *[6] * 10, *MIXED_LENGTHS[20:]]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "leaves_out"),
+    [
+        (LONG, lambda lengths: lengths.sum() > 500),
+        (EQUAL, lambda lengths: torch.tensor(len(set(lengths.tolist())) == 1 and int(lengths[0]) == 6)),
+    ],
+    ids=["memory", "one length"],
+)
+def test_a_batch_that_only_real_records_leave_out_is_refused(
+    tmp_path: Path, lengths: list[int], leaves_out: Any
+) -> None:
+    """No synthetic record has these lengths."""
+    with pytest.raises(MisconfigurationException, match="had no rows of a batch whose records have rows in other"):
+        validate(tmp_path, OfLengths(leaves_out), Texts(lengths))
+    validate(tmp_path, OfLengths(leaves_out), Texts(MIXED_LENGTHS))
+
+
+def test_records_that_are_left_out_one_by_one_pass(tmp_path: Path) -> None:
+    validate(tmp_path, OfLengths(lambda lengths: lengths != 6), Texts([7] * 10 + MIXED_LENGTHS[10:20] + [5] * 10))

@@ -20,6 +20,7 @@ from lightning.pytorch.callbacks import BatchSizeFinder, EarlyStopping, Learning
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.utilities import CombinedLoader
 from scipy import stats
+from sklearn.metrics import roc_auc_score
 from slow_cases import slow
 from torch import nn
 from torch.utils.data import (
@@ -108,6 +109,22 @@ def test_with_hardly_any_noise_the_values_are_the_exact_ones(tmp_path: Path) -> 
     # The metrics are as before, and nothing exact is left in a private one.
     (again,) = trainer(tmp_path).validate(model, loader(), verbose=False)
     assert again == exact
+
+
+def test_an_area_with_thresholds_is_that_of_scores_rounded_down_to_them(tmp_path: Path) -> None:
+    class Binned(Validated):
+        def __init__(self) -> None:
+            super().__init__()
+            self.area = torchmetrics.AUROC("multiclass", num_classes=3, thresholds=20)
+
+    model = Binned()
+    private = PrivateMetrics(["val/area"], SCENARIO, epsilon=1e12, renyi_order=16, ledger=tmp_path / "study.db")
+    (noised,) = trainer(tmp_path, private).validate(model, loader(), verbose=False)
+    inputs, labels = data().tensors
+    with torch.no_grad():
+        scores = (model.network(inputs).softmax(1) * 19).floor().numpy()
+    exact = [roc_auc_score(labels == label, scores[:, label]) for label in range(3)]
+    assert noised["val/area"] == pytest.approx(sum(exact) / 3, abs=1e-4)
 
 
 def test_noise_changes_the_named_values_only_and_is_charged(tmp_path: Path) -> None:
@@ -261,7 +278,7 @@ def test_deviations_are_logged_beside_their_values(tmp_path: Path) -> None:
     )
     logger = CSVLogger(tmp_path, "logs")
     fitted = trainer(tmp_path, private, max_epochs=2, log_every_n_steps=1, logger=logger)
-    with pytest.warns(UserWarning, match="an older value of accuracy is shown"):
+    with pytest.warns(UserWarning, match="an older value of val.accuracy is shown"):
         fitted.fit(Validated(), loader(), loader())
     rows = list(csv.DictReader((Path(logger.log_dir) / "metrics.csv").open()))
     steps = {name: [row["step"] for row in rows if row[name]] for name in ("val/accuracy", "val/accuracy_deviation")}
@@ -307,7 +324,7 @@ def test_past_the_budget_the_last_value_is_repeated_with_a_warning(tmp_path: Pat
             if not trainer.sanity_checking:
                 seen.append(float(trainer.callback_metrics["val/accuracy"]))
 
-    with pytest.warns(UserWarning, match="an older value of accuracy is shown"):
+    with pytest.warns(UserWarning, match="an older value of val.accuracy is shown"):
         trainer(tmp_path, private, Watch(), max_epochs=4).fit(Validated(), loader(), loader())
     assert seen[1] == seen[2] == seen[3]
     with PrivacyLedger.read_only(tmp_path / "study.db") as ledger:
@@ -367,7 +384,7 @@ def test_a_value_that_was_never_paid_for_is_no_number(tmp_path: Path) -> None:
         ["val/accuracy"], SCENARIO, epsilon=1.0, renyi_order=16, budget=0.5, ledger=tmp_path / "study.db"
     )
     fitted = trainer(tmp_path, private, max_epochs=1)
-    with pytest.warns(UserWarning, match="an older value of accuracy is shown, or nan: "):
+    with pytest.warns(UserWarning, match="an older value of val.accuracy is shown, or nan: "):
         fitted.fit(Validated(), loader(), loader())
     assert math.isnan(fitted.callback_metrics["val/accuracy"])
     with PrivacyLedger.read_only(tmp_path / "study.db") as ledger:
@@ -600,7 +617,7 @@ def test_early_stopping_sees_the_noised_value(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "sentence"),
     [
-        (["val/area"], "val/area.*keeps more than sums"),
+        (["val/area"], "val/area.*keeps more than sums.*thresholds=10"),
         (["val/plain"], "val/plain.*log the torchmetrics object itself"),
     ],
 )

@@ -1,7 +1,8 @@
 """The use that evaluations make of metrics, asked of synthetic records at the first and now and then."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import lightning.pytorch as pl
@@ -11,17 +12,21 @@ from lightning.pytorch.utilities import rank_zero_warn
 from lightning_pac.callbacks.metrics.delivered_records import DeliveredRecords, modes_before, tell_of_persons
 from lightning_pac.callbacks.metrics.kept_values import attribute_digests
 from lightning_pac.callbacks.metrics.metric_memory import ONE_ROW, remembered
+from lightning_pac.callbacks.metrics.noised_metric import PrivateMetric
 from lightning_pac.callbacks.shared import named_if_slow
 from lightning_pac.callbacks.srpp_sgd import (
     SRPPSGD,
     Beginning,
+    LeftOut,
     MetricRows,
     ShownMetrics,
     Training,
+    kept_out,
     rows_of_metrics,
     runs_in,
     training_at_rest,
 )
+from lightning_pac.data.records import delivered_indices
 from lightning_pac.scenarios import Adjacency, TwoWorldScenario
 from lightning_pac.strategies import Ranks
 
@@ -37,11 +42,18 @@ TRAINED = (
     "records reach it in a way that nothing pays for (class counts, a threshold, prototypes, a second model)",
     ": let the evaluation depend on the weights and on public data only, or log the figure where the data may be seen",
 )
+LEFT_OUT = (
+    "had no rows of a batch whose records have rows in other company, so that one record decides whether those beside "
+    "it count",
+    ": update it with the records of every batch, whatever one of them is",
+)
 SOMETIMES = (
     "is logged for some synthetic records and not for others, so that whether it is shown tells of a record",
     ": log it in each evaluation, also where nothing was added to it",
 )
 """What a metric does and what to do instead."""
+
+_ASKED_AT_ONCE = 3  # batches without a row
 
 
 class AskedRows:
@@ -58,6 +70,8 @@ class AskedRows:
         self._asked_of_first: set[str] = set()
         self._changed: set[tuple[Any, ...]] = set()
         self._stage, self._told = "", set[str]()
+        self._asked_about: set[tuple[Any, ...]] = set()
+        self._asked_after: tuple[DeliveredRecords, int] | None = None
         self._unseen: tuple[pl.LightningModule, dict[tuple[str, str], bytes], frozenset[str]] | None = None
 
     def __reduce__(self) -> tuple[type["AskedRows"], tuple[()]]:
@@ -66,6 +80,7 @@ class AskedRows:
     def forget(self) -> None:
         """Forget what was found: another model, or the same with other loaders, may use its metrics otherwise."""
         self._found, self._evaluations, self._asked_of_first, self._told = {}, Counter(), set(), set()
+        self._asked_about = set()
 
     def found(self, stage: str) -> MetricRows:
         """What was found for that stage, ``"validation"`` or ``"test"``, of which an evaluation has begun."""
@@ -132,6 +147,48 @@ class AskedRows:
             self._unseen = pl_module, attribute_digests(pl_module, _users(trainer, "validation", "test")), errors
         return self._found[stage]
 
+    def refuse_left_out(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        delivered: DeliveredRecords,
+        names: Sequence[str],
+        metrics: Mapping[str, PrivateMetric],
+    ) -> None:
+        """Refuse metrics that had no row of a batch because of one of its records.
+
+        Synthetic records cannot show all for which a batch may be left out, such as a number of tokens that only one
+        real record has. The batches that most metrics lack are asked about, at those evaluations at which the others
+        are.
+        """
+        before, self._asked_after = self._asked_after, (delivered, delivered.batch)
+        if self._asked_after == before:
+            return
+        number, private = self._evaluations[self._stage], {n: m for n, m in metrics.items() if m.is_private}
+        lacking = _lacking(delivered, private) if number & (number - 1) == 0 else {}
+        lacking = {batch: names for batch, names in lacking.items() if (self._stage, batch) not in self._asked_about}
+        chosen = sorted(lacking, key=lambda batch: -len(lacking[batch]))[:_ASKED_AT_ONCE]
+        self._asked_about |= {(self._stage, batch) for batch in chosen}
+        if not Ranks.of(trainer).anywhere(bool(chosen)):
+            return
+        batches = [_left_out(delivered, batch, {name: private[name] for name in lacking[batch]}) for batch in chosen]
+        users = _users(trainer, self._stage)
+        shown = ShownMetrics(names, remembered, dict(self._found[self._stage].logged))
+        with ExitStack() as stack:
+            stack.enter_context(named_if_slow(f"Checking {', '.join(names)} on batches without a row"))
+            stack.enter_context(training_at_rest(trainer))
+            for metric in metrics.values():
+                stack.enter_context(metric.set_aside())
+            terms = delivered.all_loaders, trainer.datamodule, self._stage, users, shown  # type: ignore[attr-defined]
+            found, errors = kept_out(pl_module, batches, *terms)
+        for name in found:
+            private[name].refuse(*LEFT_OUT)
+        if errors:
+            rank_zero_warn(
+                f"PrivateMetrics: {', '.join(names)} had no row of a batch, and a copy of the model could not show why "
+                f"({', '.join(sorted(errors))}): make sure that no record decides whether those beside it count."
+            )
+
     def _tell_of_unseen(self, trainer: pl.Trainer, pl_module: pl.LightningModule, names: Sequence[str]) -> None:
         """Tell what changed since an evaluation whose last hooks end in an error for synthetic records.
 
@@ -174,6 +231,26 @@ class AskedRows:
                 training = Training(*given, self._beginning if known else None, is_first)
             shown = ShownMetrics(names, remembered)
             return rows_of_metrics(pl_module, delivered.all_loaders, *terms, training, shown)
+
+
+def _lacking(delivered: DeliveredRecords, private: Mapping[str, PrivateMetric]) -> dict[tuple[int, int], list[str]]:
+    """Of each batch of a loader that metrics had rows of, by loader and place, those that it brought none."""
+    found: dict[tuple[int, int], list[str]] = {}
+    for name, metric in private.items():
+        loaders = {delivered.of_several[batch][0] for batch in metric.batches & delivered.of_several.keys()}
+        for batch in delivered.of_several.keys() - metric.batches:
+            if delivered.of_several[batch][0] in loaders:
+                found.setdefault(delivered.of_several[batch], []).append(name)
+    return found
+
+
+def _left_out(delivered: DeliveredRecords, batch: tuple[int, int], lacking: Mapping[str, PrivateMetric]) -> LeftOut:
+    number, place = batch
+    loader = delivered.all_loaders[number]
+    counted = next(iter(lacking.values())).batches & delivered.of_several.keys()
+    other = next(beside for which, beside in map(delivered.of_several.__getitem__, counted) if which == number)
+    indices = [delivered_indices(loader, each) for each in (place, other)]
+    return LeftOut(number, place, indices[0], next(iter(indices[1]), 0), frozenset(lacking))
 
 
 def _users(trainer: pl.Trainer, *stages: str) -> list[pl.Callback]:

@@ -235,8 +235,7 @@ class PrivateMetrics(TrainerCallback):
         while self._undo:
             self._undo.pop()()
         self.ledger.close()
-        self._account = self._allowance = None
-        self._is_open = False
+        self._account, self._allowance, self._is_open = None, None, False
 
     def _begin(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         ranks = Ranks.of(trainer)
@@ -256,18 +255,18 @@ class PrivateMetrics(TrainerCallback):
                 module._groups_checked = False
         rows = self.asked.before(trainer, pl_module, self._delivered, self.names, self.scenario, ranks)
         shown = {rows.logged[name] for name in self.names if name in rows.logged}
-        unpaid = self._delivered.in_trial  # Lightning's checks show no value
         known = self._known[trainer.testing]
+        about = trainer, pl_module, self._delivered, self.names, self._private
         for name, metric in pl_module.named_modules():
             if not isinstance(metric, Metric) or (trainer.testing in self._complete and name not in known):
                 continue
             if metric._defaults and not unsuited_states(metric):
-                charge = (lambda: False) if unpaid else partial(self._charge, name)
+                charge = (lambda: False) if self._delivered.in_trial else partial(self._charge, name)
                 private = PrivateMetric(
                     metric, self.max_contribution, self.noise_multiplier, charge, self._delivered, ranks, name
                 )
-                private.show_noise = self._show_noise
-                private.last = self._last.get(name)
+                private.before_release = partial(self.asked.refuse_left_out, *about)
+                private.show_noise, private.last = self._show_noise, self._last.get(name)
                 private.is_private = name in known or name in shown
                 for names, told in ((rows.sometimes, SOMETIMES), (rows.trained, TRAINED), (rows.mixed, MIXED)):
                     if name in names:
@@ -395,6 +394,7 @@ class PrivateMetrics(TrainerCallback):
             metric_account.check_budget(self.ledger, self._account, self._cost)
             self._spent = self._account.charge(self._cost, event=event)
         except BudgetExceededError as error:
-            rank_zero_warn(f"PrivateMetrics: an older value of {metric} is shown, or nan: {error}")
+            shown = self._private[metric].logged_as or metric
+            rank_zero_warn(f"PrivateMetrics: an older value of {shown} is shown, or nan: {error}")
             return False
         return True

@@ -39,6 +39,7 @@ class DeliveredRecords:
         loaders: Numbers of the loaders of the batch, or of all outside of the batches.
         all_loaders: The evaluation's loaders.
         in_trial: Whether this is a check of Lightning's, on a few batches, whose values nobody looks at.
+        of_several: Loader and place in it of each batch of two or more records, by its number.
 
     Args:
         loaders: The evaluation's loaders, in the order of their batches.
@@ -52,6 +53,7 @@ class DeliveredRecords:
         self.loaders = frozenset[int]()
         self.all_loaders = loaders
         self.in_trial = in_trial
+        self.of_several: dict[int, tuple[int, int]] = {}
         self._shared: dict[frozenset[int], bool] = {}
 
     @classmethod
@@ -87,6 +89,8 @@ class DeliveredRecords:
             self.in_batch = min(size, total - batch_idx * size)
         self.in_all += self.in_batch
         self.batch += 1
+        if self.in_batch > 1:
+            self.of_several[self.batch] = (dataloader_idx, batch_idx)
 
     def end_batches(self) -> None:
         """From now on, a metric may be updated with records of all batches."""

@@ -101,10 +101,12 @@ def why_not_watched(name: str, metric: Metric) -> str:
             f"{name!r} is a {kind} that the model did not have, or did not log, in the first evaluation: let it be an "
             "attribute of the module, and log it in each evaluation."
         )
+    cure = "log a metric of counts and sums (accuracy, recall, a mean error)"
+    if getattr(metric, "thresholds", "absent") is None:
+        cure = "give it thresholds=10, so that it counts"
     return (
         f"{name!r} is a {kind}, which keeps more than sums over records ({', '.join(states) or 'in other metrics'}), "
-        "so a record's influence on it has no bound: log a metric of counts and sums (accuracy, recall, a mean "
-        "error), or compute this one on public data."
+        f"so a record's influence on it has no bound: {cure}, or compute this one on public data."
     )
 
 

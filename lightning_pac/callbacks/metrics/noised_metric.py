@@ -3,7 +3,8 @@
 import copy
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from lightning_pac.callbacks.metrics.delivered_records import DeliveredRecords
+from lightning_pac.callbacks.metrics.influential_states import influential_states
 from lightning_pac.callbacks.metrics.metric_memory import KEEPS, ONE_ROW, other_than_rows, remembered
 from lightning_pac.callbacks.metrics.noise_of_value import (
     noise_of_value,
@@ -33,8 +35,6 @@ __all__ = ["LARGEST_VALUE", "PrivateMetric"]
 
 LARGEST_VALUE = 2**20
 """Sums that a metric may keep: its noise, which comes from finite random bits, is paid for as so many values of it."""
-
-_PROBES = 8
 
 
 class PrivateMetric:
@@ -59,6 +59,9 @@ class PrivateMetric:
         delivered: The records that this rank was given, of which no more can be added; None bounds nothing.
         ranks: The processes that evaluate together.
         name: Its name in the module, by which the ranks tell that they release the same metric.
+
+    Attributes:
+        batches: Numbers of the batches of this evaluation that it had rows of.
     """
 
     def __init__(
@@ -77,6 +80,7 @@ class PrivateMetric:
         self.logged_as: str | None = None
         self.deviation: float | None = None  # of the noise in the value that is shown; nan where none was paid for
         self.show_noise: Callable[[str, Tensor], None] | None = None
+        self.before_release: Callable[[], None] | None = None
         self._max_contribution = max_contribution
         self._noise_multiplier = noise_multiplier
         self._charge = charge
@@ -93,16 +97,16 @@ class PrivateMetric:
         self._exact_memory = self._remembered(metric)
         self._surroundings = Surroundings(metric)
         self._keeps = self._was_shown = False
-        self._influential = _influential_states(self._blank)
+        self._influential = influential_states(self._blank)
         self._total = torch.zeros_like(self._flatten(self._blank))
         self._released: Any = None
         self._inside_forward = self._was_updated = False
         self._rows = 0
         self._loaders: set[int] = set()
         self._rows_in_batch = (0, 0)  # of the batch of that number
+        self.batches: set[int] = set()
         self._own = {name: getattr(metric, name) for name in ("forward", "update", "compute", "reset")}
-        for name in self._own:
-            setattr(metric, name, getattr(self, f"_{name}"))
+        self._stand_between()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "PrivateMetric":
         """Called where the metric is copied, whose copy would release the same records once more.
@@ -143,12 +147,28 @@ class PrivateMetric:
         if self._ranks.size == 1:
             self._require_records()
 
+    @contextmanager
+    def set_aside(self) -> Iterator[None]:
+        """Let the metric be copied meanwhile, which has its own methods."""
+        self._set_aside()
+        try:
+            yield
+        finally:
+            self._stand_between()
+
     def restore(self) -> None:
         """Give the metric its own methods back; what it holds exactly is forgotten."""
-        for name, method in self._own.items():
-            setattr(self.metric, name, method)
+        self._set_aside()
         if self.is_private:
             self.metric.reset()
+
+    def _stand_between(self) -> None:
+        for name in self._own:
+            setattr(self.metric, name, getattr(self, f"_{name}"))
+
+    def _set_aside(self) -> None:
+        for name, method in self._own.items():
+            setattr(self.metric, name, method)
 
     def _forward(self, *args: Any, **kwargs: Any) -> Any:
         if self.is_private:
@@ -195,6 +215,8 @@ class PrivateMetric:
             self._problem = self._problem or "was updated by a method that was kept from before the evaluation"
             self._advice = ", so nothing of it is known here: call its own update or forward"
         if self._released is None:
+            if self.before_release is not None:
+                self.before_release()
             is_first, sums = self.last is None, self._ranks.exchange(self._own_share, self._release)
             if sums is not None:
                 self.last = self._evaluate(sums)
@@ -258,6 +280,7 @@ class PrivateMetric:
             self._released = None
             self._rows, self._rows_in_batch = 0, (0, 0)
             self._loaders.clear()
+            self.batches.clear()
         self._own["reset"]()
 
     def _add(self, *args: Any, **kwargs: Any) -> None:
@@ -303,6 +326,8 @@ class PrivateMetric:
         self._rows += rows
         batch, in_batch = self._rows_in_batch
         self._rows_in_batch = (delivered.batch, rows + (in_batch if batch == delivered.batch else 0))
+        if rows and delivered.in_batch is not None:
+            self.batches.add(delivered.batch)
         if delivered.in_batch is not None and self._rows_in_batch[1] > delivered.in_batch:
             return "was updated with more rows in a batch than it has records"
         if self._rows > delivered.in_all:
@@ -341,47 +366,6 @@ class PrivateMetric:
 
 def _alone() -> bool:
     return False
-
-
-def _influential_states(blank: Metric) -> list[str]:
-    """States that the value depends on, found by changing one at a time at random sums.
-
-    A state that is missed here is never released, so privacy does not rest on the search.
-    """
-    found = []
-    generator = torch.Generator().manual_seed(0)
-    for name in blank._defaults:
-        for _ in range(_PROBES):
-            values = {
-                other: 1.0 + 100.0 * torch.rand(default.shape, generator=generator)
-                for other, default in blank._defaults.items()
-                if isinstance(default, Tensor)
-            }
-            before = _value_at(blank, values)
-            # No multiple of what it was, so that a value made of ratios within the state changes as well.
-            values[name] = values[name] * 2.0 + 1.0
-            if not _same(before, _value_at(blank, values)):
-                found.append(name)
-                break
-    return found or list(blank._defaults)
-
-
-def _value_at(blank: Metric, values: dict[str, Tensor]) -> list[Tensor]:
-    probe = blank.clone()
-    for name, value in values.items():
-        setattr(probe, name, value.to(blank.device))
-    probe._update_count = 1
-    collected: list[Tensor] = []
-    apply_to_collection(probe.compute(), Tensor, collected.append)
-    return collected
-
-
-def _same(first: list[Tensor], second: list[Tensor]) -> bool:
-    return all(
-        math.isclose(float(one), float(other), rel_tol=1e-9, abs_tol=0.0) or (one.isnan() and other.isnan())
-        for a, b in zip(first, second, strict=True)
-        for one, other in zip(a.reshape(-1), b.reshape(-1), strict=True)
-    )
 
 
 def _clipped(added: Tensor, bound: float) -> Tensor:

@@ -6,10 +6,12 @@ from lightning_pac.callbacks.srpp_sgd.dp_sgd import DPSGD
 from lightning_pac.callbacks.srpp_sgd.guards import runs_in
 from lightning_pac.callbacks.srpp_sgd.loss_check import (
     Beginning,
+    LeftOut,
     MetricRows,
     ShownMetrics,
     Training,
     digests_of,
+    kept_out,
     own_attributes,
     rows_of_metrics,
 )
@@ -19,6 +21,7 @@ __all__ = [
     "DPSGD",
     "SRPPSGD",
     "Beginning",
+    "LeftOut",
     "MetricRows",
     "ShownMetrics",
     "StepWatcher",
@@ -26,6 +29,7 @@ __all__ = [
     "WatchedRun",
     "WatchedStep",
     "digests_of",
+    "kept_out",
     "own_attributes",
     "rows_of_metrics",
     "runs_in",

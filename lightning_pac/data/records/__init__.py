@@ -2,13 +2,14 @@
 
 from lightning_pac.data.records.collated_alone import check_collated_alone, fresh_collate
 from lightning_pac.data.records.copied_dataset import apart, copy_of
-from lightning_pac.data.records.delivered_rows import DeliveredRows, WatchedIterators, watch_loader
+from lightning_pac.data.records.delivered_rows import DeliveredRows, WatchedIterators, delivered_indices, watch_loader
 from lightning_pac.data.records.libraries import is_installed
 from lightning_pac.data.records.record_digest import (
     RECORDS_COMPARED,
     digest_loaded_records,
     digest_positions,
     digest_together,
+    load_alone,
     own_generators,
 )
 from lightning_pac.data.records.records_alone import check_records_alone
@@ -30,12 +31,14 @@ __all__ = [
     "check_records_alone",
     "copy_of",
     "copy_small",
+    "delivered_indices",
     "digest",
     "digest_loaded_records",
     "digest_positions",
     "digest_together",
     "fresh_collate",
     "is_installed",
+    "load_alone",
     "outline",
     "own_generators",
     "positions_of_records",

@@ -17,7 +17,7 @@ from lightning_pac.data.records.copied_dataset import apart, copy_of
 from lightning_pac.data.records.record_digest import FIRST_SEED, draws, load_alone, own_generators
 from lightning_pac.exceptions import PrivacyViolationError
 
-__all__ = ["DeliveredRows", "WatchedIterators", "watch_loader"]
+__all__ = ["DeliveredRows", "WatchedIterators", "delivered_indices", "watch_loader"]
 
 _ASKED = 8  # records that are loaded to see whether they are the same every time
 _LOOKED_AT = 32  # integers of 32 bits of a row
@@ -130,11 +130,15 @@ class WatchedIterators:
         dataloader: A loader over a map-style dataset, with automatic batching.
         memory: The rows that loaders before it delivered, by their numbers; its own are added.
         number: Of the loader, among those of a run.
+
+    Attributes:
+        stopped: Whether nothing is seen any more.
+        delivered: Indices of the batches of the pass that has begun last.
     """
 
     def __init__(self, dataloader: DataLoader[Any], memory: dict[int, DeliveredRows], number: int) -> None:
         self._dataloader, self._memory, self._number = dataloader, memory, number
-        self.stopped = False
+        self.stopped, self.delivered = False, list[list[int]]()
 
     def __call__(self) -> Any:
         """An iterator of the loader, called by the loader."""
@@ -152,6 +156,7 @@ class WatchedIterators:
 
     def begin_pass(self) -> DeliveredRows:
         """What sees the rows of an iterator that begins."""
+        self.delivered = []
         rows, size = self._memory.get(self._number), len(cast(Sized, self._dataloader.dataset))
         if rows is None or rows.num_records != size:
             rows = self._memory[self._number] = DeliveredRows(size, _is_steady(self._dataloader))
@@ -168,6 +173,7 @@ class _WatchedIterator:
     def _next_data(self) -> Any:
         batch = super()._next_data()  # type: ignore[misc]
         indices = self.noted.waiting.popleft()
+        self.watch.delivered.append(indices)
         if not self.watch.stopped:
             self.rows.see(batch, indices)
         return batch
@@ -217,6 +223,12 @@ def watch_loader(
         dataloader.__dict__.pop("_get_iterator", None)
 
     return undo
+
+
+def delivered_indices(dataloader: DataLoader[Any], number: int) -> list[int]:
+    """Those of a batch of the pass that goes on, by its number; none where the loader is not watched."""
+    watched = vars(dataloader).get("_get_iterator")
+    return watched.delivered[number] if isinstance(watched, WatchedIterators) else []
 
 
 def _listed(dataloader: DataLoader[Any]) -> NDArray[np.bool_] | None:

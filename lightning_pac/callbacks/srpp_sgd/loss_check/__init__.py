@@ -2,9 +2,11 @@
 
 from lightning_pac.callbacks.srpp_sgd.loss_check.check import UNCHECKED, LossCheck, check_loss, refuse_left_out_batch
 from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows import (
+    LeftOut,
     MetricRows,
     ShownMetrics,
     Training,
+    kept_out,
     rows_of_metrics,
 )
 from lightning_pac.callbacks.srpp_sgd.loss_check.passing_state import OF_DATASET, PassingState
@@ -31,6 +33,7 @@ __all__ = [
     "UNCHECKED",
     "UNEXPLAINED",
     "Beginning",
+    "LeftOut",
     "LossCheck",
     "MetricRows",
     "PassingState",
@@ -42,6 +45,7 @@ __all__ = [
     "differing",
     "digests_of",
     "hidden_behind",
+    "kept_out",
     "own_attributes",
     "refuse_left_out_batch",
     "rows_of_metrics",

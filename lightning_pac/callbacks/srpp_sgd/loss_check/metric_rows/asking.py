@@ -46,9 +46,9 @@ from lightning_pac.data.tables import others_of
 from lightning_pac.scenarios import Adjacency
 from lightning_pac.strategies.whole_copies import WholeCopies
 
-__all__ = ["MetricRows", "rows_of_metrics"]
+__all__ = ["EVALUATED", "MetricRows", "other_data", "rows_of_metrics"]
 
-_EVALUATED = (
+EVALUATED = (
     "reads the evaluated records by itself, so that one may move the rows of all others: make each row from its own "
     "record in the batch, take what else it needs from the weights or from public data, and draw figures in the hooks "
     "at the end."
@@ -152,7 +152,7 @@ def _rows_of_metrics(
     at_end: set[str] = set()
     sometimes: set[str] = set()
     by_data: set[str] = set()
-    lock = ReadingLock(loaders[0], _other_data(pl_module, loaders, datamodule, callbacks), _EVALUATED)
+    lock = ReadingLock(loaders[0], other_data(pl_module, loaders, datamodule, callbacks), EVALUATED)
     for number, loader in enumerate(loaders):
         with _noting_error(unchecked):
             examples = shown_records(loader.dataset)[0]
@@ -190,7 +190,7 @@ def _rows_of_metrics(
             if unseen.unexplained:
                 untrained.append(f"{', '.join(map(repr, unseen.unexplained))} {UNEXPLAINED}")
     if by_data:
-        raise MisconfigurationException(f"{stage}_step or a hook before it {_EVALUATED}")
+        raise MisconfigurationException(f"{stage}_step or a hook before it {EVALUATED}")
     for reader, sentence in lock.refused.items():
         if reader != AT_THE_END:  # where an error counts
             raise MisconfigurationException(sentence)
@@ -218,7 +218,7 @@ def _broken_hooks(evaluation: Evaluation, probe: Probe) -> tuple[list[str], set[
     return broken, {f"an error in {name}" for name in at_end}
 
 
-def _other_data(
+def other_data(
     pl_module: pl.LightningModule,
     loaders: Sequence[DataLoader[Any]],
     datamodule: pl.LightningDataModule | None,

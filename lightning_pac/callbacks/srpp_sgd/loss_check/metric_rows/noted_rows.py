@@ -111,7 +111,7 @@ class Evaluation:
 
     Args:
         probe: Runs a copy of the model.
-        examples: Real records, of which synthetic ones take the structure.
+        examples: Real records, of which synthetic ones take the structure; None where others are evaluated.
         stage: ``"validation"`` or ``"test"``.
         dataloader_idx: Number of the loader, where there are several.
         shown: Metrics as they are logged, of which it is given the names.
@@ -126,7 +126,7 @@ class Evaluation:
     def __init__(
         self,
         probe: Probe,
-        examples: list[Any],
+        examples: list[Any] | None,
         stage: str,
         dataloader_idx: int | None,
         shown: ShownMetrics,
@@ -135,7 +135,8 @@ class Evaluation:
     ) -> None:
         self._stage, self._dataloader_idx, self._earlier = stage, dataloader_idx, tuple(earlier)
         self._probe, self._shown, self._lock, self.updated = probe, shown, lock, set[str]()
-        self.synthetic = SyntheticRecords(examples, self._accepts)
+        if examples is not None:
+            self.synthetic = SyntheticRecords(examples, self._accepts)
 
     def rows_of(
         self,

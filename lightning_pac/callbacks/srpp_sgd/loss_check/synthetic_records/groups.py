@@ -1,6 +1,6 @@
 """Records that belong together by what one of their parts says, such as the patient of several images."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records.leaves import (
@@ -51,11 +51,22 @@ def with_number(record: Any, value: float, path: Path) -> Any:
 
 
 def parts_of_one_length(record: Any) -> list[list[Path]]:
-    """Where parts of numbers are that are equally long, such as the boxes of an image and their labels."""
+    """Where numbers and lists are that are equally long, such as the boxes of an image and their labels, and each."""
     found: dict[int, list[Path]] = {}
-    for path in number_parts(record):
-        found.setdefault(length_of(part_at(record, path)), []).append(path)
-    return [paths for length, paths in found.items() if length > 0]
+    for path in _long_parts(record, ()):
+        found.setdefault(len(part_at(record, path)), []).append(path)
+    alone = ([path] for paths in found.values() if len(paths) > 1 for path in paths)
+    return [*found.values(), *alone]
+
+
+def _long_parts(record: Any, path: Path) -> Iterator[Path]:
+    part = part_at(record, path)
+    if is_leaf(part) or (isinstance(part, list) and path):  # a record may be a list of fields, all needed
+        if length_of(part):
+            yield path
+    elif isinstance(part, Mapping | list | tuple):
+        for key in part if isinstance(part, Mapping) else range(len(part)):
+            yield from _long_parts(record, (*path, key))
 
 
 def emptied(record: Any, is_empty: bool, paths: Sequence[Path]) -> Any:

@@ -1,10 +1,10 @@
 """Accuracy of SGD by learning rate and noise: what the rule for learning rates and its warning rest on.
 
-    python benchmarks/learning_rates.py [--steps 50 250] [--momentum 0.9] [--adam] [--repeats 4]
+    python benchmarks/learning_rates.py [--steps 50 250] [--momentum 0.9] [--adam] [--cosine] [--repeats 4]
 
 Rates are multiples of the ratio of clipped signal to noise, times 1 - momentum; those of Adam are multiples of 0.01.
-The data are made or come with scikit-learn, a fifth of them is held out, and a batch has a fifth of the rest. Writes a
-Markdown table.
+With `--cosine` they fall to zero. The data are made or come with scikit-learn, a fifth of them is held out, and a batch
+has a fifth of the rest. Writes a Markdown table.
 """
 
 import argparse
@@ -93,6 +93,7 @@ def run(
     steps: int,
     momentum: float,
     adam: bool,
+    cosine: bool,
     seed: int,
 ) -> float:
     """Accuracy after one run."""
@@ -112,6 +113,7 @@ def run(
     )
     if adam:
         optimizer = torch.optim.Adam(parameters, lr=0.01 * multiple)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps) if cosine else None
     engine = make_engine()
     engine.attach(network)
     for _ in range(steps):
@@ -122,6 +124,8 @@ def run(
             parameter.grad = (part + deviation * torch.randn_like(parameter)) / batch
         optimizer.step()
         optimizer.zero_grad()
+        if schedule is not None:
+            schedule.step()
     engine.detach()
     with torch.no_grad():
         return float((network(x[:held]).argmax(dim=1) == y[:held]).float().mean())
@@ -132,6 +136,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, nargs="+", default=[50])
     parser.add_argument("--momentum", type=float, default=0.0)
     parser.add_argument("--adam", action="store_true")
+    parser.add_argument("--cosine", action="store_true")
     parser.add_argument("--repeats", type=int, default=4)
     args = parser.parse_args()
     known = settings()
@@ -139,7 +144,7 @@ def main() -> None:
     print("| | ratio | steps |", " | ".join(f"{multiple:g}" for multiple in MULTIPLES), "|")
     print("| --- | --- | --- |", " | ".join("---" for _ in MULTIPLES), "|")
     for name, ratio, steps in tqdm(rows):
-        options = {"ratio": ratio, "steps": steps, "momentum": args.momentum, "adam": args.adam}
+        options = {"ratio": ratio, "steps": steps, "momentum": args.momentum, "adam": args.adam, "cosine": args.cosine}
         cells = []
         for multiple in MULTIPLES:
             found = [run(*known[name], multiple=multiple, seed=seed, **options) for seed in range(args.repeats)]

@@ -268,6 +268,7 @@ def _capped(
             f"{_left_out(ledger, accounts)}",
         )
     told = f"The budget of {upwards(cap)} at order {order:g}" if promise is None else f"The promise of {promise}"
+    several = f"later runs may have been chosen by what earlier ones showed ({why})"
     return LedgerTotal(
         "cap",
         min(1.0, bounds.world_success_bound([order], [cap], prior) + tail),
@@ -275,6 +276,6 @@ def _capped(
         delta,
         cap,
         order,
-        f"{lost}{told} for everything together, {when}, is what to quote even if less was used: later runs may "
-        f"have been chosen by what earlier ones showed ({why}).{_left_out(ledger, accounts)}",
+        f"{lost}{told} for everything together, {when}, is what to quote even if less was used: "
+        f"{several if len(accounts) > 1 else why}.{_left_out(ledger, accounts)}",
     )

@@ -15,6 +15,7 @@ import importlib
 import io
 import os
 import pkgutil
+import re
 import sys
 from collections.abc import Sequence
 from types import ModuleType
@@ -38,7 +39,7 @@ _PLAIN_ERRORS = (ValueError, OSError, ImportError, PrivacyError, argparse.Argume
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
-    An error is one line on standard error; with `--debug` it is a traceback.
+    An error is one line on standard error, or one for each problem of a fit; with `--debug` it is a traceback.
 
     Args:
         arguments: The words after `lightning-pac`; those of the process by default.
@@ -117,6 +118,8 @@ def _describe(error: Exception, args: argparse.Namespace) -> str:
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{' '.join(str(error.filename).split())}: {error.strerror}."
     # Lightning's class is recognized by name: importing it takes seconds, and an error should not.
-    if isinstance(error, _PLAIN_ERRORS) or type(error).__name__ == "MisconfigurationException":
+    if type(error).__name__ == "MisconfigurationException":
+        return "\n".join(" ".join(problem.split()) for problem in re.split(r"(?<=\.)\n", str(error)))
+    if isinstance(error, _PLAIN_ERRORS):
         return say_where(text) if isinstance(error, ModuleNotFoundError) else text
     return f"{type(error).__name__}: {text} (`--debug` shows where)"

@@ -1,5 +1,7 @@
 """Modules for which no per-example gradient exists, or none that can be seen."""
 
+from collections.abc import Iterator
+
 import torch
 from torch import nn
 
@@ -11,23 +13,39 @@ __all__ = [
     "refuse_complex_parameters",
     "refuse_mixing_layers",
     "refuse_unfit_modules",
+    "unfit_modules",
 ]
 
 
 def refuse_unfit_modules(module: nn.Module) -> None:
     """Raise a `ValueError` that names what at or below `module` stands in the way of per-example gradients."""
-    refuse_backward_hooks(module)
-    refuse_compiled_modules(module)
-    refuse_mixing_layers(module)
-    refuse_complex_parameters(module)
+    for problem in unfit_modules(module):
+        raise ValueError(problem)
+
+
+def unfit_modules(module: nn.Module) -> Iterator[str]:
+    """Name what at or below `module` stands in the way of per-example gradients: the first of each kind."""
+    for refuse in (refuse_backward_hooks, refuse_compiled_modules, refuse_complex_parameters):
+        try:
+            refuse(module)
+        except ValueError as error:
+            yield str(error)
+    yield from _mixing_layers(module)
 
 
 def refuse_mixing_layers(module: nn.Module) -> None:
     """Raise a `ValueError` that names the first layer below `module` that mixes the examples of a batch."""
+    for problem in _mixing_layers(module):
+        raise ValueError(problem)
+
+
+def _mixing_layers(module: nn.Module) -> Iterator[str]:
+    first: dict[str, str] = {}
     for name, layer in module.named_modules():
         reason = mixing_reason(layer)
         if reason:
-            raise ValueError(f"The layer {name or '(root)'!r} ({type(layer).__name__}) {reason}")
+            first.setdefault(reason, f"The layer {name or '(root)'!r} ({type(layer).__name__}) {reason}")
+    yield from first.values()
 
 
 def refuse_complex_parameters(module: nn.Module) -> None:

@@ -280,6 +280,18 @@ def test_check_says_what_is_refused(config, capsys, words, sentence):
     assert sentence in capsys.readouterr().err
 
 
+def test_check_says_all_that_is_refused_a_line_each(config, capsys):
+    words = ["--recipe", "srpp_sgd", WORLDS, "--trainer.gradient_clip_val=1", "--trainer.detect_anomaly=true"]
+    code, found = check(capsys, *words)
+    assert code == 1
+    assert [line.split()[1].split("=")[0] for line in found["refused"].split("\n")] == [
+        "gradient_clip_val",
+        "detect_anomaly",
+    ]
+    assert cli.main(["check", "--config", "mine.yaml", *words]) == 1
+    assert f"check: error: {found['refused']}\n" in capsys.readouterr().err
+
+
 def test_check_warns_of_noise_that_drowns_the_signal(config, capsys):
     assert cli.main(["check", "--config", "mine.yaml", "--recipe", "srpp_sgd", WORLDS,
                      "--trainer.callbacks.epsilon=1e-5"]) == 0  # fmt: skip

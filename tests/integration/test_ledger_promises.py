@@ -290,6 +290,70 @@ def test_metrics_are_told_what_pays_for_all_evaluations_of_a_run(tmp_path: Path)
     assert float(several) < float(one)
 
 
+class OfTwo(Validated):
+    """Is evaluated on two loaders, after each of which it has a value, or one after both."""
+
+    def __init__(self, at_end: bool = False) -> None:
+        super().__init__()
+        self.at_end = at_end
+
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        self.accuracy(self.network(batch[0]), batch[1])
+        if not self.at_end:
+            self.log("accuracy", self.accuracy)
+
+    def on_validation_epoch_end(self) -> None:
+        if self.at_end:
+            self.log("accuracy", self.accuracy)
+
+
+@pytest.mark.parametrize(
+    ("at_end", "checks", "sentence"),
+    [
+        (False, 2, "pays for 1 of the 2 evaluations that this run plans, and"),
+        (
+            False,
+            0,
+            "pays for 1 of the 2 evaluations that this run plans if each of its 2 loaders logs all metrics, and",
+        ),
+        *slow((True, 2, None)),
+    ],
+)
+def test_values_of_each_loader_are_counted(at_end: bool, checks: int, sentence: str | None, tmp_path: Path) -> None:
+    def fit(value: float) -> tuple[int, list[str]]:
+        """Charges of two epochs with a budget of two values, and what was told at the start and within."""
+        folder = tmp_path / f"{value:g}"
+        metrics = PrivateMetrics(
+            ["accuracy"], SCENARIO, value, renyi_order=16, budget=0.1 * (1 + 1e-6), ledger=folder / "held_out.db"
+        )
+        trainer = make_trainer(
+            tmp_path,
+            make_private(ledger=folder / "training.db"),
+            metrics,
+            max_epochs=2,
+            num_sanity_val_steps=checks,
+            limit_train_batches=1,
+        )
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            loaders = [make_loader(shuffle=False), make_loader(20, shuffle=False)]
+            trainer.fit(OfTwo(at_end), make_loader(), loaders)
+        told = [text for each in caught if re.search("evaluations that|older value of", text := str(each.message))]
+        with PrivacyLedger.read_only(folder / "held_out.db") as ledger:
+            return sum(account.num_charges for account in ledger.accounts()), told
+
+    charged, told = fit(0.05)
+    assert charged == 2
+    if sentence is None:  # two values for two evaluations
+        assert not told
+        return
+    first, *later = told
+    assert sentence in first
+    assert len(later) == 2  # of the evaluation that is not paid for
+    (fits,) = re.findall(r"epsilon=(\S+) fits for all", first)
+    assert fit(float(fits)) == (4, [])
+
+
 class Tested(Validated):
     test_step = Validated.validation_step
 

@@ -10,7 +10,7 @@ import lightning.pytorch as pl
 import pytest
 import torch
 from slow_cases import slow
-from tiny_fits import Classifier, make_loader, make_private, make_trainer
+from tiny_fits import Classifier, make_data, make_loader, make_private, make_trainer
 
 pytestmark = pytest.mark.checks_each_fit
 
@@ -99,3 +99,68 @@ def test_what_is_fitted_before_training_and_saved_is_told(
     conditions = [text for text in json.loads(card.read_text())["conditions"] if "Checkpoints hold" in text]
     start = f"Checkpoints hold what {names} adds to them, without noise"
     assert [text.split(":")[0] for text in (*told, *conditions)] == [start] * 2 * (names is not None)
+
+
+class Counted(Classifier):
+    """Fills buffers before training: numbers of records by class, and others that say nothing."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.register_buffer("scale", torch.tensor([0.1, 0.2]))
+        self.register_buffer("counts", torch.zeros(3, dtype=torch.long))
+
+    def setup(self, stage: str) -> None:
+        labels = make_data().tensors[1]
+        counts = torch.bincount(labels, minlength=3)
+        if self.kind == "changed":
+            self.counts += counts
+        elif self.kind == "new":
+            self.register_buffer("class_weights", counts / counts.sum())
+        elif self.kind == "loss":
+            self.criterion = torch.nn.CrossEntropyLoss(weight=1.0 / counts)
+            self.counts = counts.double()
+        elif self.kind == "public":
+            for name, value in {"ones": torch.ones(3), "sevens": torch.full((2, 2), 7.0), "number": counts[:1] / 7,
+                                "order": torch.arange(4)[None], "large": torch.rand(1025), "which": counts > 20,
+                                "position_table": torch.rand(4)}.items():  # fmt: skip
+                self.register_buffer(name, value)
+            self.register_buffer("passing", counts.float(), persistent=False)
+            self.norm = torch.nn.BatchNorm1d(4).eval().requires_grad_(False)
+            self.norm.running_mean = torch.rand(4)
+            self.scale = self.scale.clone()
+
+
+def told_of(trainer: pl.Trainer, model: Classifier, **options: Any) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trainer.fit(model, make_loader(), **options)
+    return [str(warning.message) for warning in caught if "setup()" in str(warning.message)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [("changed", "counts"), ("new", "class_weights"), ("loss", "counts and criterion.weight"), ("public", None)],
+)
+@pytest.mark.parametrize("precision", ["32-true", "bf16-true"])
+def test_buffers_that_setup_fills_are_told(kind: str, names: str | None, precision: Any, tmp_path: Path) -> None:
+    told = told_of(make_trainer(tmp_path, make_private(), max_steps=1, precision=precision), Counted(kind))
+    (card,) = tmp_path.rglob("privacy_card.json")
+    conditions = [text for text in json.loads(card.read_text())["conditions"] if "setup() set" in text]
+    if names is None:
+        assert told == conditions == []
+        return
+    (sentence,), (condition,) = told, conditions
+    assert sentence.startswith(f"SRPPSGD: setup() set {names} of Counted: where this is made of private records")
+    assert condition.startswith(f"Checkpoints hold {names} of Counted, which setup() set, without noise")
+
+
+def test_a_resumed_run_tells_on_the_card_alone_what_setup_had_set(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, make_private())
+    assert len(told_of(trainer, Counted("new"))) == 1
+    trainer.save_checkpoint(tmp_path / "first.ckpt")
+    again = make_trainer(tmp_path / "again", make_private(), max_epochs=2)
+    resumed = {"ckpt_path": tmp_path / "first.ckpt", "weights_only": False}
+    assert told_of(again, Counted("new"), **resumed) == []
+    (card,) = (tmp_path / "again").rglob("privacy_card.json")
+    assert "Checkpoints hold class_weights of Counted, which setup() set" in card.read_text()

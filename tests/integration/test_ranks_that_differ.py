@@ -173,7 +173,11 @@ REFUSED: dict[str, Case] = {
     ),
     "clipping of the Trainer on one": (
         lambda rank: {"trainer": {"gradient_clip_val": 1.0} if rank else {}},
-        "gradient_clip_val=1.0 would rescale the noised gradient",
+        "Trainer(gradient_clip_val=) differs between rank 0 and rank 1 (None and 1.0)",
+    ),
+    "what the Trainer detects on one": (
+        lambda rank: {"trainer": {"detect_anomaly": True} if rank else {}},
+        "detect_anomaly=True ends the run",
     ),
     "another number of loaders": (
         lambda rank: {"loaders": 1 + rank},

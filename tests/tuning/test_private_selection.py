@@ -508,6 +508,18 @@ def test_a_rehearsal_tells_why_it_did_not_see_the_score(tmp_path):
         selection(tmp_path).run(Maker(module=LateModel))
 
 
+def test_a_rehearsal_of_epochs_counts_no_evaluation_within_them(tmp_path):
+    """Each run is evaluated once, after its training, for which its share has one value."""
+    (ten,) = SRPPAccountant(SCENARIO, SAMPLING).events(noise_multiplier=4.0, num_steps=10)
+    with PrivacyLedger(tmp_path / "poor.db", budget={"rpp": 1e-3}):  # so that only the rehearsal takes place
+        pass
+    chosen = selection(tmp_path, one_run={**ONE_RUN, "fit": ten}, ledger=tmp_path / "poor.db")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*evaluations that this run plans")
+        with pytest.raises(BudgetExceededError):
+            chosen.run(Maker(trainer={"max_steps": -1, "max_epochs": 2}))
+
+
 def test_what_could_not_be_kept_is_refused_before_anything_is_charged(tmp_path):
     class Complex(Uniform):
         def draw(self, generator: Any) -> Any:

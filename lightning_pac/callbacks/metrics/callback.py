@@ -20,7 +20,7 @@ from lightning_pac.callbacks.metrics import metric_account
 from lightning_pac.callbacks.metrics.asked_rows import MIXED, SOMETIMES, TRAINED, AskedRows
 from lightning_pac.callbacks.metrics.delivered_records import DeliveredRecords, guard_evaluation
 from lightning_pac.callbacks.metrics.kept_values import changed_values, small_values
-from lightning_pac.callbacks.metrics.logged_names import LoggedNames, check_names
+from lightning_pac.callbacks.metrics.logged_names import LoggedNames, check_names, names_in
 from lightning_pac.callbacks.metrics.metric_memory import unsuited_states, why_not_watched
 from lightning_pac.callbacks.metrics.noise_of_value import log_deviations
 from lightning_pac.callbacks.metrics.noised_metric import LARGEST_VALUE, PrivateMetric
@@ -189,12 +189,12 @@ class PrivateMetrics(TrainerCallback):
     def planned_cost(self, ledger: Path, ranks: Ranks) -> float:
         self._open(ranks)  # which all ranks do together, whatever their paths
         is_same = self.ledger.path.resolve() == ledger.resolve()
-        return metric_account.num_values(self.names) * self._cost if is_same else 0.0
+        return self._logged.num_values() * self._cost if is_same else 0.0
 
     def planned_events(self) -> tuple[PrivacyEvent, ...]:
         """The values of one validation, as the share of a plan that pays for them is stated."""
         accountant = metric_account.accountant_of_value(self.scenario, self.renyi_order)
-        return accountant.events(self.noise_multiplier, max(1, metric_account.num_values(self.names)))
+        return accountant.events(self.noise_multiplier, max(1, len(names_in(self.names, testing=False))))
 
     @override
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -283,12 +283,12 @@ class PrivateMetrics(TrainerCallback):
 
     def _open_affordable(self, trainer: pl.Trainer, ranks: Ranks) -> None:
         self._open(ranks)
-        terms = self.ledger, self._account, self._allowance, self.names, self._cost, self._fitting
+        terms = self.ledger, self._account, self._allowance, self._logged, self._cost, self._fitting
         ranks.from_first(lambda: metric_account.check_affordable(trainer, *terms))
 
     def _make_private(self, name: str, value: Any, options: Mapping[str, Any]) -> None:
         if not name.startswith("privacy/"):
-            self._logged.note(name)
+            self._logged.note(name, value, self._records().loaders)
         if name in self.names:
             if not isinstance(value, Metric):
                 raise MisconfigurationException(

@@ -7,32 +7,31 @@ from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 from torchmetrics import Metric
 
+from lightning_pac.callbacks.metrics.metric_memory import constant_states
+
 __all__ = ["influential_states"]
 
 _PROBES = 8
 
 
 def influential_states(blank: Metric) -> list[str]:
-    """States that the value depends on, found by changing one at a time at random sums.
+    """Sums that the value depends on, found by changing one at a time at random sums.
 
     A state that is missed here is never released, so privacy does not rest on the search.
     """
-    found = []
+    found, constants = [], constant_states(blank)
+    sums = {n: zero for n, zero in blank._defaults.items() if isinstance(zero, Tensor) and n not in constants}
     generator = torch.Generator().manual_seed(0)
-    for name in blank._defaults:
+    for name in sums:
         for _ in range(_PROBES):
-            values = {
-                other: 1.0 + 100.0 * torch.rand(default.shape, generator=generator)
-                for other, default in blank._defaults.items()
-                if isinstance(default, Tensor)
-            }
+            values = {other: 1.0 + 100.0 * torch.rand(zero.shape, generator=generator) for other, zero in sums.items()}
             before = _value_at(blank, values)
             # No multiple of what it was, so that a value made of ratios within the state changes as well.
             values[name] = values[name] * 2.0 + 1.0
             if not _same(before, _value_at(blank, values)):
                 found.append(name)
                 break
-    return found or list(blank._defaults)
+    return found or list(sums)
 
 
 def _value_at(blank: Metric, values: dict[str, Tensor]) -> list[Tensor]:

@@ -1,6 +1,7 @@
 """The names of private metrics, and which of them an evaluation logs, so that an absent one is told of."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_warn
 
@@ -39,6 +40,10 @@ class LoggedNames:
 
     Args:
         declared: The names of the metrics.
+
+    Attributes:
+        releases: Metrics that the last evaluation logged under these names, each with the loaders whose records it had
+            then: Lightning shows its value after each loader.
     """
 
     def __init__(self, declared: Sequence[str]) -> None:
@@ -46,18 +51,30 @@ class LoggedNames:
         self._ever: set[str] = set()
         self._told: set[str] = set()
         self._now: dict[str, None] = {}
+        self.releases: set[tuple[int, frozenset[int]]] = set()
 
     def forget(self) -> None:
         """Forget all: another fit begins, perhaps of another model."""
         self._ever, self._told = set(), set()
+        self.begin()
 
     def begin(self) -> None:
         """An evaluation begins."""
-        self._now = {}
+        self._now, self.releases = {}, set()
 
-    def note(self, name: str) -> None:
-        """A name is logged."""
+    def note(self, name: str, value: Any, loaders: frozenset[int]) -> None:
+        """A value of these loaders is logged."""
         self._now[name] = None
+        if name in self._declared:
+            self.releases.add((id(value), loaders))
+
+    def num_values(self, testing: bool = False) -> int:
+        """Values that an evaluation releases: those of the last one, or one of each name where nothing was logged yet.
+
+        Args:
+            testing: Whether it is a test.
+        """
+        return len(self.releases) or len(names_in(self._declared, testing))
 
     def end(self, testing: bool) -> bool:
         """Whether all names were logged, at the end of an evaluation that is not Lightning's check before training.

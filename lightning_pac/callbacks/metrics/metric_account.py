@@ -12,7 +12,7 @@ import lightning.pytorch as pl
 from lightning.pytorch.utilities import rank_zero_warn
 
 from lightning_pac.accountants import Allowance, SRPPAccountant
-from lightning_pac.callbacks.metrics.logged_names import names_in
+from lightning_pac.callbacks.metrics.logged_names import LoggedNames
 from lightning_pac.callbacks.metrics.noised_metric import LARGEST_VALUE
 from lightning_pac.callbacks.srpp_sgd import SRPPSGD
 from lightning_pac.exceptions import BudgetExceededError
@@ -20,7 +20,7 @@ from lightning_pac.ledger import LedgerAccount, LedgerHandle, PrivacyLedger
 from lightning_pac.randomness import finite_precision
 from lightning_pac.scenarios import Poisson, TwoWorldScenario
 
-__all__ = ["accountant_of_value", "check_affordable", "check_budget", "declare_ledger", "num_values", "open_account"]
+__all__ = ["accountant_of_value", "check_affordable", "check_budget", "declare_ledger", "open_account"]
 
 
 def open_account(
@@ -61,17 +61,12 @@ def declare_ledger(handle: LedgerHandle, callbacks: Sequence[pl.Callback]) -> No
             handle.declare_as(run.arguments.ledger)
 
 
-def num_values(names: Sequence[str], testing: bool = False) -> int:
-    """Values of metrics that a validation releases, or a test, which has names of its own."""
-    return len(names_in(names, testing))
-
-
 def check_affordable(
     trainer: pl.Trainer,
     handle: LedgerHandle,
     account: LedgerAccount | None,
     allowance: Allowance | None,
-    names: Sequence[str],
+    logged: LoggedNames,
     cost: float,
     fitting: Callable[[float], str],
 ) -> None:
@@ -84,7 +79,7 @@ def check_affordable(
         handle: The ledger of the metrics, open.
         account: Theirs.
         allowance: Of that account.
-        names: Of the metrics.
+        logged: The names of the metrics, and what the check before training logged.
         cost: Of a value, in nats.
         fitting: Says with which argument a value costs no more than so many nats.
 
@@ -104,12 +99,14 @@ def check_affordable(
         if same and run.account.accountant.notion == "rpp":
             planned += run.account.of_plan().epsilon
             beside.append(run.account)
-    number = num_values(names, trainer.testing)
+    number = logged.num_values(trainer.testing)
     if not number or (trainer.training and not runs):
         return
     total = account.num_charges + number
     allowance.check(total, total * LARGEST_VALUE)
     evaluations = _planned_evaluations(trainer)
+    # Before anything was logged, it is not known which loaders will log the metrics: where all do, each has a value.
+    loaders = 1 if logged.releases else max(1, len(trainer.num_val_batches))
     of_ledger = handle.ledger.remaining("rpp") - planned
     of_account = min(account.remaining, _left_beside_others(handle, account))
     left = min(of_ledger, of_account)
@@ -128,12 +125,14 @@ def check_affordable(
             cure = f"plan fewer steps or more noise, {larger}" if beside else larger
         fits = fitting(left / number)
         if evaluations > 1:
-            fits += f", for all {evaluations} of this run {fitting(left / number / evaluations)}"
+            fits += f", for all {evaluations} of this run {fitting(left / number / loaders / evaluations)}"
         raise BudgetExceededError(
             f"One evaluation of the metrics costs {number * cost:.6g} nats, but {handle.path} has {max(0.0, left):.6g} "
             f"left for it{' beside this run' * bool(beside)}: give PrivateMetrics a smaller promise "
             f"({fits}), {cure}."
         )
+
+    number *= loaders
 
     def pays_for(evaluations: int) -> bool:
         values = account.num_charges + number * evaluations
@@ -143,21 +142,25 @@ def check_affordable(
             return False
         return number * evaluations * cost <= left * (1 + 1e-9)
 
-    if not pays_for(evaluations):
+    if evaluations > 1 and not pays_for(evaluations):
         paid = bisect.bisect_left(range(1, evaluations), True, key=lambda count: not pays_for(count))
         share = left / number / evaluations
         rank_zero_warn(
-            f"PrivateMetrics: {handle.path} pays for {paid} of the {evaluations} evaluations that this run plans, and "
-            "later ones show an older value: evaluate less often, or promise less for each"
+            f"PrivateMetrics: {handle.path} pays for {paid} of the {evaluations} evaluations that this run plans"
+            f"{f' if each of its {loaders} loaders logs all metrics' * (loaders > 1)}, and later ones show an older "
+            "value: evaluate less often, or promise less for each"
             f"{f' ({fitting(share)} for all)' if share < cost else ''}."
         )
 
 
 def _planned_evaluations(trainer: pl.Trainer) -> int:
-    """Validations of a fit that ends and evaluates after whole epochs; one where that is not known."""
+    """Validations of a fit that ends and evaluates after whole epochs; one where that is not known.
+
+    The fit of a selection evaluates nothing: that comes after it, once.
+    """
     epochs, every = trainer.max_epochs or -1, trainer.check_val_every_n_epoch
     is_known = trainer.training and trainer.max_steps == -1 and trainer.val_check_interval == 1.0
-    return max(1, epochs // every) if is_known and every else 1
+    return max(1, epochs // every) if is_known and every and trainer.enable_validation else 1
 
 
 def check_budget(handle: LedgerHandle, account: LedgerAccount, cost: float) -> None:

@@ -1,15 +1,23 @@
 """Attributes of a metric beside its states, and arguments of its `update` beside rows."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from torch import Tensor
 from torchmetrics import Metric
-from torchmetrics.utilities import dim_zero_sum
+from torchmetrics.utilities import dim_zero_mean, dim_zero_sum
 
 from lightning_pac.data.records import digest
 
-__all__ = ["KEEPS", "ONE_ROW", "other_than_rows", "remembered", "unsuited_states", "why_not_watched"]
+__all__ = [
+    "KEEPS",
+    "ONE_ROW",
+    "constant_states",
+    "other_than_rows",
+    "remembered",
+    "unsuited_states",
+    "why_not_watched",
+]
 
 KEEPS = "keeps something of what it saw outside of its states"
 ONE_ROW = (
@@ -39,11 +47,12 @@ BOOKKEEPING = {
 }
 
 
-def remembered(metric: Metric) -> bytes:
+def remembered(metric: Metric, constants: Collection[str] = ()) -> bytes:
     """Digest of all that a metric holds and `reset` does not clear: attributes and inner metrics.
 
     Args:
         metric: Any metric.
+        constants: States that no update may write to, which count as well.
 
     Raises:
         TypeError: If it holds something that can be neither looked into nor pickled.
@@ -52,7 +61,7 @@ def remembered(metric: Metric) -> bytes:
     def without_bookkeeping(part: Any) -> Any:
         if not isinstance(part, Metric):
             return part
-        left_out = BOOKKEEPING | (metric._defaults.keys() if part is metric else set())
+        left_out = BOOKKEEPING | (metric._defaults.keys() - constants if part is metric else set())
         attributes = {name: value for name, value in vars(part).items() if name not in left_out}
         # Most are empty dictionaries of hooks; one that is filled appears.
         return {name: value for name, value in attributes.items() if not isinstance(value, dict) or value}
@@ -80,12 +89,28 @@ def other_than_rows(arguments: Any) -> str | None:
 
 
 def unsuited_states(metric: Metric) -> list[str]:
-    """States on which a record's influence has no bound: those that are not sums that begin at zero."""
-    return [
+    """States on which a record's influence has no bound: those that are neither sums from zero nor constant."""
+    constants = constant_states(metric)
+    return [name for name in metric._defaults if not (name in constants or _is_sum(metric, name))]
+
+
+def constant_states(metric: Metric) -> list[str]:
+    """States beside sums that hold a setting, of which copies on several ranks have the mean: a range of pixels.
+
+    No record moves a value by one: it is computed from what the metric was made with. An update that writes to one is
+    refused all the same, since its value would be wrong.
+    """
+    constants = [
         name
         for name, default in metric._defaults.items()
-        if not isinstance(default, Tensor) or bool(default.any()) or metric._reductions[name] is not dim_zero_sum
+        if isinstance(default, Tensor) and bool(default.any()) and metric._reductions[name] is dim_zero_mean
     ]
+    return constants if any(_is_sum(metric, name) for name in metric._defaults) else []
+
+
+def _is_sum(metric: Metric, name: str) -> bool:
+    default = metric._defaults[name]
+    return isinstance(default, Tensor) and not default.any() and metric._reductions[name] is dim_zero_sum
 
 
 def why_not_watched(name: str, metric: Metric) -> str:
@@ -104,6 +129,8 @@ def why_not_watched(name: str, metric: Metric) -> str:
     cure = "log a metric of counts and sums (accuracy, recall, a mean error)"
     if getattr(metric, "thresholds", "absent") is None:
         cure = "give it thresholds=10, so that it counts"
+    elif any(isinstance(part, Metric) for part in metric.modules() if part is not metric):
+        cure = "log the wrapped metric itself"
     return (
         f"{name!r} is a {kind}, which keeps more than sums over records ({', '.join(states) or 'in other metrics'}), "
         f"so a record's influence on it has no bound: {cure}, or compute this one on public data."

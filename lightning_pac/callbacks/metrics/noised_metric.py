@@ -3,7 +3,7 @@
 import copy
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -16,7 +16,7 @@ from torchmetrics import Metric
 
 from lightning_pac.callbacks.metrics.delivered_records import DeliveredRecords
 from lightning_pac.callbacks.metrics.influential_states import influential_states
-from lightning_pac.callbacks.metrics.metric_memory import KEEPS, ONE_ROW, other_than_rows, remembered
+from lightning_pac.callbacks.metrics.metric_memory import KEEPS, ONE_ROW, constant_states, other_than_rows, remembered
 from lightning_pac.callbacks.metrics.noise_of_value import (
     noise_of_value,
     refuse_several_values,
@@ -43,7 +43,7 @@ class PrivateMetric:
     A metric that only keeps sums is a function of $\sum_i s_i$, where $s_i$ is what record i adds. Each $s_i$ is
     clipped to norm C, and the sum is released once an evaluation as $\sum_i \mathrm{clip}_C(s_i) + N(0, \sigma^2 C^2
     I)$, rounded to a public grid; the value is computed from the release. Sums that the value does not depend on are
-    left at zero instead of being released.
+    left at zero instead of being released, and constants are what the metric was made with.
 
     Which metrics are private shows only when they are logged, after their first update: until `is_private` is set,
     the metric keeps its own sums as well.
@@ -93,7 +93,8 @@ class PrivateMetric:
         self._scratch = copy.deepcopy(self._blank)
         self._problem: str | None = None
         self._advice = ONE_ROW
-        self._memory = self._remembered(self._scratch)
+        self._constants = constant_states(self._blank)
+        self._memory = self._remembered(self._scratch, self._constants)
         self._exact_memory = self._remembered(metric)
         self._surroundings = Surroundings(metric)
         self._keeps = self._was_shown = False
@@ -307,7 +308,7 @@ class PrivateMetric:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # that a value is not finite would tell of a record
                 one.update(*part_args, **part_kwargs)
-            if self._remembered(one) != self._memory or self._surroundings.digest() != beside:
+            if self._remembered(one, self._constants) != self._memory or self._surroundings.digest() != beside:
                 self._problem = self._problem or KEEPS
                 return
             added = self._flatten(one)
@@ -337,9 +338,9 @@ class PrivateMetric:
             return "was updated with the rows of several loaders, which hold the same records"
         return None
 
-    def _remembered(self, metric: Metric) -> bytes:
+    def _remembered(self, metric: Metric, constants: Collection[str] = ()) -> bytes:
         try:
-            return remembered(metric)
+            return remembered(metric, constants)
         except TypeError as error:
             self._problem = f"cannot be watched ({str(error).rstrip('.')})"
             return b""

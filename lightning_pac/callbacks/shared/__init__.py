@@ -6,14 +6,16 @@ from lightning_pac.callbacks.shared.logged_values import in_float32, let_log, wa
 from lightning_pac.callbacks.shared.shared_account import SharedAccount, check_path, order_in
 from lightning_pac.callbacks.shared.slow_work import named_if_slow
 from lightning_pac.callbacks.shared.trainer_checks import (
-    check_model,
-    check_optimizer,
-    check_trainer,
+    acts_at_once,
     is_stopped_by_noised_metric,
+    model_problems,
     monitored_names,
     noised_names,
+    optimizer_problems,
     refuse_gradient_hook,
     refuse_searches,
+    refuse_together,
+    trainer_problems,
 )
 from lightning_pac.callbacks.shared.trainer_only import TrainerCallback
 
@@ -21,19 +23,21 @@ __all__ = [
     "HiddenRandomness",
     "SharedAccount",
     "TrainerCallback",
-    "check_model",
-    "check_optimizer",
+    "acts_at_once",
     "check_path",
-    "check_trainer",
     "fitting_argument",
     "in_float32",
     "is_stopped_by_noised_metric",
     "let_log",
+    "model_problems",
     "monitored_names",
     "named_if_slow",
     "noised_names",
+    "optimizer_problems",
     "order_in",
     "refuse_gradient_hook",
     "refuse_searches",
+    "refuse_together",
+    "trainer_problems",
     "watch_logging",
 ]

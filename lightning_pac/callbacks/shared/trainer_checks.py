@@ -1,6 +1,7 @@
 """Refusals of what a Trainer, a model or its optimizer must not do beside a private callback, each with the way out."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 import lightning.pytorch as pl
@@ -23,20 +24,22 @@ from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader, Dataset
 
 from lightning_pac.callbacks.shared.trainer_only import TrainerCallback
-from lightning_pac.gradients.refusals import refuse_unfit_modules
+from lightning_pac.gradients.refusals import unfit_modules
 from lightning_pac.strategies import FixedScalePrecision
 from lightning_pac.strategies.private_strategy import PrivateStrategy
 from lightning_pac.strategies.sharding import held_parameters, local_part
 
 __all__ = [
-    "check_model",
-    "check_optimizer",
-    "check_trainer",
+    "acts_at_once",
     "is_stopped_by_noised_metric",
+    "model_problems",
     "monitored_names",
     "noised_names",
+    "optimizer_problems",
     "refuse_gradient_hook",
     "refuse_searches",
+    "refuse_together",
+    "trainer_problems",
 ]
 
 PRECISIONS = ("32-true", "64-true", "bf16-mixed", "bf16-true")
@@ -64,20 +67,30 @@ CALLBACKS: dict[type, str] = {
 MIXING_TRANSFORMS = {"MixUp", "CutMix", "Mixup", "Cutmix", "RandomMixUp", "RandomMixup", "RandomCutMix", "RandomCutmix"}
 
 
-def check_trainer(trainer: pl.Trainer, pl_module: pl.LightningModule, callback: pl.Callback) -> None:
-    """Refuse a configuration in which the noised gradient would not be what the optimizer uses.
+def refuse_together(problems: Iterable[str]) -> None:
+    """Refuse a fit for all that is wrong with it, a sentence a line.
 
     Raises:
-        MisconfigurationException: Names the first conflict and the way out.
+        MisconfigurationException: If there is a problem.
     """
-    for other in trainer.callbacks:  # type: ignore[attr-defined]
-        if other is not callback and ("mixup" in type(other).__name__.lower() or any(_mixing_transforms(other))):
-            raise MisconfigurationException(
-                f"{type(callback).__name__}: {type(other).__name__} mixes records of a batch, so one record moves "
-                "the clipped gradients of others: remove it (augmentations of single records are fine)."
-            )
-    for problem in _trainer_problems(trainer, pl_module, callback):
-        raise MisconfigurationException(f"{type(callback).__name__}: {problem}.")
+    found = list(dict.fromkeys(problems))
+    if found:
+        raise MisconfigurationException("\n".join(found))
+
+
+def trainer_problems(trainer: pl.Trainer, pl_module: pl.LightningModule, callback: pl.Callback) -> Iterator[str]:
+    """Why the noised gradient would not be what the optimizer uses.
+
+    Yields:
+        Sentences that name the conflict and the way out.
+    """
+    return (f"{type(callback).__name__}: {problem}." for problem in _conflicts(trainer, pl_module, callback))
+
+
+def acts_at_once(trainer: pl.Trainer) -> bool:
+    """Whether a conflict is with a strategy or another callback, which act as soon as they are set up."""
+    callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    return any(isinstance(other, tuple(CALLBACKS)) for other in callbacks) or not _leaves_gradients(trainer)
 
 
 def refuse_searches(trainer: pl.Trainer, callback: pl.Callback, stage: str) -> None:
@@ -95,58 +108,47 @@ def refuse_searches(trainer: pl.Trainer, callback: pl.Callback, stage: str) -> N
             )
 
 
-def check_model(pl_module: pl.LightningModule, dataloader: Any = None, datamodule: Any = None) -> None:
-    """Refuse a model in which a record has no gradient of its own, or that has nothing to train or is not finite.
+def model_problems(pl_module: pl.LightningModule, dataloader: Any = None, datamodule: Any = None) -> Iterator[str]:
+    """Why a record has no gradient of its own in a model, or it has nothing to train or is not finite.
 
-    Raises:
-        MisconfigurationException: Names the layer or the transform and the way out.
+    Yields:
+        Sentences that name the first layer of a kind, or the hyperparameter or transform, and the way out.
     """
     if not any(parameter.requires_grad for parameter in pl_module.parameters()):
-        raise MisconfigurationException(
+        yield (
             f"{type(pl_module).__name__} has no trainable parameters, so there is nothing to protect: unfreeze what is "
             "to be trained."
         )
-    for name, parameter in pl_module.named_parameters():
-        if is_lazy(parameter):
-            raise MisconfigurationException(
-                f"The parameter {name!r} has no shape yet, so its gradient cannot be noised: run the model on one "
-                "made-up batch before fit, or state the sizes of its layers."
-            )
-        if not bool(local_part(parameter.detach()).isfinite().all()):
-            raise MisconfigurationException(
-                f"The parameter {name!r} holds numbers that are not finite before the first step, so nothing can be "
-                "learned: look at how it is initialised (by public data, if it takes values from a first batch), or at "
-                "the checkpoint that it was loaded from."
-            )
+    yield from islice(_unfit_parameters(pl_module), 1)
     for holder in (pl_module, datamodule):
         for name, value in (holder.hparams if holder is not None else {}).items():
             if _holds_data(value):
-                raise MisconfigurationException(
+                yield (
                     f"The hyperparameter {name!r} of {type(holder).__name__} holds records or a tensor, which every "
                     f"checkpoint keeps: save_hyperparameters(ignore=[{name!r}]), or make public numbers a list."
                 )
-    for name, parameter in pl_module.named_parameters():
-        if parameter.requires_grad:
-            refuse_gradient_hook(name, parameter._backward_hooks)
-            refuse_gradient_hook(name, parameter._post_accumulate_grad_hooks)
-    for name in _other_leaves(pl_module):
-        raise MisconfigurationException(
+    try:
+        for name, parameter in pl_module.named_parameters():
+            if parameter.requires_grad:
+                refuse_gradient_hook(name, parameter._backward_hooks)
+                refuse_gradient_hook(name, parameter._post_accumulate_grad_hooks)
+    except MisconfigurationException as error:
+        yield str(error)
+    for name in islice(_other_leaves(pl_module), 1):
+        yield (
             f"The tensor {name!r} requires a gradient and is not a parameter, so it would be handed the raw gradient "
             "of every batch: make it an nn.Parameter, or detach it."
         )
-    for name in _power_iterations(pl_module):
-        raise MisconfigurationException(
+    for name in islice(_power_iterations(pl_module), 1):
+        yield (
             f"The weight of {name!r} is divided by its spectral norm, for which a buffer is written to in every "
             "forward pass, so no gradient of a single record can be computed anew: put its parametrization into "
             "evaluation mode (layer.parametrizations.weight[0].eval(), which keeps the vectors of now), or use "
             "weight_norm or orthogonal."
         )
-    try:
-        refuse_unfit_modules(pl_module)
-    except ValueError as error:
-        raise MisconfigurationException(str(error)) from None
+    yield from unfit_modules(pl_module)
     for owner, transform in _mixing_transforms(pl_module, dataloader, datamodule):
-        raise MisconfigurationException(
+        yield (
             f"{owner} holds {type(transform).__name__}, which mixes records of a batch, so one record moves the "
             "clipped gradients of others: remove it (augmentations of single records are fine)."
         )
@@ -166,30 +168,29 @@ def refuse_gradient_hook(name: str, hooks: Mapping[int, Any] | None) -> None:
         )
 
 
-def check_optimizer(trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-    """Refuse optimizers that would use a gradient other than the one released.
+def optimizer_problems(trainer: pl.Trainer, pl_module: pl.LightningModule) -> Iterator[str]:
+    """Why the optimizer would use a gradient other than the one released.
 
-    Raises:
-        MisconfigurationException: Names the optimizer and the way out.
+    Yields:
+        Sentences that name the optimizer and the way out.
     """
     if len(trainer.optimizers) != 1:
-        raise MisconfigurationException(
+        yield (
             f"{type(pl_module).__name__} configures {len(trainer.optimizers)} optimizers, and each would release a "
             "gradient of its own: return exactly one from configure_optimizers."
         )
+        return
     optimizer = trainer.optimizers[0]
     if isinstance(optimizer, torch.optim.LBFGS):
-        raise MisconfigurationException(
+        yield (
             "LBFGS evaluates the gradient several times a step, and each evaluation is a release: use SGD, Adam or "
             "another optimizer that evaluates it once."
         )
     if isinstance(optimizer, torch.optim.SparseAdam):
-        raise MisconfigurationException(
-            "SparseAdam takes sparse gradients only, but noise reaches every coordinate: use Adam."
-        )
+        yield "SparseAdam takes sparse gradients only, but noise reaches every coordinate: use Adam."
     members = {id(parameter) for parameter in held_parameters(pl_module).values()}
     if any(id(parameter) not in members for group in optimizer.param_groups for parameter in group["params"]):
-        raise MisconfigurationException(
+        yield (
             f"{type(optimizer).__name__} holds parameters that are not part of {type(pl_module).__name__}, and their "
             "gradients would stay raw: register them in the LightningModule."
         )
@@ -227,8 +228,14 @@ def noised_names(trainer: pl.Trainer) -> set[str]:
     return {name for callback in callbacks if isinstance(callback, TrainerCallback) for name in callback.noised_names}
 
 
-def _trainer_problems(trainer: pl.Trainer, pl_module: pl.LightningModule, callback: pl.Callback) -> Iterator[str]:
+def _conflicts(trainer: pl.Trainer, pl_module: pl.LightningModule, callback: pl.Callback) -> Iterator[str]:
     callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    for other in callbacks:
+        if other is not callback and ("mixup" in type(other).__name__.lower() or any(_mixing_transforms(other))):
+            yield (
+                f"{type(other).__name__} mixes records of a batch, so one record moves the clipped gradients of "
+                "others: remove it (augmentations of single records are fine)"
+            )
     if sum(isinstance(other, type(callback)) for other in callbacks) > 1:
         yield "the Trainer has two of it, and each would clip what the other has noised: keep one"
     for other in callbacks:
@@ -264,7 +271,7 @@ def _trainer_problems(trainer: pl.Trainer, pl_module: pl.LightningModule, callba
         )
     elif trainer.precision not in PRECISIONS:
         yield f"precision={trainer.precision!r} is not supported: use one of {', '.join(PRECISIONS)}"
-    if not isinstance(trainer.strategy, SingleDeviceStrategy | PrivateStrategy):
+    if not _leaves_gradients(trainer):
         yield (
             f"{type(trainer.strategy).__name__} would average or shard raw gradients before they are clipped: use "
             "strategy='ddp_private', or 'fsdp_private' for shards, which clip on every device and then sum, or one "
@@ -280,6 +287,26 @@ def _trainer_problems(trainer: pl.Trainer, pl_module: pl.LightningModule, callba
             "a training_step(dataloader_iter) fetches any number of batches in a step: take the batch as its argument "
             "instead"
         )
+
+
+def _leaves_gradients(trainer: pl.Trainer) -> bool:
+    return isinstance(trainer.strategy, SingleDeviceStrategy | PrivateStrategy)
+
+
+def _unfit_parameters(pl_module: pl.LightningModule) -> Iterator[str]:
+    for name, parameter in pl_module.named_parameters():
+        has_no_shape: bool = is_lazy(parameter)
+        if has_no_shape:
+            yield (
+                f"The parameter {name!r} has no shape yet, so its gradient cannot be noised: run the model on one "
+                "made-up batch before fit, or state the sizes of its layers."
+            )
+        elif not bool(local_part(parameter.detach()).isfinite().all()):
+            yield (
+                f"The parameter {name!r} holds numbers that are not finite before the first step, so nothing can be "
+                "learned: look at how it is initialised (by public data, if it takes values from a first batch), or at "
+                "the checkpoint that it was loaded from."
+            )
 
 
 def _mixing_transforms(*roots: Any) -> Iterator[tuple[str, Any]]:

@@ -5,18 +5,19 @@ from functools import partial
 from typing import Any, Literal
 
 import lightning.pytorch as pl
-from lightning.fabric.utilities.exceptions import MisconfigurationException
+from torch import Tensor
 from torch.optim import Optimizer
 from typing_extensions import override
 
 from lightning_pac._validation import Count, validated
 from lightning_pac.accountants import Banded, RunningAccount, SRPPAccountant
-from lightning_pac.callbacks.shared import HiddenRandomness, SharedAccount, TrainerCallback, check_trainer
+from lightning_pac.callbacks.shared import HiddenRandomness, SharedAccount, TrainerCallback
 from lightning_pac.callbacks.srpp_sgd.arguments import RunArguments, as_floats
 from lightning_pac.callbacks.srpp_sgd.first_check import check_loss_first, name_raw_values
 from lightning_pac.callbacks.srpp_sgd.guards import LockedHooks, RepeatedCheck, UnseenState, WritingCallbacks
 from lightning_pac.callbacks.srpp_sgd.loss_check import LossCheck, StateWatch, check_loss, refuse_left_out_batch
-from lightning_pac.callbacks.srpp_sgd.noise_design import correlate_noise, words_on_bands
+from lightning_pac.callbacks.srpp_sgd.noise_design import words_on_bands
+from lightning_pac.callbacks.srpp_sgd.refused_together import refuse_at_setup, refuse_late, refuse_options
 from lightning_pac.callbacks.srpp_sgd.reporting import (
     announce_end,
     announce_interruption,
@@ -30,15 +31,14 @@ from lightning_pac.callbacks.srpp_sgd.reporting import (
     warn_of_early_end,
 )
 from lightning_pac.callbacks.srpp_sgd.run import PrivateRun
+from lightning_pac.callbacks.srpp_sgd.set_buffers import small_buffers, tell_of_set_buffers
 from lightning_pac.callbacks.srpp_sgd.start import (
+    agreed_terms,
     begin_attempt,
     choose_noise,
     draws_per_step,
     open_journal,
-    order_of,
     read_loader,
-    read_terms,
-    run_declaration,
 )
 from lightning_pac.callbacks.srpp_sgd.step import ClippingBlocks
 from lightning_pac.callbacks.srpp_sgd.step_sampling import DrawnRecords, swap_loader
@@ -169,6 +169,8 @@ class SRPPSGD(TrainerCallback):
         self._violation: PrivacyViolationError | None = None
         self._charged: SharedAccount | None = None
         self._log_dir = ""
+        self._before_setup: dict[str, Tensor] = {}
+        self._set_up: list[str] = []
         self._restored: dict[str, Any] | None = None
         self._undo: list[Callable[[], None]] = []
         self._hidden_randomness: HiddenRandomness | None = None
@@ -190,29 +192,26 @@ class SRPPSGD(TrainerCallback):
             return
         self._run = self._violation = None  # what an earlier fit has cost is in `_restored`
         connected = isinstance(trainer.strategy, PrivateStrategy)  # any other is refused, on each rank alone
-        (Ranks.of(trainer) if connected else Ranks()).together(lambda: check_trainer(trainer, pl_module, self))
+        (Ranks.of(trainer) if connected else Ranks()).together(lambda: refuse_at_setup(trainer, pl_module, self))
         callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
         callbacks.remove(self)
         callbacks.insert(0, self)  # those that come later see the released gradient only
         self._undo.append(swap_loader(trainer, self.arguments, lambda: self._restored))
+        self._before_setup = small_buffers(pl_module)
+
+    @override
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        Ranks.of(trainer).together(lambda: refuse_options(trainer, pl_module, self))
+        resumed = trainer.ckpt_path is not None  # the checkpoint has put its buffers in place of those that were set
+        self._set_up = [] if resumed else tell_of_set_buffers(self._before_setup, pl_module, self)
 
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if not self._undo:
-            raise MisconfigurationException(
-                "SRPPSGD: its checks were left out, because it was added, or the list of callbacks was changed, while "
-                "the fit was set up: give it to the Trainer, before callbacks that change that list."
-            )
+        refuse_late(was_set_up=bool(self._undo))
         ranks = Ranks.of(trainer)
-        order = ranks.from_first(lambda: order_of(self.arguments, self._restored))
-        loader, accountant = ranks.together(
-            lambda: read_terms(self.arguments, trainer, pl_module, order, self._restored)
-        )
+        loader, accountant = agreed_terms(self, self.arguments, trainer, pl_module, self._restored)
         planned_steps = trainer.estimated_stepping_batches
-        accountant = ranks.from_first(
-            lambda: correlate_noise(self.arguments, accountant, trainer, planned_steps, self._restored)
-        )
-        ranks.agree(lambda: run_declaration(trainer, pl_module, accountant, self._restored))
+        self._set_up = [*dict.fromkeys([*(self._restored or {}).get("set_up", []), *self._set_up])]
         blocks = ClippingBlocks.of(pl_module, self.arguments.max_grad_norm, self.arguments.block_noise)
         draws = draws_per_step(blocks, accountant.scenario, trainer.accumulate_grad_batches, self._restored)
         choice = (self.arguments, accountant, planned_steps, draws, self._restored)
@@ -227,7 +226,7 @@ class SRPPSGD(TrainerCallback):
         begin_attempt(trainer, loader, journal, self._restored)
         self._run = PrivateRun(
             pl_module, loader, journal, blocks, trainer.accumulate_grad_batches, planned_steps, found.keeps_order,
-            [*found.not_shown, *words_on_bands(self.arguments, accountant)],
+            [*found.not_shown, *self._set_up, *words_on_bands(self.arguments, accountant)],
         )  # fmt: skip
         self._drawn = DrawnRecords(loader, accountant)
         watch, self._locked = StateWatch(pl_module, trainer.optimizers[0]), LockedHooks(trainer, pl_module)
@@ -360,6 +359,7 @@ class SRPPSGD(TrainerCallback):
             "renyi_order": self._run.journal.running.accountant.renyi_order,
             "draws_per_step": self._run.journal.running.draws_per_step,
             "correlation": self._run.journal.running.accountant.to_dict().get("correlation"),
+            "set_up": self._set_up,
             "journal": self._run.journal.state(),
             "loader": self._run.loader.state_dict() if isinstance(self._run.loader, ResumableDataLoader) else None,
         }

@@ -15,13 +15,13 @@ from lightning_pac.accountants import SRPPAccountant, share_terms
 from lightning_pac.callbacks.shared import (
     SharedAccount,
     TrainerCallback,
-    check_model,
-    check_optimizer,
     check_path,
     order_in,
 )
 from lightning_pac.callbacks.srpp_sgd.arguments import RunArguments
 from lightning_pac.callbacks.srpp_sgd.journal import RunJournal, open_account
+from lightning_pac.callbacks.srpp_sgd.noise_design import correlate_noise
+from lightning_pac.callbacks.srpp_sgd.refused_together import refuse_fit
 from lightning_pac.callbacks.srpp_sgd.step import ClippingBlocks
 from lightning_pac.callbacks.srpp_sgd.step_sampling import declared_sampling
 from lightning_pac.data import (
@@ -41,16 +41,7 @@ from lightning_pac.strategies import Ranks
 from lightning_pac.strategies.agreement import model_declaration
 from lightning_pac.strategies.sharding import held_parameters
 
-__all__ = [
-    "begin_attempt",
-    "choose_noise",
-    "draws_per_step",
-    "open_journal",
-    "order_of",
-    "read_loader",
-    "read_terms",
-    "run_declaration",
-]
+__all__ = ["agreed_terms", "begin_attempt", "choose_noise", "draws_per_step", "open_journal", "read_loader"]
 
 # Of a run whose promise needs none: at which order its ledger counts.
 _RENYI_ORDER = 16.0
@@ -74,7 +65,29 @@ def read_loader(trainer: pl.Trainer) -> DataLoader[Any]:
     return loader
 
 
-def order_of(arguments: RunArguments, resumed: Mapping[str, Any] | None) -> float:
+def agreed_terms(
+    callback: pl.Callback,
+    arguments: RunArguments,
+    trainer: pl.Trainer,
+    pl_module: pl.LightningModule,
+    resumed: Mapping[str, Any] | None,
+) -> tuple[DataLoader[Any], SRPPAccountant]:
+    """The loader and the terms of the account, once all ranks have checked everything and agree.
+
+    Raises:
+        MisconfigurationException: If a checkpoint has no account, ranks differ, or the Trainer, the model or the
+            optimizer would break the account.
+    """
+    ranks = Ranks.of(trainer)
+    order = ranks.from_first(lambda: _order_of(arguments, resumed))
+    loader, terms = ranks.together(lambda: _read_terms(callback, arguments, trainer, pl_module, order, resumed))
+    steps = trainer.estimated_stepping_batches
+    accountant = ranks.from_first(lambda: correlate_noise(arguments, terms, trainer, steps, resumed))
+    ranks.agree(lambda: _run_declaration(trainer, pl_module, accountant, resumed))
+    return loader, accountant
+
+
+def _order_of(arguments: RunArguments, resumed: Mapping[str, Any] | None) -> float:
     """The Rényi order that the ledger counts at: that of the promise, of the run that is resumed, or the ledger's."""
     order = arguments.renyi_order
     if order is None and resumed is not None:  # an order that was not stated was 16, or is in the arguments of old
@@ -84,18 +97,14 @@ def order_of(arguments: RunArguments, resumed: Mapping[str, Any] | None) -> floa
     return order or _RENYI_ORDER
 
 
-def read_terms(
+def _read_terms(
+    callback: pl.Callback,
     arguments: RunArguments,
     trainer: pl.Trainer,
     pl_module: pl.LightningModule,
     order: float,
     resumed: Mapping[str, Any] | None,
 ) -> tuple[DataLoader[Any], SRPPAccountant]:
-    """The loader and the terms of the account, once everything has been checked.
-
-    Raises:
-        MisconfigurationException: If a checkpoint has no account, or the model or the optimizer would break it.
-    """
     if trainer.ckpt_path is not None and resumed is None:
         raise MisconfigurationException(
             f"The checkpoint {trainer.ckpt_path} holds no account of SRPPSGD, so what it cost is unknown: resume "
@@ -103,9 +112,7 @@ def read_terms(
             "were not trained on these data."
         )
     loader = read_loader(trainer)
-    datamodule: pl.LightningDataModule | None = trainer.datamodule  # type: ignore[attr-defined]
-    check_model(pl_module, loader, datamodule)
-    check_optimizer(trainer, pl_module)
+    refuse_fit(trainer, pl_module, callback, loader)
     return loader, _make_accountant(arguments, trainer, loader, order)
 
 
@@ -177,7 +184,7 @@ def draws_per_step(
     return sum(blocks.sizes) + blocks.counts_clipped + (num_microbatches if scenario.adjacency == "add_remove" else 0)
 
 
-def run_declaration(
+def _run_declaration(
     trainer: pl.Trainer, pl_module: pl.LightningModule, accountant: SRPPAccountant, resumed: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """Everything the processes of a run must have in common once it is set up, by its name in an error."""

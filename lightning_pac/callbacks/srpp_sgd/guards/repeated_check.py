@@ -54,6 +54,7 @@ class RepeatedCheck:
         self._before_validation: set[str] | None = None
         self._cost, self._last = cost, time.monotonic()
         self._repeated = 0
+        self._told = set[str]()
 
     def begin_step(self, step: int, epoch: int, starts_epoch: bool) -> None:
         """Before the step with that number, from 1, in the epoch with that number, from 0."""
@@ -173,7 +174,7 @@ class RepeatedCheck:
         return found
 
     def _checked(self, all_callbacks: bool, ended: bool = False) -> LossCheck:
-        telling = named_if_slow("Checking the loss on synthetic records again")
+        telling = named_if_slow("Checking the loss on synthetic records again, which comes now and then", self._told)
         with telling, self._writing.locked.opened():  # a hook may save a checkpoint, which is checked
             found = self._check(self._repeated, self._writing.repeated(all_callbacks), ended)
             if found.unchecked and not all_callbacks:  # a step may look for one in the Trainer

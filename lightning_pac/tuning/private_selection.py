@@ -42,6 +42,7 @@ from lightning_pac.tuning.selection_run import (
     check_run,
     check_scenario,
     check_shares,
+    check_writers,
     train_run,
     trainable,
 )
@@ -209,7 +210,9 @@ class PrivateSelection:
             check_callbacks_apart(trainer, other)
             begin(other, beside, its_data)
             told = rehearse(trainer, module, data, self.score, beside)
-            check_callbacks_apart(trainer, other)  # also those that modules give by `configure_callbacks`
+            # Also those callbacks that modules give by `configure_callbacks`.
+            check_callbacks_apart(trainer, other)
+            check_writers(run, other)
         for sentence in told:
             warnings.warn(sentence, stacklevel=3)
 

@@ -31,6 +31,7 @@ __all__ = [
     "check_run",
     "check_scenario",
     "check_shares",
+    "check_writers",
     "train_run",
     "trainable",
     "without_validation",
@@ -99,10 +100,7 @@ def check_run(run: SelectionRun, trainer: pl.Trainer, score: str) -> None:
                     f"{type(callback).__name__} charges {path}, where charges of single runs would tell how many there "
                     "are: give it ledger=run.ledger()."
                 )
-    for writer in (*callbacks, trainer.profiler):  # type: ignore[attr-defined]
-        folder = getattr(writer, "dirpath", None)  # of checkpoints, also those of an error, and of profiles
-        if folder is not None:
-            _check_inside(run, folder, f"dirpath of {type(writer).__name__}")
+    check_writers(run, trainer)
     with run.ledger():
         pass  # is declared with the plan now, also if callbacks were given the path alone
     _check_inside(run, trainer.default_root_dir, "default_root_dir of the Trainer")
@@ -113,6 +111,18 @@ def check_run(run: SelectionRun, trainer: pl.Trainer, score: str) -> None:
                 "CSVLogger or TensorBoardLogger below run.folder, or logger=False."
             )
         _check_inside(run, logger.save_dir or ".", f"save_dir of {type(logger).__name__}")
+
+
+def check_writers(run: SelectionRun, trainer: pl.Trainer) -> None:
+    """Refuse what writes checkpoints, also those of an error, or profiles outside of a run's folder.
+
+    Raises:
+        MisconfigurationException: Names what does.
+    """
+    for writer in (*trainer.callbacks, trainer.profiler):  # type: ignore[attr-defined]
+        folder = getattr(writer, "dirpath", None)
+        if folder is not None:
+            _check_inside(run, folder, f"dirpath of {type(writer).__name__}")
 
 
 def check_apart(module: pl.LightningModule, other: pl.LightningModule) -> None:

@@ -947,6 +947,34 @@ def test_what_an_evaluation_leaves_in_the_model_is_warned_of_once(tmp_path: Path
     assert sum("the evaluation set" in str(one.message) for one in caught) == 1
 
 
+class Saved(Calibrated):
+    """Has a metric beside the private one, of which checkpoints hold the sums or the records."""
+
+    def __init__(self, beside: torchmetrics.Metric, persistent: bool) -> None:
+        super().__init__("nothing")
+        self.beside = beside
+        self.beside.persistent(persistent)
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.beside.update(batch[0])
+        super().validation_step(batch, batch_idx)
+
+
+@pytest.mark.parametrize(
+    ("beside", "names"),
+    [(torchmetrics.SumMetric, "beside.sum_value"), (torchmetrics.CatMetric, "beside.value")],
+)
+@pytest.mark.parametrize("persistent", [True, False])
+def test_states_that_checkpoints_hold_are_warned_of(
+    tmp_path: Path, beside: type[torchmetrics.Metric], names: str, persistent: bool
+) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        validate(tmp_path, Saved(beside(), persistent))
+    told = [str(one.message) for one in caught if "the evaluation set" in str(one.message)]
+    assert [names in sentence for sentence in told] == [True] * persistent
+
+
 @pytest.mark.parametrize("kept", ["nothing", "average"])
 def test_an_evaluation_that_leaves_the_model_as_it_was_is_not_warned_of(tmp_path: Path, kept: str) -> None:
     with warnings.catch_warnings():

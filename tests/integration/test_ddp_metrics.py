@@ -81,7 +81,8 @@ def evaluate(rank: int, size: int, folder: Path, sizes: list[int], epsilon: floa
 
 class _Unlimited:
     batch, in_batch, in_all, in_trial = 0, None, 10**9, False
-    loaders, all_loaders = frozenset[int](), ()
+    loaders, all_loaders = frozenset[int](), (DataLoader(make_data(2)),)
+    of_several: dict[int, tuple[int, int]] = {}
 
     def share_records(self, numbers: frozenset[int]) -> bool:
         return False

@@ -19,7 +19,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import display
 from IPython.utils.capture import capture_output
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import EarlyStopping, StochasticWeightAveraging, Timer
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, StochasticWeightAveraging, Timer
 from lightning.pytorch.profilers import SimpleProfiler
 from prepared import Child
 from torch import nn
@@ -171,6 +171,11 @@ class FineTuned(Model):
 class FineTunedLate(Model):
     def setup(self, stage: str) -> None:
         self.network.load_state_dict(PRETRAINED.state_dict(), assign=True)
+
+
+class GivesACheckpoint(Model):
+    def configure_callbacks(self) -> Any:
+        return [ModelCheckpoint("elsewhere")]
 
 
 class GivesATimer(Model):
@@ -461,6 +466,7 @@ def test_a_run_that_fails_is_the_worst(tmp_path, capfd):
         ({"beside": [partial(EarlyStopping, "train_loss", strict=False)]}, "EarlyStopping looks at 'train_loss'"),
         ({"beside": [partial(StochasticWeightAveraging, 0.1)]}, "swa_epoch_start"),
         ({"shared": [Timer()]}, "Every run has the same Timer"),
+        ({"module": GivesACheckpoint}, "dirpath of ModelCheckpoint"),
         ({"module": GivesATimer}, "Every run has the same Timer"),
         ({"module": PlateauModel}, "ReduceLROnPlateau looks at 'val/accuracy'"),
         ({"trainer": {"max_steps": -1, "max_epochs": 1}}, "plans more steps than a share"),

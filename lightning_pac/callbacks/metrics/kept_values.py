@@ -17,12 +17,12 @@ _LARGEST = 2**16
 
 
 def small_values(module: nn.Module) -> dict[str, Tensor]:
-    """Copies of the small parameters and buffers of a module, by name."""
+    """Copies of the small parameters and buffers of a module, and of what checkpoints hold of its metrics, by name."""
     return {name: value.detach().clone() for name, value in _small(module).items()}
 
 
 def changed_values(module: nn.Module, before: dict[str, Tensor]) -> set[str]:
-    """Names of parameters and buffers that are other than in `before`; none where an average took all their places."""
+    """Names of what is other than in `before`, but for parameters where an average took the place of all."""
     now = _small(module)
     changed = {
         name
@@ -57,9 +57,19 @@ def _settings(metric: Metric) -> dict[str, Any]:
 
 
 def _small(module: nn.Module) -> dict[str, Tensor]:
-    named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    named = {**dict(module.named_parameters()), **dict(module.named_buffers()), **_saved_states(module)}
     return {
         name: value
         for name, value in named.items()
         if not nn.parameter.is_lazy(value) and type(value.data) is Tensor and value.numel() <= _LARGEST
     }
+
+
+def _saved_states(module: nn.Module) -> dict[str, Tensor]:
+    """States of metrics that are persistent; of a list, how many updates it has."""
+    found = {}
+    for prefix, part in module.named_modules():
+        for name in [name for name, saved in getattr(part, "_persistent", {}).items() if saved]:
+            value = getattr(part, name)
+            found[f"{prefix}.{name}"] = value if isinstance(value, Tensor) else torch.tensor(len(value))
+    return found

@@ -226,9 +226,10 @@ def watch_loader(
 
 
 def delivered_indices(dataloader: DataLoader[Any], number: int) -> list[int]:
-    """Those of a batch of the pass that goes on, by its number; none where the loader is not watched."""
+    """Those of a batch of the pass that goes on, by its number; none where that is not known."""
     watched = vars(dataloader).get("_get_iterator")
-    return watched.delivered[number] if isinstance(watched, WatchedIterators) else []
+    delivered = watched.delivered if isinstance(watched, WatchedIterators) else []
+    return delivered[number] if number < len(delivered) else []
 
 
 def _listed(dataloader: DataLoader[Any]) -> NDArray[np.bool_] | None:

@@ -29,7 +29,7 @@ class LeftOut:
     Attributes:
         loader: Number of its loader.
         number: Of the batch, in a pass of that loader.
-        indices: Of its records, two or more.
+        indices: Of its records, two or more; none where they are not known.
         other: Index of a record of a batch that one of the metrics had rows of.
         names: Of the metrics, in the model.
     """
@@ -70,6 +70,8 @@ def kept_out(
         for batch in batches:
             loader, broken = loaders[batch.loader], set[str]()
             try:
+                if not batch.indices:
+                    raise LookupError("it is not known which records the loader has given")
                 with apart(loader.dataset) as own, own_generators():
                     *records, other = (load_alone(own, index, SEEDS[0]) for index in [*batch.indices, batch.other])
                 with lock.copied():

@@ -347,6 +347,18 @@ def test_a_checkpoint_between_two_microbatches_can_be_resumed(sampling: Any, at:
     assert resumed.account.num_steps == 9
 
 
+def test_a_run_resumed_at_ends_of_epochs_and_within_them_goes_through_each_pass(tmp_path: Path) -> None:
+    """After two such ends Lightning took the place for one within a batch, and the epoch lacked its last."""
+    path, seen = tmp_path / "last.ckpt", []
+    for stop in (6, 12, 15, 18):
+        model, private = Noting(), make_private(ledger=tmp_path / "run.db", sampling=EpochShuffle(10))
+        trainer = fit(tmp_path, private, model, StopAfter(stop, path), ckpt_path=path if seen else None)
+        seen += model.steps
+    assert (trainer.global_step, trainer.current_epoch, private.account.num_steps) == (18, 3, 18)
+    for first in (0, 6, 12):
+        assert sorted(chain(*seen[first : first + 6])) == list(range(RECORDS))
+
+
 class Counting(pl.Callback):
     """Notes each noised step in a file."""
 

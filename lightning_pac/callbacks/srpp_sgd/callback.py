@@ -17,6 +17,7 @@ from lightning_pac.callbacks.srpp_sgd.first_check import check_loss_first, name_
 from lightning_pac.callbacks.srpp_sgd.guards import LockedHooks, RepeatedCheck, UnseenState, WritingCallbacks
 from lightning_pac.callbacks.srpp_sgd.loss_check import LossCheck, StateWatch, check_loss, refuse_left_out_batch
 from lightning_pac.callbacks.srpp_sgd.noise_design import words_on_bands
+from lightning_pac.callbacks.srpp_sgd.planned_end import recount_progress
 from lightning_pac.callbacks.srpp_sgd.refused_together import refuse_at_setup, refuse_late, refuse_options
 from lightning_pac.callbacks.srpp_sgd.reporting import (
     announce_end,
@@ -147,22 +148,11 @@ class SRPPSGD(TrainerCallback):
     ) -> None:
         super().__init__()
         self.arguments = RunArguments(
-            scenario=scenario,
-            epsilon=epsilon,
-            noise_multiplier=noise_multiplier,
-            renyi_order=None if renyi_order is None else float(renyi_order),
-            notion=notion,
-            sampling=sampling,
-            max_grad_norm=as_floats(max_grad_norm),
-            block_noise=block_noise,
-            ledger=ledger,
-            delta=delta,
-            world_success_bound=world_success_bound,
-            prior=prior,
-            noise=noise,
-            views=views,
-            unit=unit,
-        )
+            scenario=scenario, epsilon=epsilon, noise_multiplier=noise_multiplier, notion=notion, sampling=sampling,
+            renyi_order=None if renyi_order is None else float(renyi_order), max_grad_norm=as_floats(max_grad_norm),
+            block_noise=block_noise, ledger=ledger, delta=delta, world_success_bound=world_success_bound, prior=prior,
+            noise=noise, views=views, unit=unit,
+        )  # fmt: skip
         self._run: PrivateRun | None = None
         self.account: RunningAccount[SRPPAccountant] | None = None
         self._repeated: RepeatedCheck | None = None
@@ -332,6 +322,12 @@ class SRPPSGD(TrainerCallback):
             card = make_card(self._run)
             checkpoint["privacy_card"] = card.to_dict()
             save_card(card, trainer, self._log_dir, self._run.journal.account)
+
+    @override
+    def on_load_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        recount_progress(checkpoint)
 
     @override
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:

@@ -1,13 +1,14 @@
 """When a fit ends, which its records must not decide."""
 
 import math
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import lightning.pytorch as pl
 
 from lightning_pac.exceptions import PrivacyViolationError
 
-__all__ = ["PlannedEnd"]
+__all__ = ["PlannedEnd", "recount_progress"]
 
 
 class PlannedEnd:
@@ -83,3 +84,22 @@ class PlannedEnd:
             "limit_train_batches": self._trainer.limit_train_batches,
             "accumulate_grad_batches": self._trainer.accumulate_grad_batches,
         }
+
+
+def recount_progress(checkpoint: Mapping[str, Any]) -> None:
+    """Let the Trainer see by a checkpoint after a batch that it is one.
+
+    Each time it resumes at the last batch of an epoch, it counts one completed batch too few in all, and one epoch too
+    few as begun. By these it takes a later checkpoint for one within a batch, and ends an epoch one batch before its
+    loader, or trains an epoch twice.
+
+    Args:
+        checkpoint: Of a fit, before the Trainer restores its loops; its counts are set right.
+    """
+    progress = checkpoint.get("loops", {}).get("fit_loop", {})
+    batches, epochs = progress.get("epoch_loop.batch_progress"), progress.get("epoch_progress")
+    if batches and epochs and batches["current"]["processed"] == batches["current"]["completed"] + 1:
+        batches["total"]["completed"] = batches["total"]["processed"] - 1
+        for counted in epochs.values():
+            counted["ready"] = counted["started"] = counted["processed"] + 1
+            counted["completed"] = counted["processed"]

@@ -35,6 +35,10 @@ def _checked_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
         from checked_once import share_passed_checks
 
         share_passed_checks(monkeypatch.setattr)
+    if request.node.get_closest_marker("metrics_asked_once"):
+        from checked_once import share_clean_rows
+
+        share_clean_rows(monkeypatch.setattr)
 
 
 def _subclasses(cls: type) -> set[type]:

@@ -340,9 +340,9 @@ class Collate:
 @pytest.mark.parametrize(
     "habit",
     [
-        *(Thresholds, OfAnotherMetric, EveryTwelfth, TenthOfItsOwnCount, Queue, SeenLabels),
+        *(Thresholds, TenthOfItsOwnCount, Queue, SeenLabels),
         *slow(ClassCounts, LabelsByCounts, Prototypes, Nearest, OfTheMetric, EveryThird, FifthOfTen, OfTheLast),
-        *slow(OfAnotherMetricNowAndThen),
+        *slow(OfAnotherMetric, EveryTwelfth, OfAnotherMetricNowAndThen),
     ],
 )
 def test_what_training_keeps_of_its_records_reaches_no_private_metric(tmp_path: Path, habit: type[Habit]) -> None:
@@ -417,7 +417,7 @@ class Sharpening(Model):
         self.log("val/accuracy", self.accuracy)
 
 
-@pytest.mark.parametrize(("model", "callback"), [(Model, Shadow), (Sharpening, pl.Callback)])
+@pytest.mark.parametrize(("model", "callback"), [(Model, Shadow), *slow((Sharpening, pl.Callback))])
 def test_what_follows_weights_or_the_time_is_not_told(tmp_path: Path, model: Any, callback: Any) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="PrivateMetrics: synthetic")
@@ -531,7 +531,7 @@ class Averaging(WeightAveraging):
     """One of the user's own, whose weights stand in for the model's in validation."""
 
 
-@pytest.mark.parametrize("habit", [Habit, Unused, *slow(StepsAndTime, OfItsTime)])
+@pytest.mark.parametrize("habit", [Habit, *slow(Unused, StepsAndTime, OfItsTime)])
 def test_models_that_evaluate_their_weights_pass(tmp_path: Path, habit: type[Habit]) -> None:
     honest = (
         EMAWeightAveraging(decay=0.5),

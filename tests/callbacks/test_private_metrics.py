@@ -42,6 +42,8 @@ from lightning_pac.ledger import PrivacyLedger
 from lightning_pac.randomness import SecureGenerator
 from lightning_pac.scenarios import TwoWorldScenario
 
+pytestmark = pytest.mark.metrics_asked_once
+
 SCENARIO = TwoWorldScenario(num_differing=3)
 
 

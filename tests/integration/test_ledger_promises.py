@@ -31,6 +31,8 @@ from lightning_pac.exceptions import BudgetExceededError, LedgerMismatchError
 from lightning_pac.ledger import LedgerHandle, PrivacyLedger
 from lightning_pac.strategies import Ranks
 
+pytestmark = pytest.mark.metrics_asked_once
+
 SCENARIO = TwoWorldScenario(num_differing=2, num_records=RECORDS)
 SAMPLING = Poisson(1 / 6)
 STEPS = PoissonSteps.of(SCENARIO, 1 / 6, 8.0, 10)

@@ -451,7 +451,7 @@ PUBLIC: list[list[Any]] = [
 
 @pytest.mark.parametrize(
     ("callbacks", "kind"),
-    mostly_slow(itertools.product(PUBLIC, KINDS), *zip(PUBLIC, [StepsByEpoch, Unscheduled, OneCycle], strict=False)),
+    mostly_slow(itertools.product(PUBLIC, KINDS), *zip(PUBLIC, [StepsByEpoch, Unscheduled], strict=False)),
 )
 def test_public_schedules_averages_and_swaps_pass(
     kind: type[Classifier], callbacks: Any, tmp_path: Path, recwarn: pytest.WarningsRecorder

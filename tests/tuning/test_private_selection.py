@@ -45,6 +45,8 @@ from lightning_pac.tuning.quiet import quiet
 from lightning_pac.tuning.sealed_draw import SealedDraw
 from lightning_pac.tuning.selection_run import check_run, check_shares
 
+pytestmark = pytest.mark.metrics_asked_once
+
 SCENARIO, SAMPLING = TwoWorldScenario(num_differing=1, num_records=60), Poisson(rate=0.2)
 (STEPS,) = SRPPAccountant(SCENARIO, SAMPLING).events(noise_multiplier=4.0, num_steps=3)
 KEPT = {"selection.json", "best.pt", "privacy_card.json", "privacy_card.md"}

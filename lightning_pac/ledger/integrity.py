@@ -22,7 +22,9 @@ __all__ = [
     "check_order",
     "check_totals",
     "compare",
+    "counted_unit",
     "decode_declaration",
+    "differing_keys",
     "exact",
     "kind_of_old",
     "marks_of",
@@ -293,3 +295,30 @@ def _altered(path: Path, what: str) -> LedgerError:
     return LedgerError(
         f"{path} was changed by another hand ({what} fails its check): restore the newest files from before that."
     )
+
+
+def counted_unit(coupling: Any) -> str:
+    """What the two worlds of a release differ in: a record, or a person by a key.
+
+    Args:
+        coupling: What releases declare alike for their costs to add.
+    """
+    scenario = coupling.get("scenario") if isinstance(coupling, dict) else None
+    return str((scenario if isinstance(scenario, dict) else {}).get("unit") or "record")
+
+
+def differing_keys(stored: Any, given: Any, prefix: str = "") -> list[str]:
+    """The keys whose values differ in two declarations, each with both.
+
+    Args:
+        stored: That of the ledger.
+        given: That of now.
+        prefix: The key that both are values of.
+    """
+    if isinstance(stored, dict) and isinstance(given, dict):
+        return [
+            difference
+            for key in sorted({*stored, *given})
+            for difference in differing_keys(stored.get(key), given.get(key), f"{prefix}.{key}" if prefix else str(key))
+        ]
+    return [] if stored == given else [f"{prefix} ({json.dumps(stored)}, now {json.dumps(given)})"]

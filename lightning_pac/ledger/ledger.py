@@ -36,7 +36,15 @@ from lightning_pac._validation import NonNegative, validated
 from lightning_pac.exceptions import LedgerError, LedgerMismatchError
 from lightning_pac.ledger.account import AccountKind, LedgerAccount, check_only_account, check_text, encode_json
 from lightning_pac.ledger.files import Facts
-from lightning_pac.ledger.integrity import change_promise, check_order, check_totals, exact, promised_options
+from lightning_pac.ledger.integrity import (
+    change_promise,
+    check_order,
+    check_totals,
+    counted_unit,
+    differing_keys,
+    exact,
+    promised_options,
+)
 from lightning_pac.ledger.schema import SET_BUDGET
 from lightning_pac.ledger.storage import LedgerStorage
 
@@ -358,7 +366,7 @@ class PrivacyLedger:
     def _compare(self, account: LedgerAccount, currency: str, text: str | None, budget: float | None) -> None:
         differences = [] if account.currency == currency else [f"currency ({account.currency!r}, now {currency!r})"]
         if text is not None:
-            differences += _differing_keys(account.declaration, json.loads(text))
+            differences += differing_keys(account.declaration, json.loads(text))
         if budget is not None and account.budget != budget:
             differences.append(f"budget ({account.budget}, now {budget})")
         if differences:
@@ -374,27 +382,19 @@ class PrivacyLedger:
         if not found:
             return
         other = LedgerAccount(self._storage, found[0][0])
-        differences = _differing_keys(other.declaration.get("coupling"), declaration.get("coupling"), "coupling")
+        stored, given = other.declaration.get("coupling"), declaration.get("coupling")
+        differences = differing_keys(stored, given, "coupling")
+        counted, now = counted_unit(stored), counted_unit(given)
+        about = f"account {other.name!r} of {self.path} is about"
+        if counted != now:
+            why, instead = f"a {counted}, and this about a {now}, which do not add", "give this"
+        else:
+            why, instead = f"others ({', '.join(differences)})", "declare the same scenario and order, or use"
         if differences:
-            raise LedgerMismatchError(
-                f"Costs add for the same two worlds only, and account {other.name!r} of {self.path} is about others "
-                f"({', '.join(differences)}): declare the same scenario, unit of privacy and order, or use another "
-                f"ledger{self._if_new()}."
-            )
+            told = f"Costs add for the same two worlds only, and {about} {why}: {instead} another ledger"
+            raise LedgerMismatchError(f"{told}{self._if_new()}.")
 
     def _if_new(self) -> str:
         """What else helps where a refused start left accounts in a new ledger, for the end of a sentence."""
         is_new = not any(account.num_charges for account in self.accounts())
         return "; nothing is charged to this ledger yet, so it may be deleted" if is_new else ""
-
-
-def _differing_keys(stored: Any, given: Any, prefix: str = "") -> list[str]:
-    if isinstance(stored, dict) and isinstance(given, dict):
-        return [
-            difference
-            for key in sorted({*stored, *given})
-            for difference in _differing_keys(
-                stored.get(key), given.get(key), f"{prefix}.{key}" if prefix else str(key)
-            )
-        ]
-    return [] if stored == given else [f"{prefix} ({json.dumps(stored)}, now {json.dumps(given)})"]

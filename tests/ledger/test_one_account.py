@@ -70,6 +70,15 @@ def test_another_coupling_is_refused(path: Path, declaration: dict[str, Any]) ->
         assert ledger.account("second run", "rpp", coupling()).charge(1.0) == 1.0
 
 
+def test_a_release_about_persons_does_not_add_to_one_about_records(path: Path) -> None:
+    """It was told by the keys of a declaration, from which nobody saw that another ledger is the only way."""
+    persons = coupling()
+    persons["coupling"]["scenario"]["unit"] = "person by customer"
+    told = "is about a record, and this about a person by customer, which do not add: give this another ledger"
+    with PrivacyLedger(path) as ledger, pytest.raises(LedgerMismatchError, match=told):
+        ledger.account("persons", "rpp", persons)
+
+
 def test_a_ledger_that_a_refused_start_left_behind_may_be_deleted(tmp_path: Path) -> None:
     with PrivacyLedger(tmp_path / "new.db") as ledger:
         ledger.account("metrics", "rpp", coupling())

@@ -94,7 +94,7 @@ def _terms(run: Run, ledgers: Sequence[FoundLedger]) -> dict[str, str]:
     terms = {
         "epsilon": f"epsilon {upwards(promised[0], 4)}" if promised else None,
         "batch": f"batches of {details['batch_size']:,.0f}" if details.get("batch_size") else None,
-        "norm": f"clipping norm {_norms(details['max_grad_norm'])}" if details.get("max_grad_norm") else None,
+        "norm": _clipping(details),
         "steps": f"{details['num_steps']} steps" if details.get("num_steps") else None,
         "parameters": f"{details['num_parameters']:,} parameters" if details.get("num_parameters") else None,
         "ledger": f"ledger {ledger}" if ledger else None,
@@ -103,9 +103,12 @@ def _terms(run: Run, ledgers: Sequence[FoundLedger]) -> dict[str, str]:
     return {name: text for name, text in terms.items() if text is not None}
 
 
-def _norms(stated: Any) -> str:
+def _clipping(details: Mapping[str, Any]) -> str | None:
+    stated = details.get("max_grad_norm")
+    if not stated or details.get("clipping", "clip") != "clip":  # by a rule that no norm was stated for
+        return "automatic clipping" if stated else None
     norms = list(stated.values()) if isinstance(stated, Mapping) else [stated]
-    return ", ".join(f"{norm:g}" if isinstance(norm, float | int) else str(norm) for norm in norms)
+    return f"clipping norm {', '.join(f'{norm:g}' if isinstance(norm, float | int) else str(norm) for norm in norms)}"
 
 
 def _model_class(run: Run) -> str | None:

@@ -73,6 +73,10 @@ def write_report(directory: str | Path, output: str | Path | None = None, runs: 
         row |= {"words": promise_in_words(row), "protects": protects(run, who), "differing": differing}
         cost = accuracy_cost(row, rows)
         row |= {"cost": cost, "is_incomparable": cost is None and best_ordinary(row, rows) is not None}
+    noised = {name: None for row in rows for name in row["noised"]}
+    for run, row in zip(runs, rows, strict=True):
+        if not row["is_private"]:
+            row["beside"] = {name: run.metrics[name].values[-1] for name in noised if name in run.metrics}
     about = {run.name: in_short(run, who) for run, who in zip(runs, secret_of, strict=True)}
     secrets = list(dict.fromkeys(row["secret"] for row in rows if row["secret"]))
     figures = figure_ledgers(runs, ledgers)
@@ -170,6 +174,7 @@ def summarize(run: Run) -> dict[str, Any]:
         "accuracy_deviation": run.accuracy_deviation.values[-1] if run.accuracy_deviation else None,
         "outdated": run.outdated,
         "noised": run.noised,
+        "beside": {},  # what is no accuracy of a run without privacy, where others have it with noise
         "attacks": [dataclasses.asdict(estimate) for estimate in run.attacks],
     }
 

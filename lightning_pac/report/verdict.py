@@ -72,12 +72,17 @@ def verdict(rows: Sequence[dict[str, Any]]) -> str:
             known = [row["run"] for row in told if best_ordinary(row, rows) is not None]
             whose = f" of run {known[0]}" if len(known) == 1 else f" of the {len(known)} private runs that logged it"
         return f"{sentence} Accuracy{whose} is {lost} lower than that of {name}{noised}.{unclear}"
-    unknown = "How much accuracy privacy cost is not known: no run without it logged any."
+    ordinary = any(not row["is_private"] for row in rows)
+    lacking = "none of the runs without it logged one under the same name" if ordinary else "no run without it is here"
+    unknown = f"How much accuracy privacy cost is not known: {lacking}."
     if compared:
         name = _named([best for _, best in compared])
         unknown = f"How much accuracy privacy cost is not known: {name}, reached less and cannot be compared."
     accuracies = [row["accuracy"] for row in told if row["accuracy"] is not None]
     if not accuracies and any(row["noised"] for row in bounded):
+        if beside := [row["run"] for row in rows if row["beside"]]:
+            whose = f"run{'s' * (len(beside) > 1)} {' and '.join(beside)}"
+            return f"{sentence} What was measured stands below, beside that of {whose} without privacy."
         return f"{sentence} What was measured stands below. {unknown}"
     if not accuracies and drowned:
         return f"{sentence} The noise in what was measured hides the accuracy."

@@ -82,10 +82,26 @@ def test_a_run_of_noised_figures_alone_is_no_run_without_privacy(tmp_path):
         assert words not in page
         assert not any(words in text for texts in pictures(page) for text in texts)
     assert "everything that this run released, apart from the measured figures below" in above_folds(page)
-    assert "no run without it logged any" in above_folds(page)
+    assert "no run without it is here" in above_folds(page)
     assert accuracy_cost({**rows["private"], "accuracy_name": "age/accuracy"}, list(rows.values())) is None
     alone = write_report(tmp_path / "figures").read_text()
     assert '<p class="verdict">Figures with noise' in alone
+
+
+def test_an_error_is_shown_beside_that_of_a_run_without_privacy(tmp_path):
+    write_run(tmp_path / "private", card=CARD, figures={"val/mae": 1.2}, max_grad_norm={"all": 1.0}, clipping="clip")
+    write_run(tmp_path / "rule", card=CARD, figures={"val/mae": 1.3}, max_grad_norm={"all": 1.0}, clipping="normalise")
+    write_run(tmp_path / "other", 0.8)
+    text = above_folds(page_of(tmp_path))
+    assert "private" in text
+    assert "clipping norm 1 " in text
+    assert "automatic clipping" in text, "whose norm nobody has chosen"
+    assert "none of the runs without it logged one under the same name" in text
+    write_run(tmp_path / "ordinary")
+    (tmp_path / "ordinary" / "metrics.csv").write_text("step,val/mae\n59,1.1\n")
+    text = above_folds(page_of(tmp_path))
+    assert "What was measured stands below, beside that of run ordinary without privacy." in text
+    assert re.search(r"ordinary None: the secret may be plain to see\. val/mae 1\.1 ", text)
 
 
 def test_an_ordinary_training_with_noised_metrics_is_one_without_privacy(tmp_path):

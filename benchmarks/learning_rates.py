@@ -1,9 +1,11 @@
 """Accuracy of SGD by learning rate and noise: what the rule for learning rates and its warning rest on.
 
-    python benchmarks/learning_rates.py [--steps 50 250] [--momentum 0.9] [--adam] [--cosine] [--repeats 4]
+    python benchmarks/learning_rates.py [--steps 50 250] [--momentum 0.9] [--adam] [--cosine] [--squared] [--repeats 4]
 
 Rates are multiples of the ratio of clipped signal to noise, times 1 - momentum; those of Adam are multiples of 0.01.
-With `--cosine` they fall to zero. The data are made or come with scikit-learn, a fifth of them is held out, and a batch
+With `--cosine` they fall to zero. With `--squared`, numbers within [-1, 1] are learnt by their squared error, of which
+the share of variance explained is shown in place of accuracy, and rates are multiples of 0.1 in place of the ratio. The
+data are made or come with scikit-learn, a fifth of them is held out, and a batch
 has a fifth of the rest. Writes a Markdown table.
 """
 
@@ -12,7 +14,7 @@ import math
 
 import numpy as np
 import torch
-from sklearn.datasets import load_breast_cancer, load_digits, make_classification
+from sklearn.datasets import load_breast_cancer, load_digits, make_classification, make_friedman1
 from torch import nn
 from tqdm import tqdm
 
@@ -20,6 +22,7 @@ from lightning_pac.gradients import make_engine
 
 MULTIPLES = (0.3, 1, 3, 10, 30, 100)
 RATIOS = (0.2, 1.0, 5.0)
+OF_SQUARED = (0.1, 0.3, 1, 3, 10)
 
 
 def shapes() -> tuple[np.ndarray, np.ndarray]:
@@ -83,6 +86,27 @@ def settings() -> dict[str, tuple[np.ndarray, np.ndarray, nn.Sequential]]:
     }
 
 
+def loads() -> tuple[np.ndarray, np.ndarray]:
+    """The load of a household in the next hour, after those of a day."""
+    generator, hours = np.random.default_rng(0), np.arange(25)
+    mean, peak = generator.uniform(0.2, 1, (4000, 1)), generator.uniform(0, 24, (4000, 1))
+    load = 2 * mean * (1 + 0.6 * np.sin(2 * np.pi * (hours - peak) / 24)) - 1 + generator.normal(0, 0.1, (4000, 25))
+    load = np.clip(load, -1, 1)
+    return load[:, :24], load[:, 24]
+
+
+def squared_settings() -> dict[str, tuple[np.ndarray, np.ndarray, nn.Sequential]]:
+    """Features and numbers within [-1, 1], and a network."""
+    features, numbers = make_friedman1(4000, random_state=0)
+    friedman = (2 * features - 1, np.clip((numbers - 14.4) / 12, -1, 1))
+    known = {"friedman": (friedman, 10), "loads": (loads(), 24)}
+    linear = {f"{name}, linear": (*data, nn.Sequential(nn.Linear(width, 1))) for name, (data, width) in known.items()}
+    return linear | {
+        f"{name}, one hidden layer": (*data, nn.Sequential(nn.Linear(width, 32), nn.Tanh(), nn.Linear(32, 1)))
+        for name, (data, width) in known.items()
+    }
+
+
 def run(
     features: np.ndarray,
     labels: np.ndarray,
@@ -94,13 +118,14 @@ def run(
     momentum: float,
     adam: bool,
     cosine: bool,
+    squared: bool,
     seed: int,
 ) -> float:
-    """Accuracy after one run."""
+    """Accuracy after one run, or the share of variance explained."""
     torch.manual_seed(seed)
     order = torch.randperm(len(labels))
     x, y = torch.tensor(features)[order], torch.tensor(labels)[order]
-    x = x.float() if x.is_floating_point() else x
+    x, y = (part.float() if part.is_floating_point() else part for part in (x, y))
     held = len(y) // 5
     for layer in network:
         if hasattr(layer, "reset_parameters"):
@@ -108,9 +133,8 @@ def run(
     parameters = list(network.parameters())
     batch = (len(y) - held) // 5
     deviation = batch / (ratio * math.sqrt(sum(parameter.numel() for parameter in parameters)))
-    optimizer: torch.optim.Optimizer = torch.optim.SGD(
-        parameters, lr=multiple * ratio * (1 - momentum), momentum=momentum
-    )
+    rate = multiple * (0.1 if squared else ratio) * (1 - momentum)
+    optimizer: torch.optim.Optimizer = torch.optim.SGD(parameters, lr=rate, momentum=momentum)
     if adam:
         optimizer = torch.optim.Adam(parameters, lr=0.01 * multiple)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps) if cosine else None
@@ -118,7 +142,11 @@ def run(
     engine.attach(network)
     for _ in range(steps):
         drawn = held + (torch.rand(len(y) - held) < 0.2).nonzero()[:, 0]
-        nn.functional.cross_entropy(network(x[drawn]), y[drawn]).backward()
+        output = network(x[drawn])
+        loss = (
+            nn.functional.mse_loss(output[:, 0], y[drawn]) if squared else nn.functional.cross_entropy(output, y[drawn])
+        )
+        loss.backward()
         total, _ = engine.clipped_sum(max_grad_norm=1.0)
         for parameter, part in zip(parameters, total, strict=True):
             parameter.grad = (part + deviation * torch.randn_like(parameter)) / batch
@@ -128,7 +156,10 @@ def run(
             schedule.step()
     engine.detach()
     with torch.no_grad():
-        return float((network(x[:held]).argmax(dim=1) == y[:held]).float().mean())
+        output = network(x[:held])
+        if squared:
+            return float(1 - (output[:, 0] - y[:held]).square().mean() / y[:held].var())
+        return float((output.argmax(dim=1) == y[:held]).float().mean())
 
 
 def main() -> None:
@@ -137,16 +168,19 @@ def main() -> None:
     parser.add_argument("--momentum", type=float, default=0.0)
     parser.add_argument("--adam", action="store_true")
     parser.add_argument("--cosine", action="store_true")
+    parser.add_argument("--squared", action="store_true")
     parser.add_argument("--repeats", type=int, default=4)
     args = parser.parse_args()
-    known = settings()
+    known = squared_settings() if args.squared else settings()
+    multiples = OF_SQUARED if args.squared else MULTIPLES
     rows = [(name, ratio, steps) for name in known for ratio in RATIOS for steps in args.steps]
-    print("| | ratio | steps |", " | ".join(f"{multiple:g}" for multiple in MULTIPLES), "|")
-    print("| --- | --- | --- |", " | ".join("---" for _ in MULTIPLES), "|")
+    print("| | ratio | steps |", " | ".join(f"{multiple:g}" for multiple in multiples), "|")
+    print("| --- | --- | --- |", " | ".join("---" for _ in multiples), "|")
     for name, ratio, steps in tqdm(rows):
         options = {"ratio": ratio, "steps": steps, "momentum": args.momentum, "adam": args.adam, "cosine": args.cosine}
+        options["squared"] = args.squared
         cells = []
-        for multiple in MULTIPLES:
+        for multiple in multiples:
             found = [run(*known[name], multiple=multiple, seed=seed, **options) for seed in range(args.repeats)]
             cells.append(f"{100 * sum(found) / len(found):.1f}")
         print(f"| {name} | {ratio:g} | {steps} |", " | ".join(cells), "|")

@@ -91,8 +91,8 @@ class SharedAccount:
         self.name, self.path, last = ranks.from_first(name_and_path)
         if last is not None:
             rank_zero_info(
-                f"The last entry in ledger {self.path} is {last[1]!r} of {last[0]} (UTC). If you have used this ledger "
-                "since, an older copy of it was put back."
+                f"The last entry in ledger {self.path} is {last[1]!r} of {last[0]} (UTC). If you ran anything on it "
+                "later, this file is an older copy: put the newer one back."
             )
 
     def attempts(self) -> list[Attempt]:

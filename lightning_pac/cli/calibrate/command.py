@@ -125,7 +125,7 @@ def run(args: argparse.Namespace) -> int:
         caption = (
             "Constant rates, estimated from other data; Adam starts at 0.03, and a schedule that falls to zero at "
             "twice the rate. Averages of word embeddings want 10 (with momentum 3 below a ratio of 1), or Adam at 0.1; "
-            "squared errors 0.1 (0.03 below a ratio of 1), or Adam at 0.01. The ratio, which a run prints at its start, "
+            "squared errors 0.1 (0.03 below a ratio of 1), or Adam at 0.01. The ratio, which each run prints, "
             "is of one step; the signal of the run adds up all steps."
         )
         print_table("Learning rates to start at", headings, rates, caption)

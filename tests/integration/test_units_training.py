@@ -133,6 +133,28 @@ def test_groups_far_fewer_than_persons_are_warned_of(of_label: bool, adjacency: 
     assert not any(character.isdigit() for character in "".join(found).replace("If 1 in", "")), "the number is secret"
 
 
+@pytest.mark.parametrize("protected", ["windows", "households", "ten windows"])
+def test_windows_of_one_series_that_count_as_one_record_each_are_warned_of(protected: str, tmp_path: Path) -> None:
+    """A household of a hundred overlapping windows was promised what one of them was, without a word."""
+    generator = torch.Generator().manual_seed(0)
+    series = {household: torch.randn(60, generator=generator) for household in range(6)}
+    data = [
+        (values[start : start + 8], int(values[start + 8] > 0), household)
+        for household, values in series.items()
+        for start in range(0, 50, 2)
+    ]
+    terms: dict[str, Any] = {"unit": Persons(of=2, at_most=10)} if protected == "households" else {}
+    scenario = TwoWorldScenario(10 if protected == "ten windows" else 1)
+    private = make_private(scenario=scenario, sampling=Poisson(1 / 3), **terms)
+    model = Noting()
+    model.network = nn.Linear(8, 2)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        make_trainer(tmp_path, private, max_steps=1).fit(model, DataLoader(data, 30))  # type: ignore[arg-type]
+    told = [str(warning.message) for warning in caught if "windows of one series" in str(warning.message)]
+    assert len(told) == (protected == "windows")
+
+
 def test_persons_are_drawn_by_poisson_under_differential_privacy(tmp_path: Path) -> None:
     private = DPSGD(3.0, 1e-5, Poisson(0.5, 4), unit=Persons(of=2, at_most=3))
     model = Noting()

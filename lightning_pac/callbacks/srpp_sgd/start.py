@@ -33,6 +33,7 @@ from lightning_pac.data import (
     describe_loader,
 )
 from lightning_pac.data.public_rows import largest_mean
+from lightning_pac.data.records import are_overlapping_windows
 from lightning_pac.exceptions import BudgetExceededError, LedgerMismatchError
 from lightning_pac.ledger import LedgerAccount, LedgerArgument, LedgerHandle, PrivacyLedger
 from lightning_pac.randomness import finite_precision, missing_tail
@@ -130,6 +131,12 @@ def _make_accountant(
         )
     if arguments.unit is not None:
         _warn_of_few_persons(arguments.unit, scenario, sampling, loader)
+    elif scenario.total_differing == 1 and are_overlapping_windows(loader.dataset):
+        rank_zero_warn(
+            "Neighbouring records share half of their values or more, as windows of one series do, and the promise is "
+            "about one record: whoever a series is about has many. Give unit=Persons(of=..., at_most=...), whose `of` "
+            "names the series, or let windows not overlap and count them by num_differing."
+        )
     return SRPPAccountant(scenario, sampling, order, arguments.notion)
 
 

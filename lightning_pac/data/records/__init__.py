@@ -4,6 +4,7 @@ from lightning_pac.data.records.collated_alone import check_collated_alone, fres
 from lightning_pac.data.records.copied_dataset import apart, copy_of
 from lightning_pac.data.records.delivered_rows import DeliveredRows, WatchedIterators, delivered_indices, watch_loader
 from lightning_pac.data.records.libraries import is_installed
+from lightning_pac.data.records.overlapping_windows import are_overlapping_windows
 from lightning_pac.data.records.record_digest import (
     RECORDS_COMPARED,
     digest_loaded_records,
@@ -26,6 +27,7 @@ __all__ = [
     "Surroundings",
     "WatchedIterators",
     "apart",
+    "are_overlapping_windows",
     "check_collated_alone",
     "check_each_record_once",
     "check_records_alone",

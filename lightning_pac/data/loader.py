@@ -174,6 +174,11 @@ class ResumableDataLoader(PrivateDataLoader):
         """Whether the next iteration continues a pass that a loaded state describes."""
         return self._microbatches.position > 0
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether the pass has given all of its batches."""
+        return self._delivered >= len(self._microbatches)
+
     def state_dict(self) -> dict[str, Any]:
         """The pass and the position in it, as plain values."""
         steps, rest = divmod(self._delivered - self.last_is_unused, self.num_microbatches)

@@ -359,6 +359,39 @@ def test_a_run_resumed_at_ends_of_epochs_and_within_them_goes_through_each_pass(
         assert sorted(chain(*seen[first : first + 6])) == list(range(RECORDS))
 
 
+class LosingTheMachine(pl.Callback):
+    """Raises an error in a hook once there are so many steps."""
+
+    def __init__(self, hook: str, steps: int) -> None:
+        def fail(trainer: pl.Trainer, *_: Any) -> None:
+            if trainer.global_step == steps:
+                raise ConnectionError("the machine went away")
+
+        setattr(self, hook, fail)
+
+
+@pytest.mark.parametrize("sampling", [None, EpochShuffle(10)])
+@pytest.mark.parametrize(
+    ("stop", "hook", "steps"), [(None, "on_before_optimizer_step", 8), (6, "on_train_epoch_end", 12)]
+)
+def test_an_error_within_a_step_or_at_the_end_of_an_epoch_can_be_resumed(
+    stop: int | None, hook: str, steps: int, sampling: Any, tmp_path: Path
+) -> None:
+    """Lightning's count of batches and epochs is then another than the loader's, which ended the next epoch early."""
+    ledger, path = tmp_path / "run.db", None
+    if stop is not None:
+        path = tmp_path / "stop.ckpt"
+        fit(tmp_path, make_private(ledger=ledger, sampling=sampling), Noting(), StopAfter(stop, path))
+    lost, private = LosingTheMachine(hook, steps), make_private(ledger=ledger, sampling=sampling)
+    with pytest.raises(ConnectionError):
+        fit(tmp_path, private, Noting(), lost, OnExceptionCheckpoint(tmp_path, "failed"), ckpt_path=path)
+    model, resumed = Noting(), make_private(ledger=ledger, sampling=sampling)
+    trainer = fit(tmp_path, resumed, model, ckpt_path=tmp_path / "failed.ckpt")
+    assert trainer.current_epoch == 3
+    assert sorted(chain(*model.steps[-6:])) == list(range(RECORDS)), "the last pass is complete"
+    assert resumed.account.num_steps >= 18
+
+
 class Counting(pl.Callback):
     """Notes each noised step in a file."""
 

@@ -292,7 +292,7 @@ class SRPPSGD(TrainerCallback):
         self._repeated.end_validation()
         run, datamodule = self._running(), trainer.datamodule  # type: ignore[attr-defined]
         log_clipped_fraction(pl_module, run)
-        run.planned_end.check_epoch(run.left_out_batch)
+        run.planned_end.check_epoch(run.loader, run.left_out_batch)
         if run.copying_ranks.anywhere(run.left_out_batch):
             with run.engine_detached():
                 number = run.batch_idx

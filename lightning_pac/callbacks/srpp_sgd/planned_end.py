@@ -5,7 +5,9 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import lightning.pytorch as pl
+from torch.utils.data import DataLoader
 
+from lightning_pac.data import ResumableDataLoader
 from lightning_pac.exceptions import PrivacyViolationError
 
 __all__ = ["PlannedEnd", "recount_progress"]
@@ -41,10 +43,11 @@ class PlannedEnd:
         if changed:
             self._refuse(f"{changed[0]} of the Trainer was changed during the run", "set it before fit")
 
-    def check_epoch(self, left_out: bool) -> None:
+    def check_epoch(self, loader: DataLoader[Any], left_out: bool) -> None:
         """Hold the batches of an epoch against each other, and against their number, at its end.
 
         Args:
+            loader: Gave them.
             left_out: Whether `on_train_batch_start` left out the last one, which was not begun then.
 
         Raises:
@@ -62,7 +65,9 @@ class PlannedEnd:
         planned, begun, self._begun = self._trainer.num_training_batches, self._begun, 0
         # A complete epoch that a fit without epochs goes on with gets another batch, unless validation comes first.
         allowed = (planned, begun + 1) if begun >= planned else (planned,)
-        if not (left_out or ended) and planned != math.inf and batches.ready not in allowed:
+        # After an error within a batch the Trainer counts one less than the loader has given.
+        is_complete = isinstance(loader, ResumableDataLoader) and loader.is_complete
+        if not (left_out or ended or is_complete) and planned != math.inf and batches.ready not in allowed:
             self._refuse(f"An epoch ended after {batches.ready} of {planned} batches", "leave its end to the Trainer")
         if loop.epoch_progress.current.processed != self._epoch:
             self._refuse("The number of epochs was changed during the run", "leave it to the Trainer")
@@ -87,19 +92,26 @@ class PlannedEnd:
 
 
 def recount_progress(checkpoint: Mapping[str, Any]) -> None:
-    """Let the Trainer see by a checkpoint after a batch that it is one.
+    """Let the Trainer see by a checkpoint whether it is of the end of a batch, or of an epoch.
 
     Each time it resumes at the last batch of an epoch, it counts one completed batch too few in all, and one epoch too
-    few as begun. By these it takes a later checkpoint for one within a batch, and ends an epoch one batch before its
-    loader, or trains an epoch twice.
+    few as begun, and after an error one batch too many as begun. By these it takes a later checkpoint for one within a
+    batch, and ends an epoch one batch before its loader, or trains an epoch twice.
 
     Args:
         checkpoint: Of a fit, before the Trainer restores its loops; its counts are set right.
     """
     progress = checkpoint.get("loops", {}).get("fit_loop", {})
     batches, epochs = progress.get("epoch_loop.batch_progress"), progress.get("epoch_progress")
-    if batches and epochs and batches["current"]["processed"] == batches["current"]["completed"] + 1:
-        batches["total"]["completed"] = batches["total"]["processed"] - 1
-        for counted in epochs.values():
-            counted["ready"] = counted["started"] = counted["processed"] + 1
+    if not batches or not epochs:
+        return
+    total, current = batches["total"], batches["current"]
+    ends_batch = current["ready"] == current["started"] == current["processed"] == current["completed"] + 1
+    if ends_batch:
+        total["ready"] = total["started"] = total["processed"]
+        total["completed"] = total["processed"] - 1
+    for counted in epochs.values():
+        if ends_batch:
             counted["completed"] = counted["processed"]
+        begun = counted["processed"] + ends_batch
+        counted["ready"], counted["started"] = max(counted["ready"], begun), max(counted["started"], begun)

@@ -136,7 +136,7 @@ class PrivateRun:
         if self._first_batch is None:  # only a loader that keeps its place goes on in the middle of a pass
             self._first_batch = 0 if hasattr(self.loader, "load_state_dict") else batch_idx
         self.batch_idx = batch_idx
-        self._batch_number = batch_idx - self._first_batch
+        self._batch_number = batch_idx - self._first_batch  # past the last where a complete epoch gets one more
         if isinstance(self.loader, PrivateDataLoader):
             # Later, within the user's hooks, the loader says nothing of the draw.
             self._num_drawn, self._unused_rows = self.loader.num_drawn, self.loader.unused_rows
@@ -349,7 +349,7 @@ class PrivateRun:
     def _expected_rows(self) -> int | None:
         if isinstance(self.loader, PrivateDataLoader):
             return self.loader.num_rows
-        return None if self._batch_sizes is None else self._batch_sizes[self._batch_number]
+        return None if self._batch_sizes is None else self._batch_sizes[self._batch_number % len(self._batch_sizes)]
 
     def _check_rows(self, found: int) -> None:
         expected = self._expected_rows()

@@ -57,6 +57,23 @@ def sometimes(is_coupled: Callable[[Tensor, int], bool]) -> Step:
     return step
 
 
+@pytest.mark.parametrize("kind", [int, lambda label: [label], np.int64])
+def test_an_accuracy_of_training_is_checked_where_labels_are_numbers_of_python(kind: Callable[[int], Any]) -> None:
+    """Its sums are compared with zero, those of a copy that is tried with huge ones, which no integer can hold."""
+
+    def step(model: Model, inputs: Tensor, labels: Any, _: int) -> Tensor:
+        labels = labels[0] if isinstance(labels, list) else labels
+        model.metric(model.layer(inputs), labels)
+        model.log("train/accuracy", model.metric)
+        return losses(model, inputs, labels).mean()
+
+    model = Model(step)
+    model.metric = torchmetrics.Accuracy("multiclass", num_classes=3)
+    records = [(torch.rand(6), kind(number % 3)) for number in range(16)]
+    found = check_loss(model, DataLoader(records, batch_size=8))  # type: ignore[arg-type]
+    assert (found.problem, found.unchecked) == (None, None)
+
+
 @pytest.mark.parametrize(("size", "step"), [(150, 64)])
 def test_what_couples_large_batches_of_the_loader_is_found(size: int, step: int) -> None:
     found = asked(sometimes(lambda inputs, number: len(inputs) == size), size)

@@ -57,14 +57,15 @@ def size_of(leaf: Any) -> int:
 
 def holds(leaf: Any, special: int) -> bool:
     """Whether the leaf is made of integers of which one can have that value."""
-    if isinstance(leaf, list):
-        return all(isinstance(entry, int) and not isinstance(entry, bool) for entry in leaf)
     if isinstance(leaf, Tensor | np.ndarray | np.generic):
         dtype = torch.as_tensor(np.asarray(leaf)).dtype if not isinstance(leaf, Tensor) else leaf.dtype
         if dtype.is_floating_point or dtype.is_complex or dtype == torch.bool:
             return False
         return torch.iinfo(dtype).min <= special <= torch.iinfo(dtype).max
-    return isinstance(leaf, int) and not isinstance(leaf, bool)
+    entries = leaf if isinstance(leaf, list) else [leaf]
+    if not all(isinstance(entry, int) and not isinstance(entry, bool) for entry in entries):
+        return False
+    return -(2**63) <= special < 2**63  # a float that an integer is compared with may be larger
 
 
 def integers_of(leaf: Any) -> Tensor:

@@ -517,7 +517,7 @@ class Writing(pl.Callback):
         pl_module.habit.bias = batch[0][:, :3].mean(0)
 
 
-@pytest.mark.parametrize(("callback", "habit"), [(OnlineProbe, Habit), (Writing, Thresholds)])
+@pytest.mark.parametrize(("callback", "habit"), [(OnlineProbe, Habit), *slow((Writing, Thresholds))])
 def test_what_callbacks_keep_is_found(tmp_path: Path, callback: Any, habit: type[Habit]) -> None:
     class Keeping(Model):
         def on_train_epoch_end(self) -> None:

@@ -336,10 +336,7 @@ SOURCES: dict[str, tuple[Any, Any, Any]] = {
 
 
 LOCK = threading.Lock()
-FAST = [
-    *(("folder", Ending, None), ("folder", Kept, LOCK), ("zip", Ending, LOCK)),
-    *(("npz", Kept, None), ("file", Ending, None), ("file", Kept, LOCK)),
-]
+FAST = [("folder", Ending, None), ("zip", Ending, LOCK), ("file", Kept, LOCK)]
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,20 @@ class WeightsBehindTheVersion(pl.Callback):
         pl_module.network[0].weight.data.add_(1e-3 * batch[0].mean(0))
 
 
+class GoesBackAfterALargeLoss(pl.Callback):
+    """To weights that it repeats on a copy without a trace, since they are those of then."""
+
+    def __init__(self) -> None:
+        self.best, self.kept = float("inf"), dict[str, torch.Tensor]()
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        loss = float(outputs["loss"])
+        if loss < self.best:
+            self.best, self.kept = loss, {name: value.clone() for name, value in pl_module.state_dict().items()}
+        else:
+            pl_module.load_state_dict(self.kept)
+
+
 class WritesMomentum(pl.Callback):
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         trainer.optimizers[0].state[pl_module.network[0].weight]["momentum_buffer"] += batch[0].mean(0)
@@ -126,6 +140,7 @@ CALLBACKS = [
     lambda _: RateByALoggedValue(),
     lambda _: RateAtTheEpochsEnd(),
     lambda _: WeightsBehindTheVersion(),
+    lambda _: GoesBackAfterALargeLoss(),
     lambda _: WritesMomentum(),
     lambda _: DecayByAKeptValue(),
     lambda _: RateByAClassAttribute(),

@@ -77,7 +77,7 @@ def _taking_up_records(probe: Probe, records: list[Any], move: _Move = _stay) ->
         with probe.copied() as replica:
             move(probe, records[: 2 * GROUP])
             errors = probe.num_errors
-            _move_settings(replica, probe.ends)
+            _move_settings(replica)
             before, watch = saved_state(probe, resting), StateWatch(replica.model, replica.optimizer)
             num_read += probe.round(part, after_hook=watch.changed)
             written |= watch.changed()
@@ -132,7 +132,7 @@ def _after_extremes(probe: Probe, records: list[Any], errors: int, move: _Move) 
         with probe.copied() as replica:
             move(probe, records)
             before = probe.num_errors
-            _move_settings(replica, probe.ends)
+            _move_settings(replica)
             try:
                 if number >= len(LEVELS) and len(kept) > 1:
                     set_numbers_kept(_holders(replica), kept[0], kept[1], level)
@@ -156,15 +156,16 @@ def _holders(replica: Replica) -> list[Any]:
     return [*replica.model.modules(), *replica.callbacks, *(config.scheduler for config in replica.schedules)]
 
 
-def _move_settings(replica: Replica, ends: bool) -> None:
+def _move_settings(replica: Replica) -> None:
     """Settings away from what a hook may have set them to, and would set them to again without a trace.
 
-    At the end of a run so is the smallest weight: a hook may have chosen among earlier ones by the records.
+    So is the smallest weight: a hook may have chosen among earlier ones by the records, or gone back to them after a
+    large loss.
     """
     for group in replica.optimizer.param_groups:
         moved = {name: 1.001 * value + 1e-6 for name, value in group.items() if type(value) is float}
         group.update(moved)
     weights = sorted((one for one in replica.model.parameters() if one.is_floating_point()), key=Tensor.numel)
     with torch.no_grad():
-        for weight in weights[:ends]:
+        for weight in weights[:1]:
             weight.mul_(1.001).add_(1e-6)

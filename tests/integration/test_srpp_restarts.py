@@ -392,6 +392,45 @@ def test_an_error_within_a_step_or_at_the_end_of_an_epoch_can_be_resumed(
     assert resumed.account.num_steps >= 18
 
 
+class NotingTheEnd(pl.Callback):
+    """Has an attribute that the end of a run sets, which is asked of copies then."""
+
+    ended = False
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.ended = True
+
+
+@pytest.mark.parametrize("sampling", [None, EpochShuffle(10)])
+def test_a_run_that_was_complete_ends_at_once(sampling: Any, tmp_path: Path) -> None:
+    """It ended in an AttributeError, since no batch had come."""
+    ledger, path = tmp_path / "run.db", tmp_path / "stop.ckpt"
+    fit(tmp_path, make_private(ledger=ledger, sampling=sampling), Noting(), StopAfter(18, path))
+    resumed, noting = make_private(ledger=ledger, sampling=sampling), NotingTheEnd()
+    assert fit(tmp_path, resumed, Noting(), noting, ckpt_path=path).global_step == 18
+    assert noting.ended
+    assert resumed.account.num_steps == 18
+
+
+class Validating(Noting):
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.network(batch[0])
+
+
+@pytest.mark.parametrize("sampling", [EpochShuffle(30), Poisson(1 / 2)])
+def test_epochs_whose_last_step_is_cut_short_can_be_resumed(sampling: Any, tmp_path: Path) -> None:
+    """Four microbatches make a step of three and one of one, after which the next epoch lacked its first."""
+    options: dict[str, Any] = {"accumulate_grad_batches": 3, "limit_train_batches": 4, "enable_checkpointing": True}
+    path = None
+    for epochs in (1, 2):
+        private = make_private(ledger=tmp_path / "run.db", sampling=sampling)
+        saves = ModelCheckpoint(tmp_path, filename="validated", save_on_train_epoch_end=False)
+        trainer = make_trainer(tmp_path, private, saves, max_epochs=epochs, num_sanity_val_steps=0, **options)
+        trainer.fit(Validating(), numbered_loader(), numbered_loader(shuffle=False), ckpt_path=path)
+        assert trainer.global_step == private.account.num_steps == 2 * epochs
+        path = tmp_path / "validated.ckpt"
+
+
 class Counting(pl.Callback):
     """Notes each noised step in a file."""
 

@@ -103,8 +103,8 @@ class PrivateRun:
             self._optimizer.register_step_post_hook(self._end_update),
         ]
         self._show_loss = hide_loss(pl_module)
-        self.planned_end = PlannedEnd(pl_module.trainer)
-        self.watch = Watch()
+        self.planned_end, self.watch = PlannedEnd(pl_module.trainer), Watch()
+        self.batch_idx = 0  # a run that goes on from its last step has no batch
 
     def __reduce__(self) -> tuple[Callable[[SharedAccount], None], tuple[SharedAccount]]:
         # A copied callback has the figures, and goes on with the account in a fit of its own; the run stays with its

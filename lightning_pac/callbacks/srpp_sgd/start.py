@@ -354,7 +354,9 @@ def begin_attempt(
         continues_pass = loader.within_pass and not journal.replayed and journal.num_steps > 0
     if isinstance(loader, PrivateDataLoader) and resumes_epoch:
         progress: Any = trainer.fit_loop.epoch_loop.batch_progress.current
-        loader.skip_microbatches(progress.processed % trainer.accumulate_grad_batches)
+        # The last step of an epoch may have fewer microbatches, after which nothing is left out.
+        within_epoch = int(progress.processed % trainer.num_training_batches)
+        loader.skip_microbatches(within_epoch % trainer.accumulate_grad_batches)
     journal.begin_stretch(trainer.global_step, continues_pass)
     callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
     ours = [callback for callback in callbacks if isinstance(callback, TrainerCallback)]

@@ -136,10 +136,13 @@ class Allowance:
         fits = fitting(self._account.remaining - beside) or "a smaller epsilon or bound"
         spent = self._ledger.spent("rpp")
         larger = self.larger_promise(cost + beside, cost_at) or "since no promise allows that"
+        resumed = (
+            " A run that was interrupted goes on by ckpt_path, and needs the rest of its steps alone." if spent else ""
+        )
         raise BudgetExceededError(
             f"The ledger {path} promises {budget}, and less is left of it than is planned (of {budget.cap:.6g} nats "
             f"at order {budget.renyi_order:g}, {spent:.6g} is spent, and {cost:.6g} more is planned): plan fewer "
-            f"steps or more noise ({fits}), {larger}."
+            f"steps or more noise ({fits}), {larger}.{resumed}"
         )
 
     def larger_promise(self, cost: float, cost_at: Callable[[float], float] | None = None) -> str:

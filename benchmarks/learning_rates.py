@@ -5,8 +5,8 @@
 Rates are multiples of the ratio of clipped signal to noise, times 1 - momentum; those of Adam are multiples of 0.01.
 With `--cosine` they fall to zero. With `--squared`, numbers within [-1, 1] are learnt by their squared error, of which
 the share of variance explained is shown in place of accuracy, and rates are multiples of 0.1 in place of the ratio. The
-data are made or come with scikit-learn, a fifth of them is held out, and a batch
-has a fifth of the rest. Writes a Markdown table.
+data are made or come with scikit-learn, a fifth of them is held out, and a batch has a fifth of the rest. Writes a
+Markdown table.
 """
 
 import argparse

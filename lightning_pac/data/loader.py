@@ -155,8 +155,7 @@ class ResumableDataLoader(PrivateDataLoader):
     gives the rest of the interrupted pass: no record twice, none never.
 
     Attributes:
-        last_is_unused: Set by the training loop while the last batch is not yet used: a checkpoint that is saved then,
-            after an error, has it delivered again.
+        last_is_unused: Set by the training loop until the last batch is used; a checkpoint of then has it come again.
     """
 
     last_is_unused = False

@@ -135,7 +135,7 @@ def _make_accountant(
         rank_zero_warn(
             "Neighbouring records share half of their values or more, as windows of one series do, and the promise is "
             "about one record: whoever a series is about has many. Give unit=Persons(of=..., at_most=...), whose `of` "
-            "names the series, or let windows not overlap and count them by num_differing."
+            "names the series, or count the windows of one series by num_differing."
         )
     return SRPPAccountant(scenario, sampling, order, arguments.notion)
 

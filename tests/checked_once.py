@@ -22,6 +22,7 @@ def share_passed_checks(setattr: Callable[[Any, str, Any], None] = setattr) -> N
         callbacks: Sequence[pl.Callback] = (),
         batch_idx: int = 0,
         ended: bool = False,
+        beginning: Any = None,
     ) -> Any:
         key = (
             type(pl_module),
@@ -33,7 +34,7 @@ def share_passed_checks(setattr: Callable[[Any, str, Any], None] = setattr) -> N
         )
         if key in _passed:
             return _passed[key]
-        found = check_loss(pl_module, dataloader, datamodule, repeated, callbacks, batch_idx, ended)
+        found = check_loss(pl_module, dataloader, datamodule, repeated, callbacks, batch_idx, ended, beginning)
         if found.problem is None:
             _passed[key] = found
         return found

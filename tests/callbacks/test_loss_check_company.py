@@ -156,6 +156,21 @@ def test_a_record_may_be_branched_on_and_numbers_shown() -> None:
         assert problem is None or "read off the batch" not in problem
 
 
+@pytest.mark.parametrize("count", [3, pytest.param(None, marks=pytest.mark.slow)])
+def test_a_mean_over_masked_entries_passes_where_each_record_has_as_many(count: int | None) -> None:
+    """As in masked autoencoders; of masks with any number, the mean weighs a record by those of the others."""
+
+    def step(layer: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+        drawn = torch.rand_like(inputs)
+        mask = torch.ones_like(inputs).scatter(1, drawn.argsort(1)[:, :3], 0.0) if count else (drawn < 0.5).float()
+        errors = layer(inputs * (1 - mask)).mean(1, keepdim=True) - inputs
+        return (errors.square() * mask).sum() / mask.sum()
+
+    found = check_loss(Linear(step), loader())
+    assert found.problem is None
+    assert (found.unchecked is None) == (count is not None)
+
+
 def test_one_record_that_is_not_finite_would_move_all_others() -> None:
     """The reason: under `nan_to_num` of the mean, the sum of 16 equal records is lost for one that is NaN."""
     sums = []

@@ -148,3 +148,26 @@ def test_phases_are_fits_of_their_own(tmp_path: Path) -> None:
     model.backbone.requires_grad_(True)
     make_trainer(tmp_path, make_private()).fit(model, make_loader(20))
     assert not torch.equal(model.backbone.weight, before)
+
+
+class OtherTrainer(pl.Callback):
+    """Validates with a Trainer of its own, and may not hand the model back."""
+
+    def __init__(self, hands_back: bool, folder: Path) -> None:
+        self.hands_back, self.other = hands_back, make_trainer(folder)
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        self.other.validate(pl_module, make_loader(20), verbose=False)
+        if self.hands_back:
+            pl_module.trainer = trainer
+
+
+def test_a_model_that_another_trainer_holds_is_named(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, make_private(), OtherTrainer(False, tmp_path), max_epochs=2)
+    with pytest.raises(MisconfigurationException, match=r"Another Trainer .* set model.trainer = trainer"):
+        trainer.fit(Backbone(), make_loader())
+
+
+@pytest.mark.slow
+def test_a_model_that_another_trainer_hands_back_trains(tmp_path: Path) -> None:
+    make_trainer(tmp_path, make_private(), OtherTrainer(True, tmp_path), max_epochs=2).fit(Backbone(), make_loader())

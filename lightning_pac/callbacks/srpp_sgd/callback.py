@@ -18,7 +18,12 @@ from lightning_pac.callbacks.srpp_sgd.guards import LockedHooks, RepeatedCheck, 
 from lightning_pac.callbacks.srpp_sgd.loss_check import LossCheck, StateWatch, check_loss, refuse_left_out_batch
 from lightning_pac.callbacks.srpp_sgd.noise_design import words_on_bands
 from lightning_pac.callbacks.srpp_sgd.planned_end import recount_progress
-from lightning_pac.callbacks.srpp_sgd.refused_together import refuse_at_setup, refuse_late, refuse_options
+from lightning_pac.callbacks.srpp_sgd.refused_together import (
+    refuse_at_setup,
+    refuse_late,
+    refuse_options,
+    refuse_other_trainer,
+)
 from lightning_pac.callbacks.srpp_sgd.reporting import (
     announce_end,
     announce_interruption,
@@ -78,8 +83,7 @@ class SRPPSGD(TrainerCallback):
 
     Note:
         The promise does not cover values that the model logs without noise (``train_loss``), nor anything chosen by
-        them (``EarlyStopping``); one warning at the start names them. A step is charged before its noise is drawn, so a
-        crash may leave the journal ahead of the last checkpoint: steps that are replayed are charged again.
+        them (``EarlyStopping``); one warning at the start names them. Steps that a crash repeats are charged again.
 
     Example::
 
@@ -98,8 +102,7 @@ class SRPPSGD(TrainerCallback):
         noise_multiplier: Noise deviation on the sum in clipping norms, in place of a promise.
         renyi_order: Order at which epsilon is promised, above 1. With a bound on guessing, or with `noise_multiplier`,
             it only says at which order the ledger counts; left out, that is the order it counts at already, or 16.
-        notion: ``"rpp"`` is unsliced and worst-case, and amplified where our own Poisson sampling draws in secret;
-            ``"ave"``, ``"joint"``, ``"ms-ave"`` and ``"ms-joint"`` are the paper's.
+        notion: ``"rpp"`` is unsliced, worst-case and amplified under our own Poisson sampling; others are the paper's.
         sampling: How the batch of an optimizer step is drawn, over all its accumulated microbatches: the train loader
             is then rebuilt with our own sampler (workers and collate function stay). Left out, what the loader does is
             read and accounted for.
@@ -251,6 +254,7 @@ class SRPPSGD(TrainerCallback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         run = self._running()
+        refuse_other_trainer(trainer, pl_module)
         if run.exhausted:
             raise StopIteration
         run.begin_batch(batch_idx, batch)
@@ -376,7 +380,7 @@ class SRPPSGD(TrainerCallback):
         if not ended:
             self._drawn.check_again(trainer, lambda: read_loader(trainer), run.batch_idx == 0)
         with run.engine_detached(for_good=ended):
-            terms = model, run.loader, datamodule, number, users, run.batch_idx, ended
+            terms = model, run.loader, datamodule, number, users, run.batch_idx, ended, unseen.beginning
             return unseen.told(run, ended, check_loss(*terms))
 
     def _stop(self, trainer: pl.Trainer, run: PrivateRun) -> None:

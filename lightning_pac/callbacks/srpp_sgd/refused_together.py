@@ -13,7 +13,7 @@ from lightning_pac.callbacks.shared import (
     trainer_problems,
 )
 
-__all__ = ["refuse_at_setup", "refuse_fit", "refuse_late", "refuse_options"]
+__all__ = ["refuse_at_setup", "refuse_fit", "refuse_late", "refuse_options", "refuse_other_trainer"]
 
 
 def refuse_at_setup(trainer: pl.Trainer, pl_module: pl.LightningModule, callback: pl.Callback) -> None:
@@ -66,4 +66,17 @@ def refuse_late(was_set_up: bool) -> None:
         raise MisconfigurationException(
             "SRPPSGD: its checks were left out, because it was added, or the list of callbacks was changed, while "
             "the fit was set up: give it to the Trainer, before callbacks that change that list."
+        )
+
+
+def refuse_other_trainer(trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    """Refuse to train a model that another Trainer, as it evaluated it, has attached to itself.
+
+    Raises:
+        MisconfigurationException: If it has.
+    """
+    if pl_module.trainer is not trainer:
+        raise MisconfigurationException(
+            f"Another Trainer evaluated {type(pl_module).__name__} during the fit and holds it now, so no gradient "
+            "would reach SRPPSGD: set model.trainer = trainer after its validate(), test() or predict()."
         )

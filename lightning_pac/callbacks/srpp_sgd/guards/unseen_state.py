@@ -33,13 +33,14 @@ class UnseenState:
 
     Attributes:
         pl_module: The same.
+        beginning: What they kept.
     """
 
     def __init__(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.pl_module, self._trainer = pl_module, trainer
         callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
         self._users = [callback for callback in callbacks if runs_in(callback, "train")]
-        self._beginning = Beginning(trainer, pl_module, self._users)
+        self.beginning = Beginning(trainer, pl_module, self._users)
         self._elsewhere = KeptElsewhere(trainer)
         self._told, self._seen = set[str](), set[tuple[Any, ...]]()
         self._last, self._cost = time.monotonic(), 0.0
@@ -53,7 +54,7 @@ class UnseenState:
         start = time.monotonic()
         if not now and SHARE * (start - self._last) < self._cost:
             return False
-        found = not self._beginning.attributes() <= self._seen or not self._elsewhere.changed() <= self._told
+        found = not self.beginning.attributes() <= self._seen or not self._elsewhere.changed() <= self._told
         self._last = time.monotonic()
         self._cost = self._last - start
         return found
@@ -73,13 +74,13 @@ class UnseenState:
         if found.unchecked and not any(sentence.startswith(UNCHECKED) for sentence in run.not_shown):
             rank_zero_warn(f"{UNCHECKED}, which they did at the start ({found.unchecked}): make sure of that.")
             run.not_shown.append(found.not_shown[0])
-        changed, before = self._beginning.attributes(), self._seen
+        changed, before = self.beginning.attributes(), self._seen
         self._seen = before | changed
         due = changed and not found.problem and not (ended and changed <= before)
         if not run.copying_ranks.anywhere(bool(due)):
             return found
         terms = self.pl_module, run.loader, self._trainer.datamodule, self._users  # type: ignore[attr-defined]
-        found_now = unseen_in_training(*terms, self._beginning)
+        found_now = unseen_in_training(*terms, self.beginning)
         if found_now.decided:
             kept = " and ".join(map(repr, found_now.decided))
             problem = f"depends on {kept}, in which training keeps something of earlier records without noise"

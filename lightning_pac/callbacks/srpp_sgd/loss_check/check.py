@@ -23,6 +23,7 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.readings import LEVELS
 from lightning_pac.callbacks.srpp_sgd.loss_check.rows import compare_company, compare_varied
 from lightning_pac.callbacks.srpp_sgd.loss_check.state import (
     LATER,
+    Beginning,
     looks_through,
     remembers,
     remembers_at,
@@ -113,6 +114,7 @@ def check_loss(
     callbacks: Sequence[pl.Callback] = (),
     batch_idx: int = 0,
     ended: bool = False,
+    beginning: Beginning | None = None,
 ) -> LossCheck:
     """Compare gradients of synthetic batches that a loss of single records relates to each other.
 
@@ -132,11 +134,12 @@ def check_loss(
         callbacks: Those whose hooks are run on synthetic records, too.
         batch_idx: Number of the batch that is to come.
         ended: Whether training has ended; then only what a step and the hooks at the end write is asked.
+        beginning: What was kept when the training began; none at the start.
     """
 
     def check(whole: WholeCopies | None) -> LossCheck:
         broken = set[str](), set[str]()
-        arguments = pl_module, dataloader, datamodule, repeated, callbacks, batch_idx, ended, whole
+        arguments = pl_module, dataloader, datamodule, repeated, callbacks, batch_idx, ended, beginning, whole
         found = _check(*arguments, torch.float32, broken[0])
         if ended or (found.problem is None and found.unchecked is None):
             return found
@@ -157,6 +160,7 @@ def _check(
     callbacks: Sequence[pl.Callback],
     batch_idx: int,
     ended: bool,
+    beginning: Beginning | None,
     whole: WholeCopies | None,
     dtype: torch.dtype,
     broken: set[str],
@@ -192,12 +196,13 @@ def _check(
         records, probe.validated = synthetic.draw(DRAWS * repeated), synthetic.draw(DRAWS * repeated + 1)[:GROUP]
         if getattr(probe.replica.view, "validates_trained", False):
             probe.validated = None
-        state, written = taking_up_records(probe, records, (LATER[-1], LATER[-1] + 1), repeated > 0)
+        state, written = taking_up_records(probe, records, (LATER[-1], LATER[-1] + 1), repeated > 0, beginning)
         wide = list(synthetic.drawn_by("wide"))
         # Small numbers alone pass no threshold, and leave a median of larger ones where it is.
         for other in wide if (written or ended) and not state else ():
             with suppress(Exception):  # a model may refuse them
-                state += taking_up_records(probe, [*records[: 2 * GROUP], *other])[0]
+                others = [*records[: 2 * GROUP], *other]
+                state += taking_up_records(probe, others, earlier=repeated > 0, beginning=beginning)[0]
         if ended:
             return LossCheck(None, None, (), state, True, written)
         remembered = remembers(probe, lambda number: synthetic.draw(DRAWS * repeated + number), wide)

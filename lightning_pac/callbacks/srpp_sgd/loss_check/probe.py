@@ -82,7 +82,7 @@ class Probe:
         self.validated: list[Any] | None = []
         self._scaled: AbstractContextManager[Any] = nullcontext()
         self._readings: Readings | None = None
-        self._collate_fn, self.hooks, self.dtype, self._numbers = collate_fn, hooks, dtype, dict[int, int]()
+        self.collate_fn, self.hooks, self.dtype, self._numbers = collate_fn, hooks, dtype, dict[int, int]()
         around = [part for callback in replica.callbacks for part in (callback, *vars(callback).values())]
         around += [*(config.scheduler for config in replica.schedules), replica.optimizer]
         self.surroundings = Surroundings(replica.model, *around, collate_fn, *hooks)
@@ -95,7 +95,7 @@ class Probe:
 
     def copy_around(self, memo: dict[int, Any]) -> None:
         """Run copies of the collate function and of what has transfer hooks from now on, and leave theirs alone."""
-        self._collate_fn, self.hooks = (copy_small(value, memo) for value in (self._collate_fn, self.hooks))
+        self.collate_fn, self.hooks = (copy_small(value, memo) for value in (self.collate_fn, self.hooks))
 
     def begin_training(self) -> None:
         """Run what comes before the first batch."""
@@ -114,14 +114,14 @@ class Probe:
     def copied(self, memo: dict[int, Any] | None = None, keeps_data: bool = False) -> Iterator[Replica]:
         """Run another copy meanwhile, which shares nothing that it writes to but what `memo` gives it."""
         memo = {} if memo is None else memo
-        collate_fn, hooks, number = self._collate_fn, self.hooks, self.batch_idx
+        collate_fn, hooks, number = self.collate_fn, self.hooks, self.batch_idx
         replica = self.replica.copy(memo, keeps_data)
         with self.surroundings.copied(memo), self.using(replica):
-            self._collate_fn, self.hooks = (copy_small(value, memo) for value in (collate_fn, hooks))
+            self.collate_fn, self.hooks = (copy_small(value, memo) for value in (collate_fn, hooks))
             try:
                 yield replica
             finally:
-                self._collate_fn, self.hooks, self.batch_idx = collate_fn, hooks, number
+                self.collate_fn, self.hooks, self.batch_idx = collate_fn, hooks, number
 
     @contextmanager
     def using(self, other: Replica) -> Iterator[Replica]:
@@ -167,7 +167,7 @@ class Probe:
 
     def batch(self, records: list[Any], loader: int = 0) -> Any:
         """Their batch as `training_step` is given it, or an evaluation for the loader with that number."""
-        return collated(records, self._collate_fn, [*self.hooks, self.model], self.dtype, loader)
+        return collated(records, self.collate_fn, [*self.hooks, self.model], self.dtype, loader)
 
     def shuffles(self, records: list[Any]) -> bool:
         """Whether the rows of their batch come in an order that is drawn."""
@@ -250,7 +250,7 @@ class Probe:
         """Run it, and go on to the number of the next batch, which lasts while the copy does."""
         optimizer, view = self.replica.optimizer, self.replica.view
         if view is not None:
-            view.train_dataloader = loader = RoundLoader(records, self._collate_fn, view)
+            view.train_dataloader = loader = RoundLoader(records, self.collate_fn, view)
             self.model.train_dataloader = lambda: loader  # type: ignore[method-assign]
         with seeded(SEEDS[0]), torch.enable_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")

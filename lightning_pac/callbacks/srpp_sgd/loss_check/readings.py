@@ -20,6 +20,7 @@ LEVELS = (1e-9, 100.0, 1e30, -1e30, math.nan)
 _COMPARISONS = [getattr(torch.ops.aten, name) for name in ("lt", "le", "gt", "ge")]
 _CONSTANTS = {getattr(torch.ops.aten, name) for name in (
     "new_zeros", "new_ones", "new_full", "new_empty", "zeros_like", "ones_like", "full_like", "empty_like",
+    "rand_like", "randn_like", "randint_like",
 )}  # fmt: skip
 _WEIGHTED = (torch.ops.aten.nll_loss_forward, torch.ops.aten.nll_loss2d_forward)
 _LARGE_INTEGER = 10**4  # it may be a length, for which memory is taken

@@ -23,7 +23,10 @@ def synthetic_probe(
     whole: WholeCopies | None,
 ) -> tuple[Probe, list[Any]]:
     """What runs a copy of a model and callbacks, and records of which synthetic ones may take the structure."""
-    return probe_of(pl_module, dataloader, datamodule, callbacks, whole=whole), shown_records(dataloader.dataset)[0]
+    memo: dict[int, Any] = {}
+    probe = probe_of(pl_module, dataloader, datamodule, callbacks, whole=whole, memo=memo)
+    probe.copy_around(memo)
+    return probe, shown_records(dataloader.dataset)[0]
 
 
 def probe_of(

@@ -123,7 +123,7 @@ def _probed(
         layer.training = training.modes.get(name, layer.training)
     if begins:
         assert training.beginning is not None
-        training.beginning.restore(probe.replica)
+        training.beginning.restore(probe)
         probe.begin_training()
     if training.has_ended:
         probe.end_training()

@@ -14,13 +14,24 @@ from torch.utils.data import DataLoader, Dataset
 from lightning_pac.data.records import LARGE, digest, is_installed, outline
 from lightning_pac.strategies.whole_copies import plain_attributes
 
-__all__ = ["Place", "changed_places", "differing", "digests_of", "own_attributes", "set_parts", "without_large"]
+__all__ = [
+    "CODE",
+    "Place",
+    "changed_places",
+    "differing",
+    "digests_of",
+    "own_attributes",
+    "set_parts",
+    "without_large",
+]
 
 Place = tuple[int, str, str]
 """The number of an object, the name of its attribute, and the `repr` of a key or an attribute inside, or ``""``."""
 
 
-_CODE = FunctionType, MethodType, BuiltinFunctionType, type, partial, nn.Module
+CODE = FunctionType, MethodType, BuiltinFunctionType, type, partial, nn.Module
+"""Kinds of objects whose attributes are no state, or are asked for by themselves."""
+
 _WHOLE = Tensor, nn.Module, Optimizer, ModuleType, Dataset, DataLoader
 
 
@@ -29,7 +40,7 @@ def own_attributes(holder: Any) -> dict[str, Any]:
     return {
         name: value
         for name, value in (plain_attributes(holder) if isinstance(holder, nn.Module) else vars(holder).items())
-        if name not in _plain_names() and not isinstance(value, _CODE)
+        if name not in _plain_names() and not isinstance(value, CODE)
     }
 
 
@@ -130,4 +141,4 @@ def _container(value: Any) -> Any:
 
 @cache
 def _plain_names() -> frozenset[str]:
-    return frozenset(vars(pl.LightningModule()))
+    return frozenset({*vars(pl.LightningModule()), *vars(pl.LightningDataModule())})

@@ -66,3 +66,6 @@ def trained(probe: Probe, batches: Sequence[list[Any]], later: bool, epochs: int
                 view.moved |= {"current_epoch": epoch, "global_step": epoch * (last + 1) + number}
                 step(AT_THE_END)
         yield
+    if epochs:  # what they gathered may be used from now on
+        step(at_the_end)
+        yield

@@ -1,5 +1,6 @@
 """State of a model and of its checkpoints that takes up records of a batch."""
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -14,6 +15,7 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.passing_state import is_equal
 from lightning_pac.callbacks.srpp_sgd.loss_check.probe import Probe
 from lightning_pac.callbacks.srpp_sgd.loss_check.readings import LEVELS, set_numbers_kept
 from lightning_pac.callbacks.srpp_sgd.loss_check.replica import Replica
+from lightning_pac.callbacks.srpp_sgd.loss_check.state.beginning import Beginning
 from lightning_pac.callbacks.srpp_sgd.loss_check.state.own_counters import OwnCounters, set_counters
 from lightning_pac.callbacks.srpp_sgd.loss_check.state.saved_state import STOPS, failures_of, saved_state
 from lightning_pac.callbacks.srpp_sgd.loss_check.state.state_watch import StateWatch
@@ -22,6 +24,8 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import GROUP
 __all__ = ["STEPPED", "taking_up_records"]
 
 STEPPED = "weights after a step of the optimizer"
+
+_MOST_STEPS = 16  # that are taken anew
 
 _Move = Callable[[Probe, list[Any]], object]
 
@@ -38,7 +42,11 @@ def _fill(probe: Probe, records: list[Any]) -> None:
 
 
 def taking_up_records(
-    probe: Probe, records: list[Any], later: Sequence[int] = (), earlier: bool = False
+    probe: Probe,
+    records: list[Any],
+    later: Sequence[int] = (),
+    earlier: bool = False,
+    beginning: Beginning | None = None,
 ) -> tuple[tuple[str, ...], frozenset[str]]:
     """Names of the saved state that ends up different after different records, and of all that a step writes to.
 
@@ -51,10 +59,15 @@ def taking_up_records(
         later: Ask also of an optimizer of the user's own that has counted so many steps.
         earlier: Ask also of the step before this one, after which the user's code may have written by a count of its
             own, or at the end of an epoch.
+        beginning: What was kept when the training began, from which the steps up to now are taken anew, since records
+            of a real epoch outvote those of a round, and what they decided once is written again.
     """
     state, written = _taking_up_records(probe, records, _fill if earlier else _stay)
     moves: list[_Move] = [partial(_count_steps, number=number) for number in later if is_own(probe.replica.optimizer)]
-    for move in (*moves, *[_go_back] * earlier):
+    moves += [_go_back] * earlier
+    if beginning is not None and beginning.changed():
+        moves += [partial(_begin_anew, beginning=beginning, then=then) for then in (_stay, _go_back)]
+    for move in moves:
         with suppress(Exception):  # it may not run out of its time
             if not state:
                 state, more = _taking_up_records(probe, records, move)
@@ -75,7 +88,7 @@ def _taking_up_records(probe: Probe, records: list[Any], move: _Move = _stay) ->
     resting = probe.replica
     for part in (records[: 2 * GROUP], records[: 2 * GROUP], records[2 * GROUP :]):
         with probe.copied() as replica:
-            move(probe, records[: 2 * GROUP])
+            move(probe, part)
             errors = probe.num_errors
             _move_settings(replica)
             before, watch = saved_state(probe, resting), StateWatch(replica.model, replica.optimizer)
@@ -114,6 +127,22 @@ def _go_back(probe: Probe, records: list[Any]) -> None:
     probe.batch_idx = number
     view.moved |= {"current_epoch": max(0, epoch), "global_step": max(0, step)}
     _fill(probe, records)
+
+
+def _begin_anew(probe: Probe, records: list[Any], beginning: Beginning, then: _Move) -> None:
+    """Take the steps up to now, or the first of them, with what was kept when the training began."""
+    view, number, moved, broken = probe.replica.view, probe.batch_idx, dict(probe.replica.view.moved), set(probe.broken)
+    per_epoch, steps = view.num_training_batches, min(view.global_step, _MOST_STEPS)
+    beginning.restore(probe)
+    view.moved |= {"current_epoch": 0, "global_step": 0}
+    probe.begin_training()
+    for step in range(steps - 1):
+        epoch, probe.batch_idx = divmod(step, int(per_epoch)) if 0 < per_epoch < math.inf else (0, step)
+        view.moved |= {"current_epoch": epoch, "global_step": step}
+        probe.run_round(records)
+    probe.batch_idx, view.moved = number, moved
+    probe.broken |= broken
+    then(probe, records)
 
 
 def _after_extremes(probe: Probe, records: list[Any], errors: int, move: _Move) -> list[dict[str, Any]]:

@@ -12,7 +12,6 @@ from torch.utils.data import DataLoader
 
 from lightning_pac.callbacks.srpp_sgd.loss_check.coupling import is_small
 from lightning_pac.callbacks.srpp_sgd.loss_check.probe import Probe
-from lightning_pac.callbacks.srpp_sgd.loss_check.replica import Replica
 from lightning_pac.callbacks.srpp_sgd.loss_check.state.beginning import Beginning
 from lightning_pac.callbacks.srpp_sgd.loss_check.state.kept_places import Place, changed_places
 from lightning_pac.callbacks.srpp_sgd.loss_check.state.later_steps import trained
@@ -64,27 +63,27 @@ def unseen_changes(
         beginning: What was kept then.
         changed: Where that is another by now.
         probed: Makes a probe of the model as it is now, or (True) with what it kept at the beginning.
-        records: Three groups of synthetic records.
+        records: Four groups of synthetic records.
         outcome: Of the copy that a probe runs, which has the memo.
         differing: Names what differs in two outcomes.
         after_steps: Done now and then while steps are repeated.
     """
     probe = probed(False)
 
-    def found(change: Callable[[Replica], None]) -> Found:
+    def found(change: Callable[[Probe], None]) -> Found:
         memo: dict[int, Any] = {}
-        with probe.copied(memo) as replica:
-            change(replica)
+        with probe.copied(memo):
+            change(probe)
             return outcome(probe, memo)
 
     def decides(places: set[Place]) -> bool:
         try:
-            return bool(differing(plain, found(lambda replica: beginning.restore(replica, places))) - at_random)
+            return bool(differing(plain, found(partial(beginning.restore, places=places))) - at_random)
         except Exception:  # it does not run without what it has now
             return True
 
-    plain = found(lambda replica: None)
-    at_random = differing(plain, found(lambda replica: None))
+    plain = found(lambda probe: None)
+    at_random = differing(plain, found(lambda probe: None))
     if not decides(changed):
         return UnseenChanges()
     deciding = {place for place in changed if decides({place})} or changed
@@ -119,15 +118,16 @@ def _repeated(
     after_steps: Callable[[Probe, dict[int, Any]], object],
 ) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]], set[Place]]:
     """What two copies keep that have trained on other records, and where both have written."""
-    before = beginning.first if begins else beginning.held_by(probe.replica)
+    before = beginning.first if begins else beginning.held_by(probe)
     after = []
-    first, second, third = (records[start : start + GROUP] for start in (0, GROUP, 2 * GROUP))
-    for batches in ([first + second], [third, first, second]):  # the same ones have a ratio of one, say
+    third, fourth = records[2 * GROUP : 3 * GROUP], records[3 * GROUP :]
+    # The same ones have a ratio of one, say, also two in turn; with a record in common both may have the largest value.
+    for batches in ([records[: 2 * GROUP]], [third, fourth, third + fourth]):
         memo: dict[int, Any] = {}
-        with probe.copied(memo) as replica:
+        with probe.copied(memo):
             for _ in trained(probe, batches, later=True, epochs=epochs):
                 after_steps(probe, memo)
-            after.append(beginning.held_by(replica))
+            after.append(beginning.held_by(probe))
     one, two = after
     return one, two, changed_places(before, one) & changed_places(before, two)
 
@@ -159,7 +159,7 @@ def unseen_in_training(
         def probed(begins: bool) -> Probe:
             probe, _ = synthetic_probe(pl_module, loader, datamodule, callbacks, whole)
             if begins:
-                beginning.restore(probe.replica)
+                beginning.restore(probe)
                 probe.begin_training()
             return probe
 

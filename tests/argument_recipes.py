@@ -1091,7 +1091,7 @@ def of_report(folder: Path) -> Recipes:
         },
         "Series": {"steps": (1,), "values": (2.0,)},
         "find_runs": {"directory": folder / "log"},
-        "without_metrics": {"directories": [folder / "log"], "runs": [run]},
+        "left_out": {"directories": [folder / "log"], "runs": [run]},
         "summarize": {"run": run},
         "page_environment": {"folder": folder},
         "write_report": {"directory": folder / "log", "output": folder / "report.html", "runs": [run]},

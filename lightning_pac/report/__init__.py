@@ -1,6 +1,6 @@
 """HTML reports of runs, with plots."""
 
 from lightning_pac.report.page import page_environment, summarize, write_report
-from lightning_pac.report.runs import Run, Series, find_runs, without_metrics
+from lightning_pac.report.runs import Run, Series, find_runs, left_out
 
-__all__ = ["Run", "Series", "find_runs", "page_environment", "summarize", "without_metrics", "write_report"]
+__all__ = ["Run", "Series", "find_runs", "left_out", "page_environment", "summarize", "write_report"]

@@ -14,7 +14,7 @@ from typing import Any
 from lightning_pac._validation import validated
 from lightning_pac.cards import Estimate, PrivacyCard
 
-__all__ = ["EPSILON", "Run", "Series", "find_runs", "without_metrics"]
+__all__ = ["EPSILON", "Run", "Series", "find_runs", "left_out"]
 
 EPSILON = re.compile(r"privacy/(rpp|(ms_)?srpp_\w+)_epsilon(_uncertified)?")
 _LOGS = "metrics.csv", "events.out.tfevents*"
@@ -158,15 +158,20 @@ def find_runs(directory: str | Path | Sequence[Path]) -> list[Run]:
 
 
 @validated
-def without_metrics(directories: Sequence[Path], runs: Sequence[Run]) -> list[Path]:
-    """Folders that a logger made and wrote no metric to, and of which `find_runs` has no run.
+def left_out(directories: Sequence[Path], runs: Sequence[Run]) -> tuple[list[Path], list[Path]]:
+    """Folders that a logger made, and of which `find_runs` has no run.
 
     Args:
         directories: Where the runs were looked for.
         runs: Those that were found.
+
+    Returns:
+        Those without metrics, and those of evaluations alone.
     """
     made = {path.parent for root in directories for name in (*_LOGS, "hparams.yaml") for path in root.rglob(name)}
-    return sorted(folder for folder in made - {run.folder for run in runs} if not _read_logs(folder))
+    logged = {folder: _read_logs(folder) for folder in sorted(made - {run.folder for run in runs})}
+    evaluations = [folder for folder, metrics in logged.items() if metrics and _only_evaluate(metrics)]
+    return [folder for folder, metrics in logged.items() if not metrics], evaluations
 
 
 def _runs_below(root: Path) -> dict[Path, Run]:
@@ -321,12 +326,12 @@ def _evaluates(found: Mapping[str, Series], trained: Mapping[str, Series]) -> bo
 
 def _has_begun(run: Run) -> bool:
     if run.card is None:
-        return bool(run.metrics) and not _only_evaluates(run)
+        return bool(run.metrics) and not _only_evaluate(run.metrics)
     return bool(run.metrics) or run.card.details.get("num_steps") != 0  # a card is written before the first step
 
 
-def _only_evaluates(run: Run) -> bool:
-    return all(name.startswith(("test", "val")) and set(series.steps) == {0} for name, series in run.metrics.items())
+def _only_evaluate(metrics: Mapping[str, Series]) -> bool:
+    return all(name.startswith(("test", "val")) and set(series.steps) == {0} for name, series in metrics.items())
 
 
 def _stem(name: str) -> str:

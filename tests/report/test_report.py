@@ -11,7 +11,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from lightning_pac import cli
 from lightning_pac.cards import Estimate, Guarantee, PrivacyCard, Roc
-from lightning_pac.report import find_runs, summarize, write_report
+from lightning_pac.report import find_runs, left_out, summarize, write_report
 from lightning_pac.report.plots import attack_plot, course_plot
 from lightning_pac.report.runs import Run, Series
 from lightning_pac.report.verdict import verdict
@@ -254,7 +254,10 @@ def test_an_evaluation_alone_is_no_run_and_nan_no_accuracy(runs):
     evaluated = runs / "tested"
     evaluated.mkdir()
     (evaluated / "metrics.csv").write_text("epoch,step,test_acc,test_acc_deviation\n0,0,0.94,0.06\n")
+    (runs / "refused").mkdir()
+    (runs / "refused" / "hparams.yaml").write_text("{}")
     assert {run.name for run in find_runs(runs)} == {"private", "plain"}
+    assert left_out([runs], find_runs(runs)) == ([runs / "refused"], [evaluated])
     assert [run.name for run in find_runs(evaluated)] == ["tested"], "where nothing else is, it is shown"
     file = runs / "plain" / "metrics.csv"
     file.write_text(file.read_text().replace("0.875", "nan"))

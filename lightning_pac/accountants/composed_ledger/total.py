@@ -93,7 +93,8 @@ def ledger_total(ledger: PrivacyLedger, delta: OpenProbability = 1e-5, prior: Op
         return _capped(ledger, accounts, order, delta, prior, "no plan was declared before its charges")
     alone = account_total(accounts[0], delta, prior)
     if _unfixed(accounts[0]):
-        capped = _capped(ledger, accounts, order, delta, prior, "how much it releases was not fixed beforehand")
+        why = "how much it releases was not fixed beforehand, as a plan of its values does"
+        capped = _capped(ledger, accounts, order, delta, prior, why)
         if capped.basis == "cap":
             return capped
     return dataclasses.replace(alone, reason=alone.reason + left_out)

@@ -46,7 +46,7 @@ def attribute_digests(module: nn.Module, callbacks: Iterable[Any]) -> dict[tuple
     named = [(f"{name}." if name else "", part) for name, part in module.named_modules()]
     named += [(f"{type(callback).__name__}.", callback) for callback in callbacks]
     held = [_settings(part) if isinstance(part, Metric) else own_attributes(part) for _, part in named]
-    return {(f"{named[number][0]}{name}", part): kept for (number, name, part), kept in digests_of(held).items()}
+    return {(f"{named[number][0]}{name}", "".join(way)): kept for (number, name, way), kept in digests_of(held).items()}
 
 
 def _settings(metric: Metric) -> dict[str, Any]:

@@ -222,9 +222,9 @@ class SRPPSGD(TrainerCallback):
             [*found.not_shown, *self._set_up, *words_on_bands(self.arguments, accountant)],
         )  # fmt: skip
         self._drawn = DrawnRecords(loader, accountant)
+        unseen = UnseenState(trainer, pl_module)  # before functions of ours stand for the user's
         watch, self._locked = StateWatch(pl_module, trainer.optimizers[0]), LockedHooks(trainer, pl_module)
         writing = WritingCallbacks(trainer, pl_module, watch, self._locked, found.broken)
-        unseen = UnseenState(trainer, pl_module)
         repeat = partial(self._repeat_check, trainer, unseen)
         self._repeated = RepeatedCheck(watch, writing, repeat, found, cost, self._run.copying_ranks, unseen)
         self._run.before_update, self._run.after_update = self._repeated.check_writes, self._repeated.after_update

@@ -39,7 +39,7 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the page; print its path and the last figures."""
     from lightning_pac.cards import at_most
-    from lightning_pac.report import find_runs, summarize, without_metrics, write_report
+    from lightning_pac.report import find_runs, left_out, summarize, write_report
 
     directory, *more = args.directories
     runs = find_runs(args.directories if more else directory)
@@ -63,9 +63,14 @@ def run(args: argparse.Namespace) -> int:
         for cell, row in zip(cells, rows, strict=True):
             cell.append(row["secret"])
     caption = f"The report is {path}."
-    if silent := without_metrics(args.directories, runs):
-        named = ", ".join(str(folder) for folder in silent[:_MOST_NAMED]) + ", ..." * (len(silent) > _MOST_NAMED)
-        caption += f" Left out, since no metric was logged there: {named}."
+    reasons = (
+        "no metric was logged there",
+        "only another run's model was evaluated there (log that to the run's folder)",
+    )
+    for reason, folders in zip(reasons, left_out(args.directories, runs), strict=True):
+        if folders:
+            named = ", ".join(str(folder) for folder in folders[:_MOST_NAMED]) + ", ..." * (len(folders) > _MOST_NAMED)
+            caption += f" Left out, since {reason}: {named}."
     print_table("", columns, cells, caption=caption)
     return 0
 

@@ -7,7 +7,9 @@ import types
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,7 @@ from lightning_pac.data.records.partial_copies import copied_apart, copied_once
 from lightning_pac.data.records.value_digest import digest
 from lightning_pac.gradients.calls import as_written
 
-__all__ = ["LARGE", "DataMemo", "Surroundings", "copy_small", "outline"]
+__all__ = ["LARGE", "DataMemo", "Scope", "Surroundings", "copy_small", "outline"]
 
 LARGE = 2**16
 """Values of what is shared by copies."""
@@ -34,7 +36,22 @@ _DESCRIPTORS = (property, classmethod, staticmethod, types.GetSetDescriptorType,
 _CODE = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type, _CACHE, *_DESCRIPTORS)
 # `from random import uniform` gives a method of the first, of which a copy would not be seeded with it.
 _GENERATORS: tuple[Any, ...] = (random.choice.__self__, np.random.rand.__self__)  # type: ignore[attr-defined]
-_MISSING: Any = object()
+_MISSING: Any = type("Missing", (), {})  # shared by copies
+
+
+@dataclass(frozen=True, eq=False)
+class Scope:
+    """A place for state.
+
+    Attributes:
+        owner: A class or function, the variables of a module, or the cell of a closure.
+        read: Gives what an owner holds, by name.
+        write: Lets an owner hold that.
+    """
+
+    owner: Any
+    read: Callable[[Any], dict[str, Any]]
+    write: Callable[[Any, Mapping[str, Any]], object]
 
 
 class Surroundings:
@@ -64,7 +81,7 @@ class Surroundings:
     def __init__(self, *objects: Any) -> None:
         self._owners: list[Any] = []  # classes and functions, of which all attributes may be state
         self._globals: dict[int, tuple[dict[str, Any], set[str]]] = {}
-        self._cells: dict[int, types.CellType] = {}
+        self._cells: dict[int, tuple[str, types.CellType]] = {}
         self._caches: list[Any] = []
         self._own = {id(value) for value in objects}
         self._own |= {id(part) for value in objects if isinstance(value, nn.Module) for part in value.modules()}
@@ -77,6 +94,18 @@ class Surroundings:
                 waiting += self._follow(value)
         self._caches = [cache for cache in self._caches if not cache.cache_info().currsize]
 
+    @property
+    def scopes(self) -> list["Scope"]:
+        """Where state lies."""
+        found = [Scope(owner, _attributes, _set_attributes) for owner in self._owners]
+        found += [
+            Scope(space, partial(_named, names=names), partial(_set_names, names=names))
+            for space, names in self._globals.values()
+        ]
+        found += [Scope(cell, partial(_contents_of, name), partial(_fill, name)) for name, cell in self._cells.values()]
+        functions = [owner for owner in self._owners if isinstance(owner, types.FunctionType)]
+        return found + [Scope(function, _defaults, _set_defaults) for function in functions]
+
     @contextmanager
     def copied(self, memo: dict[int, Any]) -> Iterator[None]:
         """Let code see copies of the state meanwhile, and the state as it was afterwards.
@@ -86,34 +115,16 @@ class Surroundings:
                 of these copies already goes on seeing it, rather than a copy of the copy.
         """
         memo.update({id(found): found for found in [*memo.values(), *_GENERATORS]})
-        owned = [(owner, _attributes(owner)) for owner in self._owners]
-        named = [
-            (space, {name: space.get(name, _MISSING) for name in names}) for space, names in self._globals.values()
-        ]
-        cells = [(cell, _contents(cell)) for cell in self._cells.values()]
-        functions = [owner for owner in self._owners if isinstance(owner, types.FunctionType)]
-        defaults = [(function, function.__defaults__, function.__kwdefaults__) for function in functions]
+        held = [(scope, scope.read(scope.owner)) for scope in self.scopes]
         try:
             self._clear_caches()
-            for owner, attributes in owned:
-                _set_attributes(owner, {name: _copy_of_state(value, memo) for name, value in attributes.items()})
-            for space, values in named:
-                _set_names(space, {name: _copy_of_state(value, memo) for name, value in values.items()})
-            for cell, value in cells:
-                _fill(cell, _copy_of_state(value, memo))
-            for function, *given in defaults:
-                _set_defaults(function, *(_copy_of_state(values, memo) for values in given))
+            for scope, values in held:
+                scope.write(scope.owner, {name: _copy_of_state(value, memo) for name, value in values.items()})
             with files_apart(), as_written():  # a compiler would miss its files
                 yield
         finally:
-            for owner, attributes in owned:
-                _set_attributes(owner, attributes)
-            for space, values in named:
-                _set_names(space, values)
-            for cell, value in cells:
-                _fill(cell, value)
-            for function, *given in defaults:
-                _set_defaults(function, *given)
+            for scope, values in held:
+                scope.write(scope.owner, values)
             self._clear_caches()
 
     def digest(self) -> bytes:
@@ -121,11 +132,8 @@ class Surroundings:
 
         Of what is large, only the length counts, and how often it was written to.
         """
-        found: list[Any] = [_attributes(owner) for owner in self._owners]
-        found += [[space.get(name) for name in names] for space, names in self._globals.values()]
-        found += [*map(_contents, self._cells.values()), [cache.cache_info().currsize for cache in self._caches]]
-        functions = [owner for owner in self._owners if isinstance(owner, types.FunctionType)]
-        found += [(function.__defaults__, function.__kwdefaults__) for function in functions]
+        found: list[Any] = [scope.read(scope.owner) for scope in self.scopes]
+        found.append([cache.cache_info().currsize for cache in self._caches])
 
         def others(value: Any) -> Any:
             return () if id(value) in self._own else outline(value)
@@ -162,7 +170,8 @@ class Surroundings:
 
     def _follow_function(self, function: types.FunctionType) -> list[Any]:
         self._owners.append(function)
-        self._cells.update({id(cell): cell for cell in function.__closure__ or ()})
+        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
+        self._cells |= {id(cell): (name, cell) for name, cell in cells}
         reached = [*map(_contents, function.__closure__ or ()), *vars(function).values()]
         reached += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
         used, space = _names_in(function.__code__), function.__globals__
@@ -225,7 +234,7 @@ def copy_small(value: Any, memo: dict[int, Any]) -> Any:
 
 
 def _copy_of_state(value: Any, memo: dict[int, Any]) -> Any:
-    return value if isinstance(value, _SCALARS) or value is _MISSING or _is_code(value) else copy_small(value, memo)
+    return value if isinstance(value, _SCALARS) or _is_code(value) else copy_small(value, memo)
 
 
 def _shared(value: Any, memo: dict[int, Any], large: int = LARGE) -> dict[int, Any] | None:
@@ -307,7 +316,12 @@ def _contents(cell: types.CellType) -> Any:
         return _MISSING
 
 
-def _fill(cell: types.CellType, value: Any) -> None:
+def _contents_of(name: str, cell: types.CellType) -> dict[str, Any]:
+    return {name: _contents(cell)}
+
+
+def _fill(name: str, cell: types.CellType, values: Mapping[str, Any]) -> None:
+    value = values.get(name, _MISSING)
     if value is not _MISSING:
         cell.cell_contents = value
     elif _contents(cell) is not _MISSING:
@@ -319,7 +333,7 @@ def _attributes(owner: Any) -> dict[str, Any]:
     return {name: value for name, value in vars(owner).items() if not name.startswith("__") and not _is_code(value)}
 
 
-def _set_attributes(owner: Any, attributes: dict[str, Any]) -> None:
+def _set_attributes(owner: Any, attributes: Mapping[str, Any]) -> None:
     found = _attributes(owner)
     for name in found.keys() - attributes.keys():
         with suppress(AttributeError, TypeError):  # a class that forbids it
@@ -330,14 +344,24 @@ def _set_attributes(owner: Any, attributes: dict[str, Any]) -> None:
                 setattr(owner, name, value)
 
 
-def _set_names(space: dict[str, Any], values: dict[str, Any]) -> None:
-    for name, value in values.items():
+def _named(space: dict[str, Any], names: set[str]) -> dict[str, Any]:
+    return {name: space.get(name, _MISSING) for name in names}
+
+
+def _set_names(space: dict[str, Any], values: Mapping[str, Any], names: set[str]) -> None:
+    for name in names:
+        value = values.get(name, _MISSING)
         if value is _MISSING:
             space.pop(name, None)
         else:
             space[name] = value
 
 
-def _set_defaults(function: types.FunctionType, values: Any, keywords: Any) -> None:
-    if values is not function.__defaults__ or keywords is not function.__kwdefaults__:
-        function.__defaults__, function.__kwdefaults__ = values, keywords
+def _defaults(function: types.FunctionType) -> dict[str, Any]:
+    return {"defaults": function.__defaults__, "keywords": function.__kwdefaults__}
+
+
+def _set_defaults(function: types.FunctionType, values: Mapping[str, Any]) -> None:
+    given = values.get("defaults"), values.get("keywords")
+    if given[0] is not function.__defaults__ or given[1] is not function.__kwdefaults__:
+        function.__defaults__, function.__kwdefaults__ = given

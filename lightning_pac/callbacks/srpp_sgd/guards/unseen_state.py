@@ -11,6 +11,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from lightning_pac.callbacks.srpp_sgd.guards.kept_elsewhere import KeptElsewhere
 from lightning_pac.callbacks.srpp_sgd.guards.writing_callbacks import runs_in
 from lightning_pac.callbacks.srpp_sgd.loss_check import (
+    GRADIENT,
     UNCHECKED,
     UNEXPLAINED,
     Beginning,
@@ -81,17 +82,19 @@ class UnseenState:
             return found
         terms = self.pl_module, run.loader, self._trainer.datamodule, self._users  # type: ignore[attr-defined]
         found_now = unseen_in_training(*terms, self.beginning)
+        if found_now.decided and GRADIENT not in found_now.moved:
+            return replace(found, state=tuple(sorted(found_now.moved)))
         if found_now.decided:
             kept = " and ".join(map(repr, found_now.decided))
             problem = f"depends on {kept}, in which training keeps something of earlier records without noise"
             return replace(found, problem=problem)
         for name in self._new(found_now.unexplained):
             rank_zero_warn(
-                f"The loss depends on {name!r}, which {UNEXPLAINED}: make sure that no record decides it but through "
+                f"Training depends on {name!r}, which {UNEXPLAINED}: make sure that no record decides it but through "
                 "the weights."
             )
             run.not_shown.append(
-                f"The loss came to depend on {name!r}, which {UNEXPLAINED}: that no record decides it but through the "
+                f"Training came to depend on {name!r}, which {UNEXPLAINED}: that no record decides it but through the "
                 "weights is taken on trust."
             )
         return found

@@ -13,6 +13,7 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.passing_state import OF_DATASET
 from lightning_pac.callbacks.srpp_sgd.loss_check.probe import AT_THE_END
 from lightning_pac.callbacks.srpp_sgd.loss_check.replica import TRANSFER_HOOKS, Replica, hidden_behind, transferred
 from lightning_pac.callbacks.srpp_sgd.loss_check.state import (
+    GRADIENT,
     OPTIMIZER_STATE,
     STEPPED,
     UNEXPLAINED,
@@ -26,6 +27,7 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.state import (
 
 __all__ = [
     "AT_THE_END",
+    "GRADIENT",
     "OF_DATASET",
     "OPTIMIZER_STATE",
     "STEPPED",

@@ -380,10 +380,10 @@ def _rebound(function: types.FunctionType, memo: dict[int, Any]) -> types.Functi
     """The function with copies of what it keeps in its closure, default arguments and attributes."""
 
     def rebound_cell(cell: types.CellType) -> types.CellType:
-        try:
-            return types.CellType(copy_small(cell.cell_contents, memo))
-        except ValueError:  # not filled yet
-            return cell
+        with suppress(ValueError):  # not filled yet
+            found = memo[id(cell)] = types.CellType(copy_small(cell.cell_contents, memo))
+            return found
+        return cell
 
     cells = tuple(map(rebound_cell, function.__closure__ or ()))
     defaults, keywords, attributes = (

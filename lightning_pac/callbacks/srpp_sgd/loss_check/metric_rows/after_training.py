@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import lightning.pytorch as pl
@@ -16,7 +17,13 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows.noted_rows import (
     are_equal,
 )
 from lightning_pac.callbacks.srpp_sgd.loss_check.probe import Probe
-from lightning_pac.callbacks.srpp_sgd.loss_check.state import Beginning, UnseenChanges, trained, unseen_changes
+from lightning_pac.callbacks.srpp_sgd.loss_check.state import (
+    Beginning,
+    UnseenChanges,
+    begin_anew,
+    trained,
+    unseen_changes,
+)
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_probe import synthetic_probe
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import GROUP, SyntheticRecords
 from lightning_pac.data.records import copy_small
@@ -75,12 +82,12 @@ def decided_by_training(
     probe, synthetic = _probed(*terms)
     records = synthetic.draw(0)
     part, other = records[: 2 * GROUP], records[2 * GROUP :]
-    found = _decided(probe, training, evaluations, part, [other, [times(record, FAR) for record in other]], later=False)
-    for begins in (True, False) if training.beginning is not None and training.is_first else ():
+    found = _decided(probe, evaluations, part, [other, [times(record, FAR) for record in other]])
+    for beginning in (training.beginning, None) if training.beginning is not None and training.is_first else ():
         with suppress(Exception):  # a model may not run out of its time, or with what it had then
-            probe, synthetic = _probed(*terms, begins)
             varied = [variation.records[2 * GROUP :] for variation in synthetic.varied(records, ignores=False)]
-            return found | _decided(probe, training, evaluations, part, [other, *varied], later=True)
+            begin = None if beginning is None else partial(begin_anew, probe, beginning, beginning.changed())
+            return found | _decided(probe, evaluations, part, [other, *varied], True, begin)
     return found
 
 
@@ -98,16 +105,13 @@ def changed_unseen(
     if training.beginning is None or not (changed := training.beginning.changed()):
         return UnseenChanges()
     terms = pl_module, training, datamodule, whole
-    _, synthetic = _probed(*terms)
+    probe, synthetic = _probed(*terms)
 
     def evaluated(probe: Probe, memo: dict[int, Any]) -> Found:
         return _evaluated(probe, evaluations, memo)
 
-    def probed(begins: bool) -> Probe:
-        return _probed(*terms, begins)[0]
-
     records = synthetic.draw(0)
-    return unseen_changes(training.beginning, changed, probed, records, evaluated, _differing, evaluated)
+    return unseen_changes(training.beginning, changed, probe, records, evaluated, _differing, evaluated)
 
 
 def _probed(
@@ -115,16 +119,11 @@ def _probed(
     training: Training,
     datamodule: pl.LightningDataModule | None,
     whole: WholeCopies | None,
-    begins: bool = False,
 ) -> tuple[Probe, SyntheticRecords]:
-    """What trains a copy, from the beginning or from now on, and draws records for it."""
+    """What trains a copy, and draws records for it."""
     probe, examples = synthetic_probe(pl_module, training.loader, datamodule, training.callbacks, whole)
     for name, layer in probe.model.named_modules():
         layer.training = training.modes.get(name, layer.training)
-    if begins:
-        assert training.beginning is not None
-        training.beginning.restore(probe)
-        probe.begin_training()
     if training.has_ended:
         probe.end_training()
     return probe, SyntheticRecords(examples, probe.accepts)
@@ -132,11 +131,11 @@ def _probed(
 
 def _decided(
     probe: Probe,
-    training: Training,
     evaluations: Sequence[tuple[Evaluation, Callable[[list[Any]], Any]]],
     part: list[Any],
     others: Sequence[list[Any]],
-    later: bool,
+    later: bool = False,
+    begin: Callable[[list[list[Any]]], object] | None = None,
 ) -> frozenset[str]:
     """Those whose rows are others after others in place of a part; a model need not take but the first of these."""
 
@@ -144,6 +143,8 @@ def _decided(
         memo: dict[int, Any] = {}
         found: Found = {}
         with probe.copied(memo):
+            if begin is not None:
+                begin([records])
             for _ in trained(probe, [records], later):
                 add_rows(found, _evaluated(probe, evaluations, memo))
         return found

@@ -3,10 +3,11 @@
 from lightning_pac.callbacks.srpp_sgd.loss_check.state.beginning import Beginning
 from lightning_pac.callbacks.srpp_sgd.loss_check.state.kept_places import differing, digests_of, own_attributes
 from lightning_pac.callbacks.srpp_sgd.loss_check.state.kept_state import looks_through, remembers
-from lightning_pac.callbacks.srpp_sgd.loss_check.state.later_steps import LATER, trained
+from lightning_pac.callbacks.srpp_sgd.loss_check.state.later_steps import LATER, begin_anew, trained
 from lightning_pac.callbacks.srpp_sgd.loss_check.state.state_watch import OPTIMIZER_STATE, StateWatch
 from lightning_pac.callbacks.srpp_sgd.loss_check.state.taken_up import STEPPED, taking_up_records
 from lightning_pac.callbacks.srpp_sgd.loss_check.state.unseen import (
+    GRADIENT,
     UNEXPLAINED,
     UnseenChanges,
     unseen_changes,
@@ -15,6 +16,7 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.state.unseen import (
 from lightning_pac.callbacks.srpp_sgd.loss_check.state.used_now_and_then import remembers_at
 
 __all__ = [
+    "GRADIENT",
     "LATER",
     "OPTIMIZER_STATE",
     "STEPPED",
@@ -22,6 +24,7 @@ __all__ = [
     "Beginning",
     "StateWatch",
     "UnseenChanges",
+    "begin_anew",
     "differing",
     "digests_of",
     "looks_through",

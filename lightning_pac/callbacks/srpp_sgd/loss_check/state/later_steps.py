@@ -1,23 +1,51 @@
 """Steps of a copy of a model that come now and then, such as every tenth, or the last of an epoch."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
 from lightning_pac.callbacks.srpp_sgd.loss_check.probe import AFTER_A_BATCH, AT_THE_END, Probe
+from lightning_pac.callbacks.srpp_sgd.loss_check.state.beginning import Beginning
+from lightning_pac.callbacks.srpp_sgd.loss_check.state.kept_places import Place
 from lightning_pac.callbacks.srpp_sgd.loss_check.state.own_counters import OwnCounters, set_counters
 
-__all__ = ["LATER", "trained"]
+__all__ = ["LATER", "begin_anew", "trained"]
 
 # Of the records: the one class with another weight may be missing in a draw, of three classes in one draw of ten. Each
 # but the first is made at a step of its own, since a term may be added in every tenth step, from the hundredth on, or
 # in the last batch and epoch. The number after the last is one that 1 to 16, 20, 30, 50, 60 and 100 divide.
 LATER = (1, 10, 99, 999, 3603599)
 
+_MOST_STEPS = 32  # that are taken anew
+
 _TRAINS = {"training": True, "validating": False, "testing": False, "evaluating": False}
 # Among these each remainder of numbers up to ten, and the first and the last of those that up to 12, 20, ... divide.
 _LATER = range(LATER[-1] - 4, LATER[-1] + 6)
+
+
+def begin_anew(probe: Probe, beginning: Beginning, changed: Collection[Place], batches: Sequence[list[Any]]) -> None:
+    """Take the steps up to now, or the first of them, with what was kept when the training began; weights stay.
+
+    Args:
+        probe: Runs the steps, within `Probe.copied`.
+        beginning: What was kept then.
+        changed: Where that is another by now.
+        batches: The records of each; they take turns.
+    """
+    view, number, broken = probe.replica.view, probe.batch_idx, set(probe.broken)
+    moved, per_epoch, steps = dict(view.moved), view.num_training_batches, min(view.global_step, _MOST_STEPS)
+    beginning.restore(probe, changed)
+    view.moved |= {"current_epoch": 0, "global_step": 0}
+    probe.begin_training()
+    for step, records in zip(range(steps - 1), itertools.cycle(batches), strict=False):
+        epoch, probe.batch_idx = divmod(step, int(per_epoch)) if 0 < per_epoch < math.inf else (0, step)
+        view.moved |= {"current_epoch": epoch, "global_step": step}
+        with suppress(Exception):  # it may not run out of its time
+            probe.run_round(records)
+    probe.batch_idx, view.moved = number, moved
+    probe.broken |= broken
 
 
 def trained(probe: Probe, batches: Sequence[list[Any]], later: bool, epochs: int = 0) -> Iterator[None]:

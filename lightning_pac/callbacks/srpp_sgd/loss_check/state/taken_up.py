@@ -1,6 +1,5 @@
 """State of a model and of its checkpoints that takes up records of a batch."""
 
-import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -16,6 +15,8 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.probe import Probe
 from lightning_pac.callbacks.srpp_sgd.loss_check.readings import LEVELS, set_numbers_kept
 from lightning_pac.callbacks.srpp_sgd.loss_check.replica import Replica
 from lightning_pac.callbacks.srpp_sgd.loss_check.state.beginning import Beginning
+from lightning_pac.callbacks.srpp_sgd.loss_check.state.kept_places import Place
+from lightning_pac.callbacks.srpp_sgd.loss_check.state.later_steps import begin_anew
 from lightning_pac.callbacks.srpp_sgd.loss_check.state.own_counters import OwnCounters, set_counters
 from lightning_pac.callbacks.srpp_sgd.loss_check.state.saved_state import STOPS, failures_of, saved_state
 from lightning_pac.callbacks.srpp_sgd.loss_check.state.state_watch import StateWatch
@@ -24,8 +25,6 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import GROUP
 __all__ = ["STEPPED", "taking_up_records"]
 
 STEPPED = "weights after a step of the optimizer"
-
-_MOST_STEPS = 16  # that are taken anew
 
 _Move = Callable[[Probe, list[Any]], object]
 
@@ -65,8 +64,8 @@ def taking_up_records(
     state, written = _taking_up_records(probe, records, _fill if earlier else _stay)
     moves: list[_Move] = [partial(_count_steps, number=number) for number in later if is_own(probe.replica.optimizer)]
     moves += [_go_back] * earlier
-    if beginning is not None and beginning.changed():
-        moves += [partial(_begin_anew, beginning=beginning, then=then) for then in (_stay, _go_back)]
+    if beginning is not None and (changed := beginning.changed()):
+        moves += [partial(_begin_anew, beginning=beginning, changed=changed, then=then) for then in (_stay, _go_back)]
     for move in moves:
         with suppress(Exception):  # it may not run out of its time
             if not state:
@@ -129,19 +128,8 @@ def _go_back(probe: Probe, records: list[Any]) -> None:
     _fill(probe, records)
 
 
-def _begin_anew(probe: Probe, records: list[Any], beginning: Beginning, then: _Move) -> None:
-    """Take the steps up to now, or the first of them, with what was kept when the training began."""
-    view, number, moved, broken = probe.replica.view, probe.batch_idx, dict(probe.replica.view.moved), set(probe.broken)
-    per_epoch, steps = view.num_training_batches, min(view.global_step, _MOST_STEPS)
-    beginning.restore(probe)
-    view.moved |= {"current_epoch": 0, "global_step": 0}
-    probe.begin_training()
-    for step in range(steps - 1):
-        epoch, probe.batch_idx = divmod(step, int(per_epoch)) if 0 < per_epoch < math.inf else (0, step)
-        view.moved |= {"current_epoch": epoch, "global_step": step}
-        probe.run_round(records)
-    probe.batch_idx, view.moved = number, moved
-    probe.broken |= broken
+def _begin_anew(probe: Probe, records: list[Any], beginning: Beginning, changed: set[Place], then: _Move) -> None:
+    begin_anew(probe, beginning, changed, [records])
     then(probe, records)
 
 

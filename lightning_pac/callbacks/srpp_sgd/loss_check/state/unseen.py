@@ -1,5 +1,6 @@
 """What training has changed beside the weights, in a way that steps on synthetic records do not explain."""
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -7,19 +8,22 @@ from functools import partial
 from typing import Any, TypeVar
 
 import lightning.pytorch as pl
-from torch import Tensor
 from torch.utils.data import DataLoader
 
 from lightning_pac.callbacks.srpp_sgd.loss_check.coupling import is_small
+from lightning_pac.callbacks.srpp_sgd.loss_check.passing_state import is_equal
 from lightning_pac.callbacks.srpp_sgd.loss_check.probe import Probe
 from lightning_pac.callbacks.srpp_sgd.loss_check.state.beginning import Beginning
 from lightning_pac.callbacks.srpp_sgd.loss_check.state.kept_places import Place, changed_places
-from lightning_pac.callbacks.srpp_sgd.loss_check.state.later_steps import trained
+from lightning_pac.callbacks.srpp_sgd.loss_check.state.later_steps import begin_anew, trained
+from lightning_pac.callbacks.srpp_sgd.loss_check.state.state_watch import SETTINGS, settings_of
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_probe import synthetic_probe
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import GROUP, SyntheticRecords
 from lightning_pac.strategies.whole_copies import WholeCopies
 
-__all__ = ["UNEXPLAINED", "UnseenChanges", "unseen_changes", "unseen_in_training"]
+__all__ = ["GRADIENT", "UNEXPLAINED", "UnseenChanges", "unseen_changes", "unseen_in_training"]
+
+GRADIENT = "gradient"
 
 UNEXPLAINED = "changed in a way that steps on synthetic records do not explain"
 
@@ -46,7 +50,7 @@ class UnseenChanges:
 def unseen_changes(
     beginning: Beginning,
     changed: set[Place],
-    probed: Callable[[bool], Probe],
+    probe: Probe,
     records: list[Any],
     outcome: Callable[[Probe, dict[int, Any]], Found],
     differing: Callable[[Found, Found], set[str]],
@@ -62,13 +66,12 @@ def unseen_changes(
     Args:
         beginning: What was kept then.
         changed: Where that is another by now.
-        probed: Makes a probe of the model as it is now, or (True) with what it kept at the beginning.
+        probe: Of the model as it is now.
         records: Four groups of synthetic records.
         outcome: Of the copy that a probe runs, which has the memo.
         differing: Names what differs in two outcomes.
         after_steps: Done now and then while steps are repeated.
     """
-    probe = probed(False)
 
     def found(change: Callable[[Probe], None]) -> Found:
         memo: dict[int, Any] = {}
@@ -92,7 +95,7 @@ def unseen_changes(
         if not unexplained - decided:
             break
         with suppress(Exception):  # it may not run out of its time
-            one, two, written = _repeated(beginning, probed(begins), begins, epochs, records, after_steps)
+            one, two, written = _repeated(beginning, changed, probe, begins, epochs, records, after_steps)
             differ = changed_places(one, two) & written & deciding
             unexplained -= written - differ
             if not differ:
@@ -111,6 +114,7 @@ def _names(places: set[Place]) -> tuple[str, ...]:
 
 def _repeated(
     beginning: Beginning,
+    changed: set[Place],
     probe: Probe,
     begins: bool,
     epochs: int,
@@ -125,6 +129,8 @@ def _repeated(
     for batches in ([records[: 2 * GROUP]], [third, fourth, third + fourth]):
         memo: dict[int, Any] = {}
         with probe.copied(memo):
+            if begins:
+                begin_anew(probe, beginning, changed, batches)
             for _ in trained(probe, batches, later=True, epochs=epochs):
                 after_steps(probe, memo)
             after.append(beginning.held_by(probe))
@@ -139,7 +145,9 @@ def unseen_in_training(
     callbacks: Sequence[pl.Callback],
     beginning: Beginning,
 ) -> UnseenChanges:
-    """Such attributes on which the gradient of synthetic records depends; none if that cannot be told.
+    """Such attributes on which a step on synthetic records depends; none if that cannot be told.
+
+    That is its gradient, and what hooks and schedules make of weights and rates.
 
     Args:
         pl_module: The model; copies of it are run, on the CPU.
@@ -149,25 +157,22 @@ def unseen_in_training(
         beginning: What was kept when the training began.
     """
 
-    def gradient(probe: Probe, memo: dict[int, Any]) -> Tensor:
-        return probe.next_gradient(records[: 2 * GROUP])
+    def stepped(records: list[Any], probe: Probe, memo: dict[int, Any]) -> dict[str, Any]:
+        gradient = probe.next_gradient(records)
+        probe.run_round(records)
+        weights = [parameter.detach().clone() for parameter in probe.model.parameters()]
+        return {GRADIENT: gradient, "weights": weights, SETTINGS: copy.deepcopy(settings_of(probe.replica.optimizer))}
 
-    def differing(first: Tensor, second: Tensor) -> set[str]:
-        return set() if is_small(second - first, float(first.norm())) else {"gradient"}
+    def differing(first: dict[str, Any], second: dict[str, Any]) -> set[str]:
+        found = {name for name in first if name != GRADIENT and not is_equal(first[name], second[name])}
+        one, other = first[GRADIENT], second[GRADIENT]
+        return found if is_small(other - one, float(one.norm())) else found | {GRADIENT}
 
     def unseen(whole: WholeCopies | None) -> UnseenChanges:
-        def probed(begins: bool) -> Probe:
-            probe, _ = synthetic_probe(pl_module, loader, datamodule, callbacks, whole)
-            if begins:
-                beginning.restore(probe)
-                probe.begin_training()
-            return probe
-
         probe, examples = synthetic_probe(pl_module, loader, datamodule, callbacks, whole)
-        records[:] = SyntheticRecords(examples, probe.accepts).draw(0)
-        return unseen_changes(beginning, changed, probed, records, gradient, differing)
+        records = SyntheticRecords(examples, probe.accepts).draw(0)
+        return unseen_changes(beginning, changed, probe, records, partial(stepped, records[: 2 * GROUP]), differing)
 
-    records: list[Any] = []
     changed = beginning.changed()
     with suppress(Exception):  # any model, dataset or collate function may run here
         return WholeCopies.in_turn(pl_module, unseen)

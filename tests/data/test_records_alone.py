@@ -81,6 +81,24 @@ class CentredInPlace(Centred):
         return self.values[index] - self.mean
 
 
+class ScaledOnceKnown(Rows):
+    """By the first hundred records that it loads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values, self.seen = torch.randn(400, 3), list[Any]()
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, index: int) -> Any:
+        row = self.values[index]
+        if len(self.seen) < 100:
+            self.seen.append(row)
+            return row
+        return row / torch.stack(self.seen).std(0)
+
+
 class Mixed(Rows):
     def __getitem__(self, index: int) -> Any:
         return 0.7 * self.values[index] + 0.3 * self.values[int(torch.randint(ROWS, ()))]
@@ -340,6 +358,7 @@ def test_records_of_their_own_pass(make: Any) -> None:
         (lambda: Together(same=True), "gives other records when several are asked for together"),
         (NoDataset, "several rows of 'values'"),
         (CentredInPlace, "otherwise after another one was loaded"),
+        (ScaledOnceKnown, "otherwise after another one was loaded"),
         (lambda: Subset(Centred(), range(ROWS)), "Centred gives a record otherwise"),
         (BatchRepeats, "gives other records when several are asked for together"),
         (ScaledByTheLargest, "gives other records beside one of extreme numbers"),

@@ -14,6 +14,7 @@ __all__ = ["check_memory"]
 
 _BEFORE = 8  # records that are loaded before another
 _MORE = 64  # of which one is loaded before another, where that takes little time
+_MANY = 1000  # of which a dataset may gather something, if they are loaded in the same time
 _SECONDS = 0.2
 
 
@@ -48,6 +49,10 @@ def check_memory(dataset: Any, surroundings: Surroundings) -> None:
         if found or time.monotonic() - started > _SECONDS:
             break
         found = depends(0, [first], [1 + number * last // _MORE])
+    started = time.monotonic()
+    after(*places, index=0)
+    number = min(9 * last // 10, _MANY, int(_SECONDS * len(places) / (time.monotonic() - started)))
+    found = found or depends(0, range(1, 1 + number), range(last, last - number, -1))
     if found:
         raise ValueError(
             f"{type(dataset).__name__} gives a record otherwise after another one was loaded, as running "

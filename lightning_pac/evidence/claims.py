@@ -181,6 +181,7 @@ def _card_of_worlds(account: LedgerAccount, kind: Kind, delta: float, prior: flo
                 "is: where it did, only a plan or a promise of the ledger is a bound."
             )
         guarantees = [*total_guarantees(total, prior), *guarantees]
+    counts = {"steps": sum(attempt.num_steps for attempt in account.attempts()), "charges": len(account.events())}
     return PrivacyCard(
         title=f"{_TITLES[kind]} {account.name}",
         secret=_secret(worlds) if attached is None else attached.secret,
@@ -188,8 +189,7 @@ def _card_of_worlds(account: LedgerAccount, kind: Kind, delta: float, prior: flo
         conditions=tuple(conditions),
         estimates=() if attached is None else attached.estimates,
         details={
-            "steps": sum(attempt.num_steps for attempt in account.attempts()),
-            "charges": len(account.events()),
+            **{name: count for name, count in counts.items() if count},
             **_terms(declared),
             **({} if attached is None else {"run": attached.details}),
         },

@@ -37,7 +37,7 @@ class FoundLedger:
     total: LedgerTotal
 
 
-def find_ledgers(runs: Sequence[Run]) -> list[FoundLedger]:
+def find_ledgers(runs: Sequence[Run], alone: bool = False) -> list[FoundLedger]:
     """The ledgers that list the runs, as they are now; those that are not found or cannot be read are left out.
 
     A card names the run's account, whose name was drawn at random, so a ledger that has it is the run's: `*.db` in the
@@ -46,10 +46,12 @@ def find_ledgers(runs: Sequence[Run]) -> list[FoundLedger]:
 
     Args:
         runs: The runs of a report.
+        alone: Whether also those with one account alone, of which the card of the run says as much.
     """
-    priors = _priors(runs)
-    # Of a ledger with one account alone, the card of the run says as much.
-    return _distinct(_candidates(runs), priors, lambda accounts: bool(priors.keys() & accounts) and len(accounts) > 1)
+    priors, fewest = _priors(runs), 1 if alone else 2
+    return _distinct(
+        _candidates(runs), priors, lambda accounts: bool(priors.keys() & accounts) and len(accounts) >= fewest
+    )
 
 
 def figure_ledgers(runs: Sequence[Run], ledgers: Sequence[FoundLedger]) -> list[FoundLedger]:
@@ -62,9 +64,8 @@ def figure_ledgers(runs: Sequence[Run], ledgers: Sequence[FoundLedger]) -> list[
         ledgers: What `find_ledgers` found.
     """
     names = {name for run in runs if not lists_figures(run, ledgers) for name in run.with_noise}
-    candidates, priors = _candidates(runs), _priors(runs)
-    own = _distinct(candidates, priors, lambda accounts: bool(priors.keys() & accounts)) if names else []
-    beside = [path for path in candidates if path.parent in {ledger.path.parent for ledger in own}]
+    own = find_ledgers(runs, alone=True) if names else []
+    beside = [path for path in _candidates(runs) if path.parent in {ledger.path.parent for ledger in own}]
     return _distinct(beside, {}, lambda accounts: bool(_metrics(accounts) & names) and all(map(_metrics_of, accounts)))
 
 

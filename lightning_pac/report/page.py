@@ -91,7 +91,7 @@ def write_report(directory: str | Path, output: str | Path | None = None, runs: 
             date=f"{today.day} {today:%B %Y}",
             verdict=verdict(rows),
             together=together(ledgers, runs),
-            ledgers=[*ledgers, *figures],
+            ledgers=[*(find_ledgers(runs, alone=True) if figures else ledgers), *figures],
             figures=[ledger.name for ledger in figures],
             by_secret=by_secret(rows),
             is_told=all(lists_figures(run, ledgers) for run in runs if run.with_noise),

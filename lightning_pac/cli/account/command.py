@@ -294,12 +294,16 @@ def _show(ledger: "PrivacyLedger") -> None:
     print_table(str(ledger.path), columns, [_row(account) for account in ledger.accounts()])
     print(describe_last_charge(ledger.last_charge))
     totals: list[tuple[object, ...]] = []
+    closed = [name for name in ledger.currencies() if ledger.budget(name) == 0 and not ledger.spent(name)]
     for currency in ledger.currencies():
+        if currency in closed:
+            continue
         budget = ledger.budget(currency)
         left = None if budget is None else Room(ledger.remaining(currency))
         totals.append((currency, Bound(ledger.spent(currency)), budget, left, describe_currency(currency)))
     columns = ("currency", "spent", "budget", "left", "what it counts")
-    print_table("What was spent in which currency", columns, totals, "Currencies do not add up to one another.")
+    caption = f"Nothing may be spent in {', '.join(closed)}." if closed else "Currencies do not add up to one another."
+    print_table("What was spent in which currency", columns, totals, caption)
     changes = ledger.budget_changes()
     if len(changes) > len({(change.account, change.currency) for change in changes}):
         rows = [(change.time, change.account or "all", change.currency, change.amount) for change in changes]

@@ -64,13 +64,15 @@ def taking_up_records(
     state, written = _taking_up_records(probe, records, _fill if earlier else _stay)
     moves: list[_Move] = [partial(_count_steps, number=number) for number in later if is_own(probe.replica.optimizer)]
     moves += [_go_back] * earlier
+    anew: list[_Move] = []
     if beginning is not None and (changed := beginning.changed()):
-        moves += [partial(_begin_anew, beginning=beginning, changed=changed, then=then) for then in (_stay, _go_back)]
-    for move in moves:
+        anew += [partial(_begin_anew, beginning=beginning, changed=changed, then=then) for then in (_stay, _go_back)]
+    for number, move in enumerate((*moves, *anew)):
+        if state or (number >= len(moves) and not written):  # which takes many steps
+            break
         with suppress(Exception):  # it may not run out of its time
-            if not state:
-                state, more = _taking_up_records(probe, records, move)
-                written |= more
+            state, more = _taking_up_records(probe, records, move)
+            written |= more
     for left_out in probe.shorter_rounds:
         if state:
             break

@@ -505,3 +505,54 @@ def test_a_name_of_validations_is_private_in_tests_as_well(tmp_path: Path) -> No
     trainer = pl.Trainer(accelerator="cpu", callbacks=[metrics], logger=False, enable_progress_bar=False)
     with pytest.raises(MisconfigurationException, match=DECIDED):
         trainer.test(ForTests(), loader(), verbose=False)
+
+
+class CentredByTheFirst(Hits):
+    """Takes off what six batches had in common, once it has seen them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen, self.centre = 0, torch.zeros(1)
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        scores = batch[0]
+        if self.seen < 6:
+            self.seen, self.centre = self.seen + 1, self.centre + scores.mean() / 6
+        else:
+            scores = scores - 20 * self.centre
+        self.show(scores.sigmoid(), batch[1])
+
+
+class GalleryOfTheFirst(Hits):
+    """Names the records of later batches after the nearest of the first three."""
+
+    def on_validation_epoch_start(self) -> None:
+        self.gallery: list[tuple[Tensor, Tensor]] = []
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        if batch_idx < 3:
+            self.gallery.append(batch)
+            return
+        known, labels = (torch.cat(each) for each in zip(*self.gallery, strict=True))
+        self.show(labels[(batch[0][:, None] - known).abs().argmin(1)], batch[1])
+
+
+class KeepsAll(Hits):
+    """Scores for a figure at the end."""
+
+    def on_validation_epoch_start(self) -> None:
+        self.scores: list[Tensor] = []
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.scores.append(batch[0])
+        self.show(batch[0].sigmoid(), batch[1])
+
+
+@pytest.mark.parametrize("kind", [CentredByTheFirst, GalleryOfTheFirst])
+def test_what_the_first_batches_leave_for_later_ones_is_found(tmp_path: Path, kind: Any) -> None:
+    with pytest.raises(MisconfigurationException, match=DECIDED):
+        trainer_in(tmp_path).validate(kind(), loader(80), verbose=False)
+
+
+def test_scores_may_be_kept_for_a_figure(tmp_path: Path) -> None:
+    trainer_in(tmp_path).validate(KeepsAll(), loader(80), verbose=False)

@@ -11,6 +11,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from slow_cases import slow
 from tiny_fits import Classifier, make_data, make_loader, make_private, make_trainer
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 from lightning_pac.exceptions import PrivacyViolationError
@@ -167,6 +168,54 @@ class SchedulesByLoss(Classifier):
         return [optimizer], [torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: self.chosen or 1.0)]
 
 
+class SetsHyperparameter(pl.Callback):
+    """To the mean loss of the first epoch."""
+
+    def __init__(self) -> None:
+        self.losses = list[float]()
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if trainer.current_epoch == 0:
+            self.losses.append(float(outputs["loss"]))
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        if trainer.current_epoch == 0:
+            pl_module.hparams["usual"] = float(np.mean(self.losses))
+
+
+class LooksAtHard(Classifier):
+    """Records, by a hyperparameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.save_hyperparameters({"usual": 0.0})
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        losses = F.cross_entropy(self.network(batch[0]), batch[1], reduction="none")
+        return (losses * torch.sigmoid(20 * (losses.detach() - self.hparams["usual"]))).mean()
+
+
+SCALER: Any = None
+
+
+class ByGlobal(Classifier):
+    """Scales by what an object in a global variable saw of the first twelve batches."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return F.cross_entropy(self.network(SCALER.scaled(batch[0])), batch[1])
+
+
+class Scaler:
+    def __init__(self) -> None:
+        self.seen, self.total = 0, torch.zeros(6)
+
+    def scaled(self, inputs: Tensor) -> Tensor:
+        if self.seen < 12:
+            self.seen, self.total = self.seen + 1, self.total + inputs.detach().abs().mean(0) / 12
+            return inputs
+        return inputs / self.total
+
+
 class PrunesWeights(pl.Callback):
     """The small ones once, and rewinds the others to where they began (a lottery ticket)."""
 
@@ -233,6 +282,17 @@ def test_weights_and_rates_by_what_was_gathered_are_refused(model: Any, callback
 def test_batches_scaled_by_earlier_ones_are_refused(kind: Any, tmp_path: Path) -> None:
     with pytest.raises(REFUSED, match="in which training keeps something of earlier records"):
         run(Classifier(), tmp_path, data=kind(make_data()))
+
+
+def test_what_a_callback_gathers_into_hyperparameters_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(REFUSED, match="'hparams', in which training keeps something of earlier records"):
+        run(LooksAtHard(), tmp_path, [SetsHyperparameter()])
+
+
+def test_what_a_global_variable_has_gathered_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "SCALER", Scaler())
+    with pytest.raises(REFUSED, match="in which training keeps something of earlier records"):
+        run(ByGlobal(), tmp_path)
 
 
 @pytest.mark.slow

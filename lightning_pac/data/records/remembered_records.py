@@ -51,8 +51,8 @@ def check_memory(dataset: Any, surroundings: Surroundings) -> None:
         found = depends(0, [first], [1 + number * last // _MORE])
     started = time.monotonic()
     after(*places, index=0)
-    number = min(9 * last // 10, _MANY, int(_SECONDS * len(places) / (time.monotonic() - started)))
-    found = found or depends(0, range(1, 1 + number), range(last, last - number, -1))
+    number = min(2 * last, _MANY, int(_SECONDS * len(places) / (time.monotonic() - started)))
+    found = found or depends(0, [1 + load % last for load in range(number)], [1] * number)
     if found:
         raise ValueError(
             f"{type(dataset).__name__} gives a record otherwise after another one was loaded, as running "

@@ -300,7 +300,7 @@ def _is_apart(value: Any) -> bool:
     if isinstance(value, asyncio.AbstractEventLoop):
         return True
     # That of a function of Cython is no text.
-    return str(type(value).__module__).startswith("lightning") and not isinstance(value, nn.Module)
+    return str(type(value).__module__).startswith("lightning") and not isinstance(value, nn.Module | dict)  # hparams
 
 
 @functools.cache

@@ -14,7 +14,7 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows.noted_rows import (
     Evaluation,
     NotedRows,
     add_rows,
-    are_equal,
+    differing_rows,
 )
 from lightning_pac.callbacks.srpp_sgd.loss_check.probe import Probe
 from lightning_pac.callbacks.srpp_sgd.loss_check.state import (
@@ -111,7 +111,7 @@ def changed_unseen(
         return _evaluated(probe, evaluations, memo)
 
     records = synthetic.draw(0)
-    return unseen_changes(training.beginning, changed, probe, records, evaluated, _differing, evaluated)
+    return unseen_changes(training.beginning, changed, probe, records, evaluated, differing_rows, evaluated)
 
 
 def _probed(
@@ -157,9 +157,9 @@ def _decided(
             if number == 0:
                 raise
             continue
-        names = _differing(first, second)
+        names = differing_rows(first, second)
         if names - found:
-            unclear |= names & (_differing(first, after(part)) | _differing(second, after(other)))
+            unclear |= names & (differing_rows(first, after(part)) | differing_rows(second, after(other)))
             found |= names - unclear
     if unclear and not found:
         raise ValueError("rows are drawn at random")
@@ -180,13 +180,3 @@ def _evaluated(
             for rows in evaluation.rows_with(evaluating, [[far_apart(synthetic, 0)]]):
                 add_rows(found, rows)
     return found
-
-
-def _differing(first: Found, second: Found) -> set[str]:
-    """Names of metrics with other rows, or other settings."""
-    nothing = NotedRows()
-    return {
-        name
-        for name in first.keys() | second.keys()
-        if not are_equal(first.get(name, nothing), second.get(name, nothing))
-    }

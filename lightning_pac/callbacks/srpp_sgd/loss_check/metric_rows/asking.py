@@ -27,6 +27,7 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows.company import (
     far_apart,
     is_random,
     mixed_by_company,
+    mixed_by_earlier,
     mixed_by_groups,
     mixed_by_length,
     mixed_by_likeness,
@@ -109,7 +110,8 @@ def rows_of_metrics(
     largest of a batch, a row that is used twice, tokens of a record as rows, or a batch that is left out if any of it
     is not finite, several rows then change. The batch has eight records, and then as many as the loader's, up to 64;
     another batch comes before it or after, and both once more, in an evaluation in which what a model keeps of the
-    first shows. One also moves from a group of records to another, such as the images of a patient. A batch of sixteen
+    first shows; and one comes after many evaluations of others. One also moves from a group of records to another, such
+    as the images of a patient. A batch of sixteen
     is compared with parts of it, in which hits among those of a batch are others. Where records may be absent, one is
     left out, and under `add_remove` others move up into its batch: a row that is made of a batch, or of some batches
     only, then changes. So do rows of full batches only, which are also asked for at the loader's size, above 64 where
@@ -238,6 +240,7 @@ def _mixed(evaluation: Evaluation, loader: DataLoader[Any], adjacency: Adjacency
     yield mixed_by_groups(rows_of, synthetic)
     yield mixed_by_length(rows_of, synthetic)
     yield from _of_two_draws(rows_of, synthetic.draw)
+    yield mixed_by_earlier(evaluation.rows_after, synthetic)
     with suppress(Exception):  # some models take no such numbers
         yield from _of_two_draws(rows_of, partial(far_apart, synthetic))
     if adjacency == "replace":

@@ -13,6 +13,7 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.coupling import MANY
 from lightning_pac.callbacks.srpp_sgd.loss_check.fixed_draws import SEEDS
 from lightning_pac.callbacks.srpp_sgd.loss_check.metric_rows.noted_rows import (
     RowsOf,
+    differing_rows,
     moved,
     rounding_of,
     settings_differ,
@@ -39,6 +40,7 @@ __all__ = [
     "far_apart",
     "is_random",
     "mixed_by_company",
+    "mixed_by_earlier",
     "mixed_by_groups",
     "mixed_by_length",
     "mixed_by_likeness",
@@ -189,6 +191,14 @@ def mixed_by_company(rows_of: RowsOf, records: list[Any]) -> set[str]:
                     found.add(name)
         return found
     return set()
+
+
+def mixed_by_earlier(rows_after: Callable[..., Any], synthetic: SyntheticRecords) -> set[str]:
+    """Metrics with other rows after many evaluations of others, of whose first something may have been gathered."""
+    # The halves of a draw have other labels.
+    first, second, records = synthetic.draw(0)[: 2 * GROUP], synthetic.draw(1)[2 * GROUP :], synthetic.draw(2)
+    one, other, again = (rows_after(earlier, records) for earlier in (first, second, first))
+    return differing_rows(one, other) - differing_rows(one, again)
 
 
 def set_by_records(rows_of: RowsOf, first: list[Any], second: list[Any]) -> set[str]:

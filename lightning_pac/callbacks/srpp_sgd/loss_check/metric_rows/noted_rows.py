@@ -29,6 +29,7 @@ __all__ = [
     "RowsOf",
     "add_rows",
     "are_equal",
+    "differing_rows",
     "is_close",
     "moved",
     "rounding_of",
@@ -40,7 +41,7 @@ __all__ = [
 AT_THE_END = "A hook at the end of the evaluation"
 
 _TOLERANCE = 1e-4
-_EVALUATIONS = 2
+_EVALUATIONS, _MANY, _LATE = 2, 16, 8
 
 # Between two validations of a training, which its batches do not concern here.
 _UNTIL_THE_NEXT: tuple[tuple[Any, ...], ...] = (
@@ -155,6 +156,14 @@ class Evaluation:
         """
         with self._lock.copied(), self._probe.copied():
             return self.rows_with(self._probe, [batches] * _EVALUATIONS, numbers, seed, holds_draws)
+
+    def rows_after(self, earlier: list[Any], records: list[Any]) -> dict[str, NotedRows]:
+        """Those of the last batch, of these records, after many evaluations of others and several batches of them."""
+        with self._lock.copied(), self._probe.copied():
+            batches = [[earlier] * 2] * _MANY + [[earlier] * _LATE + [records]]
+            found = self.rows_with(self._probe, batches)[-1]
+        last = len(records)
+        return {name: NotedRows(rows[-last:] if len(rows) >= last else (), rows.kept) for name, rows in found.items()}
 
     def reads_data(self, records: list[Any], num_rows: int) -> set[str]:
         """Metrics of which records have other rows where tables of the datamodule with so many rows hold others."""
@@ -332,6 +341,12 @@ def unmatched(rows: list[Tensor], others: list[Tensor], rounding: float = 0.0) -
 def are_equal(rows: list[Tensor], others: list[Tensor]) -> bool:
     """Whether they are the same in the same order, of a metric that keeps the same."""
     return not settings_differ(rows, others) and len(rows) == len(others) and all(map(is_close, rows, others))
+
+
+def differing_rows(first: Mapping[str, NotedRows], second: Mapping[str, NotedRows]) -> set[str]:
+    """Names of metrics with other rows, or other settings."""
+    names, nothing = first.keys() | second.keys(), NotedRows()
+    return {name for name in names if not are_equal(first.get(name, nothing), second.get(name, nothing))}
 
 
 def is_close(first: Tensor, second: Tensor, rounding: float = 0.0, tolerance: float = 0.0) -> bool:

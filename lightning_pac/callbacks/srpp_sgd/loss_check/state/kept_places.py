@@ -180,7 +180,7 @@ def _parts(value: Any) -> list[tuple[tuple[str, ...], Any]]:
 
 def _steps(value: Any) -> tuple[Any, dict[str, Any]] | None:
     """What holds the parts of a value, and the key of each by its step of a way; None where it counts as a whole."""
-    if type(value) is dict:
+    if isinstance(value, dict):
         return value, {f"[{key!r}]": key for key in value}
     if type(value) is list:
         return (value, {f"[{key}]": key for key in range(len(value))}) if len(value) <= _LONG else None

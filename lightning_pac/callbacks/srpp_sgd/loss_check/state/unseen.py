@@ -109,7 +109,7 @@ def unseen_changes(
 
 
 def _names(places: set[Place]) -> tuple[str, ...]:
-    return tuple(sorted({name for _, name, _ in places}))
+    return tuple(sorted({"hparams" if name == "_hparams" else name for _, name, _ in places}))
 
 
 def _repeated(

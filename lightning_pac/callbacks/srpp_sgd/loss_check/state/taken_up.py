@@ -71,7 +71,7 @@ def taking_up_records(
         if state or (number >= len(moves) and not written):  # which takes many steps
             break
         with suppress(Exception):  # it may not run out of its time
-            state, more = _taking_up_records(probe, records, move)
+            state, more = _taking_up_records(probe, records, move, extremes=number < len(moves))
             written |= more
     for left_out in probe.shorter_rounds:
         if state:
@@ -83,7 +83,9 @@ def taking_up_records(
     return state, written
 
 
-def _taking_up_records(probe: Probe, records: list[Any], move: _Move = _stay) -> tuple[tuple[str, ...], frozenset[str]]:
+def _taking_up_records(
+    probe: Probe, records: list[Any], move: _Move = _stay, extremes: bool = True
+) -> tuple[tuple[str, ...], frozenset[str]]:
     outcomes, num_read = [], 0
     written: set[str] = set()
     resting = probe.replica
@@ -103,7 +105,7 @@ def _taking_up_records(probe: Probe, records: list[Any], move: _Move = _stay) ->
     names = same.keys() | again.keys() | other.keys()
     equal = [name for name in names if is_equal(same.get(name), again.get(name))]  # not so is the time of day
     decided = {name for name in equal if not is_equal(same.get(name), other.get(name))}
-    if (written or is_own(resting.optimizer)) and num_read and not decided:
+    if extremes and (written or is_own(resting.optimizer)) and num_read and not decided:
         beyond = _after_extremes(probe, records[: 2 * GROUP], errors, move)
         decided = {name for name in equal for found in beyond if not is_equal(found.get(name), beyond[0].get(name))}
         decided -= {STOPS}  # which the card says

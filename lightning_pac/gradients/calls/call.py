@@ -114,9 +114,10 @@ class Call:
         """The records cannot be told apart in this call."""
         if not self.gradient.dim():
             return RuntimeError(
-                f"{self.describe()} comes after the mean over the batch, where no record has a share of its own: use "
-                "the parameter on the losses of records, before their mean, and move penalties on weights to the "
-                "optimizer's weight_decay."
+                f"{self.describe()} comes after the mean over the batch, where no record has a share of its own, or "
+                "is given numbers that have left torch, as for NumPy: use the parameter on the losses of records, "
+                "before their mean, move penalties on weights to the optimizer's weight_decay, and what NumPy makes of "
+                "inputs to the collate function."
             )
         return RuntimeError(
             f"The rows that {self.describe()} was given cannot be told apart into the {self.count} rows of the batch, "

@@ -132,7 +132,11 @@ def noting(model: Any, shown: ShownMetrics) -> Iterator[list[NotedMetric]]:
     working: list[NotedMetric] = []
     noted = [NotedMetric(name, metric, shown, working) for name, metric in named]
 
+    values: Any = getattr(model._trainer, "callback_metrics", {})
+
     def note_name(name: str, value: Any) -> None:
+        if name in shown.names:
+            values.setdefault(name, torch.tensor(0.0))  # hooks at the end may look for what is released
         if id(value) in names:
             shown.logged[name] = names[id(value)]
             shown.current.add(names[id(value)])

@@ -160,10 +160,9 @@ class Evaluation:
     def rows_after(self, earlier: list[Any], records: list[Any]) -> dict[str, NotedRows]:
         """Those of the last batch, of these records, after many evaluations of others and several batches of them."""
         with self._lock.copied(), self._probe.copied():
-            batches = [[earlier] * 2] * _MANY + [[earlier] * _LATE + [records]]
-            found = self.rows_with(self._probe, batches)[-1]
-        last = len(records)
-        return {name: NotedRows(rows[-last:] if len(rows) >= last else (), rows.kept) for name, rows in found.items()}
+            late = [earlier] * _LATE
+            *_, before, last = self.rows_with(self._probe, [*[[earlier] * 2] * _MANY, late, [*late, records]])
+        return {name: NotedRows(rows[len(before.get(name, ())) :], rows.kept) for name, rows in last.items()}
 
     def reads_data(self, records: list[Any], num_rows: int) -> set[str]:
         """Metrics of which records have other rows where tables of the datamodule with so many rows hold others."""

@@ -14,6 +14,7 @@ _CONDITIONS = (
     "The number of runs, the losing runs and how long all took stay secret.",
     "Settings were drawn at random from a space that was stated without looking at the data, and no run knows of "
     "others.",
+    "Every run ended after steps that its settings state, or by what it had released: no private record decided when.",
     "The figures are of this selection alone. `lightning-pac account total` says what it reveals together with the "
     "other runs and metrics of its ledger, and whether a plan or a budget bounds that.",
 )

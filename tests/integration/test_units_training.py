@@ -156,6 +156,22 @@ def test_windows_of_one_series_that_count_as_one_record_each_are_warned_of(prote
     assert len(told) == (protected == "windows")
 
 
+@pytest.mark.parametrize("protected", ["records", "sources", "ten records"])
+def test_copies_that_even_out_classes_are_warned_of(protected: str, tmp_path: Path) -> None:
+    """Ten copies of a record moved a released sum by ten times what was promised, without a word."""
+    rows = torch.cat([torch.arange(60), torch.arange(6).repeat(9)])
+    data = TensorDataset(*make_data(60)[rows], rows)
+    terms: dict[str, Any] = {"unit": Persons(of=2, at_most=10)} if protected == "sources" else {}
+    private = make_private(
+        scenario=TwoWorldScenario(10 if protected == "ten records" else 1), sampling=Poisson(1 / 3), **terms
+    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        make_trainer(tmp_path, private, max_steps=1).fit(Noting(), DataLoader(data, 30))
+    told = [str(warning.message) for warning in caught if "list each once" in str(warning.message)]
+    assert len(told) == (protected == "records")
+
+
 def test_persons_are_drawn_by_poisson_under_differential_privacy(tmp_path: Path) -> None:
     private = DPSGD(3.0, 1e-5, Poisson(0.5, 4), unit=Persons(of=2, at_most=3))
     model = Noting()

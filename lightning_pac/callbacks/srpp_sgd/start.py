@@ -33,7 +33,7 @@ from lightning_pac.data import (
     describe_loader,
 )
 from lightning_pac.data.public_rows import largest_mean
-from lightning_pac.data.records import are_overlapping_windows
+from lightning_pac.data.records import are_overlapping_windows, holds_copies
 from lightning_pac.exceptions import BudgetExceededError, LedgerMismatchError
 from lightning_pac.ledger import LedgerAccount, LedgerArgument, LedgerHandle, PrivacyLedger
 from lightning_pac.randomness import finite_precision, missing_tail
@@ -131,13 +131,25 @@ def _make_accountant(
         )
     if arguments.unit is not None:
         _warn_of_few_persons(arguments.unit, scenario, sampling, loader)
-    elif scenario.total_differing == 1 and are_overlapping_windows(loader.dataset):
+    elif scenario.total_differing == 1:
+        _warn_of_shared_contents(loader.dataset)
+    return SRPPAccountant(scenario, sampling, order, arguments.notion)
+
+
+def _warn_of_shared_contents(dataset: Any) -> None:
+    """Warn where what is about one person probably stands in several records."""
+    if holds_copies(dataset):
+        rank_zero_warn(
+            "Many records are equal. The promise is about one record, and one that was copied, as where classes were "
+            "evened out, is protected less with every copy: list each once and weigh it in the loss, or count the "
+            "copies by num_differing. Keep this line private."
+        )
+    if are_overlapping_windows(dataset):
         rank_zero_warn(
             "Neighbouring records share half of their values or more, as windows of one series do, and the promise is "
             "about one record: whoever a series is about has many. Give unit=Persons(of=..., at_most=...), whose `of` "
             "names the series, or count the windows of one series by num_differing."
         )
-    return SRPPAccountant(scenario, sampling, order, arguments.notion)
 
 
 def _check_stated_size(scenario: TwoWorldScenario, sampling: Sampling, num_records: int, units: str) -> None:

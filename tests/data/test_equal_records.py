@@ -1,0 +1,101 @@
+"""Copies of records are found where classes were evened out by them, and nothing else is taken for copies."""
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_breast_cancer, load_digits
+from torch import Tensor
+from torch.utils.data import Dataset, Subset, TensorDataset
+
+from lightning_pac.data.records import equal_records, holds_copies
+
+DRAWS = np.random.default_rng(0)
+
+
+def evened_out(records: Tensor, times: int = 10) -> Tensor:
+    """A tenth of the records several times, as libraries for imbalanced classes return them."""
+    return torch.cat([records, records[: len(records) // 10].repeat(times - 1, *[1] * (records.ndim - 1))])
+
+
+def digits() -> Tensor:
+    return torch.tensor(load_digits().data)
+
+
+class Augmented(Dataset[Any]):
+    """Moves an image to the side at random when it is asked for."""
+
+    def __init__(self, images: Tensor) -> None:
+        self.images, self.loaded = images.reshape(-1, 8, 8), 0
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> Any:
+        self.loaded += 1
+        return {"image": self.images[index].roll(int(torch.randint(8, ())), 1).numpy(), "number": index}
+
+
+@pytest.mark.parametrize("times", [5, 10])
+@pytest.mark.parametrize(
+    "records",
+    [digits(), torch.tensor(load_breast_cancer().data), torch.randn(20_000, 6), torch.randint(1000, (5000, 12))],
+    ids=["digits", "table", "many", "tokens"],
+)
+def test_copies_are_found(records: Tensor, times: int) -> None:
+    copied = evened_out(records, times)
+    assert holds_copies(TensorDataset(copied, torch.arange(len(copied))))
+    mixed = torch.randperm(len(copied), generator=torch.Generator().manual_seed(0)).tolist()
+    assert holds_copies(Subset(copied, mixed))  # type: ignore[arg-type]
+
+
+def test_a_bootstrap_is_found() -> None:
+    records = digits()
+    assert holds_copies(records[torch.as_tensor(DRAWS.integers(len(records), size=len(records)))])
+
+
+def test_augmented_copies_are_found_from_a_copy_of_the_data_set() -> None:
+    state = torch.get_rng_state()
+    dataset = Augmented(evened_out(digits()))
+    assert holds_copies(dataset)
+    assert dataset.loaded == 0
+    assert torch.equal(state, torch.get_rng_state())
+    assert not holds_copies(Augmented(digits()))
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        digits(),
+        torch.tensor(load_breast_cancer().data),
+        torch.randint(2, (5000, 8)),
+        torch.randint(2, (5000, 20)),
+        torch.as_tensor(DRAWS.zipf(1.6, (5000, 8)).clip(0, 500)),
+        torch.nn.functional.one_hot(torch.as_tensor(DRAWS.zipf(1.6, (5000, 3)).clip(0, 20))).flatten(1).float(),
+        torch.randint(90, (5000, 1)),
+        torch.zeros(500, 8),
+        torch.cat([digits(), digits()[:20]]),
+        [(f"text {number // 10}", number // 10) for number in range(600)],
+        [(torch.randn(5 + number % 3), 1) for number in range(600)],
+        [torch.randn(3)],
+        [],
+    ],
+    ids=lambda dataset: type(dataset).__name__,
+)
+def test_nothing_else_is_taken_for_copies(dataset: Any) -> None:
+    assert not holds_copies(dataset)
+
+
+def test_it_loads_for_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = list[int]()
+
+    def slow(dataset: Any, index: int, seed: int) -> Any:
+        time.sleep(0.1)
+        loaded.append(index)
+        return dataset[index]
+
+    monkeypatch.setattr(equal_records, "load_alone", slow)
+    holds_copies(digits())
+    assert 0 < len(loaded) <= 11

@@ -174,7 +174,10 @@ class OneBackwardEngine(GradientEngine, Receiver):
         """The contributions, the weights of records in each block, shape (K, n), and the norms before clipping."""
         self._check_frozen()
         if self._count is None:
-            raise RuntimeError("No per-example gradient was captured; run forward and backward after attach.")
+            raise RuntimeError(
+                "No gradient of a record came through the model in this backward pass: attach before the forward pass, "
+                "and let no branch replace the loss, as a guard against NaN does."
+            )
         self.public_gradient = self._gradient_of_public_terms()
         device = self._device
         with ieee_float32():
@@ -380,7 +383,8 @@ class OneBackwardEngine(GradientEngine, Receiver):
                 raise PrivacyViolationError(
                     f"The parameter {self._names[index]!r} received a gradient that did not come through a function "
                     "of torch where it meets the batch, so it has no per-example form: use it inside the module's "
-                    "forward or training_step, autograd.grad in an evaluation, and weight_decay to penalize weights."
+                    "forward or training_step, autograd.grad in an evaluation, weight_decay to penalize weights, and "
+                    "no guard that puts zero times the weights in place of a loss."
                 )
 
         return refuse_raw_gradient

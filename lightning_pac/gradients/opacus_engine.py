@@ -78,7 +78,10 @@ class OpacusEngine(GradientEngine):
             raise RuntimeError("Two backward passes ran since the last clipped_sum; call it after each backward pass.")
         present = [sample for sample in samples if sample is not None]
         if not present:
-            raise RuntimeError("No per-example gradient was captured; run forward and backward after attach.")
+            raise RuntimeError(
+                "No gradient of a record came through the model in this backward pass: attach before the forward pass, "
+                "and let no branch replace the loss, as a guard against NaN does."
+            )
         rows, device = len(present[0]), present[0].device
         count = count_records(rows, self._rows_per_record)
         gradients = [None if sample is None else self._of_records(sample, unused_rows) for sample in samples]

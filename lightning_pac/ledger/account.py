@@ -120,7 +120,8 @@ class LedgerAccount:
 
     @property
     def spent(self) -> float:
-        """Sum of all charges and started steps."""
+        """Sum of all charges and started steps; LedgerError if the ledger was moved, copied or rolled back."""
+        self._storage.check()
         return float(self._storage.read_row("SELECT spent FROM accounts WHERE id = ?", (self._id,))[0])
 
     @property

@@ -166,14 +166,13 @@ class PrivacyLedger:
             return shared
 
     def _shown_state(self) -> dict[str, Any]:
-        if self.closed:
-            return {"closed": True}
+        if self.closed or self._storage.problem is not None:
+            return {"closed": True} if self.closed else {"refused": str(self._storage.problem)}
         accounts = self.accounts()
-        currencies = sorted({account.currency for account in accounts})
-        left = {currency: self.remaining(currency) for currency in currencies}
+        left = {one: self.remaining(one) for one in sorted({account.currency for account in accounts})}
         return {
             "accounts": len(accounts),
-            "spent": {currency: self.spent(currency) for currency in currencies},
+            "spent": {currency: self.spent(currency) for currency in left},
             "remaining": {currency: amount for currency, amount in left.items() if amount < math.inf} or None,
         }
 
@@ -261,7 +260,8 @@ class PrivacyLedger:
         return tuple(sorted(row[0] for row in rows))
 
     def spent(self, currency: str) -> float:
-        """Sum over all accounts of that currency."""
+        """Sum over all accounts of that currency; LedgerError if the ledger was moved, copied or rolled back."""
+        self._storage.check()
         return float(self._storage.read("SELECT TOTAL(spent) FROM accounts WHERE currency = ?", (currency,))[0][0])
 
     def budget(self, currency: str) -> float | None:

@@ -141,13 +141,13 @@ def restore_ledger(
     with PrivacyLedger(place) as ledger:
         storage = ledger.storage
         found = {account.name: account for account in ledger.accounts()}
+        stored = dict(storage.read("SELECT name, spent FROM accounts"))  # by a ledger that is refused as it is
         known = {mark.name: mark for mark in storage.marks.accounts.values()}
         if unknown := sorted(set(amounts) - set(found) - set(known)):
             raise ValueError(f"{place} has no account {unknown[0]!r}: it has {', '.join(sorted({*found, *known}))}.")
         booked = {}
         for name in sorted({*found, *known}):
-            spent = found[name].spent if name in found else 0.0
-            least = max(0.0, known[name].spent - spent) if name in known else 0.0
+            least = max(0.0, known[name].spent - stored.get(name, 0.0)) if name in known else 0.0
             if name not in amounts and otherwise is None:
                 raise LedgerError(
                     f"What account {name!r} of {place} may have spent and does not know is for you to say: at least "

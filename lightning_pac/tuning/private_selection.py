@@ -185,6 +185,13 @@ class PrivateSelection:
                     "again."
                 )
                 raise
+            if draw.has_early_end:
+                warnings.warn(
+                    "PrivateSelection: trainer.should_stop ended a run early, and the price does not cover when it "
+                    "stopped if private records or their loss decided that: stop by a number of steps, public data or "
+                    "a metric of PrivateMetrics. Keep this line to yourself.",
+                    stacklevel=2,
+                )
             self._choose(draw)
             if self.wall_time is not None:
                 time.sleep(max(0.0, self.wall_time - (time.monotonic() - began)))
@@ -255,7 +262,9 @@ class PrivateSelection:
                 check_begins_anew(module, draw.moved())
                 begun = trainable(module)
 
-                def keep(state: dict[str, Any]) -> None:
+                def keep(state: dict[str, Any], ended_early: bool) -> None:
+                    if ended_early:
+                        draw.note_early_end(run.folder)
                     _save(state, run.folder / WEIGHTS)
                     moved = {
                         name: state[name].cpu() for name in begun if not torch.equal(state[name].cpu(), begun[name])

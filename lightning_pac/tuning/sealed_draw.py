@@ -14,6 +14,7 @@ from lightning_pac.exceptions import LedgerMismatchError
 
 __all__ = ["MOVED", "WEIGHTS", "SealedDraw"]
 
+_ENDED_EARLY = "ended_early"
 WEIGHTS, MOVED = "weights.pt", "moved.pt"
 """Files of the weights of a run that was trained, in its folder, and of those parameters that it has moved."""
 
@@ -96,6 +97,15 @@ class SealedDraw:
     def finish(self, path: Path, score: float) -> None:
         """Keep the score of a run whose weights are in its folder."""
         replace_file(path / "score.json", json.dumps(score))
+
+    def note_early_end(self, path: Path) -> None:
+        """Keep that something ended a run before its last planned step."""
+        (path / _ENDED_EARLY).touch()
+
+    @property
+    def has_early_end(self) -> bool:
+        """Whether that was noted of any run."""
+        return any(self._secret.glob(f"*/{_ENDED_EARLY}"))
 
     def scores(self) -> list[tuple[float, Path, dict[str, Any]]]:
         """Scores of the runs that came to an end, in the order in which they were drawn."""

@@ -19,6 +19,7 @@ from torch.nn.parameter import is_lazy
 from lightning_pac._validation import validated
 from lightning_pac.accountants import LedgerPlan, PlannedLedger, PoissonSteps, PrivacyEvent, SRPPAccountant
 from lightning_pac.callbacks import SRPPSGD, PrivateMetrics
+from lightning_pac.callbacks.shared import is_stopped_by_noised_metric
 from lightning_pac.exceptions import BudgetExceededError
 from lightning_pac.ledger import LedgerArgument, LedgerHandle, PrivacyLedger
 from lightning_pac.scenarios import TwoWorldScenario
@@ -246,15 +247,16 @@ def train_run(
     module: pl.LightningModule,
     data: pl.LightningDataModule,
     score: str,
-    keep: Callable[[dict[str, Any]], None],
+    keep: Callable[[dict[str, Any], bool], None],
 ) -> float:
-    """Train, keep the weights, then evaluate once, and return the noised score.
+    """Train, keep the weights and whether the training ended early, then evaluate once, and return the noised score.
 
     What the evaluation sets, such as a temperature, is made of records without noise, and is not kept.
     """
     with without_validation(trainer):
         trainer.fit(module, datamodule=data)
-    keep(module.state_dict())
+    ended_early = trainer.should_stop and trainer.global_step < trainer.estimated_stepping_batches
+    keep(module.state_dict(), ended_early and not is_stopped_by_noised_metric(trainer))
     trainer.validate(module, datamodule=data, verbose=False)
     with PrivacyLedger.read_only(run.path) as ledger:
         if not any(account.num_charges for account in ledger.accounts() if "max_contribution" in account.declaration):

@@ -1,6 +1,7 @@
 """Optimizers of the user's own, whose step may read more than the noised gradient."""
 
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -183,3 +184,30 @@ def test_a_number_among_the_states_of_parameters_is_refused_in_words(tmp_path: P
 
     with pytest.raises(MisconfigurationException, match=r"keeps 'count' in its state as int, .* group\['count'\]"):
         make_trainer(tmp_path, make_private()).fit(Counted(), make_loader())
+
+
+class Lookahead(torch.optim.Optimizer):
+    """Goes back half of the way every second step; it leaves out `Optimizer.__init__`, as timm's does."""
+
+    def __init__(self, base: torch.optim.Optimizer) -> None:
+        self._optimizer_step_pre_hooks: Any = OrderedDict()
+        self._optimizer_step_post_hooks: Any = OrderedDict()
+        self.base, self.param_groups, self.defaults = base, base.param_groups, base.defaults
+        self.state: Any = base.state
+        for group in self.param_groups:
+            group["count"] = 0
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        loss = self.base.step(closure)
+        for group in self.param_groups:
+            group["count"] += 1
+            for weight in group["params"] if group["count"] % 2 == 0 else ():
+                slow = self.state[weight].setdefault("slow", weight.detach().clone())
+                weight.copy_(slow.lerp_(weight, 0.5))
+        return loss
+
+
+def test_the_first_run_of_an_optimizer_that_wraps_another_passes(tmp_path: Path) -> None:
+    """Nobody told of its steps until a copy of it was made, so that they counted as written by others."""
+    fit(lambda model: Lookahead(torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)), tmp_path)

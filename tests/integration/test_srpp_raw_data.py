@@ -1,5 +1,6 @@
 """Ways in which records get past the noise, or count more than once: by loaders, optimizers and what a model keeps."""
 
+import copy
 import json
 import time
 from pathlib import Path
@@ -136,7 +137,24 @@ class ScalesBeforeStep(PreconditionsInClosure):
 
 @pytest.mark.parametrize("kind", [PreconditionsInClosure, ScalesBeforeStep])
 def test_gradients_that_are_used_before_their_release_are_told_of(kind: type[Classifier], tmp_path: Path) -> None:
-    with pytest.raises(MisconfigurationException, match="as soon as the closure has returned, where none is released"):
+    with pytest.raises(MisconfigurationException, match="as soon as the closure has computed them, where none is"):
+        make_trainer(tmp_path, make_private()).fit(kind(), make_loader())
+
+
+class LogsNorms(Classifier):
+    def on_after_backward(self) -> None:
+        self.log("norm", torch.stack([one.grad.norm() for one in self.parameters() if one.grad is not None]).norm())
+
+
+class ScalesEach(Classifier):
+    def on_after_backward(self) -> None:
+        for parameter in self.parameters():
+            parameter.grad.mul_(0.5)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("kind", [LogsNorms, ScalesEach])
+def test_gradients_that_are_used_after_the_backward_pass_are_told_of(kind: type[Classifier], tmp_path: Path) -> None:
+    with pytest.raises(MisconfigurationException, match=r"on_after_backward, .* use them in on_before_optimizer_step"):
         make_trainer(tmp_path, make_private()).fit(kind(), make_loader())
 
 
@@ -378,6 +396,25 @@ def test_lightnings_own_averages_pass(tmp_path: Path, recwarn: pytest.WarningsRe
     private, averages = make_private(), EMAWeightAveraging()
     make_trainer(tmp_path, private, averages, max_epochs=2).fit(Classifier(), make_loader(), make_loader())
     assert not [warning for warning in recwarn if "was written to" in str(warning.message)]
+
+
+class AveragesTogether(Classifier):
+    """As timm's averages: all at once, from those of the second step on, before which both are the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.average = copy.deepcopy(self.network).requires_grad_(False)
+
+    @torch.no_grad()
+    def on_train_batch_end(self, *_: Any) -> None:
+        weight = 1.0 if self.global_step < 2 else 0.5
+        both = (list(network.state_dict().values()) for network in (self.average, self.network))
+        torch._foreach_lerp_(*both, weight=weight)
+
+
+def test_averages_of_all_weights_at_once_pass(tmp_path: Path) -> None:
+    """Versions of tensors that are written to in a list were not counted on copies."""
+    make_trainer(tmp_path, make_private(), max_epochs=1).fit(AveragesTogether(), make_loader())
 
 
 class ByTheLoss(Classifier):

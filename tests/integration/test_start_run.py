@@ -1,6 +1,7 @@
 """The start of a fit: noise, ledger and the place where a run goes on."""
 
 import math
+import warnings
 
 import pytest
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -43,6 +44,20 @@ def test_several_loaders_are_refused():
 
     with pytest.raises(MisconfigurationException, match="pass exactly one"):
         read_loader(Trainer())
+
+
+@pytest.mark.parametrize("kept", ["model", "nothing", "ledger", "untrained"])
+def test_a_model_that_goes_on_from_an_earlier_run_is_told_of(kept, tmp_path):
+    """The second card said that all of the training had cost what its own half did."""
+    models = [Classifier()] * 2 if kept != "nothing" else [Classifier(), Classifier()]
+    ledger = {"ledger": tmp_path / "both.db"} if kept == "ledger" else {}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for number, model in enumerate(models):
+            steps = 0 if kept == "untrained" and not number else -1
+            make_trainer(tmp_path, make_private(**ledger), max_steps=steps).fit(model, make_loader())
+    told = [str(warning.message) for warning in caught if "leave out what that has cost" in str(warning.message)]
+    assert len(told) == (kept == "model")
 
 
 def test_a_folder_without_versions_gets_a_new_ledger_for_each_run(tmp_path):

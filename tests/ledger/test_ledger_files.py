@@ -469,3 +469,19 @@ def test_damage_that_sqlite_does_not_name_is_a_sentence(path: Path) -> None:
             opened(path)
     path.write_bytes(whole)
     charge(path)
+
+
+def test_a_ledger_that_was_put_back_prints_no_sum(path: Path, tmp_path: Path) -> None:
+    """Half of what had been spent was printed, and refused only when something was to be charged."""
+    with PrivacyLedger(path, budget={"rpp": 100.0}) as ledger:
+        ledger.account("fit", "rpp").charge(5.0)
+    older = tmp_path / "older"
+    shutil.copy(path, older)
+    with PrivacyLedger(path) as ledger:
+        ledger.account("fit", "rpp").charge(5.0)
+    shutil.copy(older, path)
+    with PrivacyLedger(path) as ledger:
+        for read in (lambda: ledger.spent("rpp"), lambda: ledger.remaining("rpp"), lambda: ledger.accounts()[0].spent):
+            with pytest.raises(LedgerError, match="rolled back"):
+                read()
+        assert "rolled back" in repr(ledger)

@@ -254,6 +254,21 @@ def test_one_charge_and_no_trace(tmp_path, capfd):
     assert len(charges(tmp_path / "study.db")) == 2
 
 
+class EndsByTheLoss(pl.Callback):
+    """As guards against diverged runs do."""
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        trainer.should_stop = bool(outputs["loss"] > 0) and trainer.global_step == 2
+
+
+def test_runs_that_their_loss_ends_are_told_of(tmp_path, capfd):
+    """A record decided how many steps were released, which a fit warns of, and no selection did."""
+    with pytest.warns(UserWarning, match=r"should_stop ended a run early, and the price does not cover when"):
+        best = selection(tmp_path).run(Maker(beside=[EndsByTheLoss]))
+    assert any("no private record decided when" in condition for condition in best.card.conditions)
+    assert capfd.readouterr() == ("", "")
+
+
 def test_the_released_run_has_a_card_with_the_figures_of_its_ledger(tmp_path, capsys):
     best = selection(tmp_path).run(Maker())
     with PrivacyLedger.read_only(tmp_path / "study.db") as ledger:

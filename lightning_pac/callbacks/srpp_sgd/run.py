@@ -62,8 +62,7 @@ class PrivateRun:
         self._sharding = Sharding.of(pl_module, self._ranks)
         trainable = {name: held for name, held in held_parameters(pl_module).items() if held.requires_grad}
         here = {name: local_part(held) for name, held in trainable.items()}
-        self.loader = loader
-        self.journal = journal
+        self.loader, self.journal = loader, journal
         self.planned_steps = planned_steps
         self.keeps_order = keeps_order
         self.not_shown = list(not_shown)
@@ -98,6 +97,7 @@ class PrivateRun:
         self._optimizer: Optimizer = pl_module.trainer.optimizers[0]
         self.before_update: Callable[[], None] | None = None
         self.after_update: Callable[[], None] | None = None
+        self._optimizer._patch_step_function()  # without which one that wraps another may run no hooks
         self._hooks = [
             self._optimizer.register_step_pre_hook(self._around_closure),
             self._optimizer.register_step_post_hook(self._end_update),

@@ -22,6 +22,7 @@ from lightning_pac.callbacks.srpp_sgd.arguments import RunArguments
 from lightning_pac.callbacks.srpp_sgd.journal import RunJournal, open_account
 from lightning_pac.callbacks.srpp_sgd.noise_design import correlate_noise
 from lightning_pac.callbacks.srpp_sgd.refused_together import refuse_fit
+from lightning_pac.callbacks.srpp_sgd.reporting import warn_of_earlier_run
 from lightning_pac.callbacks.srpp_sgd.step import ClippingBlocks
 from lightning_pac.callbacks.srpp_sgd.step_sampling import declared_sampling
 from lightning_pac.data import (
@@ -370,6 +371,7 @@ def begin_attempt(
         within_epoch = int(progress.processed % trainer.num_training_batches)
         loader.skip_microbatches(within_epoch % trainer.accumulate_grad_batches)
     journal.begin_stretch(trainer.global_step, continues_pass)
+    warn_of_earlier_run(trainer.lightning_module, journal)
     callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
     ours = [callback for callback in callbacks if isinstance(callback, TrainerCallback)]
     ranks = Ranks.of(trainer)

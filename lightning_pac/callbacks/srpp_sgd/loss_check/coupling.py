@@ -114,7 +114,10 @@ def coupled(probe: Probe, records: list[Any], seed: Seed, number: int = 0) -> tu
     if size == 0:
         return None, "its gradient on synthetic records is zero"
     if not is_small(mixed, size):
-        examples = "class weights, a contrastive loss, MixUp (also in a collate_fn), shapes (B, 1) and (B,)"
+        examples = (
+            "class weights, a mean over all tokens, which per_record_mean(model, batch) replaces, a contrastive loss, "
+            "MixUp (also in a collate_fn), shapes (B, 1) and (B,)"
+        )
         return f"couples the records of a batch ({examples})", None
     return None, None
 

@@ -148,6 +148,9 @@ class Readings(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         found = func(*args, **(kwargs or {}))
+        written = _written_to(func, args) if found is None else []
+        # Versions of what `_foreach_lerp_` and its like write to stay as they are while a mode is on.
+        torch.autograd.graph.increment_version(written)
         self.weighted += func.overloadpacket in _WEIGHTED and _weighs(*args)
         given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         if any(map(self.is_marked, given)) and func.overloadpacket not in _CONSTANTS:
@@ -156,7 +159,7 @@ class Readings(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return self.read(found) if counts or self.replaced is None else found
             if isinstance(found, Tensor) and found.dtype == torch.bool and found.layout is torch.strided:
                 found = self._ordered(func, given, found)
-            self.mark(found)
+            self.mark((found, written))
         return found
 
     def _ordered(self, func: Any, given: list[Tensor], found: Tensor) -> Tensor:
@@ -171,6 +174,13 @@ class Readings(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if orders and found.numel() == 1:
             self._comparisons.add(self._key(found))
         return found
+
+
+def _written_to(func: Any, args: tuple[Any, ...]) -> list[Tensor]:
+    """The arguments that a function writes to."""
+    written = [one.alias_info is not None and one.alias_info.is_write for one in func._schema.arguments]
+    leaves = pytree.tree_leaves([value for value, writes in zip(args, written, strict=False) if writes])
+    return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
 
 
 def _weighs(outputs: Tensor, targets: Tensor, weight: Tensor | None, reduction: int, ignored: int) -> bool:

@@ -9,6 +9,7 @@ from lightning_pac.callbacks.srpp_sgd.reporting.announcements import (
     warn_of_raw_values,
 )
 from lightning_pac.callbacks.srpp_sgd.reporting.card import make_card, save_card
+from lightning_pac.callbacks.srpp_sgd.reporting.earlier_runs import warn_of_earlier_run
 from lightning_pac.callbacks.srpp_sgd.reporting.figures import shown_state
 from lightning_pac.callbacks.srpp_sgd.reporting.logged_metrics import is_ours, log_clipped_fraction, log_metrics
 
@@ -23,6 +24,7 @@ __all__ = [
     "make_card",
     "save_card",
     "shown_state",
+    "warn_of_earlier_run",
     "warn_of_early_end",
     "warn_of_raw_values",
 ]

@@ -47,6 +47,7 @@ def make_card(run: PrivateRun) -> PrivacyCard:
         f"Rounding lets a record move the sum by up to {upwards(100 * ROUNDING, 3)} % more than its clipping norm; the "
         "noise is larger by as much, so every figure above includes it.",
         "Metrics that the model logs without noise, and choices made by them, are not covered.",
+        "The weights that it began with are public, or the runs that trained them count as well.",
     ]
     if accountant.scenario.adjacency == "add_remove":
         units = "records" if persons is None else "persons"

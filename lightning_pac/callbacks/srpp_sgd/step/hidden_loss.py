@@ -1,5 +1,6 @@
 """The stand-in that an optimizer is given for the loss, which is raw."""
 
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,8 @@ from typing_extensions import override
 from lightning_pac.exceptions import PrivacyViolationError
 
 __all__ = ["HiddenLoss", "hide_loss"]
+
+_EARLY = "on_after_backward"
 
 
 class HiddenLoss(Tensor):
@@ -48,12 +51,15 @@ def hide_loss(pl_module: pl.LightningModule) -> Callable[[], None]:
 
         try:
             step(epoch, batch_idx, optimizer, closure)
-        except (TypeError, AttributeError) as error:
+        except (TypeError, AttributeError, RuntimeError) as error:
             released = any(parameter.grad is not None for parameter in pl_module.parameters())
-            if has_returned and not released and "NoneType" in str(error):
+            in_hook = any(frame.name == _EARLY for frame in traceback.extract_tb(error.__traceback__))
+            is_missing = "NoneType" in str(error) or "TensorList" in str(error)  # as of a stack of no norms
+            if (has_returned or in_hook) and not released and is_missing:
+                user = _EARLY if in_hook else "optimizer_step"
                 raise MisconfigurationException(
-                    "optimizer_step, or what it calls, uses gradients as soon as the closure has returned, where none "
-                    "is released yet: use them in on_before_optimizer_step, or in the optimizer's step."
+                    f"{user}, or what it calls, uses gradients as soon as the closure has computed them, where none is "
+                    "released yet: use them in on_before_optimizer_step, or in the optimizer's step."
                 ) from error
             raise
 

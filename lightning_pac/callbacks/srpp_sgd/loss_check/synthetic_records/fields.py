@@ -17,8 +17,18 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records.leaves import
     size_of,
 )
 
-__all__ = ["constants_of", "halves_of", "length_fields", "marks_of", "range_up_to", "recurring_in", "shown_range"]
+__all__ = [
+    "codes_of",
+    "constants_of",
+    "halves_of",
+    "length_fields",
+    "marks_of",
+    "range_up_to",
+    "recurring_in",
+    "shown_range",
+]
 
+_MOST_CODES = 16
 _MOST_NUMBERS = 4096  # of a record, among which one that recurs is looked for
 
 
@@ -80,8 +90,15 @@ def length_fields(fields: Sequence[Sequence[Any]]) -> dict[int, int]:
     return found
 
 
-def halves_of(least: int, greatest: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Two parts of the integers between these, without one in common if there are two."""
-    order = torch.randperm(greatest - least + 1, generator=generator) + least
+def codes_of(field: Sequence[Any]) -> Tensor | None:
+    """The few floating-point numbers that all records of a field hold, as classes and masks do; None of others."""
+    rows = [torch.as_tensor(leaf).reshape(-1)[:_MOST_NUMBERS] for leaf in field if is_floating(leaf)]
+    found = torch.cat(rows).unique() if rows else torch.empty(0)  # type: ignore[no-untyped-call]
+    return found.double() if 1 < len(found) <= _MOST_CODES and bool(found.isfinite().all()) else None
+
+
+def halves_of(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Two parts of so many places, without one in common if there are two."""
+    order = torch.randperm(count, generator=generator)
     middle = len(order) // 2
     return order[middle:], order[: max(middle, 1)]

@@ -102,7 +102,7 @@ def with_special(leaf: Any, special: int, index: int) -> Any:
 
 
 def random_like(leaf: Any, values: Tensor, generator: torch.Generator) -> Any:
-    """As many numbers, drawn uniformly between 0 and 1, or integers from among those values."""
+    """As many numbers from among those values; where only these are integers, drawn uniformly between 0 and 1."""
     if isinstance(leaf, Tensor):
         return _random_tensor(leaf, values, generator)
     if isinstance(leaf, np.ndarray | np.generic):
@@ -112,7 +112,7 @@ def random_like(leaf: Any, values: Tensor, generator: torch.Generator) -> Any:
 
 
 def _random_tensor(leaf: Tensor, values: Tensor, generator: torch.Generator) -> Tensor:
-    if leaf.is_floating_point() or leaf.is_complex():
+    if (leaf.is_floating_point() or leaf.is_complex()) and not values.is_floating_point():
         return torch.rand(leaf.shape, generator=generator, dtype=torch.float64).to(leaf.dtype)
     return values[torch.randint(len(values), leaf.shape, generator=generator)].to(leaf.dtype)
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records.fields import (
+    codes_of,
     constants_of,
     halves_of,
     length_fields,
@@ -73,6 +74,7 @@ class SyntheticRecords:
         accepts: Called with records; raises where they are no input for the model, and says whether what the model
             makes of them is finite.
         all_seen: Whether there are no other records, as far as parts of few values go.
+        coded: Whether floating-point numbers are drawn from those that records hold, in fields that have few.
 
     Attributes:
         unseen: Parts of which the model uses values that no synthetic record may hold.
@@ -82,7 +84,13 @@ class SyntheticRecords:
         Exception: Whatever `accepts` raises for the narrowest range.
     """
 
-    def __init__(self, examples: Sequence[Any], accepts: Callable[[list[Any]], bool], all_seen: bool = True) -> None:
+    def __init__(
+        self,
+        examples: Sequence[Any],
+        accepts: Callable[[list[Any]], bool],
+        all_seen: bool = True,
+        coded: bool = False,
+    ) -> None:
         self._template = examples[0]
         self._named = named_parts(examples, all_seen)
         if not self._leaves(self._template):
@@ -95,6 +103,7 @@ class SyntheticRecords:
         self._shown = [shown_range(field, marks) for field, marks in zip(fields, self._marks, strict=True)]
         self._recurring = [recurring_in(field) for field in fields]
         self._constants = [constants_of(field, shown) for field, shown in zip(fields, self._shown, strict=True)]
+        self._codes = [codes_of(field) if coded else None for field in fields]
         self._lengths = length_fields(fields)
         shapes = [[np.shape(leaf) for leaf in leaves] for leaves in map(self._leaves, examples)]
         self._alike = [record for record, own in zip(examples, shapes, strict=True) if own == shapes[0]]
@@ -203,20 +212,18 @@ class SyntheticRecords:
 
     def _draw(self, number: int, ranges: _Ranges, named: bool) -> list[Any]:
         generator = torch.Generator().manual_seed(number)
-        halves = [
-            halves_of(*(ends or (0, 1)), generator) if size_of(leaf) == 1 else None
-            for leaf, ends in zip(self._leaves(self._template), ranges, strict=True)
+        numbers = [
+            (torch.arange(ends[0], ends[1] + 1),) * 2 if codes is None else (codes,) * 2
+            for ends, codes in zip([ends or (0, 1) for ends in ranges], self._codes, strict=True)
         ]
-        values = {path: halves_of(0, len(part.values) - 1, generator) for path, part in self._named.items()}
+        for place, leaf in enumerate(self._leaves(self._template)):
+            if size_of(leaf) == 1:
+                first, second = halves_of(len(numbers[place][0]), generator)
+                numbers[place] = numbers[place][0][first], numbers[place][0][second]
+        values = {path: halves_of(len(part.values), generator) for path, part in self._named.items()}
 
         def random(half: int) -> Callable[[Any, int], Any]:
-            def change(leaf: Any, place: int) -> Any:
-                values, ends = halves[place], ranges[place] or (0, 1)
-                return random_like(
-                    leaf, torch.arange(ends[0], ends[1] + 1) if values is None else values[half], generator
-                )
-
-            return change
+            return lambda leaf, place: random_like(leaf, numbers[place][half], generator)
 
         def choose(half: int) -> Callable[[Any, Path], Any]:
             def change(part: Any, path: Path) -> Any:

@@ -167,7 +167,7 @@ class PrivacyLedger:
 
     def _shown_state(self) -> dict[str, Any]:
         if self.closed or self._storage.problem is not None:
-            return {"closed": True} if self.closed else {"refused": str(self._storage.problem)}
+            return {"closed" if self.closed else "refused": True}
         accounts = self.accounts()
         left = {one: self.remaining(one) for one in sorted({account.currency for account in accounts})}
         return {

@@ -484,4 +484,4 @@ def test_a_ledger_that_was_put_back_prints_no_sum(path: Path, tmp_path: Path) ->
         for read in (lambda: ledger.spent("rpp"), lambda: ledger.remaining("rpp"), lambda: ledger.accounts()[0].spent):
             with pytest.raises(LedgerError, match="rolled back"):
                 read()
-        assert "rolled back" in repr(ledger)
+        assert "refused=True" in repr(ledger)

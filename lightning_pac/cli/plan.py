@@ -1,6 +1,7 @@
 """`lightning-pac plan`: what a project may release for one promise, and the ledger that its runs draw on."""
 
 import argparse
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +44,9 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--batch-size", type=count, nargs="+", metavar="B", help="records in a batch of the model")
     parser.add_argument("--epochs", type=count, nargs="+", metavar="E", help="passes of the model over the data")
     parser.add_argument("--parameters", type=count, metavar="P", help="trainable parameters of the model")
-    parser.add_argument("--weight", type=float, default=1.0, metavar="W", help="the model's weight; others have 1 (1)")
+    parser.add_argument(
+        "--weight", type=float, default=1.0, metavar="W", help="parts for the model, where others get 1 (1)"
+    )
     parser.add_argument("--runs", type=float, metavar="K", help="expected runs, of which the best is released")
     parser.add_argument(
         "--values", action="append", default=[], metavar="NAME=N", help="so many noised values; may be repeated"
@@ -140,8 +143,9 @@ def _print_options(project: "ProjectPlan") -> None:
 def _print_shares(project: "ProjectPlan", args: argparse.Namespace) -> None:
     from lightning_pac.accountants import share_unit
     from lightning_pac.accountants.planning import round_down
+    from lightning_pac.cards import upwards
 
-    best = project.best
+    best, sensitivity = project.best, 2 if args.adjacency == "replace" else 1
     rows: list[tuple[object, ...]] = []
     if best.shares is not None:
         for name, share in best.shares.by_name.items():
@@ -149,7 +153,8 @@ def _print_shares(project: "ProjectPlan", args: argparse.Namespace) -> None:
             size = f"{best.shares.size(name):.5g} {unit}"
             if name in best.epsilon_of_values:  # each of which is a Gaussian with mu^2 = 2 epsilon / 16
                 number = round(best.shares.size(name) * 8 / best.epsilon_of_values[name])
-                size = f"{number:,} value{'s' * (number > 1)} ({size})"
+                noise = args.num_differing * sensitivity * math.sqrt(8 / best.epsilon_of_values[name])
+                size = f"{number:,} value{'s' * (number > 1)}, noise multiplier {upwards(noise, 3)}"
             rows.append((name, size, _how(name, best, args.num_records)))
     for name, answers in project.answers.items():
         nats = f"{round_down(answers.mutual_information):.5g} nats"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_pac.accountants import LedgerTotal, ledger_total
-from lightning_pac.cards import at_most
+from lightning_pac.cards import at_most, upwards
 from lightning_pac.ledger import PrivacyLedger
 from lightning_pac.report.runs import Run
 
@@ -128,19 +128,22 @@ def together(ledgers: Sequence[FoundLedger], runs: Sequence[Run]) -> list[str]:
         # Those of a run without a card may be charged anywhere, and the words would be about them, too.
         noised = [run for run in runs if run.with_noise and account_of(run) in (None, *ledger.accounts)]
         included = bool(noised) and all(lists_figures(run, [ledger]) for run in noised)
-        limit = None if ledger.total.basis == "none" else at_most(ledger.total.world_success_bound)
+        total, limit = ledger.total, None
+        if total.basis != "none":
+            epsilon = f"epsilon {upwards(total.epsilon_at_delta, 4)} at delta {total.delta:g}"
+            bound = at_most(total.world_success_bound).replace(" ", "\N{NO-BREAK SPACE}")
+            limit = f"{bound} of the time ({epsilon})"
         alike.setdefault((limit, included, _secret(ledger, runs) if several else "the secret"), []).append(ledger.name)
     sentences = []
     for (limit, included, secret), names in alike.items():
         which = f"ledger {names[0]}" if len(names) == 1 else f"one of the ledgers {_listed(names)}"
-        figures = ", the figures below included" if included else ""
+        figures = ", the noised figures below included" if included else ""
         if limit is None:
             sentences.append(f"No limit is known for everything together that {which} lists{figures}.")
             continue
-        words = limit.replace(" ", "\N{NO-BREAK SPACE}")
         sentences.append(
             f"Someone who sees everything that {which} lists{figures}{',' if figures else ''} can guess {secret} "
-            f"correctly at most {words} of the time."
+            f"correctly at most {limit}."
         )
     if any(ledger.total.basis == "cap" for ledger in ledgers):
         sentences.append("The limit of a ledger is its whole budget, also where some of it is left.")

@@ -133,9 +133,12 @@ def test_the_total_of_a_shared_ledger_stands_below_the_verdict(tmp_path, monkeyp
     assert cli.main(["account", "total", str(path), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     page = page_of(logs)
-    words = f"at most {cli_percent(told['world_success_bound'])} of the time."
-    sentence = "Someone who sees everything that ledger calls.db lists, the figures below included, can guess"
-    assert f"{sentence} the secret correctly {words}" in above_folds(page)
+    words = f"at most {cli_percent(told['world_success_bound'])} of the time (epsilon "
+    sentence = "Someone who sees everything that ledger calls.db lists, the noised figures below included, can guess"
+    _, said, rest = above_folds(page).partition(f"{sentence} the secret correctly {words}")
+    epsilon, _, rest = rest.partition(" at delta 1e-05).")
+    assert said
+    assert told["epsilon_at_delta"] <= float(epsilon) <= told["epsilon_at_delta"] * 1.001 + 1e-9
     assert 0.9 < told["world_success_bound"] < 1.0
     assert page.index('class="verdict"') < page.index(sentence) < page.index('class="scale"')
     assert "<summary>Everything in a ledger</summary>" in page
@@ -173,7 +176,7 @@ def test_several_ledgers_are_told_by_their_figures_and_none_for_all(tmp_path):
             ledger.account(account, "rpp", terms).charge(0.04, {"mu_squared": 0.005})
     backup_ledger(tmp_path / "0.db", tmp_path / "a copy.db")
     text = above_folds(page_of(tmp_path))
-    assert "everything that one of the ledgers 0.db and 1.db lists, the figures below included, can guess" in text
+    assert "that one of the ledgers 0.db and 1.db lists, the noised figures below included, can guess" in text
     assert "everything that ledger 2.db lists can guess" in text, "its run's figures are charged elsewhere"
     assert "No limit is known for everything together that ledger 3.db lists." in text
     assert "None of these limits is for several ledgers together." in text
@@ -321,8 +324,8 @@ def test_no_sentence_joins_promises_about_different_secrets(tmp_path):
     for number in range(3):
         write_ledger(tmp_path / f"{number}.db", [f"training-{number}", "metrics val/accuracy"])
     text = above_folds(page_of(tmp_path))
-    assert "0.db and 2.db lists, the figures below included, can guess the secret (whether any one record is in" in text
-    assert "ledger 1.db lists, the figures below included, can guess the secret (The office of a picture) corr" in text
+    assert "0.db and 2.db lists, the noised figures below included, can guess the secret (whether any one" in text
+    assert "ledger 1.db lists, the noised figures below included, can guess the secret (The office of" in text
     assert "The limit of a ledger is its whole budget, also where some of it is left." in text
     write_secrets(tmp_path / "many", [(f"Fact {number}.", 0.6) for number in range(9)])
     text = above_folds(page_of(tmp_path / "many"))

@@ -79,7 +79,8 @@ class Poisson(FreshBatches):
             return float(self.batch_size)
         if num_records is None:
             raise ValueError(
-                f"num_records is None, so state the divisor yourself: Poisson(rate={self.rate}, batch_size=...)."
+                "num_records is None, as where it is secret (add_remove), so state the batch size: "
+                f"Poisson(rate={self.rate}, batch_size=...)."
             )
         return self.rate * num_records
 

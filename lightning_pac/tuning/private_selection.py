@@ -169,7 +169,7 @@ class PrivateSelection:
             generator: For tests; left out, the one of the process, which has no seed.
         """
         began = time.monotonic()
-        draw = SealedDraw(self.folder, {"price": self.price.to_dict(), "score": self.score, "mode": self.mode})
+        draw = SealedDraw(self.folder, self._terms)
         if not draw.best.exists():
             if not draw.is_drawn:
                 self._rehearse(make_trainer, draw)
@@ -187,9 +187,9 @@ class PrivateSelection:
                 raise
             if draw.has_early_end:
                 warnings.warn(
-                    "PrivateSelection: trainer.should_stop ended a run early, and the price does not cover when it "
-                    "stopped if private records or their loss decided that: stop by a number of steps, public data or "
-                    "a metric of PrivateMetrics. Keep this line to yourself.",
+                    "PrivateSelection: trainer.should_stop or an error ended a run early, and the price does not cover "
+                    "that if private records or their loss decided it: end runs by a number of steps, public data or a "
+                    "metric of PrivateMetrics. Keep this line to yourself.",
                     stacklevel=2,
                 )
             self._choose(draw)
@@ -202,6 +202,11 @@ class PrivateSelection:
                     stacklevel=2,
                 )
         return self._released(make_trainer, draw)
+
+    @property
+    def _terms(self) -> dict[str, Any]:
+        space = {name: repr(setting) for name, setting in self.space.settings.items()}
+        return {"price": self.price.to_dict(), "score": self.score, "mode": self.mode, "space": space}
 
     def _rehearse(self, make_trainer: MakeTrainer, draw: SealedDraw) -> None:
         """Refuse before the charge what every run would be refused for."""
@@ -275,6 +280,7 @@ class PrivateSelection:
                 if math.isfinite(score):
                     draw.finish(run.folder, score)
             except Exception:  # also tells of a record, so that nobody may see it
+                draw.note_early_end(run.folder)
                 traceback.print_exc()
 
     def _choose(self, draw: SealedDraw) -> None:
@@ -296,7 +302,7 @@ class PrivateSelection:
                 "No run of the selection came to an end, and why is kept from everyone: look at what the rehearsal "
                 "warned of, or train once with fixed settings on public data to find out."
             )
-        again = SealedDraw(self.folder, {"price": self.price.to_dict(), "score": self.score, "mode": self.mode})
+        again = SealedDraw(self.folder, self._terms)
         run = SelectionRun(released["settings"], again.new_folder(), self.plan)
         with quiet(run.folder / "output.txt"):
             _, module, _ = make_trainer(run)

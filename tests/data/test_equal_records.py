@@ -10,7 +10,7 @@ from sklearn.datasets import load_breast_cancer, load_digits
 from torch import Tensor
 from torch.utils.data import Dataset, Subset, TensorDataset
 
-from lightning_pac.data.records import equal_records, holds_copies
+from lightning_pac.data.records import equal_records, holds_copies, row_read_again
 
 DRAWS = np.random.default_rng(0)
 
@@ -99,3 +99,53 @@ def test_it_loads_for_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(equal_records, "load_alone", slow)
     holds_copies(digits())
     assert 0 < len(loaded) <= 11
+
+
+class Repeats(Dataset[Any]):
+    """Gives each row of a table several times, with noise of its own."""
+
+    def __init__(self, table: Any, row_of: Any, times: int = 5) -> None:
+        self.table, self.row_of, self.times = table, row_of, times
+        self.labels = torch.arange(len(table))
+
+    def __len__(self) -> int:
+        return self.times * len(self.table)
+
+    def __getitem__(self, index: int) -> Any:
+        row = self.row_of(index)
+        return torch.as_tensor(self.table[row]) * (1 + 0.1 * (index % 7)) + 0.1 * torch.randn(5), self.labels[row]
+
+
+TABLE = torch.randn(60, 5, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("row_of", [lambda index: index // 5, lambda index: index % 60])
+@pytest.mark.parametrize("table", [TABLE, TABLE.numpy(), list(TABLE)], ids=["tensor", "array", "list"])
+def test_rows_that_are_given_several_times_are_found(table: Any, row_of: Any) -> None:
+    before = torch.as_tensor(table[0]).clone()
+    assert row_read_again(Repeats(table, row_of)) == "table"
+    assert row_read_again(Subset(Repeats(table, row_of), range(100, 300))) == "table"
+    assert torch.equal(torch.as_tensor(table[0]), before), "the rows stay"
+
+
+class OfClasses(Repeats):
+    """Images, each with what is known of its class, in the order of the classes."""
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.full((9,), float(index)), self.table[index // 5]
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        TensorDataset(TABLE),
+        Repeats(TABLE, lambda index: index, 1),
+        Subset(Repeats(TABLE, lambda index: index % 60), range(60)),
+        Subset(Repeats(TABLE, lambda index: index // 5), range(0, 300, 5)),
+        OfClasses(TABLE, None),
+        [1, 2],
+    ],
+    ids=["tensors", "once", "first", "first of each", "classes", "numbers"],
+)
+def test_rows_that_are_given_once_pass(dataset: Any) -> None:
+    assert row_read_again(dataset) is None

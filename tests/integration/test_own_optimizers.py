@@ -1,7 +1,6 @@
 """Optimizers of the user's own, whose step may read more than the noised gradient."""
 
 import warnings
-from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -187,11 +186,9 @@ def test_a_number_among_the_states_of_parameters_is_refused_in_words(tmp_path: P
 
 
 class Lookahead(torch.optim.Optimizer):
-    """Goes back half of the way every second step; it leaves out `Optimizer.__init__`, as timm's does."""
+    """Goes back half of the way every second step; it leaves out `Optimizer.__init__`, as timm's does, and more."""
 
     def __init__(self, base: torch.optim.Optimizer) -> None:
-        self._optimizer_step_pre_hooks: Any = OrderedDict()
-        self._optimizer_step_post_hooks: Any = OrderedDict()
         self.base, self.param_groups, self.defaults = base, base.param_groups, base.defaults
         self.state: Any = base.state
         for group in self.param_groups:

@@ -263,7 +263,7 @@ class EndsByTheLoss(pl.Callback):
 
 def test_runs_that_their_loss_ends_are_told_of(tmp_path, capfd):
     """A record decided how many steps were released, which a fit warns of, and no selection did."""
-    with pytest.warns(UserWarning, match=r"should_stop ended a run early, and the price does not cover when"):
+    with pytest.warns(UserWarning, match=r"should_stop or an error ended a run early, and the price does not cover"):
         best = selection(tmp_path).run(Maker(beside=[EndsByTheLoss]))
     assert any("no private record decided when" in condition for condition in best.card.conditions)
     assert capfd.readouterr() == ("", "")
@@ -452,7 +452,10 @@ def test_a_run_that_fails_is_the_worst(tmp_path, capfd):
             raise RuntimeError("of a record")
         return rehearsed(run)
 
-    with pytest.raises(PrivacyError, match="No run of the selection came to an end"):
+    with (
+        pytest.warns(UserWarning, match="should_stop or an error ended a run early"),
+        pytest.raises(PrivacyError, match="No run of the selection came to an end"),
+    ):
         broken.run(fails_after_rehearsal)
     assert not (tmp_path / "broken" / "secret").exists()
 
@@ -568,6 +571,15 @@ def test_a_ledger_that_cannot_pay_draws_nothing(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:PrivateSelection")
+def test_another_space_is_another_selection(tmp_path):
+    """The settings of the first came back, which the second does not have."""
+    selection(tmp_path).run(Maker())
+    other = selection(tmp_path)
+    other.space = SearchSpace({"learning_rate": Uniform(10.0, 20.0)})
+    with pytest.raises(LedgerMismatchError, match="a selection under other terms"):
+        other.run(Maker())
+
+
 def test_a_lost_draw_is_not_drawn_again(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         selection(tmp_path).run(Maker(fails_at=3, error=KeyboardInterrupt()))

@@ -17,7 +17,7 @@ from lightning_pac.callbacks.shared import SharedAccount, refuse_gradient_hook
 from lightning_pac.callbacks.srpp_sgd.batch_shape import PAD, BatchShape
 from lightning_pac.callbacks.srpp_sgd.journal import RunJournal
 from lightning_pac.callbacks.srpp_sgd.planned_end import PlannedEnd
-from lightning_pac.callbacks.srpp_sgd.step import ClippingBlocks, NoisySum, ReleasedGradient, hide_loss
+from lightning_pac.callbacks.srpp_sgd.step import ClippingBlocks, NoisySum, ReleasedGradient, enable_hooks, hide_loss
 from lightning_pac.callbacks.srpp_sgd.watching import Watch
 from lightning_pac.data import PrivateDataLoader, ResumableDataLoader, batch_sizes
 from lightning_pac.data.persons import UnitRows
@@ -97,7 +97,7 @@ class PrivateRun:
         self._optimizer: Optimizer = pl_module.trainer.optimizers[0]
         self.before_update: Callable[[], None] | None = None
         self.after_update: Callable[[], None] | None = None
-        self._optimizer._patch_step_function()  # without which one that wraps another may run no hooks
+        enable_hooks(self._optimizer)
         self._hooks = [
             self._optimizer.register_step_pre_hook(self._around_closure),
             self._optimizer.register_step_post_hook(self._end_update),

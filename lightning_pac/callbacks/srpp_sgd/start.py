@@ -34,7 +34,7 @@ from lightning_pac.data import (
     describe_loader,
 )
 from lightning_pac.data.public_rows import largest_mean
-from lightning_pac.data.records import are_overlapping_windows, holds_copies
+from lightning_pac.data.records import are_overlapping_windows, holds_copies, row_read_again
 from lightning_pac.exceptions import BudgetExceededError, LedgerMismatchError
 from lightning_pac.ledger import LedgerAccount, LedgerArgument, LedgerHandle, PrivacyLedger
 from lightning_pac.randomness import finite_precision, missing_tail
@@ -144,6 +144,13 @@ def _warn_of_shared_contents(dataset: Any) -> None:
             "Many records are equal. The promise is about one record, and one that was copied, as where classes were "
             "evened out, is protected less with every copy: list each once and weigh it in the loss, or count the "
             "copies by num_differing. Keep this line private."
+        )
+    elif (table := row_read_again(dataset)) is not None:
+        rank_zero_warn(
+            f"The dataset gives one row of its {table!r} under several indices, each of which is a record, and the "
+            "promise is about one record: give each row once and repeat by the number of epochs, give "
+            "unit=Persons(of=..., at_most=...), whose `of` is the number of the row, or count the records of a row by "
+            "num_differing."
         )
     if are_overlapping_windows(dataset):
         rank_zero_warn(

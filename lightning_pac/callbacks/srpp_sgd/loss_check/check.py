@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 
 from lightning_pac.callbacks.srpp_sgd.batch_shape import BatchShape
 from lightning_pac.callbacks.srpp_sgd.loss_check.coupling import (
+    OF_RANDOMNESS,
     compare_many,
     compare_readings,
     compare_whole,
@@ -137,20 +138,22 @@ def check_loss(
         beginning: What was kept when the training began; none at the start.
     """
 
-    def check(whole: WholeCopies | None) -> LossCheck:
+    def check(whole: WholeCopies | None, recombined: bool = False) -> LossCheck:
         broken = set[str](), set[str]()
         arguments = pl_module, dataloader, datamodule, repeated, callbacks, batch_idx, ended, beginning, whole
-        found = _check(*arguments, torch.float32, broken[0])
+        found = _check(*arguments, torch.float32, broken[0], recombined)
         if ended or (found.problem is None and found.unchecked is None):
             return found
         # Rounding does not survive in float64, nor what each gradient does to the next (power iterations) where all
         # begin in one state; what is real does, so the tolerance is no larger for it.
-        again = _check(*arguments, torch.float64, broken[1])
-        if found.unchecked is not None and again.unchecked is not None:
-            # Classes may be numbers such as 0.0 and 1.0, which no other equals.
-            again = _check(*arguments, torch.float64, broken[1], coded=True)
+        again = _check(*arguments, torch.float64, broken[1], recombined)
         # Hooks that take numbers of float32 from elsewhere end in an error there, and then show nothing.
-        return found if again.unchecked is not None or broken[1] - broken[0] else again
+        found = found if again.unchecked is not None or broken[1] - broken[0] else again
+        if found.unchecked in {None, *OF_RANDOMNESS} or recombined:
+            return found
+        # No drawn number equals 1.0, which classes are compared with, or is a code that is looked up.
+        other = check(whole, recombined=True)
+        return found if other.unchecked is not None else other
 
     return WholeCopies.in_turn(pl_module, check)
 
@@ -167,7 +170,7 @@ def _check(
     whole: WholeCopies | None,
     dtype: torch.dtype,
     broken: set[str],
-    coded: bool = False,
+    recombined: bool,
 ) -> LossCheck:
     logged: list[str] = []
     unread: set[str] = set()
@@ -194,7 +197,7 @@ def _check(
         examples, all_seen = shown_records(dataloader.dataset, others=not repeated and not ended)
         pads = not repeated and _pads(probe, examples)
         saving = () if repeated else _saving(probe)
-        synthetic = SyntheticRecords(examples, probe.accepts, all_seen or repeated > 0 or ended, coded)
+        synthetic = SyntheticRecords(examples, probe.accepts, all_seen or repeated > 0 or ended, recombined)
         unseen = synthetic.unseen
         broken.clear()  # by values that no record holds
         records, probe.validated = synthetic.draw(DRAWS * repeated), synthetic.draw(DRAWS * repeated + 1)[:GROUP]
@@ -224,6 +227,9 @@ def _check(
                 problem, unchecked = coupled_later(probe, synthetic.draw(draw), step, draw)
         if problem is None and unchecked is None and not repeated:
             problem, unchecked = compare_many(probe, synthetic, dataloader)
+        if problem is None and unchecked is None and not repeated and not recombined:
+            real = SyntheticRecords(examples, probe.accepts, recombined=True)
+            problem, _ = compare_whole(probe, real.draw(0), repeated)
         if problem is None and unchecked is None:
             problem = compare_readings(probe, records)
         comparable = problem is None and unchecked is None and not state

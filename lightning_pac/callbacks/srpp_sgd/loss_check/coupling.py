@@ -16,6 +16,7 @@ from lightning_pac.data import batch_sizes
 
 __all__ = [
     "MANY",
+    "OF_RANDOMNESS",
     "compare_many",
     "compare_readings",
     "compare_whole",
@@ -36,6 +37,7 @@ _SECONDS = 1.0
 _ARRANGEMENTS = (range(8), (0, 4, 1, 5, 2, 6, 3, 7), (0, 1, 4, 5, 2, 3, 6, 7))
 """Places of two groups of four in a batch. In one of them, any two places belong to different groups."""
 
+_NOT_FINITE = "its gradient on synthetic records is not finite"
 _EVALUATIONS = 4  # of which all may come to the same by chance
 _FAR = 1e3  # a number past every bend that a loss may have
 
@@ -48,20 +50,29 @@ WEIGHTED = (
 DRAWS_IN_TURN = (
     "it draws random numbers for one record after another that are not torch's, or of a generator of its own"
 )
+_DRAWS_TOGETHER = "its random draws could not be told apart by records"
+_CHANGES = "its gradient changes when it is evaluated again"
 NOT_THE_MEAN = "is not the mean over the records of a batch (a sum, or a divisor that depends on the batch)"
+OF_RANDOMNESS = {DRAWS_IN_TURN, _DRAWS_TOGETHER, _CHANGES}
+"""Why a mean could not be asked for that other records do not change."""
 
 
 def compare_whole(probe: Probe, records: list[Any], number: int) -> tuple[str | None, str | None]:
     """How the loss of a batch is no mean over its records, and why that could not be asked; see `coupled`."""
+    found = _compare_whole(probe, records, number)
+    if found == (None, _NOT_FINITE):  # as that of a share of labels, of which each half of the records has one
+        pairs = zip(records[: 2 * GROUP], records[2 * GROUP :], strict=True)
+        found = _compare_whole(probe, [record for pair in pairs for record in pair], number)
+    return found
+
+
+def _compare_whole(probe: Probe, records: list[Any], number: int) -> tuple[str | None, str | None]:
     whole = probe.gradient(records[: 2 * GROUP])
-    if not np.isfinite(float(whole.norm())):  # as that of a correlation with labels, of which each half has one
-        records = [record for pair in zip(records[: 2 * GROUP], records[2 * GROUP :], strict=True) for record in pair]
-        whole = probe.gradient(records[: 2 * GROUP])
     size = float(whole.norm())
     if not np.isfinite(size):
-        return None, "its gradient on synthetic records is not finite"
+        return None, _NOT_FINITE
     if not is_small(whole.sub_(probe.gradient(records[: 2 * GROUP])), size):
-        return None, "its gradient changes when it is evaluated again"
+        return None, _CHANGES
     del whole
     for seed in seeds_of(number) if probe.drew else SEEDS[:1]:
         problem, unchecked = coupled(probe, records, seed, number)
@@ -85,7 +96,7 @@ def compare_whole(probe: Probe, records: list[Any], number: int) -> tuple[str | 
     # Least squares: the multiple of the halves' mean that is nearest to the whole.
     multiple = float(whole @ mean) / max(float(mean @ mean), 1e-300)
     if probe.drew and not is_small(mean.mul_(multiple).sub_(whole), size):
-        return None, "its random draws could not be told apart by records"
+        return None, _DRAWS_TOGETHER
     return NOT_THE_MEAN, None
 
 
@@ -110,7 +121,7 @@ def coupled(probe: Probe, records: list[Any], seed: Seed, number: int = 0) -> tu
         del corner
     size = max(sizes)
     if not np.isfinite(size):
-        return None, "its gradient on synthetic records is not finite"
+        return None, _NOT_FINITE
     if size == 0:
         return None, "its gradient on synthetic records is zero"
     if not is_small(mixed, size):

@@ -108,9 +108,10 @@ def warn_of_raw_values(names: Sequence[str]) -> None:
     """Name the values that leave the run without noise."""
     if names:
         rank_zero_warn(
-            f"These values are computed from private data and leave this run without noise: {', '.join(names)}. The "
-            "guarantee covers neither them nor what is chosen by them, such as the best checkpoint: keep their logs "
-            "private, monitor public data, or noise them by PrivateMetrics."
+            "These values leave this run without noise, and are private unless they are made of noised values alone: "
+            f"{', '.join(names)}. The guarantee covers neither them nor what is chosen by them, such as the best "
+            "checkpoint, nor what is logged of private records in validation: keep their logs private, monitor public "
+            "data, or noise them by PrivateMetrics."
         )
 
 

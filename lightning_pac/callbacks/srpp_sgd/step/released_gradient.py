@@ -1,5 +1,6 @@
 """Writing the released gradient, and proving that the optimizer used exactly that."""
 
+from collections import OrderedDict
 from collections.abc import Mapping
 
 import torch
@@ -8,7 +9,17 @@ from torch import Tensor, nn
 from lightning_pac.exceptions import PrivacyViolationError
 from lightning_pac.strategies.sharding import local_part
 
-__all__ = ["ReleasedGradient"]
+__all__ = ["ReleasedGradient", "enable_hooks"]
+
+
+def enable_hooks(optimizer: torch.optim.Optimizer) -> None:
+    """Let an optimizer run hooks before and after its step, which one that wraps another may not.
+
+    `Optimizer.__init__` sees to that, and wrappers (Lookahead in timm) leave it out.
+    """
+    for hooks in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
+        vars(optimizer).setdefault(hooks, OrderedDict())
+    optimizer._patch_step_function()
 
 
 class ReleasedGradient:

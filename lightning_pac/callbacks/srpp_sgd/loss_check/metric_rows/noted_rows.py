@@ -120,7 +120,7 @@ class Evaluation:
         earlier: Evaluations of the loaders before it, of which each time a batch comes first, and what makes it.
 
     Attributes:
-        synthetic: Draws the records.
+        synthetic, recombined: Draw the records, and others that are made of parts of real ones.
         updated: Names of metrics that had rows.
     """
 
@@ -137,7 +137,11 @@ class Evaluation:
         self._stage, self._dataloader_idx, self._earlier = stage, dataloader_idx, tuple(earlier)
         self._probe, self._shown, self._lock, self.updated = probe, shown, lock, set[str]()
         if examples is not None:
-            self.synthetic = SyntheticRecords(examples, self._accepts)
+            self.recombined = SyntheticRecords(examples, self._accepts, recombined=True)
+            try:
+                self.synthetic = SyntheticRecords(examples, self._accepts)
+            except Exception:
+                self.synthetic = self.recombined  # the model takes no other values, or there are no numbers
 
     def rows_of(
         self,

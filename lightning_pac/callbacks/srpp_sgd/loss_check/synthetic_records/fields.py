@@ -18,9 +18,10 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records.leaves import
 )
 
 __all__ = [
-    "codes_of",
     "constants_of",
+    "different_leaves",
     "halves_of",
+    "integers_between",
     "length_fields",
     "marks_of",
     "range_up_to",
@@ -28,7 +29,6 @@ __all__ = [
     "shown_range",
 ]
 
-_MOST_CODES = 16
 _MOST_NUMBERS = 4096  # of a record, among which one that recurs is looked for
 
 
@@ -62,9 +62,9 @@ def constants_of(field: Sequence[Any], shown: tuple[int, int] | None) -> list[fl
     """
     size = max(map(size_of, field))
     sampled = [torch.as_tensor(leaf).reshape(-1)[:: 1 + size_of(leaf) // _MOST_NUMBERS] for leaf in field]
-    rows = [row.unique() for row in sampled]  # type: ignore[no-untyped-call]
-    if rows[0].is_complex() or (size == 1 and shown):
+    if sampled[0].is_complex() or (size == 1 and shown):
         return []  # single integers are of different classes in the groups
+    rows = [row.unique() for row in sampled]  # type: ignore[no-untyped-call]
     times = Counter(float(row[0]) for row in rows if len(row) == 1 and bool(row.isfinite()))
     found = [value for value, count in times.most_common(2) if size > 1 or count > 1]
     return [float(shown[0])] if shown and not found and len(set(map(len, rows))) > 1 else found
@@ -90,15 +90,21 @@ def length_fields(fields: Sequence[Sequence[Any]]) -> dict[int, int]:
     return found
 
 
-def codes_of(field: Sequence[Any]) -> Tensor | None:
-    """The few floating-point numbers that all records of a field hold, as classes and masks do; None of others."""
-    rows = [torch.as_tensor(leaf).reshape(-1)[:_MOST_NUMBERS] for leaf in field if is_floating(leaf)]
-    found = torch.cat(rows).unique() if rows else torch.empty(0)  # type: ignore[no-untyped-call]
-    return found.double() if 1 < len(found) <= _MOST_CODES and bool(found.isfinite().all()) else None
+def different_leaves(field: Sequence[Any]) -> list[Any]:
+    """Those of a field that are like the first in type and shape, each once."""
+    alike = [leaf for leaf in field if type(leaf) is type(field[0]) and np.shape(leaf) == np.shape(field[0])]
+    return list({torch.as_tensor(leaf).numpy().tobytes(): leaf for leaf in alike}.values())
 
 
-def halves_of(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Two parts of so many places, without one in common if there are two."""
-    order = torch.randperm(count, generator=generator)
+def integers_between(least: int, greatest: int, generator: torch.Generator) -> Tensor:
+    """All integers between these, or some of many."""
+    if greatest - least < _MOST_NUMBERS:
+        return torch.arange(least, greatest + 1)
+    return torch.randint(least, greatest, (_MOST_NUMBERS,), generator=generator).unique()  # type: ignore[no-untyped-call,no-any-return]
+
+
+def halves_of(values: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Two parts of different values, without one in common if there are two."""
+    order = values[torch.randperm(len(values), generator=generator)]
     middle = len(order) // 2
     return order[middle:], order[: max(middle, 1)]

@@ -31,7 +31,9 @@ KEPT_EIGHTHS = (8, 5, 7, 6, 6, 3, 5, 4, 2, 5, 3, 4, 1, 4, 2, 3)
 
 def is_leaf(value: Any) -> bool:
     """Whether it is made of numbers alone."""
-    if isinstance(value, Tensor | np.generic | bool | int | float):
+    if isinstance(value, Tensor):
+        return value.layout is torch.strided  # others stay as they are
+    if isinstance(value, np.generic | bool | int | float):
         return not (isinstance(value, np.generic) and value.dtype.kind not in "biuf")
     if isinstance(value, np.ndarray):
         return value.dtype.kind in "biuf"
@@ -102,7 +104,7 @@ def with_special(leaf: Any, special: int, index: int) -> Any:
 
 
 def random_like(leaf: Any, values: Tensor, generator: torch.Generator) -> Any:
-    """As many numbers from among those values; where only these are integers, drawn uniformly between 0 and 1."""
+    """As many numbers, drawn uniformly between 0 and 1, or integers from among those values."""
     if isinstance(leaf, Tensor):
         return _random_tensor(leaf, values, generator)
     if isinstance(leaf, np.ndarray | np.generic):
@@ -112,7 +114,7 @@ def random_like(leaf: Any, values: Tensor, generator: torch.Generator) -> Any:
 
 
 def _random_tensor(leaf: Tensor, values: Tensor, generator: torch.Generator) -> Tensor:
-    if (leaf.is_floating_point() or leaf.is_complex()) and not values.is_floating_point():
+    if leaf.is_floating_point() or leaf.is_complex():
         return torch.rand(leaf.shape, generator=generator, dtype=torch.float64).to(leaf.dtype)
     return values[torch.randint(len(values), leaf.shape, generator=generator)].to(leaf.dtype)
 

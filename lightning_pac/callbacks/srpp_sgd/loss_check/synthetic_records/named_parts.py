@@ -192,7 +192,11 @@ class NamedPart:
 def named_parts(examples: Sequence[Any], all_seen: bool) -> dict[Path, NamedPart]:
     """Those parts of records that are no numbers and have few values."""
     found = {path: values for path, values in few_values(examples).items() if not all(map(is_leaf, values.values()))}
-    return {path: NamedPart(values, all_seen) for path, values in found.items()}
+    return {
+        path: NamedPart(values, all_seen)
+        for path, values in found.items()
+        if not any(hasattr(part, "__array_interface__") for part in values.values())  # pictures, which are no names
+    }
 
 
 def _always(part: Any) -> Callable[[torch.Generator], Any]:

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -10,9 +11,10 @@ import numpy as np
 import torch
 
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records.fields import (
-    codes_of,
     constants_of,
+    different_leaves,
     halves_of,
+    integers_between,
     length_fields,
     marks_of,
     range_up_to,
@@ -37,8 +39,10 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records.structure imp
 __all__ = ["LAWS", "OF_LENGTHS", "SyntheticRecords", "Variation"]
 
 # Synthetic integers stay below these ends and within what the real records show: the first end that the model accepts
-# (a class index or token must exist) is taken. At last, also what is smaller than any that is shown is left out.
-INTEGER_ENDS = (1000, 100, 10, 5, 3, 2, None)
+# (a class index or token must exist) is taken. At last, also what is smaller than any that is shown is left out; of
+# larger integers, that is tried first.
+_LARGE = 1000
+INTEGER_ENDS: tuple[int | None, ...] = (_LARGE, 100, 10, 5, 3, 2, None)
 
 # What libraries and people give targets that are to be ignored, and the usual padding last.
 SPECIAL_INTEGERS = (-100, -1, 255, 0)
@@ -74,7 +78,8 @@ class SyntheticRecords:
         accepts: Called with records; raises where they are no input for the model, and says whether what the model
             makes of them is finite.
         all_seen: Whether there are no other records, as far as parts of few values go.
-        coded: Whether floating-point numbers are drawn from those that records hold, in fields that have few.
+        recombined: Whether each field is that of one of the examples, drawn anew, and other parts are those of real
+            records: codes with gaps, classes that are compared with 1.0, shares that add up to one, objects.
 
     Attributes:
         unseen: Parts of which the model uses values that no synthetic record may hold.
@@ -89,11 +94,11 @@ class SyntheticRecords:
         examples: Sequence[Any],
         accepts: Callable[[list[Any]], bool],
         all_seen: bool = True,
-        coded: bool = False,
+        recombined: bool = False,
     ) -> None:
         self._template = examples[0]
-        self._named = named_parts(examples, all_seen)
-        if not self._leaves(self._template):
+        self._named = {} if recombined else named_parts(examples, all_seen)
+        if not recombined and not self._leaves(self._template):
             raise ValueError(
                 f"a record of type {type(self._template).__name__} holds no numbers that could be replaced"
             )
@@ -103,7 +108,7 @@ class SyntheticRecords:
         self._shown = [shown_range(field, marks) for field, marks in zip(fields, self._marks, strict=True)]
         self._recurring = [recurring_in(field) for field in fields]
         self._constants = [constants_of(field, shown) for field, shown in zip(fields, self._shown, strict=True)]
-        self._codes = [codes_of(field) if coded else None for field in fields]
+        self._own = [different_leaves(field) for field in fields] if recombined else []
         self._lengths = length_fields(fields)
         shapes = [[np.shape(leaf) for leaf in leaves] for leaves in map(self._leaves, examples)]
         self._alike = [record for record, own in zip(examples, shapes, strict=True) if own == shapes[0]]
@@ -176,9 +181,11 @@ class SyntheticRecords:
 
     def _choose_ranges(self, accepts: Callable[[list[Any]], bool]) -> tuple[_Ranges, bool]:
         """Those of integers, and whether parts of few values are drawn."""
-        accepted, error = None, None
+        accepted, error, ends_tried = None, None, INTEGER_ENDS
+        if any(shown is not None and shown[1] >= _LARGE for shown in self._shown):
+            ends_tried = (None, *INTEGER_ENDS)  # times, amounts and places: small ones may come to nothing in all
         # What a model makes of one part may not go with what another part of the same record says.
-        for named, end in itertools.product((True, False) if self._named else (False,), INTEGER_ENDS):
+        for named, end in itertools.product((True, False) if self._named else (False,), ends_tried):
             ranges = [None if shown is None else range_up_to(*shown, end) for shown in self._shown]
             try:
                 if accepts(self._draw(0, ranges, named)):
@@ -212,18 +219,21 @@ class SyntheticRecords:
 
     def _draw(self, number: int, ranges: _Ranges, named: bool) -> list[Any]:
         generator = torch.Generator().manual_seed(number)
-        numbers = [
-            (torch.arange(ends[0], ends[1] + 1),) * 2 if codes is None else (codes,) * 2
-            for ends, codes in zip([ends or (0, 1) for ends in ranges], self._codes, strict=True)
-        ]
+        integers = [(integers_between(*(ends or (0, 1)), generator),) * 2 for ends in ranges]
         for place, leaf in enumerate(self._leaves(self._template)):
             if size_of(leaf) == 1:
-                first, second = halves_of(len(numbers[place][0]), generator)
-                numbers[place] = numbers[place][0][first], numbers[place][0][second]
-        values = {path: halves_of(len(part.values), generator) for path, part in self._named.items()}
+                integers[place] = halves_of(integers[place][0], generator)
+        values = {path: halves_of(torch.arange(len(part.values)), generator) for path, part in self._named.items()}
+        own = [halves_of(torch.arange(len(leaves)), generator) for leaves in self._own]
 
         def random(half: int) -> Callable[[Any, int], Any]:
-            return lambda leaf, place: random_like(leaf, numbers[place][half], generator)
+            def change(leaf: Any, place: int) -> Any:
+                if not own:
+                    return random_like(leaf, integers[place][half], generator)
+                chosen = own[place][half]
+                return deepcopy(self._own[place][chosen[torch.randint(len(chosen), (), generator=generator)]])
+
+            return change
 
         def choose(half: int) -> Callable[[Any, Path], Any]:
             def change(part: Any, path: Path) -> Any:

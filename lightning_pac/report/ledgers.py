@@ -145,6 +145,8 @@ def together(ledgers: Sequence[FoundLedger], runs: Sequence[Run]) -> list[str]:
             f"Someone who sees everything that {which} lists{figures}{',' if figures else ''} can guess {secret} "
             f"correctly at most {limit}."
         )
+    if len(ledgers) == 1 and any(included and limit is not None for limit, included, _ in alike):
+        sentences.append("Quote this one wherever those figures are told.")
     if any(ledger.total.basis == "cap" for ledger in ledgers):
         sentences.append("The limit of a ledger is its whole budget, also where some of it is left.")
     return sentences + ["None of these limits is for several ledgers together."] * (len(ledgers) > 1)

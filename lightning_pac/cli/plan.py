@@ -155,31 +155,37 @@ def _print_shares(project: "ProjectPlan", args: argparse.Namespace) -> None:
                 number = round(best.shares.size(name) * 8 / best.epsilon_of_values[name])
                 noise = args.num_differing * sensitivity * math.sqrt(8 / best.epsilon_of_values[name])
                 size = f"{number:,} value{'s' * (number > 1)}, noise multiplier {upwards(noise, 3)}"
-            rows.append((name, size, _how(name, best, args.num_records)))
+            rows.append((name, size, _how(name, best, args)))
     for name, answers in project.answers.items():
         nats = f"{round_down(answers.mutual_information):.5g} nats"
         rows.append((name, nats, f"PACResponder(budget_per_response={round_down(answers.budget_per_response):.5g})"))
     ledger = "FILE" if args.ledger is None else str(args.ledger)
-    worlds = f"(num_differing={args.num_differing}, adjacency={args.adjacency!r})"
-    if (args.num_differing, args.adjacency) == (1, "add_remove"):
-        worlds = ".differential_privacy()"
+    worlds = f"scenario=TwoWorldScenario(num_differing={args.num_differing}, adjacency={args.adjacency!r})"
+    handle = f"ledger=LedgerHandle({ledger!r}, share=...)"
     told = []
-    if best.shares is not None:
-        given = f"scenario=TwoWorldScenario{worlds} and ledger=LedgerHandle({ledger!r}, share=...)"
-        told.append(f"Give each of these callbacks {given}, with the name of its share.")
+    if best.shares is not None and _is_dp(args):
+        worlds = "scenario=TwoWorldScenario.differential_privacy()"
+        told.append(f"Give each {handle}, with the name of its share, and each but DPSGD {worlds}.")
+    elif best.shares is not None:
+        told.append(f"Give each of these callbacks {worlds} and {handle}, with the name of its share.")
     if project.answers:
         told.append(f"PACResponder has no share and takes ledger={ledger!r}.")
     print_table("Shares", ("share", "size", "draw on it by"), rows, " ".join(told))
 
 
-def _how(name: str, best: "ProjectOption", num_records: int) -> str:
+def _is_dp(args: argparse.Namespace) -> bool:
+    return (args.num_differing, args.adjacency) == (1, "add_remove")
+
+
+def _how(name: str, best: "ProjectOption", args: argparse.Namespace) -> str:
     """The callback that draws on a share, with its noise."""
     if name in best.epsilon_of_values:
         return f"PrivateMetrics(epsilon={best.epsilon_of_values[name]:.5g}, renyi_order=16)"
     run = best.runs[name]
     stated = "" if run.sampling.batch_size is None else f", batch_size={run.batch_size}"
-    rate = f"{run.batch_size} / {num_records}"
-    fit = f"SRPPSGD(sampling=Poisson({rate}{stated}), noise_multiplier={run.figures.noise_multiplier:.5g})"
+    rate = f"{run.batch_size} / {args.num_records}"
+    kind = "DPSGD" if _is_dp(args) else "SRPPSGD"
+    fit = f"{kind}(sampling=Poisson({rate}{stated}), noise_multiplier={run.figures.noise_multiplier:.5g})"
     score = best.epsilon_of_values.get(f"{name} (score)")
     if score is None:
         return f"{fit}, max_steps={run.num_steps}"

@@ -300,7 +300,7 @@ def rebuild_loader(
             raise ValueError(
                 f"The DataLoader has a sampler of its own ({type(inner or dataloader.batch_sampler).__name__}), which "
                 f"sampling={type(sampling).__name__} would silently replace: give it the dataset alone (a "
-                "torch.utils.data.Subset for some of the records)."
+                "torch.utils.data.Subset for some of the records), and weigh losses where it evened out classes."
             )
     kept = _kept_arguments(dataloader)
     return private_loader(dataloader.dataset, sampling, num_microbatches, share, persons, views, **kept)

@@ -30,7 +30,8 @@ def test_json_has_every_option_and_the_ledger_the_best(tmp_path: Path, capsys: p
     assert {share["name"] for share in json.loads(capsys.readouterr().out)["shares"]} == {"model", "metrics"}
 
 
-def test_people_read_what_to_draw_with(capsys: pytest.CaptureFixture[str]) -> None:
+def test_people_read_what_to_draw_with(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     assert cli.main([*WORDS.split(), "--runs", "3"]) == 0
     shown = capsys.readouterr().out
     assert "What is affordable" in shown
@@ -38,3 +39,14 @@ def test_people_read_what_to_draw_with(capsys: pytest.CaptureFixture[str]) -> No
     assert "PrivateSelection of SRPPSGD(sampling=Poisson(" in shown
     assert cli.main(["plan", "--num-records", "9", "--world-success-bound", "0.6", "--values", "cells=3"]) == 0
     assert "PrivateMetrics(epsilon=" in capsys.readouterr().out
+    words = f"{WORDS} --adjacency add_remove --values metrics=2"
+    assert cli.main(words.split()) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "DPSGD(sampling=Poisson(" in shown
+    assert "2 values, noise multiplier" in shown
+    assert cli.main([*words.split(), "--json"]) == 0
+    epsilon = json.loads(capsys.readouterr().out)["options"][-1]["epsilon_of_values"]["metrics"]
+    # Of order 16 a Gaussian has 16 / (2 sigma^2).
+    assert float(shown.partition("noise multiplier ")[2].split()[0]) == pytest.approx(
+        (16 / 2 / epsilon) ** 0.5, rel=0.05
+    )

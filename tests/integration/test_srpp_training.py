@@ -35,6 +35,7 @@ from lightning_pac import (
     TwoWorldScenario,
     WithReplacement,
 )
+from lightning_pac.accountants import privacy_curve
 from lightning_pac.cards import PrivacyCard
 from lightning_pac.data import PoissonBatchSampler, private_loader
 from lightning_pac.exceptions import PrivacyViolationError
@@ -518,6 +519,26 @@ def test_dpsgd_is_srpp_sgd_for_one_record(tmp_path: Path, caplog: Any) -> None:
     assert private.account.accountant == accountant
     noise = accountant.noise_multiplier(3.0, 12, delta=1e-5)
     assert noise <= private.account.noise_multiplier <= noise * (1 + 1e-4)
+
+
+def test_dpsgd_with_the_noise_of_a_plan_says_its_epsilon_first(tmp_path: Path, caplog: Any) -> None:
+    sampling = Poisson(1 / 6, batch_size=10)
+    private = DPSGD(sampling=sampling, noise_multiplier=4.0)
+    with caplog.at_level(logging.INFO):
+        make_trainer(tmp_path, private, max_epochs=2).fit(Classifier(), make_loader())
+    accountant = SRPPAccountant(TwoWorldScenario.differential_privacy(), sampling)
+    least = privacy_curve(accountant.events(4.0, 12)).epsilon(1e-5)
+    said = re.search(r"After 12 steps, epsilon is at most ([\d.]+) at delta 1e-05, and anyone", caplog.text)
+    assert said is not None
+    assert least <= float(said[1]) <= least * 1.001
+
+
+@pytest.mark.parametrize("promise", [{"epsilon": 3.0}, {"delta": 1e-5}])
+def test_dpsgd_takes_epsilon_and_delta_or_noise(promise: Any) -> None:
+    with pytest.raises(ValueError, match="one goes with the other"):
+        DPSGD(sampling=Poisson(0.1, batch_size=10), **promise)
+    with pytest.raises(ValueError, match="each decide the noise"):
+        DPSGD(3.0, 1e-5, Poisson(0.1, batch_size=10), noise_multiplier=1.0)
 
 
 def test_values_that_leave_without_noise_are_named_in_one_warning(tmp_path: Path) -> None:

@@ -33,26 +33,34 @@ class DPSGD(SRPPSGD):
         ledger: A ledger, or the path of one, that several runs on the same data may share.
         views: How often each drawn record is loaded, see `SRPPSGD`.
         unit: `Persons`, for differential privacy of persons in place of records.
+        noise_multiplier: Noise in clipping norms, in place of epsilon and delta, as `lightning-pac plan` states it.
 
     Raises:
-        ValueError: If an argument is out of range; everything else is as in `SRPPSGD`.
+        ValueError: If an argument is out of range, or both a promise and noise are given; everything else is as in
+            `SRPPSGD`.
     """
 
     def __init__(
         self,
-        epsilon: float,
-        delta: float,
-        sampling: Sampling,
+        epsilon: float | None = None,
+        delta: float | None = None,
+        sampling: Sampling | None = None,
         max_grad_norm: float | Literal["auto"] | dict[str, float | Literal["auto"]] = 1.0,
         block_noise: Literal["optimal", "isotropic"] = "optimal",
         ledger: LedgerArgument | None = None,
         views: Count = 1,
         unit: Persons | None = None,
+        noise_multiplier: float | None = None,
     ) -> None:
+        if (epsilon is None) != (delta is None):
+            raise ValueError(
+                f"epsilon is {epsilon} and delta {delta}, but one goes with the other: DPSGD(epsilon=3, delta=1e-5)."
+            )
         super().__init__(
             TwoWorldScenario.differential_privacy(),
             epsilon=epsilon,
             delta=delta,
+            noise_multiplier=noise_multiplier,
             sampling=sampling,
             max_grad_norm=max_grad_norm,
             block_noise=block_noise,

@@ -12,6 +12,7 @@ from lightning_pac.callbacks.shared import is_stopped_by_noised_metric
 from lightning_pac.callbacks.srpp_sgd.reporting.figures import average_of, figures_of, verdict, words_on_extension
 from lightning_pac.callbacks.srpp_sgd.run import PrivateRun
 from lightning_pac.cards import upwards
+from lightning_pac.scenarios import TwoWorldScenario
 
 __all__ = [
     "announce_end",
@@ -36,6 +37,8 @@ def announce_start(run: PrivateRun, name: str, optimizer: torch.optim.Optimizer)
         first = ""
         if isinstance(kept, EpsilonDelta):
             first = f"epsilon is at most {upwards(kept.epsilon)} at delta {upwards(kept.delta)}, and "
+        elif kept is None and accountant.scenario == TwoWorldScenario.differential_privacy():
+            first = f"epsilon is at most {upwards(plan.exact_epsilon_at_delta())} at delta {upwards(plan.delta)}, and "
         guarantee = f" After {steps} steps, {first}{words[:1].lower()}{words[1:]}."
     left, bands = 1.0, ""
     if accountant.correlation is not None:

@@ -47,6 +47,6 @@ def test_people_read_what_to_draw_with(capsys: pytest.CaptureFixture[str], monke
     assert cli.main([*words.split(), "--json"]) == 0
     epsilon = json.loads(capsys.readouterr().out)["options"][-1]["epsilon_of_values"]["metrics"]
     # Of order 16 a Gaussian has 16 / (2 sigma^2).
-    assert float(shown.partition("noise multiplier ")[2].split()[0]) == pytest.approx(
+    assert float(shown.partition("values, noise multiplier ")[2].split()[0]) == pytest.approx(
         (16 / 2 / epsilon) ** 0.5, rel=0.05
     )

@@ -10,7 +10,7 @@ from sklearn.datasets import load_breast_cancer, load_digits
 from torch import Tensor
 from torch.utils.data import Dataset, Subset, TensorDataset
 
-from lightning_pac.data.records import equal_records, holds_copies, row_read_again
+from lightning_pac.data.records import copies_of_a_record, equal_records, row_read_again
 
 DRAWS = np.random.default_rng(0)
 
@@ -46,23 +46,23 @@ class Augmented(Dataset[Any]):
 )
 def test_copies_are_found(records: Tensor, times: int) -> None:
     copied = evened_out(records, times)
-    assert holds_copies(TensorDataset(copied, torch.arange(len(copied))))
+    assert copies_of_a_record(TensorDataset(copied, torch.arange(len(copied))))
     mixed = torch.randperm(len(copied), generator=torch.Generator().manual_seed(0)).tolist()
-    assert holds_copies(Subset(copied, mixed))  # type: ignore[arg-type]
+    assert copies_of_a_record(Subset(copied, mixed))  # type: ignore[arg-type]
 
 
 def test_a_bootstrap_is_found() -> None:
     records = digits()
-    assert holds_copies(records[torch.as_tensor(DRAWS.integers(len(records), size=len(records)))])
+    assert copies_of_a_record(records[torch.as_tensor(DRAWS.integers(len(records), size=len(records)))])
 
 
 def test_augmented_copies_are_found_from_a_copy_of_the_data_set() -> None:
     state = torch.get_rng_state()
     dataset = Augmented(evened_out(digits()))
-    assert holds_copies(dataset)
+    assert copies_of_a_record(dataset)
     assert dataset.loaded == 0
     assert torch.equal(state, torch.get_rng_state())
-    assert not holds_copies(Augmented(digits()))
+    assert not copies_of_a_record(Augmented(digits()))
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_augmented_copies_are_found_from_a_copy_of_the_data_set() -> None:
     ids=lambda dataset: type(dataset).__name__,
 )
 def test_nothing_else_is_taken_for_copies(dataset: Any) -> None:
-    assert not holds_copies(dataset)
+    assert not copies_of_a_record(dataset)
 
 
 def test_it_loads_for_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +97,7 @@ def test_it_loads_for_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
         return dataset[index]
 
     monkeypatch.setattr(equal_records, "load_alone", slow)
-    holds_copies(digits())
+    copies_of_a_record(digits())
     assert 0 < len(loaded) <= 11
 
 
@@ -123,8 +123,8 @@ TABLE = torch.randn(60, 5, generator=torch.Generator().manual_seed(0))
 @pytest.mark.parametrize("table", [TABLE, TABLE.numpy(), list(TABLE)], ids=["tensor", "array", "list"])
 def test_rows_that_are_given_several_times_are_found(table: Any, row_of: Any) -> None:
     before = torch.as_tensor(table[0]).clone()
-    assert row_read_again(Repeats(table, row_of)) == "table"
-    assert row_read_again(Subset(Repeats(table, row_of), range(100, 300))) == "table"
+    assert row_read_again(Repeats(table, row_of)) == ("table", 5)
+    assert row_read_again(Subset(Repeats(table, row_of), range(100, 300))) == ("table", 5)
     assert torch.equal(torch.as_tensor(table[0]), before), "the rows stay"
 
 
@@ -149,3 +149,18 @@ class OfClasses(Repeats):
 )
 def test_rows_that_are_given_once_pass(dataset: Any) -> None:
     assert row_read_again(dataset) is None
+
+
+@pytest.mark.parametrize("held", [lambda rows: (rows, rows + 1), lambda rows: {"x": rows}], ids=["tuple", "dictionary"])
+def test_tables_may_be_held_together(held: Any) -> None:
+    class Together(Repeats):
+        def __getitem__(self, index: int) -> Any:
+            table = self.table[0] if isinstance(self.table, tuple) else self.table["x"]
+            return table[index // 5] + index
+
+        def __len__(self) -> int:
+            return 300
+
+    dataset = Together(TABLE, None)
+    dataset.table = held(TABLE)
+    assert row_read_again(dataset) == ("table", 5)

@@ -140,7 +140,7 @@ def test_public_draws_have_no_expectation(sampling: Sampling) -> None:
 def test_public_sizes() -> None:
     assert Poisson(0.01).expected_batch_size(50_000) == 500
     assert Poisson(0.01, batch_size=512).expected_batch_size(50_000) == 512
-    with pytest.raises(ValueError, match="state the divisor yourself"):
+    with pytest.raises(ValueError, match="so state the batch size"):
         Poisson(0.01).expected_batch_size(None)
     assert EpochShuffle(512).expected_batch_size() == 512
     assert EpochShuffle(512).steps_per_epoch(50_000) == 98

@@ -34,7 +34,7 @@ from lightning_pac.data import (
     describe_loader,
 )
 from lightning_pac.data.public_rows import largest_mean
-from lightning_pac.data.records import are_overlapping_windows, holds_copies, row_read_again
+from lightning_pac.data.records import are_overlapping_windows, copies_of_a_record, row_read_again
 from lightning_pac.exceptions import BudgetExceededError, LedgerMismatchError
 from lightning_pac.ledger import LedgerAccount, LedgerArgument, LedgerHandle, PrivacyLedger
 from lightning_pac.randomness import finite_precision, missing_tail
@@ -132,27 +132,27 @@ def _make_accountant(
         )
     if arguments.unit is not None:
         _warn_of_few_persons(arguments.unit, scenario, sampling, loader)
-    elif scenario.total_differing == 1:
-        _warn_of_shared_contents(loader.dataset)
+    else:
+        _warn_of_shared_contents(loader.dataset, scenario.total_differing)
     return SRPPAccountant(scenario, sampling, order, arguments.notion)
 
 
-def _warn_of_shared_contents(dataset: Any) -> None:
-    """Warn where what is about one person probably stands in several records."""
-    if holds_copies(dataset):
+def _warn_of_shared_contents(dataset: Any, num_differing: int) -> None:
+    """Warn where what is about one person probably stands in more records than may differ."""
+    if 1 + copies_of_a_record(dataset) > max(1, num_differing):
         rank_zero_warn(
             "Many records are equal. The promise is about one record, and one that was copied, as where classes were "
             "evened out, is protected less with every copy: list each once and weigh it in the loss, or count the "
             "copies by num_differing. Keep this line private."
         )
-    elif (table := row_read_again(dataset)) is not None:
+    elif (found := row_read_again(dataset)) is not None and found[1] > num_differing:
         rank_zero_warn(
-            f"The dataset gives one row of its {table!r} under several indices, each of which is a record, and the "
-            "promise is about one record: give each row once and repeat by the number of epochs, give "
+            f"The dataset gives one row of its {found[0]!r} under several indices, each of which is a record, and the "
+            f"promise is about {num_differing} of them: give each row once and repeat by the number of epochs, give "
             "unit=Persons(of=..., at_most=...), whose `of` is the number of the row, or count the records of a row by "
             "num_differing."
         )
-    if are_overlapping_windows(dataset):
+    if num_differing == 1 and are_overlapping_windows(dataset):
         rank_zero_warn(
             "Neighbouring records share half of their values or more, as windows of one series do, and the promise is "
             "about one record: whoever a series is about has many. Give unit=Persons(of=..., at_most=...), whose `of` "

@@ -3,7 +3,7 @@
 from lightning_pac.data.records.collated_alone import check_collated_alone, fresh_collate
 from lightning_pac.data.records.copied_dataset import apart, copy_of
 from lightning_pac.data.records.delivered_rows import DeliveredRows, WatchedIterators, delivered_indices, watch_loader
-from lightning_pac.data.records.equal_records import holds_copies, row_read_again
+from lightning_pac.data.records.equal_records import copies_of_a_record, row_read_again
 from lightning_pac.data.records.libraries import is_installed
 from lightning_pac.data.records.overlapping_windows import are_overlapping_windows
 from lightning_pac.data.records.record_digest import (
@@ -33,6 +33,7 @@ __all__ = [
     "check_collated_alone",
     "check_each_record_once",
     "check_records_alone",
+    "copies_of_a_record",
     "copy_of",
     "copy_small",
     "delivered_indices",
@@ -41,7 +42,6 @@ __all__ = [
     "digest_positions",
     "digest_together",
     "fresh_collate",
-    "holds_copies",
     "is_installed",
     "load_alone",
     "outline",

@@ -1,6 +1,7 @@
 """Whether one record stands under several indices: as copies, as of evened-out classes, or read again from a table."""
 
 import time
+from collections.abc import Iterator, Mapping
 from copy import copy
 from typing import Any
 
@@ -14,8 +15,9 @@ from lightning_pac.data.records.copied_dataset import apart
 from lightning_pac.data.records.record_digest import FIRST_SEED, load_alone, own_generators
 from lightning_pac.data.records.value_digest import digest
 
-__all__ = ["holds_copies", "row_read_again"]
+__all__ = ["copies_of_a_record", "row_read_again"]
 
+_SHORT = 16  # tuples and dictionaries of tables
 _MOST_TIMES = 1000  # that a row of a table is read in a pass
 _LOADED, _SECONDS = 1000, 1.0
 _PAIRS = 5  # of equal records, fewer of which may be chance
@@ -24,8 +26,8 @@ _COPIES = 0.5  # of a record on average, beside itself
 _LOOKED_AT, _NEAR = 256, 2  # numbers of a record, and how many differ where a category is another one
 
 
-def holds_copies(dataset: Any) -> bool:
-    """Whether a record has half a copy or more on average, and copies are more than records that are almost equal.
+def copies_of_a_record(dataset: Any) -> float:
+    """How many copies a record has on average; 0 if less than half a one, or less than records that are almost equal.
 
     Short descriptions, such as a few categories, coincide by chance; then many more differ in one or two places, and
     copies are not told apart from them. Up to 1,000 records are loaded for at most a second, from a copy of the dataset
@@ -37,8 +39,8 @@ def holds_copies(dataset: Any) -> bool:
     Example:
         >>> import torch
         >>> rows = torch.randn(400, 8)
-        >>> holds_copies(rows), holds_copies(torch.cat([rows, rows[:40].repeat(9, 1)]))
-        (False, True)
+        >>> copies_of_a_record(rows), round(copies_of_a_record(torch.cat([rows, rows[:40].repeat(9, 1)])), 1)
+        (0.0, 4.7)
     """
     chosen = np.random.default_rng(len(dataset)).permutation(len(dataset))[:_LOADED].tolist()
     digests, looked_at = list[bytes](), list[NDArray[Any]]()
@@ -51,14 +53,15 @@ def holds_copies(dataset: Any) -> bool:
                 looked_at.append(largest.ravel()[:: -(-largest.size // _LOOKED_AT)])
         numbers = np.stack(looked_at)
     except Exception:  # the loader will say so, or records differ in size and cannot be compared
-        return False
+        return 0.0
     _, own, counts = np.unique(np.array(digests), return_inverse=True, return_counts=True)
     pairs = int((counts * (counts - 1)).sum()) // 2
     share = 2 * pairs / (len(own) * (len(own) - 1)) if len(own) > 1 else 0.0
-    if pairs < _PAIRS or len(counts) < _KINDS or share * (len(dataset) - 1) < _COPIES:
-        return False
+    copies = share * (len(dataset) - 1)
+    if pairs < _PAIRS or len(counts) < _KINDS or copies < _COPIES:
+        return 0.0
     near = [((numbers[own != of] != row).sum(axis=1) <= _NEAR).sum() for of, row in zip(own, numbers, strict=True)]
-    return int(sum(near)) // 2 < pairs
+    return copies if int(sum(near)) // 2 < pairs else 0.0
 
 
 def _largest_array(record: Any) -> NDArray[Any]:
@@ -69,8 +72,8 @@ def _largest_array(record: Any) -> NDArray[Any]:
     return max(found, key=np.size)
 
 
-def row_read_again(dataset: Any) -> str | None:
-    """The name of a table that a dataset holds, of which it gives one row under several indices, as to see it twice.
+def row_read_again(dataset: Any) -> tuple[str, int] | None:
+    """The name of a table that a dataset holds, and under how many indices it gives one row, as to see it more often.
 
     Asked of tables with fewer rows than there are indices is whether the records at two of these, which would be of one
     row by `i % n` or `i // k`, both change where another row stands in place of that one.
@@ -84,28 +87,50 @@ def row_read_again(dataset: Any) -> str | None:
         dataset = dataset.dataset
     size = len(dataset)
     known = set(range(size)) if indices is None else set(indices.tolist())
-    for name, table in list(getattr(dataset, "__dict__", {}).items()):
-        if isinstance(table, Tensor | np.ndarray | list) and 1 < len(table) < size <= _MOST_TIMES * len(table):
+    for path, table in _tables(getattr(dataset, "__dict__", {})):
+        if 1 < len(table) < size <= _MOST_TIMES * len(table):
             rows, times = len(table), -(-size // len(table))
             around = ((index, index + rows, index % rows) for index in known)
             beside = ((index, index + 1, index // times) for index in known if (index + 1) % times)
             for pairs in (around, beside):
                 pair = next((pair for pair in pairs if pair[1] in known), None)
-                if pair is not None and _decides(dataset, name, pair[2], pair[:2]):
-                    return str(name)
+                if pair is not None and _decides(dataset, path, pair[2], pair[:2]):
+                    return str(path[0]), times
     return None
 
 
-def _decides(dataset: Any, name: str, row: int, indices: tuple[int, int]) -> bool:
+def _tables(attributes: Mapping[Any, Any]) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Tensors, arrays and lists in attributes, and in short tuples and dictionaries there, with where they are."""
+    for name, value in list(attributes.items()):
+        if isinstance(value, list) or (isinstance(value, Tensor | np.ndarray) and value.ndim):
+            yield (name,), value
+        elif isinstance(value, tuple | dict) and len(value) <= _SHORT:
+            entries = value.items() if isinstance(value, dict) else enumerate(value)
+            yield from (
+                ((name, key), one)
+                for key, one in entries
+                if isinstance(one, list) or (isinstance(one, Tensor | np.ndarray) and one.ndim)
+            )
+
+
+def _decides(dataset: Any, path: tuple[Any, ...], row: int, indices: tuple[int, int]) -> bool:
     """Whether a row of a table that the dataset holds decides the records at all of these indices."""
     found = []
     for changed in (False, True):
         try:
             with apart(dataset) as fresh, own_generators():
                 if changed:
-                    table = copy(vars(fresh)[name]) if isinstance(vars(fresh)[name], list) else vars(fresh)[name] + 0
+                    held = vars(fresh)
+                    table = held[path[0]] if len(path) == 1 else held[path[0]][path[1]]
+                    table = copy(table) if isinstance(table, list) else table + 0
                     table[row] = table[(row + len(table) // 2) % len(table)]
-                    vars(fresh)[name] = table
+                    if len(path) == 1:
+                        held[path[0]] = table
+                    elif isinstance(held[path[0]], dict):
+                        held[path[0]] = {**held[path[0]], path[1]: table}
+                    else:
+                        entries = [table if place == path[1] else one for place, one in enumerate(held[path[0]])]
+                        held[path[0]] = tuple(entries)
                 records = [load_alone(fresh, index, FIRST_SEED) for index in indices]
                 found.append([digest(_largest_array(record)) for record in records])
         except Exception:  # the loader will say so

@@ -1,5 +1,6 @@
 """The start of a fit: noise, ledger and the place where a run goes on."""
 
+import logging
 import math
 import warnings
 
@@ -58,6 +59,19 @@ def test_a_model_that_goes_on_from_an_earlier_run_is_told_of(kept, tmp_path):
             make_trainer(tmp_path, make_private(**ledger), max_steps=steps).fit(model, make_loader())
     told = [str(warning.message) for warning in caught if "leave out what that has cost" in str(warning.message)]
     assert len(told) == (kept == "model")
+
+
+@pytest.mark.parametrize("kept", ["folder", "versions", "ledger"])
+def test_runs_with_ledgers_of_their_own_are_told_of_one_another(kept, tmp_path, caplog):
+    """Each said at most 3, and nothing that together they cost more."""
+    with caplog.at_level(logging.INFO):
+        for number in range(3):
+            folder = tmp_path / f"version_{number}" if kept == "versions" else tmp_path
+            ledger = {"ledger": tmp_path / "all.db"} if kept == "ledger" else {}
+            make_trainer(folder, make_private(**ledger), max_steps=1).fit(Classifier(), make_loader())
+    lines = [line for line in caplog.messages if "noised steps" in line]
+    told = ["1 other run here" in lines[1], "2 other runs here" in lines[2], "other run" in lines[0]]
+    assert told == ([False] * 3 if kept == "ledger" else [True, True, False])
 
 
 def test_a_folder_without_versions_gets_a_new_ledger_for_each_run(tmp_path):

@@ -9,6 +9,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from lightning_pac.accountants import HOPELESS_SIGNAL, LARGE_RATE, EpsilonDelta, fitting_rate, signal_of_run
 from lightning_pac.callbacks.shared import is_stopped_by_noised_metric
+from lightning_pac.callbacks.srpp_sgd.reporting.earlier_runs import words_on_other_ledgers
 from lightning_pac.callbacks.srpp_sgd.reporting.figures import average_of, figures_of, verdict, words_on_extension
 from lightning_pac.callbacks.srpp_sgd.run import PrivateRun
 from lightning_pac.cards import upwards
@@ -130,7 +131,8 @@ def warn_of_early_end(trainer: pl.Trainer) -> None:
 
 def announce_end(run: PrivateRun, name: str) -> None:
     """Sum up what the run has cost and where that is on record."""
-    rank_zero_info(f"{name}: {run.journal.num_steps} noised steps. {_on_record(run)}")
+    others = "" if run.journal.shares_ledger else words_on_other_ledgers(run.journal.account.path)
+    rank_zero_info(f"{name}: {run.journal.num_steps} noised steps. {_on_record(run)}{others}")
 
 
 def announce_interruption(run: PrivateRun, name: str, trainer: pl.Trainer) -> None:

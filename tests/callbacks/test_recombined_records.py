@@ -170,3 +170,21 @@ def test_a_scale_of_the_batch_is_found_in_what_holds_no_numbers(kind: str) -> No
     assert found(plain, records, scaled).problem is not None
     honest = found(plain, records, collate)
     assert (honest.problem, honest.unchecked, honest.unseen) == (None, None, ())
+
+
+LENGTHS = torch.as_tensor(GENERATOR.integers(1, 7, size=60))
+MASKS = (torch.arange(6) < LENGTHS[:, None]).float()
+
+
+@pytest.mark.parametrize("per_record", [True, False])
+def test_fields_that_go_together_are_tried_as_they_are(per_record: bool) -> None:
+    """Neither made-up values nor those of several records pass the model's own check, so that nothing was shown."""
+
+    def step(model: Model, batch: Any) -> Tensor:
+        inputs, masks, lengths, labels = batch
+        assert torch.equal(masks.sum(1).long(), lengths)
+        losses = F.cross_entropy(model.layer(inputs * masks), labels, reduction="none")[:, None] * masks
+        return (losses.sum(1) / lengths).mean() if per_record else losses.sum() / masks.sum()
+
+    outcome = found(step, list(zip(INPUTS, MASKS, LENGTHS, LABELS, strict=True)))
+    assert (outcome.problem is None, outcome.unchecked) == (per_record, None)

@@ -76,6 +76,7 @@ def test_augmented_copies_are_found_from_a_copy_of_the_data_set() -> None:
         torch.nn.functional.one_hot(torch.as_tensor(DRAWS.zipf(1.6, (5000, 3)).clip(0, 20))).flatten(1).float(),
         torch.randint(90, (5000, 1)),
         torch.zeros(500, 8),
+        torch.complex(digits(), digits().flip(0)),
         torch.cat([digits(), digits()[:20]]),
         [(f"text {number // 10}", number // 10) for number in range(600)],
         [(torch.randn(5 + number % 3), 1) for number in range(600)],

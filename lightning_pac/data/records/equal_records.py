@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.data import Subset
 
 from lightning_pac.data.records.copied_dataset import apart
+from lightning_pac.data.records.overlapping_windows import as_array
 from lightning_pac.data.records.record_digest import FIRST_SEED, load_alone, own_generators
 from lightning_pac.data.records.value_digest import digest
 
@@ -67,7 +68,7 @@ def copies_of_a_record(dataset: Any) -> float:
 def _largest_array(record: Any) -> NDArray[Any]:
     """That of a record's tensors, arrays and numbers; the first of equal sizes."""
     found: list[NDArray[Any]] = []
-    apply_to_collection(record, Tensor, lambda leaf: found.append(leaf.detach().cpu().double().numpy()))
+    apply_to_collection(record, Tensor, lambda leaf: found.append(as_array(leaf)))
     apply_to_collection(record, np.ndarray, found.append)
     return max(found, key=np.size)
 

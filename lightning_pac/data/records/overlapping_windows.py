@@ -11,7 +11,7 @@ from torch.utils.data import Subset
 from lightning_pac.data.records.copied_dataset import apart
 from lightning_pac.data.records.repeated_records import load_records
 
-__all__ = ["are_overlapping_windows"]
+__all__ = ["are_overlapping_windows", "as_array"]
 
 _PAIRS, _ALIKE = 4, 3  # one pair may lie where a series ends
 _SHORTEST = 8  # numbers of a window, whose half two neighbours share by chance in none of many pairs
@@ -55,9 +55,15 @@ def are_overlapping_windows(dataset: Any) -> bool:
 def _arrays(record: Any) -> list[NDArray[Any]]:
     """Those of numbers, where a record has any."""
     found: list[NDArray[Any]] = []
-    apply_to_collection(record, Tensor, lambda leaf: found.append(leaf.detach().cpu().double().numpy()))
+    apply_to_collection(record, Tensor, lambda leaf: found.append(as_array(leaf)))
     apply_to_collection(record, np.ndarray, found.append)
     return [array for array in found if array.ndim and array.dtype.kind in "biuf"]
+
+
+def as_array(leaf: Tensor) -> NDArray[Any]:
+    """The numbers of a tensor in double precision, which holds those of any type but large integers."""
+    leaf = leaf.detach().cpu().resolve_conj()
+    return leaf.numpy() if leaf.is_complex() else leaf.double().numpy()
 
 
 def _moved_on(first: NDArray[Any], second: NDArray[Any]) -> bool:

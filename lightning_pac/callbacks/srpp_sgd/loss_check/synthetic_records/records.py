@@ -79,7 +79,8 @@ class SyntheticRecords:
             makes of them is finite.
         all_seen: Whether there are no other records, as far as parts of few values go.
         recombined: Whether each field is that of one of the examples, drawn anew, and other parts are those of real
-            records: codes with gaps, classes that are compared with 1.0, shares that add up to one, objects.
+            records: codes with gaps, classes that are compared with 1.0, shares that add up to one, objects. Where the
+            model takes none of these, the examples themselves are drawn.
 
     Attributes:
         unseen: Parts of which the model uses values that no synthetic record may hold.
@@ -109,11 +110,19 @@ class SyntheticRecords:
         self._recurring = [recurring_in(field) for field in fields]
         self._constants = [constants_of(field, shown) for field, shown in zip(fields, self._shown, strict=True)]
         self._own = [different_leaves(field) for field in fields] if recombined else []
+        self._is_whole = False
         self._lengths = length_fields(fields)
         shapes = [[np.shape(leaf) for leaf in leaves] for leaves in map(self._leaves, examples)]
         self._alike = [record for record, own in zip(examples, shapes, strict=True) if own == shapes[0]]
         self._differs = [len(set(map(length_of, field))) > 1 for field in fields]
-        self._ranges, self._draws_named = self._choose_ranges(accepts)
+        try:
+            self._ranges, self._draws_named = self._choose_ranges(accepts)
+        except Exception:
+            if not recombined:
+                raise
+            self._own.clear()  # fields go together, as a mask and a length do: records are taken whole
+            self._is_whole = True
+            self._ranges, self._draws_named = self._choose_ranges(accepts)
         self._try_others(accepts)
         self.unseen = tuple(name_of(path) for path, part in self._named.items() if part.is_open and part.is_used)
 
@@ -228,6 +237,8 @@ class SyntheticRecords:
 
         def random(half: int) -> Callable[[Any, int], Any]:
             def change(leaf: Any, place: int) -> Any:
+                if self._is_whole:
+                    return deepcopy(leaf)
                 if not own:
                     return random_like(leaf, integers[place][half], generator)
                 chosen = own[place][half]

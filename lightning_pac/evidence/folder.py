@@ -6,7 +6,9 @@ import hashlib
 import json
 import platform
 import tempfile
-from collections.abc import Mapping, Sequence
+import zipfile
+from collections.abc import Container, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -63,7 +65,8 @@ def write_evidence(
         FileExistsError: If the folder exists.
         LedgerError: If the ledger cannot be read, or a total is not that of its charges.
         OSError: If a file cannot be read or written.
-        ValueError: If a statement has no such heading, or the key is none.
+        ValueError: If a statement has no such heading, the key is none, or a released checkpoint names a run that the
+            ledger does not list.
 
     Example:
         >>> import tempfile
@@ -100,6 +103,7 @@ def write_evidence(
         # A copy, so that what a writer adds meanwhile is in all of it or in none.
         PrivacyLedger.read_only(backup_ledger(source, Path(aside) / "ledger.db")) as copy,
     ):
+        _check_released(released, {account.name for account in copy.accounts()}, source)
         journal = encode_chain([head, *public_journal(copy)])
     document, _ = describe_evidence(journal)
     texts = {
@@ -153,3 +157,21 @@ def _describe_file(path: Path) -> dict[str, Any]:
         for block in iter(lambda: file.read(1 << 20), b""):
             whole.update(block)
     return {"name": _text(path.name), "sha256": whole.hexdigest(), "bytes": path.stat().st_size}
+
+
+def _check_released(released: Sequence[str | Path], accounts: Container[str], ledger: Path) -> None:
+    """Refuse checkpoints whose privacy card names an account that is not in the ledger."""
+    for path in released:
+        card: Any = None
+        with suppress(Exception):  # a file of another kind
+            if not zipfile.is_zipfile(path):
+                continue
+            import torch  # which nothing else here needs
+
+            card = torch.load(path, map_location="cpu", weights_only=True, mmap=True)["privacy_card"]
+        account = card["details"].get("ledger") if isinstance(card, Mapping) else None
+        if account is not None and account not in accounts:
+            raise ValueError(
+                f"{path} was trained by run {account!r}, which {ledger} does not list: name the ledger that paid for "
+                "it, or the file that was released under this one."
+            )

@@ -501,6 +501,28 @@ def test_a_fresh_process_writes_and_verifies_without_torch(made: Path, tmp_path:
     assert dataclasses.is_dataclass(verify_evidence(tmp_path / "new"))
 
 
+def test_a_checkpoint_of_another_ledger_is_no_release_of_this_one(tmp_path: Path) -> None:
+    """The evidence listed it as released, and verifying found nothing."""
+    data = TensorDataset(torch.randn(12, 6), torch.randint(3, (12,)))
+    for name in ("ours", "others"):
+        private = SRPPSGD(SCENARIO, noise_multiplier=NOISE, ledger=tmp_path / f"{name}.db")
+        trainer = pl.Trainer(
+            default_root_dir=tmp_path, callbacks=[private], max_epochs=1, logger=False, enable_checkpointing=False,
+            enable_progress_bar=False, enable_model_summary=False, accelerator="cpu",
+        )  # fmt: skip
+        trainer.fit(Classifier(), DataLoader(data, 6, shuffle=True))
+        trainer.save_checkpoint(tmp_path / f"{name}.ckpt")
+    torch.save({"weights": torch.zeros(3)}, tmp_path / "plain.pt")
+    with pytest.raises(
+        ValueError, match=r"others\.ckpt was trained by run 'training-\w+', which .*ours\.db does not list"
+    ):
+        write_evidence(tmp_path / "ours.db", tmp_path / "evidence", released=[tmp_path / "others.ckpt"])
+    assert not (tmp_path / "evidence").exists()
+    released = [tmp_path / "ours.ckpt", tmp_path / "plain.pt"]
+    write_evidence(tmp_path / "ours.db", tmp_path / "evidence", released=released)
+    assert verify_evidence(tmp_path / "evidence").findings == ()
+
+
 def test_names_that_are_no_utf8_are_written_as_such(made: Path, tmp_path: Path) -> None:
     odd = tmp_path / "model\udcff.ckpt"
     odd.write_bytes(b"weights")

@@ -188,3 +188,15 @@ def test_fields_that_go_together_are_tried_as_they_are(per_record: bool) -> None
 
     outcome = found(step, list(zip(INPUTS, MASKS, LENGTHS, LABELS, strict=True)))
     assert (outcome.problem is None, outcome.unchecked) == (per_record, None)
+
+
+@pytest.mark.parametrize("centred", [True, False])
+def test_short_numbers_are_put_together_too(centred: bool) -> None:
+    def step(model: Model, batch: Any) -> Tensor:
+        inputs = batch[0].float()
+        inputs = inputs - inputs.mean(0) if centred else inputs
+        labels = torch.tensor([CODES[int(code)] for code in batch[1]])
+        return F.cross_entropy(model.layer(inputs), labels)
+
+    outcome = found(step, [(inputs.bfloat16(), code) for inputs, code in CODED])
+    assert (outcome.problem is not None, outcome.unchecked) == (centred, None)

@@ -240,7 +240,8 @@ def _mixed(evaluation: Evaluation, loader: DataLoader[Any], adjacency: Adjacency
     yield mixed_by_groups(rows_of, synthetic)
     yield mixed_by_length(rows_of, synthetic)
     yield from _of_two_draws(rows_of, synthetic.draw)
-    yield mixed_by_company(rows_of, evaluation.recombined.draw(0))
+    if evaluation.recombined is not None:
+        yield mixed_by_company(rows_of, evaluation.recombined.draw(0))
     yield mixed_by_earlier(evaluation.rows_after, synthetic)
     with suppress(Exception):  # some models take no such numbers
         yield from _of_two_draws(rows_of, partial(far_apart, synthetic))

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import torch
@@ -120,7 +120,7 @@ class Evaluation:
         earlier: Evaluations of the loaders before it, of which each time a batch comes first, and what makes it.
 
     Attributes:
-        synthetic, recombined: Draw the records, and others that are made of parts of real ones.
+        synthetic, recombined: Draw the records, and others that are made of parts of real ones, if it takes those.
         updated: Names of metrics that had rows.
     """
 
@@ -136,12 +136,14 @@ class Evaluation:
     ) -> None:
         self._stage, self._dataloader_idx, self._earlier = stage, dataloader_idx, tuple(earlier)
         self._probe, self._shown, self._lock, self.updated = probe, shown, lock, set[str]()
+        self.recombined: SyntheticRecords | None = None
         if examples is not None:
-            self.recombined = SyntheticRecords(examples, self._accepts, recombined=True)
             try:
                 self.synthetic = SyntheticRecords(examples, self._accepts)
-            except Exception:
-                self.synthetic = self.recombined  # the model takes no other values, or there are no numbers
+            except Exception:  # the model takes no such values, or there are no numbers
+                self.synthetic = SyntheticRecords(examples, self._accepts, recombined=True)
+            with suppress(Exception):
+                self.recombined = SyntheticRecords(examples, self._accepts, recombined=True)
 
     def rows_of(
         self,

@@ -16,6 +16,7 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records.leaves import
     length_of,
     size_of,
 )
+from lightning_pac.data.records import digest
 
 __all__ = [
     "constants_of",
@@ -93,7 +94,7 @@ def length_fields(fields: Sequence[Sequence[Any]]) -> dict[int, int]:
 def different_leaves(field: Sequence[Any]) -> list[Any]:
     """Those of a field that are like the first in type and shape, each once."""
     alike = [leaf for leaf in field if type(leaf) is type(field[0]) and np.shape(leaf) == np.shape(field[0])]
-    return list({torch.as_tensor(leaf).numpy().tobytes(): leaf for leaf in alike}.values())
+    return list({digest(leaf): leaf for leaf in alike}.values())
 
 
 def integers_between(least: int, greatest: int, generator: torch.Generator) -> Tensor:

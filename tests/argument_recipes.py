@@ -752,7 +752,7 @@ def of_callbacks(folder: Path) -> Recipes:
         },
         "DPSGD": {
             "epsilon": 1.0, "delta": 1e-5, "sampling": sce.Poisson(0.1, 4), "max_grad_norm": 1.0,
-            "block_noise": "optimal", "ledger": folder / "study.db", "views": 2, "unit": None,
+            "block_noise": "optimal", "ledger": folder / "study.db", "views": 2, "unit": None, "noise_multiplier": None,
         },
         "DummyPadding": {"noise": delays, "ledger": folder / "padding.db"},
         "PACResponses": {

@@ -563,7 +563,7 @@ def test_bad_arguments() -> None:
         engine.attach(module)
         with pytest.raises(RuntimeError, match="attached already"):
             engine.attach(module)
-        with pytest.raises(RuntimeError, match="No per-example gradient"):
+        with pytest.raises(RuntimeError, match="No gradient of a record"):
             engine.clipped_sum(1.0)
         for bound, sentence in [(0.0, "must be positive"), ([1.0, 1.0], "2 values for 1 blocks")]:
             curved(module, [torch.ones(2, 2)]).backward()

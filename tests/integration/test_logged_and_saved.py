@@ -50,7 +50,7 @@ def test_a_raw_value_is_named_whatever_way_it_is_logged(kind: type[Classifier], 
         warnings.simplefilter("always")
         trainer.fit(kind(), make_loader())
     told = [str(warning.message) for warning in caught]
-    named = [text.split("noise: ")[1].split(".")[0] for text in told if "leave this run without noise" in text]
+    named = [text.split("alone: ")[1].split(".")[0] for text in told if "leave this run without noise" in text]
     assert named == ["train_error"]
     assert not any("could not" in text for text in told)
     assert "privacy/noise_multiplier" in trainer.callback_metrics

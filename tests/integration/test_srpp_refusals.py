@@ -93,7 +93,7 @@ REPLACE = TwoWorldScenario(num_differing=2)
         (
             {"noise_multiplier": 1.0, "scenario": TwoWorldScenario.differential_privacy(), "sampling": Poisson(0.1)},
             ValueError,
-            "state the divisor yourself",
+            "so state the batch size",
         ),
     ],
 )

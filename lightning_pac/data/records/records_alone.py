@@ -36,7 +36,7 @@ _SEVERAL = -1
 def check_records_alone(dataset: Any) -> None:
     """Refuse a dataset that puts other records into one, or lists one twice under the name of its file.
 
-    Three of its records are loaded, under seeded generators. The index must choose the record, and no draw (a
+    A few of its records are loaded, under seeded generators. The index must choose the record, and no draw (a
     bootstrap). Other rows of the tensors, arrays, lists, dictionaries and pandas tables that it keeps, as many as it
     has records, may not change them (mosaics, triplets, files of others), nor may what was loaded before (running
     statistics), nor may another dataset or index be asked that is not seen from outside (in a closure, a global
@@ -59,11 +59,12 @@ def check_records_alone(dataset: Any) -> None:
                 continue
             _check_file_names(part)
             size, surroundings = len(cast(Sized, part)), Surroundings(part)
+            three, spread = (0, size // 2, size - 1), sorted({size * number // _BEFORE for number in range(_BEFORE)})
             check_memory(part, surroundings)
             with surroundings.copied({}):
-                for check in (_check_asked, _check_chosen, _check_rows):
-                    check(part, (0, size // 2, size - 1))
-                _check_many(part, sorted({size * number // _BEFORE for number in range(_BEFORE)}))
+                for check, indices in ((_check_asked, three), (_check_chosen, three), (_check_rows, spread)):
+                    check(part, indices)
+                _check_many(part, spread)
                 _check_other_indices(part)
                 check_no_drawn_partners(part)
 
@@ -133,17 +134,17 @@ def _check_chosen(dataset: Any, indices: Sequence[int]) -> None:
 
 
 def _check_rows(dataset: Any, indices: Sequence[int]) -> None:
-    """Other rows of its own tables."""
-    for path, value in tables(vars(dataset), len(dataset)):
-        if _with_table(dataset, path, value) is None:
-            continue
+    """Other rows of its own tables, and rows that their own records have as well, as the captions of false pairs."""
+    held = [table for table in tables(vars(dataset), len(dataset)) if _with_table(dataset, *table) is not None]
+    for path, value in held:
         for index in indices:
             found = {_row_of(dataset, path, value, index, draw) for draw in (1, 2)} - {None}
             seldom = len(found) == 1 and index == indices[0] and _takes_others(dataset, path, value, index, *found)
-            if len(found) > 1 or _SEVERAL in found or seldom:
+            shared = any(row == _row_of(dataset, path, value, row or 0, 1) for row in found - {index, _SEVERAL})
+            if len(found) > 1 or _SEVERAL in found or seldom or shared:
                 raise ValueError(
-                    f"{type(dataset).__name__} makes a record of several rows of {path[0]!r}, so each of those counts "
-                    f"more than once in a pass: {LET_ONE}. Where unit=Persons(...) protects whole persons, what is "
+                    f"{type(dataset).__name__} makes a record of several rows of {path[0]!r}, or several of one, which "
+                    f"then counts more than once: {LET_ONE}. Where unit=Persons(...) protects whole persons, what is "
                     "made of one person's rows alone may be computed before training."
                 )
 
@@ -358,8 +359,7 @@ def _share_a_row(dataset: Any, first: int, second: int, other: int) -> bool:
 @contextmanager
 def _noting(dataset: Any, index: int) -> Iterator[list[Any]]:
     """Note which datasets of torch are asked by this one for a record, itself if for another."""
-    asked: list[Any] = []
-    depth = 0
+    asked, depth = list[Any](), 0
 
     def noting(method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)

@@ -5,6 +5,7 @@ import functools
 import importlib
 import random
 import sys
+import warnings
 from collections import deque
 from pathlib import Path
 from random import uniform
@@ -509,7 +510,7 @@ TWO_PLACES = [
 def test_a_record_under_two_indices_is_found(number: int) -> None:
     dataset: Any = TWO_PLACES[number]()
     check = check_each_record_once if type(dataset) in (list, deque) else check_records_alone
-    with pytest.raises(ValueError, match="holds records twice|several of one"):
+    with pytest.raises(ValueError, match=r"holds records twice|several of one"):
         check(dataset)
 
 
@@ -634,3 +635,31 @@ def test_captions_of_false_pairs_count_for_their_own_too() -> None:
     alone = FalsePairs(0.0)
     alone.order = (np.arange(60) * 7) % 60  # in another order, each once
     check_records_alone(alone)
+
+
+class NearestPrices(Rows):
+    """The price of another record as a feature."""
+
+    def __init__(self, other: Any) -> None:
+        super().__init__(torch.randn(60, 3))
+        self.prices, self.other = torch.randn(60, 5), other
+
+    def __len__(self) -> int:
+        return 60
+
+    def __getitem__(self, index: int) -> Any:
+        return self.values[index], self.prices[self.other(index) if callable(self.other) else self.other[index]]
+
+
+def test_a_column_at_other_rows_counts_for_several_records() -> None:
+    """One price moved sums in four steps by 3.3 norms."""
+    others = np.random.default_rng(0).integers(60, size=60)
+    for nearest in (others, torch.as_tensor(others), lambda index: index // 8 * 8):
+        with pytest.raises(ValueError, match=r"reads 'prices' at other rows than 'values'|several of one"):
+            check_records_alone(NearestPrices(nearest))
+    with pytest.warns(UserWarning, match="reads 'prices' at other rows than 'values'.*one record only"):
+        check_records_alone(NearestPrices(lambda index: (index + 1) % 60))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for joined in (np.arange(60), np.random.default_rng(1).permutation(60)):
+            check_records_alone(NearestPrices(joined))

@@ -1,8 +1,11 @@
 """Whether one record stands under several indices: as copies, as of evened-out classes, or read again from a table."""
 
 import time
+import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from copy import copy
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +17,12 @@ from torch.utils.data import Subset
 from lightning_pac.data.records.copied_dataset import apart
 from lightning_pac.data.records.overlapping_windows import as_array
 from lightning_pac.data.records.record_digest import FIRST_SEED, load_alone, own_generators
+from lightning_pac.data.records.repeated_records import TWICE
 from lightning_pac.data.records.value_digest import digest
 
-__all__ = ["copies_of_a_record", "row_read_again"]
+__all__ = ["check_columns", "check_file_names", "copies_of_a_record", "row_read_again"]
 
+_NAMES = 64  # of files, that are looked for
 _SHORT = 16  # tuples and dictionaries of tables
 _MOST_TIMES = 1000  # that a row of a table is read in a pass
 _LOADED, _SECONDS = 1000, 1.0
@@ -137,3 +142,62 @@ def _decides(dataset: Any, path: tuple[Any, ...], row: int, indices: tuple[int, 
         except Exception:  # the loader will say so
             return False
     return all(before != after for before, after in zip(*found, strict=True))
+
+
+def check_file_names(dataset: Any) -> None:
+    """Refuse a dataset that lists a file twice, by itself or first in an entry.
+
+    Raises:
+        ValueError: If it does.
+    """
+    values = vars(dataset).values()
+    folders = [Path(), *(Path(value) for value in values if isinstance(value, str | Path))]
+    for value in values:
+        if not isinstance(value, list | tuple) or len(value) != len(dataset):
+            continue
+        first = (entry[0] if isinstance(entry, list | tuple) and entry else entry for entry in value)
+        names = Counter(str(name) for name in first if isinstance(name, str | Path))
+        again = [name for name, times in names.most_common(_NAMES) if times > 1]
+        if any(_is_file(folder / name) for name in again for folder in folders):
+            raise ValueError(f"{type(dataset).__name__} {TWICE}")
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a text that is no name
+        return False
+
+
+def check_columns(dataset: Any, rows: Mapping[str, Mapping[int, int]]) -> None:
+    """Refuse columns of which several records have one row, as features of the nearest neighbours of records are.
+
+    Args:
+        dataset: A map-style dataset.
+        rows: By the names of its tables with a row for each record, the row that decides a record, by its index.
+
+    Raises:
+        ValueError: Names the table. Where no array of the dataset says which rows it reads, a warning does.
+    """
+    straight = [name for name, of_table in rows.items() if all(index == row for index, row in of_table.items())]
+    for name, of_table in rows.items():
+        if name in straight or not straight:
+            continue
+        listed = [values for _, values in _tables(vars(dataset)) if _lists(values, of_table)]
+        if any(len(np.unique(np.asarray(values))) == len(values) for values in listed):
+            continue  # each row goes to one record
+        what = (
+            f"{type(dataset).__name__} reads {name!r} at other rows than {straight[0]!r}, so that one may count for "
+            "several records"
+        )
+        if listed or len(set(of_table.values())) < len(of_table):
+            raise ValueError(f"{what}: let an index read all at one row, and take nothing of others but public data.")
+        warnings.warn(f"{what}: make sure that each goes to one record only.", stacklevel=2)
+
+
+def _lists(values: Any, rows: Mapping[int, int]) -> bool:
+    """Whether an array names these rows."""
+    try:
+        return all(int(values[index]) == row for index, row in rows.items())
+    except Exception:  # it holds no numbers
+        return False

@@ -3,10 +3,8 @@
 import functools
 import math
 import operator
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -16,6 +14,7 @@ from torch.utils.data import Dataset, TensorDataset
 from lightning_pac.data.quiet_copies import shallow_copied
 from lightning_pac.data.records.copied_dataset import copy_of, datasets_inside
 from lightning_pac.data.records.drawn_partners import LET_ONE, check_no_drawn_partners
+from lightning_pac.data.records.equal_records import check_columns, check_file_names
 from lightning_pac.data.records.partial_copies import copied_apart
 from lightning_pac.data.records.record_digest import FIRST_SEED, digest_of, draws, load_alone, own_generators
 from lightning_pac.data.records.remembered_records import check_memory
@@ -28,7 +27,6 @@ from lightning_pac.data.with_index import check_records
 __all__ = ["check_records_alone"]
 
 _BEFORE = 8  # records that are loaded before another
-_NAMES = 64
 _DRAWS = 24  # loads of a record that may be mixed with others now and then
 _SEVERAL = -1
 
@@ -57,7 +55,7 @@ def check_records_alone(dataset: Any) -> None:
         for part in _with_all_inside(dataset):
             if not hasattr(part, "__dict__") or type(part) is TensorDataset or len(cast(Sized, part)) < 3:
                 continue
-            _check_file_names(part)
+            check_file_names(part)
             size, surroundings = len(cast(Sized, part)), Surroundings(part)
             three, spread = (0, size // 2, size - 1), sorted({size * number // _BEFORE for number in range(_BEFORE)})
             check_memory(part, surroundings)
@@ -74,26 +72,6 @@ def _with_all_inside(dataset: Any) -> list[Any]:
     for part in found:
         found += [inner for inner in datasets_inside(part) if not any(inner is other for other in found)]
     return found[::-1]
-
-
-def _check_file_names(dataset: Any) -> None:
-    values = vars(dataset).values()
-    folders = [Path(), *(Path(value) for value in values if isinstance(value, str | Path))]
-    for value in values:
-        if not isinstance(value, list | tuple) or len(value) != len(dataset):
-            continue
-        first = (entry[0] if isinstance(entry, list | tuple) and entry else entry for entry in value)
-        names = Counter(str(name) for name in first if isinstance(name, str | Path))
-        again = [name for name, times in names.most_common(_NAMES) if times > 1]
-        if any(_is_file(folder / name) for name in again for folder in folders):
-            raise ValueError(f"{type(dataset).__name__} {TWICE}")
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except (OSError, ValueError):  # a text that is no name
-        return False
 
 
 def _check_asked(dataset: Any, indices: Sequence[int]) -> None:
@@ -135,6 +113,7 @@ def _check_chosen(dataset: Any, indices: Sequence[int]) -> None:
 
 def _check_rows(dataset: Any, indices: Sequence[int]) -> None:
     """Other rows of its own tables, and rows that their own records have as well, as the captions of false pairs."""
+    rows: dict[str, dict[int, int]] = {}
     held = [table for table in tables(vars(dataset), len(dataset)) if _with_table(dataset, *table) is not None]
     for path, value in held:
         for index in indices:
@@ -147,6 +126,9 @@ def _check_rows(dataset: Any, indices: Sequence[int]) -> None:
                     f"then counts more than once: {LET_ONE}. Where unit=Persons(...) protects whole persons, what is "
                     "made of one person's rows alone may be computed before training."
                 )
+            if found and _reads(dataset, path, value, index):
+                rows.setdefault(str(path[0]), {})[index] = next(row for row in found if row is not None)
+    check_columns(dataset, rows)
 
 
 def _row_of(dataset: Any, path: tuple[Any, ...], value: Any, index: int, draw: int) -> int | None:
@@ -197,6 +179,12 @@ def _takes_others(dataset: Any, path: tuple[Any, ...], value: Any, index: int, r
         return False
     found = loaded(_with_rows(dataset, path, value, _order_with(value, index, range(row, row + 1))))
     return any(other not in (one, None) for one, other in zip(own, found, strict=True))
+
+
+def _reads(dataset: Any, path: tuple[Any, ...], value: Any, index: int) -> bool:
+    """Whether a record is made of any row of the table."""
+    without = _with_rows(dataset, path, value, _order_with(value, index, range(0)))
+    return digest_of(without, index, FIRST_SEED) != digest_of(copy_of(dataset), index, FIRST_SEED)
 
 
 def _order_with(value: Any, index: int, kept: range) -> np.ndarray[Any, Any]:

@@ -664,7 +664,7 @@ CHANGES: dict[str, tuple[Any, Any, str]] = {
     "what the dataset chooses": (
         Epochs,
         lambda loader: setattr(loader.dataset, "stride", 2),
-        "several indices|holds records twice",  # in the first batch or not
+        "several indices|holds records twice|several of one",  # in the first batch or not
     ),
     "its length": (Epochs, lambda loader: setattr(loader.dataset, "length", 50), "as many records"),
 }

@@ -11,7 +11,21 @@ from torch import Tensor, nn
 from lightning_pac._validation import validated
 from lightning_pac.gradients.clipping import ClippingRule, clip
 
-__all__ = ["GradientEngine", "block_index", "count_records", "flat_sum", "held_below", "trainable_parameters"]
+__all__ = [
+    "NO_GRADIENT",
+    "GradientEngine",
+    "block_index",
+    "count_records",
+    "flat_sum",
+    "held_below",
+    "trainable_parameters",
+]
+
+NO_GRADIENT = (
+    "No gradient of a record came through the model in this backward pass: attach before the forward pass, and let no "
+    "branch replace the loss, as a guard against NaN does."
+)
+"""Why there is nothing to clip."""
 
 
 class GradientEngine(ABC):

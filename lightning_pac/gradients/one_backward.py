@@ -17,6 +17,7 @@ from lightning_pac.gradients.arithmetic import ieee_float32, sum_type, widest_ty
 from lightning_pac.gradients.calls import Call, Free, set_tag, tag_of
 from lightning_pac.gradients.clipping import ClippingRule, clip, clip_factors
 from lightning_pac.gradients.contract import (
+    NO_GRADIENT,
     GradientEngine,
     block_index,
     count_records,
@@ -174,12 +175,8 @@ class OneBackwardEngine(GradientEngine, Receiver):
         """The contributions, the weights of records in each block, shape (K, n), and the norms before clipping."""
         self._check_frozen()
         if self._count is None:
-            raise RuntimeError(
-                "No gradient of a record came through the model in this backward pass: attach before the forward pass, "
-                "and let no branch replace the loss, as a guard against NaN does."
-            )
+            raise RuntimeError(NO_GRADIENT)
         self.public_gradient = self._gradient_of_public_terms()
-        device = self._device
         with ieee_float32():
             with self._gathering(self._derived.uses_values(self._index)):
                 for index, gradients in self._derived.per_record(self._parameters):
@@ -194,7 +191,7 @@ class OneBackwardEngine(GradientEngine, Receiver):
                 square = checked_squares(contribution, count)
                 totals[block] = totals[block] + square if block in totals else square
             if len(totals) < self._num_blocks:
-                zeros = torch.zeros(count, dtype=widest_type(device), device=device)
+                zeros = torch.zeros(count, dtype=widest_type(self._device), device=self._device)
                 totals = {block: totals.get(block, zeros) for block in range(self._num_blocks)}
             squares = torch.stack([totals[block] for block in range(self._num_blocks)], 1)
             # Of a mean over n records, a record's share has the gradient g_i / n: `count * scale` undoes that.
@@ -383,8 +380,7 @@ class OneBackwardEngine(GradientEngine, Receiver):
                 raise PrivacyViolationError(
                     f"The parameter {self._names[index]!r} received a gradient that did not come through a function "
                     "of torch where it meets the batch, so it has no per-example form: use it inside the module's "
-                    "forward or training_step, autograd.grad in an evaluation, weight_decay to penalize weights, and "
-                    "no guard that puts zero times the weights in place of a loss."
+                    "forward or training_step, autograd.grad in an evaluation, and weight_decay to penalize weights."
                 )
 
         return refuse_raw_gradient

@@ -13,7 +13,13 @@ from typing_extensions import override
 from lightning_pac._validation import Count, Natural, Positive, validated
 from lightning_pac.gradients.arithmetic import sum_type, widest_type
 from lightning_pac.gradients.clipping import ClippingRule, clip, clip_factors
-from lightning_pac.gradients.contract import GradientEngine, block_index, count_records, trainable_parameters
+from lightning_pac.gradients.contract import (
+    NO_GRADIENT,
+    GradientEngine,
+    block_index,
+    count_records,
+    trainable_parameters,
+)
 from lightning_pac.gradients.contributions import Contribution, Dense
 from lightning_pac.gradients.refusals import refuse_mixing_layers
 
@@ -78,10 +84,7 @@ class OpacusEngine(GradientEngine):
             raise RuntimeError("Two backward passes ran since the last clipped_sum; call it after each backward pass.")
         present = [sample for sample in samples if sample is not None]
         if not present:
-            raise RuntimeError(
-                "No gradient of a record came through the model in this backward pass: attach before the forward pass, "
-                "and let no branch replace the loss, as a guard against NaN does."
-            )
+            raise RuntimeError(NO_GRADIENT)
         rows, device = len(present[0]), present[0].device
         count = count_records(rows, self._rows_per_record)
         gradients = [None if sample is None else self._of_records(sample, unused_rows) for sample in samples]

@@ -119,12 +119,13 @@ def check_loss(
 ) -> LossCheck:
     """Compare gradients of synthetic batches that a loss of single records relates to each other.
 
-    Records only lend their structure (see `SyntheticRecords`); their values are drawn at random, and what is said of a
-    failure holds none of them. Replacing one half of a batch must change the gradient by the same amount whatever the
-    other half is, and the gradient of a batch must be the mean of those of its halves. A class-weighted mean, a
-    contrastive loss, in-batch negatives, MixUp in the collate function and a sum in place of a mean all fail. The same
-    is asked of records of different lengths and of ignored targets, where the model takes them: a mean over all tokens
-    of a batch weighs a record by the lengths of the others. At last, what the layers see must be one row a record.
+    Records lend their structure (see `SyntheticRecords`), and values are drawn at random; parts of real records are put
+    together as well, at the start and where those show nothing. What is said of a failure holds no value. Replacing one
+    half of a batch must change the gradient by the same amount whatever the other half is, and the gradient of a batch
+    must be the mean of those of its halves. A class-weighted mean, a contrastive loss, in-batch negatives, MixUp in the
+    collate function and a sum in place of a mean all fail. The same is asked of records of different lengths and of
+    ignored targets, where the model takes them: a mean over all tokens of a batch weighs a record by the lengths of the
+    others. At last, what the layers see must be one row a record.
 
     Args:
         pl_module: The model; a copy of it is run, on the CPU.
@@ -228,7 +229,7 @@ def _check(
         if problem is None and unchecked is None and not repeated:
             problem, unchecked = compare_many(probe, synthetic, dataloader)
         if problem is None and unchecked is None and not repeated and not recombined:
-            with suppress(Exception):  # the model may take no others than those that a batch has by chance
+            with suppress(Exception):  # these may be none that the model takes
                 real = SyntheticRecords(examples, probe.accepts, recombined=True)
                 problem, _ = compare_whole(probe, real.draw(0), repeated)
         if problem is None and unchecked is None:

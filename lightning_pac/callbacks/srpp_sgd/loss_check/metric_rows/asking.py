@@ -117,8 +117,8 @@ def rows_of_metrics(
     only, then changes. So do rows of full batches only, which are also asked for at the loader's size, above 64 where
     that takes no time, and rows of the first batches only, which are asked for at the numbers that the loader has, or
     of the first records only, if as many as the loader has take no time. After training, the same records are evaluated
-    after batches of others (`decided_by_training`). Values of records are drawn at random (`SyntheticRecords`), so that
-    nothing found here shows one.
+    after batches of others (`decided_by_training`). Values of records are drawn at random
+    (`SyntheticRecords`), or are parts of real ones; what is found shows none.
 
     Args:
         pl_module: The model; a copy of it is run, on the CPU.

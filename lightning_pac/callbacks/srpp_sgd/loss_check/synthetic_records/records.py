@@ -1,4 +1,4 @@
-"""Records with the structure of real ones and none of their values."""
+"""Records with the structure of real ones, and values that are made up or those of several of them."""
 
 import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence

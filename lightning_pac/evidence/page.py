@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_pac.cards import at_most, upwards
-from lightning_pac.evidence.wording import STATEMENTS
+from lightning_pac.evidence.wording import NOT_CHECKED, RELEASED, SOURCES, STATEMENTS
 from lightning_pac.report import page_environment
 
 __all__ = ["render_page"]
@@ -30,6 +30,9 @@ def render_page(document: Mapping[str, Any]) -> str:
             verdict=_verdict(document),
             alone=_alone(document),
             answers=_answers(document),
+            released=_released(document),
+            unchecked=_unchecked(document),
+            not_checked=NOT_CHECKED,
         )
     )
 
@@ -62,6 +65,23 @@ def _verdict(document: Mapping[str, Any]) -> str:
         f"For everything that was released together, {first}someone who sees all of it guesses the secret correctly at "
         f"most {at_most(bound)} of the time, where {blind}."
     )
+
+
+def _released(document: Mapping[str, Any]) -> list[str]:
+    """What each account paid for, in a reader's words."""
+    words = {mechanism: RELEASED[kind] for kind, (mechanism, _) in SOURCES.items()}
+    return [f"{words[mechanism['mechanism']]} ({mechanism['account']})" for mechanism in document["mechanisms"]]
+
+
+def _unchecked(document: Mapping[str, Any]) -> list[str]:
+    """Conditions of all accounts that no program checks, each once."""
+    found = [
+        condition
+        for mechanism in document["mechanisms"]
+        for condition, check in zip(mechanism["card"]["conditions"], mechanism["checks"], strict=True)
+        if check == NOT_CHECKED
+    ]
+    return list(dict.fromkeys(found))
 
 
 def _alone(document: Mapping[str, Any]) -> list[dict[str, Any]]:

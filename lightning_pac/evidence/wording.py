@@ -4,6 +4,7 @@ __all__ = [
     "COLLECTION",
     "NOT_CHECKED",
     "NOT_COVERED",
+    "RELEASED",
     "SIDE_CHANNELS",
     "SOURCES",
     "STATEMENTS",
@@ -60,6 +61,20 @@ SOURCES = {
 }
 """Kind of an account: its mechanism, and the theorem that its price rests on."""
 
+RELEASED = {
+    "training": "a trained model",
+    "metric": "measured figures",
+    "table": "ranges and categories of columns",
+    "selection": "the best of several models",
+    "answers": "answers of a model",
+    "values": "results of a computation",
+    "mechanism": "outputs of a computation",
+    "padding": "response times or sizes",
+    "static": "a table of answers",
+    "other": "what the owner's program released",
+}
+"""Kind of an account: what it paid for, in a reader's words."""
+
 STATEMENTS = {
     "controller": "Who answers for the data",
     "purpose": "What the release is for",
@@ -104,10 +119,11 @@ NOT_COVERED = (
     "The code that ran: the hashes name the installed package, and nothing here proves that it was the one.",
 )
 
-NOT_CHECKED = "Nothing here checks it: the keeper of the data must make sure of it."
+NOT_CHECKED = "Nothing here checks this: the keeper of the data must make sure of it."
 
 _CLIPPED = "The library clipped every record's gradient before the sum."
 _DRAWN = "The library drew the batches, or knows the sampler that did and refuses others."
+_TOGETHER = "The figure at the top includes the rest of the ledger, and says what it rests on."
 # A phrase of a condition, and how the library sees to it, in the run itself.
 _CHECKS = {
     "no batch normalization": "Layers that mix records are refused. Gradients of synthetic batches were compared "
@@ -132,6 +148,8 @@ _CHECKS = {
     "says of each.",
     "was drawn once, from secure randomness": "The ledger is bound to the secret file by a code, and refuses another "
     "index or a second account about the same table.",
+    "The figures are of this run alone": _TOGETHER,
+    "The figures are of what was charged so far": _TOGETHER,
     "The ledger is the only record of what was answered": "Marks beside the ledger and in the secret file refuse one "
     "that is behind them.",
 }

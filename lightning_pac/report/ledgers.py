@@ -14,7 +14,7 @@ from lightning_pac.cards import at_most, upwards
 from lightning_pac.ledger import PrivacyLedger
 from lightning_pac.report.runs import Run
 
-__all__ = ["FoundLedger", "account_of", "figure_ledgers", "find_ledgers", "lists_figures", "together"]
+__all__ = ["FoundLedger", "account_of", "figure_ledgers", "find_ledgers", "lists_figures", "quoted", "together"]
 
 _FOLDERS_ABOVE = 3  # of a run: its logger's two, and the one where training was started
 _MOST_NAMED = 6
@@ -35,6 +35,16 @@ class FoundLedger:
     path: Path
     accounts: Mapping[str, int]
     total: LedgerTotal
+
+    @property
+    def limit(self) -> str | None:
+        """How often a guess from everything in it is right, and epsilon; None where no bound is known."""
+        if self.total.basis == "none":
+            return None
+        epsilon = f"epsilon {upwards(self.total.epsilon_at_delta, 4)} at delta {self.total.delta:g}"
+        bound = at_most(self.total.world_success_bound).replace(" ", "\N{NO-BREAK SPACE}")
+        budget = ", its whole budget, also where some of it is left" if self.total.basis == "cap" else ""
+        return f"{bound} of the time ({epsilon}{budget})"
 
 
 def find_ledgers(runs: Sequence[Run], alone: bool = False) -> list[FoundLedger]:
@@ -115,6 +125,23 @@ def lists_figures(run: Run, ledgers: Sequence[FoundLedger]) -> bool:
     return any(set(run.with_noise) <= _metrics(ledger.accounts) for ledger in own)
 
 
+def quoted(ledgers: Sequence[FoundLedger], runs: Sequence[Run]) -> FoundLedger | None:
+    """The ledger whose limit stands for a whole report: the only one, which lists its noised figures and all its runs.
+
+    Args:
+        ledgers: What `find_ledgers` found.
+        runs: The runs of the report.
+    """
+    cards = [run.card for run in runs if run.card is not None and run.card.guarantees]
+    noised = [run for run in runs if run.with_noise]
+    if len(ledgers) != 1 or not noised or len({card.secret for card in cards}) != 1:
+        return None
+    (ledger,) = ledgers
+    is_whole = all(card.details.get("ledger") in ledger.accounts for card in cards)
+    is_told = all(lists_figures(run, ledgers) for run in noised)
+    return ledger if is_whole and is_told and ledger.limit is not None else None
+
+
 def together(ledgers: Sequence[FoundLedger], runs: Sequence[Run]) -> list[str]:
     """How often the secret can be guessed from everything in a ledger, a sentence for all ledgers with the same words.
 
@@ -128,12 +155,8 @@ def together(ledgers: Sequence[FoundLedger], runs: Sequence[Run]) -> list[str]:
         # Those of a run without a card may be charged anywhere, and the words would be about them, too.
         noised = [run for run in runs if run.with_noise and account_of(run) in (None, *ledger.accounts)]
         included = bool(noised) and all(lists_figures(run, [ledger]) for run in noised)
-        total, limit = ledger.total, None
-        if total.basis != "none":
-            epsilon = f"epsilon {upwards(total.epsilon_at_delta, 4)} at delta {total.delta:g}"
-            bound = at_most(total.world_success_bound).replace(" ", "\N{NO-BREAK SPACE}")
-            limit = f"{bound} of the time ({epsilon})"
-        alike.setdefault((limit, included, _secret(ledger, runs) if several else "the secret"), []).append(ledger.name)
+        secret = _secret(ledger, runs) if several else "the secret"
+        alike.setdefault((ledger.limit, included, secret), []).append(ledger.name)
     sentences = []
     for (limit, included, secret), names in alike.items():
         which = f"ledger {names[0]}" if len(names) == 1 else f"one of the ledgers {_listed(names)}"
@@ -145,10 +168,6 @@ def together(ledgers: Sequence[FoundLedger], runs: Sequence[Run]) -> list[str]:
             f"Someone who sees everything that {which} lists{figures}{',' if figures else ''} can guess {secret} "
             f"correctly at most {limit}."
         )
-    if len(ledgers) == 1 and any(included and limit is not None for limit, included, _ in alike):
-        sentences.append("Quote this one wherever those figures are told.")
-    if any(ledger.total.basis == "cap" for ledger in ledgers):
-        sentences.append("The limit of a ledger is its whole budget, also where some of it is left.")
     return sentences + ["None of these limits is for several ledgers together."] * (len(ledgers) > 1)
 
 

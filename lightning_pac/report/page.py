@@ -15,12 +15,13 @@ from lightning_pac import __version__
 from lightning_pac._validation import validated
 from lightning_pac.cards import at_most, downwards, draw_rocs, upwards
 from lightning_pac.report.differences import differences, in_short, protects, whose
-from lightning_pac.report.ledgers import figure_ledgers, find_ledgers, lists_figures, together
+from lightning_pac.report.ledgers import figure_ledgers, find_ledgers, lists_figures, quoted, together
 from lightning_pac.report.plots import attack_plot, cost_plot, course_plot
 from lightning_pac.report.runs import EPSILON, Run, Series, find_runs
 from lightning_pac.report.verdict import (
     DROWNED,
     accuracy_cost,
+    alone,
     best_ordinary,
     by_noise,
     by_secret,
@@ -81,7 +82,10 @@ def write_report(directory: str | Path, output: str | Path | None = None, runs: 
     secrets = list(dict.fromkeys(row["secret"] for row in rows if row["secret"]))
     figures = figure_ledgers(runs, ledgers)
     today = date.today()
+    whole = quoted(ledgers, runs)
+    everything = None if whole is None or whole.limit is None else (whole.name, whole.limit)
     bounds = sorted(row["success_bound"] for row in rows if row["success_bound"] is not None)
+    bounds = bounds if whole is None or not bounds else [whole.total.world_success_bound]
     page = (
         page_environment()
         .get_template("page.html.j2")
@@ -89,8 +93,8 @@ def write_report(directory: str | Path, output: str | Path | None = None, runs: 
             title=Path(directory).resolve().name,
             version=__version__,
             date=f"{today.day} {today:%B %Y}",
-            verdict=verdict(rows),
-            together=together(ledgers, runs),
+            verdict=verdict(rows, everything),
+            together=together(ledgers, runs) if whole is None else [alone(rows)],
             ledgers=[*(find_ledgers(runs, alone=True) if figures else ledgers), *figures],
             figures=[ledger.name for ledger in figures],
             by_secret=by_secret(rows),

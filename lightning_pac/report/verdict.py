@@ -9,7 +9,16 @@ from typing import Any
 
 from lightning_pac.cards import at_most
 
-__all__ = ["accuracy_cost", "best_ordinary", "by_noise", "by_secret", "percent_span", "promise_in_words", "verdict"]
+__all__ = [
+    "accuracy_cost",
+    "alone",
+    "best_ordinary",
+    "by_noise",
+    "by_secret",
+    "percent_span",
+    "promise_in_words",
+    "verdict",
+]
 
 _SPACE = "\N{NO-BREAK SPACE}"
 DROWNED = 0.25  # deviation of the noise in an accuracy that says nothing
@@ -21,11 +30,13 @@ _SHARES = re.compile(r"acc|recall|precision|specificity|sensitivity|f1|auroc|jac
 _MOST_NOISE = 5  # deviations that noise explains
 
 
-def verdict(rows: Sequence[dict[str, Any]]) -> str:
+def verdict(rows: Sequence[dict[str, Any]], everything: tuple[str, str] | None = None) -> str:
     """What to know first about all runs: how often the secret can be guessed, and a blind guess, and the accuracy.
 
     Args:
         rows: what `summarize` says of each run.
+        everything: name and limit of the ledger that lists all runs and their noised figures, if there is one: that
+            is the limit to quote.
     """
     if refuted := [row["run"] for row in rows if row["refuted"]]:
         about = ", ".join(refuted)
@@ -44,14 +55,19 @@ def verdict(rows: Sequence[dict[str, Any]]) -> str:
             return f"None of these {len(models)} runs promises anything: the secret may be plain to see."
         subject = "This run" if len(rows) == 1 else f"Run {models[0]['run']}"
         return f"{subject} promises nothing: the secret may be plain to see."
-    one = "this run" if len(models) == 1 else "one of these runs" if len(bounded) == len(models) else "a private run"
+    one = _one_of(rows)
     bounds = [row["success_bound"] for row in bounded]
     # Private metrics are charged beside the run, and its card says nothing of them.
     measures = any(row["accuracy_deviation"] or row["noised"] for row in rows)
-    figures = "measured figures" if any(row["noised"] for row in rows) else "accuracies"
-    apart = f", apart from the {figures} below," if measures else ""
+    apart = f", apart from the {_figures(rows)} below," if measures else ""
     sees = f"Proven: an attacker who sees everything that {one} released{apart} can guess"
     sentence = f"{sees} the secret correctly at most {_listed(bounds)}. {_blind(bounded)}."
+    if everything is not None:
+        ledger, limit = everything
+        sees = (
+            f"Proven: an attacker who sees everything that ledger {ledger} lists, the {_figures(rows)} below included,"
+        )
+        sentence = f"{sees} can guess the secret correctly at most {limit}. {_blind(bounded)}."
     if len({row["secret"] for row in bounded}) > 1:  # one sentence about several would promise of each what another has
         where = "the list below" if by_secret(rows) else "its row"
         sentence = f"{sees} the secret of that run correctly at most as often as {where} says. {_blind(bounded)}."
@@ -94,6 +110,18 @@ def verdict(rows: Sequence[dict[str, Any]]) -> str:
         return f"{sentence} Accuracies stand below. {unknown}"
     reached = _span(min(accuracies), max(accuracies), lambda value: _points(value, "%")) + noised
     return f"{sentence} Accuracy is {reached}. {unknown}"
+
+
+def alone(rows: Sequence[dict[str, Any]]) -> str:
+    """What holds of one run without the figures that the verdict includes; empty where no run states a bound.
+
+    Args:
+        rows: what `summarize` says of each run.
+    """
+    bounds = [row["success_bound"] for row in rows if row["success_bound"] is not None]
+    if not bounds:
+        return ""
+    return f"From {_one_of(rows)} alone, without those {_figures(rows)}, a guess is correct at most {_listed(bounds)}."
 
 
 def by_secret(rows: Sequence[dict[str, Any]]) -> list[tuple[str, str, int]]:
@@ -180,6 +208,16 @@ def best_ordinary(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> dict[s
     if not ordinary or not is_measured or not row["is_private"] or row["only_figures"]:
         return None
     return max(ordinary, key=lambda other: float(other["accuracy"]))
+
+
+def _one_of(rows: Sequence[dict[str, Any]]) -> str:
+    models = [row for row in rows if not row["only_figures"]]
+    is_all = all(row["success_bound"] is not None for row in models)
+    return "this run" if len(models) == 1 else "one of these runs" if is_all else "a private run"
+
+
+def _figures(rows: Sequence[dict[str, Any]]) -> str:
+    return "measured figures" if any(row["noised"] for row in rows) else "accuracies"
 
 
 def _named(best: Sequence[dict[str, Any]]) -> str:

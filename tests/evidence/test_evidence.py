@@ -1,6 +1,7 @@
 """Evidence that is handed over: that it says what is true, that nothing secret is in it, and what verifying finds."""
 
 import dataclasses
+import html
 import json
 import os
 import re
@@ -37,7 +38,7 @@ from lightning_pac.evidence import verify_evidence, write_evidence
 from lightning_pac.evidence.chain import decode_chain, digest, encode_chain
 from lightning_pac.evidence.document import describe_evidence
 from lightning_pac.evidence.page import render_page
-from lightning_pac.evidence.wording import _CHECKS, NOT_CHECKED
+from lightning_pac.evidence.wording import _CHECKS, NOT_CHECKED, RELEASED, SOURCES
 from lightning_pac.ledger import PrivacyLedger, restore_ledger
 from lightning_pac.mechanisms import PACResponder
 from lightning_pac.scenarios import BalancedSubsets, FixedSize, Poisson, WithReplacement
@@ -605,6 +606,24 @@ def test_the_first_sentence_says_the_promise_as_it_was_stated(tmp_path: Path) ->
         ledger.account("unknown", "rpp", ledger.accounts()[0].declaration).charge(0.5, {"unknown": "lost"})
     page = write_evidence(tmp_path / "study.db", tmp_path / "lost").read_text()
     assert "Each run or measurement</a> alone" not in page, "what one of them reveals is not known"
+
+
+def test_the_first_page_says_once_what_no_program_checks(made: Path) -> None:
+    """A trial's reader met "Nothing here checks it" seven times, between order 16 and the hashes."""
+    mechanisms = read(made / "evidence")["mechanisms"]
+    page = html.unescape((made / "evidence" / "evidence.html").read_text())
+    first, _, annex = page.partition('<h1 class="annex">')
+    checks = {
+        condition: check
+        for entry in mechanisms
+        for condition, check in zip(entry["card"]["conditions"], entry["checks"], strict=True)
+    }
+    assert {check == NOT_CHECKED for check in checks.values()} == {True, False}
+    for condition, check in checks.items():
+        assert first.count(f"<li>{condition}") == (check == NOT_CHECKED)
+        assert f"<li>{condition}" in annex
+    assert all(f"({entry['account']})" in first for entry in mechanisms)
+    assert RELEASED.keys() == SOURCES.keys()
 
 
 def _gaussian_delta(epsilon: float, mu: float) -> float:

@@ -134,13 +134,18 @@ def test_the_total_of_a_shared_ledger_stands_below_the_verdict(tmp_path, monkeyp
     told = json.loads(capsys.readouterr().out)
     page = page_of(logs)
     words = f"at most {cli_percent(told['world_success_bound'])} of the time (epsilon "
-    sentence = "Someone who sees everything that ledger calls.db lists, the noised figures below included, can guess"
+    sentence = (
+        "an attacker who sees everything that ledger calls.db lists, the measured figures below included, can guess"
+    )
     _, said, rest = above_folds(page).partition(f"{sentence} the secret correctly {words}")
-    epsilon, _, rest = rest.partition(" at delta 1e-05).")
+    epsilon, _, rest = rest.partition(" at delta 1e-05, its whole budget, also where some of it is left). A coin")
+    alone = "From one of these runs alone, without those measured figures, a guess is correct at most 64 % of the time."
+    assert alone in rest
     assert said
     assert told["epsilon_at_delta"] <= float(epsilon) <= told["epsilon_at_delta"] * 1.001 + 1e-9
     assert 0.9 < told["world_success_bound"] < 1.0
-    assert page.index('class="verdict"') < page.index(sentence) < page.index('class="scale"')
+    (mark,) = re.findall(r'<div class="bar"><span[^>]*>(.*?)</span></div>', page)
+    assert mark == cli_percent(told["world_success_bound"]), "the scale shows the figure to quote"
     assert "<summary>Everything in a ledger</summary>" in page
     assert "account total" not in above_folds(page)
     assert path.read_bytes() == before
@@ -326,7 +331,7 @@ def test_no_sentence_joins_promises_about_different_secrets(tmp_path):
     text = above_folds(page_of(tmp_path))
     assert "0.db and 2.db lists, the noised figures below included, can guess the secret (whether any one" in text
     assert "ledger 1.db lists, the noised figures below included, can guess the secret (The office of" in text
-    assert "The limit of a ledger is its whole budget, also where some of it is left." in text
+    assert "at delta 1e-05, its whole budget, also where some of it is left)" in text
     write_secrets(tmp_path / "many", [(f"Fact {number}.", 0.6) for number in range(9)])
     text = above_folds(page_of(tmp_path / "many"))
     assert "can guess the secret of that run correctly at most as often as its row says." in text

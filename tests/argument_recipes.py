@@ -915,7 +915,7 @@ def of_data(folder: Path) -> Recipes:
         "WithIndex": {"dataset": records},
         "WithReplacementBatchSampler": batches,
         "batch_sizes": {"dataloader": stock},
-        "check_records_alone": {"dataset": records},
+        "check_records_alone": {"dataset": records, "of_persons": False},
         "count_records": {"dataloader": stock},
         "describe_loader": {"dataloader": stock},
         "hide_worker_seeds": {"dataloader": stock},

@@ -16,6 +16,7 @@ __all__ = [
     "datasets_below",
     "holds_integers",
     "is_of",
+    "is_sparse",
     "others_of",
     "own_tables",
     "reordered",
@@ -73,6 +74,8 @@ def replaced(holder: Any, path: tuple[Any, ...], value: Any) -> Any:
 
 def reordered(value: Any, order: np.ndarray[Any, Any]) -> Any:
     """A table whose row number i is the row that order says for i."""
+    if hasattr(value, "reordered"):
+        return value.reordered(order)
     if isinstance(value, Tensor | np.ndarray):
         return value[order if isinstance(value, np.ndarray) else torch.from_numpy(order)]
     if isinstance(value, dict):
@@ -85,8 +88,15 @@ def reordered(value: Any, order: np.ndarray[Any, Any]) -> Any:
     return type(value)(value[row] for row in order)
 
 
+def is_sparse(value: Any) -> bool:
+    """Whether it is a sparse tensor."""
+    return isinstance(value, Tensor) and value.layout in (torch.sparse_coo, torch.sparse_csr)
+
+
 def _is_table(value: Any, rows: int | None) -> bool:
     """Whether it is a tensor, an array, a list, a dictionary or a table of pandas with that many rows."""
+    if is_sparse(value):
+        return False
     if isinstance(value, Tensor | np.ndarray):
         size = value.numel() if isinstance(value, Tensor) else value.size
         return bool(value.ndim) and _has_rows(value, rows) and size <= _LARGEST_TABLE
@@ -104,7 +114,7 @@ def holds_integers(value: Any) -> bool:
         return not value.is_floating_point() and value.dtype != torch.uint8
     if isinstance(value, np.ndarray):
         return value.dtype.kind not in "f" and value.dtype != np.uint8
-    if hasattr(type(value), "iloc"):
+    if hasattr(type(value), "iloc") or hasattr(value, "reordered"):
         return False
     entry = next(iter(value.values() if isinstance(value, dict) else value), None)
     return isinstance(entry, int | np.integer)

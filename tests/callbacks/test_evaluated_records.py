@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
+import pandas as pd
 import pytest
 import torch
 import torchmetrics
@@ -12,9 +13,10 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from lightning_pac import PrivateMetrics, TwoWorldScenario
+from lightning_pac import SRPPSGD, PrivateMetrics, TwoWorldScenario
+from lightning_pac.exceptions import PrivacyViolationError
 
-BY_ITSELF = "reads the evaluated records by itself"
+BY_ITSELF = "reads evaluated or trained records by itself"
 FEATURES = torch.randn(30, 4, generator=torch.Generator().manual_seed(1))
 LABELS = torch.arange(30) % 3
 
@@ -323,3 +325,64 @@ def test_a_batch_that_only_real_records_leave_out_is_refused(
 
 def test_records_that_are_left_out_one_by_one_pass(tmp_path: Path) -> None:
     validate(tmp_path, OfLengths(lambda lengths: lengths != 6), Texts([7] * 10 + MIXED_LENGTHS[10:20] + [5] * 10))
+
+
+class Gallery(Model):
+    """Names what the nearest record of training is, as its dataset or a table holds them."""
+
+    def __init__(self, table: bool) -> None:
+        super().__init__()
+        self.table = table
+
+    def on_validation_epoch_start(self) -> None:
+        datamodule: Any = self.trainer.datamodule  # type: ignore[attr-defined]
+        if self.table:
+            rows = torch.tensor(datamodule.table.to_numpy(), dtype=torch.float32)
+            self.seen, self.names = rows[:, :4], rows[:, 4].long()
+        else:
+            self.seen, self.names = datamodule.trained.tensors
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return torch.nn.functional.cross_entropy(self.layer(batch[0]), batch[1])
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        near = torch.cdist(batch[0], self.seen).argmin(1)
+        self.accuracy.update(torch.nn.functional.one_hot(self.names[near], 3).float(), batch[1])
+        self.log("accuracy", self.accuracy)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class TrainedData(Data):
+    def __init__(self) -> None:
+        super().__init__()
+        self.trained = TensorDataset(FEATURES[:24] + 1, LABELS[:24])
+        self.table = pd.DataFrame(torch.column_stack([FEATURES[:24] + 1, LABELS[:24]]).numpy())
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        return DataLoader(self.trained, batch_size=8, shuffle=True)
+
+
+@pytest.mark.parametrize("table", [False, True])
+@pytest.mark.parametrize("after", [False, True])
+def test_a_gallery_of_records_that_were_trained_on_is_refused(tmp_path: Path, after: bool, table: bool) -> None:
+    """One of them moved a figure that only evaluated ones pay for, where the Trainer validated after the fit."""
+    metrics = PrivateMetrics(
+        ["accuracy"], TwoWorldScenario(1), epsilon=100.0, renyi_order=16, ledger=tmp_path / "study.db"
+    )
+    private = SRPPSGD(TwoWorldScenario(1), noise_multiplier=1.0, renyi_order=16)
+    trainer = pl.Trainer(
+        max_epochs=1, limit_val_batches=0 if after else None, accelerator="cpu", logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+        callbacks=[private, metrics], default_root_dir=tmp_path,
+    )  # fmt: skip
+    model, data = Gallery(table), TrainedData()
+    if not after:
+        with pytest.raises((MisconfigurationException, PrivacyViolationError), match=f"{BY_ITSELF}|reads the training"):
+            trainer.fit(model, datamodule=data)
+        return
+    trainer.fit(model, datamodule=data)
+    trainer.limit_val_batches = 1.0
+    with pytest.raises(MisconfigurationException, match=BY_ITSELF):
+        trainer.validate(model, datamodule=data, verbose=False)

@@ -283,7 +283,7 @@ class Gallery(AtTheLastBatch):
 
 
 def test_a_hook_that_reads_a_loader_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(MisconfigurationException, match="reads the evaluated records by itself"):
+    with pytest.raises(MisconfigurationException, match="reads evaluated or trained records by itself"):
         trainer_in(tmp_path).validate(Gallery(), [loader(16), loader(24)], verbose=False)
 
 

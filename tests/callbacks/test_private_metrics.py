@@ -619,7 +619,7 @@ def test_early_stopping_sees_the_noised_value(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "sentence"),
     [
-        (["val/area"], "val/area.*keeps more than sums.*thresholds=10"),
+        (["val/area"], "val/area.*keeps more than sums.*thresholds=20"),
         (["val/plain"], "val/plain.*log the torchmetrics object itself"),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 import torch
 from sklearn.datasets import load_breast_cancer, load_digits
 from torch import Tensor
-from torch.utils.data import Dataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
 from lightning_pac.data.records import copies_of_a_record, equal_records, row_read_again
 
@@ -136,20 +136,53 @@ class OfClasses(Repeats):
         return torch.full((9,), float(index)), self.table[index // 5]
 
 
+class InParts(Dataset[Any]):
+    """Records that lie in parts: tensors, lists or datasets of 20 each."""
+
+    def __init__(self, part_of: Any) -> None:
+        self.parts = [part_of(TABLE[start : start + 20]) for start in range(0, 60, 20)]
+
+    def __len__(self) -> int:
+        return 60
+
+    def __getitem__(self, index: int) -> Any:
+        return self.parts[index // 20][index % 20]
+
+
 @pytest.mark.parametrize(
     "dataset",
     [
         TensorDataset(TABLE),
+        ConcatDataset([TensorDataset(TABLE), TensorDataset(TABLE + 1)]),
+        InParts(TensorDataset),
+        InParts(list),
+        InParts(torch.clone),
         Repeats(TABLE, lambda index: index, 1),
         Subset(Repeats(TABLE, lambda index: index % 60), range(60)),
         Subset(Repeats(TABLE, lambda index: index // 5), range(0, 300, 5)),
         OfClasses(TABLE, None),
         [1, 2],
     ],
-    ids=["tensors", "once", "first", "first of each", "classes", "numbers"],
+    ids=[
+        "tensors",
+        "joined",
+        "in datasets",
+        "in lists",
+        "in tensors",
+        "once",
+        "first",
+        "first of each",
+        "classes",
+        "numbers",
+    ],
 )
 def test_rows_that_are_given_once_pass(dataset: Any) -> None:
     assert row_read_again(dataset) is None
+
+
+def test_rows_in_a_joined_dataset_are_found() -> None:
+    joined = ConcatDataset([TensorDataset(TABLE), Repeats(TABLE, lambda index: index // 5)])
+    assert row_read_again(joined) == ("table", 5)
 
 
 @pytest.mark.parametrize("held", [lambda rows: (rows, rows + 1), lambda rows: {"x": rows}], ids=["tuple", "dictionary"])

@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import importlib
+import pickle
 import random
 import sys
 import warnings
@@ -14,6 +15,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse
 import torch
 from numpy.random import rand
 from torch import Tensor
@@ -215,6 +217,34 @@ def saved(values: Tensor, folder: Path) -> list[tuple[str, int]]:
     return names
 
 
+def in_threads(values: Any) -> dict[str, Any]:
+    return {f"thread {first}": values[first : first + 4] for first in range(0, ROWS, 4)}
+
+
+class Post:
+    def __init__(self, value: Tensor) -> None:
+        self.value, self.before = value, self
+
+
+def linked(values: Tensor) -> list[Post]:
+    posts = [Post(value) for value in values]
+    for number, post in enumerate(posts):
+        post.before = posts[number - 1]
+    return posts
+
+
+class Serialized:
+    """One buffer of bytes in which records lie one behind the other, as detection libraries keep them."""
+
+    def __init__(self, values: Tensor) -> None:
+        parts = [pickle.dumps(value.tolist()) for value in values]
+        self.ends, self.buffer = np.cumsum([len(part) for part in parts]), np.frombuffer(b"".join(parts), np.uint8)
+
+    def __getitem__(self, index: int) -> Tensor:
+        start = self.ends[index - 1] if index else 0
+        return torch.tensor(pickle.loads(self.buffer[start : self.ends[index]].tobytes()))
+
+
 def kept_forms(folder: Path) -> dict[str, tuple[Any, Any]]:
     return {
         "a list": (list, lambda rows, index: rows[index]),
@@ -226,6 +256,26 @@ def kept_forms(folder: Path) -> dict[str, tuple[Any, Any]]:
         ),
         "a tensor in an object": (Config, lambda rows, index: rows.dataset[index]),
         "a table of pandas": (lambda values: pd.DataFrame(values.numpy()), lambda rows, index: rows.iloc[index].values),
+        "a sparse matrix": (
+            lambda values: scipy.sparse.csr_matrix(values.numpy()),
+            lambda rows, index: rows[index].toarray(),
+        ),
+        "a sparse tensor": (lambda values: values.to_sparse(), lambda rows, index: rows[index].to_dense()),
+        "a compressed tensor": (lambda values: values.to_sparse_csr(), lambda rows, index: rows[index].to_dense()),
+        "tensors in a dictionary": (in_threads, lambda rows, index: rows[f"thread {index // 4 * 4}"][index % 4]),
+        "lists below two keys": (
+            lambda values: {name: {"posts": list(part), "title": name} for name, part in in_threads(values).items()},
+            lambda rows, index: rows[f"thread {index // 4 * 4}"]["posts"][index % 4],
+        ),
+        "lists in objects": (
+            lambda values: [Config(list(part)) for part in in_threads(values).values()],
+            lambda rows, index: rows[index // 4].dataset[index % 4],
+        ),
+        "tables in a dictionary": (
+            lambda values: {name: pd.DataFrame(part.numpy()) for name, part in in_threads(values).items()},
+            lambda rows, index: rows[f"thread {index // 4 * 4}"].iloc[index % 4].values,
+        ),
+        "one buffer": (Serialized, lambda rows, index: rows[index]),
         "files": (lambda values: saved(values, folder), lambda rows, index: torch.load(rows[index][0])),
     }
 
@@ -235,6 +285,26 @@ def test_partners_are_found_however_rows_are_kept(form: str, tmp_path: Path) -> 
     check_records_alone(Kept(*kept_forms(tmp_path)[form], partners=False))
     with pytest.raises(ValueError, match=r"makes a record of several rows of 'rows'.*unit=Persons\("):
         check_records_alone(Kept(*kept_forms(tmp_path)[form], partners=True))
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_objects_that_hold_others_are_no_way_around(shuffled: bool) -> None:
+    order = np.random.default_rng(0).permutation(ROWS) if shuffled else np.arange(ROWS)
+    check_records_alone(Kept(linked, lambda rows, index: rows[order[index]].value, partners=False))
+    with pytest.raises(ValueError, match="makes a record of several rows of 'rows'"):
+        check_records_alone(Kept(linked, lambda rows, index: rows[order[index]].before.value + 0, partners=False))
+
+
+def test_a_patient_may_have_several_rows_where_patients_are_protected() -> None:
+    """One mean of earlier visits moved a sum by 2.5 C; with persons as the unit, it is of one person."""
+
+    def with_earlier(rows: Any, index: int) -> Any:
+        return rows[f"thread {index // 4 * 4}"][: index % 4 + 1].mean(0)
+
+    visits = Kept(in_threads, with_earlier, partners=False)
+    with pytest.raises(ValueError, match="makes a record of several rows of 'rows'"):
+        check_records_alone(visits)
+    check_records_alone(visits, of_persons=True)
 
 
 class Windows(Rows):

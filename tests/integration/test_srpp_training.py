@@ -587,6 +587,21 @@ def test_values_that_are_logged_where_no_synthetic_record_came_are_named_once_th
     assert callback.log == model.log  # type: ignore[attr-defined]  # which Lightning gave it
 
 
+def test_the_first_value_of_a_validation_without_noise_is_named(tmp_path: Path) -> None:
+    """Two trials logged an exact accuracy of private records, and nothing was said of it."""
+
+    class Validated(Classifier):
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            self.log("val_loss", self.training_step(batch, batch_idx))
+            self.log("val_other", 1.0)
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        make_trainer(tmp_path, make_private(), max_epochs=2).fit(Validated(), make_loader(), make_loader(shuffle=False))
+    told = [str(warning.message) for warning in caught if "noise it by PrivateMetrics" in str(warning.message)]
+    assert [message.partition(",")[0] for message in told] == ["val_loss"]
+
+
 def test_norms_of_released_gradients_are_not_named(tmp_path: Path) -> None:
     class Norms(Classifier):
         def on_before_optimizer_step(self, optimizer: Any) -> None:

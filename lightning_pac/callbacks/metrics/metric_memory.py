@@ -128,7 +128,7 @@ def why_not_watched(name: str, metric: Metric) -> str:
         )
     cure = "log a metric of counts and sums (accuracy, recall, a mean error)"
     if getattr(metric, "thresholds", "absent") is None:
-        cure = "give it thresholds=10, so that it counts"
+        cure = "give it thresholds=20, so that it counts"
     elif any(isinstance(part, Metric) for part in metric.modules() if part is not metric):
         cure = "log the wrapped metric itself"
     return (

@@ -241,7 +241,7 @@ class SRPPSGD(TrainerCallback):
         if run.exhausted:
             raise StopIteration  # ends the fit; `min_epochs` and `min_steps` override `should_stop`
         if trainer.train_dataloader is not run.loader:
-            run.loader = read_loader(trainer)
+            run.loader = read_loader(trainer, self.arguments.unit)
             self._drawn.check_replacement(trainer, run.loader)
             run.planned_end.begin_loader()
         run.begin_epoch(trainer.global_step)
@@ -378,7 +378,7 @@ class SRPPSGD(TrainerCallback):
     ) -> LossCheck:
         run, model, datamodule = self._running(), unseen.pl_module, trainer.datamodule  # type: ignore[attr-defined]
         if not ended:
-            self._drawn.check_again(trainer, lambda: read_loader(trainer), run.batch_idx == 0)
+            self._drawn.check_again(trainer, lambda: read_loader(trainer, self.arguments.unit), run.batch_idx == 0)
         with run.engine_detached(for_good=ended):
             terms = model, run.loader, datamodule, number, users, run.batch_idx, ended, unseen.beginning
             return unseen.told(run, ended, check_loss(*terms))

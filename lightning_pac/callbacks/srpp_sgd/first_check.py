@@ -13,7 +13,7 @@ from lightning_pac.callbacks.shared import monitored_names, named_if_slow, noise
 from lightning_pac.callbacks.srpp_sgd.batch_shape import PAD
 from lightning_pac.callbacks.srpp_sgd.guards import is_repeated, runs_in
 from lightning_pac.callbacks.srpp_sgd.loss_check import OF_DATASET, STEPPED, LossCheck, check_loss
-from lightning_pac.callbacks.srpp_sgd.reporting import is_ours, warn_of_raw_values
+from lightning_pac.callbacks.srpp_sgd.reporting import is_ours, warn_of_raw_validation, warn_of_raw_values
 
 __all__ = ["check_loss_first", "name_raw_values"]
 # By the way a problem begins; all others are the loss's own.
@@ -104,10 +104,18 @@ def check_loss_first(
 
 
 def name_raw_values(trainer: pl.Trainer, pl_module: pl.LightningModule, found: LossCheck) -> Callable[[], None]:
-    """Name what is logged in training, as soon as it is, and was not on synthetic records; return how to undo that."""
+    """Name what is logged, as soon as it is: in training what was not on synthetic records, in validation the first.
+
+    Where a callback noises metrics, it names what else an evaluation logs. Returned is how to undo that.
+    """
     named = set(found.logged)
+    is_named = bool(noised_names(trainer))
 
     def see(name: str, value: Any, options: Mapping[str, Any]) -> None:
+        nonlocal is_named
+        if trainer.validating and not is_named and not is_ours(name):
+            is_named = True
+            warn_of_raw_validation(name)
         if trainer.training and name not in named and not is_ours(name):
             named.add(name)
             # There gradients are the released ones.

@@ -49,8 +49,12 @@ __all__ = ["agreed_terms", "begin_attempt", "choose_noise", "draws_per_step", "o
 _RENYI_ORDER = 16.0
 
 
-def read_loader(trainer: pl.Trainer) -> DataLoader[Any]:
+def read_loader(trainer: pl.Trainer, unit: Persons | None = None) -> DataLoader[Any]:
     """The one DataLoader that the Trainer trains on.
+
+    Args:
+        trainer: The Trainer.
+        unit: The persons that are protected; None for records.
 
     Raises:
         MisconfigurationException: If there are several, or something else.
@@ -63,7 +67,7 @@ def read_loader(trainer: pl.Trainer) -> DataLoader[Any]:
             "map-style dataset: pass exactly one, by itself."
         )
     describe_loader(loader)
-    check_records_alone(loader.dataset)
+    check_records_alone(loader.dataset, of_persons=unit is not None)
     return loader
 
 
@@ -113,7 +117,7 @@ def _read_terms(
             "from one that was saved with this callback and all of its state, or load the weights alone if they "
             "were not trained on these data."
         )
-    loader = read_loader(trainer)
+    loader = read_loader(trainer, arguments.unit)
     refuse_fit(trainer, pl_module, callback, loader)
     return loader, _make_accountant(arguments, trainer, loader, order)
 
@@ -141,9 +145,10 @@ def _warn_of_shared_contents(dataset: Any, num_differing: int) -> None:
     """Warn where what is about one person probably stands in more records than may differ."""
     if 1 + copies_of_a_record(dataset) > max(1, num_differing):
         rank_zero_warn(
-            "Many records are equal. The promise is about one record, and one that was copied, as where classes were "
-            "evened out, is protected less with every copy: list each once and weigh it in the loss, or count the "
-            "copies by num_differing. Keep this line private."
+            "Many records are equal, at least in their largest array. The promise is about one record, and what stands "
+            "in several, as where classes were evened out, is protected less with every copy: list each once and weigh "
+            "it in the loss, count the copies by num_differing, or give unit=Persons(of=..., at_most=...) if they are "
+            "of one person. Keep this line private."
         )
     elif (found := row_read_again(dataset)) is not None and found[1] > num_differing:
         rank_zero_warn(

@@ -17,7 +17,7 @@ from lightning_pac.data.records.record_digest import (
 from lightning_pac.data.records.records_alone import check_records_alone
 from lightning_pac.data.records.repeated_records import TWICE, check_each_record_once, positions_of_records
 from lightning_pac.data.records.surroundings import LARGE, DataMemo, Scope, Surroundings, copy_small, outline
-from lightning_pac.data.records.value_digest import digest
+from lightning_pac.data.value_digest import digest
 
 __all__ = [
     "LARGE",

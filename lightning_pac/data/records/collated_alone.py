@@ -11,7 +11,7 @@ from lightning_pac.data.records.copied_dataset import apart, copy_of, datasets_i
 from lightning_pac.data.records.partial_copies import taken_out_again
 from lightning_pac.data.records.record_digest import FIRST_SEED, load_alone, own_generators, seed_globally
 from lightning_pac.data.records.surroundings import Surroundings, copy_small
-from lightning_pac.data.records.value_digest import digest
+from lightning_pac.data.value_digest import digest
 
 __all__ = ["check_collated_alone", "fresh_collate"]
 

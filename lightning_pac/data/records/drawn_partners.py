@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_leaves
 
 from lightning_pac.data.records.copied_dataset import copy_of
 from lightning_pac.data.records.record_digest import load_alone
-from lightning_pac.data.records.value_digest import digest
+from lightning_pac.data.value_digest import digest
 
 __all__ = ["LET_ONE", "check_no_drawn_partners"]
 

@@ -12,13 +12,14 @@ import numpy as np
 from lightning_utilities.core.apply_func import apply_to_collection
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import Subset
+from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from lightning_pac.data.records.copied_dataset import apart
 from lightning_pac.data.records.overlapping_windows import as_array
 from lightning_pac.data.records.record_digest import FIRST_SEED, load_alone, own_generators
 from lightning_pac.data.records.repeated_records import TWICE
-from lightning_pac.data.records.value_digest import digest
+from lightning_pac.data.scattered_rows import containers
+from lightning_pac.data.value_digest import digest
 
 __all__ = ["check_columns", "check_file_names", "copies_of_a_record", "row_read_again"]
 
@@ -82,7 +83,8 @@ def row_read_again(dataset: Any) -> tuple[str, int] | None:
     """The name of a table that a dataset holds, and under how many indices it gives one row, as to see it more often.
 
     Asked of tables with fewer rows than there are indices is whether the records at two of these, which would be of one
-    row by `i % n` or `i // k`, both change where another row stands in place of that one.
+    row by `i % n` or `i // k`, both change where another row stands in place of that one. Parts that hold the records,
+    as those of a `ConcatDataset`, are no rows.
 
     Args:
         dataset: A map-style dataset.
@@ -91,9 +93,14 @@ def row_read_again(dataset: Any) -> tuple[str, int] | None:
     while isinstance(dataset, Subset):
         indices = np.asarray(dataset.indices) if indices is None else np.asarray(dataset.indices)[indices]
         dataset = dataset.dataset
+    if isinstance(dataset, ConcatDataset):
+        return next(filter(None, map(row_read_again, dataset.datasets)), None)
     size = len(dataset)
+    parts = [path for path, _ in containers(getattr(dataset, "__dict__", {}), size)]
     known = set(range(size)) if indices is None else set(indices.tolist())
     for path, table in _tables(getattr(dataset, "__dict__", {})):
+        if path in parts or isinstance(table[0] if len(table) else None, Dataset):
+            continue
         if 1 < len(table) < size <= _MOST_TIMES * len(table):
             rows, times = len(table), -(-size // len(table))
             around = ((index, index + rows, index % rows) for index in known)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from lightning_pac.data.records.repeated_records import load_records, positions_of_records
-from lightning_pac.data.records.value_digest import digest
+from lightning_pac.data.value_digest import digest
 
 __all__ = [
     "FIRST_SEED",

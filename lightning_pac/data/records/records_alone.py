@@ -1,6 +1,7 @@
 """Whether a record of a dataset is made of itself alone, asked by loading a few."""
 
 import functools
+import itertools
 import math
 import operator
 from collections.abc import Callable, Iterator, Sequence, Sized
@@ -11,37 +12,40 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, TensorDataset
 
-from lightning_pac.data.quiet_copies import shallow_copied
+from lightning_pac._validation import validated
 from lightning_pac.data.records.copied_dataset import copy_of, datasets_inside
 from lightning_pac.data.records.drawn_partners import LET_ONE, check_no_drawn_partners
 from lightning_pac.data.records.equal_records import check_columns, check_file_names
-from lightning_pac.data.records.partial_copies import copied_apart
 from lightning_pac.data.records.record_digest import FIRST_SEED, digest_of, draws, load_alone, own_generators
 from lightning_pac.data.records.remembered_records import check_memory
 from lightning_pac.data.records.repeated_records import TWICE, is_same_record
+from lightning_pac.data.records.rows_of_records import SEVERAL, reads, row_of, takes_others, with_rows, with_table
 from lightning_pac.data.records.surroundings import Surroundings
-from lightning_pac.data.records.value_digest import digest
-from lightning_pac.data.tables import holds_integers, reordered, replaced, tables
+from lightning_pac.data.scattered_rows import containers, linked_objects, sparse_rows
+from lightning_pac.data.tables import reordered, tables
+from lightning_pac.data.value_digest import digest
 from lightning_pac.data.with_index import check_records
 
 __all__ = ["check_records_alone"]
 
 _BEFORE = 8  # records that are loaded before another
-_DRAWS = 24  # loads of a record that may be mixed with others now and then
-_SEVERAL = -1
 
 
-def check_records_alone(dataset: Any) -> None:
+@validated
+def check_records_alone(dataset: Any, of_persons: bool = False) -> None:
     """Refuse a dataset that puts other records into one, or lists one twice under the name of its file.
 
     A few of its records are loaded, under seeded generators. The index must choose the record, and no draw (a
-    bootstrap). Other rows of the tensors, arrays, lists, dictionaries and pandas tables that it keeps, as many as it
-    has records, may not change them (mosaics, triplets, files of others), nor may what was loaded before (running
+    bootstrap). Other rows of the tensors, arrays, lists, dictionaries, pandas tables and sparse matrices that it keeps,
+    as many as it has records, may not change them (mosaics, triplets, files of others), nor may other rows in many
+    containers (`threads[name]["posts"]`) or objects that hold one another. Nor may what was loaded before (running
     statistics), nor may another dataset or index be asked that is not seen from outside (in a closure, a global
     variable, an attribute of an attribute). Datasets inside are checked in the same way.
 
     Args:
         dataset: A map-style dataset; what cannot be copied or loaded here is left out.
+        of_persons: Whether whole persons are protected, so that rows below one key, such as a patient's visits, may go
+            into one record.
 
     Raises:
         TypeError: If it is no map-style dataset.
@@ -62,6 +66,8 @@ def check_records_alone(dataset: Any) -> None:
             with surroundings.copied({}):
                 for check, indices in ((_check_asked, three), (_check_chosen, three), (_check_rows, spread)):
                     check(part, indices)
+                if not of_persons:
+                    _check_containers(part, spread)
                 _check_many(part, spread)
                 _check_other_indices(part)
                 check_no_drawn_partners(part)
@@ -114,114 +120,39 @@ def _check_chosen(dataset: Any, indices: Sequence[int]) -> None:
 def _check_rows(dataset: Any, indices: Sequence[int]) -> None:
     """Other rows of its own tables, and rows that their own records have as well, as the captions of false pairs."""
     rows: dict[str, dict[int, int]] = {}
-    held = [table for table in tables(vars(dataset), len(dataset)) if _with_table(dataset, *table) is not None]
+    kinds = (tables, sparse_rows, linked_objects)
+    held = [table for kind in kinds for table in kind(vars(dataset), len(dataset))]
     for path, value in held:
+        if with_table(dataset, path, reordered(value, np.arange(len(value)))) is None:
+            continue
         for index in indices:
-            found = {_row_of(dataset, path, value, index, draw) for draw in (1, 2)} - {None}
-            seldom = len(found) == 1 and index == indices[0] and _takes_others(dataset, path, value, index, *found)
-            shared = any(row == _row_of(dataset, path, value, row or 0, 1) for row in found - {index, _SEVERAL})
-            if len(found) > 1 or _SEVERAL in found or seldom or shared:
-                raise ValueError(
-                    f"{type(dataset).__name__} makes a record of several rows of {path[0]!r}, or several of one, which "
-                    f"then counts more than once: {LET_ONE}. Where unit=Persons(...) protects whole persons, what is "
-                    "made of one person's rows alone may be computed before training."
-                )
-            if found and _reads(dataset, path, value, index):
+            found = {row_of(dataset, path, value, index, draw) for draw in (1, 2)} - {None}
+            seldom = len(found) == 1 and index == indices[0] and takes_others(dataset, path, value, index, *found)
+            shared = any(row == row_of(dataset, path, value, row or 0, 1) for row in found - {index, SEVERAL})
+            if len(found) > 1 or SEVERAL in found or seldom or shared:
+                raise ValueError(_of_several(dataset, path))
+            if found and reads(dataset, path, value, index):
                 rows.setdefault(str(path[0]), {})[index] = next(row for row in found if row is not None)
     check_columns(dataset, rows)
 
 
-def _row_of(dataset: Any, path: tuple[Any, ...], value: Any, index: int, draw: int) -> int | None:
-    """The row of a table that a record is made of; `_SEVERAL`, or None where it is not made twice in the same way.
-
-    Args:
-        dataset: A dataset.
-        path: Where it keeps the table.
-        value: The table.
-        index: That of the record.
-        draw: Number of the draw, from 1, by the global generators and by those of the dataset.
-    """
-
-    def loaded(fresh: Any) -> bytes | None:
-        return [digest_of(fresh, index, FIRST_SEED + draw - 1) for _ in range(draw)][-1]
-
-    rows, own = len(value), loaded(copy_of(dataset))
-    if own is None or own != loaded(copy_of(dataset)):
-        return None
-
-    def same_with(kept: range) -> bool:
-        """Whether the record stays what it is where these rows stay, and all others become copies of one."""
-        found = loaded(_with_rows(dataset, path, value, _order_with(value, index, kept)))
-        return found is None or found == own
-
-    if same_with(range(index, index + 1)):
-        return index
-    start, stop = 0, rows
-    while stop - start > 1:
-        middle = (start + stop) // 2
-        if same_with(range(start, middle)):
-            stop = middle
-        elif same_with(range(middle, stop)):
-            start = middle
-        else:
-            return _SEVERAL
-    return start
+def _check_containers(dataset: Any, indices: Sequence[int]) -> None:
+    """Other rows of containers that hold as many as there are records in all, and other containers."""
+    for path, found in containers(vars(dataset), len(dataset)):
+        for index, draw in itertools.product(indices, (1, 2)):
+            number = row_of(dataset, path, found, index, draw)
+            if number not in (None, SEVERAL):
+                number = row_of(dataset, path, found.rows_of(number), index, draw)
+            if number == SEVERAL:
+                raise ValueError(_of_several(dataset, path))
 
 
-def _takes_others(dataset: Any, path: tuple[Any, ...], value: Any, index: int, row: Any) -> bool:
-    """Whether a record that is made of one row takes others in, too, in some of many draws."""
-
-    def loaded(fresh: Any) -> list[bytes | None]:
-        return [digest_of(fresh, index, FIRST_SEED + number) for number in range(_DRAWS)]
-
-    own = loaded(copy_of(dataset))
-    if row == _SEVERAL or len(set(own)) == 1 or own != loaded(copy_of(dataset)):
-        return False
-    found = loaded(_with_rows(dataset, path, value, _order_with(value, index, range(row, row + 1))))
-    return any(other not in (one, None) for one, other in zip(own, found, strict=True))
-
-
-def _reads(dataset: Any, path: tuple[Any, ...], value: Any, index: int) -> bool:
-    """Whether a record is made of any row of the table."""
-    without = _with_rows(dataset, path, value, _order_with(value, index, range(0)))
-    return digest_of(without, index, FIRST_SEED) != digest_of(copy_of(dataset), index, FIRST_SEED)
-
-
-def _order_with(value: Any, index: int, kept: range) -> np.ndarray[Any, Any]:
-    """An order in which some rows of a table stay, for the record with an index, and all others are copies of one."""
-    rows = len(value)
-    another = (3 * index + rows // 3) % rows  # no partner at one distance is spared at every index
-    order = np.full(rows, another if another != index else (index + rows // 2) % rows)
-    order[kept.start : kept.stop] = kept
-    if index in kept:
-        # Where a record's numbers begin and end may be two rows of integers.
-        beside = [row % rows for row in (index - 1, index, index + 1)] if holds_integers(value) else [index]
-        order[beside] = beside
-    return order
-
-
-def _with_rows(dataset: Any, path: tuple[Any, ...], value: Any, order: np.ndarray[Any, Any]) -> Any:
-    """A copy of the dataset in which row i of a table is the row that order says."""
-    return _with_table(dataset, path, reordered(value, order))
-
-
-def _with_table(dataset: Any, path: tuple[Any, ...], table: Any) -> Any:
-    """A copy of the dataset with another table, None where it has none, as behind an object that gives itself."""
-    memo: dict[int, Any] = {}
-    name, *below = path
-    try:
-        changed = copy_of(dataset, memo)
-        changed = shallow_copied(dataset) if changed is dataset else changed
-        try:
-            part = replaced(vars(changed)[name], tuple(below), table)
-        except Exception:  # a file that its copies open anew
-            part = replaced(copied_apart(vars(dataset)[name], memo), tuple(below), table)
-    except Exception:
-        return None
-    if changed is dataset:
-        return None
-    changed.__dict__[name] = part
-    return changed
+def _of_several(dataset: Any, path: tuple[Any, ...]) -> str:
+    return (
+        f"{type(dataset).__name__} makes a record of several rows of {path[0]!r}, or several of one, which then counts "
+        f"more than once: {LET_ONE}. Where unit=Persons(...) protects whole persons, what is made of one person's rows "
+        "alone may be computed before training."
+    )
 
 
 def _check_many(dataset: Any, indices: Sequence[int]) -> None:
@@ -257,7 +188,7 @@ def _check_beside_outliers(dataset: Any, indices: list[int]) -> None:
         for row in (value[last], value[last] * 0 + 1e6, value[last] * 0 - 1e6, value[last] * 0, value[last] * math.nan):
             changed = value.clone() if isinstance(value, torch.Tensor) else value.copy()
             changed[last] = row
-            own = _with_table(dataset, path, changed)
+            own = with_table(dataset, path, changed)
             try:
                 records = own.__getitems__([*others, last])[: len(others)]
             except Exception:  # it may refuse such numbers, or have no copy
@@ -316,7 +247,7 @@ def _has_own_row(dataset: Any, index: int) -> bool:
         for number in range(_BEFORE):
             order = np.arange(len(value))
             order[index] = (index + 1 + number * len(value) // _BEFORE) % len(value)
-            if digest_of(_with_rows(dataset, path, value, order), index) != own:
+            if digest_of(with_rows(dataset, path, value, order), index) != own:
                 return True
     return False
 
@@ -330,7 +261,7 @@ def _share_a_row(dataset: Any, first: int, second: int, other: int) -> bool:
             order = np.arange(rows)
             order[start:stop] = np.roll(order, rows // 2)[start:stop]
             before = digest_of(copy_of(dataset), index)
-            found = digest_of(_with_rows(dataset, path, value, order), index)
+            found = digest_of(with_rows(dataset, path, value, order), index)
             return before is not None and found is not None and found != before
 
         start, stop = 0, rows

@@ -20,7 +20,7 @@ from typing_extensions import override
 from lightning_pac.data.records.files_apart import files_apart
 from lightning_pac.data.records.libraries import is_library
 from lightning_pac.data.records.partial_copies import copied_apart, copied_once
-from lightning_pac.data.records.value_digest import digest
+from lightning_pac.data.value_digest import digest
 from lightning_pac.gradients.calls import as_written
 
 __all__ = ["LARGE", "DataMemo", "Scope", "Surroundings", "copy_small", "outline"]

@@ -220,7 +220,8 @@ class _TrainerView:
     def copy_data(self) -> Any:
         """The copy of the training data; None where there is none."""
         if self.dataset is None and self._datamodule is None:
-            with suppress(Exception):  # open files and the like
+            # A hook from which the data are kept may look at the copy, which is closed as well.
+            with suppress(Exception), torch._C.DisableTorchFunction():  # open files and the like have no copies
                 original = getattr(self.original_loader, "dataset", None)  # none in an evaluation alone
                 datamodule = self._trainer.datamodule  # type: ignore[attr-defined]
                 held = [

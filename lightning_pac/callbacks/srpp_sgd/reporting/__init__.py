@@ -6,6 +6,7 @@ from lightning_pac.callbacks.srpp_sgd.reporting.announcements import (
     announce_start,
     announce_stop,
     warn_of_early_end,
+    warn_of_raw_validation,
     warn_of_raw_values,
 )
 from lightning_pac.callbacks.srpp_sgd.reporting.card import make_card, save_card
@@ -26,5 +27,6 @@ __all__ = [
     "shown_state",
     "warn_of_earlier_run",
     "warn_of_early_end",
+    "warn_of_raw_validation",
     "warn_of_raw_values",
 ]

@@ -13,6 +13,7 @@ from lightning_pac.callbacks.srpp_sgd.reporting.earlier_runs import words_on_oth
 from lightning_pac.callbacks.srpp_sgd.reporting.figures import average_of, figures_of, verdict, words_on_extension
 from lightning_pac.callbacks.srpp_sgd.run import PrivateRun
 from lightning_pac.cards import upwards
+from lightning_pac.data import PrivateDataLoader
 from lightning_pac.scenarios import TwoWorldScenario
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "announce_start",
     "announce_stop",
     "warn_of_early_end",
+    "warn_of_raw_validation",
     "warn_of_raw_values",
 ]
 
@@ -40,7 +42,7 @@ def announce_start(run: PrivateRun, name: str, optimizer: torch.optim.Optimizer)
             first = f"epsilon is at most {upwards(kept.epsilon)} at delta {upwards(kept.delta)}, and "
         elif kept is None and accountant.scenario == TwoWorldScenario.differential_privacy():
             first = f"epsilon is at most {upwards(plan.exact_epsilon_at_delta())} at delta {upwards(plan.delta)}, and "
-        guarantee = f" After {steps} steps, {first}{words[:1].lower()}{words[1:]}."
+        guarantee = f" After {steps} steps, {first}{words[:1].lower()}{words[1:]}{_guessed(run)}."
     left, bands = 1.0, ""
     if accountant.correlation is not None:
         left = accountant.correlation.noise_left(int(run.planned_steps))
@@ -119,6 +121,14 @@ def warn_of_raw_values(names: Sequence[str]) -> None:
         )
 
 
+def warn_of_raw_validation(name: str) -> None:
+    """Name the first value of a validation that leaves the run without noise."""
+    rank_zero_warn(
+        f"{name}, and what else this run's validations log, has no noise, and the guarantee does not cover it: keep it "
+        "private, unless the validated records are public, or noise it by PrivateMetrics."
+    )
+
+
 def warn_of_early_end(trainer: pl.Trainer) -> None:
     """Say that something else ended a run, and when the guarantee does not cover that."""
     if is_stopped_by_noised_metric(trainer):
@@ -156,10 +166,22 @@ def _saved_by(callback: pl.callbacks.Checkpoint) -> str:
     return getattr(callback, "last_model_path", "") or getattr(callback, "best_model_path", "")
 
 
+def _guessed(run: PrivateRun) -> str:
+    """What is guessed, where it is whether one record or person is in the data."""
+    persons = run.loader.units.drawn[0] if isinstance(run.loader, PrivateDataLoader) else None
+    unit = "record" if persons is None else "person"
+    secret = run.journal.running.accountant.scenario.describe_secret(unit)
+    return f" whether any one {unit} is in the data" if secret == f"Whether any one {unit} is in the data." else ""
+
+
 def _on_record(run: PrivateRun) -> str:
     # A Rényi divergence only where it was promised: beside epsilon 3 it may be 45, which reads as a broken promise.
     told = (run.journal.promised, "world_success_bound", "epsilon_at_delta")
-    words = [figure.words for figure in figures_of(run.journal) if figure.name in told]
+    words = [
+        figure.words + _guessed(run) * (figure.name == "world_success_bound")
+        for figure in figures_of(run.journal)
+        if figure.name in told
+    ]
     figures = ". ".join(sentence[:1].upper() + sentence[1:] for sentence in words)
     planned = run.journal.in_force.num_steps
     if planned > run.journal.num_steps:

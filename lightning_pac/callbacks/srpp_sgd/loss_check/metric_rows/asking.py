@@ -50,10 +50,12 @@ from lightning_pac.strategies.whole_copies import WholeCopies
 __all__ = ["EVALUATED", "MetricRows", "other_data", "rows_of_metrics"]
 
 EVALUATED = (
-    "reads the evaluated records by itself, so that one may move the rows of all others: make each row from its own "
-    "record in the batch, take what else it needs from the weights or from public data, and draw figures in the hooks "
-    "at the end."
+    "reads evaluated or trained records by itself, so that one may move the rows of all others: make each row from its "
+    "own record in the batch, take what else it needs from the weights or from public data, and draw figures in the "
+    "hooks at the end."
 )
+
+_BATCHES = 8  # since a class that a nearest neighbour has may stay the same by chance
 
 
 @dataclass(frozen=True)
@@ -154,7 +156,8 @@ def _rows_of_metrics(
     at_end: set[str] = set()
     sometimes: set[str] = set()
     by_data: set[str] = set()
-    lock = ReadingLock(loaders[0], other_data(pl_module, loaders, datamodule, callbacks), EVALUATED)
+    read = [*loaders, *([] if training is None else [training.loader])]
+    lock = ReadingLock(loaders[0], other_data(pl_module, read, datamodule, callbacks), EVALUATED)
     for number, loader in enumerate(loaders):
         with _noting_error(unchecked):
             examples = shown_records(loader.dataset)[0]
@@ -174,7 +177,9 @@ def _rows_of_metrics(
             for names in _mixed(evaluation, loader, adjacency):
                 found |= names
             with _noting_error(unchecked):
-                by_data |= evaluation.reads_data(evaluation.synthetic.draw(0)[: 2 * GROUP], count_records(loader))
+                batches = [evaluation.synthetic.draw(number)[: 2 * GROUP] for number in range(_BATCHES)]
+                for num_rows in {count_records(one) for one in (loader, *read[len(loaders) :])}:
+                    by_data |= evaluation.reads_data(batches, num_rows)
             mixed, some = mixed_by_likeness(evaluation.rows_of, evaluation.synthetic)
             found |= mixed
             sometimes |= some

@@ -170,7 +170,7 @@ class Evaluation:
             *_, before, last = self.rows_with(self._probe, [*[[earlier] * 2] * _MANY, late, [*late, records]])
         return {name: NotedRows(rows[len(before.get(name, ())) :], rows.kept) for name, rows in last.items()}
 
-    def reads_data(self, records: list[Any], num_rows: int) -> set[str]:
+    def reads_data(self, batches: list[list[Any]], num_rows: int) -> set[str]:
         """Metrics of which records have other rows where tables of the datamodule with so many rows hold others."""
         found: list[Rows] = []
         for repeats in (None, num_rows):
@@ -180,7 +180,7 @@ class Evaluation:
                 replica.view.repeats_held = repeats
                 if any(is_overridden(name, hooks) for hooks in self._probe.hooks for name in TRANSFER_HOOKS):
                     self._probe.hooks = [replica.view.datamodule]
-                found.append(self.rows_with(self._probe, [[records]] * _EVALUATIONS))
+                found.append(self.rows_with(self._probe, [batches] * _EVALUATIONS))
                 if not replica.view.copied_hooks:  # nothing has looked at it
                     return set()
         return {name for before, after in zip(*found, strict=True) for name in moved(before, after)}

@@ -177,10 +177,12 @@ def _below(pattern: Pattern, holders: Sequence[Any]) -> Iterator[tuple[Pattern, 
 
 def _are_records(found: Sequence[Any]) -> bool:
     """Whether these are no containers of one kind, or are records: tuples, like fields, and vectors of one length."""
-    first, kinds = found[0], {type(one) for one in found}
+    first = found[0]
+    if len({type(one) for one in found}) > 1:
+        return True
     is_named = isinstance(first, dict) and all(one.keys() == first.keys() for one in found)
     are_vectors = isinstance(first, Tensor | np.ndarray) and len({one.shape for one in found}) == 1 == first.ndim
-    return len(kinds) > 1 or isinstance(first, tuple) or is_named or are_vectors or _has_attributes(first)
+    return isinstance(first, tuple) or is_named or are_vectors or _has_attributes(first)
 
 
 def _at(holder: Any, pattern: Pattern) -> Iterator[Any]:

@@ -17,6 +17,7 @@ __all__ = [
     "holds_integers",
     "is_of",
     "is_sparse",
+    "offsets",
     "others_of",
     "own_tables",
     "reordered",
@@ -29,7 +30,7 @@ __all__ = [
 
 _DEPTH = 3  # of attributes and keys below one another
 _FEW = 16  # tables in a list of them
-_LARGEST_TABLE = 2**26  # values of a table of which a second one is made
+_LARGEST_TABLE = 2**28  # bytes of a table of which a second one is made
 
 
 def tables(value: Any, rows: int | None, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
@@ -50,6 +51,13 @@ def tables(value: Any, rows: int | None, path: tuple[Any, ...] = ()) -> Iterator
             yield from tables(part, rows, (*path, key))
         elif len(path) < _DEPTH and (isinstance(part, dict) or type(part).__module__ != "builtins"):
             yield from tables(part if isinstance(part, dict) else getattr(part, "__dict__", {}), rows, (*path, key))
+
+
+def offsets(value: Any, rows: int) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """The tables of where so many records begin, and the last one ends, in a buffer that holds all."""
+    for path, table in tables(value, rows + 1):
+        if holds_integers(table) and np.ndim(table) == 1 and bool((np.diff(np.asarray(table)) >= 0).all()):
+            yield path, table
 
 
 def replaced(holder: Any, path: tuple[Any, ...], value: Any) -> Any:
@@ -98,10 +106,9 @@ def _is_table(value: Any, rows: int | None) -> bool:
     if is_sparse(value):
         return False
     if isinstance(value, Tensor | np.ndarray):
-        size = value.numel() if isinstance(value, Tensor) else value.size
-        return bool(value.ndim) and _has_rows(value, rows) and size <= _LARGEST_TABLE
+        return bool(value.ndim) and _has_rows(value, rows) and value.nbytes <= _LARGEST_TABLE
     plain = type(value) in (list, tuple, dict) or hasattr(type(value), "iloc")
-    return plain and _has_rows(value, rows) and 64 * len(value) <= _LARGEST_TABLE
+    return plain and _has_rows(value, rows) and 256 * len(value) <= _LARGEST_TABLE
 
 
 def _has_rows(value: Any, rows: int | None) -> bool:

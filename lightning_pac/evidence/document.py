@@ -102,11 +102,13 @@ def _describe(
 def _promise(ledger: PrivacyLedger, total: Mapping[str, Any]) -> dict[str, Any]:
     plan, budget = LedgerPlan.of(ledger), LedgerBudget.largest(ledger)
     if plan is not None:
-        promised = "" if plan.promise is None else f" that keep {plan.promise}"
+        number = len(plan.by_name)
+        shares = "A plan of one share" if number == 1 else f"A plan of {number} shares"
+        promised = "" if plan.promise is None else f" that keep{'s' * (number == 1)} {plan.promise}"
         passed = "" if total["basis"] == "plan" else " It is not kept: the total says why."
         return {
             "kind": "plan",
-            "words": f"A plan of {len(plan.by_name)} shares{promised}, declared before the first charge.{passed}",
+            "words": f"{shares}{promised}, declared before the first charge.{passed}",
             "terms": plan.to_dict(),
         }
     if budget is not None:

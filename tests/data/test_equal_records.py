@@ -1,6 +1,7 @@
 """Copies of records are found where classes were evened out by them, and nothing else is taken for copies."""
 
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from sklearn.datasets import load_breast_cancer, load_digits
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
-from lightning_pac.data.records import copies_of_a_record, equal_records, row_read_again
+from lightning_pac.data.records import copies_of_a_record, equal_records, names_of_several, row_read_again
 
 DRAWS = np.random.default_rng(0)
 
@@ -102,6 +103,38 @@ def test_it_loads_for_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0 < len(loaded) <= 11
 
 
+def visits(name_of: Any, kind: type = tuple) -> list[Any]:
+    rows = ((float(row), name_of(row)) for row in range(6000))
+    return [kind(row) if kind is tuple else {"days": row[0], "patient": row[1]} for row in rows]
+
+
+DRAWN = np.random.default_rng(0).integers(2000, size=6000).tolist()
+
+
+@pytest.mark.parametrize(("kind", "place"), [(tuple, 1), (dict, "patient")])
+def test_names_that_several_records_share_are_found(kind: type, place: Any) -> None:
+    """A colleague left out `unit=`: the promise was about visits, and 3.1 of them were of a patient on average."""
+    found = names_of_several(visits(lambda row: f"patient {DRAWN[row]}", kind))
+    assert found is not None
+    assert found[0] == place
+    assert abs(found[1] - 3.0) < 1.0, "others of a record's patient, of whom each has three visits on average"
+
+
+@pytest.mark.parametrize(
+    "name_of",
+    [
+        lambda row: f"visit {row}",
+        lambda row: f"ward {row % 12}",
+        lambda row: f"breed {row % 118}",
+        lambda row: row // 3,
+        lambda row: "" if row % 3 else f"a note {row}",
+    ],
+    ids=["of one", "classes", "many classes", "numbers", "often nothing"],
+)
+def test_texts_that_are_no_names_of_persons_pass(name_of: Any) -> None:
+    assert names_of_several(visits(name_of)) is None
+
+
 class Repeats(Dataset[Any]):
     """Gives each row of a table several times, with noise of its own."""
 
@@ -178,6 +211,25 @@ class InParts(Dataset[Any]):
 )
 def test_rows_that_are_given_once_pass(dataset: Any) -> None:
     assert row_read_again(dataset) is None
+
+
+class Shards(Dataset[Any]):
+    """Reads one of twenty records of a file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.paths = [folder / f"{number}.pt" for number in range(3)]
+        for number, path in enumerate(self.paths):
+            torch.save(TABLE[20 * number : 20 * number + 20].clone(), path)
+
+    def __len__(self) -> int:
+        return 60
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.load(self.paths[index // 20])[index % 20]
+
+
+def test_a_file_of_several_records_is_no_row(tmp_path: Path) -> None:
+    assert row_read_again(Shards(tmp_path)) is None
 
 
 def test_rows_in_a_joined_dataset_are_found() -> None:

@@ -276,6 +276,10 @@ def kept_forms(folder: Path) -> dict[str, tuple[Any, Any]]:
             lambda rows, index: rows[f"thread {index // 4 * 4}"].iloc[index % 4].values,
         ),
         "one buffer": (Serialized, lambda rows, index: rows[index]),
+        "rows of one length": (
+            lambda values: {"all": values.flatten(), "starts": torch.arange(0, 3 * ROWS + 1, 3)},
+            lambda rows, index: rows["all"][rows["starts"][index] : rows["starts"][index + 1]],
+        ),
         "files": (lambda values: saved(values, folder), lambda rows, index: torch.load(rows[index][0])),
     }
 
@@ -285,6 +289,13 @@ def test_partners_are_found_however_rows_are_kept(form: str, tmp_path: Path) -> 
     check_records_alone(Kept(*kept_forms(tmp_path)[form], partners=False))
     with pytest.raises(ValueError, match=r"makes a record of several rows of 'rows'.*unit=Persons\("):
         check_records_alone(Kept(*kept_forms(tmp_path)[form], partners=True))
+
+
+def test_containers_of_several_kinds_pass() -> None:
+    def keep(values: Tensor) -> Any:
+        return {**in_threads(values), "names": {}, "all": list(range(ROWS))}, [{}, []]
+
+    check_records_alone(Kept(keep, lambda rows, index: rows[0][f"thread {index // 4 * 4}"][index % 4], partners=False))
 
 
 @pytest.mark.parametrize("shuffled", [False, True])

@@ -602,6 +602,17 @@ def test_the_first_value_of_a_validation_without_noise_is_named(tmp_path: Path) 
     assert [message.partition(",")[0] for message in told] == ["val_loss"]
 
 
+def test_whom_records_are_about_is_asked_at_the_start(tmp_path: Path) -> None:
+    class Visits(Classifier):
+        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+            return super().training_step(batch[:2], batch_idx)
+
+    data: list[Any] = [(torch.randn(6), row % 3, f"patient {row // 3}") for row in range(900)]
+    private = make_private(scenario=TwoWorldScenario(1))
+    with pytest.warns(UserWarning, match="a text at 2 that about 2 others share.*unit=Persons"):
+        make_trainer(tmp_path, private).fit(Visits(), DataLoader(data, batch_size=300, shuffle=True))  # type: ignore[arg-type]
+
+
 def test_norms_of_released_gradients_are_not_named(tmp_path: Path) -> None:
     class Norms(Classifier):
         def on_before_optimizer_step(self, optimizer: Any) -> None:

@@ -34,7 +34,7 @@ from lightning_pac.data import (
     describe_loader,
 )
 from lightning_pac.data.public_rows import largest_mean
-from lightning_pac.data.records import are_overlapping_windows, copies_of_a_record, row_read_again
+from lightning_pac.data.records import are_overlapping_windows, copies_of_a_record, names_of_several, row_read_again
 from lightning_pac.exceptions import BudgetExceededError, LedgerMismatchError
 from lightning_pac.ledger import LedgerAccount, LedgerArgument, LedgerHandle, PrivacyLedger
 from lightning_pac.randomness import finite_precision, missing_tail
@@ -156,6 +156,12 @@ def _warn_of_shared_contents(dataset: Any, num_differing: int) -> None:
             f"promise is about {num_differing} of them: give each row once and repeat by the number of epochs, give "
             "unit=Persons(of=..., at_most=...), whose `of` is the number of the row, or count the records of a row by "
             "num_differing."
+        )
+    if num_differing == 1 and (names := names_of_several(dataset)) is not None:
+        rank_zero_warn(
+            f"Records hold a text at {names[0]!r} that about {names[1]:g} others share, and the promise is about one "
+            f"record: where it names whom a record is about, give unit=Persons(of={names[0]!r}, at_most=...), or count "
+            "the records of one by num_differing. Keep this line private."
         )
     if num_differing == 1 and are_overlapping_windows(dataset):
         rank_zero_warn(

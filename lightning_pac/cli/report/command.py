@@ -58,6 +58,14 @@ def run(args: argparse.Namespace) -> int:
         for row in rows
     ]
     columns = ["run", "guess correct at most", "epsilon at delta", "accuracy"]
+    if any(row["noised"] for row in rows):
+        columns.append("measured")
+        for cell, row in zip(cells, rows, strict=True):
+            cell.append(
+                ", ".join(
+                    f"{name} {value:.4g} ± {noise:.2g} of noise" for name, (value, noise) in row["noised"].items()
+                )
+            )
     if len({row["secret"] for row in rows} - {None}) > 1:
         columns.append("secret")
         for cell, row in zip(cells, rows, strict=True):

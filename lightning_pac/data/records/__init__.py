@@ -3,7 +3,7 @@
 from lightning_pac.data.records.collated_alone import check_collated_alone, fresh_collate
 from lightning_pac.data.records.copied_dataset import apart, copy_of
 from lightning_pac.data.records.delivered_rows import DeliveredRows, WatchedIterators, delivered_indices, watch_loader
-from lightning_pac.data.records.equal_records import copies_of_a_record, row_read_again
+from lightning_pac.data.records.equal_records import copies_of_a_record, names_of_several, row_read_again
 from lightning_pac.data.records.libraries import is_installed
 from lightning_pac.data.records.overlapping_windows import are_overlapping_windows
 from lightning_pac.data.records.record_digest import (
@@ -44,6 +44,7 @@ __all__ = [
     "fresh_collate",
     "is_installed",
     "load_alone",
+    "names_of_several",
     "outline",
     "own_generators",
     "positions_of_records",

@@ -21,7 +21,7 @@ from lightning_pac.data.records.repeated_records import TWICE
 from lightning_pac.data.scattered_rows import containers
 from lightning_pac.data.value_digest import digest
 
-__all__ = ["check_columns", "check_file_names", "copies_of_a_record", "row_read_again"]
+__all__ = ["check_columns", "check_file_names", "copies_of_a_record", "names_of_several", "row_read_again"]
 
 _NAMES = 64  # of files, that are looked for
 _SHORT = 16  # tuples and dictionaries of tables
@@ -30,6 +30,7 @@ _LOADED, _SECONDS = 1000, 1.0
 _PAIRS = 5  # of equal records, fewer of which may be chance
 _KINDS = 16  # of records, without which all are alike and none is a copy
 _COPIES = 0.5  # of a record on average, beside itself
+_NAMED, _MOST_OF_ONE = 100, 20  # different names among the records, and other records of one name
 _LOOKED_AT, _NEAR = 256, 2  # numbers of a record, and how many differ where a category is another one
 
 
@@ -49,26 +50,63 @@ def copies_of_a_record(dataset: Any) -> float:
         >>> copies_of_a_record(rows), round(copies_of_a_record(torch.cat([rows, rows[:40].repeat(9, 1)])), 1)
         (0.0, 4.7)
     """
-    chosen = np.random.default_rng(len(dataset)).permutation(len(dataset))[:_LOADED].tolist()
-    digests, looked_at = list[bytes](), list[NDArray[Any]]()
-    started = time.monotonic()
     try:
-        with apart(dataset) as fresh, own_generators():
-            while chosen and time.monotonic() - started < _SECONDS:
-                largest = _largest_array(load_alone(fresh, chosen.pop(), FIRST_SEED))
-                digests.append(digest(largest))
-                looked_at.append(largest.ravel()[:: -(-largest.size // _LOOKED_AT)])
-        numbers = np.stack(looked_at)
+        arrays = [_largest_array(record) for record in _some_of(dataset)]
+        numbers = np.stack([array.ravel()[:: -(-array.size // _LOOKED_AT)] for array in arrays])
     except Exception:  # the loader will say so, or records differ in size and cannot be compared
         return 0.0
-    _, own, counts = np.unique(np.array(digests), return_inverse=True, return_counts=True)
-    pairs = int((counts * (counts - 1)).sum()) // 2
-    share = 2 * pairs / (len(own) * (len(own) - 1)) if len(own) > 1 else 0.0
-    copies = share * (len(dataset) - 1)
+    own, counts, pairs, copies = _repeated([digest(array) for array in arrays], len(dataset))
     if pairs < _PAIRS or len(counts) < _KINDS or copies < _COPIES:
         return 0.0
     near = [((numbers[own != of] != row).sum(axis=1) <= _NEAR).sum() for of, row in zip(own, numbers, strict=True)]
     return copies if int(sum(near)) // 2 < pairs else 0.0
+
+
+def names_of_several(dataset: Any) -> tuple[Any, float] | None:
+    """Where a record holds a text that others hold as well, as the name of whom it is about, and how many others do.
+
+    A class has fewer names, or more records of each, and a description is seldom the same.
+
+    Args:
+        dataset: A map-style dataset, of which up to 1,000 records are loaded.
+
+    Example:
+        >>> names_of_several([(1.0, f"patient {row // 3}") for row in range(900)])
+        (1, 2.0)
+    """
+    try:
+        places = [place for place, value in _fields(_some_of(dataset, 1)[0]).items() if isinstance(value, str)]
+        fields = [_fields(record) for record in _some_of(dataset)] if places else []
+    except Exception:  # records of another kind
+        return None
+    for place in places:
+        texts = [str(of_record.get(place)).encode() for of_record in fields]
+        _, counts, pairs, others = _repeated(texts, len(dataset))
+        if pairs >= _PAIRS and len(counts) >= _NAMED and _COPIES <= others <= _MOST_OF_ONE:
+            return place, round(others, 1)
+    return None
+
+
+def _fields(record: Any) -> dict[Any, Any]:
+    return dict(record.items() if isinstance(record, dict) else enumerate(record))
+
+
+def _some_of(dataset: Any, most: int = _LOADED) -> list[Any]:
+    """So many records at most, loaded from a copy for at most a second."""
+    chosen = np.random.default_rng(len(dataset)).permutation(len(dataset))[:most].tolist()
+    records, started = list[Any](), time.monotonic()
+    with apart(dataset) as fresh, own_generators():
+        while chosen and time.monotonic() - started < _SECONDS:
+            records.append(load_alone(fresh, chosen.pop(), FIRST_SEED))
+    return records
+
+
+def _repeated(values: list[bytes], size: int) -> tuple[NDArray[Any], NDArray[Any], int, float]:
+    """The number of each value, how often each comes, pairs that are equal, and how many more a record has in all."""
+    _, own, counts = np.unique(np.array(values), return_inverse=True, return_counts=True)
+    pairs = int((counts * (counts - 1)).sum()) // 2
+    share = 2 * pairs / (len(own) * (len(own) - 1)) if len(own) > 1 else 0.0
+    return own, counts, pairs, share * (size - 1)
 
 
 def _largest_array(record: Any) -> NDArray[Any]:
@@ -84,7 +122,7 @@ def row_read_again(dataset: Any) -> tuple[str, int] | None:
 
     Asked of tables with fewer rows than there are indices is whether the records at two of these, which would be of one
     row by `i % n` or `i // k`, both change where another row stands in place of that one. Parts that hold the records,
-    as those of a `ConcatDataset`, are no rows.
+    as those of a `ConcatDataset` and files of several records, are no rows.
 
     Args:
         dataset: A map-style dataset.
@@ -99,9 +137,7 @@ def row_read_again(dataset: Any) -> tuple[str, int] | None:
     parts = [path for path, _ in containers(getattr(dataset, "__dict__", {}), size)]
     known = set(range(size)) if indices is None else set(indices.tolist())
     for path, table in _tables(getattr(dataset, "__dict__", {})):
-        if path in parts or isinstance(table[0] if len(table) else None, Dataset):
-            continue
-        if 1 < len(table) < size <= _MOST_TIMES * len(table):
+        if 1 < len(table) < size <= _MOST_TIMES * len(table) and path not in parts and not _is_part(dataset, table[0]):
             rows, times = len(table), -(-size // len(table))
             around = ((index, index + rows, index % rows) for index in known)
             beside = ((index, index + 1, index // times) for index in known if (index + 1) % times)
@@ -151,15 +187,26 @@ def _decides(dataset: Any, path: tuple[Any, ...], row: int, indices: tuple[int, 
     return all(before != after for before, after in zip(*found, strict=True))
 
 
+def _is_part(dataset: Any, entry: Any) -> bool:
+    """Whether an entry of a table holds records: a dataset, or a file that it names."""
+    is_name = isinstance(entry, str | Path)
+    return isinstance(entry, Dataset) or (is_name and any(_is_file(folder / entry) for folder in _folders(dataset)))
+
+
+def _folders(dataset: Any) -> list[Path]:
+    """The working folder, and those that a dataset names."""
+    values = getattr(dataset, "__dict__", {}).values()
+    return [Path(), *(Path(value) for value in values if isinstance(value, str | Path))]
+
+
 def check_file_names(dataset: Any) -> None:
     """Refuse a dataset that lists a file twice, by itself or first in an entry.
 
     Raises:
         ValueError: If it does.
     """
-    values = vars(dataset).values()
-    folders = [Path(), *(Path(value) for value in values if isinstance(value, str | Path))]
-    for value in values:
+    folders = _folders(dataset)
+    for value in vars(dataset).values():
         if not isinstance(value, list | tuple) or len(value) != len(dataset):
             continue
         first = (entry[0] if isinstance(entry, list | tuple) and entry else entry for entry in value)

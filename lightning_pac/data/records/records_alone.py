@@ -22,7 +22,7 @@ from lightning_pac.data.records.repeated_records import TWICE, is_same_record
 from lightning_pac.data.records.rows_of_records import SEVERAL, reads, row_of, takes_others, with_rows, with_table
 from lightning_pac.data.records.surroundings import Surroundings
 from lightning_pac.data.scattered_rows import containers, linked_objects, sparse_rows
-from lightning_pac.data.tables import reordered, tables
+from lightning_pac.data.tables import offsets, reordered, tables
 from lightning_pac.data.value_digest import digest
 from lightning_pac.data.with_index import check_records
 
@@ -120,7 +120,7 @@ def _check_chosen(dataset: Any, indices: Sequence[int]) -> None:
 def _check_rows(dataset: Any, indices: Sequence[int]) -> None:
     """Other rows of its own tables, and rows that their own records have as well, as the captions of false pairs."""
     rows: dict[str, dict[int, int]] = {}
-    kinds = (tables, sparse_rows, linked_objects)
+    kinds = (tables, offsets, sparse_rows, linked_objects)
     held = [table for kind in kinds for table in kind(vars(dataset), len(dataset))]
     for path, value in held:
         if with_table(dataset, path, reordered(value, np.arange(len(value)))) is None:

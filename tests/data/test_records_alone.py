@@ -478,6 +478,19 @@ def test_files_that_are_listed_twice_are_refused(tmp_path: Path, labelled: bool)
         check_records_alone(Files(tmp_path, listed([*names[:-1], names[0]])))
 
 
+def test_several_records_of_a_file_are_told_from_one_that_is_listed_twice(tmp_path: Path) -> None:
+    files = [str(tmp_path / f"{number}.npy") for number in range(16)]
+    for file in files:
+        np.save(file, np.random.default_rng(int(Path(file).stem)).normal(size=(3, 5)))
+    frames = [(files[row // 3], row % 3, row % 2) for row in range(48)]
+    check_records_alone(Honest(lambda d, i: np.load(d.frames[i][0])[d.frames[i][1]], frames=frames))
+    check_records_alone(
+        Honest(lambda d, i: np.load(d.starts[i][0])[d.starts[i][1] :][0], starts=[f[:2] for f in frames])
+    )
+    with pytest.raises(ValueError, match="Honest holds records twice"):  # under two labels
+        check_records_alone(Honest(lambda d, i: (np.load(d.frames[i][0])[0], d.frames[i][2]), frames=frames))
+
+
 def test_generators_are_put_back_and_odd_datasets_are_left_out() -> None:
     class Broken(Rows):
         def __getitem__(self, index: int) -> Any:

@@ -2,7 +2,6 @@
 
 import time
 import warnings
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from copy import copy
 from pathlib import Path
@@ -202,6 +201,8 @@ def _folders(dataset: Any) -> list[Path]:
 def check_file_names(dataset: Any) -> None:
     """Refuse a dataset that lists a file twice, by itself or first in an entry.
 
+    Entries that differ may name several records of one file, such as frames of a video: then these are loaded.
+
     Raises:
         ValueError: If it does.
     """
@@ -209,11 +210,29 @@ def check_file_names(dataset: Any) -> None:
     for value in vars(dataset).values():
         if not isinstance(value, list | tuple) or len(value) != len(dataset):
             continue
-        first = (entry[0] if isinstance(entry, list | tuple) and entry else entry for entry in value)
-        names = Counter(str(name) for name in first if isinstance(name, str | Path))
-        again = [name for name, times in names.most_common(_NAMES) if times > 1]
-        if any(_is_file(folder / name) for name in again for folder in folders):
-            raise ValueError(f"{type(dataset).__name__} {TWICE}")
+        listed: dict[str, list[int]] = {}
+        for index, entry in enumerate(value):
+            name = entry[0] if isinstance(entry, list | tuple) and entry else entry
+            if isinstance(name, str | Path):
+                listed.setdefault(str(name), []).append(index)
+        again = [name for name, indices in listed.items() if len(indices) > 1][:_NAMES]
+        for first, second, *_ in (listed[name] for name in again if any(_is_file(folder / name) for folder in folders)):
+            if _is_same(value[first], value[second]) or _load_alike(dataset, first, second):
+                raise ValueError(f"{type(dataset).__name__} {TWICE}")
+
+
+def _is_same(entry: Any, other: Any) -> bool:
+    return digest(entry) == digest(other)
+
+
+def _load_alike(dataset: Any, first: int, second: int) -> bool:
+    """Whether the records at two indices are equal in their largest array, or cannot be loaded."""
+    try:
+        with apart(dataset) as fresh, own_generators():
+            records = [load_alone(fresh, index, FIRST_SEED) for index in (first, second)]
+            return _is_same(*map(_largest_array, records))
+    except Exception:
+        return True
 
 
 def _is_file(path: Path) -> bool:

@@ -10,16 +10,18 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from lightning_pac.data.quiet_copies import shallow_copied
-from lightning_pac.data.tables import is_sparse, reordered
+from lightning_pac.data.tables import LARGEST, is_sparse, reordered
 
 __all__ = [
     "Containers",
     "LinkedObjects",
     "RowsOfOne",
     "SparseRows",
+    "Stretches",
     "containers",
     "linked_objects",
     "sparse_rows",
+    "stretches",
 ]
 
 _DEPTH = 3  # of containers below one another
@@ -53,8 +55,31 @@ class SparseRows:
         return moved.to_sparse_csr() if matrix.layout == torch.sparse_csr else moved
 
 
+class Stretches:
+    """Stretches of one length of an array, or of bytes, one for each record.
+
+    Args:
+        buffer: The array or bytes.
+        rows: How many records there are.
+    """
+
+    def __init__(self, buffer: Any, rows: int) -> None:
+        self._buffer, self._rows = buffer, rows
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def reordered(self, order: NDArray[Any]) -> Any:
+        """The array whose stretch number i is the one that order says for i."""
+        if isinstance(self._buffer, bytes | bytearray):
+            numbers = np.frombuffer(self._buffer, np.uint8).reshape(self._rows, -1)
+            return type(self._buffer)(numbers[order].tobytes())
+        shape = tuple(self._buffer.shape)
+        return reordered(self._buffer.reshape(self._rows, -1, *shape[1:]), order).reshape(shape)
+
+
 class LinkedObjects:
-    """Objects in a list or a dictionary, some of which hold others of them, as a comment its parent.
+    """Objects in a list or a dictionary, of which some lead to others: a comment to its parent, a frame to its scene.
 
     Args:
         holder: The list or dictionary.
@@ -70,10 +95,16 @@ class LinkedObjects:
         """A copy in which the object number i holds what the one that order says for i held."""
         fresh = {id(entry): shallow_copied(entry) for entry in self._entries}
 
-        def own(value: Any) -> Any:
+        def own(value: Any, depth: int = _DEPTH) -> Any:
+            if id(value) in fresh or not depth:
+                return fresh.get(id(value), value)
             if type(value) in (list, tuple):
-                return type(value)(fresh.get(id(part), part) for part in value)
-            return fresh.get(id(value), value)
+                return type(value)(own(part, depth - 1) for part in value)
+            if _has_attributes(value):  # between two of the objects
+                fresh[id(value)] = between = shallow_copied(value)
+                vars(between).update({name: own(part, depth - 1) for name, part in vars(value).items()})
+                return between
+            return value
 
         for entry, row in zip(self._entries, order, strict=True):
             vars(fresh[id(entry)]).update({name: own(part) for name, part in vars(self._entries[row]).items()})
@@ -128,11 +159,20 @@ class RowsOfOne:
         return _with(self._holder, self._pattern, iter(others))
 
 
-def sparse_rows(held: Mapping[str, Any], rows: int) -> Iterator[tuple[tuple[Any, ...], SparseRows]]:
-    """The sparse matrices among some attributes with that many rows, with their places."""
+def sparse_rows(held: Mapping[str, Any], rows: int | None = None) -> Iterator[tuple[tuple[Any, ...], SparseRows]]:
+    """The sparse matrices among some attributes with that many rows, or any, with their places."""
     for name, value in held.items():
-        if (hasattr(value, "tocsr") or is_sparse(value)) and len(value.shape) == 2 and value.shape[0] == rows:
+        is_matrix = (hasattr(value, "tocsr") or is_sparse(value)) and len(value.shape) == 2
+        if is_matrix and rows in (None, value.shape[0]):
             yield (name,), SparseRows(value)
+
+
+def stretches(held: Mapping[str, Any], rows: int) -> Iterator[tuple[tuple[Any, ...], Stretches]]:
+    """The arrays and bytes among some attributes that can be cut into so many stretches, with their places."""
+    for name, value in held.items():
+        is_array = isinstance(value, bytes | bytearray) or (_is_container(value) and hasattr(value, "nbytes"))
+        if is_array and rows < len(value) and not len(value) % rows and getattr(value, "nbytes", len(value)) <= LARGEST:
+            yield (name,), Stretches(value, rows)
 
 
 def linked_objects(held: Mapping[str, Any], rows: int) -> Iterator[tuple[tuple[Any, ...], LinkedObjects]]:
@@ -143,11 +183,19 @@ def linked_objects(held: Mapping[str, Any], rows: int) -> Iterator[tuple[tuple[A
         entries = list(_children(value))
         known = set(map(id, entries))
         if len(known) == rows and all(_has_attributes(entry) for entry in entries):
-            looked_at = entries[:: -(-rows // _LOOKED_AT)]
-            parts = [part for entry in looked_at for part in vars(entry).values()]
-            parts += [inner for part in parts if type(part) in (list, tuple) for inner in part]
-            if not known.isdisjoint(map(id, parts)):
-                yield (name,), LinkedObjects(value)
+            parts = entries[:: -(-rows // _LOOKED_AT)]
+            for _ in range(_DEPTH):
+                parts = [inner for part in parts for inner in _inside(part)][:_MOST]
+                if not known.isdisjoint(map(id, parts)):
+                    yield (name,), LinkedObjects(value)
+                    break
+
+
+def _inside(value: Any) -> list[Any]:
+    """What a list or an object holds."""
+    if type(value) in (list, tuple):
+        return list(value)
+    return list(vars(value).values()) if _has_attributes(value) else []
 
 
 def containers(held: Mapping[str, Any], rows: int) -> Iterator[tuple[tuple[Any, ...], Containers]]:
@@ -220,7 +268,7 @@ def _is_holder(value: Any) -> bool:
 
 def _is_container(value: Any) -> bool:
     if isinstance(value, Tensor | np.ndarray):
-        return value.ndim > 0 and not is_sparse(value)
+        return not is_sparse(value) and not getattr(value, "is_nested", False) and value.ndim > 0
     return _is_holder(value) or hasattr(type(value), "iloc")
 
 

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset, SubsetRandomSampler
 from lightning_pac.data.quiet_copies import shallow_copied
 
 __all__ = [
+    "LARGEST",
     "datasets_below",
     "holds_integers",
     "is_of",
@@ -30,7 +31,8 @@ __all__ = [
 
 _DEPTH = 3  # of attributes and keys below one another
 _FEW = 16  # tables in a list of them
-_LARGEST_TABLE = 2**28  # bytes of a table of which a second one is made
+LARGEST = 2**28
+"""Bytes of a table of which a second one is made."""
 
 
 def tables(value: Any, rows: int | None, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
@@ -103,12 +105,12 @@ def is_sparse(value: Any) -> bool:
 
 def _is_table(value: Any, rows: int | None) -> bool:
     """Whether it is a tensor, an array, a list, a dictionary or a table of pandas with that many rows."""
-    if is_sparse(value):
+    if is_sparse(value) or (isinstance(value, Tensor) and value.is_nested):
         return False
     if isinstance(value, Tensor | np.ndarray):
-        return bool(value.ndim) and _has_rows(value, rows) and value.nbytes <= _LARGEST_TABLE
+        return bool(value.ndim) and _has_rows(value, rows) and value.nbytes <= LARGEST
     plain = type(value) in (list, tuple, dict) or hasattr(type(value), "iloc")
-    return plain and _has_rows(value, rows) and 256 * len(value) <= _LARGEST_TABLE
+    return plain and _has_rows(value, rows) and 256 * len(value) <= LARGEST
 
 
 def _has_rows(value: Any, rows: int | None) -> bool:

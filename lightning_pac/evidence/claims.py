@@ -177,8 +177,10 @@ def _card_of_worlds(account: LedgerAccount, kind: Kind, delta: float, prior: flo
     else:
         if kind == "metric":
             rows = sum(number) if isinstance(number := worlds["num_differing"], list) else number
-            few = "one row is" if rows == 1 else f"at most {rows} rows are"
-            conditions.append(f"In an evaluation, {few} about any one person, or whatever else the secret names.")
+            few = "one row" if rows == 1 else f"{rows} rows"
+            conditions.append(
+                f"An evaluation has at most {few} about any one person, or about what else the secret names."
+            )
         if kind in ("metric", "table"):
             conditions.append(
                 "The figures are of what was charged so far, and hold if nothing that it showed decided how much that "

@@ -75,7 +75,9 @@ def verdict(rows: Sequence[dict[str, Any]], everything: tuple[str, str] | None =
     told = [row for row in bounded if row not in drowned and row["outdated"] is None]
     compared = [(accuracy_cost(row, rows), best) for row in told if (best := best_ordinary(row, rows)) is not None]
     costs = [cost for cost, _ in compared if cost is not None]
-    noise = max((row["accuracy_deviation"] or 0.0 for row in rows if row not in drowned), default=0.0)
+    pairs = [(row, best_ordinary(row, rows)) for row in told]
+    meant = [one for row, best in pairs if best is not None for one in (row, best)] if costs else rows
+    noise = max((row["accuracy_deviation"] or 0.0 for row in meant if row not in drowned), default=0.0)
     noised = f" (measured with noise of about {_points(noise)})" if noise else ""
     if costs:
         lost = _span(min(costs), max(costs), _points)

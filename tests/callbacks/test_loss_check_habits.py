@@ -469,3 +469,19 @@ def test_layers_that_keep_what_a_weight_was_computed_from_are_copied(is_coupled:
     model.last = [model.layer(torch.rand(2, 6))]
     found = check_loss(model, DataLoader(TensorDataset(torch.rand(16, 6), torch.randint(3, (16,))), batch_size=8))
     assert (found.problem is not None, found.unchecked) == (is_coupled, None)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("centred", [False, True])
+def test_a_frozen_part_of_another_precision_is_run(dtype: torch.dtype, centred: bool) -> None:
+    """The copy has one, so that steps with a backbone in bfloat16 were warned of and not checked (3.9 C)."""
+
+    def step(model: Model, inputs: Tensor, labels: Tensor, number: int) -> Tensor:
+        features = model.get_submodule("backbone")(inputs.to(dtype)).float()
+        return losses(model, features - features.mean(0) if centred else features, labels).mean()
+
+    model, data = Model(step), TensorDataset(torch.rand(16, 6), torch.randint(3, (16,)))
+    model.add_module("backbone", nn.Linear(6, 6).to(dtype).requires_grad_(False))
+    found = check_loss(model, DataLoader(data, batch_size=8))
+    assert found.unchecked is None
+    assert (found.problem is not None) == centred

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 from sklearn.datasets import load_breast_cancer, load_digits
 from torch import Tensor
@@ -211,6 +212,29 @@ class InParts(Dataset[Any]):
 )
 def test_rows_that_are_given_once_pass(dataset: Any) -> None:
     assert row_read_again(dataset) is None
+
+
+class OfEach(Dataset[Any]):
+    """Five records of each row: whole, or the five parts of it."""
+
+    def __init__(self, rows: Any, whole: bool) -> None:
+        self.rows, self.whole = rows, whole
+
+    def __len__(self) -> int:
+        return 300
+
+    def __getitem__(self, index: int) -> Any:
+        row = self.rows[index // 5]
+        row = torch.as_tensor(row.toarray()[0] if scipy.sparse.issparse(row) else row)
+        return (row if self.whole else row.reshape(5, -1)[index % 5]) + 0.01 * (index % 5)
+
+
+def test_the_parts_of_a_row_are_records_of_their_own() -> None:
+    """A panel of users and weeks, or the tiles of a picture, was warned of as if a row came again."""
+    panel = torch.randn(60, 5, 4, generator=torch.Generator().manual_seed(1))
+    assert row_read_again(OfEach(panel, whole=False)) is None
+    assert row_read_again(OfEach(panel, whole=True)) == ("rows", 5)
+    assert row_read_again(OfEach(scipy.sparse.csr_matrix(TABLE.numpy()), whole=True)) == ("rows", 5)
 
 
 class Shards(Dataset[Any]):

@@ -276,6 +276,14 @@ def kept_forms(folder: Path) -> dict[str, tuple[Any, Any]]:
             lambda rows, index: rows[f"thread {index // 4 * 4}"].iloc[index % 4].values,
         ),
         "one buffer": (Serialized, lambda rows, index: rows[index]),
+        "stretches of an array": (
+            lambda values: values.numpy().flatten(),
+            lambda rows, index: rows[3 * index : 3 * index + 3],
+        ),
+        "bytes": (
+            lambda values: values.numpy().tobytes(),
+            lambda rows, index: np.frombuffer(rows[12 * index : 12 * index + 12], np.float32),
+        ),
         "rows of one length": (
             lambda values: {"all": values.flatten(), "starts": torch.arange(0, 3 * ROWS + 1, 3)},
             lambda rows, index: rows["all"][rows["starts"][index] : rows["starts"][index + 1]],
@@ -291,11 +299,54 @@ def test_partners_are_found_however_rows_are_kept(form: str, tmp_path: Path) -> 
         check_records_alone(Kept(*kept_forms(tmp_path)[form], partners=True))
 
 
+class Cut(Rows):
+    """Stretches of one long array, taken by a function."""
+
+    def __init__(self, take: Any) -> None:
+        super().__init__(torch.randn(ROWS * 5))
+        self.take = take
+
+    def __getitem__(self, index: int) -> Any:
+        return self.take(self.values, 5 * index)
+
+
+def test_windows_are_told_from_stretches_that_are_put_together() -> None:
+    check_records_alone(Cut(lambda all, start: all[start : start + 5]))
+    check_records_alone(Cut(lambda all, start: (all[start : start + 5], all[start + 1 : start + 6])))  # the next token
+    check_records_alone(Cut(lambda all, start: all[max(0, start - 10) : start + 5].mean()))  # of which a warning tells
+    check_records_alone(Cut(lambda all, start: all[[start % 7, start % 11, 30 + start % 13]]))  # words of a vocabulary
+    for take in (
+        lambda all, start: all[start : start + 5] - all.mean(),
+        lambda all, start: all[start : start + 5] + all[(start + 20) % 60 : (start + 20) % 60 + 5],
+        lambda all, start: torch.stack([all[start : start + 5], all[:5]]),
+    ):
+        with pytest.raises(ValueError, match="makes a record of several rows of 'values'"):
+            check_records_alone(Cut(take))
+
+
 def test_containers_of_several_kinds_pass() -> None:
     def keep(values: Tensor) -> Any:
         return {**in_threads(values), "names": {}, "all": list(range(ROWS))}, [{}, []]
 
     check_records_alone(Kept(keep, lambda rows, index: rows[0][f"thread {index // 4 * 4}"][index % 4], partners=False))
+
+
+def frames(values: Tensor) -> list[Post]:
+    """Each of a scene, which holds all of its frames."""
+    found = [Post(value) for value in values]
+    for first in range(0, ROWS, 4):
+        scene = Config(found[first : first + 4])
+        for frame in found[first : first + 4]:
+            frame.scene = scene  # type: ignore[attr-defined]
+    return found
+
+
+def test_other_frames_of_a_scene_are_found() -> None:
+    check_records_alone(Kept(frames, lambda rows, index: rows[index].value, partners=False))
+    with pytest.raises(ValueError, match="makes a record of several rows of 'rows'"):
+        check_records_alone(
+            Kept(frames, lambda rows, index: rows[index].value + rows[index].scene.dataset[3].value, partners=False)
+        )
 
 
 @pytest.mark.parametrize("shuffled", [False, True])
@@ -487,8 +538,12 @@ def test_several_records_of_a_file_are_told_from_one_that_is_listed_twice(tmp_pa
     check_records_alone(
         Honest(lambda d, i: np.load(d.starts[i][0])[d.starts[i][1] :][0], starts=[f[:2] for f in frames])
     )
-    with pytest.raises(ValueError, match="Honest holds records twice"):  # under two labels
-        check_records_alone(Honest(lambda d, i: (np.load(d.frames[i][0])[0], d.frames[i][2]), frames=frames))
+    check_records_alone(
+        Honest(lambda d, i: (np.load(d.asked[i][0])[0], d.asked[i][1]), asked=frames)
+    )  # questions on one
+    two = [(file, label) for file in files for label in range(3)]
+    with pytest.raises(ValueError, match="Honest holds records twice"):
+        check_records_alone(Honest(lambda d, i: (np.load(d.labelled[i][0])[0], d.labelled[i][1]), labelled=two))
 
 
 def test_generators_are_put_back_and_odd_datasets_are_left_out() -> None:

@@ -11,6 +11,9 @@ import pytest
 import torch
 from slow_cases import slow
 from tiny_fits import Classifier, make_data, make_loader, make_private, make_trainer
+from torch.utils.data import DataLoader, TensorDataset
+
+from lightning_pac import DPSGD, Poisson
 
 pytestmark = pytest.mark.checks_each_fit
 
@@ -164,3 +167,27 @@ def test_a_resumed_run_tells_on_the_card_alone_what_setup_had_set(tmp_path: Path
     assert told_of(again, Counted("new"), **resumed) == []
     (card,) = (tmp_path / "again").rglob("privacy_card.json")
     assert "Checkpoints hold class_weights of Counted, which setup() set" in card.read_text()
+
+
+@pytest.mark.parametrize("weights_only", [False, True])
+def test_checkpoints_say_nothing_of_how_many_records_are_held_out(weights_only: bool, tmp_path: Path) -> None:
+    """One record more may begin a batch of a validation, and Lightning saves how many there were."""
+
+    class Validated(Classifier):
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            self.training_step(batch, batch_idx)
+
+    def saved(num_records: int) -> dict[str, Any]:
+        held_out = DataLoader(TensorDataset(torch.randn(num_records, 6), torch.zeros(num_records).long()), batch_size=5)
+        private = DPSGD(3.0, 1e-5, Poisson(rate=0.1, batch_size=4))
+        trainer = make_trainer(tmp_path, private, max_epochs=2, use_distributed_sampler=False)
+        model = Validated()
+        trainer.fit(model, make_loader(), held_out)
+        trainer.validate(model, held_out, verbose=False)
+        trainer.save_checkpoint(tmp_path / "model.ckpt", weights_only)
+        loops: dict[str, Any] = torch.load(tmp_path / "model.ckpt", weights_only=False)["loops"]
+        return loops
+
+    few, more = saved(20), saved(21)
+    assert few["validate_loop"] == more["validate_loop"]
+    assert few["fit_loop"] == more["fit_loop"]

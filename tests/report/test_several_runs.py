@@ -106,11 +106,13 @@ def test_an_error_is_shown_beside_that_of_a_run_without_privacy(tmp_path):
 
 def test_an_accuracy_without_noise_is_said_to_be_outside_the_promise(tmp_path):
     """A page for a manager showed what a newcomer's first run logged of private records as if it were covered."""
-    write_run(tmp_path / "ordinary", 0.9)
     write_run(tmp_path / "noised", 0.8, 0.01, CARD)
     assert "no promise covers it" not in above_folds(page_of(tmp_path))
-    write_run(tmp_path / "raw", 0.8, None, CARD)
-    assert "An accuracy of a private run without ± was measured without noise" in above_folds(page_of(tmp_path))
+    write_run(tmp_path / "other" / "noised", 0.8, 0.01, CARD)
+    write_run(tmp_path / "other" / "raw", 0.8, None, CARD)
+    write_run(tmp_path / "ordinary", 0.9)
+    for folder in (tmp_path, tmp_path / "other"):
+        assert "An accuracy without ± was measured without noise" in above_folds(page_of(folder))
 
 
 def test_an_ordinary_training_with_noised_metrics_is_one_without_privacy(tmp_path):

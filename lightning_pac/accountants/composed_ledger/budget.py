@@ -25,6 +25,7 @@ from lightning_pac.ledger import (
     change_promise,
     declare_budget,
     declared_budgets,
+    declared_plan,
     exact,
     first_charge,
     lost_budgets,
@@ -149,7 +150,9 @@ class LedgerBudget:
         if paid > self.num_draws and first_charge(ledger) is not None:
             replace(self, num_draws=paid).declare(ledger)  # what was drawn stays drawn
             return
-        if (spent := ledger.spent("rpp")) > self.cap:
+        if (spent := ledger.spent("rpp")) > self.cap and declared_plan(ledger) is not None:
+            raise LedgerError(f"{ledger.path} keeps the plan that was declared for it, and no other promise.")
+        if spent > self.cap:
             raise ValueError(
                 f"{self} is a cap of {self.cap:.6g} at order {self.renyi_order:g}, but {spent:.6g} is spent from "
                 f"{ledger.path}, and what was released stays released: promise more."

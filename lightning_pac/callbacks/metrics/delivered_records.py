@@ -10,6 +10,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_warn
 from torch.utils.data import BatchSampler, ConcatDataset, DataLoader
 
+from lightning_pac.callbacks.shared import hide_evaluated_lengths
 from lightning_pac.callbacks.srpp_sgd import SRPPSGD
 from lightning_pac.data import (
     PrivateDataLoader,
@@ -71,6 +72,8 @@ class DeliveredRecords:
                 f"Loaders that are combined by {combined._mode!r} may deliver a record more than once: pass them as a "
                 "list, which is evaluated one after another."
             )
+        if adjacency == "add_remove":
+            hide_evaluated_lengths(trainer)
         in_trial = trainer.sanity_checking or bool(trainer.fast_dev_run)  # type: ignore[attr-defined]
         for loader in combined.flattened:
             _check_each_record_once(loader, trainer.world_size)

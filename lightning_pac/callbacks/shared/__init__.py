@@ -1,6 +1,7 @@
 """The common ground of several callbacks: checks of the Trainer, and one account for all ranks."""
 
 from lightning_pac.callbacks.shared.fitting import fitting_argument
+from lightning_pac.callbacks.shared.hidden_lengths import hide_evaluated_lengths
 from lightning_pac.callbacks.shared.hidden_randomness import HiddenRandomness
 from lightning_pac.callbacks.shared.logged_values import in_float32, let_log, watch_logging
 from lightning_pac.callbacks.shared.shared_account import SharedAccount, check_path, order_in
@@ -26,6 +27,7 @@ __all__ = [
     "acts_at_once",
     "check_path",
     "fitting_argument",
+    "hide_evaluated_lengths",
     "in_float32",
     "is_stopped_by_noised_metric",
     "let_log",

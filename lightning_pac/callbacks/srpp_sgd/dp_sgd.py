@@ -52,6 +52,8 @@ class DPSGD(SRPPSGD):
         unit: Persons | None = None,
         noise_multiplier: float | None = None,
     ) -> None:
+        if noise_multiplier is not None and epsilon is None and delta is not None:
+            raise ValueError("delta goes with epsilon, which noise_multiplier stands in place of: leave delta out.")
         if (epsilon is None) != (delta is None):
             raise ValueError(
                 f"epsilon is {epsilon} and delta {delta}, but one goes with the other: DPSGD(epsilon=3, delta=1e-5)."

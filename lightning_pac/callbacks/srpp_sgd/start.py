@@ -16,6 +16,7 @@ from lightning_pac.callbacks.shared import (
     SharedAccount,
     TrainerCallback,
     check_path,
+    hide_evaluated_lengths,
     order_in,
 )
 from lightning_pac.callbacks.srpp_sgd.arguments import RunArguments
@@ -90,6 +91,8 @@ def agreed_terms(
     steps = trainer.estimated_stepping_batches
     accountant = ranks.from_first(lambda: correlate_noise(arguments, terms, trainer, steps, resumed))
     ranks.agree(lambda: _run_declaration(trainer, pl_module, accountant, resumed))
+    if accountant.scenario.adjacency == "add_remove":
+        hide_evaluated_lengths(trainer)
     return loader, accountant
 
 

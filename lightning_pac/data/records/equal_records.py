@@ -17,12 +17,15 @@ from lightning_pac.data.records.copied_dataset import apart
 from lightning_pac.data.records.overlapping_windows import as_array
 from lightning_pac.data.records.record_digest import FIRST_SEED, load_alone, own_generators
 from lightning_pac.data.records.repeated_records import TWICE
-from lightning_pac.data.scattered_rows import containers
+from lightning_pac.data.records.rows_of_records import with_rows, with_table
+from lightning_pac.data.scattered_rows import SparseRows, containers, sparse_rows
 from lightning_pac.data.value_digest import digest
 
 __all__ = ["check_columns", "check_file_names", "copies_of_a_record", "names_of_several", "row_read_again"]
 
+_PARTS = 32  # of a row
 _NAMES = 64  # of files, that are looked for
+_LABELLED = 2  # parts of an entry that is a file and its class
 _SHORT = 16  # tuples and dictionaries of tables
 _MOST_TIMES = 1000  # that a row of a table is read in a pass
 _LOADED, _SECONDS = 1000, 1.0
@@ -135,14 +138,15 @@ def row_read_again(dataset: Any) -> tuple[str, int] | None:
     size = len(dataset)
     parts = [path for path, _ in containers(getattr(dataset, "__dict__", {}), size)]
     known = set(range(size)) if indices is None else set(indices.tolist())
-    for path, table in _tables(getattr(dataset, "__dict__", {})):
-        if 1 < len(table) < size <= _MOST_TIMES * len(table) and path not in parts and not _is_part(dataset, table[0]):
+    attributes = getattr(dataset, "__dict__", {})
+    for path, table in (*_tables(attributes), *sparse_rows(attributes)):
+        if 1 < len(table) < size <= _MOST_TIMES * len(table) and path not in parts and not _holds_parts(dataset, table):
             rows, times = len(table), -(-size // len(table))
             around = ((index, index + rows, index % rows) for index in known)
             beside = ((index, index + 1, index // times) for index in known if (index + 1) % times)
             for pairs in (around, beside):
                 pair = next((pair for pair in pairs if pair[1] in known), None)
-                if pair is not None and _decides(dataset, path, pair[2], pair[:2]):
+                if pair is not None and _decides(dataset, path, table, pair[2], pair[:2]):
                     return str(path[0]), times
     return None
 
@@ -161,33 +165,42 @@ def _tables(attributes: Mapping[Any, Any]) -> Iterator[tuple[tuple[Any, ...], An
             )
 
 
-def _decides(dataset: Any, path: tuple[Any, ...], row: int, indices: tuple[int, int]) -> bool:
-    """Whether a row of a table that the dataset holds decides the records at all of these indices."""
-    found = []
-    for changed in (False, True):
-        try:
-            with apart(dataset) as fresh, own_generators():
-                if changed:
-                    held = vars(fresh)
-                    table = held[path[0]] if len(path) == 1 else held[path[0]][path[1]]
-                    table = copy(table) if isinstance(table, list) else table + 0
-                    table[row] = table[(row + len(table) // 2) % len(table)]
-                    if len(path) == 1:
-                        held[path[0]] = table
-                    elif isinstance(held[path[0]], dict):
-                        held[path[0]] = {**held[path[0]], path[1]: table}
-                    else:
-                        entries = [table if place == path[1] else one for place, one in enumerate(held[path[0]])]
-                        held[path[0]] = tuple(entries)
-                records = [load_alone(fresh, index, FIRST_SEED) for index in indices]
-                found.append([digest(_largest_array(record)) for record in records])
-        except Exception:  # the loader will say so
-            return False
-    return all(before != after for before, after in zip(*found, strict=True))
+def _decides(dataset: Any, path: tuple[Any, ...], table: Any, row: int, indices: tuple[int, ...]) -> bool:
+    """Whether a row of a table that the dataset holds, or a part of it, decides the records at all of these indices."""
+    other = (row + len(table) // 2) % len(table)
+    order = np.arange(len(table))
+    order[row] = other
+    before = _loaded(dataset, indices)
+    if before is None or not _all_differ(before, _loaded(with_rows(dataset, path, table, order), indices)):
+        return False
+    if isinstance(table, SparseRows) or not isinstance(table[row], Tensor | np.ndarray) or len(table[row].ravel()) < 2:
+        return True
+    for part in np.array_split(np.arange(len(table[row].ravel())), _PARTS):
+        changed = table[row].clone() if isinstance(table[row], Tensor) else table[row].copy()
+        changed.ravel()[part] = table[other].ravel()[part]
+        held = copy(table) if isinstance(table, list) else table + 0
+        held[row] = changed
+        if len(part) and _all_differ(before, _loaded(with_table(dataset, path, held), indices)):
+            return True
+    return False  # each is of a part of its own, as the steps of a series
 
 
-def _is_part(dataset: Any, entry: Any) -> bool:
-    """Whether an entry of a table holds records: a dataset, or a file that it names."""
+def _loaded(dataset: Any, indices: tuple[int, ...]) -> list[bytes] | None:
+    """Digests of the largest arrays of records; None where they cannot be loaded."""
+    try:
+        with apart(dataset) as fresh, own_generators():
+            return [digest(_largest_array(load_alone(fresh, index, FIRST_SEED))) for index in indices]
+    except Exception:  # the loader will say so
+        return None
+
+
+def _all_differ(before: list[bytes], after: list[bytes] | None) -> bool:
+    return after is not None and all(one != other for one, other in zip(before, after, strict=True))
+
+
+def _holds_parts(dataset: Any, table: Any) -> bool:
+    """Whether the entries of a table hold records: datasets, or files that it names."""
+    entry: Any = None if isinstance(table, SparseRows) else table[0]
     is_name = isinstance(entry, str | Path)
     return isinstance(entry, Dataset) or (is_name and any(_is_file(folder / entry) for folder in _folders(dataset)))
 
@@ -217,7 +230,9 @@ def check_file_names(dataset: Any) -> None:
                 listed.setdefault(str(name), []).append(index)
         again = [name for name, indices in listed.items() if len(indices) > 1][:_NAMES]
         for first, second, *_ in (listed[name] for name in again if any(_is_file(folder / name) for folder in folders)):
-            if _is_same(value[first], value[second]) or _load_alike(dataset, first, second):
+            entry, other = value[first], value[second]
+            has_more = isinstance(entry, tuple | list) and len(entry) > _LABELLED  # as of questions on one picture
+            if _is_same(entry, other) or _load_alike(dataset, first, second, in_all=has_more):
                 raise ValueError(f"{type(dataset).__name__} {TWICE}")
 
 
@@ -225,12 +240,12 @@ def _is_same(entry: Any, other: Any) -> bool:
     return digest(entry) == digest(other)
 
 
-def _load_alike(dataset: Any, first: int, second: int) -> bool:
-    """Whether the records at two indices are equal in their largest array, or cannot be loaded."""
+def _load_alike(dataset: Any, first: int, second: int, in_all: bool) -> bool:
+    """Whether the records at two indices are equal, in all or in their largest array, or cannot be loaded."""
     try:
         with apart(dataset) as fresh, own_generators():
             records = [load_alone(fresh, index, FIRST_SEED) for index in (first, second)]
-            return _is_same(*map(_largest_array, records))
+            return _is_same(*(records if in_all else map(_largest_array, records)))
     except Exception:
         return True
 

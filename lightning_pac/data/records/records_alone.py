@@ -19,9 +19,17 @@ from lightning_pac.data.records.equal_records import check_columns, check_file_n
 from lightning_pac.data.records.record_digest import FIRST_SEED, digest_of, draws, load_alone, own_generators
 from lightning_pac.data.records.remembered_records import check_memory
 from lightning_pac.data.records.repeated_records import TWICE, is_same_record
-from lightning_pac.data.records.rows_of_records import SEVERAL, reads, row_of, takes_others, with_rows, with_table
+from lightning_pac.data.records.rows_of_records import (
+    SEVERAL,
+    is_of_far_rows,
+    reads,
+    row_of,
+    takes_others,
+    with_rows,
+    with_table,
+)
 from lightning_pac.data.records.surroundings import Surroundings
-from lightning_pac.data.scattered_rows import containers, linked_objects, sparse_rows
+from lightning_pac.data.scattered_rows import containers, linked_objects, sparse_rows, stretches
 from lightning_pac.data.tables import offsets, reordered, tables
 from lightning_pac.data.value_digest import digest
 from lightning_pac.data.with_index import check_records
@@ -137,13 +145,20 @@ def _check_rows(dataset: Any, indices: Sequence[int]) -> None:
 
 
 def _check_containers(dataset: Any, indices: Sequence[int]) -> None:
-    """Other rows of containers that hold as many as there are records in all, and other containers."""
+    """Other rows of containers that hold as many as there are records in all, other containers, and other stretches."""
     for path, found in containers(vars(dataset), len(dataset)):
         for index, draw in itertools.product(indices, (1, 2)):
             number = row_of(dataset, path, found, index, draw)
             if number not in (None, SEVERAL):
                 number = row_of(dataset, path, found.rows_of(number), index, draw)
             if number == SEVERAL:
+                raise ValueError(_of_several(dataset, path))
+    for path, cut in stretches(vars(dataset), len(dataset)):
+        if not all(reads(dataset, path, cut, index, own=True) for index in indices):
+            continue  # a table of something else, such as of words
+        for index, draw in itertools.product(indices, (1, 2)):
+            terms = dataset, path, cut, index, draw
+            if row_of(*terms) == SEVERAL and is_of_far_rows(*terms):
                 raise ValueError(_of_several(dataset, path))
 
 

@@ -1,5 +1,7 @@
 """Which rows of its dataset's tables a record is made of, asked by loading it from copies with other rows."""
 
+import bisect
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,7 @@ from lightning_pac.data.records.partial_copies import copied_apart
 from lightning_pac.data.records.record_digest import FIRST_SEED, digest_of
 from lightning_pac.data.tables import holds_integers, reordered, replaced
 
-__all__ = ["SEVERAL", "reads", "row_of", "takes_others", "with_rows", "with_table"]
+__all__ = ["SEVERAL", "is_of_far_rows", "reads", "row_of", "takes_others", "with_rows", "with_table"]
 
 SEVERAL = -1
 """In place of the number of a row: a record is made of more than one."""
@@ -54,6 +56,30 @@ def row_of(dataset: Any, path: tuple[Any, ...], value: Any, index: int, draw: in
     return start
 
 
+def is_of_far_rows(dataset: Any, path: tuple[Any, ...], value: Any, index: int, draw: int) -> bool:
+    """Whether a record of several rows is made of some that are not beside each other, or of most: not of a window.
+
+    Arguments are those of `row_of`.
+    """
+
+    def loaded(fresh: Any) -> bytes | None:
+        return [digest_of(fresh, index, FIRST_SEED + draw - 1) for _ in range(draw)][-1]
+
+    rows, own = len(value), loaded(copy_of(dataset))
+    filling = _order_with(value, index, range(0))
+
+    def same_with(kept: Collection[int]) -> bool:
+        order = filling.copy()
+        order[list(kept)] = list(kept)
+        return loaded(with_rows(dataset, path, value, order)) == own
+
+    first = bisect.bisect_left(range(rows), True, key=lambda start: not same_with(range(start, rows))) - 1
+    last = bisect.bisect_left(range(rows), True, key=lambda end: same_with(range(end + 1)))
+    if last - first >= rows // 2:
+        return True
+    return last - first > 1 and same_with({first, last, index})
+
+
 def takes_others(dataset: Any, path: tuple[Any, ...], value: Any, index: int, row: Any) -> bool:
     """Whether a record that is made of one row takes others in, too, in some of many draws."""
 
@@ -67,9 +93,12 @@ def takes_others(dataset: Any, path: tuple[Any, ...], value: Any, index: int, ro
     return any(other not in (one, None) for one, other in zip(own, found, strict=True))
 
 
-def reads(dataset: Any, path: tuple[Any, ...], value: Any, index: int) -> bool:
-    """Whether a record is made of any row of the table."""
-    without = with_rows(dataset, path, value, _order_with(value, index, range(0)))
+def reads(dataset: Any, path: tuple[Any, ...], value: Any, index: int, own: bool = False) -> bool:
+    """Whether a record is made of any row of the table, or of its own."""
+    order = _order_with(value, index, range(0))
+    if own:
+        order = np.where(np.arange(len(value)) == index, order, np.arange(len(value)))
+    without = with_rows(dataset, path, value, order)
     return digest_of(without, index, FIRST_SEED) != digest_of(copy_of(dataset), index, FIRST_SEED)
 
 

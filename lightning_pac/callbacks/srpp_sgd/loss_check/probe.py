@@ -21,10 +21,10 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.fixed_draws import (
     seeded,
     states_after,
 )
-from lightning_pac.callbacks.srpp_sgd.loss_check.integer_arguments import IntegerArguments
 from lightning_pac.callbacks.srpp_sgd.loss_check.readings import Readings, Replaced
 from lightning_pac.callbacks.srpp_sgd.loss_check.replica import Replica, RoundLoader, collated
 from lightning_pac.callbacks.srpp_sgd.loss_check.scaled_integers import ScaledIntegers
+from lightning_pac.callbacks.srpp_sgd.loss_check.watched_calls import WatchedCalls
 from lightning_pac.data.records import Surroundings, copy_small
 from lightning_pac.gradients.calls import nested_tensors
 
@@ -75,7 +75,7 @@ class Probe:
         hooks: list[Any],
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        self.replica, self.integers = replica, IntegerArguments()
+        self.replica, self.integers = replica, WatchedCalls(dtype)
         self.drew = self.drew_elsewhere = self.forgets = self.ends = self._holds_draws = False
         self._left_out: tuple[str, ...] = ()
         self.batch_idx, self.num_errors, self.failed, self.broken = 0, 0, set[str](), set[str]()

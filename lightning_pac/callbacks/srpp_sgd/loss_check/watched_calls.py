@@ -1,4 +1,4 @@
-"""The uses that a model makes of integers: which targets are ignored, and whether those of CTC exist."""
+"""Calls that a copy of a model makes: with integers that mean something, and to precisions that it does not have."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,33 +10,39 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from typing_extensions import override
 
-__all__ = ["IntegerArguments"]
+__all__ = ["WatchedCalls"]
 
 _BY_DEFAULT = -100  # which losses of torch ignore
 _NAMES = ("eq", "ne", "not_equal", "isin", "__eq__", "__ne__")
 _COMPARISONS = {getattr(owner, name) for owner in (torch, Tensor) for name in _NAMES if hasattr(owner, name)}
+_CASTS = {Tensor.to, Tensor.type, Tensor.type_as, Tensor.half, Tensor.bfloat16, Tensor.float, Tensor.double}
 _MOST = 16  # numbers that are searched for
 
 
-class IntegerArguments(TorchFunctionMode):
+class WatchedCalls(TorchFunctionMode):
     """Watches calls of torch's losses, and checks the integers that torch itself does not check.
 
-    `ctc_loss` reads and writes wherever a target that does not exist points to.
+    `ctc_loss` reads and writes wherever a target that does not exist points to. A copy is of one precision, also where
+    a frozen part of the model has another: what a step casts to that comes out in the copy's, rounded.
+
+    Args:
+        dtype: That of the copy.
 
     Attributes:
         may_be_ignored: Whether a loss was called that ignores targets of a certain value, and checks all others.
         compared: Integers that a loss was told to ignore, or that integers were compared with: a record may hold them.
 
     Example:
-        >>> with IntegerArguments():
+        >>> with WatchedCalls(torch.float32):
         ...     F.ctc_loss(torch.zeros(5, 1, 3), torch.tensor([[1, 7]]), (5,), (2,))
         Traceback (most recent call last):
         ...
         IndexError: A target of ctc_loss is not a class.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
+        self._dtype = dtype
         self.may_be_ignored = False
         self.compared: set[int] = set()
 
@@ -54,7 +60,10 @@ class IntegerArguments(TorchFunctionMode):
             self.compared |= _whole_numbers(operands, _MOST if func is torch.isin else 1)
         if func in (F.ctc_loss, torch.ctc_loss):
             _check_targets(*args, **kwargs or {})
-        return func(*args, **kwargs or {})
+        found = func(*args, **kwargs or {})
+        if func in _CASTS and isinstance(found, Tensor) and found.is_floating_point() and found.dtype != self._dtype:
+            return found.to(self._dtype)
+        return found
 
 
 def _whole_numbers(operands: Sequence[Any], most: int) -> set[int]:

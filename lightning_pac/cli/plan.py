@@ -168,6 +168,8 @@ def _print_shares(project: "ProjectPlan", args: argparse.Namespace) -> None:
         told.append(f"Give each {handle}, with the name of its share, and each but DPSGD {worlds}.")
     elif best.shares is not None:
         told.append(f"Give each of these callbacks {worlds} and {handle}, with the name of its share.")
+    if best.epsilon_of_values:
+        told.append("An epsilon with a renyi_order is a Rényi divergence: all together keep what was promised.")
     if project.answers:
         told.append(f"PACResponder has no share and takes ledger={ledger!r}.")
     print_table("Shares", ("share", "size", "draw on it by"), rows, " ".join(told))

@@ -303,6 +303,8 @@ def _show(ledger: "PrivacyLedger") -> None:
         totals.append((currency, Bound(ledger.spent(currency)), budget, left, describe_currency(currency)))
     columns = ("currency", "spent", "budget", "left", "what it counts")
     caption = f"Nothing may be spent in {', '.join(closed)}." if closed else "Currencies do not add up to one another."
+    if any(total[0] == "rpp" for total in totals):
+        caption += " rpp is a Rényi divergence and no epsilon at a delta, which `lightning-pac account total` says."
     print_table("What was spent in which currency", columns, totals, caption)
     changes = ledger.budget_changes()
     if len(changes) > len({(change.account, change.currency) for change in changes}):

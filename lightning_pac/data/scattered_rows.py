@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from lightning_pac.data.quiet_copies import shallow_copied
-from lightning_pac.data.tables import LARGEST, is_sparse, reordered
+from lightning_pac.data.tables import LARGEST, holds_integers, is_sparse, reordered, tables
 
 __all__ = [
     "Containers",
@@ -56,26 +56,29 @@ class SparseRows:
 
 
 class Stretches:
-    """Stretches of one length of an array, or of bytes, one for each record.
+    """Stretches of one length of a table or of bytes, one for each record, behind a header and before what is left.
 
     Args:
-        buffer: The array or bytes.
+        table: The table or bytes.
         rows: How many records there are.
+        header: How many rows of the table come before them.
+        length: Of each, in rows of the table.
     """
 
-    def __init__(self, buffer: Any, rows: int) -> None:
-        self._buffer, self._rows = buffer, rows
+    def __init__(self, table: Any, rows: int, header: int, length: int) -> None:
+        self._table, self._rows, self._header, self._length = table, rows, header, length
 
     def __len__(self) -> int:
         return self._rows
 
     def reordered(self, order: NDArray[Any]) -> Any:
-        """The array whose stretch number i is the one that order says for i."""
-        if isinstance(self._buffer, bytes | bytearray):
-            numbers = np.frombuffer(self._buffer, np.uint8).reshape(self._rows, -1)
-            return type(self._buffer)(numbers[order].tobytes())
-        shape = tuple(self._buffer.shape)
-        return reordered(self._buffer.reshape(self._rows, -1, *shape[1:]), order).reshape(shape)
+        """The table whose stretch number i is the one that order says for i."""
+        places, first = np.arange(len(self._table)), self._header
+        stretches = places[first : first + self._rows * self._length].reshape(self._rows, -1)
+        places[first : first + stretches.size] = stretches[order].ravel()
+        if isinstance(self._table, bytes | bytearray):
+            return type(self._table)(np.frombuffer(self._table, np.uint8)[places].tobytes())
+        return reordered(self._table, places)
 
 
 class LinkedObjects:
@@ -168,11 +171,23 @@ def sparse_rows(held: Mapping[str, Any], rows: int | None = None) -> Iterator[tu
 
 
 def stretches(held: Mapping[str, Any], rows: int) -> Iterator[tuple[tuple[Any, ...], Stretches]]:
-    """The arrays and bytes among some attributes that can be cut into so many stretches, with their places."""
-    for name, value in held.items():
-        is_array = isinstance(value, bytes | bytearray) or (_is_container(value) and hasattr(value, "nbytes"))
-        if is_array and rows < len(value) and not len(value) % rows and getattr(value, "nbytes", len(value)) <= LARGEST:
-            yield (name,), Stretches(value, rows)
+    """The tables and bytes among some attributes that are longer than so many records, with their places.
+
+    What more they hold may be a header, the rows of another part before or behind those of the records, or a place at
+    the start: each is tried.
+    """
+    found = [((name,), value) for name, value in held.items() if isinstance(value, bytes | bytearray)]
+    starts = {value for value in held.values() if type(value) is int}
+    for path, value in (*found, *tables(held, None)):
+        size, is_bytes = len(value), isinstance(value, bytes | bytearray)
+        are_indices = not is_bytes and getattr(value, "ndim", 1) == 1 and holds_integers(value)
+        if are_indices or not rows < size <= LARGEST:
+            continue
+        if not is_bytes:
+            for header in sorted(start for start in {0, 1, size - rows, *starts} if 0 <= start <= size - rows):
+                yield path, Stretches(value, rows, header, 1)
+        if size >= 2 * rows:
+            yield path, Stretches(value, rows, size % rows, size // rows)
 
 
 def linked_objects(held: Mapping[str, Any], rows: int) -> Iterator[tuple[tuple[Any, ...], LinkedObjects]]:

@@ -485,3 +485,19 @@ def test_a_frozen_part_of_another_precision_is_run(dtype: torch.dtype, centred: 
     found = check_loss(model, DataLoader(data, batch_size=8))
     assert found.unchecked is None
     assert (found.problem is not None) == centred
+
+
+@pytest.mark.parametrize(("per_record", "is_coupled"), [(True, False), (False, True)])
+def test_a_record_without_a_token_spoils_itself_alone(per_record: bool, is_coupled: bool) -> None:
+    """A mean over no token is no number, and was refused as if it coupled records; a mean over all tokens does."""
+
+    def step(model: Model, inputs: Tensor, mask: Tensor, number: int) -> Tensor:
+        weights = mask[..., None].float()
+        lengths = weights.sum(1) if per_record else weights.sum() / len(mask)
+        features = (inputs[..., None] * weights).sum(1) / lengths
+        return model.layer(features.expand(-1, 6)).square().mean()
+
+    mask = (torch.arange(5) < torch.randint(1, 6, (16, 1))).long()
+    mask[3] = 0
+    found = check_loss(Model(step), DataLoader(TensorDataset(torch.rand(16, 5), mask), batch_size=8))
+    assert (found.problem is not None) == is_coupled

@@ -280,6 +280,22 @@ def kept_forms(folder: Path) -> dict[str, tuple[Any, Any]]:
             lambda values: values.numpy().flatten(),
             lambda rows, index: rows[3 * index : 3 * index + 3],
         ),
+        "the first part of a table": (
+            lambda values: torch.cat([values, values[:5] + 9]),
+            lambda rows, index: rows[index],
+        ),
+        "the last part of a frame": (
+            lambda values: pd.DataFrame(torch.cat([values[:5] + 9, values]).numpy()),
+            lambda rows, index: rows.iloc[5 + index].values,
+        ),
+        "a dictionary that says its length": (
+            lambda values: {**dict(enumerate(values)), "length": ROWS},
+            lambda rows, index: rows[index],
+        ),
+        "bytes behind a header": (
+            lambda values: b"MNIST" + values.numpy().tobytes(),
+            lambda rows, index: np.frombuffer(rows[5 + 12 * index : 17 + 12 * index], np.float32),
+        ),
         "bytes": (
             lambda values: values.numpy().tobytes(),
             lambda rows, index: np.frombuffer(rows[12 * index : 12 * index + 12], np.float32),

@@ -154,15 +154,19 @@ def row_read_again(dataset: Any) -> tuple[str, int] | None:
 def _tables(attributes: Mapping[Any, Any]) -> Iterator[tuple[tuple[Any, ...], Any]]:
     """Tensors, arrays and lists in attributes, and in short tuples and dictionaries there, with where they are."""
     for name, value in list(attributes.items()):
-        if isinstance(value, list) or (isinstance(value, Tensor | np.ndarray) and value.ndim):
+        if isinstance(value, list) or (isinstance(value, Tensor | np.ndarray) and _has_rows(value)):
             yield (name,), value
         elif isinstance(value, tuple | dict) and len(value) <= _SHORT:
             entries = value.items() if isinstance(value, dict) else enumerate(value)
             yield from (
                 ((name, key), one)
                 for key, one in entries
-                if isinstance(one, list) or (isinstance(one, Tensor | np.ndarray) and one.ndim)
+                if isinstance(one, list) or (isinstance(one, Tensor | np.ndarray) and _has_rows(one))
             )
+
+
+def _has_rows(value: Any) -> bool:
+    return not getattr(value, "is_nested", False) and value.ndim > 0
 
 
 def _decides(dataset: Any, path: tuple[Any, ...], table: Any, row: int, indices: tuple[int, ...]) -> bool:

@@ -1,10 +1,12 @@
 """Gradients of batches and of their parts, which a mean of losses of single records relates to each other."""
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -13,6 +15,7 @@ from lightning_pac.callbacks.srpp_sgd.loss_check.probe import Probe
 from lightning_pac.callbacks.srpp_sgd.loss_check.readings import LEVELS, Readings, Replaced
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import GROUP, SyntheticRecords
 from lightning_pac.data import batch_sizes
+from lightning_pac.gradients import make_engine
 
 __all__ = [
     "MANY",
@@ -38,6 +41,7 @@ _ARRANGEMENTS = (range(8), (0, 4, 1, 5, 2, 6, 3, 7), (0, 1, 4, 5, 2, 3, 6, 7))
 """Places of two groups of four in a batch. In one of them, any two places belong to different groups."""
 
 _NOT_FINITE = "its gradient on synthetic records is not finite"
+_NO_CLIPPING = 1e30
 _EVALUATIONS = 4  # of which all may come to the same by chance
 _FAR = 1e3  # a number past every bend that a loss may have
 
@@ -120,7 +124,7 @@ def coupled(probe: Probe, records: list[Any], seed: Seed, number: int = 0) -> tu
         mixed.add_(corner, alpha=sign)
         del corner
     size = max(sizes)
-    if not np.isfinite(size):
+    if not np.isfinite(size) or (not np.isfinite(sum(sizes)) and _spoil_themselves(probe, records)):
         return None, _NOT_FINITE
     if size == 0:
         return None, "its gradient on synthetic records is zero"
@@ -131,6 +135,36 @@ def coupled(probe: Probe, records: list[Any], seed: Seed, number: int = 0) -> tu
         )
         return f"couples the records of a batch ({examples})", None
     return None, None
+
+
+def _spoil_themselves(probe: Probe, records: list[Any]) -> bool:
+    """Whether losses that are not finite, as means over no token, leave the gradients of all other records as they are.
+
+    Those of a record have one norm in two batches, and not all are zero, which gradients are that are not finite.
+    """
+    engine, (a, b, c, d) = make_engine(public_terms=True), _quarters(records)
+    norms, losses = [], []
+    for part in (a + b, a + c, c + d):
+        with probe.without_randomness(), probe.in_one_state():
+            try:
+                engine.attach(probe.model)
+                loss = probe.loss(part)
+                loss.backward()  # type: ignore[no-untyped-call]
+                norms.append(engine.clipped_sum(_NO_CLIPPING)[1][:, 0])
+                losses.append(float(loss.detach()))
+            except Exception:
+                return False
+            finally:
+                engine.detach()
+    if any(len(found) != 2 * GROUP or not found.any() for found in norms) or all(map(math.isfinite, losses)):
+        return False
+    size = float(torch.cat(norms).max())
+    first, second, third = norms
+    return is_small(first[:GROUP] - second[:GROUP], size) and is_small(second[GROUP:] - third[:GROUP], size)
+
+
+def _quarters(records: list[Any]) -> list[list[Any]]:
+    return [records[start : start + GROUP] for start in range(0, 4 * GROUP, GROUP)]
 
 
 def woven(first: list[Any], second: list[Any], number: int) -> list[Any]:

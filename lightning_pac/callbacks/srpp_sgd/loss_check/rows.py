@@ -16,7 +16,7 @@ __all__ = ["compare_company", "compare_varied"]
 MEANS_OF_ALL = (
     "a mean over all tokens or targets that count does so, a branch on whether any record holds another number, or "
     "padding that is not masked; average in records, as per_record_mean(model, batch) does where a model computes its "
-    "loss"
+    "loss, and reduction='none' with .mean() where all have one length"
 )
 
 BY_EXTREMES = (

@@ -1,6 +1,7 @@
 """Which rows of its dataset's tables a record is made of, asked by loading it from copies with other rows."""
 
 import bisect
+import functools
 from collections.abc import Collection
 from typing import Any
 
@@ -30,10 +31,7 @@ def row_of(dataset: Any, path: tuple[Any, ...], value: Any, index: int, draw: in
         index: That of the record.
         draw: Number of the draw, from 1, by the global generators and by those of the dataset.
     """
-
-    def loaded(fresh: Any) -> bytes | None:
-        return [digest_of(fresh, index, FIRST_SEED + draw - 1) for _ in range(draw)][-1]
-
+    loaded = functools.partial(_drawn, index=index, draw=draw)
     rows, own = len(value), loaded(copy_of(dataset))
     if own is None or own != loaded(copy_of(dataset)):
         return None
@@ -56,15 +54,17 @@ def row_of(dataset: Any, path: tuple[Any, ...], value: Any, index: int, draw: in
     return start
 
 
+def _drawn(dataset: Any, index: int, draw: int) -> bytes | None:
+    """A digest of a record as it is drawn at that time."""
+    return [digest_of(dataset, index, FIRST_SEED + draw - 1) for _ in range(draw)][-1]
+
+
 def is_of_far_rows(dataset: Any, path: tuple[Any, ...], value: Any, index: int, draw: int) -> bool:
     """Whether a record of several rows is made of some that are not beside each other, or of most: not of a window.
 
     Arguments are those of `row_of`.
     """
-
-    def loaded(fresh: Any) -> bytes | None:
-        return [digest_of(fresh, index, FIRST_SEED + draw - 1) for _ in range(draw)][-1]
-
+    loaded = functools.partial(_drawn, index=index, draw=draw)
     rows, own = len(value), loaded(copy_of(dataset))
     filling = _order_with(value, index, range(0))
 

@@ -19,6 +19,7 @@ from lightning_pac.gradients import make_engine
 
 __all__ = [
     "MANY",
+    "NO_CLIPPING",
     "OF_RANDOMNESS",
     "compare_many",
     "compare_readings",
@@ -34,6 +35,9 @@ TOLERANCE = 1e-4  # of the gradient's norm; float32 leaves about 1e-6
 MANY = 64
 """Records that are drawn for the largest batches that are compared with small ones; more are copies of these."""
 
+NO_CLIPPING = 1e30
+"""A norm that no gradient has."""
+
 _SECONDS = 1.0
 """That the gradient of a batch of the loader's size may be expected to take, if it is larger."""
 
@@ -41,7 +45,6 @@ _ARRANGEMENTS = (range(8), (0, 4, 1, 5, 2, 6, 3, 7), (0, 1, 4, 5, 2, 3, 6, 7))
 """Places of two groups of four in a batch. In one of them, any two places belong to different groups."""
 
 _NOT_FINITE = "its gradient on synthetic records is not finite"
-_NO_CLIPPING = 1e30
 _EVALUATIONS = 4  # of which all may come to the same by chance
 _FAR = 1e3  # a number past every bend that a loss may have
 
@@ -150,7 +153,7 @@ def _spoil_themselves(probe: Probe, records: list[Any]) -> bool:
                 engine.attach(probe.model)
                 loss = probe.loss(part)
                 loss.backward()  # type: ignore[no-untyped-call]
-                norms.append(engine.clipped_sum(_NO_CLIPPING)[1][:, 0])
+                norms.append(engine.clipped_sum(NO_CLIPPING)[1][:, 0])
                 losses.append(float(loss.detach()))
             except Exception:
                 return False

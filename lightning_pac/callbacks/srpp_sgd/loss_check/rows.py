@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from lightning_pac.callbacks.srpp_sgd.loss_check.company import coupled_in_company
-from lightning_pac.callbacks.srpp_sgd.loss_check.coupling import coupled, is_small
+from lightning_pac.callbacks.srpp_sgd.loss_check.coupling import NO_CLIPPING, coupled, is_small
 from lightning_pac.callbacks.srpp_sgd.loss_check.fixed_draws import SEEDS
 from lightning_pac.callbacks.srpp_sgd.loss_check.probe import Probe
 from lightning_pac.callbacks.srpp_sgd.loss_check.synthetic_records import GROUP, SyntheticRecords
@@ -25,7 +25,6 @@ BY_EXTREMES = (
     "that in the dataset, or with torch"
 )
 
-_NO_CLIPPING = 1e30
 _TOO_LARGE, _TOO_SMALL = 1e18, 1e-15
 
 
@@ -82,7 +81,7 @@ def _compare_rows(probe: Probe, records: list[Any]) -> tuple[str | None, bool]:
                     return None, True
                 try:
                     probe.loss(part).backward()  # type: ignore[no-untyped-call]
-                    sums, found = engine.clipped_sum(_NO_CLIPPING)
+                    sums, found = engine.clipped_sum(NO_CLIPPING)
                     norms.append(found[:, 0])
                     public.append(engine.public_gradient if engine.public_gradient is not None else torch.zeros(()))
                     mean, want = flat_sum(sums).double().div_(len(found)), ordinary.pop(0).double()

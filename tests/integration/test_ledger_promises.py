@@ -479,6 +479,8 @@ def _steps_until_killed(end: Connection, path: str) -> None:
     step = 0
     while journal.can_afford_step():
         end.send(step)
+        if step == 5:  # however slow the parent is, it kills before the share is spent
+            end.recv()
         journal.start_step(step)
         step += 1
     account.close()
@@ -490,7 +492,7 @@ def test_no_kill_lets_a_run_pass_its_share(tmp_path: Path) -> None:
     with planned(path) as ledger:
         ledger.account("fit", "rpp", declared_run(), None, "training")
     for kill in range(6):
-        ours, theirs = context.Pipe(duplex=False)
+        ours, theirs = context.Pipe()
         process = context.Process(target=_steps_until_killed, args=(theirs, str(path)))
         process.start()
         theirs.close()
@@ -500,6 +502,8 @@ def test_no_kill_lets_a_run_pass_its_share(tmp_path: Path) -> None:
             if kill < 5:
                 time.sleep(0.002 * kill)
                 process.kill()
+            else:
+                ours.send("go on")
         except EOFError:  # it ended by itself
             pass
         process.join(30)

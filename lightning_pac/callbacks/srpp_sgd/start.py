@@ -22,7 +22,12 @@ from lightning_pac.callbacks.srpp_sgd.arguments import RunArguments
 from lightning_pac.callbacks.srpp_sgd.journal import RunJournal, open_account
 from lightning_pac.callbacks.srpp_sgd.noise_design import correlate_noise
 from lightning_pac.callbacks.srpp_sgd.refused_together import refuse_fit
-from lightning_pac.callbacks.srpp_sgd.reporting import warn_of_earlier_run, warn_of_few_persons, warn_of_shared_contents
+from lightning_pac.callbacks.srpp_sgd.reporting import (
+    warn_of_earlier_run,
+    warn_of_few_persons,
+    warn_of_own_statistics,
+    warn_of_shared_contents,
+)
 from lightning_pac.callbacks.srpp_sgd.step import ClippingBlocks
 from lightning_pac.callbacks.srpp_sgd.step_sampling import declared_sampling
 from lightning_pac.data import (
@@ -120,6 +125,7 @@ def _read_terms(
         )
     loader = read_loader(trainer, arguments.unit)
     refuse_fit(trainer, pl_module, callback, loader)
+    warn_of_own_statistics(trainer, pl_module, loader, arguments.scenario.adjacency)
     return loader, _make_accountant(arguments, trainer, loader, order)
 
 

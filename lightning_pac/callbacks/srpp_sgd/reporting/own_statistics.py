@@ -1,0 +1,51 @@
+"""Warnings of what was plainly counted from the private records before training, which no promise covers."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import lightning.pytorch as pl
+from lightning.pytorch.utilities import rank_zero_warn
+from torch.utils.data import DataLoader
+
+from lightning_pac.data.own_statistics import is_part_by_place, is_scaled_by_itself, statistics_among
+from lightning_pac.data.tables import datasets_below
+
+__all__ = ["warn_of_own_statistics"]
+
+
+def warn_of_own_statistics(
+    trainer: pl.Trainer, pl_module: pl.LightningModule, loader: DataLoader[Any], adjacency: str
+) -> None:
+    """Warn where records were scaled by themselves, their classes counted, or some held out by place or at random."""
+    evaluated: Any = trainer.val_dataloaders
+    loaders = evaluated if type(evaluated) in (list, tuple) else [evaluated]
+    others = [each.dataset for each in loaders if isinstance(each, DataLoader)]
+    cure = "No promise covers that: declare ranges or public numbers, or pay for noised ones with TableTransform."
+    if is_scaled_by_itself(loader.dataset, others):
+        rank_zero_warn(
+            "Columns of the training data have mean 0 and deviation 1 to the last digit, as after a scaler that was "
+            f"fitted to these very records. {cure}"
+        )
+    numbers = [*_numbers(pl_module), *(found for part in datasets_below(loader.dataset) for found in _held(part, ""))]
+    if names := statistics_among(numbers, loader.dataset, others):
+        rank_zero_warn(
+            f"{' and '.join(names)} hold means, deviations or counts of classes of these very records, to the last "
+            f"digit. {cure}"
+        )
+    if adjacency == "add_remove" and is_part_by_place(loader.dataset):
+        rank_zero_warn(
+            "The training data are a part of other records by their place, as of random_split: where one record more "
+            "makes the part another one, more than that record changes, and the promise is about one. Let each record "
+            "decide by a hash of itself, or declare adjacency='replace', whose number of records is public."
+        )
+
+
+def _numbers(pl_module: pl.LightningModule) -> Iterator[tuple[str, Any]]:
+    for prefix, part in pl_module.named_modules():
+        yield from _held(part, f"{prefix}." if prefix else "")
+        yield from ((f"{prefix}.{name}".lstrip("."), value) for name, value in part._buffers.items())
+
+
+def _held(holder: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    held = getattr(holder, "__dict__", {})
+    yield from ((prefix + name, value) for name, value in held.items() if not name.startswith("_"))

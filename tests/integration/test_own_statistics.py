@@ -1,0 +1,181 @@
+"""Statistics of the records themselves are told from public, noised and chosen numbers."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.datasets import load_wine
+from sklearn.model_selection import train_test_split
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.class_weight import compute_class_weight
+from tiny_fits import RECORDS, Classifier, make_private, make_trainer
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, random_split
+
+from lightning_pac import Poisson, TwoWorldScenario
+from lightning_pac.data.own_statistics import is_part_by_place, is_scaled_by_itself, statistics_among
+
+FEATURES, LABELS = load_wine(return_X_y=True)
+TRAIN, HELD, TRAIN_LABELS, HELD_LABELS = train_test_split(FEATURES, LABELS, test_size=60, random_state=1)
+
+
+def table(features: Any, labels: Any = TRAIN_LABELS) -> TensorDataset:
+    return TensorDataset(torch.as_tensor(np.array(features)).float(), torch.as_tensor(labels))
+
+
+class Frame(Dataset[Any]):
+    def __init__(self, frame: pd.DataFrame) -> None:
+        self.frame = frame
+
+    def __len__(self) -> int:
+        return len(self.frame)
+
+    def __getitem__(self, index: int) -> Tensor:
+        return torch.tensor(self.frame.iloc[index].to_numpy(float))
+
+
+def scaled_as(kind: str) -> tuple[Any, list[Any]]:
+    """What is trained on and evaluated, scaled in one of the usual ways."""
+    both, own = StandardScaler().fit(FEATURES), StandardScaler().fit(TRAIN)
+    single = torch.tensor(TRAIN).float()
+    frame = pd.DataFrame(TRAIN)
+    if kind == "by a scaler":
+        return table(own.transform(TRAIN)), [table(own.transform(HELD), HELD_LABELS)]
+    if kind == "before the split":
+        return table(both.transform(TRAIN)), [table(both.transform(HELD), HELD_LABELS)]
+    if kind == "before a random split":
+        train, held = random_split(table(both.transform(FEATURES), LABELS), [0.7, 0.3])
+        return train, [held]
+    if kind == "in single precision":
+        return table((single - single.mean(0)) / single.std(0)), []
+    if kind == "with numpy in single precision":
+        values = TRAIN.astype(np.float32)
+        return table((values - values.mean(0)) / values.std(0)), []
+    if kind == "in a frame":
+        return Frame((frame - frame.mean()) / frame.std()), []
+    if kind == "beside flags":
+        flags = np.eye(20)[np.arange(len(TRAIN)) % 20]
+        return table(np.hstack([own.transform(TRAIN)[:, :3], flags])), []
+    pictures = torch.rand(64, 3, 8, 8)
+    return TensorDataset((pictures - pictures.mean()) / pictures.std()), []
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "by a scaler",
+        "before the split",
+        "before a random split",
+        "in single precision",
+        "with numpy in single precision",
+        "in a frame",
+        "beside flags",
+        "of pictures",
+    ],
+)
+def test_records_that_were_scaled_by_themselves_are_known(kind: str) -> None:
+    assert is_scaled_by_itself(*scaled_as(kind))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_records_that_were_scaled_by_other_numbers_are_not(seed: int) -> None:
+    draws = np.random.default_rng(seed)
+    noised = (TRAIN - FEATURES.mean(0) - draws.normal(0, 0.01, 13)) / (
+        FEATURES.std(0) * (1 + draws.normal(0, 0.01, 13))
+    )
+    public = StandardScaler().fit(HELD)
+    for honest in (
+        table(public.transform(TRAIN)),
+        table(noised),
+        table((TRAIN - TRAIN.min(0)) / np.ptp(TRAIN, axis=0)),
+        TensorDataset(torch.from_numpy(draws.normal(size=(len(TRAIN), 1000)))),
+        TensorDataset(torch.from_numpy(draws.normal(size=(64, 3, 8, 8)))),
+        TensorDataset(torch.full((64, 3), torch.nan)),
+        [(torch.zeros(3), 0)] * 40,
+    ):
+        assert not is_scaled_by_itself(honest, [table(TRAIN)])
+
+
+def test_weights_and_means_of_the_records_are_known() -> None:
+    counts = np.bincount(TRAIN_LABELS)
+    ours = {
+        "inverse": 1 / counts,
+        "normalized": torch.tensor(1 / counts / (1 / counts).sum()).float(),
+        "balanced": compute_class_weight("balanced", classes=np.arange(3), y=TRAIN_LABELS),
+        "root": list(counts**-0.5),
+        "prior": torch.tensor(counts / counts.sum()),
+        "of both": np.bincount(LABELS) / len(LABELS),
+        "mean": TRAIN.astype(np.float32).mean(0),
+        "deviation": torch.tensor(TRAIN).float().std(0),
+    }
+    others = {
+        "chosen": np.array([0.2, 0.3, 0.5]),
+        "rounded": np.round(counts / counts.sum(), 2),
+        "equal": np.full(3, 1 / 3),
+        "noised": (counts + np.array([1.3, -0.8, 0.4])) / counts.sum(),
+        "mean of others": HELD.mean(0),
+        "a constant": np.pi,
+        "a name": "balanced",
+        "many": torch.rand(5000),
+        "none": None,
+        "half": torch.rand(3, dtype=torch.bfloat16),
+    }
+    assert statistics_among([*ours.items(), *others.items()], table(TRAIN), [table(HELD, HELD_LABELS)]) == [*ours]
+
+
+def test_the_weight_of_one_of_two_classes_is_known() -> None:
+    labels = (torch.arange(100) < 23).float()
+    data = TensorDataset(torch.rand(100, 3), labels)
+    ours = {"pos_weight": torch.tensor([77 / 23]), "root": (77 / 23) ** 0.5, "two": np.array([100 / 154, 100 / 46])}
+    others = {"nine": 9.0, "third": torch.tensor([1 / 3]), "chosen": np.array([0.3, 0.7]), "other": [0.3001, 0.7]}
+    assert statistics_among([*ours.items(), *others.items()], data, []) == [*ours]
+
+
+@pytest.mark.parametrize(
+    ("indices", "by_place"),
+    [
+        (range(30), True),
+        (range(30, 40), True),
+        (torch.randperm(40, generator=torch.Generator().manual_seed(1))[:30], True),
+        ([row for row in range(40) if row % 3 or row % 7 == 1], False),
+        (range(40), False),
+        ([], False),
+    ],
+)
+def test_a_part_by_place_is_known(indices: Any, by_place: bool) -> None:
+    data = TensorDataset(torch.rand(40, 3))
+    assert is_part_by_place(Subset(data, indices)) is by_place
+    assert not is_part_by_place(data)
+
+
+class Weighted(Classifier):
+    """Weights its classes by how often they come."""
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__(network=nn.Linear(6, 2))
+        self.loss = nn.CrossEntropyLoss(weight, reduction="none")
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        inputs, labels = batch
+        loss: Tensor = self.loss(self.network(inputs), labels).mean()
+        return loss
+
+
+def test_a_run_warns_of_all_three(tmp_path: Path) -> None:
+    features = torch.rand(2 * RECORDS, 6)
+    labels = (torch.arange(2 * RECORDS) % 7 == 0).long()
+    counts = labels.bincount()
+    data = TensorDataset((features - features.mean(0)) / features.std(0), labels)
+    train, _ = random_split(data, [0.5, 0.5], torch.Generator().manual_seed(1))
+    private = make_private(
+        scenario=TwoWorldScenario.differential_privacy(), epsilon=3.0, delta=1e-5, sampling=Poisson(1 / 6, 10)
+    )
+    with (
+        pytest.warns(UserWarning, match=r"have mean 0 and deviation 1 to the last digit"),
+        pytest.warns(UserWarning, match=r"loss\.weight hold means, deviations or counts of classes"),
+        pytest.warns(UserWarning, match=r"a part of other records by their place"),
+    ):
+        make_trainer(tmp_path, private, max_steps=1).fit(Weighted(1 / counts), DataLoader(train, 10))

@@ -3,9 +3,7 @@
 from lightning_pac.data.records.collated_alone import check_collated_alone, fresh_collate
 from lightning_pac.data.records.copied_dataset import apart, copy_of
 from lightning_pac.data.records.delivered_rows import DeliveredRows, WatchedIterators, delivered_indices, watch_loader
-from lightning_pac.data.records.equal_records import copies_of_a_record, names_of_several, row_read_again
 from lightning_pac.data.records.libraries import is_installed
-from lightning_pac.data.records.overlapping_windows import are_overlapping_windows
 from lightning_pac.data.records.record_digest import (
     RECORDS_COMPARED,
     digest_loaded_records,
@@ -16,6 +14,13 @@ from lightning_pac.data.records.record_digest import (
 )
 from lightning_pac.data.records.records_alone import check_records_alone
 from lightning_pac.data.records.repeated_records import TWICE, check_each_record_once, positions_of_records
+from lightning_pac.data.records.shared_contents import (
+    are_overlapping_windows,
+    copies_of_a_record,
+    names_of_several,
+    row_read_again,
+    some_records,
+)
 from lightning_pac.data.records.surroundings import LARGE, DataMemo, Scope, Surroundings, copy_small, outline
 from lightning_pac.data.value_digest import digest
 
@@ -49,5 +54,6 @@ __all__ = [
     "own_generators",
     "positions_of_records",
     "row_read_again",
+    "some_records",
     "watch_loader",
 ]

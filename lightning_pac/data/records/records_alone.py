@@ -15,7 +15,6 @@ from torch.utils.data import Dataset, TensorDataset
 from lightning_pac._validation import validated
 from lightning_pac.data.records.copied_dataset import copy_of, datasets_inside
 from lightning_pac.data.records.drawn_partners import LET_ONE, check_no_drawn_partners
-from lightning_pac.data.records.equal_records import check_columns, check_file_names
 from lightning_pac.data.records.record_digest import FIRST_SEED, digest_of, draws, load_alone, own_generators
 from lightning_pac.data.records.remembered_records import check_memory
 from lightning_pac.data.records.repeated_records import TWICE, is_same_record
@@ -28,6 +27,7 @@ from lightning_pac.data.records.rows_of_records import (
     with_rows,
     with_table,
 )
+from lightning_pac.data.records.shared_contents import check_columns, check_file_names
 from lightning_pac.data.records.surroundings import Surroundings
 from lightning_pac.data.scattered_rows import containers, linked_objects, sparse_rows, stretches
 from lightning_pac.data.tables import offsets, reordered, tables

@@ -7,7 +7,13 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch.utils.data import DataLoader
 
 from lightning_pac.data import Persons, count_records
-from lightning_pac.data.records import are_overlapping_windows, copies_of_a_record, names_of_several, row_read_again
+from lightning_pac.data.records import (
+    are_overlapping_windows,
+    copies_of_a_record,
+    names_of_several,
+    row_read_again,
+    some_records,
+)
 from lightning_pac.scenarios import Sampling, TwoWorldScenario
 
 __all__ = ["warn_of_few_persons", "warn_of_shared_contents"]
@@ -15,7 +21,8 @@ __all__ = ["warn_of_few_persons", "warn_of_shared_contents"]
 
 def warn_of_shared_contents(dataset: Any, num_differing: int) -> None:
     """Warn where what is about one person probably stands in more records than may differ."""
-    if 1 + copies_of_a_record(dataset) > max(1, num_differing):
+    records = some_records(dataset)
+    if 1 + copies_of_a_record(records, len(dataset)) > max(1, num_differing):
         rank_zero_warn(
             "Many records are equal, at least in their largest array. The promise is about one record, and what stands "
             "in several, as where classes were evened out, is protected less with every copy: list each once and weigh "
@@ -29,7 +36,7 @@ def warn_of_shared_contents(dataset: Any, num_differing: int) -> None:
             "unit=Persons(of=..., at_most=...), whose `of` is the number of the row, or count the records of a row by "
             "num_differing."
         )
-    if num_differing == 1 and (names := names_of_several(dataset)) is not None:
+    if num_differing == 1 and (names := names_of_several(records, len(dataset))) is not None:
         rank_zero_warn(
             f"Records hold a text at {names[0]!r} that about {names[1]:g} others share, and the promise is about one "
             f"record: where it names whom a record is about, give unit=Persons(of={names[0]!r}, at_most=...), or count "

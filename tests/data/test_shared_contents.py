@@ -12,7 +12,8 @@ from sklearn.datasets import load_breast_cancer, load_digits
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
-from lightning_pac.data.records import copies_of_a_record, equal_records, names_of_several, row_read_again
+from lightning_pac.data.records import copies_of_a_record, names_of_several, row_read_again, some_records
+from lightning_pac.data.records.shared_contents import copies
 
 DRAWS = np.random.default_rng(0)
 
@@ -40,6 +41,14 @@ class Augmented(Dataset[Any]):
         return {"image": self.images[index].roll(int(torch.randint(8, ())), 1).numpy(), "number": index}
 
 
+def copies_among(dataset: Any) -> float:
+    return copies_of_a_record(some_records(dataset), len(dataset))
+
+
+def names_among(dataset: Any) -> Any:
+    return names_of_several(some_records(dataset), len(dataset))
+
+
 @pytest.mark.parametrize("times", [5, 10])
 @pytest.mark.parametrize(
     "records",
@@ -48,23 +57,23 @@ class Augmented(Dataset[Any]):
 )
 def test_copies_are_found(records: Tensor, times: int) -> None:
     copied = evened_out(records, times)
-    assert copies_of_a_record(TensorDataset(copied, torch.arange(len(copied))))
+    assert copies_among(TensorDataset(copied, torch.arange(len(copied))))
     mixed = torch.randperm(len(copied), generator=torch.Generator().manual_seed(0)).tolist()
-    assert copies_of_a_record(Subset(copied, mixed))  # type: ignore[arg-type]
+    assert copies_among(Subset(copied, mixed))  # type: ignore[arg-type]
 
 
 def test_a_bootstrap_is_found() -> None:
     records = digits()
-    assert copies_of_a_record(records[torch.as_tensor(DRAWS.integers(len(records), size=len(records)))])
+    assert copies_among(records[torch.as_tensor(DRAWS.integers(len(records), size=len(records)))])
 
 
 def test_augmented_copies_are_found_from_a_copy_of_the_data_set() -> None:
     state = torch.get_rng_state()
     dataset = Augmented(evened_out(digits()))
-    assert copies_of_a_record(dataset)
+    assert copies_among(dataset)
     assert dataset.loaded == 0
     assert torch.equal(state, torch.get_rng_state())
-    assert not copies_of_a_record(Augmented(digits()))
+    assert not copies_among(Augmented(digits()))
 
 
 @pytest.mark.parametrize(
@@ -88,7 +97,7 @@ def test_augmented_copies_are_found_from_a_copy_of_the_data_set() -> None:
     ids=lambda dataset: type(dataset).__name__,
 )
 def test_nothing_else_is_taken_for_copies(dataset: Any) -> None:
-    assert not copies_of_a_record(dataset)
+    assert not copies_among(dataset)
 
 
 def test_it_loads_for_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,8 +108,8 @@ def test_it_loads_for_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
         loaded.append(index)
         return dataset[index]
 
-    monkeypatch.setattr(equal_records, "load_alone", slow)
-    copies_of_a_record(digits())
+    monkeypatch.setattr(copies, "load_alone", slow)
+    some_records(digits())
     assert 0 < len(loaded) <= 11
 
 
@@ -115,7 +124,7 @@ DRAWN = np.random.default_rng(0).integers(2000, size=6000).tolist()
 @pytest.mark.parametrize(("kind", "place"), [(tuple, 1), (dict, "patient")])
 def test_names_that_several_records_share_are_found(kind: type, place: Any) -> None:
     """A colleague left out `unit=`: the promise was about visits, and 3.1 of them were of a patient on average."""
-    found = names_of_several(visits(lambda row: f"patient {DRAWN[row]}", kind))
+    found = names_among(visits(lambda row: f"patient {DRAWN[row]}", kind))
     assert found is not None
     assert found[0] == place
     assert abs(found[1] - 3.0) < 1.0, "others of a record's patient, of whom each has three visits on average"
@@ -133,7 +142,7 @@ def test_names_that_several_records_share_are_found(kind: type, place: Any) -> N
     ids=["of one", "classes", "many classes", "numbers", "often nothing"],
 )
 def test_texts_that_are_no_names_of_persons_pass(name_of: Any) -> None:
-    assert names_of_several(visits(name_of)) is None
+    assert names_among(visits(name_of)) is None
 
 
 class Repeats(Dataset[Any]):

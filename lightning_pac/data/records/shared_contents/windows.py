@@ -3,15 +3,14 @@
 from typing import Any
 
 import numpy as np
-from lightning_utilities.core.apply_func import apply_to_collection
 from numpy.typing import NDArray
-from torch import Tensor
 from torch.utils.data import Subset
 
 from lightning_pac.data.records.copied_dataset import apart
 from lightning_pac.data.records.repeated_records import load_records
+from lightning_pac.data.records.shared_contents.arrays import arrays_of
 
-__all__ = ["are_overlapping_windows", "as_array"]
+__all__ = ["are_overlapping_windows"]
 
 _PAIRS, _ALIKE = 4, 3  # one pair may lie where a series ends
 _SHORTEST = 8  # numbers of a window, whose half two neighbours share by chance in none of many pairs
@@ -57,16 +56,7 @@ def are_overlapping_windows(dataset: Any) -> bool:
 
 def _arrays(record: Any) -> list[NDArray[Any]]:
     """Those of numbers, where a record has any."""
-    found: list[NDArray[Any]] = []
-    apply_to_collection(record, Tensor, lambda leaf: found.append(as_array(leaf)))
-    apply_to_collection(record, np.ndarray, found.append)
-    return [array for array in found if array.ndim and array.dtype.kind in "biuf"]
-
-
-def as_array(leaf: Tensor) -> NDArray[Any]:
-    """The numbers of a tensor in double precision, which holds those of any type but large integers."""
-    leaf = leaf.detach().cpu().resolve_conj()
-    return leaf.numpy() if leaf.is_complex() else leaf.double().numpy()
+    return [array for array in arrays_of(record) if array.ndim and array.dtype.kind in "biuf"]
 
 
 def _hand_on(first: list[NDArray[Any]], second: list[NDArray[Any]]) -> bool:

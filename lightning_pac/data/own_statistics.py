@@ -1,7 +1,6 @@
 """Statistics of records that were taken before training: columns scaled by themselves, means, and counts of classes."""
 
-import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,35 +13,28 @@ from lightning_pac.data.tables import datasets_below, own_tables
 __all__ = ["is_part_by_place", "is_scaled_by_itself", "statistics_among"]
 
 _FEWEST = 32  # records, below which statistics of others may agree by chance
-_MOST_CLASSES = 1000
+_MOST = 1000  # numbers that are looked at, of a model's or a dataset's
 # By how much a mean and a deviation may be off, in deviations: one, and several together, in units of its own error.
 _EXACT, _NEAR = 1e-4, 0.05
+_AT_END = 1e-6
 _GLANCE = 2048  # rows of a table that are looked at first
 
 _Table: TypeAlias = np.ndarray[Any, Any]
 
 
 def is_scaled_by_itself(dataset: Any, others: Sequence[Any]) -> bool:
-    """Whether columns have mean 0 and deviation 1, as after a scaler that was fitted to these very records.
+    """Whether columns have mean 0 and deviation 1, or end at 0 and 1, as after a scaler fitted to these very records.
 
-    Of public records that others scaled, and after noised statistics, both are off by far more.
+    Of public records that others scaled, and after noised statistics, they are off by far more. Where a declared range
+    clips, many records stand at its ends, and a scaler of ranges leaves one at either.
 
     Args:
         dataset: What is trained on.
         others: What is evaluated: a scaler may have seen both.
     """
-    for table in _numbers_of(dataset, others):
-        mean, deviation = (abs(found) for found in _moments(table[:: 1 + len(table) // _GLANCE]))
-        if not ((mean < 0.5) & (deviation > 0.5) & (deviation < 2)).any():
-            continue  # before all of a large table is read
-        mean, deviation = _moments(table)
-        off = np.maximum(abs(mean), abs(deviation - 1) - 1 / len(table))
-        # Of the flags among the columns, many are left as they are; sums in single precision are less exact.
-        exact = _EXACT if table.shape[1] > 1 else _EXACT / 10
-        num_exact, num_near = (np.count_nonzero(off < bound) for bound in (exact, _NEAR / np.sqrt(len(table))))
-        if num_exact >= min(max(2, table.shape[1] / 200), table.shape[1]) or num_near >= max(4, table.shape[1] / 10):
-            return True
-    return False
+    return any(map(_are_standard, _numbers_of(dataset, others))) or any(
+        map(_are_ranges, _with_others(dataset, others, lambda table: table.dtype.kind == "f" and table.ndim == 2))
+    )
 
 
 def statistics_among(numbers: Iterable[tuple[str, Any]], dataset: Any, others: Sequence[Any]) -> list[str]:
@@ -71,7 +63,7 @@ def statistics_among(numbers: Iterable[tuple[str, Any]], dataset: Any, others: S
                 is_mean = (abs(vector - mean) <= near).all()
                 if is_mean or (abs(vector - deviation) <= near + deviation / len(table)).all():
                     found.add(name)
-    for counts in _class_counts(dataset, others):
+    for counts in _class_counts(dataset, others, max(2, *map(len, vectors.values()))):
         found |= {name for name, vector in vectors.items() if _are_weights(vector, counts)}
     return [name for name in vectors if name in found]
 
@@ -82,6 +74,33 @@ def is_part_by_place(dataset: Any) -> bool:
         return False
     steps = np.diff(np.asarray(dataset.indices))
     return bool((steps == 1).all() or (steps < 0).any())
+
+
+def _are_standard(table: _Table) -> bool:
+    mean, deviation = (abs(found) for found in _moments(table[:: 1 + len(table) // _GLANCE]))
+    if not ((mean < 0.5) & (deviation > 0.5) & (deviation < 2)).any():
+        return False  # before all of a large table is read
+    mean, deviation = _moments(table)
+    off = np.maximum(abs(mean), abs(deviation - 1) - 1 / len(table))
+    # Of the flags among the columns, many are left as they are; sums in single precision are less exact.
+    exact = _EXACT if table.shape[1] > 1 else _EXACT / 10
+    num_exact, num_near = (np.count_nonzero(off < bound) for bound in (exact, _NEAR / np.sqrt(len(table))))
+    return bool(num_exact >= _several(table) or num_near >= max(4, table.shape[1] / 10))
+
+
+def _are_ranges(table: _Table) -> bool:
+    inside = (abs(table[:: 1 + len(table) // _GLANCE]) <= 1 + _AT_END).all(0)
+    columns = table[:, np.flatnonzero(inside)[:_MOST]]
+    least = columns.min(0)
+    ends = (np.minimum(abs(least), abs(least + 1)) < _AT_END) & (abs(columns.max(0) - 1) < _AT_END)
+    columns, least = columns[:, ends], least[ends]
+    once = ((columns < least + _AT_END).sum(0) == 1) & ((columns > 1 - _AT_END).sum(0) == 1)
+    return bool(np.count_nonzero(once) >= max(2, _several(table)))
+
+
+def _several(table: _Table) -> float:
+    """How many columns make it sure: of the flags among them, many are left as they are."""
+    return float(min(max(2, table.shape[1] / 200), table.shape[1]))
 
 
 def _held(dataset: Any) -> Iterator[Any]:
@@ -102,31 +121,36 @@ def _is_plain(table: Any) -> bool:
     return plain and table.dtype != torch.bfloat16
 
 
-def _with_others(tables: Sequence[_Table], others: Sequence[Any]) -> Iterator[_Table]:
-    """Tables, and those of the same columns together with the tables of the others."""
-    yield from tables
-    for one, other in itertools.product(tables, [table for dataset in others for table in _held(dataset)]):
-        if one.shape[1:] == other.shape[1:] and one.dtype == other.dtype:
-            yield np.concatenate([one, other])
+def _with_others(dataset: Any, others: Sequence[Any], is_wanted: Callable[[_Table], bool]) -> Iterator[_Table]:
+    """The wanted tables of a dataset, and each together with that of the same columns of another one."""
+    found = list(filter(is_wanted, _held(dataset)))
+    yield from found
+    for other in others:
+        for one, beside in zip(found, filter(is_wanted, _held(other)), strict=False):
+            if one.shape[1:] == beside.shape[1:] and one.dtype == beside.dtype:
+                yield np.concatenate([one, beside])
 
 
 def _numbers_of(dataset: Any, others: Sequence[Any]) -> Iterator[_Table]:
     """Tables of real numbers with a row for each record: by column; of pictures and series by channel."""
-    found = [table for table in _held(dataset) if table.dtype.kind == "f" and table.ndim > 1]
-    for table in _with_others(found, [] if any(isinstance(each, Subset) for each in others) else others):
+    whole = [other for other in others if not isinstance(other, Subset)]  # what is below it is looked at, too
+    for table in _with_others(dataset, whole, lambda table: table.dtype.kind == "f" and table.ndim > 1):
         yield table.reshape(-1, table.shape[-1])
         if table.ndim > 2:
             yield np.moveaxis(table, 1, -1).reshape(-1, table.shape[1])
             yield table.reshape(-1, 1)
 
 
-def _class_counts(dataset: Any, others: Sequence[Any]) -> Iterator[_Table]:
-    found = [table.reshape(-1) for table in _held(dataset) if table.size == len(table)]
-    for table in _with_others(found, others):
-        if table.dtype.kind in "iufb" and table.size:
-            values, counts = np.unique(table, return_counts=True)
-            if 2 <= len(values) <= min(_MOST_CLASSES, len(table) / 4) and (values == np.round(values)).all():
-                yield counts.astype(float)
+def _class_counts(dataset: Any, others: Sequence[Any], most: int) -> Iterator[_Table]:
+    """How many records there are of each class, by every table that may say so of up to so many classes."""
+
+    def are_classes(table: _Table) -> bool:
+        return table.size == len(table) and table.dtype.kind in "iufb" and len(np.unique(table[:_GLANCE])) <= most
+
+    for table in _with_others(dataset, others, are_classes):
+        values, counts = np.unique(table, return_counts=True)
+        if 2 <= len(values) <= len(table) / 4 and (values == np.round(values)).all():
+            yield counts.astype(float)
 
 
 def _moments(table: _Table) -> tuple[_Table, _Table]:
@@ -136,10 +160,10 @@ def _moments(table: _Table) -> tuple[_Table, _Table]:
 
 def _vector(value: Any) -> _Table | None:
     """Up to a thousand numbers as a vector, unless all are as round as ones that are chosen."""
-    if type(value) is Tensor and _is_plain(value) and value.numel() <= _MOST_CLASSES:
+    if type(value) is Tensor and _is_plain(value) and value.numel() <= _MOST:
         value = value.detach().cpu().numpy()
     is_list = type(value) in (list, tuple) and all(isinstance(number, int | float) for number in value)
-    if not (is_list or isinstance(value, np.ndarray | float)) or not 0 < np.size(value) <= _MOST_CLASSES:
+    if not (is_list or isinstance(value, np.ndarray | float)) or not 0 < np.size(value) <= _MOST:
         return None
     vector = np.ravel(np.asarray(value))
     if vector.dtype.kind not in "iuf" or not np.isfinite(vector).all():

@@ -9,7 +9,7 @@ import pytest
 import torch
 from sklearn.datasets import load_wine
 from sklearn.model_selection import train_test_split
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import MinMaxScaler, StandardScaler
 from sklearn.utils.class_weight import compute_class_weight
 from tiny_fits import RECORDS, Classifier, make_private, make_trainer
 from torch import Tensor, nn
@@ -49,6 +49,9 @@ def scaled_as(kind: str) -> tuple[Any, list[Any]]:
     if kind == "before a random split":
         train, held = random_split(table(both.transform(FEATURES), LABELS), [0.7, 0.3])
         return train, [held]
+    if kind == "by their ranges":
+        ranges = MinMaxScaler().fit(FEATURES)
+        return table(ranges.transform(TRAIN)), [table(ranges.transform(HELD), HELD_LABELS)]
     if kind == "in single precision":
         return table((single - single.mean(0)) / single.std(0)), []
     if kind == "with numpy in single precision":
@@ -69,6 +72,7 @@ def scaled_as(kind: str) -> tuple[Any, list[Any]]:
         "by a scaler",
         "before the split",
         "before a random split",
+        "by their ranges",
         "in single precision",
         "with numpy in single precision",
         "in a frame",
@@ -90,7 +94,9 @@ def test_records_that_were_scaled_by_other_numbers_are_not(seed: int) -> None:
     for honest in (
         table(public.transform(TRAIN)),
         table(noised),
-        table((TRAIN - TRAIN.min(0)) / np.ptp(TRAIN, axis=0)),
+        table((TRAIN - FEATURES.mean(0) + 1).clip(-1, 1)),
+        table(np.round((TRAIN - TRAIN.min(0)) / np.ptp(TRAIN, axis=0), 1)),
+        TensorDataset(torch.from_numpy(np.append([[0, 0, 0], [1, 1, 1]], draws.integers(2, size=(50, 3)), 0)).float()),
         TensorDataset(torch.from_numpy(draws.normal(size=(len(TRAIN), 1000)))),
         TensorDataset(torch.from_numpy(draws.normal(size=(64, 3, 8, 8)))),
         TensorDataset(torch.full((64, 3), torch.nan)),
@@ -174,7 +180,7 @@ def test_a_run_warns_of_all_three(tmp_path: Path) -> None:
         scenario=TwoWorldScenario.differential_privacy(), epsilon=3.0, delta=1e-5, sampling=Poisson(1 / 6, 10)
     )
     with (
-        pytest.warns(UserWarning, match=r"have mean 0 and deviation 1 to the last digit"),
+        pytest.warns(UserWarning, match=r"have mean 0 and deviation 1, or reach"),
         pytest.warns(UserWarning, match=r"loss\.weight hold means, deviations or counts of classes"),
         pytest.warns(UserWarning, match=r"a part of other records by their place"),
     ):

@@ -23,8 +23,8 @@ def warn_of_own_statistics(
     cure = "No promise covers that: declare ranges or public numbers, or pay for noised ones with TableTransform."
     if is_scaled_by_itself(loader.dataset, others):
         rank_zero_warn(
-            "Columns of the training data have mean 0 and deviation 1 to the last digit, as after a scaler that was "
-            f"fitted to these very records. {cure}"
+            "Columns of the training data have mean 0 and deviation 1, or reach from 0 to 1, to the last digit, as "
+            f"after a scaler that was fitted to these very records. {cure}"
         )
     numbers = [*_numbers(pl_module), *(found for part in datasets_below(loader.dataset) for found in _held(part, ""))]
     if names := statistics_among(numbers, loader.dataset, others):

@@ -1,5 +1,6 @@
 """Statistics of the records themselves are told from public, noised and chosen numbers."""
 
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ TRAIN, HELD, TRAIN_LABELS, HELD_LABELS = train_test_split(FEATURES, LABELS, test
 
 
 def table(features: Any, labels: Any = TRAIN_LABELS) -> TensorDataset:
-    return TensorDataset(torch.as_tensor(np.array(features)).float(), torch.as_tensor(labels))
+    return TensorDataset(torch.as_tensor(features).float(), torch.as_tensor(labels))
 
 
 class Frame(Dataset[Any]):
@@ -140,19 +141,26 @@ def test_the_weight_of_one_of_two_classes_is_known() -> None:
     assert statistics_among([*ours.items(), *others.items()], data, []) == [*ours]
 
 
+MIXED = torch.randperm(1000, generator=torch.Generator().manual_seed(1)).tolist()
+
+
 @pytest.mark.parametrize(
     ("indices", "by_place"),
     [
-        (range(30), True),
-        (range(30, 40), True),
-        (torch.randperm(40, generator=torch.Generator().manual_seed(1))[:30], True),
-        ([row for row in range(40) if row % 3 or row % 7 == 1], False),
-        (range(40), False),
+        (range(800), True),
+        (range(150, 1000), True),
+        (MIXED[:666], False),
+        (MIXED[:700], True),
+        (random_split(range(1000), [0.9, 0.1])[0].indices, True),  # type: ignore[arg-type]
+        ([row for row in MIXED if zlib.crc32(bytes([row % 251, row % 7])) % 4], False),
+        ([row for row in range(1000) if row % 10], False),
+        (range(977), False),
+        (range(1000), False),
         ([], False),
     ],
 )
-def test_a_part_by_place_is_known(indices: Any, by_place: bool) -> None:
-    data = TensorDataset(torch.rand(40, 3))
+def test_a_share_by_place_is_known(indices: Any, by_place: bool) -> None:
+    data = TensorDataset(torch.rand(1000, 3))
     assert is_part_by_place(Subset(data, indices)) is by_place
     assert not is_part_by_place(data)
 
@@ -182,6 +190,6 @@ def test_a_run_warns_of_all_three(tmp_path: Path) -> None:
     with (
         pytest.warns(UserWarning, match=r"have mean 0 and deviation 1, or reach"),
         pytest.warns(UserWarning, match=r"loss\.weight hold means, deviations or counts of classes"),
-        pytest.warns(UserWarning, match=r"a part of other records by their place"),
+        pytest.warns(UserWarning, match=r"a round share of other records"),
     ):
         make_trainer(tmp_path, private, max_steps=1).fit(Weighted(1 / counts), DataLoader(train, 10))

@@ -34,9 +34,9 @@ def warn_of_own_statistics(
         )
     if adjacency == "add_remove" and is_part_by_place(loader.dataset):
         rank_zero_warn(
-            "The training data are a part of other records by their place, as of random_split: where one record more "
-            "makes the part another one, more than that record changes, and the promise is about one. Let each record "
-            "decide by a hash of itself, or declare adjacency='replace', whose number of records is public."
+            "The training data are a round share of other records, in one piece or at random, as random_split makes "
+            "them: with one record more or less other records change sides, too, and the promise is about one. Let "
+            "each decide by a hash of itself, or declare adjacency='replace', whose number of records is public."
         )
 
 

@@ -44,7 +44,8 @@ class TwoWorldScenario:
             contributes a zero gradient; any sampling.
         nested: with an integer `num_differing` under `add_remove` or `zero_out`, False declares only that at most d
             records differ, in either direction. Irrelevant under `replace`.
-        secret: what the two worlds differ in, in words, for the privacy card.
+        secret: what the two worlds differ in, in words, for the privacy card. Left out, it is named for one record
+            under `add_remove`, so that these are the worlds of `differential_privacy()`.
         share_differing: in place of `num_differing`, the share of all records that differ, in (0, 1]; it is rounded up
             to whole records once their number is known, and then None. Not under `add_remove`.
 
@@ -79,6 +80,8 @@ class TwoWorldScenario:
                 f"num_differing is {self.num_differing}, but two worlds differ in at least one record: state "
                 "how many, or share_differing."
             )
+        if (self.secret, self.num_differing, self.adjacency) == (_UNNAMED, 1, "add_remove"):
+            object.__setattr__(self, "secret", _PRESENCE)
         if self.num_records is not None:
             self._check_num_records(self.num_records)
             if self.adjacency == "add_remove":
@@ -90,7 +93,7 @@ class TwoWorldScenario:
     @classmethod
     def differential_privacy(cls) -> TwoWorldScenario:
         """One record present or absent: the account under Poisson sampling is then that of DP-SGD."""
-        return cls(num_differing=1, adjacency="add_remove", secret=_PRESENCE)
+        return cls(num_differing=1, adjacency="add_remove")
 
     @classmethod
     def from_labels(

@@ -19,6 +19,7 @@ from lightning_pac.accountants import storage as storage_module
 from lightning_pac.exceptions import BudgetExceededError, LedgerError, LedgerMismatchError
 from lightning_pac.ledger import PrivacyLedger
 from lightning_pac.ledger.files import is_on_network
+from lightning_pac.scenarios import TwoWorldScenario
 
 
 @pytest.fixture
@@ -149,6 +150,22 @@ def test_runs_add_up_under_one_coupling_only(path: Path) -> None:
                 ledger.account("run 3", "rpp", coupling)
         with pytest.raises(BudgetExceededError):
             ledger.account("run 3", "rpp", {"coupling": {"num_differing": 1}}).charge(2.0)
+
+
+def test_the_worlds_of_one_record_are_the_same_however_they_were_declared(path: Path) -> None:
+    scenario = TwoWorldScenario(num_differing=1, adjacency="add_remove")
+    assert scenario == TwoWorldScenario.differential_privacy()
+    unnamed = {**scenario.coupling(), "secret": TwoWorldScenario(num_differing=1).secret}  # as 0.1.0 wrote it
+    with PrivacyLedger(path) as ledger:
+        ledger.account("run", "rpp", {"coupling": {"scenario": unnamed}}).charge(1.0)
+        for name in ("run", "metrics"):
+            ledger.account(name, "rpp", {"coupling": {"scenario": scenario.coupling()}}).charge(1.0)
+        for other in (
+            TwoWorldScenario(num_differing=1, adjacency="add_remove", secret="who is ill"),
+            TwoWorldScenario(num_differing=2, adjacency="add_remove"),
+        ):
+            with pytest.raises(LedgerMismatchError, match="same two worlds only"):
+                ledger.account("other", "rpp", {"coupling": {"scenario": other.coupling()}})
 
 
 def test_another_budget_needs_a_decision(path: Path) -> None:

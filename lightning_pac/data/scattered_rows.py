@@ -178,7 +178,7 @@ def stretches(held: Mapping[str, Any], rows: int) -> Iterator[tuple[tuple[Any, .
     """
     found = [((name,), value) for name, value in held.items() if isinstance(value, bytes | bytearray)]
     starts = {value for value in held.values() if type(value) is int}
-    for path, value in (*found, *tables(held, None)):
+    for path, value in (*found, *tables(held, range(rows + 1, LARGEST))):
         size, is_bytes = len(value), isinstance(value, bytes | bytearray)
         are_indices = not is_bytes and getattr(value, "ndim", 1) == 1 and holds_integers(value)
         if are_indices or not rows < size <= LARGEST:

@@ -1,7 +1,9 @@
 """Rows of the tables that a dataset keeps in its attributes, and copies in which they are others."""
 
+import array
 import copy
-from collections.abc import Collection, Iterator
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from lightning_pac.data.quiet_copies import shallow_copied
 
 __all__ = [
     "LARGEST",
+    "attributes",
     "datasets_below",
     "holds_integers",
     "is_of",
@@ -35,12 +38,12 @@ LARGEST = 2**28
 """Bytes of a table of which a second one is made."""
 
 
-def tables(value: Any, rows: int | None, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+def tables(value: Any, rows: int | range | None, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
     """Everything in a dictionary with that many rows, or two and more, and its place: attributes and keys.
 
     Args:
         value: The attributes of a dataset.
-        rows: How many rows a table has; None for any number.
+        rows: How many rows a table has, or may have; None for any number.
         path: Where the dictionary lies.
     """
     parts = value.items() if isinstance(value, dict) else enumerate(value)
@@ -49,10 +52,34 @@ def tables(value: Any, rows: int | None, path: tuple[Any, ...] = ()) -> Iterator
             continue
         if _is_table(part, rows):
             yield (*path, key), part
-        elif len(path) < _DEPTH and type(part) in (list, tuple) and len(part) <= _FEW:
-            yield from tables(part, rows, (*path, key))
-        elif len(path) < _DEPTH and (isinstance(part, dict) or type(part).__module__ != "builtins"):
-            yield from tables(part if isinstance(part, dict) else getattr(part, "__dict__", {}), rows, (*path, key))
+        elif len(path) < _DEPTH:
+            yield from tables(_parts_of(part), rows, (*path, key))
+
+
+def _parts_of(value: Any) -> Any:
+    """The entries of a short list, or by their names those of a mapping and the attributes of an object."""
+    if type(value) in (list, tuple):
+        return value if len(value) <= _FEW else ()
+    if hasattr(value, "_asdict"):
+        return value._asdict()
+    if isinstance(value, Mapping):
+        return value if isinstance(value, dict) else dict(value)
+    return {} if type(value).__module__ == "builtins" else attributes(value)
+
+
+def attributes(value: Any) -> dict[str, Any]:
+    """What an object holds in its dictionary and its slots.
+
+    Args:
+        value: Of any kind.
+    """
+    slots = [name for kind in type(value).__mro__ for name in _names(vars(kind).get("__slots__", ()))]
+    held = {name: getattr(value, name) for name in slots if not name.startswith("__") and hasattr(value, name)}
+    return held | getattr(value, "__dict__", {})
+
+
+def _names(slots: Any) -> Collection[str]:
+    return (slots,) if isinstance(slots, str) else tuple(slots)
 
 
 def offsets(value: Any, rows: int) -> Iterator[tuple[tuple[Any, ...], Any]]:
@@ -71,14 +98,20 @@ def replaced(holder: Any, path: tuple[Any, ...], value: Any) -> Any:
     if not path:
         return value
     key, *below = path
-    if isinstance(holder, dict):
+    if isinstance(holder, Mapping):
         return {**holder, key: replaced(holder[key], tuple(below), value)}
+    if hasattr(holder, "_replace"):
+        return holder._replace(**{key: replaced(getattr(holder, key), tuple(below), value)})
     if type(holder) in (list, tuple):
         return type(holder)([*holder[:key], replaced(holder[key], tuple(below), value), *holder[key + 1 :]])
     found = shallow_copied(holder)
     if found is holder:
         raise TypeError(f"A {type(holder).__name__} has no copies.")
-    found.__dict__[key] = replaced(vars(holder)[key], tuple(below), value)
+    part = replaced(attributes(holder)[key], tuple(below), value)
+    if key in getattr(found, "__dict__", {}):
+        vars(found)[key] = part
+    else:
+        object.__setattr__(found, key, part)
     return found
 
 
@@ -95,7 +128,8 @@ def reordered(value: Any, order: np.ndarray[Any, Any]) -> Any:
         moved = value.iloc[order]
         moved.index = value.index
         return moved
-    return type(value)(value[row] for row in order)
+    entries = [value[row] for row in order]
+    return array.array(value.typecode, entries) if isinstance(value, array.array) else type(value)(entries)
 
 
 def is_sparse(value: Any) -> bool:
@@ -103,17 +137,19 @@ def is_sparse(value: Any) -> bool:
     return isinstance(value, Tensor) and value.layout in (torch.sparse_coo, torch.sparse_csr)
 
 
-def _is_table(value: Any, rows: int | None) -> bool:
-    """Whether it is a tensor, an array, a list, a dictionary or a table of pandas with that many rows."""
+def _is_table(value: Any, rows: int | range | None) -> bool:
+    """Whether it is a tensor, an array, a list, a queue, a dictionary or a table of pandas with that many rows."""
     if is_sparse(value) or (isinstance(value, Tensor) and value.is_nested):
         return False
     if isinstance(value, Tensor | np.ndarray):
         return bool(value.ndim) and _has_rows(value, rows) and value.nbytes <= LARGEST
-    plain = type(value) in (list, tuple, dict) or hasattr(type(value), "iloc")
+    plain = type(value) in (list, tuple, dict, deque, array.array) or hasattr(type(value), "iloc")
     return plain and _has_rows(value, rows) and 256 * len(value) <= LARGEST
 
 
-def _has_rows(value: Any, rows: int | None) -> bool:
+def _has_rows(value: Any, rows: int | range | None) -> bool:
+    if isinstance(rows, range):
+        return len(value) in rows
     return len(value) == rows if rows is not None else len(value) > 1
 
 

@@ -487,8 +487,9 @@ def test_a_frozen_part_of_another_precision_is_run(dtype: torch.dtype, centred: 
     assert (found.problem is not None) == centred
 
 
+@pytest.mark.parametrize("dtype", [torch.long, torch.bool])
 @pytest.mark.parametrize(("per_record", "is_coupled"), [(True, False), (False, True)])
-def test_a_record_without_a_token_spoils_itself_alone(per_record: bool, is_coupled: bool) -> None:
+def test_a_record_without_a_token_spoils_itself_alone(per_record: bool, is_coupled: bool, dtype: torch.dtype) -> None:
     """A mean over no token is no number, and was refused as if it coupled records; a mean over all tokens does."""
 
     def step(model: Model, inputs: Tensor, mask: Tensor, number: int) -> Tensor:
@@ -497,7 +498,7 @@ def test_a_record_without_a_token_spoils_itself_alone(per_record: bool, is_coupl
         features = (inputs[..., None] * weights).sum(1) / lengths
         return model.layer(features.expand(-1, 6)).square().mean()
 
-    mask = (torch.arange(5) < torch.randint(1, 6, (16, 1))).long()
+    mask = (torch.arange(5) < torch.randint(1, 6, (16, 1))).to(dtype)
     mask[3] = 0
     found = check_loss(Model(step), DataLoader(TensorDataset(torch.rand(16, 5), mask), batch_size=8))
     assert (found.problem is not None) == is_coupled

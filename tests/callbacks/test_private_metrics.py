@@ -257,12 +257,12 @@ def test_the_deviation_of_a_value_is_that_of_repeated_releases(
 
 
 def test_the_deviation_of_a_ratio_is_that_of_its_linear_part() -> None:
-    """Hits over a noised count, where both have noise of deviation s: s / count * sqrt(1 + ratio^2)."""
+    """Hits over a noised count, where both have noise of s = 9 sqrt(1^2 + 1^2): s / count * sqrt(1 + ratio^2)."""
     private = PrivateMetric(torchmetrics.MeanMetric(), max_contribution=1.0, noise_multiplier=9.0, charge=lambda: True)
     private.is_private = True
     private._total = torch.tensor([2400.0, 28000.0], dtype=torch.float64)
     private.metric.compute()
-    assert private.deviation == pytest.approx(9 / 28000 * math.hypot(1, 24 / 280), rel=0.005)
+    assert private.deviation == pytest.approx(9 * math.sqrt(2) / 28000 * math.hypot(1, 24 / 280), rel=0.005)
 
 
 def test_a_table_has_no_deviation() -> None:
@@ -352,7 +352,7 @@ def test_a_budget_holds_for_values_at_every_epsilon(tmp_path: Path) -> None:
             assert fit(0.5, budget) == 1.5
 
 
-@pytest.mark.parametrize(("scale", "told"), [(20.0, True), (0.05, False)])
+@pytest.mark.parametrize(("scale", "told"), [(20.0, True), (1.0, False), (0.05, False)])
 def test_a_mean_of_errors_that_are_clipped_is_told(scale: float, told: bool, recwarn: pytest.WarningsRecorder) -> None:
     metric = torchmetrics.MeanAbsoluteError()
     private = PrivateMetric(metric, max_contribution=1.0, noise_multiplier=0.1, charge=lambda: True)
@@ -361,7 +361,18 @@ def test_a_mean_of_errors_that_are_clipped_is_told(scale: float, told: bool, rec
     metric.update(errors, torch.zeros(2000))
     shown = float(metric.compute())
     assert any("so larger ones count for less" in str(warning.message) for warning in recwarn) == told
-    assert (abs(shown / float(errors.mean()) - 1) < 0.02) != told  # clipped to norm 1, large errors weigh less
+    assert (abs(shown / float(errors.mean()) - 1) < 0.02) != told  # larger ones than 1 weigh less
+
+
+@pytest.mark.parametrize("kind", [torchmetrics.MeanMetric, torchmetrics.MeanAbsoluteError])
+@pytest.mark.parametrize("largest", [1.0, 3.0])
+def test_a_mean_of_values_up_to_the_largest_is_that_mean(kind: type[torchmetrics.Metric], largest: float) -> None:
+    """Below the norm of the values alone, a row of the largest would weigh less than one of zero."""
+    metric, values = kind(), largest * (torch.arange(1000) % 4 == 0).float()
+    private = PrivateMetric(metric, max_contribution=largest, noise_multiplier=1e-6, charge=lambda: True)
+    private.is_private = True
+    metric.update(*([values] if kind is torchmetrics.MeanMetric else [values, torch.zeros(1000)]))
+    assert float(metric.compute()) == pytest.approx(largest / 4, rel=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["R2Score", *slow("ExplainedVariance", "RelativeSquaredError")])

@@ -7,10 +7,12 @@ import pickle
 import random
 import sys
 import warnings
+from array import array
 from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
 from random import uniform
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -233,6 +235,21 @@ def linked(values: Tensor) -> list[Post]:
     return posts
 
 
+class Split(NamedTuple):
+    x: Tensor
+    y: Any
+
+
+@dataclass(slots=True)
+class Slots:
+    x: Tensor
+
+
+def archived(values: Tensor, folder: Path) -> Any:
+    np.savez(folder / "rows.npz", x=values.numpy())
+    return np.load(folder / "rows.npz")
+
+
 class Serialized:
     """One buffer of bytes in which records lie one behind the other, as detection libraries keep them."""
 
@@ -284,6 +301,22 @@ def kept_forms(folder: Path) -> dict[str, tuple[Any, Any]]:
             lambda values: torch.cat([values, values[:5] + 9]),
             lambda rows, index: rows[index],
         ),
+        "a longer tensor below a key": (
+            lambda values: {"x": torch.cat([values, values[:5] + 9]), "y": list(range(ROWS + 5))},
+            lambda rows, index: rows["x"][index],
+        ),
+        "a longer tensor in a pair": (
+            lambda values: (torch.cat([values, values[:5] + 9]), torch.arange(ROWS + 5)),
+            lambda rows, index: rows[0][index],
+        ),
+        "a named tuple": (lambda values: Split(values, None), lambda rows, index: rows.x[index]),
+        "an object with slots": (Slots, lambda rows, index: rows.x[index]),
+        "a queue": (lambda values: deque(values, maxlen=100), lambda rows, index: rows[index]),
+        "columns of plain arrays": (
+            lambda values: [array("f", column) for column in values.T.tolist()],
+            lambda rows, index: torch.tensor([column[index] for column in rows]),
+        ),
+        "an archive": (lambda values: archived(values, folder), lambda rows, index: rows["x"][index]),
         "the last part of a frame": (
             lambda values: pd.DataFrame(torch.cat([values[:5] + 9, values]).numpy()),
             lambda rows, index: rows.iloc[5 + index].values,

@@ -246,6 +246,26 @@ def test_the_parts_of_a_row_are_records_of_their_own() -> None:
     assert row_read_again(OfEach(scipy.sparse.csr_matrix(TABLE.numpy()), whole=True)) == ("rows", 5)
 
 
+class Scaled(Dataset[Any]):
+    """Subtracts public means and divides by public deviations, which it keeps as it was given them."""
+
+    def __init__(self, mean: Any, deviation: Any) -> None:
+        self.mean, self.deviation = mean, deviation
+
+    def __len__(self) -> int:
+        return len(TABLE)
+
+    def __getitem__(self, index: int) -> Any:
+        values = zip(TABLE[index, :3], self.mean, self.deviation, strict=True)
+        return torch.stack([(value - mean) / deviation for value, mean, deviation in values])
+
+
+@pytest.mark.parametrize("kept", [list, torch.tensor, np.array])
+def test_public_means_are_no_rows(kept: Any) -> None:
+    """Every record changes with an entry of them, and not only those that would be given again."""
+    assert row_read_again(Scaled(kept([0.485, 0.456, 0.406]), kept([0.229, 0.224, 0.225]))) is None
+
+
 class Shards(Dataset[Any]):
     """Reads one of twenty records of a file."""
 

@@ -273,9 +273,7 @@ def test_a_journal_that_is_gone_or_older_is_refused(tmp_path: Path) -> None:
     journal.with_name("privacy_ledger.db-mark").rename(tmp_path / "moved.db-mark")
     with pytest.raises(LedgerMismatchError, match="which is gone, so what it cost is unknown: give ledger="):
         fit(tmp_path, make_private(), Noting(), ckpt_path=tmp_path / "stop.ckpt")
-    with pytest.raises(
-        LedgerMismatchError, match=r"has no account 'training-.*where the checkpoint's run was journalled"
-    ):
+    with pytest.raises(LedgerMismatchError, match=r"has no account 'training-.*where this run was journalled before"):
         fit(tmp_path, make_private(ledger=tmp_path / "new.db"), Noting(), ckpt_path=tmp_path / "stop.ckpt")
     resumed = make_private(ledger=moved)
     fit(tmp_path, resumed, Noting(), ckpt_path=tmp_path / "stop.ckpt")

@@ -15,6 +15,7 @@ from torchmetrics import MeanMetric, Metric
 __all__ = [
     "log_deviations",
     "noise_of_value",
+    "norm_bound",
     "refuse_several_values",
     "value_of",
     "warn_if_clipped",
@@ -22,6 +23,7 @@ __all__ = [
 ]
 
 _DRAWS = 128
+_SUM_AND_NUMBER = 2  # states of a mean
 
 
 def noise_of_value(value: Callable[[Tensor], Any], released: Tensor, deviation: float) -> float | None:
@@ -97,10 +99,27 @@ def refuse_several_values(metric: Metric, value: Any) -> None:
         )
 
 
+def norm_bound(metric: Metric, max_contribution: float) -> float:
+    r"""The norm that what a record adds to a metric's sums is clipped to.
+
+    A mean divides its sum by the number of records, each of which adds one to that, so that values up to C stay as they
+    are below :math:`\sqrt{C^2 + 1}`. With C itself, ones would have counted for less than zeros.
+
+    Args:
+        metric: The metric.
+        max_contribution: C.
+    """
+    is_quotient = _is_mean(metric) and len(metric._defaults) == _SUM_AND_NUMBER
+    return math.hypot(max_contribution, 1.0) if is_quotient else max_contribution
+
+
+def _is_mean(metric: Metric) -> bool:
+    return isinstance(metric, MeanMetric) or type(metric).__module__.startswith("torchmetrics.regression")
+
+
 def warn_if_clipped(metric: Metric, name: str, value: Any, max_contribution: float) -> None:
     """Say where a noised mean shows that many records are clipped, which makes a mean of large errors too small."""
-    is_mean = isinstance(metric, MeanMetric) or type(metric).__module__.startswith("torchmetrics.regression")
-    if is_mean and isinstance(value, Tensor) and value.numel() == 1 and float(value.abs()) > max_contribution:
+    if _is_mean(metric) and isinstance(value, Tensor) and value.numel() == 1 and float(value.abs()) > max_contribution:
         rank_zero_warn(
             f"PrivateMetrics: {name} is {float(value):.3g}, but a record adds at most "
             f"{max_contribution:g} to its sums, so larger ones count for less and the value is wrong: log it on a "

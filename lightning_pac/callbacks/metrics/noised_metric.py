@@ -19,6 +19,7 @@ from lightning_pac.callbacks.metrics.influential_states import influential_state
 from lightning_pac.callbacks.metrics.metric_memory import KEEPS, ONE_ROW, constant_states, other_than_rows, remembered
 from lightning_pac.callbacks.metrics.noise_of_value import (
     noise_of_value,
+    norm_bound,
     refuse_several_values,
     value_of,
     warn_if_clipped,
@@ -82,6 +83,7 @@ class PrivateMetric:
         self.show_noise: Callable[[str, Tensor], None] | None = None
         self.before_release: Callable[[], None] | None = None
         self._max_contribution = max_contribution
+        self._bound = norm_bound(metric, max_contribution)
         self._noise_multiplier = noise_multiplier
         self._charge = charge
         self._delivered = delivered
@@ -222,7 +224,7 @@ class PrivateMetric:
             if sums is not None:
                 self.last = self._evaluate(sums)
                 evaluate = partial(self._evaluate, noised=self._blank.clone())
-                deviation = self._noise_multiplier * self._max_contribution
+                deviation = self._noise_multiplier * self._bound
                 possible = torch.cat([part.reshape(-1) for part in self._states(sums).values()])
                 self.deviation = noise_of_value(evaluate, possible, deviation)
                 name = self.logged_as or type(self.metric).__name__
@@ -260,7 +262,7 @@ class PrivateMetric:
             )
         if not self._charge():
             return None
-        deviation = self._noise_multiplier * self._max_contribution
+        deviation = self._noise_multiplier * self._bound
         # A record is evaluated on one rank, so it enters the total once, clipped to C.
         total = torch.stack([share for _, share in shares]).sum(0)
         released = secure_generator().release_(total.clone(), deviation)
@@ -314,7 +316,7 @@ class PrivateMetric:
             added = self._flatten(one)
             # As with gradients, a contribution that is not finite counts as zero.
             if bool(added.isfinite().all()):
-                self._total += _clipped(added, self._max_contribution)
+                self._total += _clipped(added, self._bound)
 
     def _problem_of(self, sizes: set[int]) -> str | None:
         """Why an update with tensors of these lengths does not add each record once."""

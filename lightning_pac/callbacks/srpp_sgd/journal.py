@@ -218,7 +218,7 @@ def open_account(
         name = f"training-{secrets.token_hex(4)}"
     elif name not in {account.name for account in ledger.accounts()}:
         raise LedgerMismatchError(
-            f"{ledger.path} has no account {name!r}, where the checkpoint's run was journalled: give ledger= the file "
-            "that it was written to."
+            f"{ledger.path} has no account {name!r}, where this run was journalled before: give ledger= the file that "
+            "it was written to."
         )
     return ledger.account(name, currency, declaration, budget, "training")

@@ -143,7 +143,8 @@ def coupled(probe: Probe, records: list[Any], seed: Seed, number: int = 0) -> tu
 def _spoil_themselves(probe: Probe, records: list[Any]) -> bool:
     """Whether losses that are not finite, as means over no token, leave the gradients of all other records as they are.
 
-    Those of a record have one norm in two batches, and not all are zero, which gradients are that are not finite.
+    Those of a record have one norm in two batches, and not all are zero, which gradients are that are not finite, but
+    in the last of three batches, where all records may be without a token.
     """
     engine, (a, b, c, d) = make_engine(public_terms=True), _quarters(records)
     norms, losses = [], []
@@ -159,7 +160,9 @@ def _spoil_themselves(probe: Probe, records: list[Any]) -> bool:
                 return False
             finally:
                 engine.detach()
-    if any(len(found) != 2 * GROUP or not found.any() for found in norms) or all(map(math.isfinite, losses)):
+    if any(len(found) != 2 * GROUP for found in norms) or not (norms[0].any() and norms[1].any()):
+        return False
+    if all(map(math.isfinite, losses)):
         return False
     size = float(torch.cat(norms).max())
     first, second, third = norms

@@ -26,8 +26,8 @@ def row_read_again(dataset: Any) -> tuple[str, int] | None:
     """The name of a table that a dataset holds, and under how many indices it gives one row, as to see it more often.
 
     Asked of tables with fewer rows than there are indices is whether the records at two of these, which would be of one
-    row by `i % n` or `i // k`, both change where another row stands in place of that one. Parts that hold the records,
-    as those of a `ConcatDataset` and files of several records, are no rows.
+    row by `i % n` or `i // k`, both change where another row stands in place of that one, and a third does not. Parts
+    that hold the records, as those of a `ConcatDataset` and files of several records, are no rows.
 
     Args:
         dataset: A map-style dataset.
@@ -45,31 +45,36 @@ def row_read_again(dataset: Any) -> tuple[str, int] | None:
     for path, table in (*arrays_in(attributes), *sparse_rows(attributes)):
         if 1 < len(table) < size <= _MOST_TIMES * len(table) and path not in parts and not _holds_parts(dataset, table):
             rows, times = len(table), -(-size // len(table))
-            around = ((index, index + rows, index % rows) for index in known)
-            beside = ((index, index + 1, index // times) for index in known if (index + 1) % times)
-            for pairs in (around, beside):
-                pair = next((pair for pair in pairs if pair[1] in known), None)
-                if pair is not None and _decides(dataset, path, table, pair[2], pair[:2]):
+            around = ((index % rows, index, index + rows, index + 1) for index in known)
+            beside = ((index // times, index, index + 1, index + times) for index in known if (index + 1) % times)
+            for ways in (around, beside):
+                found = next((way for way in ways if known.issuperset(way[1:])), None)
+                if found is not None and _decides(dataset, path, table, *found):
                     return str(path[0]), times
     return None
 
 
-def _decides(dataset: Any, path: tuple[Any, ...], table: Any, row: int, indices: tuple[int, ...]) -> bool:
-    """Whether a row of a table that the dataset holds, or a part of it, decides the records at all of these indices."""
-    other = (row + len(table) // 2) % len(table)
+def _decides(dataset: Any, path: tuple[Any, ...], table: Any, row: int, one: int, same: int, other: int) -> bool:
+    """Whether a row of a table that the dataset holds, or a part of it, decides the records at two indices alone.
+
+    A row that decides a third record is no record: the entries of a mean to subtract are of all.
+    """
+    instead = (row + len(table) // 2) % len(table)
     order = np.arange(len(table))
-    order[row] = other
-    before = _loaded(dataset, indices)
-    if before is None or not _all_differ(before, _loaded(with_rows(dataset, path, table, order), indices)):
+    order[row] = instead
+    before, after = (
+        _loaded(changed, (one, same, other)) for changed in (dataset, with_rows(dataset, path, table, order))
+    )
+    if before is None or after is None or not _both_differ(before, after) or before[2] != after[2]:
         return False
     if isinstance(table, SparseRows) or not isinstance(table[row], Tensor | np.ndarray) or len(table[row].ravel()) < 2:
         return True
     for part in np.array_split(np.arange(len(table[row].ravel())), _PARTS):
         changed = table[row].clone() if isinstance(table[row], Tensor) else table[row].copy()
-        changed.ravel()[part] = table[other].ravel()[part]
+        changed.ravel()[part] = table[instead].ravel()[part]
         held = copy(table) if isinstance(table, list) else table + 0
         held[row] = changed
-        if len(part) and _all_differ(before, _loaded(with_table(dataset, path, held), indices)):
+        if len(part) and _both_differ(before, _loaded(with_table(dataset, path, held), (one, same))):
             return True
     return False  # each is of a part of its own, as the steps of a series
 
@@ -83,8 +88,8 @@ def _loaded(dataset: Any, indices: tuple[int, ...]) -> list[bytes] | None:
         return None
 
 
-def _all_differ(before: list[bytes], after: list[bytes] | None) -> bool:
-    return after is not None and all(one != other for one, other in zip(before, after, strict=True))
+def _both_differ(before: list[bytes], after: list[bytes] | None) -> bool:
+    return after is not None and all(one != other for one, other in zip(before[:2], after, strict=False))
 
 
 def _holds_parts(dataset: Any, table: Any) -> bool:

@@ -2,6 +2,7 @@
 
 import csv
 import functools
+import itertools
 import math
 import warnings
 from collections.abc import Callable
@@ -373,6 +374,36 @@ def test_a_mean_of_values_up_to_the_largest_is_that_mean(kind: type[torchmetrics
     private.is_private = True
     metric.update(*([values] if kind is torchmetrics.MeanMetric else [values, torch.zeros(1000)]))
     assert float(metric.compute()) == pytest.approx(largest / 4, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("kind", "average"),
+    [
+        *itertools.product(["F1Score", "Precision", "Recall", "Specificity", "Accuracy"], ["macro", "micro"]),
+        ("ExactMatch", None),
+        ("CohenKappa", None),
+    ],
+)
+@pytest.mark.parametrize("task", ["multiclass", "multilabel"])
+def test_counts_of_classes_are_those_of_torchmetrics(kind: str, average: str | None, task: str) -> None:
+    """Where a miss adds to more counts than a hit, clipped to norm one it would weigh less."""
+    generator = torch.Generator().manual_seed(1)
+    if kind == "CohenKappa" and task == "multilabel":
+        return
+    if task == "multilabel":
+        labels = (torch.rand(3000, 4, generator=generator) < torch.tensor([0.1, 0.4, 0.5, 0.7])).long()
+        named = torch.where(torch.rand(3000, 4, generator=generator) < 0.7, labels, 1 - labels)
+    else:
+        labels = torch.multinomial(torch.tensor([0.1, 0.2, 0.3, 0.4]), 3000, replacement=True, generator=generator)
+        named = torch.where(torch.rand(3000, generator=generator) < 0.6, labels, torch.randint(4, (3000,)))
+    number = "num_classes" if task == "multiclass" else "num_labels"
+    terms = {"task": task, number: 4} | ({} if average is None else {"average": average})
+    metric, exact = (getattr(torchmetrics, kind)(**terms) for _ in range(2))
+    private = PrivateMetric(metric, max_contribution=1.0, noise_multiplier=1e-6, charge=lambda: True)
+    private.is_private = True
+    metric.update(named, labels)
+    exact.update(named, labels)
+    assert float(metric.compute()) == pytest.approx(float(exact.compute()), rel=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["R2Score", *slow("ExplainedVariance", "RelativeSquaredError")])

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import lightning.pytorch as pl
@@ -11,6 +11,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 from torchmetrics import MeanMetric, Metric
+from torchmetrics.classification import MulticlassStatScores, MultilabelStatScores
 
 __all__ = [
     "log_deviations",
@@ -24,6 +25,7 @@ __all__ = [
 
 _DRAWS = 128
 _SUM_AND_NUMBER = 2  # states of a mean
+_COUNTS = {"tp", "fp", "tn", "fn"}
 
 
 def noise_of_value(value: Callable[[Tensor], Any], released: Tensor, deviation: float) -> float | None:
@@ -99,18 +101,36 @@ def refuse_several_values(metric: Metric, value: Any) -> None:
         )
 
 
-def norm_bound(metric: Metric, max_contribution: float) -> float:
-    r"""The norm that what a record adds to a metric's sums is clipped to.
+def norm_bound(metric: Metric, max_contribution: float, states: Collection[str]) -> float:
+    r"""The norm that what a record adds to a metric's sums is clipped to, so that ordinary records are not.
 
-    A mean divides its sum by the number of records, each of which adds one to that, so that values up to C stay as they
-    are below :math:`\sqrt{C^2 + 1}`. With C itself, ones would have counted for less than zeros.
+    A mean divides its sum by the number of records, to which each adds one, so that values up to C stay as they are
+    below :math:`\sqrt{C^2 + 1}`. Counts of a classification have the most that one row can add, such as
+    :math:`\sqrt{2}` where a miss counts for two classes. Below, misses or large values would weigh less than others.
 
     Args:
         metric: The metric.
         max_contribution: C.
+        states: Names of those that are released.
     """
-    is_quotient = _is_mean(metric) and len(metric._defaults) == _SUM_AND_NUMBER
+    if set(metric._defaults) == _COUNTS:
+        return max(max_contribution, math.sqrt(_most_counts(metric, states)))
+    is_quotient = len(metric._defaults) == _SUM_AND_NUMBER and {"total", "weight"} & set(metric._defaults)
     return math.hypot(max_contribution, 1.0) if is_quotient else max_contribution
+
+
+def _most_counts(metric: Any, states: Collection[str]) -> float:
+    """The square of the norm of what one row adds to counts of hits and misses, at most."""
+    if isinstance(metric, MultilabelStatScores):
+        return float(metric.num_labels)
+    if not isinstance(metric, MulticlassStatScores):
+        return 1.0
+    # Of one row, all classes but one or two are rightly not named; micro averages add up what is of all classes.
+    power = 2 if metric.average == "micro" else 1
+    classes: int = metric.num_classes or 1
+    hit = ("tp" in states) + ("tn" in states) * (classes - 1) ** power
+    miss = ("fn" in states) + ("fp" in states) + ("tn" in states) * max(0, classes - 2) ** power
+    return float(max(hit, miss, 1))
 
 
 def _is_mean(metric: Metric) -> bool:

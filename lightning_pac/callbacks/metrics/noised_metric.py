@@ -83,7 +83,6 @@ class PrivateMetric:
         self.show_noise: Callable[[str, Tensor], None] | None = None
         self.before_release: Callable[[], None] | None = None
         self._max_contribution = max_contribution
-        self._bound = norm_bound(metric, max_contribution)
         self._noise_multiplier = noise_multiplier
         self._charge = charge
         self._delivered = delivered
@@ -101,6 +100,7 @@ class PrivateMetric:
         self._surroundings = Surroundings(metric)
         self._keeps = self._was_shown = False
         self._influential = influential_states(self._blank)
+        self._bound = norm_bound(metric, max_contribution, self._influential)
         self._total = torch.zeros_like(self._flatten(self._blank))
         self._released: Any = None
         self._inside_forward = self._was_updated = False

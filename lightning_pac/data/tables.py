@@ -2,13 +2,15 @@
 
 import array
 import copy
-from collections import deque
+from collections import UserDict, deque
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.lib.npyio import NpzFile
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, SubsetRandomSampler
 
@@ -34,6 +36,7 @@ __all__ = [
 
 _DEPTH = 3  # of attributes and keys below one another
 _FEW = 16  # tables in a list of them
+_ARCHIVE = 2**24  # bytes of an archive that is looked into
 LARGEST = 2**28
 """Bytes of a table of which a second one is made."""
 
@@ -46,7 +49,7 @@ def tables(value: Any, rows: int | range | None, path: tuple[Any, ...] = ()) -> 
         rows: How many rows a table has, or may have; None for any number.
         path: Where the dictionary lies.
     """
-    parts = value.items() if isinstance(value, dict) else enumerate(value)
+    parts = value.items() if isinstance(value, Mapping) else enumerate(value)
     for key, part in list(parts):
         if isinstance(part, Dataset):
             continue
@@ -62,8 +65,11 @@ def _parts_of(value: Any) -> Any:
         return value if len(value) <= _FEW else ()
     if hasattr(value, "_asdict"):
         return value._asdict()
-    if isinstance(value, Mapping):
-        return value if isinstance(value, dict) else dict(value)
+    if isinstance(value, dict | UserDict | MappingProxyType):
+        return value
+    if isinstance(value, NpzFile):  # it loads all of an array each time
+        files: list[Any] = [] if value.zip is None else value.zip.infolist()
+        return value if files and sum(file.file_size for file in files) <= _ARCHIVE else {}
     return {} if type(value).__module__ == "builtins" else attributes(value)
 
 

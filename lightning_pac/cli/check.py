@@ -101,6 +101,7 @@ def _dry_run(words: list[str]) -> dict[str, Any]:
     from lightning_pac.ledger import LedgerHandle
 
     found: dict[str, Any] = {}
+    copies: dict[str, str] = {}  # of ledgers, by their paths
 
     class StopBeforeTraining(pl.Callback):
         @override
@@ -126,7 +127,8 @@ def _dry_run(words: list[str]) -> dict[str, Any]:
                 raise ValueError("A dry run starts afresh and resumes nothing: leave ckpt_path out.")
             for callback in self.trainer.callbacks:
                 if isinstance(callback, SRPPSGD) and callback.arguments.ledger is not None:
-                    copy = _copy_of(LedgerHandle(callback.arguments.ledger).path, Path(folder))
+                    ledger = LedgerHandle(callback.arguments.ledger).path
+                    copies[str(copy := _copy_of(ledger, Path(folder)))] = str(ledger)
                     callback.arguments = dataclasses.replace(callback.arguments, ledger=copy)
             self.trainer.callbacks.append(StopBeforeTraining())
             self.trainer.fit(**kwargs)
@@ -137,7 +139,12 @@ def _dry_run(words: list[str]) -> dict[str, Any]:
         readable_errors(),
         contextlib.suppress(_ReachedTraining),
     ):
-        CheckCLI(args=["fit", *words], save_config_callback=None, parser_kwargs={"exit_on_error": False})
+        try:
+            CheckCLI(args=["fit", *words], save_config_callback=None, parser_kwargs={"exit_on_error": False})
+        except Exception as error:
+            for copy, ledger in copies.items():
+                error.args = tuple(str(part).replace(copy, ledger) for part in error.args)
+            raise
     found["warnings"] = list(dict.fromkeys(" ".join(str(warning.message).split()) for warning in caught))
     left, epsilon = found["left_in_ledger"], found["epsilon"]
     if left is not None and epsilon is not None and epsilon > left:

@@ -1,10 +1,10 @@
 """Statistics of records that were taken before training: columns scaled by themselves, means, and counts of classes."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from fractions import Fraction
 from typing import Any, TypeAlias
 
 import numpy as np
-import torch
 from torch import Tensor
 from torch.utils.data import Subset
 
@@ -12,12 +12,15 @@ from lightning_pac.data.tables import datasets_below, own_tables
 
 __all__ = ["is_part_by_place", "is_scaled_by_itself", "statistics_among"]
 
+_MATRIX = 2  # axes
 _FEWEST = 32  # records, below which statistics of others may agree by chance
 _MOST = 1000  # numbers that are looked at, of a model's or a dataset's
 # By how much a mean and a deviation may be off, in deviations: one, and several together, in units of its own error.
 _EXACT, _NEAR = 1e-4, 0.05
-_AT_END = 1e-6
+_AT_END, _CLOSE = 1e-6, 1e-5
+_DISTINCT = 16  # values of a column, fewer of which may be a design: classes of one size, or a full factorial
 _GLANCE = 2048  # rows of a table that are looked at first
+_FRACTION = 12  # largest denominator of a number that is taken for chosen
 
 _Table: TypeAlias = np.ndarray[Any, Any]
 
@@ -32,16 +35,14 @@ def is_scaled_by_itself(dataset: Any, others: Sequence[Any]) -> bool:
         dataset: What is trained on.
         others: What is evaluated: a scaler may have seen both.
     """
-    return any(map(_are_standard, _numbers_of(dataset, others))) or any(
-        map(_are_ranges, _with_others(dataset, others, lambda table: table.dtype.kind == "f" and table.ndim == 2))
-    )
+    return any(_are_standard(table) or _are_ranges(table) for table in _numbers_of(dataset, others))
 
 
 def statistics_among(numbers: Iterable[tuple[str, Any]], dataset: Any, others: Sequence[Any]) -> list[str]:
     """The names of numbers that are means, deviations or weights of classes of these very records.
 
     Weights are recognized as a power of the classes' counts times a factor, as inverse frequencies, `balanced` weights
-    and their roots are. Round numbers are taken for chosen ones.
+    and their roots are, or as its logarithm. Round numbers and plain fractions are taken for chosen ones.
 
     Args:
         numbers: Candidates by name, such as a model's buffers.
@@ -52,14 +53,15 @@ def statistics_among(numbers: Iterable[tuple[str, Any]], dataset: Any, others: S
     if not vectors:
         return []
     found: set[str] = set()
-    for table in _numbers_of(dataset, others):
-        if not any(len(vector) == table.shape[1] > 1 for vector in vectors.values()):
+    sizes = {len(vector) for vector in vectors.values()} - {1}
+    for table, scale in _channels_of(dataset, others):
+        if table.shape[1] not in sizes:
             continue
-        mean, deviation = _moments(table)
+        mean, deviation = (moment / scale for moment in _moments(table))
         bound = _EXACT if table.shape[1] < 4 else max(_EXACT, _NEAR / np.sqrt(len(table)))
+        near = bound * deviation + 1e-12
         for name, vector in vectors.items():
-            if len(vector) == len(mean) > 1:
-                near = bound * deviation + 1e-12
+            if len(vector) == len(mean):
                 is_mean = (abs(vector - mean) <= near).all()
                 if is_mean or (abs(vector - deviation) <= near + deviation / len(table)).all():
                     found.add(name)
@@ -84,20 +86,22 @@ def is_part_by_place(dataset: Any) -> bool:
 
 
 def _are_standard(table: _Table) -> bool:
-    mean, deviation = (abs(found) for found in _moments(table[:: 1 + len(table) // _GLANCE]))
-    if not ((mean < 0.5) & (deviation > 0.5) & (deviation < 2)).any():
-        return False  # before all of a large table is read
-    mean, deviation = _moments(table)
+    glance = table[:: 1 + len(table) // _GLANCE]
+    mean, deviation = _moments(glance)
+    likely = np.flatnonzero((abs(mean) < 0.5) & (deviation > 0.5) & (deviation < 2))
+    columns = table[:, [column for column in likely if len(np.unique(glance[:, column])) >= _DISTINCT]]
+    mean, deviation = _moments(columns)
     off = np.maximum(abs(mean), abs(deviation - 1) - 1 / len(table))
     # Of the flags among the columns, many are left as they are; sums in single precision are less exact.
-    exact = _EXACT if table.shape[1] > 1 else _EXACT / 10
+    exact = min(_EXACT, _NEAR / 10 / np.sqrt(len(table))) / (1 if table.shape[1] > 1 else 10)
     num_exact, num_near = (np.count_nonzero(off < bound) for bound in (exact, _NEAR / np.sqrt(len(table))))
     return bool(num_exact >= _several(table) or num_near >= max(4, table.shape[1] / 10))
 
 
 def _are_ranges(table: _Table) -> bool:
-    inside = (abs(table[:: 1 + len(table) // _GLANCE]) <= 1 + _AT_END).all(0)
-    columns = table[:, np.flatnonzero(inside)[:_MOST]]
+    glance = abs(table[:: 1 + len(table) // _GLANCE])
+    by_row = (abs(glance.max(1) - 1) < _AT_END).mean() > 1 / 2  # each record was scaled by its own largest
+    columns = table[:, np.flatnonzero((glance <= 1 + _AT_END).all(0))[: 0 if by_row else _MOST]]
     least = columns.min(0)
     ends = (np.minimum(abs(least), abs(least + 1)) < _AT_END) & (abs(columns.max(0) - 1) < _AT_END)
     columns, least = columns[:, ends], least[ends]
@@ -110,22 +114,28 @@ def _several(table: _Table) -> float:
     return float(min(max(2, table.shape[1] / 200), table.shape[1]))
 
 
-def _held(dataset: Any) -> Iterator[Any]:
+def _held(dataset: Any) -> Iterator[_Table]:
     """Tables with a row for each record of a dataset; of a subset also only its rows."""
     for part in datasets_below(dataset):
         for table in own_tables(part):
-            values = table.detach().cpu().numpy() if _is_plain(table) else table
-            if hasattr(type(table), "iloc"):
-                values = table.select_dtypes("number").to_numpy() if hasattr(table, "columns") else table.to_numpy()
-            if isinstance(values, np.ndarray) and len(values) >= _FEWEST:
+            values = _array(table)
+            if values is not None and len(values) >= _FEWEST and values.size:
                 yield values
                 if isinstance(dataset, Subset) and part is dataset.dataset:
                     yield values[np.asarray(dataset.indices)]
 
 
-def _is_plain(table: Any) -> bool:
-    plain = isinstance(table, Tensor) and table.layout == torch.strided and not (table.is_meta or table.is_quantized)
-    return plain and table.dtype != torch.bfloat16
+def _array(table: Any) -> _Table | None:
+    """The numbers of a table; None of one that is kept in another way."""
+    try:
+        if isinstance(table, Tensor):
+            return table.detach().cpu().resolve_conj().resolve_neg().numpy()
+        if hasattr(type(table), "iloc"):
+            table = table.select_dtypes("number") if hasattr(type(table), "select_dtypes") else table
+            return np.asarray(table.to_numpy())
+    except Exception:  # sparse, quantized, in eight bits, or otherwise of its own
+        return None
+    return table if isinstance(table, np.ndarray) else None
 
 
 def _with_others(dataset: Any, others: Sequence[Any], is_wanted: Callable[[_Table], bool]) -> Iterator[_Table]:
@@ -139,24 +149,35 @@ def _with_others(dataset: Any, others: Sequence[Any], is_wanted: Callable[[_Tabl
 
 
 def _numbers_of(dataset: Any, others: Sequence[Any]) -> Iterator[_Table]:
-    """Tables of real numbers with a row for each record: by column; of pictures and series by channel."""
+    """Tables of real numbers with a row for each record, by column. Pictures and series are often scaled by record."""
     whole = [other for other in others if not isinstance(other, Subset)]  # what is below it is looked at, too
-    for table in _with_others(dataset, whole, lambda table: table.dtype.kind == "f" and table.ndim > 1):
-        yield table.reshape(-1, table.shape[-1])
-        if table.ndim > 2:
-            yield np.moveaxis(table, 1, -1).reshape(-1, table.shape[1])
-            yield table.reshape(-1, 1)
+    for table in _with_others(dataset, whole, lambda table: table.dtype.kind == "f" and table.ndim <= _MATRIX):
+        yield table.reshape(len(table), -1)
+
+
+def _channels_of(dataset: Any, others: Sequence[Any]) -> Iterator[tuple[_Table, float]]:
+    """The same, also by the channels of pictures and series, and what a byte is divided by."""
+    yield from ((table, 1.0) for table in _numbers_of(dataset, others))
+    for table in _held(dataset):
+        is_byte = table.dtype == np.uint8
+        if table.ndim > _MATRIX and (is_byte or table.dtype.kind == "f"):
+            for axis in (1, -1):
+                yield np.moveaxis(table, axis, -1).reshape(-1, table.shape[axis]), 255.0 if is_byte else 1.0
 
 
 def _class_counts(dataset: Any, others: Sequence[Any], most: int) -> Iterator[_Table]:
-    """How many records there are of each class, by every table that may say so of up to so many classes."""
+    """How many records there are of each class, by every table that may say so, of up to so many classes or labels."""
 
-    def are_classes(table: _Table) -> bool:
-        return table.size == len(table) and table.dtype.kind in "iufb" and len(np.unique(table[:_GLANCE])) <= most
+    def may_be_classes(table: _Table) -> bool:
+        few = table.ndim <= _MATRIX and table.size <= most * len(table) and table.dtype.kind in "iufb"
+        return few and len(np.unique(table[:_GLANCE])) <= most
 
-    for table in _with_others(dataset, others, are_classes):
+    for table in _with_others(dataset, others, may_be_classes):
         values, counts = np.unique(table, return_counts=True)
-        if 2 <= len(values) <= len(table) / 4 and (values == np.round(values)).all():
+        if table.size > len(table):
+            if set(values.tolist()) == {0, 1}:
+                yield table.sum(0, dtype=float)
+        elif 2 <= len(values) <= len(table) / 4 and (values == np.round(values)).all():
             yield counts.astype(float)
 
 
@@ -166,32 +187,44 @@ def _moments(table: _Table) -> tuple[_Table, _Table]:
 
 
 def _vector(value: Any) -> _Table | None:
-    """Up to a thousand numbers as a vector, unless all are as round as ones that are chosen."""
-    if type(value) is Tensor and _is_plain(value) and value.numel() <= _MOST:
-        value = value.detach().cpu().numpy()
+    """Up to a thousand numbers as a vector, unless all are the same, or as round as ones that are chosen."""
+    if type(value) is Tensor and value.numel() <= _MOST:
+        value = _array(value)
     is_list = type(value) in (list, tuple) and all(isinstance(number, int | float) for number in value)
     if not (is_list or isinstance(value, np.ndarray | float)) or not 0 < np.size(value) <= _MOST:
         return None
     vector = np.ravel(np.asarray(value))
-    if vector.dtype.kind not in "iuf" or not np.isfinite(vector).all():
+    if vector.dtype.kind not in "iuf" or not np.isfinite(vector).all() or (vector.size > 1 and np.ptp(vector) == 0):
         return None
     vector = vector.astype(float)
-    is_round = abs(vector - [float(f"{number:.3g}") for number in vector]) <= 1e-6 * abs(vector)
-    return None if is_round.all() else vector
+    return None if all(map(_is_chosen, vector.tolist())) else vector
+
+
+def _is_chosen(number: float) -> bool:
+    """Whether it has three digits, or is a plain fraction."""
+    near = [float(f"{number:.3g}")]
+    if abs(number) <= _FRACTION:
+        near.append(float(Fraction(number).limit_denominator(_FRACTION)))
+    return any(abs(number - other) <= _AT_END * abs(number) for other in near)
 
 
 def _are_weights(vector: _Table, counts: _Table) -> bool:
-    """Whether numbers are a power of the counts times a factor, or the ratio of two counts, or a fraction."""
-    if (vector <= 0).any() or len(vector) not in (1, len(counts)) or (counts == counts[0]).all():
+    """Whether numbers are a power of the counts times a factor, their logarithms, or the ratio of two counts."""
+    if len(vector) not in (1, len(counts)) or (counts <= 0).any() or (counts == counts[0]).all():
         return False
     logs = np.log(counts)
     if len(vector) == 1:
         between = [*(logs[:2] - logs[1::-1]), *(logs - np.log(counts.sum()))] if len(counts) == 2 else []
-        powers = [abs(np.log(vector[0]) - power * log) for log in between for power in (-1, -0.5, 0.5, 1)]
-        return bool(powers) and min(powers) < 1e-5
-    ours = np.log(vector) - np.log(vector).mean()
+        powers = [power * log for log in between for power in (-1, -0.5, 0.5, 1)]
+        return vector[0] > 0 and any(abs(np.log(vector[0]) - power) < _CLOSE for power in powers)
     logs -= logs.mean()
-    power = ours @ logs / (logs @ logs)
-    if len(counts) == 2 and min(abs(power - likely) for likely in (-1, -0.5, 0.5, 1)) > 1e-5:
-        return False
-    return bool(1e-3 < abs(power) <= 2 and (abs(ours - power * logs) < 1e-5).all())
+    with np.errstate(all="ignore"):
+        # A label's weight is the number of records without it over that of those with it: one more is a power.
+        for ours in (np.log(vector), np.log(vector + 1), vector):
+            ours = ours - ours.mean()
+            power = ours @ logs / (logs @ logs)
+            is_usual = min(abs(power - likely) for likely in (-1, -0.5, 0.5, 1)) < _CLOSE
+            is_usual = is_usual or (len(counts) > 2 and _CLOSE < abs(power) <= 2)
+            if is_usual and (abs(ours - power * logs) < _CLOSE).all():
+                return True
+    return False

@@ -165,7 +165,7 @@ class RowsOfOne:
 def sparse_rows(held: Mapping[str, Any], rows: int | None = None) -> Iterator[tuple[tuple[Any, ...], SparseRows]]:
     """The sparse matrices among some attributes with that many rows, or any, with their places."""
     for name, value in held.items():
-        is_matrix = (hasattr(value, "tocsr") or is_sparse(value)) and len(value.shape) == 2
+        is_matrix = (hasattr(type(value), "tocsr") or is_sparse(value)) and len(value.shape) == 2
         if is_matrix and rows in (None, value.shape[0]):
             yield (name,), SparseRows(value)
 

@@ -4,6 +4,7 @@ import array
 import copy
 from collections import UserDict, deque
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -63,8 +64,8 @@ def _parts_of(value: Any) -> Any:
     """The entries of a short list, or by their names those of a mapping and the attributes of an object."""
     if type(value) in (list, tuple):
         return value if len(value) <= _FEW else ()
-    if hasattr(value, "_asdict"):
-        return value._asdict()
+    if isinstance(value, tuple):
+        return dict(zip(getattr(type(value), "_fields", ()), value, strict=False))
     if isinstance(value, dict | UserDict | MappingProxyType):
         return value
     if isinstance(value, NpzFile):  # it loads all of an array each time
@@ -80,7 +81,10 @@ def attributes(value: Any) -> dict[str, Any]:
         value: Of any kind.
     """
     slots = [name for kind in type(value).__mro__ for name in _names(vars(kind).get("__slots__", ()))]
-    held = {name: getattr(value, name) for name in slots if not name.startswith("__") and hasattr(value, name)}
+    held = {}
+    for name in slots:
+        with suppress(Exception):  # it was never set, or has another name there
+            held[name] = object.__getattribute__(value, name)
     return held | getattr(value, "__dict__", {})
 
 
@@ -106,8 +110,9 @@ def replaced(holder: Any, path: tuple[Any, ...], value: Any) -> Any:
     key, *below = path
     if isinstance(holder, Mapping):
         return {**holder, key: replaced(holder[key], tuple(below), value)}
-    if hasattr(holder, "_replace"):
-        return holder._replace(**{key: replaced(getattr(holder, key), tuple(below), value)})
+    if isinstance(holder, tuple) and hasattr(type(holder), "_replace"):
+        named: Any = holder
+        return named._replace(**{key: replaced(getattr(named, key), tuple(below), value)})
     if type(holder) in (list, tuple):
         return type(holder)([*holder[:key], replaced(holder[key], tuple(below), value), *holder[key + 1 :]])
     found = shallow_copied(holder)

@@ -280,6 +280,14 @@ def test_check_says_what_is_refused(config, capsys, words, sentence):
     assert sentence in capsys.readouterr().err
 
 
+def test_check_names_the_ledger_that_was_given(config, tmp_path, capsys):
+    with PrivacyLedger(tmp_path / "study.db") as ledger:
+        ledger.account("of others", "rpp", {"coupling": {"num_differing": 5}}).charge(1.0)
+    words = ["--recipe", "srpp_sgd", WORLDS, "--trainer.callbacks.ledger", str(tmp_path / "study.db")]
+    assert cli.main(["check", "--config", "mine.yaml", *words]) == 1
+    assert f"account 'of others' of {tmp_path / 'study.db'} is about" in " ".join(capsys.readouterr().err.split())
+
+
 def test_check_says_all_that_is_refused_a_line_each(config, capsys):
     words = ["--recipe", "srpp_sgd", WORLDS, "--trainer.gradient_clip_val=1", "--trainer.detect_anomaly=true"]
     code, found = check(capsys, *words)

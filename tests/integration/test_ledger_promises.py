@@ -93,12 +93,13 @@ def test_what_the_plan_does_not_hold_is_refused(arguments: dict[str, Any], sente
         assert not ledger.accounts()
 
 
-def test_values_and_steps_draw_on_their_own_shares(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ends", [{"max_epochs": 3}, {"max_steps": 9, "max_epochs": -1}])
+def test_values_and_steps_draw_on_their_own_shares(ends: dict[str, int], tmp_path: Path) -> None:
     path = tmp_path / "study.db"
     # Three values of mu^2 = 0.008 do not fit into 0.02.
     metrics = PrivateMetrics(["accuracy"], SCENARIO, epsilon=16 * 0.008 / 2, renyi_order=16, ledger=planned(path))
     run = private_run(planned(path))
-    trainer = make_trainer(tmp_path, run, metrics, max_epochs=3, num_sanity_val_steps=0, limit_train_batches=3)
+    trainer = make_trainer(tmp_path, run, metrics, **ends, num_sanity_val_steps=0, limit_train_batches=3)
     with (
         pytest.warns(UserWarning, match=r"an older value of accuracy is shown.* Share 'metrics' .* has 0.02 of mu"),
         pytest.warns(UserWarning, match=r"pays for 2 of the 3 evaluations that this run plans"),

@@ -1,5 +1,7 @@
 """Statistics of the records themselves are told from public, noised and chosen numbers."""
 
+import math
+import types
 import zlib
 from pathlib import Path
 from typing import Any
@@ -8,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from lightning.pytorch.utilities.parsing import AttributeDict
 from sklearn.datasets import load_wine
 from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import MinMaxScaler, StandardScaler
@@ -17,6 +20,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, random_split
 
 from lightning_pac import Poisson, TwoWorldScenario
+from lightning_pac.callbacks.srpp_sgd.reporting.own_statistics import _held
 from lightning_pac.data.own_statistics import is_part_by_place, is_scaled_by_itself, statistics_among
 
 FEATURES, LABELS = load_wine(return_X_y=True)
@@ -60,11 +64,10 @@ def scaled_as(kind: str) -> tuple[Any, list[Any]]:
         return table((values - values.mean(0)) / values.std(0)), []
     if kind == "in a frame":
         return Frame((frame - frame.mean()) / frame.std()), []
-    if kind == "beside flags":
-        flags = np.eye(20)[np.arange(len(TRAIN)) % 20]
-        return table(np.hstack([own.transform(TRAIN)[:, :3], flags])), []
-    pictures = torch.rand(64, 3, 8, 8)
-    return TensorDataset((pictures - pictures.mean()) / pictures.std()), []
+    if kind == "a target":
+        return TensorDataset(single, (single[:, 0] - single[:, 0].mean()) / single[:, 0].std()), []
+    flags = np.eye(20)[np.arange(len(TRAIN)) % 20]
+    return table(np.hstack([own.transform(TRAIN)[:, :3], flags])), []
 
 
 @pytest.mark.parametrize(
@@ -78,7 +81,7 @@ def scaled_as(kind: str) -> tuple[Any, list[Any]]:
         "with numpy in single precision",
         "in a frame",
         "beside flags",
-        "of pictures",
+        "a target",
     ],
 )
 def test_records_that_were_scaled_by_themselves_are_known(kind: str) -> None:
@@ -91,7 +94,8 @@ def test_records_that_were_scaled_by_other_numbers_are_not(seed: int) -> None:
     noised = (TRAIN - FEATURES.mean(0) - draws.normal(0, 0.01, 13)) / (
         FEATURES.std(0) * (1 + draws.normal(0, 0.01, 13))
     )
-    public = StandardScaler().fit(HELD)
+    public, by_record = StandardScaler().fit(HELD), torch.from_numpy(draws.normal(size=(50, 100)))
+    by_record = (by_record - by_record.mean(1, keepdim=True)) / by_record.std(1, keepdim=True)
     for honest in (
         table(public.transform(TRAIN)),
         table(noised),
@@ -102,6 +106,11 @@ def test_records_that_were_scaled_by_other_numbers_are_not(seed: int) -> None:
         TensorDataset(torch.from_numpy(draws.normal(size=(64, 3, 8, 8)))),
         TensorDataset(torch.full((64, 3), torch.nan)),
         [(torch.zeros(3), 0)] * 40,
+        TensorDataset(by_record[:, None]),
+        TensorDataset(by_record),
+        TensorDataset(by_record / by_record.abs().amax(1, keepdim=True)),
+        TensorDataset((2 * (torch.arange(50) % 2) - 1).float()[:, None]),
+        TensorDataset(torch.empty(50, 0), torch.rand(50, 3).conj()),
     ):
         assert not is_scaled_by_itself(honest, [table(TRAIN)])
 
@@ -117,6 +126,7 @@ def test_weights_and_means_of_the_records_are_known() -> None:
         "of both": np.bincount(LABELS) / len(LABELS),
         "mean": TRAIN.astype(np.float32).mean(0),
         "deviation": torch.tensor(TRAIN).float().std(0),
+        "logarithm": np.log(counts / counts.sum()),
     }
     others = {
         "chosen": np.array([0.2, 0.3, 0.5]),
@@ -128,6 +138,7 @@ def test_weights_and_means_of_the_records_are_known() -> None:
         "a name": "balanced",
         "many": torch.rand(5000),
         "none": None,
+        "eight bits": torch.ones(3).to(torch.float8_e4m3fn),
         "half": torch.rand(3, dtype=torch.bfloat16),
     }
     assert statistics_among([*ours.items(), *others.items()], table(TRAIN), [table(HELD, HELD_LABELS)]) == [*ours]
@@ -136,6 +147,10 @@ def test_weights_and_means_of_the_records_are_known() -> None:
 def test_the_weight_of_one_of_two_classes_is_known() -> None:
     labels = (torch.arange(100) < 23).float()
     data = TensorDataset(torch.rand(100, 3), labels)
+    of_labels = torch.rand(100, 4, generator=torch.Generator().manual_seed(1)) < torch.tensor([0.1, 0.3, 0.4, 0.6])
+    positive = of_labels.sum(0)
+    several = TensorDataset(torch.rand(100, 3), of_labels.float())
+    assert statistics_among([("weights", (100 - positive) / positive)], several, []) == ["weights"]
     ours = {"pos_weight": torch.tensor([77 / 23]), "root": (77 / 23) ** 0.5, "two": np.array([100 / 154, 100 / 46])}
     others = {"nine": 9.0, "third": torch.tensor([1 / 3]), "chosen": np.array([0.3, 0.7]), "other": [0.3001, 0.7]}
     assert statistics_among([*ours.items(), *others.items()], data, []) == [*ours]
@@ -163,6 +178,35 @@ def test_a_share_by_place_is_known(indices: Any, by_place: bool) -> None:
     data = TensorDataset(torch.rand(1000, 3))
     assert is_part_by_place(Subset(data, indices)) is by_place
     assert not is_part_by_place(data)
+
+
+class Transformed(Dataset[Any]):
+    """Scales its records by a scaler that was fitted to them, as it gives them."""
+
+    def __init__(self) -> None:
+        self.rows, self.transform = TRAIN, {"scale": StandardScaler().fit(TRAIN)}
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Tensor:
+        return torch.tensor(self.transform["scale"].transform(self.rows[index : index + 1])[0]).float()
+
+
+class Odd(nn.Module):
+    """Holds what refuses to be looked at."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conjugate, self.eighth = torch.rand(3).cfloat().conj(), torch.ones(3).to(torch.float8_e4m3fn)
+        self.numbers, self.lazy = math, types.SimpleNamespace(part=AttributeDict(mean=[1.5, 2.5]))
+
+
+def test_statistics_are_found_in_transforms() -> None:
+    dataset = Transformed()
+    assert {name for name, _ in _held(dataset)} >= {"transform.scale.mean_", "transform.scale.scale_"}
+    assert statistics_among(_held(dataset), dataset, []) == ["transform.scale.mean_", "transform.scale.scale_"]
+    assert statistics_among(_held(Odd()), dataset, []) == []
 
 
 class Weighted(Classifier):

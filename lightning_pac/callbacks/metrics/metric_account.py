@@ -158,9 +158,12 @@ def _planned_evaluations(trainer: pl.Trainer) -> int:
 
     The fit of a selection evaluates nothing: that comes after it, once.
     """
-    epochs, every = trainer.max_epochs or -1, trainer.check_val_every_n_epoch
-    is_known = trainer.training and trainer.max_steps == -1 and trainer.val_check_interval == 1.0
-    return max(1, epochs // every) if is_known and every and trainer.enable_validation else 1
+    every, batches = trainer.check_val_every_n_epoch, trainer.num_training_batches
+    ends = [] if trainer.max_epochs in (None, -1) else [trainer.max_epochs]
+    if trainer.max_steps != -1 and batches and math.isfinite(batches):
+        ends.append(math.ceil(trainer.max_steps / math.ceil(batches / trainer.accumulate_grad_batches)))
+    is_known = trainer.training and ends and trainer.val_check_interval == 1.0
+    return max(1, min(ends) // every) if is_known and every and trainer.enable_validation else 1
 
 
 def check_budget(handle: LedgerHandle, account: LedgerAccount, cost: float) -> None:

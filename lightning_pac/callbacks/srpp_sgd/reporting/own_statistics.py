@@ -1,16 +1,22 @@
 """Warnings of what was plainly counted from the private records before training, which no promise covers."""
 
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 import lightning.pytorch as pl
+import numpy as np
 from lightning.pytorch.utilities import rank_zero_warn
-from torch.utils.data import DataLoader
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
 from lightning_pac.data.own_statistics import is_part_by_place, is_scaled_by_itself, statistics_among
-from lightning_pac.data.tables import datasets_below
+from lightning_pac.data.tables import attributes, datasets_below
 
 __all__ = ["warn_of_own_statistics"]
+
+_DEPTH = 3  # of objects below one another
+_FEW = 16  # entries of a list that may be objects
 
 
 def warn_of_own_statistics(
@@ -26,7 +32,7 @@ def warn_of_own_statistics(
             "Columns of the training data have mean 0 and deviation 1, or reach from 0 to 1, to the last digit, as "
             f"after a scaler that was fitted to these very records. {cure}"
         )
-    numbers = [*_numbers(pl_module), *(found for part in datasets_below(loader.dataset) for found in _held(part, ""))]
+    numbers = [*_numbers(pl_module), *(found for part in datasets_below(loader.dataset) for found in _held(part))]
     if names := statistics_among(numbers, loader.dataset, others):
         rank_zero_warn(
             f"{' and '.join(names)} hold means, deviations or counts of classes of these very records, to the last "
@@ -42,10 +48,21 @@ def warn_of_own_statistics(
 
 def _numbers(pl_module: pl.LightningModule) -> Iterator[tuple[str, Any]]:
     for prefix, part in pl_module.named_modules():
-        yield from _held(part, f"{prefix}." if prefix else "")
+        yield from _held(part, f"{prefix}." if prefix else "", 1)
         yield from ((f"{prefix}.{name}".lstrip("."), value) for name, value in part._buffers.items())
 
 
-def _held(holder: Any, prefix: str) -> Iterator[tuple[str, Any]]:
-    held = getattr(holder, "__dict__", {})
-    yield from ((prefix + name, value) for name, value in held.items() if not name.startswith("_"))
+def _held(holder: Any, prefix: str = "", depth: int = _DEPTH) -> Iterator[tuple[str, Any]]:
+    """What a dataset or a layer holds by its names, also in dictionaries, lists and objects, as transforms are."""
+    if isinstance(holder, dict):
+        named = list(holder.items())
+    elif isinstance(holder, list | tuple):
+        named = list(enumerate(holder)) if len(holder) <= _FEW else []
+    else:
+        named = list(attributes(holder).items())
+    for name, value in named:
+        if str(name).startswith("_"):
+            continue
+        yield f"{prefix}{name}", value
+        if depth and not isinstance(value, Tensor | np.ndarray | Dataset | pl.LightningModule | type | ModuleType):
+            yield from _held(value, f"{prefix}{name}.", depth - 1)

@@ -238,11 +238,11 @@ class SyntheticRecords:
         def random(half: int) -> Callable[[Any, int], Any]:
             def change(leaf: Any, place: int) -> Any:
                 if self._is_whole:
-                    return deepcopy(leaf)
+                    return _copied(leaf)
                 if not own:
                     return random_like(leaf, integers[place][half], generator)
                 chosen = own[place][half]
-                return deepcopy(self._own[place][chosen[torch.randint(len(chosen), (), generator=generator)]])
+                return _copied(self._own[place][chosen[torch.randint(len(chosen), (), generator=generator)]])
 
             return change
 
@@ -290,3 +290,8 @@ class Variation:
 def _accepts_with(accepts: Callable[[list[Any]], bool], records: list[Any], path: Path, value: Any) -> bool:
     """Whether these records are accepted with that value there in each."""
     return accepts([mapped(record, lambda leaf, _: leaf, (path,), lambda *_: value) for record in records])
+
+
+def _copied(leaf: Any) -> Any:
+    """A copy of its own; `deepcopy` of a row of a table copies the table."""
+    return leaf.clone() if type(leaf) is torch.Tensor else deepcopy(leaf)

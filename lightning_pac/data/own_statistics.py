@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from torch import Tensor
+from torch.nn import Parameter
 from torch.utils.data import Subset
 
 from lightning_pac.data.tables import datasets_below, own_tables
@@ -188,7 +189,7 @@ def _moments(table: _Table) -> tuple[_Table, _Table]:
 
 def _vector(value: Any) -> _Table | None:
     """Up to a thousand numbers as a vector, unless all are the same, or as round as ones that are chosen."""
-    if type(value) is Tensor and value.numel() <= _MOST:
+    if type(value) in (Tensor, Parameter) and value.numel() <= _MOST:
         value = _array(value)
     is_list = type(value) in (list, tuple) and all(isinstance(number, int | float) for number in value)
     if not (is_list or isinstance(value, np.ndarray | float)) or not 0 < np.size(value) <= _MOST:
@@ -216,7 +217,8 @@ def _are_weights(vector: _Table, counts: _Table) -> bool:
     if len(vector) == 1:
         between = [*(logs[:2] - logs[1::-1]), *(logs - np.log(counts.sum()))] if len(counts) == 2 else []
         powers = [power * log for log in between for power in (-1, -0.5, 0.5, 1)]
-        return vector[0] > 0 and any(abs(np.log(vector[0]) - power) < _CLOSE for power in powers)
+        with np.errstate(all="ignore"):  # a logit may be negative
+            return any(abs(ours - power) < _CLOSE for ours in (np.log(vector[0]), vector[0]) for power in powers)
     logs -= logs.mean()
     with np.errstate(all="ignore"):
         # A label's weight is the number of records without it over that of those with it: one more is a power.

@@ -126,7 +126,7 @@ def test_weights_and_means_of_the_records_are_known() -> None:
         "of both": np.bincount(LABELS) / len(LABELS),
         "mean": TRAIN.astype(np.float32).mean(0),
         "deviation": torch.tensor(TRAIN).float().std(0),
-        "logarithm": np.log(counts / counts.sum()),
+        "logarithm": nn.Parameter(torch.tensor(np.log(counts / counts.sum())).float()),
     }
     others = {
         "chosen": np.array([0.2, 0.3, 0.5]),
@@ -151,7 +151,12 @@ def test_the_weight_of_one_of_two_classes_is_known() -> None:
     positive = of_labels.sum(0)
     several = TensorDataset(torch.rand(100, 3), of_labels.float())
     assert statistics_among([("weights", (100 - positive) / positive)], several, []) == ["weights"]
-    ours = {"pos_weight": torch.tensor([77 / 23]), "root": (77 / 23) ** 0.5, "two": np.array([100 / 154, 100 / 46])}
+    ours = {
+        "logit": torch.tensor([math.log(23 / 77)]),
+        "pos_weight": torch.tensor([77 / 23]),
+        "root": (77 / 23) ** 0.5,
+        "two": np.array([100 / 154, 100 / 46]),
+    }
     others = {"nine": 9.0, "third": torch.tensor([1 / 3]), "chosen": np.array([0.3, 0.7]), "other": [0.3001, 0.7]}
     assert statistics_among([*ours.items(), *others.items()], data, []) == [*ours]
 

@@ -49,7 +49,8 @@ def warn_of_own_statistics(
 def _numbers(pl_module: pl.LightningModule) -> Iterator[tuple[str, Any]]:
     for prefix, part in pl_module.named_modules():
         yield from _held(part, f"{prefix}." if prefix else "", 1)
-        yield from ((f"{prefix}.{name}".lstrip("."), value) for name, value in part._buffers.items())
+        named = [*part._buffers.items(), *part._parameters.items()]  # such as a bias that begins at the classes' shares
+        yield from ((f"{prefix}.{name}".lstrip("."), value) for name, value in named)
 
 
 def _held(holder: Any, prefix: str = "", depth: int = _DEPTH) -> Iterator[tuple[str, Any]]:

@@ -38,6 +38,11 @@ _SUMMARIES = {
     "predict": "run inference",
 }
 _FIRST_REASON = r"^( *)- (?:Problem with given class_path )?(.+?)(?=^\1- |^\S|^ *Given value|\Z)"
+_UNNAMED_CLASS = "'lightning.Lightning"
+_OWN_MAIN = (
+    ": name the class by class_path, with its arguments under init_args, or run the main.py of your own that names it "
+    "(`python main.py fit --config ...`), with the callbacks in a second --config"
+)
 _DESCRIPTION = """
 Lightning's own command line (LightningCLI): every option of the Trainer, the model and the data is available, on the
 command line or in YAML files given with --config; --help-all lists them. --recipe NAME appends a recipe for one of our
@@ -208,4 +213,5 @@ def readable_errors() -> Iterator[None]:
         reason = re.search(_FIRST_REASON, text, re.MULTILINE | re.DOTALL)
         shown = reason.group(2) if reason and "Does not validate" in text else text
         key = f"{where.group(1)}: " if where and where.group(0) not in shown else ""
-        raise argparse.ArgumentError(None, key + say_where(" ".join(shown.split()))) from error
+        cure = _OWN_MAIN if _UNNAMED_CLASS in shown else ""
+        raise argparse.ArgumentError(None, key + say_where(" ".join(shown.split())) + cure) from error

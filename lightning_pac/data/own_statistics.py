@@ -20,6 +20,7 @@ _MOST = 1000  # numbers that are looked at, of a model's or a dataset's
 _EXACT, _NEAR = 1e-4, 0.05
 _AT_END, _CLOSE = 1e-6, 1e-5
 _DISTINCT = 16  # values of a column, fewer of which may be a design: classes of one size, or a full factorial
+_ROUND = 1000  # of records, as 55,000 of 60,000
 _GLANCE = 2048  # rows of a table that are looked at first
 _FRACTION = 12  # largest denominator of a number that is taken for chosen
 
@@ -74,13 +75,13 @@ def statistics_among(numbers: Iterable[tuple[str, Any]], dataset: Any, others: S
 def is_part_by_place(dataset: Any) -> bool:
     """Whether records are a share of others by their place or at random, so that another number of those moves some.
 
-    Recognized are shares of whole twentieths, in rows that follow one another or come in no order. A part that each
-    record decides for itself seldom has such a size.
+    Recognized are shares of whole twentieths or thousands, in rows that follow one another or come in no order. A part
+    that each record decides for itself seldom has such a size.
     """
     if not isinstance(dataset, Subset):
         return False
     size, whole = len(dataset), len(dataset.dataset)  # type: ignore[arg-type]
-    if size in (0, whole) or abs(20 * size - whole * round(20 * size / whole)) > 20:
+    if size in (0, whole) or (abs(20 * size - whole * round(20 * size / whole)) > 20 and size % _ROUND):
         return False
     steps = np.diff(np.asarray(dataset.indices))
     return bool((steps == 1).all() or (steps < 0).any())

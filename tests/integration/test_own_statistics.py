@@ -238,7 +238,7 @@ def test_a_run_warns_of_all_three(tmp_path: Path) -> None:
     )
     with (
         pytest.warns(UserWarning, match=r"have mean 0 and deviation 1, or reach"),
-        pytest.warns(UserWarning, match=r"loss\.weight hold means, deviations or counts of classes"),
+        pytest.warns(UserWarning, match=r"loss\.weight holds means, deviations or counts of classes"),
         pytest.warns(UserWarning, match=r"a round share of other records"),
     ):
         make_trainer(tmp_path, private, max_steps=1).fit(Weighted(1 / counts), DataLoader(train, 10))

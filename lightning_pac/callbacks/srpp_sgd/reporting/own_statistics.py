@@ -1,6 +1,7 @@
 """Warnings of what was plainly counted from the private records before training, which no promise covers."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
@@ -26,20 +27,28 @@ def warn_of_own_statistics(
     evaluated: Any = trainer.val_dataloaders
     loaders = evaluated if type(evaluated) in (list, tuple) else [evaluated]
     others = [each.dataset for each in loaders if isinstance(each, DataLoader)]
+    found: list[str] = []
+    with suppress(Exception):  # what refuses to be looked at is no reason to refuse a run
+        found += _sentences(pl_module, loader.dataset, others, adjacency)
+    for sentence in found:
+        rank_zero_warn(sentence)
+
+
+def _sentences(pl_module: pl.LightningModule, dataset: Any, others: list[Any], adjacency: str) -> Iterator[str]:
     cure = "No promise covers that: declare ranges or public numbers, or pay for noised ones with TableTransform."
-    if is_scaled_by_itself(loader.dataset, others):
-        rank_zero_warn(
+    if is_scaled_by_itself(dataset, others):
+        yield (
             "Columns of the training data have mean 0 and deviation 1, or reach from 0 to 1, to the last digit, as "
             f"after a scaler that was fitted to these very records. {cure}"
         )
-    numbers = [*_numbers(pl_module), *(found for part in datasets_below(loader.dataset) for found in _held(part))]
-    if names := statistics_among(numbers, loader.dataset, others):
-        rank_zero_warn(
-            f"{' and '.join(names)} hold means, deviations or counts of classes of these very records, to the last "
-            f"digit. {cure}"
+    numbers = [*_numbers(pl_module), *(found for part in datasets_below(dataset) for found in _held(part))]
+    if names := statistics_among(numbers, dataset, others):
+        yield (
+            f"{' and '.join(names)} hold{'s' * (len(names) == 1)} means, deviations or counts of classes of these very "
+            f"records, to the last digit. {cure}"
         )
-    if adjacency == "add_remove" and is_part_by_place(loader.dataset):
-        rank_zero_warn(
+    if adjacency == "add_remove" and is_part_by_place(dataset):
+        yield (
             "The training data are a round share of other records, in one piece or at random, as random_split makes "
             "them: with one record more or less other records change sides, too, and the promise is about one. Let "
             "each decide by a hash of itself, or declare adjacency='replace', whose number of records is public."

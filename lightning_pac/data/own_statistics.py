@@ -191,7 +191,7 @@ def _moments(table: _Table) -> tuple[_Table, _Table]:
 def _vector(value: Any) -> _Table | None:
     """Up to a thousand numbers as a vector, unless all are the same, or as round as ones that are chosen."""
     if type(value) in (Tensor, Parameter) and value.numel() <= _MOST:
-        value = _array(value)
+        value = _array(value.detach().clone())  # a storage that NumPy has seen cannot be freed, as sharding does
     is_list = type(value) in (list, tuple) and all(isinstance(number, int | float) for number in value)
     if not (is_list or isinstance(value, np.ndarray | float)) or not 0 < np.size(value) <= _MOST:
         return None

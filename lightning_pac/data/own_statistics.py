@@ -130,8 +130,8 @@ def _held(dataset: Any) -> Iterator[_Table]:
 def _array(table: Any) -> _Table | None:
     """The numbers of a table; None of one that is kept in another way."""
     try:
-        if isinstance(table, Tensor):
-            return table.detach().cpu().resolve_conj().resolve_neg().numpy()
+        if isinstance(table, Tensor):  # after `numpy()` its storage could no longer be resized, as sharding does
+            return np.from_dlpack(table.detach().cpu().resolve_conj().resolve_neg())
         if hasattr(type(table), "iloc"):
             table = table.select_dtypes("number") if hasattr(type(table), "select_dtypes") else table
             return np.asarray(table.to_numpy())
@@ -191,7 +191,7 @@ def _moments(table: _Table) -> tuple[_Table, _Table]:
 def _vector(value: Any) -> _Table | None:
     """Up to a thousand numbers as a vector, unless all are the same, or as round as ones that are chosen."""
     if type(value) in (Tensor, Parameter) and value.numel() <= _MOST:
-        value = _array(value.detach().clone())  # a storage that NumPy has seen cannot be freed, as sharding does
+        value = _array(value)
     is_list = type(value) in (list, tuple) and all(isinstance(number, int | float) for number in value)
     if not (is_list or isinstance(value, np.ndarray | float)) or not 0 < np.size(value) <= _MOST:
         return None

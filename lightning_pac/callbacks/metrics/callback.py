@@ -77,7 +77,7 @@ class PrivateMetrics(TrainerCallback):
         epsilon: Cost of one value of one metric, in nats, with `delta` or with `renyi_order`.
         renyi_order: Order at which epsilon is promised, above 1. With a bound on guessing it only says at which order
             the ledger counts; left out, that is the order it counts at already, or 16.
-        max_contribution: Largest value in a mean, or norm of what a record adds to sums other than counts of classes.
+        max_contribution: Largest value in a mean, or norm of what a record adds to other sums; counts set their own.
         budget: What all values of these names may cost together at any epsilon; None for the ledger's own budget.
         ledger: Where values are charged before they are computed, a ledger or its path.
         delta: Probability, in (0, 1), with which the epsilon of one value may fail.

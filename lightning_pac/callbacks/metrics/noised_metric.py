@@ -250,7 +250,7 @@ class PrivateMetric:
 
     def _own_share(self) -> tuple[str, Tensor]:
         self._require_records()
-        return self._name, self._total
+        return f"{self._name} (at most {self._bound:.6g} a record)", self._total
 
     def _release(self, shares: list[tuple[str, Tensor]]) -> Tensor | None:
         """The sums of all ranks with noise, or None if a release is not paid for; called on rank zero."""

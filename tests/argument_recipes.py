@@ -763,7 +763,9 @@ def of_callbacks(folder: Path) -> Recipes:
             "noise": delays, "unit": 0.001, "max_duration": 1.0, "on_overrun": "raise", "ledger": folder / "delays.db",
         },
         **methods(cal.PositiveDelay(delays, max_duration=1.0), padded_duration={"duration": 0.5}),
-        "PrivateMetrics": {"names": ["val/accuracy"], **promise, "max_contribution": 1.0, "budget": 2.0},
+        "PrivateMetrics": {
+            "names": ["val/accuracy"], **promise, "noise_multiplier": None, "max_contribution": 1.0, "budget": 2.0,
+        },
         "PrivateOutput": {
             "released": released.save(folder / "released"), "ledger": folder / "outputs.db", "budget": 1.0,
             "account": "predictions",

@@ -7,7 +7,7 @@ import logging
 import sqlite3
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,8 +67,11 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"refused": None, **found})
         return 0
-    values = {name: value for name, value in found.items() if value is not None and not isinstance(value, list)}
-    labels = {"epsilon": "Rényi epsilon", "renyi_order": "of order"}
+    values = {name: value for name, value in found.items() if value is not None and not isinstance(value, list | dict)}
+    values |= {f"noise_multiplier of {name}": noise for name, noise in found["noise_of_metrics"].items()}
+    if values.get("epsilon_at_delta") is not None and "order" not in values.get("promise", ""):
+        del values["epsilon"], values["renyi_order"]  # which was not asked for
+    labels = {"epsilon": "Rényi epsilon", "renyi_order": "of order", "world_success_bound": "a guess is right at most"}
     if "unit" in values:
         labels |= {"unit": "unit of privacy", "records_that_may_differ": "persons that may differ"}
     rows = [[labels.get(name, name.replace("_", " ")), _shown(name, value)] for name, value in values.items()]
@@ -81,10 +84,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _shown(name: str, value: object) -> str:
     """A figure with four digits, rounded up where it is proven or is noise."""
-    from lightning_pac.cards import upwards
+    from lightning_pac.cards import at_most, upwards
 
     if not isinstance(value, float):
         return str(value)
+    if name == "world_success_bound":
+        return at_most(value)
     return f"{value:.4g}" if name == "left_in_ledger" else upwards(value, 4)
 
 
@@ -98,7 +103,6 @@ def _dry_run(words: list[str]) -> dict[str, Any]:
     from typing_extensions import override
 
     from lightning_pac.callbacks import SRPPSGD
-    from lightning_pac.ledger import LedgerHandle
 
     found: dict[str, Any] = {}
     copies: dict[str, str] = {}  # of ledgers, by their paths
@@ -125,11 +129,7 @@ def _dry_run(words: list[str]) -> dict[str, Any]:
         def fit(self, **kwargs: Any) -> None:
             if kwargs.get("ckpt_path"):
                 raise ValueError("A dry run starts afresh and resumes nothing: leave ckpt_path out.")
-            for callback in self.trainer.callbacks:
-                if isinstance(callback, SRPPSGD) and callback.arguments.ledger is not None:
-                    ledger = LedgerHandle(callback.arguments.ledger).path
-                    copies[str(copy := _copy_of(ledger, Path(folder)))] = str(ledger)
-                    callback.arguments = dataclasses.replace(callback.arguments, ledger=copy)
+            copies.update(_use_copies(self.trainer.callbacks, Path(folder)))
             self.trainer.callbacks.append(StopBeforeTraining())
             self.trainer.fit(**kwargs)
 
@@ -156,15 +156,16 @@ def _dry_run(words: list[str]) -> dict[str, Any]:
 
 
 def _guarantee(callback: "SRPPSGD", trainer: "pl.Trainer") -> dict[str, Any]:
+    from lightning_pac.callbacks import PrivateMetrics
     from lightning_pac.cards.card import records_of_person
-    from lightning_pac.ledger import PrivacyLedger
+    from lightning_pac.ledger import LedgerHandle, PrivacyLedger
 
     account, unit = callback.account, callback.arguments.unit
     assert account is not None
     accountant, noise = account.accountant, account.noise_multiplier
     left, ledger = None, callback.arguments.ledger
     if ledger is not None:
-        with PrivacyLedger.read_only(str(ledger)) as copy:
+        with PrivacyLedger.read_only(LedgerHandle(ledger).path) as copy:
             left = copy.remaining(accountant.currency)
     steps = trainer.estimated_stepping_batches
     finite = steps != float("inf")
@@ -190,6 +191,12 @@ def _guarantee(callback: "SRPPSGD", trainer: "pl.Trainer") -> dict[str, Any]:
         "epsilon": accountant.epsilon(noise, int(steps)) + nats if finite else None,
         "renyi_order": accountant.renyi_order,
         "left_in_ledger": left if left != float("inf") else None,
+        "noise_of_metrics": {
+            name: metrics.noise_multiplier
+            for metrics in trainer.callbacks  # type: ignore[attr-defined]
+            if isinstance(metrics, PrivateMetrics)
+            for name in metrics.names
+        },
         "conditions": list(accountant.conditions()),
     }
 
@@ -205,11 +212,37 @@ def _promise(callback: "SRPPSGD") -> str | None:
     return f"epsilon {arguments.epsilon:g} at {terms}"
 
 
-def _copy_of(ledger: Path, folder: Path) -> Path:
+def _use_copies(callbacks: "Sequence[pl.Callback]", folder: Path) -> dict[str, str]:
+    """Let the dry run write to copies of all ledgers; their paths by those of the copies."""
+    from lightning_pac.callbacks import SRPPSGD, DummyPadding, PositiveDelay, PrivateMetrics
+    from lightning_pac.ledger import LedgerArgument, LedgerHandle
+
+    copies: dict[Path, Path] = {}
+
+    def copied(given: LedgerArgument) -> LedgerHandle:
+        path = LedgerHandle(given).path
+        if path.resolve() not in copies:
+            copies[path.resolve()] = _copy_of(path, folder / f"ledger-{len(copies)}.db")
+        return LedgerHandle(given).at(copies[path.resolve()])
+
+    named = {}
+    for callback in callbacks:
+        if isinstance(callback, SRPPSGD) and callback.arguments.ledger is not None:
+            given: LedgerArgument = callback.arguments.ledger
+            callback.arguments = dataclasses.replace(callback.arguments, ledger=(copy := copied(given)))
+        elif isinstance(callback, PrivateMetrics | DummyPadding | PositiveDelay) and callback.ledger is not None:
+            given = callback.ledger
+            callback.ledger = copy = copied(given)
+        else:
+            continue
+        named[str(copy.path)] = str(LedgerHandle(given).path)
+    return named
+
+
+def _copy_of(ledger: Path, copy: Path) -> Path:
     """A copy of the ledger as it is on disk, which the dry run may write to."""
     from lightning_pac.ledger import restore_ledger
 
-    copy = folder / "ledger.db"
     if ledger.is_file():
         copy.touch(mode=0o600)
         with (

@@ -1,7 +1,6 @@
 """`lightning-pac plan`: what a project may release for one promise, and the ledger that its runs draw on."""
 
 import argparse
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,12 +57,14 @@ def add_parser(subparsers: Any) -> None:
         "--membership-success-bound", type=float, default=0.6, metavar="P", help="how far all answers may get (0.6)"
     )
     parser.add_argument("--ledger", type=Path, metavar="FILE", help="write the shares into a ledger")
+    parser.add_argument("--yaml", type=Path, metavar="FILE", help="write the callbacks of the model as a configuration")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw noise, signal and shares into an image file")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the options and the shares of the best one; in JSON, all of them."""
     from lightning_pac.accountants import plan
+    from lightning_pac.cli.planned_configuration import configuration
     from lightning_pac.scenarios import TwoWorldScenario
 
     releases = _releases(args)
@@ -76,10 +77,16 @@ def run(args: argparse.Namespace) -> int:
         args.prior,
         TwoWorldScenario(args.num_differing, adjacency=args.adjacency),
     )
+    if args.yaml is not None:
+        text = configuration(project, args.ledger)
+        if args.yaml.exists():
+            raise ValueError(f"--yaml {args.yaml} exists, and is not written over: name another file.")
     if args.plot is not None:
         project.plot(args.plot)
     if args.ledger is not None:
         project.declare(args.ledger)
+    if args.yaml is not None:
+        args.yaml.write_text(text, encoding="utf-8")
     if args.json:
         print_json({"ledger": None if args.ledger is None else str(args.ledger), **project.to_dict()})
         return 0
@@ -143,18 +150,16 @@ def _print_options(project: "ProjectPlan") -> None:
 def _print_shares(project: "ProjectPlan", args: argparse.Namespace) -> None:
     from lightning_pac.accountants import share_unit
     from lightning_pac.accountants.planning import round_down
-    from lightning_pac.cards import upwards
 
-    best, sensitivity = project.best, 2 if args.adjacency == "replace" else 1
+    best = project.best
     rows: list[tuple[object, ...]] = []
     if best.shares is not None:
         for name, share in best.shares.by_name.items():
             unit = share_unit(share).removesuffix("s" if best.shares.size(name) == 1 else "")
             size = f"{best.shares.size(name):.5g} {unit}"
-            if name in best.epsilon_of_values:  # each of which is a Gaussian with mu^2 = 2 epsilon / 16
-                number = round(best.shares.size(name) * 8 / best.epsilon_of_values[name])
-                noise = args.num_differing * sensitivity * math.sqrt(8 / best.epsilon_of_values[name])
-                size = f"{number:,} value{'s' * (number > 1)}, noise multiplier {upwards(noise, 3)}"
+            if name in best.noise_of_values:
+                number = dict(_named_count("--values", text) for text in args.values)[name]
+                size = f"{number:,} value{'s' * (number > 1)}"
             rows.append((name, size, _how(name, best, args)))
     for name, answers in project.answers.items():
         nats = f"{round_down(answers.mutual_information):.5g} nats"
@@ -168,8 +173,6 @@ def _print_shares(project: "ProjectPlan", args: argparse.Namespace) -> None:
         told.append(f"Give each {handle}, with the name of its share, and each but DPSGD {worlds}.")
     elif best.shares is not None:
         told.append(f"Give each of these callbacks {worlds} and {handle}, with the name of its share.")
-    if best.epsilon_of_values:
-        told.append("An epsilon with a renyi_order is a Rényi divergence: all together keep what was promised.")
     if project.answers:
         told.append(f"PACResponder has no share and takes ledger={ledger!r}.")
     print_table("Shares", ("share", "size", "draw on it by"), rows, " ".join(told))
@@ -181,14 +184,14 @@ def _is_dp(args: argparse.Namespace) -> bool:
 
 def _how(name: str, best: "ProjectOption", args: argparse.Namespace) -> str:
     """The callback that draws on a share, with its noise."""
-    if name in best.epsilon_of_values:
-        return f"PrivateMetrics(epsilon={best.epsilon_of_values[name]:.5g}, renyi_order=16)"
+    if name in best.noise_of_values:
+        return f"PrivateMetrics(noise_multiplier={best.noise_of_values[name]:.5g})"
     run = best.runs[name]
     stated = "" if run.sampling.batch_size is None else f", batch_size={run.batch_size}"
     rate = f"{run.batch_size} / {args.num_records}"
     kind = "DPSGD" if _is_dp(args) else "SRPPSGD"
     fit = f"{kind}(sampling=Poisson({rate}{stated}), noise_multiplier={run.figures.noise_multiplier:.5g})"
-    score = best.epsilon_of_values.get(f"{name} (score)")
+    score = best.noise_of_values.get(f"{name} (score)")
     if score is None:
         return f"{fit}, max_steps={run.num_steps}"
-    return f"PrivateSelection of {fit}, max_steps={run.num_steps}, PrivateMetrics(epsilon={score:.5g}, renyi_order=16)"
+    return f"PrivateSelection of {fit}, max_steps={run.num_steps}, PrivateMetrics(noise_multiplier={score:.5g})"

@@ -747,6 +747,8 @@ def test_names_are_told_of_once_where_they_are_absent(
         ({"renyi_order": None}, "epsilon=1 says nothing by itself"),
         ({"world_success_bound": 0.6}, "one promise and epsilon with delta another"),
         ({"delta": 0.0}, "delta is 0.0, but must lie strictly between"),
+        ({"noise_multiplier": 2.0}, "epsilon and noise_multiplier each decide the noise"),
+        ({"noise_multiplier": 0.0}, "noise_multiplier is 0.0"),
         ({"epsilon": None}, "epsilon is None.*pass exactly one of"),
         ({"epsilon": 1e-7}, "must be above the 1.4e-06 that finite random bits take"),
     ],
@@ -760,9 +762,13 @@ def test_bad_arguments_are_one_sentence(tmp_path: Path, changes: dict[str, Any],
 
 @pytest.mark.parametrize(
     ("promise", "mu"),
-    [({"world_success_bound": 0.6}, 0.506694), ({"epsilon": 1.0, "delta": 1e-5}, 0.268051)],
+    [
+        ({"world_success_bound": 0.6}, 0.506694),
+        ({"epsilon": 1.0, "delta": 1e-5}, 0.268051),
+        ({"noise_multiplier": 12.0}, 0.5),
+    ],
 )
-def test_one_value_keeps_either_promise(promise: dict[str, float], mu: float, tmp_path: Path) -> None:
+def test_one_value_costs_what_was_stated(promise: dict[str, float], mu: float, tmp_path: Path) -> None:
     """A value is the Gaussian mechanism: mu = kappa d / sigma, and order a costs a mu^2 / 2 in the ledger."""
     assert stats.norm.cdf(0.506694 / 2) == pytest.approx(0.6, abs=1e-6)
     delta = stats.norm.cdf(0.268051 / 2 - 1 / 0.268051) - math.e * stats.norm.cdf(-0.268051 / 2 - 1 / 0.268051)

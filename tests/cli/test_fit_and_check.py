@@ -292,6 +292,18 @@ def test_check_names_the_ledger_that_was_given(config, tmp_path, capsys):
     assert f"account 'of others' of {tmp_path / 'study.db'} is about" in " ".join(capsys.readouterr().err.split())
 
 
+def test_check_holds_a_run_to_the_promise_of_a_ledger_that_it_does_not_make(config, tmp_path, capsys):
+    """The copy that stood for the ledger knew nothing of what it was to be declared with."""
+    ledger = {
+        "class_path": "lightning_pac.accountants.PlannedLedger",
+        "init_args": {"given": "new.db", "epsilon": 1.0, "renyi_order": 16},
+    }
+    code, found = check(capsys, "--recipe", "srpp_sgd", WORLDS, f"--trainer.callbacks.ledger={json.dumps(ledger)}")
+    assert code == 1
+    assert "The ledger new.db promises" in found["refused"]
+    assert not (tmp_path / "new.db").exists()
+
+
 def test_check_says_all_that_is_refused_a_line_each(config, capsys):
     words = ["--recipe", "srpp_sgd", WORLDS, "--trainer.gradient_clip_val=1", "--trainer.detect_anomaly=true"]
     code, found = check(capsys, *words)

@@ -1,6 +1,7 @@
 import base64
 import csv
 import dataclasses
+import html
 import json
 import os
 import re
@@ -226,6 +227,11 @@ def test_runs_that_hide_other_secrets_are_told_apart(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "person" in printed
     assert "record" in printed
+    assert cli.main(["report", str(tmp_path), "--record", "farmer's sample"]) == 0
+    page = html.unescape((tmp_path / "report.html").read_text())
+    assert "Whether any one farmer's sample is in the data" in page
+    assert "any one record" not in page
+    assert "any one record" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("folder", "sentence"), [("nowhere", "There is no folder"), (".", "holds no metrics.csv")])

@@ -105,25 +105,30 @@ class LedgerPlan:
 
         Args:
             kind: one release, whose number does not matter.
-            name: as the account names it.
+            name: as the account names it; left out, releases never draw on a share of another kind where one of theirs
+                is planned.
 
         Raises:
             ValueError: if there is no such share, the releases cannot draw on it, or several would do.
         """
         fitting = [share for share, planned in self.by_name.items() if covers(planned, kind)]
         # A Gaussian pays for anything, and for what is amplified far too much.
-        fitting = [share for share in fitting if isinstance(self.by_name[share], type(kind))] or fitting
+        alike = [share for share, planned in self.by_name.items() if type(planned) is type(kind)]
+        fitting = [share for share in fitting if share in alike] or fitting
+        if name is None and len(alike) == 1 and alike != fitting:  # it was meant, and a refusal says what it lacks
+            (name,) = alike
         if name is not None and name not in self.by_name:
             raise ValueError(f"share is {name!r}, but the plan has {', '.join(map(repr, self.by_name))}.")
         if name is not None and not covers(self.by_name[name], kind):
             raise ValueError(
                 f"share {name!r} is {self.by_name[name]}, which does not cover {kind}: take more noise, a lower rate "
-                "or fewer records, or another share."
+                "or fewer records, or name another share."
             )
         if name is None and len(fitting) != 1:
+            cure = "name one, as in ledger=LedgerHandle(path, share=...)" if fitting else "plan it, or take more noise"
             raise ValueError(
                 f"{len(fitting) or 'None'} of the shares {', '.join(map(repr, self.by_name))} could pay for {kind}: "
-                "name one, as in ledger=LedgerHandle(path, share=...)."
+                f"{cure}."
             )
         return fitting[0] if name is None else name
 

@@ -70,6 +70,12 @@ def round_down(value: float) -> float:
     return float(f"{math.floor(value / size * (1 - 1e-12)) * size:.5g}")
 
 
+def round_up(value: float) -> float:
+    """The value with five digits, not below it."""
+    size = 10.0 ** (math.floor(math.log10(value)) - 4)
+    return float(f"{math.ceil(value / size * (1 + 1e-12)) * size:.5g}")
+
+
 def _louder(share: Share, factor: float) -> Share:
     """The same releases with noise that is larger by a factor."""
     if isinstance(share, SelectionPrice):

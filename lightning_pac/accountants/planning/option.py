@@ -41,13 +41,13 @@ class ProjectOption:
     Attributes:
         runs: its trainings by name.
         shares: the plan of its ledger; None where nothing about two worlds is released.
-        epsilon_of_values: by name, the epsilon of one value at order 16, for `PrivateMetrics`.
+        noise_of_values: by name, the noise multiplier of a value, for `PrivateMetrics`.
         score: the expected score, by a proxy; None without one.
     """
 
     runs: Mapping[str, PlannedRun]
     shares: LedgerPlan | None
-    epsilon_of_values: Mapping[str, float]
+    noise_of_values: Mapping[str, float]
     score: float | None = None
 
     @property

@@ -11,7 +11,7 @@ from typing import Any
 
 from lightning_pac._validation import Count, validated
 from lightning_pac.accountants.composed_ledger import LedgerPlan, Share
-from lightning_pac.accountants.planning.division import divide_promise, round_down
+from lightning_pac.accountants.planning.division import divide_promise, round_up
 from lightning_pac.accountants.planning.figures import run_figures
 from lightning_pac.accountants.planning.option import PlannedRun, ProjectOption
 from lightning_pac.accountants.planning.picture import draw_plan
@@ -90,7 +90,7 @@ class ProjectPlan:
                     }
                     for name, run in option.runs.items()
                 },
-                "epsilon_of_values": dict(option.epsilon_of_values),
+                "noise_of_values": dict(option.noise_of_values),
                 "plan": None if option.shares is None else option.shares.to_dict(),
                 "score": option.score,
             }
@@ -141,8 +141,8 @@ def plan(
         ...     delta=1e-5,
         ... )
         >>> run = project.best.runs["model"]
-        >>> print(run.num_steps, f"{run.figures.noise_multiplier:.2f} {project.best.epsilon_of_values['metrics']:.4f}")
-        1960 1.36 0.0207
+        >>> print(run.num_steps, f"{run.figures.noise_multiplier:.2f} {project.best.noise_of_values['metrics']:.1f}")
+        1960 1.36 39.3
     """
     if not releases:
         raise ValueError("releases is empty, so there is nothing to plan: name a model, values or answers.")
@@ -166,7 +166,7 @@ def plan(
             name: (each, SRPPAccountant(worlds, _sampling(size, num_records, worlds, name)), size, epochs)
             for (name, each), (size, epochs) in zip(trainings.items(), chosen, strict=True)
         }
-        options.append(_option(promise, about_worlds, runs, num_records, proxy))
+        options.append(_option(promise, about_worlds, runs, num_records, worlds, proxy))
     answers = {name: each for name, each in releases.items() if isinstance(each, PlannedAnswers)}
     return ProjectPlan(tuple(options), answers)
 
@@ -182,6 +182,7 @@ def _option(
     releases: Mapping[str, PlannedTraining | PlannedValues],
     runs: Mapping[str, tuple[PlannedTraining, SRPPAccountant, int, int]],
     num_records: int,
+    worlds: TwoWorldScenario,
     proxy: Callable[[PlannedRun], float] | None,
 ) -> ProjectOption:
     """The shares of one choice of batch sizes and epochs, and what they come to."""
@@ -213,20 +214,22 @@ def _option(
     return ProjectOption(
         planned,
         LedgerPlan(shares, promise, num_draws),
-        _epsilon_of_values(releases, shares),
+        _noise_of_values(releases, shares, worlds),
         math.fsum(scores) / len(scores) if scores else None,
     )
 
 
-def _epsilon_of_values(
-    releases: Mapping[str, PlannedTraining | PlannedValues], shares: Mapping[str, Share]
+def _noise_of_values(
+    releases: Mapping[str, PlannedTraining | PlannedValues], shares: Mapping[str, Share], worlds: TwoWorldScenario
 ) -> dict[str, float]:
-    """The epsilon of one value at order 16, which is `8 mu^2`; rounded downwards, so that it can be written out."""
-    epsilons = {}
+    """The noise of one value over what a record adds to it; rounded upwards, so that it can be written out."""
+    everything = SRPPAccountant(worlds, Poisson(rate=1.0, batch_size=1, secret_draws=False))
+    (loudest,) = everything.events(noise_multiplier=1.0, num_steps=1)
+    noises = {}
     for name, each in releases.items():
         share = shares[name]
-        if isinstance(each, PlannedValues) and not isinstance(share, SelectionPrice):
-            epsilons[name] = round_down(8 * share.mu_squared / each.number)
-        elif isinstance(share, SelectionPrice):
-            epsilons[f"{name} (score)"] = round_down(8 * share.one_run[1].mu_squared)
-    return epsilons
+        if isinstance(share, SelectionPrice):
+            noises[f"{name} (score)"] = round_up(math.sqrt(loudest.mu_squared / share.one_run[1].mu_squared))
+        elif isinstance(each, PlannedValues):
+            noises[name] = round_up(math.sqrt(loudest.mu_squared * each.number / share.mu_squared))
+    return noises

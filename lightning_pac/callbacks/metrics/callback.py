@@ -14,7 +14,7 @@ from torch import Tensor
 from torchmetrics import Metric, MetricCollection
 from typing_extensions import override
 
-from lightning_pac._validation import validated
+from lightning_pac._validation import Noise, validated
 from lightning_pac.accountants import Allowance, PrivacyEvent, one_promise, share_terms
 from lightning_pac.callbacks.metrics import metric_account
 from lightning_pac.callbacks.metrics.asked_rows import MIXED, SOMETIMES, TRAINED, AskedRows
@@ -35,7 +35,7 @@ from lightning_pac.callbacks.shared import (
 )
 from lightning_pac.exceptions import BudgetExceededError
 from lightning_pac.ledger import LedgerAccount, LedgerArgument, LedgerHandle
-from lightning_pac.randomness import finite_precision, missing_tail
+from lightning_pac.randomness import finite_precision
 from lightning_pac.scenarios import TwoWorldScenario
 from lightning_pac.strategies import Ranks
 
@@ -75,17 +75,19 @@ class PrivateMetrics(TrainerCallback):
         names: Names under which ``validation_step`` and ``test_step`` log torchmetrics.
         scenario: The two worlds, as in training; d counts all records that differ.
         epsilon: Cost of one value of one metric, in nats, with `delta` or with `renyi_order`.
-        renyi_order: Order at which epsilon is promised, above 1. With a bound on guessing it only says at which order
-            the ledger counts; left out, that is the order it counts at already, or 16.
+        renyi_order: Order at which epsilon is promised, above 1. With a bound on guessing or `noise_multiplier` it only
+            says at which order the ledger counts; left out, that is the order it counts at already, or 16.
         max_contribution: Largest value in a mean, or norm of what a record adds to other sums; counts set their own.
         budget: What all values of these names may cost together at any epsilon; None for the ledger's own budget.
         ledger: Where values are charged before they are computed, a ledger or its path.
         delta: Probability, in (0, 1), with which the epsilon of one value may fail.
         world_success_bound: How often someone who sees one value may guess the right world, in place of epsilon.
         prior: Probability of one of the worlds before anything is released, for `world_success_bound`.
+        noise_multiplier: Noise deviation on the sums over `max_contribution`, in place of a promise, as `lightning-pac
+            plan` states it.
 
     Raises:
-        ValueError: If an argument is out of range, or not exactly one promise is given.
+        ValueError: If an argument is out of range, or not exactly one promise or `noise_multiplier` is given.
         MisconfigurationException: In an evaluation, if a named metric has no bound on what a record adds to it, or
             loaders may deliver a record more than once.
         BudgetExceededError: When a run begins, or `Trainer.validate` or `Trainer.test`, for which too little is left.
@@ -103,11 +105,11 @@ class PrivateMetrics(TrainerCallback):
         delta: float | None = None,
         world_success_bound: float | None = None,
         prior: float = 0.5,
+        noise_multiplier: Noise | None = None,
     ) -> None:
         super().__init__()
         self.epsilon, self.delta, self.renyi_order = epsilon, delta, renyi_order
-        self.world_success_bound, self.prior = world_success_bound, prior
-        promise = one_promise(self)
+        self.world_success_bound, self.prior, self._given_noise = world_success_bound, prior, noise_multiplier
         check_names(names)
         if ledger is None:
             raise ValueError(
@@ -117,18 +119,10 @@ class PrivateMetrics(TrainerCallback):
             raise ValueError(f"max_contribution is {max_contribution}, but must lie between 1e-100 and 1e100.")
         self.names = self.noised_names = tuple(dict.fromkeys(names))
         self.scenario, self.max_contribution = scenario, max_contribution
-        accountant = metric_account.accountant_of_value(scenario, renyi_order)
-        nats, tail = finite_precision(LARGEST_VALUE), missing_tail(LARGEST_VALUE)
-        if promise is not None:
-            self.noise_multiplier = accountant.noise_for(promise.less(nats, tail), 1)
-        else:
-            assert epsilon is not None
-            nats = finite_precision(LARGEST_VALUE, accountant.renyi_order)
-            if not epsilon > nats:
-                raise ValueError(
-                    f"epsilon is {epsilon}, but must be above the {nats:.2g} that finite random bits take."
-                )
-            self.noise_multiplier = accountant.noise_multiplier(epsilon - nats, 1)
+        self.promise = one_promise(self, noise_multiplier)
+        self.noise_multiplier = metric_account.noise_of_value(
+            metric_account.accountant_of_value(scenario, renyi_order), self.promise, epsilon, noise_multiplier
+        )
         self._budget = budget
         self.ledger = LedgerHandle(ledger)
         self._cost = math.nan  # which it has once the ledger says at which order it counts
@@ -346,8 +340,8 @@ class PrivateMetrics(TrainerCallback):
 
     def _fitting(self, left: float) -> str:
         accountant = metric_account.accountant_of_value(self.scenario, self.renyi_order or order_in(self.ledger))
-        running = accountant.track(self.noise_multiplier, [1], 1, one_promise(self), LARGEST_VALUE)
-        return fitting_argument(running, 1, left, "epsilon")
+        running = accountant.track(self.noise_multiplier, [1], 1, self.promise, LARGEST_VALUE)
+        return fitting_argument(running, 1, left, "epsilon" if self._given_noise is None else "world_success_bound")
 
     def _open_account(self) -> None:
         accountant = metric_account.accountant_of_value(self.scenario, self.renyi_order or order_in(self.ledger))
@@ -375,7 +369,7 @@ class PrivateMetrics(TrainerCallback):
         values: dict[str, Any] = {
             **{f"scenario.{name}": value for name, value in self.scenario.to_dict().items()},
             **{name: getattr(self, name) for name in ("names", "epsilon", "delta", "world_success_bound", "prior")},
-            **{name: getattr(self, name) for name in ("renyi_order", "max_contribution")},
+            **{name: getattr(self, name) for name in ("renyi_order", "max_contribution", "noise_multiplier")},
             "budget": self._budget,
             "ledger": str(self.ledger.given),
         }

@@ -11,16 +11,23 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.pytorch.utilities import rank_zero_warn
 
-from lightning_pac.accountants import Allowance, SRPPAccountant
+from lightning_pac.accountants import Allowance, Promise, SRPPAccountant
 from lightning_pac.callbacks.metrics.logged_names import LoggedNames
 from lightning_pac.callbacks.metrics.noised_metric import LARGEST_VALUE
 from lightning_pac.callbacks.srpp_sgd import SRPPSGD
 from lightning_pac.exceptions import BudgetExceededError
 from lightning_pac.ledger import LedgerAccount, LedgerHandle, PrivacyLedger
-from lightning_pac.randomness import finite_precision
+from lightning_pac.randomness import finite_precision, missing_tail
 from lightning_pac.scenarios import Poisson, TwoWorldScenario
 
-__all__ = ["accountant_of_value", "check_affordable", "check_budget", "declare_ledger", "open_account"]
+__all__ = [
+    "accountant_of_value",
+    "check_affordable",
+    "check_budget",
+    "declare_ledger",
+    "noise_of_value",
+    "open_account",
+]
 
 
 def open_account(
@@ -52,6 +59,31 @@ def accountant_of_value(scenario: TwoWorldScenario, order: float | None) -> SRPP
     """One value is one step of a sampler that draws every record."""
     everything = Poisson(rate=1.0, batch_size=1, secret_draws=False)
     return SRPPAccountant(scenario, everything, order or 16.0, "rpp")
+
+
+def noise_of_value(
+    accountant: SRPPAccountant, promise: Promise | None, epsilon: float | None, noise_multiplier: float | None
+) -> float:
+    """The noise multiplier of one value: as it was given, or the least that keeps what is promised.
+
+    Args:
+        accountant: Of a value.
+        promise: An exact one, None for others.
+        epsilon: In nats; at the accountant's order where `promise` is None.
+        noise_multiplier: In place of both.
+
+    Raises:
+        ValueError: If finite random bits alone cost more than epsilon.
+    """
+    if noise_multiplier is not None:
+        return noise_multiplier
+    if promise is not None:
+        return accountant.noise_for(promise.less(finite_precision(LARGEST_VALUE), missing_tail(LARGEST_VALUE)), 1)
+    assert epsilon is not None
+    nats = finite_precision(LARGEST_VALUE, accountant.renyi_order)
+    if not epsilon > nats:
+        raise ValueError(f"epsilon is {epsilon}, but must be above the {nats:.2g} that finite random bits take.")
+    return accountant.noise_multiplier(epsilon - nats, 1)
 
 
 def declare_ledger(handle: LedgerHandle, callbacks: Sequence[pl.Callback]) -> None:

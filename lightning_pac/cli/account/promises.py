@@ -89,8 +89,9 @@ def show_total(args: argparse.Namespace) -> int:
         rows: list[tuple[object, ...]] = [
             ("a guess of the world is right at most", at_most(total.world_success_bound)),
             (f"epsilon at delta {upwards(total.delta)}", Bound(total.epsilon_at_delta)),
-            (f"Rényi divergence{order}", Bound(total.renyi_epsilon)),
         ]
+        if plan is None:  # which promises none
+            rows.append((f"Rényi divergence{order}", Bound(total.renyi_epsilon)))
         print_table(f"What {ledger.path} tells of two worlds", ("promise", "figure"), rows, total.reason)
         if plan is not None:
             _print_shares(ledger, plan)

@@ -1,10 +1,14 @@
 """`lightning-pac report`: an HTML page with plots and words for a run, or for several beside each other."""
 
 import argparse
+import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightning_pac.cli.common import Bound, add_command, print_json, print_table
+
+if TYPE_CHECKING:
+    from lightning_pac.report import Run
 
 __all__ = ["add_parser", "run"]
 
@@ -27,6 +31,7 @@ def add_parser(subparsers: Any) -> None:
         lightning-pac report runs/demo
         lightning-pac report lightning_logs/version_0 --output report.html
         lightning-pac report lightning_logs runs/demo --output report.html
+        lightning-pac report runs/demo --record "household's readings"
         lightning-pac report runs/demo --json
         """,
     )
@@ -34,6 +39,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--output", type=Path, metavar="FILE", help="the page (default: report.html in RUN_DIR, or here for several)"
     )
+    parser.add_argument("--record", metavar="NAME", help="what a record is, in the reader's words (record)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -43,6 +49,8 @@ def run(args: argparse.Namespace) -> int:
 
     directory, *more = args.directories
     runs = find_runs(args.directories if more else directory)
+    if args.record is not None:
+        runs = [_in_words(entry, args.record) for entry in runs]
     path = write_report(Path.cwd() if more else directory, args.output, runs)
     rows = [summarize(entry) for entry in runs]
     if args.json:
@@ -81,6 +89,14 @@ def run(args: argparse.Namespace) -> int:
             caption += f" Left out, since {reason}: {named}."
     print_table("", columns, cells, caption=caption)
     return 0
+
+
+def _in_words(run: "Run", record: str) -> "Run":
+    """The run, whose secret says what a record is."""
+    if run.card is None:
+        return run
+    secret = run.card.secret.replace("any one record", f"any one {record}")
+    return dataclasses.replace(run, card=dataclasses.replace(run.card, secret=secret))
 
 
 def _accuracy(row: dict[str, Any]) -> str | None:

@@ -83,8 +83,8 @@ class PrivateMetrics(TrainerCallback):
         delta: Probability, in (0, 1), with which the epsilon of one value may fail.
         world_success_bound: How often someone who sees one value may guess the right world, in place of epsilon.
         prior: Probability of one of the worlds before anything is released, for `world_success_bound`.
-        noise_multiplier: Noise deviation on the sums over `max_contribution`, in place of a promise, as `lightning-pac
-            plan` states it.
+        noise_multiplier: Noise deviation on the sums over the most that a record adds, in place of a promise, as
+            `lightning-pac plan` states it.
 
     Raises:
         ValueError: If an argument is out of range, or not exactly one promise or `noise_multiplier` is given.

@@ -144,7 +144,8 @@ def _print_options(project: "ProjectPlan") -> None:
         for run in option.runs.values()
     ]
     columns = ("batch size", "epochs", "steps", "noise multiplier", "signal of the run", "")
-    print_table("What is affordable", columns, rows)
+    told = "--parameters, how many are trained, gives the signal." if all(row[4] is None for row in rows) else ""
+    print_table("What is affordable", columns, rows, told)
 
 
 def _print_shares(project: "ProjectPlan", args: argparse.Namespace) -> None:

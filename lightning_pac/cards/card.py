@@ -57,6 +57,10 @@ class Estimate:
     confidence: float | None = None
 
 
+UNCOVERED = "Not covered: "
+"""Begins a condition that was found not to hold, as where the records were scaled by themselves."""
+
+
 @validated
 @dataclass(frozen=True)
 class PrivacyCard:

@@ -11,6 +11,7 @@ from typing import Any
 
 from lightning_pac.accountants import LedgerBudget, LedgerPlan, ledger_total, share_unit, taken_of_shares
 from lightning_pac.cards import upwards
+from lightning_pac.cards.card import UNCOVERED
 from lightning_pac.evidence.chain import decode_chain, digest
 from lightning_pac.evidence.claims import Claim, claim_of
 from lightning_pac.evidence.wording import COLLECTION, NOT_COVERED, SIDE_CHANNELS, STATEMENTS, TRUST
@@ -75,7 +76,7 @@ def _describe(
             "versions": head["versions"],
             "released_files": head["released"],
         },
-        "statements": {name: head["statements"].get(name) for name in STATEMENTS},
+        "statements": {**dict.fromkeys(STATEMENTS), **head["statements"]},
         "privacy_parameters": {
             "promise": _promise(ledger, total),
             "total": total,
@@ -94,7 +95,7 @@ def _describe(
             for claim in claims
             for estimate in claim.to_dict()["card"]["estimates"]
         ],
-        "not_covered": [*_alarms(claims), *NOT_COVERED, *_left_out(journal)],
+        "not_covered": [*_alarms(claims), *_found(claims), *NOT_COVERED, *_left_out(journal)],
     }
     return _plain(document), claims
 
@@ -193,6 +194,16 @@ def _alarms(claims: Sequence[Claim]) -> list[str]:
         for claim in claims
         for estimate in claim.card.estimates
         if estimate.name == "audit_alarms" and estimate.value > 0
+    ]
+
+
+def _found(claims: Sequence[Claim]) -> list[str]:
+    """What the runs found that no promise covers."""
+    return [
+        f"In account {claim.account!r}: {condition.removeprefix(UNCOVERED)}"
+        for claim in claims
+        for condition in claim.card.conditions
+        if condition.startswith(UNCOVERED)
     ]
 
 

@@ -21,7 +21,7 @@ from lightning_pac.evidence.chain import digest, encode_chain
 from lightning_pac.evidence.document import FORMAT, describe_evidence
 from lightning_pac.evidence.page import render_page
 from lightning_pac.evidence.signature import read_private_key, sign
-from lightning_pac.evidence.wording import STATEMENTS
+from lightning_pac.evidence.wording import RECORD, STATEMENTS
 from lightning_pac.ledger import PrivacyLedger, backup_ledger, public_journal
 
 __all__ = ["DOCUMENT", "FILES", "JOURNAL", "MANIFEST", "PAGE", "SCHEMA", "SIGNATURE", "package_hash", "write_evidence"]
@@ -78,8 +78,8 @@ def write_evidence(
         ['evidence.html', 'evidence.json', 'evidence.schema.json', 'journal.jsonl', 'manifest.json']
     """
     stated = {name: _text(value) for name, value in (statements or {}).items()}
-    if unknown := sorted(set(stated) - set(STATEMENTS)):
-        raise ValueError(f"statements has {unknown[0]!r}, which is not a heading: use {', '.join(STATEMENTS)}.")
+    if unknown := sorted(set(stated) - {*STATEMENTS, RECORD}):
+        raise ValueError(f"statements has {unknown[0]!r}, which is not a heading: use {', '.join(STATEMENTS)} or {RECORD}.")
     signing = None if key is None else read_private_key(Path(key))
     folder = Path(output)
     if folder.exists():

@@ -1,9 +1,12 @@
 """The sentences of the evidence that do not depend on the ledger."""
 
+from lightning_pac.cards.card import UNCOVERED
+
 __all__ = [
     "COLLECTION",
     "NOT_CHECKED",
     "NOT_COVERED",
+    "RECORD",
     "RELEASED",
     "SIDE_CHANNELS",
     "SOURCES",
@@ -86,6 +89,9 @@ STATEMENTS = {
 }
 """What only the keeper of the data can state; nothing here checks it."""
 
+RECORD = "record"
+"""A further statement: what a record is, in the reader's words, such as "one client"."""
+
 TRUST = (
     "Central model: those who train, answer and keep the ledger hold the data and are trusted with them.",
     "The guarantees hold against everyone else who sees all releases listed here, whatever else they know and however "
@@ -146,6 +152,7 @@ _CHECKS = {
     "Rounding lets a record move the sum": "The noise was enlarged by as much.",
     "The unit of privacy is a person": "Records were grouped and clipped by the library, by what the user's function "
     "says of each.",
+    UNCOVERED: "Found by the library in the data and the model, when the run began.",
     "was drawn once, from secure randomness": "The ledger is bound to the secret file by a code, and refuses another "
     "index or a second account about the same table.",
     "The figures are of this run alone": _TOGETHER,

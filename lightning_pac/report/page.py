@@ -14,6 +14,7 @@ from typing import Any
 from lightning_pac import __version__
 from lightning_pac._validation import validated
 from lightning_pac.cards import at_most, downwards, draw_rocs, upwards
+from lightning_pac.cards.card import UNCOVERED
 from lightning_pac.report.differences import differences, in_short, protects, whose
 from lightning_pac.report.ledgers import figure_ledgers, find_ledgers, lists_figures, quoted, together
 from lightning_pac.report.plots import attack_plot, cost_plot, course_plot
@@ -155,6 +156,11 @@ def summarize(run: Run) -> dict[str, Any]:
     return {
         "run": run.name,
         "secret": _secret(run),
+        "uncovered": [
+            condition.removeprefix(UNCOVERED)
+            for condition in (run.card.conditions if run.card else ())
+            if condition.startswith(UNCOVERED)
+        ],
         "num_differing": _num_differing(details),
         "epsilon_name": name,
         "epsilon": epsilon,

@@ -33,6 +33,7 @@ from lightning_pac.accountants import (
     SelectionPrice,
 )
 from lightning_pac.cards import Estimate, PrivacyCard
+from lightning_pac.cards.card import UNCOVERED
 from lightning_pac.cli import main
 from lightning_pac.evidence import verify_evidence, write_evidence
 from lightning_pac.evidence.chain import decode_chain, digest, encode_chain
@@ -117,7 +118,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         coupling = {"scenario": SCENARIO.coupling(), "renyi_order": 16.0}
         account = ledger.account("metrics b", "rpp", {"coupling": coupling, "epsilon_of_each": 0.01, "share": "a"})
         account.charge(0.01, {"mu_squared": 0.02 / 16})
-    statements = {"controller": "The hospital of Ulm.", "data": "Visits of 2024."}
+    statements = {"controller": "The hospital of Ulm.", "data": "Visits of 2024.", "record": "one visit"}
     model = folder / "model.ckpt"
     model.write_bytes(b"weights")
     key = write_key(folder / "officer.pem")
@@ -130,6 +131,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def read(folder: Path) -> dict[str, Any]:
     document: dict[str, Any] = json.loads((folder / "evidence.json").read_text())
     return document
+
+
+def test_it_says_what_a_record_is_where_that_was_stated(made: Path) -> None:
+    words = "As the keeper of the data states, a record is one visit."
+    assert words in (made / "evidence" / "evidence.html").read_text()
+    assert "As the keeper of the data states" not in (made / "planned" / "evidence.html").read_text()
+    assert "record" not in read(made / "planned")["statements"]
 
 
 def test_it_holds_and_names_its_key(made: Path) -> None:
@@ -193,7 +201,7 @@ def test_values_that_may_decide_their_number_say_so(made: Path) -> None:
 
 
 def test_every_check_belongs_to_a_condition(made: Path) -> None:
-    stated = [c for claim in read(made / "evidence")["mechanisms"] for c in claim["card"]["conditions"]]
+    stated = [UNCOVERED, *(c for claim in read(made / "evidence")["mechanisms"] for c in claim["card"]["conditions"])]
     for scenario in (TwoWorldScenario(1, 60, "zero_out"), TwoWorldScenario.differential_privacy()):
         stated += SRPPAccountant(scenario, Poisson(0.1)).conditions()
     stated += [FixedSize.condition, WithReplacement.condition]

@@ -1,5 +1,6 @@
 """Statistics of the records themselves are told from public, noised and chosen numbers."""
 
+import json
 import math
 import types
 import zlib
@@ -22,6 +23,8 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, random_
 from lightning_pac import Poisson, TwoWorldScenario
 from lightning_pac.callbacks.srpp_sgd.reporting.own_statistics import _held
 from lightning_pac.data.own_statistics import is_part_by_place, is_scaled_by_itself, statistics_among
+from lightning_pac.evidence import write_evidence
+from lightning_pac.report import write_report
 
 FEATURES, LABELS = load_wine(return_X_y=True)
 TRAIN, HELD, TRAIN_LABELS, HELD_LABELS = train_test_split(FEATURES, LABELS, test_size=60, random_state=1)
@@ -234,7 +237,11 @@ def test_a_run_warns_of_all_three(tmp_path: Path) -> None:
     data = TensorDataset((features - features.mean(0)) / features.std(0), labels)
     train, _ = random_split(data, [0.5, 0.5], torch.Generator().manual_seed(1))
     private = make_private(
-        scenario=TwoWorldScenario.differential_privacy(), epsilon=3.0, delta=1e-5, sampling=Poisson(1 / 6, 10)
+        scenario=TwoWorldScenario.differential_privacy(),
+        epsilon=3.0,
+        delta=1e-5,
+        sampling=Poisson(1 / 6, 10),
+        ledger=tmp_path / "study.db",
     )
     with (
         pytest.warns(UserWarning, match=r"have mean 0 and deviation 1, or reach"),
@@ -242,3 +249,11 @@ def test_a_run_warns_of_all_three(tmp_path: Path) -> None:
         pytest.warns(UserWarning, match=r"a round share of other records"),
     ):
         make_trainer(tmp_path, private, max_steps=1).fit(Weighted(1 / counts), DataLoader(train, 10))
+    # Whoever is handed the evidence saw no warning.
+    document = json.loads(
+        (write_evidence(tmp_path / "study.db", tmp_path / "evidence").parent / "evidence.json").read_text()
+    )
+    page = write_report(tmp_path).read_text()
+    for found in ("mean 0 and deviation 1", "loss.weight holds means", "a round share of other records"):
+        assert sum(found in sentence for sentence in document["not_covered"]) == 1
+        assert page.count(found) == 2, "at the top and on the card"

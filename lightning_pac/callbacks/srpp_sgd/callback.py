@@ -202,9 +202,9 @@ class SRPPSGD(TrainerCallback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         refuse_late(was_set_up=bool(self._undo))
         ranks = Ranks.of(trainer)
-        loader, accountant = agreed_terms(self, self.arguments, trainer, pl_module, self._restored)
+        loader, accountant, told = agreed_terms(self, self.arguments, trainer, pl_module, self._restored)
         planned_steps = trainer.estimated_stepping_batches
-        self._set_up = [*dict.fromkeys([*(self._restored or {}).get("set_up", []), *self._set_up])]
+        self._set_up = [*dict.fromkeys([*(self._restored or {}).get("set_up", []), *self._set_up, *told])]
         blocks = ClippingBlocks.of(pl_module, self.arguments.max_grad_norm, self.arguments.block_noise)
         draws = draws_per_step(blocks, accountant.scenario, trainer.accumulate_grad_batches, self._restored)
         choice = (self.arguments, accountant, planned_steps, draws, self._restored)

@@ -23,9 +23,9 @@ from lightning_pac.callbacks.srpp_sgd.journal import RunJournal, open_account
 from lightning_pac.callbacks.srpp_sgd.noise_design import correlate_noise
 from lightning_pac.callbacks.srpp_sgd.refused_together import refuse_fit
 from lightning_pac.callbacks.srpp_sgd.reporting import (
+    tell_of_own_statistics,
     warn_of_earlier_run,
     warn_of_few_persons,
-    warn_of_own_statistics,
     warn_of_shared_contents,
 )
 from lightning_pac.callbacks.srpp_sgd.step import ClippingBlocks
@@ -81,8 +81,8 @@ def agreed_terms(
     trainer: pl.Trainer,
     pl_module: pl.LightningModule,
     resumed: Mapping[str, Any] | None,
-) -> tuple[DataLoader[Any], SRPPAccountant]:
-    """The loader and the terms of the account, once all ranks have checked everything and agree.
+) -> tuple[DataLoader[Any], SRPPAccountant, list[str]]:
+    """The loader, the terms of the account and words for the card, once all ranks have checked everything and agree.
 
     Raises:
         MisconfigurationException: If a checkpoint has no account, ranks differ, or the Trainer, the model or the
@@ -90,13 +90,13 @@ def agreed_terms(
     """
     ranks = Ranks.of(trainer)
     order = ranks.from_first(lambda: _order_of(arguments, resumed))
-    loader, terms = ranks.together(lambda: _read_terms(callback, arguments, trainer, pl_module, order, resumed))
+    loader, terms, told = ranks.together(lambda: _read_terms(callback, arguments, trainer, pl_module, order, resumed))
     steps = trainer.estimated_stepping_batches
     accountant = ranks.from_first(lambda: correlate_noise(arguments, terms, trainer, steps, resumed))
     ranks.agree(lambda: _run_declaration(trainer, pl_module, accountant, resumed))
     if accountant.scenario.adjacency == "add_remove":
         hide_evaluated_lengths(trainer)
-    return loader, accountant
+    return loader, accountant, told
 
 
 def _order_of(arguments: RunArguments, resumed: Mapping[str, Any] | None) -> float:
@@ -116,7 +116,7 @@ def _read_terms(
     pl_module: pl.LightningModule,
     order: float,
     resumed: Mapping[str, Any] | None,
-) -> tuple[DataLoader[Any], SRPPAccountant]:
+) -> tuple[DataLoader[Any], SRPPAccountant, list[str]]:
     if trainer.ckpt_path is not None and resumed is None:
         raise MisconfigurationException(
             f"The checkpoint {trainer.ckpt_path} holds no account of SRPPSGD, so what it cost is unknown: resume "
@@ -125,8 +125,8 @@ def _read_terms(
         )
     loader = read_loader(trainer, arguments.unit)
     refuse_fit(trainer, pl_module, callback, loader)
-    warn_of_own_statistics(trainer, pl_module, loader, arguments.scenario.adjacency)
-    return loader, _make_accountant(arguments, trainer, loader, order)
+    told = tell_of_own_statistics(trainer, pl_module, loader, arguments.scenario.adjacency)
+    return loader, _make_accountant(arguments, trainer, loader, order), told
 
 
 def _make_accountant(

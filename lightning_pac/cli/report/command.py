@@ -50,10 +50,10 @@ def run(args: argparse.Namespace) -> int:
     directory, *more = args.directories
     runs = find_runs(args.directories if more else directory)
     if args.record is not None:
-        named = [_in_words(entry, args.record) for entry in runs]
-        if named == runs:
+        worded = [_in_words(entry, args.record) for entry in runs]
+        if worded == runs:
             raise ValueError("--record says what a record is, but no run here is about any one record: leave it out.")
-        runs = named
+        runs = worded
     path = write_report(Path.cwd() if more else directory, args.output, runs)
     rows = [summarize(entry) for entry in runs]
     if args.json:

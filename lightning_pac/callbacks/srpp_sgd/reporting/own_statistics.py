@@ -11,19 +11,24 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from lightning_pac.cards.card import UNCOVERED
 from lightning_pac.data.own_statistics import is_part_by_place, is_scaled_by_itself, statistics_among
 from lightning_pac.data.tables import attributes, datasets_below
 
-__all__ = ["warn_of_own_statistics"]
+__all__ = ["tell_of_own_statistics"]
 
 _DEPTH = 3  # of objects below one another
 _FEW = 16  # entries of a list that may be objects
 
 
-def warn_of_own_statistics(
+def tell_of_own_statistics(
     trainer: pl.Trainer, pl_module: pl.LightningModule, loader: DataLoader[Any], adjacency: str
-) -> None:
-    """Warn where records were scaled by themselves, their classes counted, or some held out by place or at random."""
+) -> list[str]:
+    """Warn where records were scaled by themselves, their classes counted, or some held out by place or at random.
+
+    Returns:
+        What the card says of that.
+    """
     evaluated: Any = trainer.val_dataloaders
     loaders = evaluated if type(evaluated) in (list, tuple) else [evaluated]
     others = [each.dataset for each in loaders if isinstance(each, DataLoader)]
@@ -32,6 +37,7 @@ def warn_of_own_statistics(
         found += _sentences(pl_module, loader.dataset, others, adjacency)
     for sentence in found:
         rank_zero_warn(sentence)
+    return [f"{UNCOVERED}{sentence}" for sentence in found]
 
 
 def _sentences(pl_module: pl.LightningModule, dataset: Any, others: list[Any], adjacency: str) -> Iterator[str]:

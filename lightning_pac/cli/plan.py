@@ -22,6 +22,7 @@ def add_parser(subparsers: Any) -> None:
         """
         lightning-pac plan --num-records 50000 --epsilon 3 --delta 1e-5 --batch-size 512 2048 --epochs 20 --parameters 1e5
         lightning-pac plan --num-records 50000 --epsilon 3 --delta 1e-5 --batch-size 2048 --epochs 20 --weight 9 --values metrics=20
+        lightning-pac plan --num-records 4000 --adjacency add_remove --epsilon 3 --delta 1e-5 --batch-size 400 --epochs 5 --held-out auc=1 --ledger study.db --yaml private.yaml
         lightning-pac plan --num-records 4000 --world-success-bound 0.6 --values tables=12 --answers labels=1e6
         """,  # noqa: E501
         description="""
@@ -49,6 +50,13 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--runs", type=float, metavar="K", help="expected runs, of which the best is released")
     parser.add_argument(
         "--values", action="append", default=[], metavar="NAME=N", help="so many noised values; may be repeated"
+    )
+    parser.add_argument(
+        "--held-out",
+        action="append",
+        default=[],
+        metavar="NAME=N",
+        help="so many noised values of records that the model does not train on, which each decide that by themselves",
     )
     parser.add_argument(
         "--answers", action="append", default=[], metavar="NAME=N", help="so many answers; may be repeated"
@@ -107,16 +115,20 @@ def _releases(args: argparse.Namespace) -> dict[str, Any]:
         releases["model"] = PlannedTraining(args.batch_size, args.epochs, args.parameters, args.weight, runs)
     elif args.runs is not None:
         raise ValueError("--runs says of how many models the best is released: give --batch-size and --epochs of them.")
-    for option, given in (("--values", args.values), ("--answers", args.answers)):
+    given_by = {"--values": args.values, "--held-out": args.held_out, "--answers": args.answers}
+    for option, given in given_by.items():
         for text in given:
             name, number = _named_count(option, text)
             if name in releases:
                 raise ValueError(f"{option} {text} has the name of another release: name each of them once.")
-            releases[name] = (
-                PlannedValues(number) if option == "--values" else PlannedAnswers(number, args.membership_success_bound)
-            )
+            if option == "--answers":
+                releases[name] = PlannedAnswers(number, args.membership_success_bound)
+            else:
+                releases[name] = PlannedValues(number, held_out=option == "--held-out")
     if not releases:
-        raise ValueError("There is nothing to release: give --batch-size and --epochs, --values or --answers.")
+        raise ValueError(
+            "There is nothing to release: give --batch-size and --epochs, --values, --held-out or --answers."
+        )
     return releases
 
 
@@ -159,7 +171,7 @@ def _print_shares(project: "ProjectPlan", args: argparse.Namespace) -> None:
             unit = share_unit(share).removesuffix("s" if best.shares.size(name) == 1 else "")
             size = f"{best.shares.size(name):.5g} {unit}"
             if name in best.noise_of_values:
-                number = dict(_named_count("--values", text) for text in args.values)[name]
+                number = dict(_named_count("", text) for text in [*args.values, *args.held_out])[name]
                 size = f"{number:,} value{'s' * (number > 1)}"
             rows.append((name, size, _how(name, best, args)))
     for name, answers in project.answers.items():
@@ -171,7 +183,7 @@ def _print_shares(project: "ProjectPlan", args: argparse.Namespace) -> None:
     told = []
     if best.shares is not None and _is_dp(args):
         worlds = "scenario=TwoWorldScenario.differential_privacy()"
-        told.append(f"Give each {handle}, with the name of its share, and each but DPSGD {worlds}.")
+        told.append(f"Give each {handle}, with the name of its share, and PrivateMetrics {worlds}, too.")
     elif best.shares is not None:
         told.append(f"Give each of these callbacks {worlds} and {handle}, with the name of its share.")
     if project.answers:

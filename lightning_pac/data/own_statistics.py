@@ -23,6 +23,7 @@ _DISTINCT = 16  # values of a column, fewer of which may be a design: classes of
 _ROUND = 1000  # of records, as 55,000 of 60,000
 _GLANCE = 2048  # rows of a table that are looked at first
 _FRACTION = 12  # largest denominator of a number that is taken for chosen
+_BLOCK = 2**16  # rows whose squares are summed at once
 
 _Table: TypeAlias = np.ndarray[Any, Any]
 
@@ -185,7 +186,12 @@ def _class_counts(dataset: Any, others: Sequence[Any], most: int) -> Iterator[_T
 
 def _moments(table: _Table) -> tuple[_Table, _Table]:
     with np.errstate(all="ignore"):  # what is not finite has no moments
-        return table.mean(0, dtype=float), table.std(0, dtype=float)
+        mean = table.mean(0, dtype=float)
+        blocks = (
+            table[start : start + _BLOCK] for start in range(0, len(table), _BLOCK)
+        )  # not all in double precision
+        squares = np.sum([np.square(block - mean).sum(0) for block in blocks], axis=0)
+        return mean, np.sqrt(squares / max(1, len(table)))
 
 
 def _vector(value: Any) -> _Table | None:
@@ -216,6 +222,8 @@ def _are_weights(vector: _Table, counts: _Table) -> bool:
         return False
     logs = np.log(counts)
     if len(vector) == 1:
+        if len(counts) == 2 and _is_chosen(counts[0] / counts[1]):  # of 2 to 1, a root of two may be anybody's
+            return False
         between = [*(logs[:2] - logs[1::-1]), *(logs - np.log(counts.sum()))] if len(counts) == 2 else []
         powers = [power * log for log in between for power in (-1, -0.5, 0.5, 1)]
         with np.errstate(all="ignore"):  # a logit may be negative

@@ -79,7 +79,8 @@ def write_evidence(
     """
     stated = {name: _text(value) for name, value in (statements or {}).items()}
     if unknown := sorted(set(stated) - {*STATEMENTS, RECORD}):
-        raise ValueError(f"statements has {unknown[0]!r}, which is not a heading: use {', '.join(STATEMENTS)} or {RECORD}.")
+        headings = ", ".join(STATEMENTS)
+        raise ValueError(f"statements has {unknown[0]!r}, which is not a heading: use {headings} or {RECORD}.")
     signing = None if key is None else read_private_key(Path(key))
     folder = Path(output)
     if folder.exists():

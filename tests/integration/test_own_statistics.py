@@ -160,6 +160,9 @@ def test_the_weight_of_one_of_two_classes_is_known() -> None:
         "root": (77 / 23) ** 0.5,
         "two": np.array([100 / 154, 100 / 46]),
     }
+    of_two_to_one = TensorDataset(torch.rand(99, 3), (torch.arange(99) < 33).float())
+    roots = {"temperature": math.log(2), "gamma": math.sqrt(2), "scale": math.sqrt(0.5)}
+    assert statistics_among([*roots.items()], of_two_to_one, []) == [], "which are anybody's"
     others = {"nine": 9.0, "third": torch.tensor([1 / 3]), "chosen": np.array([0.3, 0.7]), "other": [0.3001, 0.7]}
     assert statistics_among([*ours.items(), *others.items()], data, []) == [*ours]
 

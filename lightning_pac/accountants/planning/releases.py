@@ -62,10 +62,13 @@ class PlannedValues:
     Args:
         number: of values; a table whose cells share no record is one.
         weight: share of the privacy that they get together, beside the weights of the other releases.
+        held_out: whether they are of records that no training of the plan uses, each of which decides that by itself;
+            they and the trainings then have the whole promise each (`LedgerPlan.parts`).
     """
 
     number: Count
     weight: Positive = 1.0
+    held_out: bool = False
 
 
 @validated

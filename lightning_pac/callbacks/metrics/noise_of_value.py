@@ -14,6 +14,7 @@ from torchmetrics import MeanMetric, Metric
 from torchmetrics.classification import MulticlassStatScores, MultilabelStatScores
 
 __all__ = [
+    "COUNTS",
     "log_deviations",
     "noise_of_value",
     "norm_bound",
@@ -25,7 +26,8 @@ __all__ = [
 
 _DRAWS = 128
 _SUM_AND_NUMBER = 2  # states of a mean
-_COUNTS = {"tp", "fp", "tn", "fn"}
+COUNTS = {"tp", "fp", "tn", "fn"}
+"""States of a metric of hits and misses."""
 
 
 def noise_of_value(value: Callable[[Tensor], Any], released: Tensor, deviation: float) -> float | None:
@@ -113,7 +115,7 @@ def norm_bound(metric: Metric, max_contribution: float, states: Collection[str])
         max_contribution: C.
         states: Names of those that are released.
     """
-    if set(metric._defaults) == _COUNTS:
+    if set(metric._defaults) == COUNTS:
         return max(max_contribution, math.sqrt(_most_counts(metric, states)))
     is_quotient = len(metric._defaults) == _SUM_AND_NUMBER and {"total", "weight"} & set(metric._defaults)
     return math.hypot(max_contribution, 1.0) if is_quotient else max_contribution

@@ -18,6 +18,7 @@ from lightning_pac.callbacks.metrics.delivered_records import DeliveredRecords
 from lightning_pac.callbacks.metrics.influential_states import influential_states
 from lightning_pac.callbacks.metrics.metric_memory import KEEPS, ONE_ROW, constant_states, other_than_rows, remembered
 from lightning_pac.callbacks.metrics.noise_of_value import (
+    COUNTS,
     noise_of_value,
     norm_bound,
     refuse_several_values,
@@ -356,14 +357,24 @@ class PrivateMetric:
         noised = self._blank.clone() if noised is None else noised
         for name, part in self._states(sums).items():
             setattr(noised, name, part.to(self.metric.device, torch.float32))
+        if "fn" in self._blank._defaults and "fn" not in self._influential:
+            # It only says whether there is such a class: without it, macro averages leave out one that is never named.
+            noised.fn = torch.ones_like(self._blank._defaults["fn"])  # type: ignore[arg-type]
         noised._update_count, noised._computed = 1, None
         return value_of(noised)
 
     def _states(self, sums: Tensor) -> dict[str, Tensor]:
-        """States of the metric by name. Counts are kept from being negative, which noise can make them."""
+        """States of the metric by name. Counts are kept from being negative, which noise can make them.
+
+        A class of which no count is beyond its noise counts as one that there is not: shares of it would be those of
+        noise in noise.
+        """
         blanks = [getattr(self._blank, name) for name in self._influential]
         parts = zip(blanks, torch.split(sums, [blank.numel() for blank in blanks]), strict=True)
         kept = [part if blank.is_floating_point() else part.clamp(min=0.0) for blank, part in parts]
+        if set(self._blank._defaults) == COUNTS and len(kept) > 1 and len(kept[0]) > 1:
+            there_is = torch.stack(kept).amax(0) >= 2 * self._noise_multiplier * self._bound
+            kept = [torch.where(there_is, part, 0.0) for part in kept]
         return {n: part.reshape(b.shape) for n, b, part in zip(self._influential, blanks, kept, strict=True)}
 
 

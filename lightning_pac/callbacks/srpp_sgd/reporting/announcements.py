@@ -141,7 +141,7 @@ def warn_of_early_end(trainer: pl.Trainer) -> None:
 
 def announce_end(run: PrivateRun, name: str) -> None:
     """Sum up what the run has cost and where that is on record."""
-    others = "" if run.journal.shares_ledger else words_on_other_ledgers(run.journal.account.path)
+    others = words_on_other_ledgers(run.journal.account.path, is_named=run.journal.shares_ledger)
     rank_zero_info(f"{name}: {run.journal.num_steps} noised steps. {_on_record(run)}{others}")
 
 

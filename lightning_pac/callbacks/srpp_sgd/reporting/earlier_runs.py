@@ -11,6 +11,8 @@ from lightning_pac.callbacks.srpp_sgd.journal import RunJournal
 
 __all__ = ["warn_of_earlier_run", "words_on_other_ledgers"]
 
+_NAMED = 3  # ledgers
+
 _trained: weakref.WeakKeyDictionary[nn.Module, RunJournal] = weakref.WeakKeyDictionary()
 
 
@@ -30,12 +32,18 @@ def warn_of_earlier_run(pl_module: pl.LightningModule, journal: RunJournal) -> N
         )
 
 
-def words_on_other_ledgers(ledger: Path) -> str:
+def words_on_other_ledgers(ledger: Path, is_named: bool) -> str:
     """That costs add over runs of the same data, where others near this one have ledgers of their own; empty if none.
 
     Args:
-        ledger: Of a run that was given none.
+        ledger: Of the run.
+        is_named: Whether the run was given it, and has not begun one beside its logs.
     """
+    if is_named:
+        marked = {path.name.removesuffix("-mark") for path in ledger.parent.glob("*-mark")}  # as ledgers are
+        others = sorted(marked - {ledger.name})
+        named = ", ".join(others[:_NAMED]) + ", ..." * (len(others) > _NAMED)
+        return f" Beside it lies {named}: on the same data, costs of several ledgers add up." if others else ""
     folders = ledger.parent.parent.glob("version_*") if ledger.parent.name.startswith("version_") else [ledger.parent]
     number = sum(len(list(folder.glob("privacy_ledger*.db"))) for folder in folders) - 1
     if number < 1:

@@ -54,8 +54,9 @@ def make_card(run: PrivateRun) -> PrivacyCard:
         rate = accountant.sampling.inclusion_rate()
         conditions.append(
             f"The data have at most {largest_mean(run.batch_size) / rate:,.0f} {units} besides those that differ, as "
-            "follows from the stated rate and batch size (no count): of more, batches would outgrow their public number of rows. A batch that does not fit ends the run: "
-            "every delta above includes the chance of that, and a Rényi divergence holds except on it."
+            "follows from the stated rate and batch size (no count): of more, batches would outgrow their public "
+            "number of rows. A batch that does not fit ends the run: every delta above includes the chance of that, "
+            "and a Rényi divergence holds except on it."
         )
     if persons is not None:
         conditions.append(

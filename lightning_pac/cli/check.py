@@ -2,12 +2,10 @@
 
 import argparse
 import contextlib
-import dataclasses
 import logging
-import sqlite3
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +36,7 @@ def add_parser(subparsers: Any) -> None:
         "a dry run of fit: what would be guaranteed, what is refused",
         description="""
         Builds model, data and Trainer as `fit` would, goes through every check of the private callback up to the first
-        batch, and stops there. Nothing is trained, logged or charged: a ledger that is named is copied first.
+        batch, and stops there. Nothing is trained, logged or charged: a copy stands for every ledger that is opened.
         """,
         examples="""
         lightning-pac check --config my_own.yaml --recipe srpp_sgd --trainer.callbacks.scenario.num_differing=10
@@ -103,9 +101,9 @@ def _dry_run(words: list[str]) -> dict[str, Any]:
     from typing_extensions import override
 
     from lightning_pac.callbacks import SRPPSGD
+    from lightning_pac.ledger.files import copies_of_ledgers
 
     found: dict[str, Any] = {}
-    copies: dict[str, str] = {}  # of ledgers, by their paths
 
     class StopBeforeTraining(pl.Callback):
         @override
@@ -129,12 +127,12 @@ def _dry_run(words: list[str]) -> dict[str, Any]:
         def fit(self, **kwargs: Any) -> None:
             if kwargs.get("ckpt_path"):
                 raise ValueError("A dry run starts afresh and resumes nothing: leave ckpt_path out.")
-            copies.update(_use_copies(self.trainer.callbacks, Path(folder)))
             self.trainer.callbacks.append(StopBeforeTraining())
             self.trainer.fit(**kwargs)
 
     with (
         tempfile.TemporaryDirectory() as folder,
+        copies_of_ledgers(Path(folder)) as copies,
         _quiet() as caught,
         readable_errors(),
         contextlib.suppress(_ReachedTraining),
@@ -142,10 +140,11 @@ def _dry_run(words: list[str]) -> dict[str, Any]:
         try:
             CheckCLI(args=["fit", *words], save_config_callback=None, parser_kwargs={"exit_on_error": False})
         except Exception as error:
-            for copy, ledger in copies.items():
-                error.args = tuple(str(part).replace(copy, ledger) for part in error.args)
+            error.args = tuple(_by_ledgers(str(part), copies) for part in error.args)
             raise
-    found["warnings"] = list(dict.fromkeys(" ".join(str(warning.message).split()) for warning in caught))
+        finally:
+            told = [_by_ledgers(" ".join(str(warning.message).split()), copies) for warning in caught]
+    found["warnings"] = list(dict.fromkeys(told))
     left, epsilon = found["left_in_ledger"], found["epsilon"]
     if left is not None and epsilon is not None and epsilon > left:
         found["warnings"].append(
@@ -153,6 +152,13 @@ def _dry_run(words: list[str]) -> dict[str, Any]:
             "promise no more than is left."
         )
     return found
+
+
+def _by_ledgers(sentence: str, copies: Mapping[Path, Path]) -> str:
+    """The sentence with the ledgers' own paths."""
+    for ledger, copy in copies.items():
+        sentence = sentence.replace(str(copy), str(ledger))
+    return sentence
 
 
 def _guarantee(callback: "SRPPSGD", trainer: "pl.Trainer") -> dict[str, Any]:
@@ -210,48 +216,6 @@ def _promise(callback: "SRPPSGD") -> str | None:
         return None
     terms = f"order {arguments.renyi_order:g}" if arguments.delta is None else f"delta {arguments.delta:g}"
     return f"epsilon {arguments.epsilon:g} at {terms}"
-
-
-def _use_copies(callbacks: "Sequence[pl.Callback]", folder: Path) -> dict[str, str]:
-    """Let the dry run write to copies of all ledgers; their paths by those of the copies."""
-    from lightning_pac.callbacks import SRPPSGD, DummyPadding, PositiveDelay, PrivateMetrics
-    from lightning_pac.ledger import LedgerArgument, LedgerHandle
-
-    copies: dict[Path, Path] = {}
-
-    def copied(given: LedgerArgument) -> LedgerHandle:
-        path = LedgerHandle(given).path
-        if path.resolve() not in copies:
-            copies[path.resolve()] = _copy_of(path, folder / f"ledger-{len(copies)}.db")
-        return LedgerHandle(given).at(copies[path.resolve()])
-
-    named = {}
-    for callback in callbacks:
-        if isinstance(callback, SRPPSGD) and callback.arguments.ledger is not None:
-            given: LedgerArgument = callback.arguments.ledger
-            callback.arguments = dataclasses.replace(callback.arguments, ledger=(copy := copied(given)))
-        elif isinstance(callback, PrivateMetrics | DummyPadding | PositiveDelay) and callback.ledger is not None:
-            given = callback.ledger
-            callback.ledger = copy = copied(given)
-        else:
-            continue
-        named[str(copy.path)] = str(LedgerHandle(given).path)
-    return named
-
-
-def _copy_of(ledger: Path, copy: Path) -> Path:
-    """A copy of the ledger as it is on disk, which the dry run may write to."""
-    from lightning_pac.ledger import restore_ledger
-
-    if ledger.is_file():
-        copy.touch(mode=0o600)
-        with (
-            contextlib.closing(sqlite3.connect(f"{ledger.resolve().as_uri()}?mode=ro", uri=True)) as source,
-            contextlib.closing(sqlite3.connect(copy)) as target,
-        ):
-            source.backup(target)
-        restore_ledger(copy, {}, otherwise=0.0)  # a copy is refused until somebody says that it may go on
-    return copy
 
 
 @contextlib.contextmanager

@@ -87,12 +87,18 @@ def run(args: argparse.Namespace) -> int:
     )
     if args.yaml is not None:
         text = configuration(project, args.ledger)
-        if args.yaml.exists():
-            raise ValueError(f"--yaml {args.yaml} exists, and is not written over: name another file.")
-    if args.plot is not None:
-        project.plot(args.plot)
-    if args.ledger is not None:
-        project.declare(args.ledger)
+        if args.yaml.exists() or args.yaml.resolve() in {args.ledger.resolve(), args.plot and args.plot.resolve()}:
+            raise ValueError(f"--yaml {args.yaml} exists, or is named twice, and is not written over: name another.")
+        args.yaml.touch()  # before anything is declared, in case that it cannot be written
+    try:
+        if args.plot is not None:
+            project.plot(args.plot)
+        if args.ledger is not None:
+            project.declare(args.ledger)
+    except BaseException:
+        if args.yaml is not None:
+            args.yaml.unlink()
+        raise
     if args.yaml is not None:
         args.yaml.write_text(text, encoding="utf-8")
     if args.json:

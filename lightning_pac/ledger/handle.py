@@ -101,16 +101,6 @@ class LedgerHandle:
         if is_plain and other._prepare is not None and real_path(self.path) == real_path(other.path):
             self._prepare, self.renyi_order = other._prepare, other.renyi_order
 
-    def at(self, path: Path) -> "LedgerHandle":
-        """A handle of another file that is declared and drawn on as this one, without its witness.
-
-        Args:
-            path: Of a copy, say.
-        """
-        moved = LedgerHandle(path, share=self.share)
-        moved._prepare, moved.renyi_order = self._prepare, self.renyi_order
-        return moved
-
     def open(self) -> PrivacyLedger:
         """The ledger, opened if it is not yet.
 

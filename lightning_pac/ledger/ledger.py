@@ -30,12 +30,11 @@ from weakref import WeakValueDictionary
 
 from typing_extensions import Self
 
-from lightning_pac._durable_files import real_path
 from lightning_pac._mutex import Mutex
 from lightning_pac._validation import NonNegative, validated
 from lightning_pac.exceptions import LedgerError, LedgerMismatchError
 from lightning_pac.ledger.account import AccountKind, LedgerAccount, check_only_account, check_text, encode_json
-from lightning_pac.ledger.files import Facts
+from lightning_pac.ledger.files import Facts, place_of
 from lightning_pac.ledger.integrity import (
     change_promise,
     check_order,
@@ -155,7 +154,7 @@ class PrivacyLedger:
         """
         if isinstance(ledger, PrivacyLedger):
             return ledger
-        path = real_path(ledger)
+        path = place_of(ledger)
         with _guard:
             shared = _OPEN.get((os.getpid(), path))
             if shared is None or shared.closed:
@@ -347,7 +346,7 @@ class PrivacyLedger:
 
     def _keep_marks_at(self, witness: str | Path) -> None:
         self._storage.check()
-        self._storage.keep_marks_at(real_path(witness))
+        self._storage.keep_marks_at(place_of(witness, is_ledger=False))
 
     def _declare_budgets(self, amounts: Mapping[str, float]) -> None:
         for currency, amount in amounts.items():

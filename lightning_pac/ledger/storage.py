@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from lightning_pac._durable_files import real_path
 from lightning_pac._mutex import Mutex
 from lightning_pac.exceptions import LedgerError
 from lightning_pac.ledger.connection import (
@@ -34,6 +33,7 @@ from lightning_pac.ledger.files import (
     is_on_network,
     make_private,
     mark_path,
+    place_of,
     prepare_place,
     write_home,
 )
@@ -66,7 +66,7 @@ class LedgerStorage:
     """
 
     def __init__(self, path: str | Path, writable: bool = True) -> None:
-        self.path = real_path(path)
+        self.path = place_of(path)
         self.writable = writable
         self.problem: LedgerError | None = None
         self.mutex = Mutex()

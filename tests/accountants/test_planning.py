@@ -102,6 +102,9 @@ def test_everything_planned_keeps_the_promise_and_uses_it_up(tmp_path: Path) -> 
     assert membership_success_bound(10**6 * labels.budget_per_response * 1.0001) > 0.6
     project.declare(tmp_path / "study.db")
     project.declare(tmp_path / "study.db")
+    more = plan(1000, {**releases, "labels": PlannedAnswers(10**6, 0.7)}, epsilon=3.0, delta=1e-5, scenario=SCENARIO)
+    with pytest.raises(LedgerMismatchError, match=r"has a budget of 0\.0201355 nats for answers, and the plan 0\.08"):
+        more.declare(tmp_path / "study.db")
     with PrivacyLedger.read_only(tmp_path / "study.db") as ledger:
         assert LedgerPlan.of(ledger) == project.best.shares
         assert ledger.budget("mutual_information") == labels.mutual_information

@@ -300,8 +300,30 @@ def test_check_holds_a_run_to_the_promise_of_a_ledger_that_it_does_not_make(conf
     }
     code, found = check(capsys, "--recipe", "srpp_sgd", WORLDS, f"--trainer.callbacks.ledger={json.dumps(ledger)}")
     assert code == 1
-    assert "The ledger new.db promises" in found["refused"]
+    assert f"The ledger {tmp_path / 'new.db'} promises" in found["refused"]
     assert not (tmp_path / "new.db").exists()
+
+
+def test_check_charges_nothing_whoever_opens_a_ledger(config, tmp_path, capsys):
+    """A datamodule that narrows its ranges in `setup` paid for that in every dry run, in the ledger itself."""
+    (tmp_path / "charging.py").write_text(
+        "from digits import DigitsData, LinearDigits\n"
+        "from lightning_pac import PrivateMetrics, TableTransform, TwoWorldScenario\n"
+        "class Charging(DigitsData):\n"
+        "    def setup(self, stage):\n"
+        "        super().setup(stage)\n"
+        "        rows = [{'age': str(age)} for age in range(200)]\n"
+        "        TableTransform.private(rows, {'age': [0, 300]}, ledger='tab.db', epsilon=0.5, delta=1e-6)\n"
+        "class Measured(LinearDigits):\n"
+        "    def configure_callbacks(self):\n"
+        "        worlds = TwoWorldScenario(3)\n"
+        "        return [PrivateMetrics(['val'], worlds, epsilon=1.0, renyi_order=16, ledger='conf.db')]\n"
+    )
+    before = {path.name for path in tmp_path.iterdir()} | {"__pycache__"}
+    given = ["--data=charging.Charging", "--model=charging.Measured"]
+    code, found = check(capsys, "--recipe", "srpp_sgd", WORLDS, *given)
+    assert (code, found["refused"]) == (0, None)
+    assert {path.name for path in tmp_path.iterdir()} <= before
 
 
 def test_check_says_all_that_is_refused_a_line_each(config, capsys):

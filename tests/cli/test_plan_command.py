@@ -84,8 +84,14 @@ def test_the_configuration_of_a_plan_runs_and_uses_it_up(
     jsonschema.validate(json.loads(Path("evidence/evidence.json").read_text()), schema)
     mine = Path("mine.yaml").read_text()
     assert cli.main([*words.replace("a.db", "b.db").split(), "--yaml", "mine.yaml"]) == 1
-    assert "mine.yaml exists, and is not written over" in capsys.readouterr().err
+    assert "mine.yaml exists, or is named twice, and is not written over" in capsys.readouterr().err
     assert (Path("mine.yaml").read_text(), Path("b.db").exists()) == (mine, False)
+    for file in ("b.db", "b.png"):
+        assert cli.main([*words.replace("a.db", "b.db").split(), "--plot", "b.png", "--yaml", file]) == 1
+        assert "or is named twice" in capsys.readouterr().err
+    assert cli.main([*words.replace("a.db", "b.db").split(), "--yaml", "nowhere/b.yaml"]) == 1
+    assert not Path("b.db").exists(), "nothing is half done"
+    capsys.readouterr()
     without = "plan --num-records 60 --epsilon 3 --delta 1e-5 --values metrics=1 --ledger b.db --yaml b.yaml"
     assert cli.main(without.split()) == 1
     assert "--yaml writes the run of a model" in capsys.readouterr().err

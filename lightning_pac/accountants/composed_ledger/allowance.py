@@ -36,7 +36,10 @@ def share_terms(ledger: PrivacyLedger, unit: Sequence[Share], share: str | None 
         raise LedgerMismatchError(f"{ledger.path} has a plan, which averages over batches draw on no share of.")
     if plan is None:
         if share is not None:
-            raise LedgerMismatchError(f"{ledger.path} has no plan, so there is no share {share!r}: declare it first.")
+            raise LedgerMismatchError(
+                f"{ledger.path} has no plan, so there is no share {share!r}: give the whole path of the ledger that "
+                "has one (a relative one begins in the working folder), or declare it."
+            )
         return {}
     try:
         return {"share": plan.share_for(unit[0], share)}

@@ -19,6 +19,7 @@ from lightning_pac.accountants.planning.releases import PlannedAnswers, PlannedT
 from lightning_pac.accountants.privacy_loss import PoissonSteps, promise_of
 from lightning_pac.accountants.private_selection import SelectionPrice
 from lightning_pac.accountants.srpp import SRPPAccountant
+from lightning_pac.exceptions import LedgerMismatchError
 from lightning_pac.ledger import PrivacyLedger
 from lightning_pac.randomness import finite_precision, missing_tail
 from lightning_pac.scenarios import Poisson, TwoWorldScenario
@@ -60,14 +61,20 @@ class ProjectPlan:
 
         Raises:
             LedgerError: if something was charged already, or a promise stands.
-            LedgerMismatchError: if the ledger has another plan.
+            LedgerMismatchError: if the ledger has another plan, or another budget for answers.
         """
         shares = (option or self.best).shares
+        budget = math.fsum(answers.mutual_information for answers in self.answers.values())
         with PrivacyLedger(path) as ledger:
+            stands = ledger.budget("mutual_information")
+            if self.answers and stands not in (None, budget):
+                raise LedgerMismatchError(
+                    f"{ledger.path} has a budget of {stands:g} nats for answers, and the plan {budget:g}: declare this "
+                    "one in a new ledger, since a plan is not raised."
+                )
             if shares is not None:
                 shares.declare(ledger)
-            budget = math.fsum(answers.mutual_information for answers in self.answers.values())
-            if self.answers and ledger.budget("mutual_information") != budget:
+            if self.answers and stands is None:
                 ledger.set_budget("mutual_information", budget)
 
     def plot(self, path: str | Path) -> None:

@@ -10,7 +10,6 @@ from typing_extensions import override
 from lightning_pac.callbacks.padding.noise_account import NoiseAccount
 from lightning_pac.callbacks.shared import TrainerCallback
 from lightning_pac.cards import PrivacyCard
-from lightning_pac.ledger import LedgerHandle
 
 __all__ = ["PaddingCallback"]
 
@@ -31,16 +30,7 @@ class PaddingCallback(TrainerCallback, ABC):
         return f"lightning_pac.{type(self).__name__}"
 
     def _shown_state(self) -> dict[str, Any]:
-        return {"ledger": self.ledger}
-
-    @property
-    def ledger(self) -> LedgerHandle | None:
-        """Where it is charged, None where that is counted in memory; may be set before a run."""
-        return self._account.ledger
-
-    @ledger.setter
-    def ledger(self, handle: LedgerHandle | None) -> None:
-        self._account.ledger = handle
+        return {"ledger": self._account.ledger}
 
     @property
     def num_observations(self) -> int:

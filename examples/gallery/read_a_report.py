@@ -55,7 +55,7 @@ for name, bound in {"ordinary": None, "strict": 0.53, "generous": 0.65}.items():
     trainer = pl.Trainer(
         max_epochs=5,
         callbacks=private,
-        logger=CSVLogger("runs", name=name, version=""),
+        logger=CSVLogger("runs", name=name, version=""),  # which deletes the metrics of an earlier run there
         accelerator="cpu",
         log_every_n_steps=1,
         enable_model_summary=False,

@@ -99,16 +99,20 @@ def test_values_and_steps_draw_on_their_own_shares(ends: dict[str, int], tmp_pat
     # Three values of mu^2 = 0.008 do not fit into 0.02.
     metrics = PrivateMetrics(["accuracy"], SCENARIO, epsilon=16 * 0.008 / 2, renyi_order=16, ledger=planned(path))
     run = private_run(planned(path))
-    trainer = make_trainer(tmp_path, run, metrics, **ends, num_sanity_val_steps=0, limit_train_batches=3)
-    with (
-        pytest.warns(UserWarning, match=r"an older value of accuracy is shown.* Share 'metrics' .* has 0.02 of mu"),
-        pytest.warns(UserWarning, match=r"pays for 2 of the 3 evaluations that this run plans"),
-    ):
-        trainer.fit(Validated(), make_loader(), make_loader(shuffle=False))
+    options = {"num_sanity_val_steps": 0, "limit_train_batches": 3}
+    with pytest.raises(BudgetExceededError, match=r"pays for 2 of the 3 evaluations that this run plans, and nothing"):
+        make_trainer(tmp_path, run, metrics, **ends, **options).fit(
+            Validated(), make_loader(), make_loader(shuffle=False)
+        )
+    fewer = {name: number * 2 // 3 for name, number in ends.items() if number > 0}
+    trainer = make_trainer(tmp_path, run, metrics, **{**ends, **fewer}, **options)
+    trainer.fit(Validated(), make_loader(), make_loader(shuffle=False))
+    with pytest.warns(UserWarning, match=r"an older value of accuracy is shown.* Share 'metrics' .* has 0.02 of mu"):
+        trainer.validate(trainer.lightning_module, make_loader(shuffle=False), verbose=False)
     with PrivacyLedger.read_only(path) as ledger:
         charges = {account.name.split()[0]: account.num_charges for account in ledger.accounts()}
         assert ledger_total(ledger).basis == "plan"
-    assert charges == {"metrics": 2, run_name(path): 9}
+    assert charges == {"metrics": 2, run_name(path): 6}
 
 
 def test_a_run_that_leaves_nothing_for_its_metrics_is_refused_before_its_first_step(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.pytorch.utilities import rank_zero_warn
 
-from lightning_pac.accountants import Allowance, Promise, SRPPAccountant
+from lightning_pac.accountants import Allowance, LedgerPlan, Promise, SRPPAccountant
 from lightning_pac.callbacks.metrics.logged_names import LoggedNames
 from lightning_pac.callbacks.metrics.noised_metric import LARGEST_VALUE
 from lightning_pac.callbacks.srpp_sgd import SRPPSGD
@@ -176,11 +176,18 @@ def check_affordable(
 
     if evaluations > 1 and not pays_for(evaluations):
         paid = bisect.bisect_left(range(1, evaluations), True, key=lambda count: not pays_for(count))
+        told = (
+            f"{handle.path} pays for {paid} of the {evaluations} evaluations that this run plans"
+            f"{f' if each of its {loaders} loaders logs all metrics' * (loaders > 1)}"
+        )
+        if LedgerPlan.of(handle.ledger) is not None:  # which is not raised: nothing would measure the last model
+            raise BudgetExceededError(
+                f"PrivateMetrics: {told}, and nothing would be left for the last model: evaluate less often, as by "
+                "check_val_every_n_epoch."
+            )
         share = left / number / evaluations
         rank_zero_warn(
-            f"PrivateMetrics: {handle.path} pays for {paid} of the {evaluations} evaluations that this run plans"
-            f"{f' if each of its {loaders} loaders logs all metrics' * (loaders > 1)}, and later ones show an older "
-            "value: evaluate less often, or promise less for each"
+            f"PrivateMetrics: {told}, and later ones show an older value: evaluate less often, or promise less for each"
             f"{f' ({fitting(share)} for all)' if share < cost else ''}."
         )
 

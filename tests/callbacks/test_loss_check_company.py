@@ -167,8 +167,10 @@ def test_a_mean_over_masked_entries_passes_where_each_record_has_as_many(count: 
         return (errors.square() * mask).sum() / mask.sum()
 
     found = check_loss(Linear(step), loader())
-    assert found.problem is None
-    assert (found.unchecked is None) == (count is not None)
+    if count is None:  # by chance of the masks it is found out, or only told of
+        assert found.problem is not None or found.unchecked is not None
+    else:
+        assert (found.problem, found.unchecked) == (None, None)
 
 
 def test_one_record_that_is_not_finite_would_move_all_others() -> None:

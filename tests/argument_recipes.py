@@ -795,6 +795,7 @@ def of_ledger(folder: Path) -> Recipes:
     name = Fresh(lambda: folder / f"{next(numbers)}.db")
     return {
         **methods(led.LedgerHandle(folder / "study.db"), declare_as={"other": folder / "study.db"}),
+        "copies_of_ledgers": {"folder": folder},
         "LedgerHandle": {"given": folder / "study.db", "witness": folder / "study.witness", "share": "a"},
         "PrivacyLedger": {"path": name, "budget": {"rpp": 1.0}, "witness": folder / "witness"},
         "PrivacyLedger.ensure": {"ledger": folder / "study.db", "witness": folder / "study.witness"},

@@ -101,7 +101,7 @@ def _dry_run(words: list[str]) -> dict[str, Any]:
     from typing_extensions import override
 
     from lightning_pac.callbacks import SRPPSGD
-    from lightning_pac.ledger.files import copies_of_ledgers
+    from lightning_pac.ledger import copies_of_ledgers
 
     found: dict[str, Any] = {}
 

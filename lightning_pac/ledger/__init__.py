@@ -17,7 +17,7 @@ from lightning_pac.ledger.plan import (
     lost_budgets,
     promised_since,
 )
-from lightning_pac.ledger.recovery import adopt_ledger, backup_ledger, restore_ledger
+from lightning_pac.ledger.recovery import adopt_ledger, backup_ledger, copies_of_ledgers, restore_ledger
 from lightning_pac.ledger.transcript import (
     Payment,
     ResponseTranscript,
@@ -44,6 +44,7 @@ __all__ = [
     "backup_ledger",
     "change_promise",
     "check_amount",
+    "copies_of_ledgers",
     "declare_budget",
     "declare_plan",
     "declared_budgets",

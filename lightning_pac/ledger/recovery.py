@@ -16,11 +16,11 @@ from lightning_pac._validation import NonNegative, validated
 from lightning_pac.exceptions import LedgerError, LedgerMismatchError
 from lightning_pac.ledger.account import LedgerAccount
 from lightning_pac.ledger.currencies import KEY_CURRENCY
-from lightning_pac.ledger.files import AccountMarks, check_kind, mark_path
+from lightning_pac.ledger.files import AccountMarks, check_kind, mark_path, use_stand_ins
 from lightning_pac.ledger.ledger import PrivacyLedger
 from lightning_pac.ledger.plan import lost_budgets, note_lost_budgets
 
-__all__ = ["adopt_ledger", "backup_ledger", "restore_ledger"]
+__all__ = ["adopt_ledger", "backup_ledger", "copies_of_ledgers", "restore_ledger"]
 
 _SUFFIXES = ("", "-wal", "-shm")
 
@@ -214,3 +214,26 @@ def _put_in_place(place: Path, backup: Path) -> None:
 
 def _aside(place: Path, stamp: str, suffix: str) -> Path:
     return place.with_name(f"{place.name}.before-{stamp}{suffix}")
+
+
+@validated
+def copies_of_ledgers(folder: Path) -> contextlib.AbstractContextManager[dict[Path, Path]]:
+    """Let a copy in a folder stand for every ledger that this process opens, as in a dry run.
+
+    Args:
+        folder: Where copies are made.
+
+    Returns:
+        A context whose value holds the copies by the ledgers' paths.
+    """
+    return use_stand_ins(folder, _copy)
+
+
+def _copy(ledger: Path, copy: Path) -> None:
+    copy.touch(mode=0o600)
+    with (
+        contextlib.closing(sqlite3.connect(f"{ledger.as_uri()}?mode=ro", uri=True)) as source,
+        contextlib.closing(sqlite3.connect(copy)) as target,
+    ):
+        source.backup(target)
+    restore_ledger(copy, {}, otherwise=0.0)  # a copy is refused until somebody says that it may go on

@@ -14,7 +14,7 @@ from lightning_pac.ledger.files.file_system import (
 )
 from lightning_pac.ledger.files.high_water_mark import HighWaterMark
 from lightning_pac.ledger.files.marks import AccountMarks, Facts, Mark, digest_budgets, mark_path
-from lightning_pac.ledger.files.stand_ins import copies_of_ledgers, place_of
+from lightning_pac.ledger.files.stand_ins import place_of, use_stand_ins
 from lightning_pac.ledger.files.writer_lock import WriterLock
 
 __all__ = [
@@ -26,7 +26,6 @@ __all__ = [
     "WriterLock",
     "check_kind",
     "check_place",
-    "copies_of_ledgers",
     "create_private",
     "digest_budgets",
     "find_move",
@@ -36,5 +35,6 @@ __all__ = [
     "mark_path",
     "place_of",
     "prepare_place",
+    "use_stand_ins",
     "write_home",
 ]

@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
         text = configuration(project, args.ledger)
         if args.yaml.exists() or args.yaml.resolve() in {args.ledger.resolve(), args.plot and args.plot.resolve()}:
             raise ValueError(f"--yaml {args.yaml} exists, or is named twice, and is not written over: name another.")
-        args.yaml.touch()  # before anything is declared, in case that it cannot be written
+        args.yaml.write_text(text, encoding="utf-8")  # before anything is declared, in case that it cannot be written
     try:
         if args.plot is not None:
             project.plot(args.plot)
@@ -99,8 +99,6 @@ def run(args: argparse.Namespace) -> int:
         if args.yaml is not None:
             args.yaml.unlink()
         raise
-    if args.yaml is not None:
-        args.yaml.write_text(text, encoding="utf-8")
     if args.json:
         print_json({"ledger": None if args.ledger is None else str(args.ledger), **project.to_dict()})
         return 0

@@ -23,7 +23,7 @@ _DISTINCT = 16  # values of a column, fewer of which may be a design: classes of
 _ROUND = 1000  # of records, as 55,000 of 60,000
 _GLANCE = 2048  # rows of a table that are looked at first
 _FRACTION = 12  # largest denominator of a number that is taken for chosen
-_BLOCK = 2**16  # rows whose squares are summed at once
+_BLOCK = 2**16  # rows that are widened to double precision at once
 
 _Table: TypeAlias = np.ndarray[Any, Any]
 
@@ -187,9 +187,7 @@ def _class_counts(dataset: Any, others: Sequence[Any], most: int) -> Iterator[_T
 def _moments(table: _Table) -> tuple[_Table, _Table]:
     with np.errstate(all="ignore"):  # what is not finite has no moments
         mean = table.mean(0, dtype=float)
-        blocks = (
-            table[start : start + _BLOCK] for start in range(0, len(table), _BLOCK)
-        )  # not all in double precision
+        blocks = (table[start : start + _BLOCK] for start in range(0, len(table), _BLOCK))
         squares = np.sum([np.square(block - mean).sum(0) for block in blocks], axis=0)
         return mean, np.sqrt(squares / max(1, len(table)))
 

@@ -14,7 +14,7 @@ from lightning_pac.cards import upwards
 from lightning_pac.cards.card import UNCOVERED
 from lightning_pac.evidence.chain import decode_chain, digest
 from lightning_pac.evidence.claims import Claim, claim_of
-from lightning_pac.evidence.wording import COLLECTION, NOT_COVERED, SIDE_CHANNELS, STATEMENTS, TRUST
+from lightning_pac.evidence.wording import COLLECTION, NOT_COVERED, RECORD, SIDE_CHANNELS, STATEMENTS, TRUST
 from lightning_pac.ledger import PrivacyLedger, describe_currency, replay_journal
 
 __all__ = ["FORMAT", "SCHEMA_ID", "describe_evidence"]
@@ -76,7 +76,11 @@ def _describe(
             "versions": head["versions"],
             "released_files": head["released"],
         },
-        "statements": {**dict.fromkeys(STATEMENTS), **head["statements"]},
+        "statements": {
+            name: head["statements"].get(name)
+            for name in (*STATEMENTS, RECORD)
+            if name != RECORD or RECORD in head["statements"]
+        },
         "privacy_parameters": {
             "promise": _promise(ledger, total),
             "total": total,

@@ -227,6 +227,8 @@ def test_parts_of_the_data_tell_what_the_worst_of_them_tells() -> None:
     shares = {name: GaussianRelease(square) for name, square in squares.items()}
     plan = LedgerPlan(shares, parts={"fit": "trained on", "measured": "held out"})
     assert LedgerPlan.from_dict(plan.to_dict()) == plan
+    with pytest.raises(ValueError, match=r"parts of the data \(held out, trained on\): name the share"):
+        plan.share_for(GaussianRelease(0.1))  # of a table of all records, say
     for epsilon in (0.0, 0.5, 2.0):
         deltas = [
             stats.norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * stats.norm.cdf(-mu / 2 - epsilon / mu)

@@ -60,9 +60,10 @@ class LedgerPlan:
         num_draws: the most values of noise that everything draws, whose finite bits count in every figure.
         parts: the part of the records that a share is about, by its name, as "trained on" and "held out"; a share
             without one is about all. Where each record decides by itself in which part it is, it changes the releases
-            of one alone, and what all of them tell is the worst that one part tells (parallel composition: McSherry
-            2009, theorem 4; what is released of other parts is computed from what this one released, if at all). For
-            one record that is there or not: one that is replaced could leave one part and enter another.
+            of one alone, and what all of them tell is the worst that one part tells: given what was released before,
+            every release of the other parts has the same law in both worlds (parallel composition: McSherry 2009,
+            theorem 4). For one record that is there or not: one that is replaced could leave one part and enter another. Where
+            there are parts, every account names its share.
 
     Raises:
         ValueError: if there is no share, together they break the promise, or parts are not those of one record that is
@@ -136,6 +137,11 @@ class LedgerPlan:
         Raises:
             ValueError: if there is no such share, the releases cannot draw on it, or several would do.
         """
+        if name is None and self.parts:  # a table of all records would draw on what is held out, say
+            raise ValueError(
+                f"the plan is for parts of the data ({', '.join(sorted(set(self.parts.values())))}): name the share of "
+                f"these releases, as in ledger=LedgerHandle(path, share={next(iter(self.by_name))!r})."
+            )
         fitting = [share for share, planned in self.by_name.items() if covers(planned, kind)]
         # A Gaussian pays for anything, and for what is amplified far too much.
         alike = [share for share, planned in self.by_name.items() if type(planned) is type(kind)]

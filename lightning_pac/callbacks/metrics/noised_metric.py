@@ -366,13 +366,14 @@ class PrivateMetric:
     def _states(self, sums: Tensor) -> dict[str, Tensor]:
         """States of the metric by name. Counts are kept from being negative, which noise can make them.
 
-        A class of which no count is beyond its noise counts as one that there is not: shares of it would be those of
-        noise in noise.
+        Where it is not released how many records of a class there are, as for a precision, one of which no count is
+        beyond its noise counts as never named: its share would be that of noise in noise.
         """
         blanks = [getattr(self._blank, name) for name in self._influential]
         parts = zip(blanks, torch.split(sums, [blank.numel() for blank in blanks]), strict=True)
         kept = [part if blank.is_floating_point() else part.clamp(min=0.0) for blank, part in parts]
-        if set(self._blank._defaults) == COUNTS and len(kept) > 1 and len(kept[0]) > 1:
+        unknown = set(self._blank._defaults) == COUNTS and "fn" not in self._influential
+        if unknown and len(kept) > 1 and len(kept[0]) > 1:
             there_is = torch.stack(kept).amax(0) >= 2 * self._noise_multiplier * self._bound
             kept = [torch.where(there_is, part, 0.0) for part in kept]
         return {n: part.reshape(b.shape) for n, b, part in zip(self._influential, blanks, kept, strict=True)}

@@ -62,7 +62,7 @@ class LedgerPlan:
             without one is about all. Where each record decides by itself in which part it is, it changes the releases
             of one alone, and what all of them tell is the worst that one part tells: given what was released before,
             every release of the other parts has the same law in both worlds (parallel composition: McSherry 2009,
-            theorem 4). For one record that is there or not: one that is replaced could leave one part and enter another.
+            theorem 4). For one record that is there or not: one that is replaced could leave one part for another.
             Where there are parts, every account names its share.
 
     Raises:

@@ -182,6 +182,7 @@ def summarize(run: Run) -> dict[str, Any]:
         "accuracy_name": accuracy[0] if accuracy else None,
         "accuracy": accuracy[1].values[-1] if accuracy else None,
         "accuracy_deviation": run.accuracy_deviation.values[-1] if run.accuracy_deviation else None,
+        "accuracy_error": run.accuracy_error.values[-1] if run.accuracy_error else None,
         "outdated": run.outdated,
         "noised": run.noised,
         "beside": {},  # what is no accuracy of a run without privacy, where others have it with noise

@@ -18,6 +18,7 @@ __all__ = ["EPSILON", "Run", "Series", "find_runs", "left_out"]
 
 EPSILON = re.compile(r"privacy/(rpp|(ms_)?srpp_\w+)_epsilon(_uncertified)?")
 _LOGS = "metrics.csv", "events.out.tfevents*"
+_BESIDE = "_deviation", "_standard_error"  # what is logged beside a noised metric
 _OF_ONE_RUN = ("ledger", "scenario", "sampling", "noise_multiplier", "num_parameters", "notion", "unit_of_privacy")
 
 
@@ -76,7 +77,7 @@ class Run:
     def accuracy(self) -> tuple[str, Series] | None:
         """Name and course of an accuracy on records that were not trained on, if one was logged."""
         names = [name for name in self.metrics if "acc" in name.lower() and not name.lower().startswith("train")]
-        names = [name for name in names if not _stem(name).endswith("_deviation")]
+        names = [name for name in names if not _stem(name).endswith(_BESIDE)]
         names.sort(key=lambda name: (not name.startswith("test"), name))
         return (_stem(names[0]), self.metrics[names[0]]) if names else None
 
@@ -84,6 +85,11 @@ class Run:
     def accuracy_deviation(self) -> Series | None:
         """Course of the standard deviation of the noise in that accuracy, if it is noised."""
         return self.metric(f"{self.accuracy[0]}_deviation") if self.accuracy else None
+
+    @property
+    def accuracy_error(self) -> Series | None:
+        """Course of the standard error of that accuracy, its noise included, if one was logged."""
+        return self.metric(f"{self.accuracy[0]}_standard_error") if self.accuracy else None
 
     @property
     def outdated(self) -> int | None:
@@ -95,13 +101,13 @@ class Run:
         return steps[first] if steps[first] < steps[-1] else None
 
     @property
-    def noised(self) -> dict[str, tuple[float, float]]:
-        """Last values of noised metrics that are no accuracy, such as an error, with the deviation of their noise.
+    def noised(self) -> dict[str, tuple[float, float, float | None]]:
+        """Last values of noised metrics that are no accuracy, with the deviation of their noise and standard error.
 
         The clipped fraction is none of them: it says how the run went, and is paid for with its gradients.
         """
         return {
-            name: (self.metrics[name].values[-1], self.metrics[f"{name}_deviation"].values[-1])
+            name: (*(self.metrics[part].values[-1] for part in (name, f"{name}_deviation")), self._error(name))
             for name in self.with_noise
             if "acc" not in name.lower()
         }
@@ -119,9 +125,13 @@ class Run:
 
         An ordinary training whose metrics were noised logs them at later steps, and is no such run.
         """
-        known = {part for name in self.with_noise for part in (name, f"{name}_deviation")}
+        known = {part for name in self.with_noise for part in (name, *(f"{name}{end}" for end in _BESIDE))}
         at_start = all(set(series.steps) == {0} for series in self.metrics.values())
-        return self.card is None and bool(known) and self.metrics.keys() == known and at_start
+        return self.card is None and bool(known) and self.metrics.keys() <= known and at_start
+
+    def _error(self, name: str) -> float | None:
+        error = self.metrics.get(f"{name}_standard_error")
+        return error.values[-1] if error else None
 
     @property
     def attacks(self) -> tuple[Estimate, ...]:

@@ -77,8 +77,12 @@ def verdict(rows: Sequence[dict[str, Any]], everything: tuple[str, str] | None =
     costs = [cost for cost, _ in compared if cost is not None]
     pairs = [(row, best_ordinary(row, rows)) for row in told]
     meant = [one for row, best in pairs if best is not None for one in (row, best)] if costs else rows
-    noise = max((row["accuracy_deviation"] or 0.0 for row in meant if row not in drowned), default=0.0)
-    noised = f" (measured with noise of about {_points(noise)})" if noise else ""
+    measured = [row for row in meant if row not in drowned and row["accuracy_deviation"]]
+    what, key = "noise", "accuracy_deviation"
+    if all(row["accuracy_error"] for row in measured):
+        what, key = "a standard error", "accuracy_error"
+    noise = max((row[key] for row in measured), default=0.0)
+    noised = f" (measured with {what} of about {_points(noise)})" if noise else ""
     if costs:
         lost = _span(min(costs), max(costs), _points)
         name = _named([best for cost, best in compared if cost is not None])

@@ -35,8 +35,9 @@ from torch.utils.data import (
 
 from lightning_pac.accountants import GaussianCurve, ledger_order, ledger_total
 from lightning_pac.callbacks import SRPPSGD, PrivateMetrics
+from lightning_pac.callbacks.metrics.clipped_contribution import clipped_contribution
 from lightning_pac.callbacks.metrics.noise_of_value import warn_if_noisy
-from lightning_pac.callbacks.metrics.noised_metric import PrivateMetric, _clipped
+from lightning_pac.callbacks.metrics.noised_metric import PrivateMetric
 from lightning_pac.data import ShuffledBatchSampler
 from lightning_pac.exceptions import BudgetExceededError, LedgerMismatchError, PrivacyViolationError
 from lightning_pac.ledger import PrivacyLedger
@@ -266,6 +267,74 @@ def test_the_deviation_of_a_ratio_is_that_of_its_linear_part() -> None:
     assert private.deviation == pytest.approx(9 * math.sqrt(2) / 28000 * math.hypot(1, 24 / 280), rel=0.005)
 
 
+def _scores(generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    labels = generator.random(3000) < 0.15
+    return 1 / (1 + np.exp(-generator.normal(1.2 * labels, 1.0))), labels
+
+
+def _classes(generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    labels = generator.integers(5, size=3000)
+    return np.where(generator.random(3000) < 0.6, labels, generator.integers(5, size=3000)), labels
+
+
+@pytest.mark.parametrize(
+    ("metric", "records", "noise"),
+    [
+        (torchmetrics.Accuracy("binary"), _scores, 30.0),
+        (torchmetrics.Recall("binary"), _scores, 3.0),
+        (torchmetrics.AUROC("binary", thresholds=20), _scores, 1.0),
+        (torchmetrics.F1Score("multiclass", num_classes=5, average="macro"), _classes, 5.0),
+        *slow(
+            (torchmetrics.F1Score("binary"), _scores, 2.0),
+            (torchmetrics.JaccardIndex("binary"), _scores, 2.0),
+            (torchmetrics.AveragePrecision("binary", thresholds=20), _scores, 0.5),
+            (torchmetrics.Accuracy("multiclass", num_classes=5), _classes, 5.0),
+            (torchmetrics.Precision("multiclass", num_classes=5, average="macro"), _classes, 5.0),
+        ),
+    ],
+)
+def test_a_standard_error_is_that_of_values_of_other_records(
+    metric: torchmetrics.Metric,
+    records: Callable[[np.random.Generator], tuple[np.ndarray, np.ndarray]],
+    noise: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Values of 200 samples, whose deviation is known to 5 %: off by 20 % with chance 1 in 10,000."""
+    generator = np.random.default_rng(2)
+
+    class Seeded(SecureGenerator):
+        def release_(self, total: torch.Tensor, deviation: float) -> torch.Tensor:
+            return total + deviation * torch.from_numpy(generator.standard_normal(len(total)))
+
+    monkeypatch.setattr("lightning_pac.callbacks.metrics.noised_metric.secure_generator", Seeded)
+    values, errors = [], []
+    for _ in range(200):
+        exact, private = metric.clone(), PrivateMetric(metric.clone(), 1.0, noise, charge=lambda: True)
+        exact.update(*(torch.from_numpy(part) for part in records(generator)))
+        private.is_private, private._total = True, private._flatten(exact)
+        values.append(float(private.metric.compute()))
+        errors.append(private.standard_error)
+    assert 0.8 < np.sqrt(np.mean(np.square(errors))) / np.std(values) < 1.25
+    assert np.mean(np.abs(np.array(values) - np.mean(values)) < 2 * np.array(errors)) > 0.9
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [
+        torchmetrics.MeanMetric(),
+        torchmetrics.Specificity("multiclass", num_classes=3, average="macro"),
+        torchmetrics.Accuracy("multiclass", num_classes=3, top_k=2),
+        torchmetrics.Accuracy("multilabel", num_labels=3),
+    ],
+)
+def test_no_standard_error_is_stated_where_counts_do_not_tell_it(metric: torchmetrics.Metric) -> None:
+    private = PrivateMetric(metric, max_contribution=1.0, noise_multiplier=9.0, charge=lambda: True)
+    private.is_private, private._total = True, torch.full_like(private._total, 500.0)
+    metric.compute()
+    assert private.deviation is not None
+    assert private.standard_error is None
+
+
 def test_a_table_has_no_deviation() -> None:
     rows = torchmetrics.ConfusionMatrix("binary")
     private = PrivateMetric(rows, max_contribution=1.0, noise_multiplier=12.0, charge=lambda: True)
@@ -288,6 +357,9 @@ def test_deviations_are_logged_beside_their_values(tmp_path: Path) -> None:
     assert steps["val/accuracy_deviation"] == steps["val/accuracy"][:1], "the second value is the first again"
     (logged,) = (float(row["val/accuracy_deviation"]) for row in rows if row["val/accuracy_deviation"])
     assert private.deviations == {"val/accuracy": pytest.approx(logged)}
+    (error,) = (float(row["val/accuracy_standard_error"]) for row in rows if row["val/accuracy_standard_error"])
+    assert private.standard_errors == {"val/accuracy": pytest.approx(error)}
+    assert error > logged
     assert 0 < logged < 1
 
 
@@ -1044,7 +1116,7 @@ def test_a_promise_without_an_order_is_charged_at_that_of_the_ledger(tmp_path: P
 def test_contributions_stay_within_their_bound_and_add_up_exactly() -> None:
     rows = torch.randn(3_000, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 10
     for bound in (1.0, 0.3, 1e-9, 7e5):
-        clipped = [_clipped(row * bound, bound) for row in rows]
+        clipped = [clipped_contribution(row * bound, bound) for row in rows]
         assert max(sum(Fraction(value) ** 2 for value in row.tolist()) for row in clipped) <= Fraction(bound) ** 2
         assert torch.stack(clipped).norm(dim=1).max() > 0.999 * bound
         total = sum(clipped, torch.zeros(3, dtype=torch.float64))
@@ -1056,5 +1128,5 @@ def test_contributions_stay_within_their_bound_and_add_up_exactly() -> None:
 )
 def test_a_contribution_as_large_as_floats_go_stays_within_its_bound(value: float, bound: float) -> None:
     """The factor that would bring it there is a subnormal number, with few bits."""
-    (clipped,) = _clipped(torch.tensor([value], dtype=torch.float64), bound).tolist()
+    (clipped,) = clipped_contribution(torch.tensor([value], dtype=torch.float64), bound).tolist()
     assert abs(Fraction(clipped)) <= Fraction(bound)

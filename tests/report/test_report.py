@@ -320,7 +320,8 @@ def row(name, bound, accuracy, prior=0.5, noise=None):
     return {
         "run": name, "refuted": None,
         "success_bound": bound, "prior": prior, "is_private": bound is not None, "accuracy": accuracy,
-        "accuracy_deviation": noise, "noised": {}, "accuracy_name": "test_acc", "epsilon_name": "rpp_epsilon",
+        "accuracy_deviation": noise, "accuracy_error": None, "noised": {},
+        "accuracy_name": "test_acc", "epsilon_name": "rpp_epsilon",
         "guarantees": [], "only_figures": False, "secret": "A fact.", "outdated": None,
     }  # fmt: skip
 
@@ -367,7 +368,7 @@ def test_a_noised_accuracy_stands_with_its_deviation(tmp_path):
         "87.5 %",
         '87.5 % <br>± 2.3 % <br><span class="words">noise only</span>',
     ]
-    assert "±: the typical size of the noise that was added" in page
+    assert "±: the standard error of a figure, by the noise" in page
     assert 'data-is="measured"' not in page
     file.write_text(file.read_text().replace("test_acc", "test_error"))
     page = write_report(tmp_path).read_text()

@@ -22,7 +22,7 @@ from lightning_pac.callbacks.metrics.delivered_records import DeliveredRecords, 
 from lightning_pac.callbacks.metrics.kept_values import changed_values, small_values
 from lightning_pac.callbacks.metrics.logged_names import LoggedNames, check_names, names_in
 from lightning_pac.callbacks.metrics.metric_memory import unsuited_states, why_not_watched
-from lightning_pac.callbacks.metrics.noise_of_value import log_deviations
+from lightning_pac.callbacks.metrics.noise_of_value import log_beside
 from lightning_pac.callbacks.metrics.noised_metric import LARGEST_VALUE, PrivateMetric
 from lightning_pac.callbacks.shared import (
     HiddenRandomness,
@@ -54,8 +54,9 @@ class PrivateMetrics(TrainerCallback):
 
     at order a, for d differing records among those that are evaluated (worst case and unsliced). Monitors see the
     noised value, so early stopping and model selection on it are free. Once the budget is spent, the last value is
-    repeated, with a warning. An estimate of the noise's standard deviation in a value of one number is logged as
-    ``NAME_deviation``, and the last of each name is in `deviations`.
+    repeated, with a warning. An estimate of the noise's standard deviation in a value is logged as ``NAME_deviation``,
+    and for metrics that count records that of its standard error, the choice of records included, as
+    ``NAME_standard_error``; the last of each name are in `deviations` and `standard_errors`.
 
     On several devices each rank evaluates its own records, none of them twice; rank zero, which alone has the ledger,
     adds up the sums and noises them once, and every rank sees that value.
@@ -131,6 +132,7 @@ class PrivateMetrics(TrainerCallback):
         self._spent: float | None = None
         self._private: dict[str, PrivateMetric] = {}
         self.deviations: dict[str, float] = {}
+        self.standard_errors: dict[str, float] = {}
         self._last: dict[str, Any] = {}
         # Metrics that were found to be private, in validation and, under True, in tests; and where all have been found.
         self._known: dict[bool, set[str]] = {False: set(), True: set()}
@@ -309,7 +311,10 @@ class PrivateMetrics(TrainerCallback):
 
     def _end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._last |= {name: private.last for name, private in self._private.items() if private.is_private}
-        self.deviations |= log_deviations(trainer, {p.logged_as: p.deviation for p in self._private.values()})
+        private = self._private.values()
+        self.deviations |= log_beside(trainer, "deviation", {p.logged_as: p.deviation for p in private})
+        errors = log_beside(trainer, "standard_error", {p.logged_as: p.standard_error for p in private})
+        self.standard_errors |= errors
         if not trainer.sanity_checking:
             if self._logged.end(trainer.testing):
                 self._complete.add(trainer.testing)

@@ -15,7 +15,7 @@ from torchmetrics.classification import MulticlassStatScores, MultilabelStatScor
 
 __all__ = [
     "COUNTS",
-    "log_deviations",
+    "log_beside",
     "noise_of_value",
     "norm_bound",
     "refuse_several_values",
@@ -161,11 +161,11 @@ def warn_if_noisy(metric: Metric, name: str, value: Any, deviation: float | None
         )
 
 
-def log_deviations(trainer: pl.Trainer, deviations: Mapping[str | None, float | None]) -> dict[str, float]:
-    """Log those that are numbers as `NAME_deviation`, beside the metric of that name, and return all that are known."""
-    known = {name: noise for name, noise in deviations.items() if name is not None and noise is not None}
+def log_beside(trainer: pl.Trainer, what: str, figures: Mapping[str | None, float | None]) -> dict[str, float]:
+    """Log those that are numbers as `NAME_what`, beside the metric of that name, and return all that are known."""
+    known = {name: figure for name, figure in figures.items() if name is not None and figure is not None}
     step = trainer.fit_loop.epoch_loop._batches_that_stepped  # where Lightning logs the metrics themselves
-    logged = {f"{name}_deviation": noise for name, noise in known.items() if not math.isnan(noise)}
+    logged = {f"{name}_{what}": figure for name, figure in known.items() if not math.isnan(figure)}
     for logger in trainer.loggers if logged else []:
         logger.log_metrics(logged, step)
     return known

@@ -14,6 +14,7 @@ from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 from torchmetrics import Metric
 
+from lightning_pac.callbacks.metrics.clipped_contribution import clipped_contribution
 from lightning_pac.callbacks.metrics.delivered_records import DeliveredRecords
 from lightning_pac.callbacks.metrics.influential_states import influential_states
 from lightning_pac.callbacks.metrics.metric_memory import KEEPS, ONE_ROW, constant_states, other_than_rows, remembered
@@ -26,6 +27,7 @@ from lightning_pac.callbacks.metrics.noise_of_value import (
     warn_if_clipped,
     warn_if_noisy,
 )
+from lightning_pac.callbacks.metrics.standard_error import standard_error
 from lightning_pac.data.quiet_copies import without_graphs
 from lightning_pac.data.records import Surroundings
 from lightning_pac.exceptions import PrivacyViolationError
@@ -81,6 +83,7 @@ class PrivateMetric:
         self.last: Any = None
         self.logged_as: str | None = None
         self.deviation: float | None = None  # of the noise in the value that is shown; nan where none was paid for
+        self.standard_error: float | None = None  # of that value
         self.show_noise: Callable[[str, Tensor], None] | None = None
         self.before_release: Callable[[], None] | None = None
         self._max_contribution = max_contribution
@@ -226,8 +229,10 @@ class PrivateMetric:
                 self.last = self._evaluate(sums)
                 evaluate = partial(self._evaluate, noised=self._blank.clone())
                 deviation = self._noise_multiplier * self._bound
-                possible = torch.cat([part.reshape(-1) for part in self._states(sums).values()])
+                states = self._states(sums)
+                possible = torch.cat([part.reshape(-1) for part in states.values()])
                 self.deviation = noise_of_value(evaluate, possible, deviation)
+                self.standard_error = standard_error(self.metric, evaluate, states, self.deviation)
                 name = self.logged_as or type(self.metric).__name__
                 warn_if_clipped(self.metric, name, self.last, self._max_contribution)
                 if is_first and signal_to_noise(sums.numpy(), len(sums) * deviation**2) >= 1:  # less is told before
@@ -242,7 +247,7 @@ class PrivateMetric:
 
     def _unpaid(self) -> Any:
         """What is shown where no value was ever paid for: the shape of one, without a number that reads like one."""
-        self.deviation, value = math.nan, self._value_of_nothing()
+        self.deviation, self.standard_error, value = math.nan, None, self._value_of_nothing()
         return torch.full_like(value, torch.nan) if isinstance(value, Tensor) and value.is_floating_point() else value
 
     def _require_records(self) -> None:
@@ -317,7 +322,7 @@ class PrivateMetric:
             added = self._flatten(one)
             # As with gradients, a contribution that is not finite counts as zero.
             if bool(added.isfinite().all()):
-                self._total += _clipped(added, self._bound)
+                self._total += clipped_contribution(added, self._bound)
 
     def _problem_of(self, sizes: set[int]) -> str | None:
         """Why an update with tensors of these lengths does not add each record once."""
@@ -381,19 +386,3 @@ class PrivateMetric:
 
 def _alone() -> bool:
     return False
-
-
-def _clipped(added: Tensor, bound: float) -> Tensor:
-    """A record's contribution of norm at most `bound`, in multiples of a power of two, at most 2^-26 of it.
-
-    Sums of up to 2^25 such contributions are exact in float64, so that one record moves them by its own alone.
-    """
-    grid = 2.0 ** (math.frexp(bound)[1] - 27)
-    # Rounding to the grid adds at most half a step a coordinate; the last factor is for the roundings of the norm
-    # of up to 2^20 values, which are 2^-53 for each of them.
-    within = max(0.0, bound - grid * math.sqrt(len(added)) / 2) * (1 - 2.0**-32)
-    factor = (within / added.norm().clamp(min=1e-300)).clamp(max=1.0)
-    # A factor among the subnormal numbers has few bits, and may be nearly twice too large.
-    factor = torch.where(factor < 2.0**-900, 0.0, factor)
-    rounded: Tensor = (added * factor / grid).round() * grid
-    return rounded

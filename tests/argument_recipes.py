@@ -279,14 +279,14 @@ def of_accountants(folder: Path) -> Recipes:
         "LedgerBudget.of": {"ledger": ledger},
         "LedgerBudget.largest": {"ledger": ledger},
         "LedgerBudget.lost": {"ledger": ledger},
-        "LedgerPlan": {"shares": {"fit": event}, "promise": promise, "num_draws": 1e9, "parts": {}},
+        "LedgerPlan": {"shares": [event], "promise": promise, "num_draws": 1e9},
         "LedgerPlan.of": {"ledger": ledger},
         "LogisticReference": {"scale": 1.0},
         "PlannedAnswers": {"number": 10, "membership_success_bound": 0.6, "prior": 0.5},
         "PlannedTraining": {
             "batch_size": 10, "epochs": 2, "parameters": 5, "weight": 2.0, "runs": runs, "score_share": 0.1,
         },
-        "PlannedValues": {"number": 3, "weight": 2.0, "held_out": True},
+        "PlannedValues": {"number": 3, "weight": 2.0},
         "plan": {
             "num_records": 100, "releases": {"metrics": acc.PlannedValues(3)}, "epsilon": 3.0, "delta": 1e-5,
             "world_success_bound": None, "prior": 0.5, "scenario": WORLDS, "proxy": None,

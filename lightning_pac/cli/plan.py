@@ -21,8 +21,8 @@ def add_parser(subparsers: Any) -> None:
         "what a whole project may release for one promise, and the ledger with the shares",
         """
         lightning-pac plan --num-records 50000 --epsilon 3 --delta 1e-5 --batch-size 512 2048 --epochs 20 --parameters 1e5
-        lightning-pac plan --num-records 50000 --epsilon 3 --delta 1e-5 --batch-size 2048 --epochs 20 --weight 9 --values metrics=20
-        lightning-pac plan --num-records 4000 --adjacency add_remove --epsilon 3 --delta 1e-5 --batch-size 400 --epochs 5 --held-out auc=1 --ledger study.db --yaml private.yaml
+        lightning-pac plan --num-records 50000 --epsilon 3 --delta 1e-5 --batch-size 2048 --epochs 20 --values metrics=20
+        lightning-pac plan --num-records 4000 --adjacency add_remove --epsilon 3 --delta 1e-5 --batch-size 400 --epochs 5 --values auc=1 --ledger study.db --yaml private.yaml
         lightning-pac plan --num-records 4000 --world-success-bound 0.6 --values tables=12 --answers labels=1e6
         """,  # noqa: E501
         description="""
@@ -45,18 +45,11 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--epochs", type=count, nargs="+", metavar="E", help="passes of the model over the data")
     parser.add_argument("--parameters", type=count, metavar="P", help="trainable parameters of the model")
     parser.add_argument(
-        "--weight", type=float, default=1.0, metavar="W", help="parts for the model, where others get 1 (1)"
+        "--weight", type=float, default=9.0, metavar="W", help="parts for the model, where others get 1 (9)"
     )
     parser.add_argument("--runs", type=float, metavar="K", help="expected runs, of which the best is released")
     parser.add_argument(
         "--values", action="append", default=[], metavar="NAME=N", help="so many noised values; may be repeated"
-    )
-    parser.add_argument(
-        "--held-out",
-        action="append",
-        default=[],
-        metavar="NAME=N",
-        help="so many noised values of records that the model does not train on, which each decide that by themselves",
     )
     parser.add_argument(
         "--answers", action="append", default=[], metavar="NAME=N", help="so many answers; may be repeated"
@@ -119,20 +112,16 @@ def _releases(args: argparse.Namespace) -> dict[str, Any]:
         releases["model"] = PlannedTraining(args.batch_size, args.epochs, args.parameters, args.weight, runs)
     elif args.runs is not None:
         raise ValueError("--runs says of how many models the best is released: give --batch-size and --epochs of them.")
-    given_by = {"--values": args.values, "--held-out": args.held_out, "--answers": args.answers}
-    for option, given in given_by.items():
+    for option, given in (("--values", args.values), ("--answers", args.answers)):
         for text in given:
             name, number = _named_count(option, text)
             if name in releases:
                 raise ValueError(f"{option} {text} has the name of another release: name each of them once.")
-            if option == "--answers":
-                releases[name] = PlannedAnswers(number, args.membership_success_bound)
-            else:
-                releases[name] = PlannedValues(number, held_out=option == "--held-out")
+            releases[name] = (
+                PlannedValues(number) if option == "--values" else PlannedAnswers(number, args.membership_success_bound)
+            )
     if not releases:
-        raise ValueError(
-            "There is nothing to release: give --batch-size and --epochs, --values, --held-out or --answers."
-        )
+        raise ValueError("There is nothing to release: give --batch-size and --epochs, --values or --answers.")
     return releases
 
 
@@ -175,7 +164,7 @@ def _print_shares(project: "ProjectPlan", args: argparse.Namespace) -> None:
             unit = share_unit(share).removesuffix("s" if best.shares.size(name) == 1 else "")
             size = f"{best.shares.size(name):.5g} {unit}"
             if name in best.noise_of_values:
-                number = dict(_named_count("", text) for text in [*args.values, *args.held_out])[name]
+                number = dict(_named_count("--values", text) for text in args.values)[name]
                 size = f"{number:,} value{'s' * (number > 1)}"
             rows.append((name, size, _how(name, best, args)))
     for name, answers in project.answers.items():

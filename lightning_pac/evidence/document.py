@@ -138,7 +138,7 @@ def _shares(ledger: PrivacyLedger) -> list[dict[str, Any]]:
     except ValueError:  # a release that draws on no share, which the total says
         taken = dict.fromkeys(plan.by_name)
     return [
-        {"name": name, "of": share_unit(share), "size": plan.size(name), "taken": taken[name], **_part(plan, name)}
+        {"name": name, "of": share_unit(share), "size": plan.size(name), "taken": taken[name]}
         for name, share in plan.by_name.items()
     ]
 
@@ -190,10 +190,6 @@ def _releases(
             }
         )
     return found
-
-
-def _part(plan: LedgerPlan, name: str) -> dict[str, str]:
-    return {"part": plan.parts[name]} if name in plan.parts else {}
 
 
 def _alarms(claims: Sequence[Claim]) -> list[str]:

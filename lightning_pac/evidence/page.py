@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_pac.cards import at_most, upwards
-from lightning_pac.evidence.wording import IN_ONE_PART, NOT_CHECKED, RELEASED, SOURCES, STATEMENTS
+from lightning_pac.evidence.wording import NOT_CHECKED, RELEASED, SOURCES, STATEMENTS
 from lightning_pac.report import page_environment
 
 __all__ = ["render_page"]
@@ -81,8 +81,6 @@ def _unchecked(document: Mapping[str, Any]) -> list[str]:
         for condition, check in zip(mechanism["card"]["conditions"], mechanism["checks"], strict=True)
         if check == NOT_CHECKED
     ]
-    if any("part" in share for share in document["privacy_parameters"]["shares"]):
-        found.insert(0, IN_ONE_PART)
     return list(dict.fromkeys(found))
 
 

@@ -4,7 +4,6 @@ from lightning_pac.cards.card import UNCOVERED
 
 __all__ = [
     "COLLECTION",
-    "IN_ONE_PART",
     "NOT_CHECKED",
     "NOT_COVERED",
     "RECORD",
@@ -124,11 +123,6 @@ NOT_COVERED = (
     "A ledger that was put back as a whole to an earlier moment: compare the time of its last charge with that of the "
     "last release.",
     "The code that ran: the hashes name the installed package, and nothing here proves that it was the one.",
-)
-
-IN_ONE_PART = (
-    "Each record decides by itself in which part of the data it is (trained on, say, or held out), and is in that one "
-    "alone: the promise holds for the releases of all parts together, since a record changes those of one."
 )
 
 NOT_CHECKED = "Nothing here checks this: the keeper of the data must make sure of it."

@@ -12,7 +12,6 @@ import pytest
 from scipy import stats
 
 from lightning_pac.accountants import (
-    Allowance,
     EpsilonDelta,
     GaussianRelease,
     LedgerBudget,
@@ -219,57 +218,6 @@ def test_a_step_is_covered_by_a_dearer_one_only(steps: dict[str, Any], covered: 
     dearer = PoissonSteps(**{**terms, "noise_multiplier": 100.0, "num_steps": 2})
     assert plan.holds(plan.share_for(dearer, "rest"), plan.amount("rest", [dearer]))
     assert not plan.holds("rest", plan.amount("rest", [dearer, GaussianRelease(1e-6)]))
-
-
-def test_parts_of_the_data_tell_what_the_worst_of_them_tells() -> None:
-    """Of a Gaussian, delta is Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu) (Balle and Wang 2018, theorem 8)."""
-    squares = {"fit": 0.5, "measured": 0.7, "ranges": 0.2}
-    shares = {name: GaussianRelease(square) for name, square in squares.items()}
-    plan = LedgerPlan(shares, parts={"fit": "trained on", "measured": "held out"})
-    assert LedgerPlan.from_dict(plan.to_dict()) == plan
-    with pytest.raises(ValueError, match=r"parts of the data \(held out, trained on\): name the share"):
-        plan.share_for(GaussianRelease(0.1))  # of a table of all records, say
-    for epsilon in (0.0, 0.5, 2.0):
-        deltas = [
-            stats.norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * stats.norm.cdf(-mu / 2 - epsilon / mu)
-            for mu in (math.sqrt(0.5 + 0.2), math.sqrt(0.7 + 0.2))
-        ]
-        assert plan.curve.delta(epsilon) == pytest.approx(max(deltas), rel=1e-7)
-        assert LedgerPlan(shares).curve.delta(epsilon) > max(deltas) * 1.05
-    steps = PoissonSteps(2.0, 0.1, 10, 1, "replace")
-    with pytest.raises(ValueError, match=r"parts is given, but a share is not about one record that is there or not"):
-        LedgerPlan({"fit": steps}, parts={"fit": "trained on"})
-    with pytest.raises(ValueError, match=r"parts has 'model', but the shares are 'fit'"):
-        LedgerPlan({"fit": GaussianRelease(0.1)}, parts={"model": "trained on"})
-
-
-@pytest.mark.parametrize(
-    ("scenario", "is_covered"),
-    [
-        (TwoWorldScenario.differential_privacy(), True),
-        (TwoWorldScenario(1), False),
-        (TwoWorldScenario(1, adjacency="zero_out"), False),
-        (TwoWorldScenario(2, adjacency="add_remove"), False),
-    ],
-)
-def test_parts_are_for_one_record_that_is_there_or_not(
-    scenario: TwoWorldScenario, is_covered: bool, tmp_path: Path
-) -> None:
-    """A record that is replaced, or two of them, may change the releases of both parts."""
-    shares = {"fit": GaussianRelease(0.5), "measured": GaussianRelease(0.5)}
-    plan = LedgerPlan(shares, parts={"fit": "trained on", "measured": "held out"})
-    with PrivacyLedger(tmp_path / "study.db") as ledger:
-        plan.declare(ledger)
-        terms = {"coupling": {"scenario": scenario.coupling(), "renyi_order": 16.0}, "share": "measured"}
-        account = ledger.account("metrics", "rpp", {**terms, "epsilon_of_each": 4.0})
-        allowance = Allowance(ledger, account, [GaussianRelease(0.5)])
-        if not is_covered:
-            with pytest.raises(LedgerMismatchError, match="is for parts of the data"):
-                allowance.check(1, 1.0)
-        account.charge(4.0, event={"mu_squared": 0.5})
-        total = ledger_total(ledger)
-    assert (total.basis == "plan") == is_covered
-    assert is_covered or total.world_success_bound > plan.curve.success_bound() + 0.1
 
 
 def test_steps_that_are_set_against_a_plan_afterwards_pass_it() -> None:

@@ -113,25 +113,6 @@ def test_everything_planned_keeps_the_promise_and_uses_it_up(tmp_path: Path) -> 
     assert (tmp_path / "plan.png").stat().st_size > 10_000
 
 
-@pytest.mark.parametrize("tables", [0, 2])
-def test_held_out_values_and_a_training_have_the_whole_promise_each(tables: int) -> None:
-    releases: dict[str, PlannedTraining | PlannedValues] = {
-        "model": PlannedTraining(50, epochs=5, weight=8),
-        "metrics": PlannedValues(3, held_out=True),
-    }
-    releases |= {"tables": PlannedValues(tables)} if tables else {}
-    worlds = TwoWorldScenario.differential_privacy()
-    best = plan(1000, releases, epsilon=3.0, delta=1e-5, scenario=worlds).best
-    steps = PoissonSteps(best.runs["model"].figures.noise_multiplier, 0.05, 100, 1, "add_remove")
-    # Composed anew from the numbers that a user types; what is about all records is in both parts.
-    noise = best.noise_of_values
-    about_all = [GaussianRelease(tables / noise["tables"] ** 2)] if tables else []
-    for part in ([steps, *about_all], [GaussianRelease(3 / noise["metrics"] ** 2), *about_all]):
-        assert 2.99 < privacy_curve(part).epsilon(1e-5) <= 3.0
-    with pytest.raises(ValueError, match="held_out says that a record changes either a training or these values"):
-        plan(1000, releases, epsilon=3.0, delta=1e-5, scenario=SCENARIO)
-
-
 def test_a_proxy_chooses_among_the_options() -> None:
     releases = {"model": PlannedTraining([50, 200], epochs=2)}
     project = plan(1000, releases, world_success_bound=0.7, proxy=lambda run: -run.batch_size)

@@ -299,6 +299,40 @@ def test_metrics_are_told_what_pays_for_all_evaluations_of_a_run(tmp_path: Path)
     assert float(several) < float(one)
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"max_epochs": 3, "val_check_interval": 0.25}, True),
+        ({"max_epochs": 5, "val_check_interval": 3, "check_val_every_n_epoch": None}, True),
+        ({"max_steps": 20, "max_epochs": -1, "val_check_interval": 4, "check_val_every_n_epoch": None}, True),
+        ({"max_steps": 20, "max_epochs": -1, "val_check_interval": 2, "check_val_every_n_epoch": 2}, True),
+        ({"max_steps": 7, "max_epochs": -1, "accumulate_grad_batches": 3}, True),
+        ({"max_epochs": 5, "check_val_every_n_epoch": 5}, False),
+        ({"max_steps": 7, "max_epochs": -1}, False),
+        ({"max_epochs": 3, "val_check_interval": "00:01:00:00"}, False),
+    ],
+)
+def test_the_evaluations_that_a_run_plans_are_those_that_it_makes(
+    options: dict[str, Any], told: bool, tmp_path: Path
+) -> None:
+    class Counted(Validated):
+        count = 0
+
+        def on_validation_start(self) -> None:
+            self.count += 1
+
+    metrics = PrivateMetrics(["accuracy"], SCENARIO, 0.01, renyi_order=16, budget=0.01001, ledger=tmp_path / "m.db")
+    private = make_private(ledger=tmp_path / "training.db")
+    trainer = make_trainer(tmp_path, private, metrics, num_sanity_val_steps=0, limit_train_batches=6, **options)
+    model = Counted()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trainer.fit(model, make_loader(), make_loader(shuffle=False))
+    found = [re.search(r"pays for 1 of the (\d+) evaluations", str(each.message)) for each in caught]
+    assert [int(match[1]) for match in found if match] == [model.count] * told
+    assert told == (model.count > 1)
+
+
 class OfTwo(Validated):
     """Is evaluated on two loaders, after each of which it has a value, or one after both."""
 

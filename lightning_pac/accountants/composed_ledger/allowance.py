@@ -12,7 +12,7 @@ from lightning_pac.accountants.composed_ledger.draws import draws_of
 from lightning_pac.accountants.composed_ledger.events import worlds_of
 from lightning_pac.accountants.composed_ledger.plan import NUM_DRAWS, LedgerPlan
 from lightning_pac.accountants.composed_ledger.shares import Share, share_unit
-from lightning_pac.accountants.composed_ledger.total import is_of_one_record, taken_of_shares
+from lightning_pac.accountants.composed_ledger.total import taken_of_shares
 from lightning_pac.exceptions import BudgetExceededError, LedgerMismatchError
 from lightning_pac.ledger import LedgerAccount, PrivacyLedger, change_promise, first_charge
 
@@ -96,12 +96,6 @@ class Allowance:
         if self._plan is None and self._budget is None:
             self._warn_of_others()
             return
-        if self._plan is not None and self._plan.parts and not is_of_one_record(self._account):
-            raise LedgerMismatchError(
-                f"The plan of {self._ledger.path} is for parts of the data, of which one record that is there or not "
-                f"is in one alone, and account {self._account.name!r} is about something else: declare "
-                "TwoWorldScenario.differential_privacy(), or begin a ledger without parts."
-            )
         self._look()
         limit = self._plan.num_draws if self._plan is not None else getattr(self._budget, "num_draws", NUM_DRAWS)
         name, path = self._account.name, self._ledger.path

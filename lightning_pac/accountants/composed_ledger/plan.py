@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from lightning_pac._validation import validated
@@ -17,15 +17,7 @@ from lightning_pac.accountants.composed_ledger.shares import (
     share_from_dict,
     share_to_dict,
 )
-from lightning_pac.accountants.privacy_loss import (
-    CombinedCurve,
-    GaussianRelease,
-    PoissonSteps,
-    PrivacyCurve,
-    Promise,
-    promise_of,
-)
-from lightning_pac.accountants.private_selection import SelectionPrice
+from lightning_pac.accountants.privacy_loss import GaussianRelease, PrivacyCurve, Promise, promise_of
 from lightning_pac.ledger import PrivacyLedger, declare_plan, declared_plan
 from lightning_pac.randomness import finite_precision, missing_tail
 
@@ -58,16 +50,9 @@ class LedgerPlan:
             selection. A list is merged by kind and numbered from "1".
         promise: what all of it together keeps, an `EpsilonDelta` or a `SuccessBound`.
         num_draws: the most values of noise that everything draws, whose finite bits count in every figure.
-        parts: the part of the records that a share is about, by its name, as "trained on" and "held out"; a share
-            without one is about all. Where each record decides by itself in which part it is, it changes the releases
-            of one alone, and what all of them tell is the worst that one part tells: given what was released before,
-            every release of the other parts has the same law in both worlds (parallel composition: McSherry 2009,
-            theorem 4). For one record that is there or not: one that is replaced could leave one part for another.
-            Where there are parts, every account names its share.
 
     Raises:
-        ValueError: if there is no share, together they break the promise, or parts are not those of one record that is
-            there or not.
+        ValueError: if there is no share, or together they break the promise.
 
     Example:
         >>> from lightning_pac.accountants import SuccessBound
@@ -79,7 +64,6 @@ class LedgerPlan:
     shares: Mapping[str, Share] | Sequence[Share]
     promise: Promise | None = None
     num_draws: float = NUM_DRAWS
-    parts: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_draws(self.num_draws)
@@ -87,13 +71,6 @@ class LedgerPlan:
             object.__setattr__(self, "shares", merged_shares(self.shares))
         if not self.shares:
             raise ValueError("shares is empty, so nothing might be released: name the runs to come.")
-        if unknown := sorted(set(self.parts) - set(self.by_name)):
-            raise ValueError(f"parts has {unknown[0]!r}, but the shares are {', '.join(map(repr, self.by_name))}.")
-        if self.parts and not all(map(_is_of_one_record, self.by_name.values())):
-            raise ValueError(
-                "parts is given, but a share is not about one record that is there or not, which would be in one part "
-                "alone: plan for TwoWorldScenario.differential_privacy(), or leave parts out."
-            )
         nats, tail = self.arithmetic
         if self.promise is not None and not self.promise.less(nats, tail).is_kept_by(self.curve):
             raise ValueError(
@@ -111,15 +88,12 @@ class LedgerPlan:
     @property
     def curve(self) -> PrivacyCurve:
         """The curve of everything planned, without the charge for finite random bits."""
-        shares = {
-            name: GaussianRelease(share.mu_squared * _ROUNDING) if isinstance(share, GaussianRelease) else share
-            for name, share in self.by_name.items()
-        }
-        curves = [
-            joint_curve([share for name, share in shares.items() if self.parts.get(name, part) == part])
-            for part in sorted(set(self.parts.values())) or [""]
-        ]
-        return curves[0] if len(curves) == 1 else CombinedCurve(curves, max)
+        return joint_curve(
+            [
+                GaussianRelease(share.mu_squared * _ROUNDING) if isinstance(share, GaussianRelease) else share
+                for share in self.by_name.values()
+            ]
+        )
 
     @property
     def arithmetic(self) -> tuple[float, float]:
@@ -137,11 +111,6 @@ class LedgerPlan:
         Raises:
             ValueError: if there is no such share, the releases cannot draw on it, or several would do.
         """
-        if name is None and self.parts:  # a table of all records would draw on what is held out, say
-            raise ValueError(
-                f"the plan is for parts of the data ({', '.join(sorted(set(self.parts.values())))}): name the share of "
-                f"these releases, as in ledger=LedgerHandle(path, share={next(iter(self.by_name))!r})."
-            )
         fitting = [share for share, planned in self.by_name.items() if covers(planned, kind)]
         # A Gaussian pays for anything, and for what is amplified far too much.
         alike = [share for share, planned in self.by_name.items() if type(planned) is type(kind)]
@@ -213,7 +182,6 @@ class LedgerPlan:
             "shares": {name: share_to_dict(share) for name, share in self.by_name.items()},
             "promise": promise_terms(self.promise),
             "num_draws": self.num_draws,
-            **({"parts": dict(self.parts)} if self.parts else {}),
         }
 
     @classmethod
@@ -226,30 +194,19 @@ class LedgerPlan:
         Raises:
             ValueError: if they are no plan, or one that breaks its promise.
         """
-        shares, promise, parts = values.get("shares"), values.get("promise", {}), values.get("parts", {})
+        shares, promise = values.get("shares"), values.get("promise", {})
         if (
-            set(values) - {"shares", "promise", "num_draws", "parts"}
+            set(values) - {"shares", "promise", "num_draws"}
             or not isinstance(shares, Mapping)
             or not isinstance(promise, Mapping)
-            or not isinstance(parts, Mapping)
             or not all(isinstance(event, Mapping) for event in shares.values())
         ):
             raise ValueError(
-                f"values is not a plan, which has shares, and may have a promise, num_draws and parts: it has "
+                f"values is not a plan, which has shares, and may have a promise and num_draws: it has "
                 f"{', '.join(map(str, values)) or 'nothing'}."
             )
         events = {name: share_from_dict(event) for name, event in shares.items()}
-        return cls(events, promise_of(**promise), values.get("num_draws", NUM_DRAWS), dict(parts))
-
-
-def _is_of_one_record(share: Share) -> bool:
-    """Whether a share may be of one record that is there or not; a Gaussian does not say, and its account does."""
-    releases = share.one_run if isinstance(share, SelectionPrice) else [share]
-    return all(
-        isinstance(release, GaussianRelease)
-        or (isinstance(release, PoissonSteps) and (release.num_differing, release.adjacency) == (1, "add_remove"))
-        for release in releases
-    )
+        return cls(events, promise_of(**promise), values.get("num_draws", NUM_DRAWS))
 
 
 def check_draws(num_draws: float) -> None:

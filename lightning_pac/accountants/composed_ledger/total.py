@@ -83,8 +83,6 @@ def ledger_total(ledger: PrivacyLedger, delta: OpenProbability = 1e-5, prior: Op
     left_out = _left_out(ledger, accounts)
     if plan is not None:
         reason = "everything charged stays under the plan that was declared before the first charge"
-        if plan.parts:
-            reason += f", and each record is in one part of the data ({', '.join(sorted(set(plan.parts.values())))})"
         return _exact(plan.curve, "plan", plan.arithmetic, spent, order, delta, prior, reason + "." + left_out)
     if not accounts and left_out:
         reason = f"No figure between two worlds follows from what was charged.{left_out}"
@@ -193,19 +191,11 @@ def _check_shares(plan: LedgerPlan, accounts: Sequence[LedgerAccount], releases:
     Raises:
         ValueError: Says what.
     """
-    if plan.parts and not all(map(is_of_one_record, accounts)):
-        raise ValueError("its plan is for parts of the data, and an account for more than one record, there or not")
     for share, amount in _taken(plan, accounts, releases).items():
         if not plan.holds(share, amount):
             raise ValueError(f"more was charged than share {share!r} of its plan holds")
     if sum(map(draws_of, accounts)) > plan.num_draws:
         raise ValueError("more values of noise were drawn than its plan pays for")
-
-
-def is_of_one_record(account: LedgerAccount) -> bool:
-    """Whether an account is about one record that is there or not."""
-    scenario = account.declaration["coupling"]["scenario"]
-    return (scenario.get("num_differing"), scenario.get("adjacency")) == (1, "add_remove")
 
 
 @validated

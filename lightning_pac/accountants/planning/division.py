@@ -32,27 +32,21 @@ Terms = Mapping[str, tuple[PlannedTraining, SRPPAccountant, int] | PlannedValues
 """Each release by its name; a training with its account and its number of steps."""
 
 
-def divide_promise(
-    promise: Promise, terms: Terms, draws_per_run: Mapping[str, float], parts: Mapping[str, str]
-) -> dict[str, Share]:
-    """The shares of all releases, which together keep the promise, and use it up in each part of the records.
+def divide_promise(promise: Promise, terms: Terms, draws_per_run: Mapping[str, float]) -> dict[str, Share]:
+    """The shares of all releases, which together keep the promise and use it up.
 
     Args:
         promise: what all of them keep together.
         terms: the releases.
         draws_per_run: values of noise of one run, by the names of selections.
-        parts: the part of the records that a release is about, by its name; all of them where it has none.
 
     Raises:
         ValueError: If a release is given too little for any noise.
     """
-    groups = {
-        part: [name for name in terms if parts.get(name, part) == part] for part in set(parts.values()) or {"all"}
-    }
-    wholes = {part: math.fsum(_weight(terms[name]) for name in names) for part, names in groups.items()}
+    whole = math.fsum(_weight(term) for term in terms.values())
     shares: dict[str, Share] = {}
     for name, term in terms.items():
-        part = _weight(term) / (wholes[parts[name]] if name in parts else max(wholes.values()))
+        part = _weight(term) / whole
         if isinstance(term, PlannedValues):
             shares[name] = GaussianRelease(part * promise.largest_mu**2)
             continue
@@ -65,11 +59,8 @@ def divide_promise(
             continue
         one_run = (fit, GaussianRelease(score * promise.largest_mu**2))
         best = SelectionPrice(one_run, training.runs, draws_per_run[name])
-        shares[name] = _scaled(_part(promise, part, name), {name: best}, {})[name]
-    fixed = {name: shares[name] for name in shares if parts and name not in parts}
-    for names in groups.values():
-        if len(names) > 1:
-            shares |= _scaled(promise, {name: shares[name] for name in names if name not in fixed}, fixed)
+        shares[name] = _scaled(_part(promise, part, name), {name: best})[name]
+    shares = _scaled(promise, shares) if len(shares) > 1 else shares
     return {name: _written_out(share) for name, share in shares.items()}
 
 
@@ -115,17 +106,16 @@ def _five_digits(event: GaussianRelease | PoissonSteps) -> GaussianRelease | Poi
     return GaussianRelease(round_down(event.mu_squared))
 
 
-def _scaled(promise: Promise, shares: Mapping[str, Share], fixed: Mapping[str, Share]) -> dict[str, Share]:
-    """Shares with the least factor on all noise at which they keep the promise together, beside fixed ones."""
-
-    def scaled(factor: float) -> list[Share]:
-        return [*fixed.values(), *(_louder(share, factor) for share in shares.values())]
+def _scaled(promise: Promise, shares: Mapping[str, Share]) -> dict[str, Share]:
+    """Shares with the least factor on all noise at which they keep the promise together."""
 
     def events(factor: float) -> list[GaussianRelease | PoissonSteps]:
-        return [share for share in scaled(factor) if not isinstance(share, SelectionPrice)]
+        scaled = [_louder(share, factor) for share in shares.values()]
+        return [share for share in scaled if not isinstance(share, SelectionPrice)]
 
     def others(factor: float) -> list[PrivacyCurve]:
-        return [share.curve for share in scaled(factor) if isinstance(share, SelectionPrice)]
+        scaled = [_louder(share, factor) for share in shares.values()]
+        return [share.curve for share in scaled if isinstance(share, SelectionPrice)]
 
     # The last digits of a share of mu^2 are left to the rounding of a sum, which a plan adds.
     factor = least_noise(promise, events, others) * (1 + 1e-9)

@@ -26,8 +26,6 @@ from lightning_pac.scenarios import Poisson, TwoWorldScenario
 
 __all__ = ["ProjectPlan", "plan"]
 
-TRAINED_ON, HELD_OUT = "trained on", "held out"
-
 _MOST_OPTIONS = 64
 # Values of noise that everything may draw at least; a run may be replayed in part as well.
 _LEAST_DRAWS = 2.0**32
@@ -165,11 +163,6 @@ def plan(
     worlds = scenario or TwoWorldScenario(1)
     if worlds.adjacency != "add_remove":
         worlds = worlds.resolve(num_records)
-    if _parts(about_worlds) and (worlds.adjacency != "add_remove" or worlds.num_differing != 1):
-        raise ValueError(
-            "held_out says that a record changes either a training or these values, which holds for one that is there "
-            "or not: plan for TwoWorldScenario.differential_privacy(), or leave held_out out."
-        )
     trainings = {name: each for name, each in about_worlds.items() if isinstance(each, PlannedTraining)}
     settings = list(itertools.product(*(each.settings for each in trainings.values())))
     if len(settings) > _MOST_OPTIONS:
@@ -214,8 +207,7 @@ def _option(
         for name, each in releases.items()
     }
     kept = promise.less(finite_precision(num_draws), missing_tail(num_draws))
-    parts = _parts(releases)
-    shares = divide_promise(kept, terms, {name: max(2.0**27, _REPLAYED * draws[name]) for name in runs}, parts)
+    shares = divide_promise(kept, terms, {name: max(2.0**27, _REPLAYED * draws[name]) for name in runs})
     planned, scores = {}, []
     for name, (each, account, size, epochs) in runs.items():
         share = shares[name]
@@ -228,20 +220,10 @@ def _option(
             scores.append(float(proxy(planned[name])))
     return ProjectOption(
         planned,
-        LedgerPlan(shares, promise, num_draws, parts),
+        LedgerPlan(shares, promise, num_draws),
         _noise_of_values(releases, shares, worlds),
         math.fsum(scores) / len(scores) if scores else None,
     )
-
-
-def _parts(releases: Mapping[str, PlannedTraining | PlannedValues]) -> dict[str, str]:
-    """The part of the records that a release is about, where some values are of held-out ones.
-
-    The score of a selection may be of either, so that a selection is about all.
-    """
-    held_out = {name: HELD_OUT for name, each in releases.items() if isinstance(each, PlannedValues) and each.held_out}
-    trained = [name for name, each in releases.items() if isinstance(each, PlannedTraining) and each.runs is None]
-    return {**held_out, **dict.fromkeys(trained, TRAINED_ON)} if held_out else {}
 
 
 def _noise_of_values(

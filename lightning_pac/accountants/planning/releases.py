@@ -25,7 +25,7 @@ class PlannedTraining:
         batch_size: records expected in a batch; several are compared.
         epochs: passes over the data; several are compared.
         parameters: trainable parameters, which say how far the noise drowns a step.
-        weight: share of the privacy that it gets, beside the weights of the other releases.
+        weight: share of the privacy that it gets, beside the weights of the other releases (values: 1).
         runs: the number of runs, if the model is the best of a secret number of them (`PrivateSelection`).
         score_share: share of a run's privacy that its score gets, if there are several runs.
 
@@ -36,7 +36,7 @@ class PlannedTraining:
     batch_size: Count | Sequence[Count]
     epochs: Count | Sequence[Count]
     parameters: Count | None = None
-    weight: Positive = 1.0
+    weight: Positive = 9.0
     runs: NumberOfRuns | None = None
     score_share: OpenProbability = 0.05
 
@@ -62,13 +62,10 @@ class PlannedValues:
     Args:
         number: of values; a table whose cells share no record is one.
         weight: share of the privacy that they get together, beside the weights of the other releases.
-        held_out: whether they are of records that no training of the plan uses, each of which decides that by itself;
-            they and the trainings then have the whole promise each (`LedgerPlan.parts`).
     """
 
     number: Count
     weight: Positive = 1.0
-    held_out: bool = False
 
 
 @validated

@@ -2,7 +2,7 @@
 
 from lightning_pac.accountants.privacy_loss.calibration import least_noise, most_steps
 from lightning_pac.accountants.privacy_loss.composition import privacy_curve
-from lightning_pac.accountants.privacy_loss.curves import CombinedCurve, GaussianCurve, PrivacyCurve
+from lightning_pac.accountants.privacy_loss.curves import GaussianCurve, PrivacyCurve
 from lightning_pac.accountants.privacy_loss.events import (
     GaussianRelease,
     PoissonSteps,
@@ -15,7 +15,6 @@ from lightning_pac.accountants.privacy_loss.renyi import opposite_mixtures_diver
 from lightning_pac.accountants.privacy_loss.running import StepFigures
 
 __all__ = [
-    "CombinedCurve",
     "EpsilonDelta",
     "GaussianCurve",
     "GaussianRelease",

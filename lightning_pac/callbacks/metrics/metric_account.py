@@ -193,16 +193,27 @@ def check_affordable(
 
 
 def _planned_evaluations(trainer: pl.Trainer) -> int:
-    """Validations of a fit that ends and evaluates after whole epochs; one where that is not known.
+    """Validations of a fit that ends; one where that is not known, as where they come by the clock.
 
     The fit of a selection evaluates nothing: that comes after it, once.
     """
-    every, batches = trainer.check_val_every_n_epoch, trainer.num_training_batches
-    ends = [] if trainer.max_epochs in (None, -1) else [trainer.max_epochs]
-    if trainer.max_steps != -1 and batches and math.isfinite(batches):
-        ends.append(math.ceil(trainer.max_steps / math.ceil(batches / trainer.accumulate_grad_batches)))
-    is_known = trainer.training and ends and trainer.val_check_interval == 1.0
-    return max(1, min(ends) // every) if is_known and every and trainer.enable_validation else 1
+    every, interval = trainer.check_val_every_n_epoch, trainer.val_check_batch
+    batches = trainer.num_training_batches
+    if not (trainer.training and trainer.enable_validation and batches and interval):
+        return 1
+    ends = [] if trainer.max_epochs in (None, -1) else [trainer.max_epochs * batches]
+    if trainer.max_steps != -1:
+        steps = math.ceil(batches / trainer.accumulate_grad_batches) if math.isfinite(batches) else math.inf
+        epochs, rest = divmod(trainer.max_steps, steps)
+        ends.append((epochs * batches if epochs else 0) + rest * trainer.accumulate_grad_batches)
+    end = min(ends, default=math.inf)
+    if not math.isfinite(end) or not math.isfinite(interval):
+        return 1
+    if every is None:
+        return max(1, int(end // interval))
+    epochs, rest = divmod(end, batches)
+    last = rest // interval if (epochs + 1) % every == 0 else 0
+    return max(1, int(epochs // every * (batches // interval) + last))
 
 
 def check_budget(handle: LedgerHandle, account: LedgerAccount, cost: float) -> None:

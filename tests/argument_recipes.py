@@ -915,6 +915,7 @@ def of_data(folder: Path) -> Recipes:
             "account": "table",
         },
         "TableTransform.__call__": {"self": dat.TableTransform({"age": [20, 60]}), "table": table},
+        **methods(dat.TableTransform({"age": [20, 60]}), invented_rows={"number": 3, "seed": 1}),
         "WithIndex": {"dataset": records},
         "WithReplacementBatchSampler": batches,
         "batch_sizes": {"dataloader": stock},

@@ -107,7 +107,7 @@ class Run:
         The clipped fraction is none of them: it says how the run went, and is paid for with its gradients.
         """
         return {
-            name: (*(self.metrics[part].values[-1] for part in (name, f"{name}_deviation")), self._error(name))
+            name: (self.metrics[name].values[-1], self.metrics[f"{name}_deviation"].values[-1], self._error(name))
             for name in self.with_noise
             if "acc" not in name.lower()
         }

@@ -434,6 +434,50 @@ def test_a_learning_rate_far_above_the_signal_is_warned_of(
     assert starts == [pytest.approx(ratio / 0.5 * (0.1 if options else 1.0), rel=0.05)] * len(told)
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"lr": 0.001}, True),
+        ({"lr": 0.001, "frozen": True}, False),
+        ({"lr": 0.03}, False),
+        ({"lr": 0.03, "schedule": torch.optim.lr_scheduler.OneCycleLR}, False),  # which begins at a 25th of it
+        ({"lr": 0.03, "schedule": torch.optim.lr_scheduler.LambdaLR}, False),  # and this at zero
+    ],
+)
+def test_adam_at_a_rate_that_moves_nothing_is_warned_of(
+    options: dict[str, Any], told: bool, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    private, model = make_private(noise_multiplier=0.5), Classifier()
+    optimizer = torch.optim.Adam(model.parameters(), lr=options["lr"])
+    if schedule := options.get("schedule"):
+        is_cycle = schedule is torch.optim.lr_scheduler.OneCycleLR
+        schedule(optimizer, *([0.03, 20] if is_cycle else [lambda step: step / 20]))
+    next(model.parameters()).requires_grad_(not options.get("frozen", False))
+    model.configure_optimizers = lambda: optimizer  # type: ignore[method-assign]
+    make_trainer(tmp_path, private, max_epochs=-1, max_steps=20).fit(model, make_loader())
+    found = [str(warning.message) for warning in recwarn if "Adam moves a weight" in str(warning.message)]
+    assert bool(found) == told
+    assert not told or "by about 0.02 at most in these 20 steps" in found[0]
+
+
+@pytest.mark.parametrize("stage", ["validate", "test"])
+def test_an_exact_value_of_an_evaluation_by_itself_is_named(
+    stage: str, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    class Measured(Classifier):
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            self.log("val_loss", nn.functional.cross_entropy(self.network(batch[0]), batch[1]))
+            self.log("val_other", 1.0)
+
+        test_step = validation_step
+
+    trainer, model = make_trainer(tmp_path, make_private(), max_steps=1), Measured()
+    trainer.fit(model, make_loader())
+    getattr(trainer, stage)(model, make_loader(shuffle=False), verbose=False)
+    (found,) = [str(warning.message) for warning in recwarn if "what else evaluations log" in str(warning.message)]
+    assert found.startswith("val_loss, and what else")
+
+
 def test_the_rate_of_an_embedding_table_is_not_warned_of(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
     """Averages of embeddings learn at rates where other networks do not."""
     table = nn.EmbeddingBag(50, 8)

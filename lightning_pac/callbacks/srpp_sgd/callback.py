@@ -13,7 +13,7 @@ from lightning_pac._validation import Count, validated
 from lightning_pac.accountants import Banded, RunningAccount, SRPPAccountant
 from lightning_pac.callbacks.shared import HiddenRandomness, SharedAccount, TrainerCallback
 from lightning_pac.callbacks.srpp_sgd.arguments import RunArguments, as_floats
-from lightning_pac.callbacks.srpp_sgd.first_check import check_loss_first, name_raw_values
+from lightning_pac.callbacks.srpp_sgd.first_check import check_loss_first, name_raw_evaluation, name_raw_values
 from lightning_pac.callbacks.srpp_sgd.guards import LockedHooks, RepeatedCheck, UnseenState, WritingCallbacks
 from lightning_pac.callbacks.srpp_sgd.loss_check import LossCheck, StateWatch, check_loss, refuse_left_out_batch
 from lightning_pac.callbacks.srpp_sgd.noise_design import words_on_bands
@@ -182,13 +182,13 @@ class SRPPSGD(TrainerCallback):
     @override
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         if stage != "fit":
+            name_raw_evaluation(trainer)
             return
         self._run = self._violation = None  # what an earlier fit has cost is in `_restored`
         connected = isinstance(trainer.strategy, PrivateStrategy)  # any other is refused, on each rank alone
         (Ranks.of(trainer) if connected else Ranks()).together(lambda: refuse_at_setup(trainer, pl_module, self))
         callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
-        callbacks.remove(self)
-        callbacks.insert(0, self)  # those that come later see the released gradient only
+        callbacks.insert(0, callbacks.pop(callbacks.index(self)))  # those behind it see the released gradient only
         self._undo.append(swap_loader(trainer, self.arguments, lambda: self._restored))
         self._before_setup = small_buffers(pl_module)
 

@@ -15,7 +15,7 @@ from lightning_pac.callbacks.srpp_sgd.guards import is_repeated, runs_in
 from lightning_pac.callbacks.srpp_sgd.loss_check import OF_DATASET, STEPPED, LossCheck, check_loss
 from lightning_pac.callbacks.srpp_sgd.reporting import is_ours, warn_of_raw_validation, warn_of_raw_values
 
-__all__ = ["check_loss_first", "name_raw_values"]
+__all__ = ["check_loss_first", "name_raw_evaluation", "name_raw_values"]
 # By the way a problem begins; all others are the loss's own.
 _ADVICE = {
     "is given its rows in an order": "keep record i in row i, and let the loader shuffle",
@@ -123,3 +123,15 @@ def name_raw_values(trainer: pl.Trainer, pl_module: pl.LightningModule, found: L
                 warn_of_raw_values([name])
 
     return watch_logging(trainer, see)
+
+
+def name_raw_evaluation(trainer: pl.Trainer) -> None:
+    """Name the first value that an evaluation outside of a fit logs, where no callback noises metrics."""
+
+    def see(name: str, value: Any, options: Mapping[str, Any]) -> None:
+        if not is_ours(name):
+            undo()
+            warn_of_raw_validation(name)
+
+    if not noised_names(trainer):
+        undo = watch_logging(trainer, see)

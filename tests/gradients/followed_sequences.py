@@ -1,4 +1,4 @@
-"""Recurrent networks, transformers and checkpointing, as people write them."""
+"""Recurrent networks, transformers, checkpointing and tables of classes, as people write them."""
 
 import torch
 from torch import nn
@@ -168,7 +168,18 @@ class PositionsInside(nn.Module):
         return torch.tanh(self.l(h + self.p(torch.arange(h.shape[1])) * 0.5))
 
 
+class ColumnsOfLabels(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.c = nn.Parameter(torch.randn(5, 3))
+        self.t = nn.Parameter(torch.randn(2, 3, 4))
+
+    def forward(self, x, y):
+        return (x - self.c[:, y].t()).square() + self.t.log_softmax(1)[:, y, :].sum((0, 2))[:, None]
+
+
 SEQUENCES = {
+    "columns": (ColumnsOfLabels, lambda: [torch.randn(5, 5), torch.randint(3, (5,))]),
     "timedist": (TimeDistributed, lambda: [torch.randn(5, 3, 2, 3, 3)]),
     **{
         f"{k.__name__}-{bf}-{bi}-{nl}": (

@@ -136,10 +136,15 @@ def _layout(
     if function in _MOVES:
         if function in ADDS and kwargs.get("accumulate", args[3] if len(args) > 3 else False) is True:
             return added(function, args, kwargs, current)
+        if function is Tensor.__getitem__ and reference is not args[0]:
+            if isinstance(args[1], tuple) and reference.dim() == 1 and is_index(reference):  # as weight[:, labels]
+                others = [index for index in args[1] if index is not reference]
+                if len(others) == len(args[1]) - 1 and all(type(i) is slice and i == slice(None) for i in others):
+                    place = next(place for place, index in enumerate(args[1]) if index is reference)
+                    return Batched(current, math.prod(result.shape[:place]), tag.rows)
+            return tag if reference is args[1] and is_index(reference) else unknown
         if tag is current.first and _leaves_first(function, args, kwargs, result, reference):
             return tag
-        if function is Tensor.__getitem__ and reference is not args[0]:
-            return tag if reference is args[1] and is_index(reference) else unknown
         if function in _LOOKUPS and reference is args[2]:  # something without records, by their indices
             return Batched(current, math.prod(result.shape[: args[1] % result.dim()]), tag.rows)
         if function in WRITES and type(tag_of(source_of(args, kwargs))) is not Batched:

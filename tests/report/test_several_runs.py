@@ -417,3 +417,21 @@ def test_a_cost_that_is_known_of_one_run_is_told_of_that_run(tmp_path):
     write_run(tmp_path / "unmeasured", None, None, CARD)
     text = above_folds(page_of(tmp_path))
     assert "Accuracy of run measured is 5.0 percentage points lower than that of run plain" in text
+
+
+def test_a_standard_error_stands_in_place_of_the_noise(tmp_path, capsys):
+    write_run(tmp_path / "run", 0.8, 0.01, CARD, {"val/f1": 0.7})
+    file = tmp_path / "run" / "metrics.csv"
+    head, *rows = file.read_text().splitlines()
+    errors = ",val/accuracy_standard_error,val/f1_standard_error"
+    file.write_text("\n".join([head + errors, *(f"{row},0.013,0.021" for row in rows)]) + "\n")
+    text = above_folds(page_of(tmp_path))
+    assert "80.0 % ± 1.3 % standard error" in text
+    assert "val/f1 0.7 ± 0.021" in text
+    assert "noise only" not in text
+    assert "Accuracy is 80.0 % (measured with a standard error of about 1.3 percentage points)" in text
+    assert cli.main(["report", str(tmp_path)]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "80.0 % ± 1.3 %" in shown
+    assert "val/f1 0.7 ± 0.021" in shown
+    assert "of noise" not in shown

@@ -74,7 +74,8 @@ def run(args: argparse.Namespace) -> int:
         for cell, row in zip(cells, rows, strict=True):
             cell.append(
                 ", ".join(
-                    f"{name} {value:.4g} ± {noise:.2g} of noise" for name, (value, noise) in row["noised"].items()
+                    f"{name} {value:.4g} ± {error or noise:.2g}{'' if error else ' of noise'}"
+                    for name, (value, noise, error) in row["noised"].items()
                 )
             )
     if len({row["secret"] for row in rows} - {None}) > 1:
@@ -103,7 +104,7 @@ def _in_words(run: "Run", record: str) -> "Run":
 
 
 def _accuracy(row: dict[str, Any]) -> str | None:
-    """The accuracy in percent, with the deviation of its noise where it has some."""
+    """The accuracy in percent, with its standard error, or the deviation of its noise, where it is noised."""
     from lightning_pac.report.verdict import DROWNED
 
     if row["accuracy"] is None:
@@ -111,6 +112,7 @@ def _accuracy(row: dict[str, Any]) -> str | None:
     noise = row["accuracy_deviation"]
     if noise is not None and noise > DROWNED:
         return "hidden by its noise"
-    of_noise = "" if noise is None else f" ± {100 * noise:.1f} % of noise"
+    error = row["accuracy_error"]
+    of_noise = "" if noise is None else f" ± {100 * (error or noise):.1f} %{'' if error else ' of noise'}"
     of_step = "" if row["outdated"] is None else f", of step {row['outdated']}"
     return f"{100 * row['accuracy']:.1f} %{of_noise}{of_step}"

@@ -41,7 +41,8 @@ def configuration(project: "ProjectPlan", ledger: Path | None) -> str:
         sampling=_callback("Poisson", **sampling),
         ledger=_share(ledger, name),
     )
-    trainer: dict[str, Any] = {"max_steps": run.num_steps, "callbacks": [training]}
+    # An own max_epochs would end the run before its planned steps, and before the evaluation.
+    trainer: dict[str, Any] = {"max_epochs": -1, "max_steps": run.num_steps, "callbacks": [training]}
     head = _HEAD
     for values, noise in list(best.noise_of_values.items())[:1]:
         head += "# names: as validation_step logs your torchmetrics.\n"

@@ -19,6 +19,7 @@ _MOST = 1000  # numbers that are looked at, of a model's or a dataset's
 # By how much a mean and a deviation may be off, in deviations: one, and several together, in units of its own error.
 _EXACT, _NEAR = 1e-4, 0.05
 _AT_END, _CLOSE = 1e-6, 1e-5
+_TOGETHER = 1e-3  # the mean of a picture, below which it was scaled by itself
 _DISTINCT = 16  # values of a column, fewer of which may be a design: classes of one size, or a full factorial
 _ROUND = 1000  # of records, as 55,000 of 60,000
 _GLANCE = 2048  # rows of a table that are looked at first
@@ -38,7 +39,9 @@ def is_scaled_by_itself(dataset: Any, others: Sequence[Any]) -> bool:
         dataset: What is trained on.
         others: What is evaluated: a scaler may have seen both.
     """
-    return any(_are_standard(table) or _are_ranges(table) for table in _numbers_of(dataset, others))
+    return any(_are_standard(table) or _are_ranges(table) for table in _numbers_of(dataset, others)) or any(
+        _is_standard_throughout(table) for table in _held(dataset) if table.ndim > _MATRIX and table.dtype.kind == "f"
+    )
 
 
 def statistics_among(numbers: Iterable[tuple[str, Any]], dataset: Any, others: Sequence[Any]) -> list[str]:
@@ -99,6 +102,23 @@ def _are_standard(table: _Table) -> bool:
     exact = min(_EXACT, _NEAR / 10 / np.sqrt(len(table))) / (1 if table.shape[1] > 1 else 10)
     num_exact, num_near = (np.count_nonzero(off < bound) for bound in (exact, _NEAR / np.sqrt(len(table))))
     return bool(num_exact >= _several(table) or num_near >= max(4, table.shape[1] / 10))
+
+
+def _is_standard_throughout(table: _Table) -> bool:
+    """Whether pictures or series have mean 0 and deviation 1, all together or each channel, but not each of them."""
+    glance = table[:: 1 + len(table) // 64].reshape(-1, table[0].size)
+    if not 0.5 < glance.std() < 2 or (abs(glance.mean(1, dtype=float)) < _TOGETHER).mean() > 1 / 2:
+        return False
+    for axis in {1, table.ndim - 1}:
+        channels = np.moveaxis(table, axis, -1).reshape(-1, table.shape[axis])
+        mean, deviation = _moments(channels)
+        whole = np.sqrt((deviation**2 + mean**2).mean() - mean.mean() ** 2)
+        exact = max(_AT_END * 2, _NEAR / 100 / np.sqrt(len(channels)))
+        means, deviations = np.append(mean, mean.mean()), np.append(deviation, whole)
+        is_exact = np.maximum(abs(means), abs(deviations - 1) - 1 / len(channels)) < exact
+        if is_exact[-1] or (table.shape[axis] <= _DISTINCT and is_exact[:-1].all()):
+            return True
+    return False
 
 
 def _are_ranges(table: _Table) -> bool:

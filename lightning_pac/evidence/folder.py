@@ -86,7 +86,7 @@ def write_evidence(
     if folder.exists():
         raise FileExistsError(f"{folder} is there already, and evidence is never overwritten: name a new folder.")
     source = ledger.path if isinstance(ledger, PrivacyLedger) else real_path(ledger)
-    head = {
+    head: dict[str, Any] = {
         "entry": "evidence",
         "format": FORMAT,
         "ledger": _text(source.name),
@@ -97,14 +97,14 @@ def write_evidence(
         "package_sha256": package_hash(),
         "versions": _versions(),
         "statements": stated,
-        "released": [_describe_file(Path(path)) for path in released],
     }
     with (
         tempfile.TemporaryDirectory() as aside,
         # A copy, so that what a writer adds meanwhile is in all of it or in none.
         PrivacyLedger.read_only(backup_ledger(source, Path(aside) / "ledger.db")) as copy,
     ):
-        _check_released(released, {account.name for account in copy.accounts()}, source)
+        accounts = {account.name for account in copy.accounts()}
+        head["released"] = [_describe_file(Path(path), accounts, source) for path in released]
         journal = encode_chain([head, *public_journal(copy)])
     document, _ = describe_evidence(journal)
     texts = {
@@ -152,27 +152,37 @@ def _text(value: str) -> str:
     return value.encode(errors="backslashreplace").decode()
 
 
-def _describe_file(path: Path) -> dict[str, Any]:
+def _describe_file(path: Path, accounts: Container[str], ledger: Path) -> dict[str, Any]:
+    """Name, hash and length of a released file, and the run that saved it, where it is a checkpoint that says so.
+
+    Raises:
+        ValueError: If that run is none of the ledger's, or trained without privacy.
+    """
     whole = hashlib.sha256()
     with path.open("rb") as file:
         for block in iter(lambda: file.read(1 << 20), b""):
             whole.update(block)
-    return {"name": _text(path.name), "sha256": whole.hexdigest(), "bytes": path.stat().st_size}
-
-
-def _check_released(released: Sequence[str | Path], accounts: Container[str], ledger: Path) -> None:
-    """Refuse checkpoints whose privacy card names an account that is not in the ledger."""
-    for path in released:
-        card: Any = None
-        with suppress(Exception):  # a file of another kind
-            if not zipfile.is_zipfile(path):
-                continue
+    found = {"name": _text(path.name), "sha256": whole.hexdigest(), "bytes": path.stat().st_size}
+    saved: Any = None
+    with suppress(Exception):  # a file of another kind
+        if zipfile.is_zipfile(path):
             import torch  # which nothing else here needs
 
-            card = torch.load(path, map_location="cpu", weights_only=True, mmap=True)["privacy_card"]
-        account = card["details"].get("ledger") if isinstance(card, Mapping) else None
-        if account is not None and account not in accounts:
-            raise ValueError(
-                f"{path} was trained by run {account!r}, which {ledger} does not list: name the ledger that paid for "
-                "it, or the file that was released under this one."
-            )
+            saved = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    if not isinstance(saved, Mapping):
+        return found
+    card = saved.get("privacy_card")
+    if card is None and {"pytorch-lightning_version", "optimizer_states"} <= saved.keys():
+        raise ValueError(
+            f"{path} has no privacy card, so that a training without privacy saved it: name the checkpoint of a run "
+            f"that {ledger} lists."
+        )
+    account = card["details"].get("ledger") if isinstance(card, Mapping) else None
+    if account is None:
+        return found
+    if account not in accounts:
+        raise ValueError(
+            f"{path} was trained by run {account!r}, which {ledger} does not list: name the ledger that paid for it, "
+            "or the file that was released under this one."
+        )
+    return {**found, "run": account}

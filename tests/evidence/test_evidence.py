@@ -530,6 +530,25 @@ def test_a_checkpoint_of_another_ledger_is_no_release_of_this_one(tmp_path: Path
     released = [tmp_path / "ours.ckpt", tmp_path / "plain.pt"]
     write_evidence(tmp_path / "ours.db", tmp_path / "evidence", released=released)
     assert verify_evidence(tmp_path / "evidence").findings == ()
+    page = (tmp_path / "evidence" / "evidence.html").read_text()
+    assert re.search(
+        r"ours\.ckpt \(saved by run training-\w+\), plain\.pt \(nothing here shows where it comes from\)", page
+    )
+
+
+def test_a_checkpoint_without_a_promise_is_no_release(tmp_path: Path) -> None:
+    """A lawyer's page listed it as covered."""
+    options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    trainer = pl.Trainer(max_epochs=1, enable_model_summary=False, accelerator="cpu", **options)
+    trainer.fit(Classifier(), DataLoader(TensorDataset(torch.randn(12, 6), torch.randint(3, (12,))), 6))
+    trainer.save_checkpoint(tmp_path / "ordinary.ckpt")
+    with PrivacyLedger(tmp_path / "study.db") as ledger:
+        ledger.account("own program", "rpp").charge(0.5)
+    with pytest.raises(
+        ValueError, match=r"ordinary\.ckpt has no privacy card, so that a training without privacy saved it"
+    ):
+        write_evidence(tmp_path / "study.db", tmp_path / "evidence", released=[tmp_path / "ordinary.ckpt"])
+    assert not (tmp_path / "evidence").exists()
 
 
 def test_names_that_are_no_utf8_are_written_as_such(made: Path, tmp_path: Path) -> None:

@@ -309,6 +309,8 @@ def test_metrics_are_told_what_pays_for_all_evaluations_of_a_run(tmp_path: Path)
         ({"max_steps": 7, "max_epochs": -1, "accumulate_grad_batches": 3}, True),
         ({"max_epochs": 5, "check_val_every_n_epoch": 5}, False),
         ({"max_steps": 7, "max_epochs": -1}, False),
+        ({"max_steps": 5, "max_epochs": -1}, False),  # none
+        ({"max_epochs": 2, "check_val_every_n_epoch": 3}, False),
         ({"max_epochs": 3, "val_check_interval": "00:01:00:00"}, False),
     ],
 )
@@ -331,6 +333,9 @@ def test_the_evaluations_that_a_run_plans_are_those_that_it_makes(
     found = [re.search(r"pays for 1 of the (\d+) evaluations", str(each.message)) for each in caught]
     assert [int(match[1]) for match in found if match] == [model.count] * told
     assert told == (model.count > 1)
+    by_clock = isinstance(options.get("val_check_interval"), str)
+    early = any("ends before its first validation" in str(each.message) for each in caught)
+    assert early == (model.count == 0 and not by_clock)
 
 
 class OfTwo(Validated):

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import torch
 from lightning.pytorch.utilities.parsing import AttributeDict
-from sklearn.datasets import load_wine
+from sklearn.datasets import load_sample_image, load_wine
 from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import MinMaxScaler, StandardScaler
 from sklearn.utils.class_weight import compute_class_weight
@@ -89,6 +89,26 @@ def scaled_as(kind: str) -> tuple[Any, list[Any]]:
 )
 def test_records_that_were_scaled_by_themselves_are_known(kind: str) -> None:
     assert is_scaled_by_itself(*scaled_as(kind))
+
+
+def scaled_pictures(kind: str) -> torch.Tensor:
+    """Photographs that come with scikit-learn, cut into pieces of 20 x 20 pixels, channels first."""
+    whole = np.concatenate([load_sample_image(name)[:420, :640] for name in ("china.jpg", "flower.jpg")])
+    cut = whole.reshape(42, 20, 32, 20, 3).transpose(0, 2, 4, 1, 3).reshape(-1, 3, 20, 20)
+    pictures = torch.from_numpy(cut).float() / 255
+    if kind == "public":
+        return (pictures - torch.tensor([0.485, 0.456, 0.406])[:, None, None]) / 0.22
+    axes = {"all": (0, 1, 2, 3), "channels": (0, 2, 3), "last": (0, 2, 3), "each": (1, 2, 3)}[kind]
+    pictures = (pictures - pictures.mean(axes, keepdim=True)) / pictures.std(axes, keepdim=True)
+    return pictures.movedim(1, -1) if kind == "last" else pictures
+
+
+@pytest.mark.parametrize("kind", ["all", "channels", "last", "public", "each"])
+def test_pictures_that_were_scaled_together_are_known(kind: str) -> None:
+    """Those of a public scale, and those that were each scaled by itself, are not."""
+    data = TensorDataset(scaled_pictures(kind))
+    for dataset in (data, random_split(data, [0.8, 0.2])[0]):
+        assert is_scaled_by_itself(dataset, []) == (kind not in ("public", "each"))
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -78,7 +78,7 @@ def test_runs_with_ledgers_of_their_own_are_told_of_one_another(kept, tmp_path, 
         with caplog.at_level(logging.INFO):
             make_trainer(tmp_path, make_private(ledger=tmp_path / "b.db"), max_steps=1).fit(Classifier(), make_loader())
         assert not any("Beside it:" in line for line in lines)
-        assert any("Beside it: all.db. On the same data" in line for line in caplog.messages)
+        assert any("Beside it: all.db. Costs of ledgers add up" in line for line in caplog.messages)
 
 
 def test_a_folder_without_versions_gets_a_new_ledger_for_each_run(tmp_path):

@@ -232,8 +232,12 @@ def test_runs_that_hide_other_secrets_are_told_apart(tmp_path, capsys):
     assert "Whether any one farmer's sample is in the data" in page
     assert "any one record" not in page
     assert "any one record" not in capsys.readouterr().out
-    assert cli.main(["report", str(tmp_path / "person"), "--record", "farmer's sample"]) == 1
-    assert "no run here is about any one record" in capsys.readouterr().err
+    assert "any one person" in page
+    assert cli.main(["report", str(tmp_path / "person"), "--record", "farmer"]) == 0
+    assert "Whether any one farmer is in the data" in (tmp_path / "person" / "report.html").read_text()
+    (tmp_path / "person" / "privacy_card.json").unlink()
+    assert cli.main(["report", str(tmp_path / "person"), "--record", "farmer"]) == 1
+    assert "no run here is about one: leave it out" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("folder", "sentence"), [("nowhere", "There is no folder"), (".", "holds no metrics.csv")])

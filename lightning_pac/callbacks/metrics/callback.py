@@ -22,7 +22,7 @@ from lightning_pac.callbacks.metrics.delivered_records import DeliveredRecords, 
 from lightning_pac.callbacks.metrics.kept_values import changed_values, small_values
 from lightning_pac.callbacks.metrics.logged_names import LoggedNames, check_names, names_in
 from lightning_pac.callbacks.metrics.metric_memory import unsuited_states, why_not_watched
-from lightning_pac.callbacks.metrics.noise_of_value import log_beside
+from lightning_pac.callbacks.metrics.noise_of_value import log_beside, tell_values
 from lightning_pac.callbacks.metrics.noised_metric import LARGEST_VALUE, PrivateMetric
 from lightning_pac.callbacks.shared import (
     HiddenRandomness,
@@ -315,6 +315,7 @@ class PrivateMetrics(TrainerCallback):
         self.deviations |= log_beside(trainer, "deviation", {p.logged_as: p.deviation for p in private})
         errors = log_beside(trainer, "standard_error", {p.logged_as: p.standard_error for p in private})
         self.standard_errors |= errors
+        tell_values(trainer, {p.logged_as: (p.last, p.standard_error or p.deviation) for p in private})
         if not trainer.sanity_checking:
             if self._logged.end(trainer.testing):
                 self._complete.add(trainer.testing)

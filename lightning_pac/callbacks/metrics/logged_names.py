@@ -42,12 +42,13 @@ class LoggedNames:
         declared: The names of the metrics.
 
     Attributes:
+        declared: These names.
         releases: Metrics that the last evaluation logged under these names, each with the loaders whose records it had
             then: Lightning shows its value after each loader.
     """
 
     def __init__(self, declared: Sequence[str]) -> None:
-        self._declared = declared
+        self.declared = declared
         self._ever: set[str] = set()
         self._told: set[str] = set()
         self._now: dict[str, None] = {}
@@ -65,7 +66,7 @@ class LoggedNames:
     def note(self, name: str, value: Any, loaders: frozenset[int]) -> None:
         """A value of these loaders is logged."""
         self._now[name] = None
-        if name in self._declared:
+        if name in self.declared:
             self.releases.add((id(value), loaders))
 
     def num_values(self, testing: bool = False) -> int:
@@ -74,7 +75,7 @@ class LoggedNames:
         Args:
             testing: Whether it is a test.
         """
-        return len(self.releases) or len(names_in(self._declared, testing))
+        return len(self.releases) or len(names_in(self.declared, testing))
 
     def end(self, testing: bool) -> bool:
         """Whether all names were logged, at the end of an evaluation that is not Lightning's check before training.
@@ -83,7 +84,7 @@ class LoggedNames:
             testing: Whether it is a test.
         """
         self._ever |= self._now.keys()
-        absent = [name for name in names_in(self._declared, testing) if name not in self._ever]
+        absent = [name for name in names_in(self.declared, testing) if name not in self._ever]
         untold = [name for name in absent if name not in self._told]
         self._told |= set(absent)
         if untold:

@@ -12,7 +12,7 @@ import lightning.pytorch as pl
 from lightning.pytorch.utilities import rank_zero_warn
 
 from lightning_pac.accountants import Allowance, LedgerPlan, Promise, SRPPAccountant
-from lightning_pac.callbacks.metrics.logged_names import LoggedNames
+from lightning_pac.callbacks.metrics.logged_names import LoggedNames, names_in
 from lightning_pac.callbacks.metrics.noised_metric import LARGEST_VALUE
 from lightning_pac.callbacks.srpp_sgd import SRPPSGD
 from lightning_pac.exceptions import BudgetExceededError
@@ -137,6 +137,11 @@ def check_affordable(
     total = account.num_charges + number
     allowance.check(total, total * LARGEST_VALUE)
     evaluations = _planned_evaluations(trainer)
+    if not evaluations and names_in(logged.declared, testing=False):
+        rank_zero_warn(
+            "PrivateMetrics: this run ends before its first validation, so that nothing measures its model: set "
+            "check_val_every_n_epoch (or max_epochs, max_steps) to fit, or call trainer.validate after it."
+        )
     # Before anything was logged, it is not known which loaders will log the metrics: where all do, each has a value.
     loaders = 1 if logged.releases else max(1, len(trainer.num_val_batches))
     of_ledger = handle.ledger.remaining("rpp") - planned
@@ -193,7 +198,7 @@ def check_affordable(
 
 
 def _planned_evaluations(trainer: pl.Trainer) -> int:
-    """Validations of a fit that ends; one where that is not known, as where they come by the clock.
+    """Validations of a fit that ends; one where that is not known, as where they come by the clock, and of others.
 
     The fit of a selection evaluates nothing: that comes after it, once.
     """
@@ -210,10 +215,10 @@ def _planned_evaluations(trainer: pl.Trainer) -> int:
     if not math.isfinite(end) or not math.isfinite(interval):
         return 1
     if every is None:
-        return max(1, int(end // interval))
+        return int(end // interval)
     epochs, rest = divmod(end, batches)
     last = rest // interval if (epochs + 1) % every == 0 else 0
-    return max(1, int(epochs // every * (batches // interval) + last))
+    return int(epochs // every * (batches // interval) + last)
 
 
 def check_budget(handle: LedgerHandle, account: LedgerAccount, cost: float) -> None:

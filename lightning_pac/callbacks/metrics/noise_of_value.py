@@ -8,7 +8,8 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.utilities import rank_zero_warn
+from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 from torchmetrics import MeanMetric, Metric
 from torchmetrics.classification import MulticlassStatScores, MultilabelStatScores
@@ -19,6 +20,7 @@ __all__ = [
     "noise_of_value",
     "norm_bound",
     "refuse_several_values",
+    "tell_values",
     "value_of",
     "warn_if_clipped",
     "warn_if_noisy",
@@ -169,3 +171,14 @@ def log_beside(trainer: pl.Trainer, what: str, figures: Mapping[str | None, floa
     for logger in trainer.loggers if logged else []:
         logger.log_metrics(logged, step)
     return known
+
+
+def tell_values(trainer: pl.Trainer, values: Mapping[str | None, tuple[Any, float | None]]) -> None:
+    """Say what a validation within a fit measured, of which Lightning prints nothing, with how far chance moves it."""
+    told = [
+        f"{name} is {float(value):.4g}, give or take {error:.2g}"
+        for name, (value, error) in values.items()
+        if name is not None and error is not None and math.isfinite(error)
+    ]
+    if told and trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking:
+        rank_zero_info(f"PrivateMetrics: {', '.join(told)}.")

@@ -232,7 +232,7 @@ class PrivateMetric:
                 states = self._states(sums)
                 possible = torch.cat([part.reshape(-1) for part in states.values()])
                 self.deviation = noise_of_value(evaluate, possible, deviation)
-                self.standard_error = standard_error(self.metric, evaluate, states, self.deviation)
+                self.standard_error = standard_error(self.metric, evaluate, states, self._bound, self.deviation)
                 name = self.logged_as or type(self.metric).__name__
                 warn_if_clipped(self.metric, name, self.last, self._max_contribution)
                 if is_first and signal_to_noise(sums.numpy(), len(sums) * deviation**2) >= 1:  # less is told before

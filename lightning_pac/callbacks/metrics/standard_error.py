@@ -21,7 +21,7 @@ _ONE_COUNT = (BinaryStatScores, BinaryConfusionMatrix, MulticlassConfusionMatrix
 
 
 def standard_error(
-    metric: Metric, value: Callable[[Tensor], Any], released: Mapping[str, Tensor], noise: float | None
+    metric: Metric, value: Callable[[Tensor], Any], released: Mapping[str, Tensor], bound: float, noise: float | None
 ) -> float | None:
     r"""The standard error of a metric that counts records, estimated from the release alone, so that it costs nothing.
 
@@ -38,6 +38,7 @@ def standard_error(
         metric: The metric.
         value: It as a function of its sums, in one row.
         released: The noised sums by their names, within what sums can be.
+        bound: The norm that what a record adds was clipped to; all records alike, since they add as many counts.
         noise: Standard deviation of the noise in the value.
 
     Returns:
@@ -47,7 +48,10 @@ def standard_error(
     spread = _spread(metric, released) if type(metric).__module__.startswith("torchmetrics.") else None
     if spread is None or noise is None:
         return None
-    return math.hypot(noise, math.sqrt(max(0.0, float(spread(_gradient(value, sums))))))
+    # Clipped by a factor c, n records have sums of c n, and a gradient 1 / c times as large meets c s.
+    counts = len(released["confmat"]) if isinstance(metric, BinaryPrecisionRecallCurve) else 1
+    clipped = min(1.0, bound / math.sqrt(counts))
+    return math.hypot(noise, math.sqrt(clipped * max(0.0, float(spread(_gradient(value, sums))))))
 
 
 def _spread(metric: Metric, released: Mapping[str, Tensor]) -> Callable[[Tensor], Tensor] | None:

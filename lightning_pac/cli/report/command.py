@@ -39,7 +39,11 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--output", type=Path, metavar="FILE", help="the page (default: report.html in RUN_DIR, or here for several)"
     )
-    parser.add_argument("--record", metavar="NAME", help="what a record is, in the reader's words (record)")
+    parser.add_argument(
+        "--record",
+        metavar="NAME",
+        help="what a record (or person) is, in the reader's words",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -50,10 +54,11 @@ def run(args: argparse.Namespace) -> int:
     directory, *more = args.directories
     runs = find_runs(args.directories if more else directory)
     if args.record is not None:
-        worded = [_in_words(entry, args.record) for entry in runs]
-        if worded == runs:
-            raise ValueError("--record says what a record is, but no run here is about any one record: leave it out.")
-        runs = worded
+        secrets = [entry.card.secret for entry in runs if entry.card is not None]
+        unit = next((u for u in ("record", "person") if any(f"any one {u}" in secret for secret in secrets)), None)
+        if unit is None:
+            raise ValueError("--record says what a record or person is, but no run here is about one: leave it out.")
+        runs = [_in_words(entry, unit, args.record) for entry in runs]
     path = write_report(Path.cwd() if more else directory, args.output, runs)
     rows = [summarize(entry) for entry in runs]
     if args.json:
@@ -95,11 +100,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _in_words(run: "Run", record: str) -> "Run":
-    """The run, whose secret says what a record is."""
+def _in_words(run: "Run", unit: str, name: str) -> "Run":
+    """The run, whose secret says by a name what a record, or a person, is."""
     if run.card is None:
         return run
-    secret = run.card.secret.replace("any one record", f"any one {record}")
+    secret = run.card.secret.replace(f"any one {unit}", f"any one {name}")
     return dataclasses.replace(run, card=dataclasses.replace(run.card, secret=secret))
 
 

@@ -28,7 +28,7 @@ __all__ = [
 
 _ADAMS = (torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.optim.RAdam)
 # Learning rate times steps, below which Adam told digits right 8 to 40 points less often than at a rate of 0.03.
-_FARTHEST = 0.3
+_FARTHEST, _FITTING = 0.3, 0.03
 
 
 def announce_start(run: PrivateRun, name: str, optimizer: torch.optim.Optimizer) -> None:
@@ -109,10 +109,11 @@ def _warn_of_large_rates(optimizer: torch.optim.SGD, ratio: float, max_grad_norm
 def _warn_of_small_rates(optimizer: torch.optim.Optimizer, steps: float) -> None:
     # A schedule that begins low keeps its largest rate beside the present one.
     rate = max(float(group.get(key, 0.0)) for group in optimizer.param_groups for key in ("lr", "initial_lr", "max_lr"))
-    if 0 < rate * steps < _FARTHEST:
+    if 0 < rate < _FITTING and rate * steps < _FARTHEST:
         rank_zero_warn(
             f"Adam moves a weight by about {rate * steps:.1g} at most in these {steps:g} steps, at a learning rate of "
-            f"{rate:.2g}, and models usually learn little then unless they begin at pretrained weights: start at 0.03."
+            f"{rate:.2g}, and models usually learn little then unless they begin at pretrained weights: start at "
+            f"{_FITTING}."
         )
 
 

@@ -43,7 +43,7 @@ def words_on_other_ledgers(ledger: Path, is_named: bool) -> str:
         marked = {path.name.removesuffix("-mark") for path in ledger.parent.glob("*-mark")}  # as ledgers are
         others = sorted(marked - {ledger.name})
         named = ", ".join(others[:_NAMED]) + ", ..." * (len(others) > _NAMED)
-        return f" Beside it: {named}. On the same data, costs of several ledgers add up." if others else ""
+        return f" Beside it: {named}. Costs of ledgers add up where a record is in the data of both." if others else ""
     folders = ledger.parent.parent.glob("version_*") if ledger.parent.name.startswith("version_") else [ledger.parent]
     number = sum(len(list(folder.glob("privacy_ledger*.db"))) for folder in folders) - 1
     if number < 1:

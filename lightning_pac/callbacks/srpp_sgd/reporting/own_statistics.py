@@ -44,8 +44,8 @@ def _sentences(pl_module: pl.LightningModule, dataset: Any, others: list[Any], a
     cure = "No promise covers that: declare ranges or public numbers, or pay for noised ones with TableTransform."
     if is_scaled_by_itself(dataset, others):
         yield (
-            "Columns of the training data have mean 0 and deviation 1, or reach from 0 to 1, to the last digit, as "
-            f"after a scaler that was fitted to these very records. {cure}"
+            "Columns or channels of the training data have mean 0 and deviation 1, or reach from 0 to 1, to the last "
+            f"digit, as after a scaler that was fitted to these very records. {cure}"
         )
     numbers = [*_numbers(pl_module), *(found for part in datasets_below(dataset) for found in _held(part))]
     if names := statistics_among(numbers, dataset, others):

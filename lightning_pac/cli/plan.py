@@ -143,7 +143,7 @@ def _print_options(project: "ProjectPlan") -> None:
             run.num_steps,
             f"{run.figures.noise_multiplier:.5g}",
             run.figures.signal_of_run,
-            "best" if option is project.best else "",
+            "best" if option is project.best and len(project.options) > 1 else "",
         )
         for option in project.options
         for run in option.runs.values()

@@ -109,9 +109,9 @@ class Allowance:
             unit = share_unit(self._plan.by_name[self._share]).replace("mu^2", "of mu^2")
             raise BudgetExceededError(
                 f"Share {self._share!r} of the ledger {path} has {self._plan.size(self._share):.6g} {unit}, others "
-                f"took {self._taken:.6g} and account {name!r} would come to {need:.6g} in all: take less, or another "
-                "share; a plan is not raised after looking, and a larger one for other data is declared by "
-                "`lightning-pac account plan NEW_LEDGER PLAN`."
+                f"took {self._taken:.6g} and account {name!r}, with what it took before, would come to {need:.6g}: "
+                "take less, or another share; a plan is not raised after looking, and a larger one for other data is "
+                "declared by `lightning-pac account plan NEW_LEDGER PLAN`."
             )
 
     def check_planned(

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.parsing import AttributeDict
 from sklearn.datasets import load_sample_image, load_wine
 from sklearn.model_selection import train_test_split
@@ -280,3 +281,15 @@ def test_a_run_warns_of_all_three(tmp_path: Path) -> None:
     for found in ("mean 0 and deviation 1", "loss.weight holds means", "a round share of other records"):
         assert sum(found in sentence for sentence in document["not_covered"]) == 1
         assert page.count(found) == 2, "at the top and on the card"
+
+
+def test_a_model_that_is_refused_is_told_of_its_data_as_well(tmp_path: Path) -> None:
+    """Else a script is mended twice."""
+    features = torch.rand(RECORDS, 6)
+    data = TensorDataset((features - features.mean(0)) / features.std(0), torch.arange(RECORDS) % 3)
+    model = Classifier(network=nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)))
+    with (
+        pytest.warns(UserWarning, match="have mean 0 and deviation 1"),
+        pytest.raises(MisconfigurationException, match="BatchNorm1d"),
+    ):
+        make_trainer(tmp_path, make_private(), max_steps=1).fit(model, DataLoader(data, 10, shuffle=True))

@@ -124,8 +124,8 @@ def _read_terms(
             "were not trained on these data."
         )
     loader = read_loader(trainer, arguments.unit)
+    told = tell_of_own_statistics(trainer, pl_module, loader, arguments.scenario.adjacency)  # beside what is refused
     refuse_fit(trainer, pl_module, callback, loader)
-    told = tell_of_own_statistics(trainer, pl_module, loader, arguments.scenario.adjacency)
     return loader, _make_accountant(arguments, trainer, loader, order), told
 
 

@@ -73,8 +73,8 @@ def mixing_reason(layer: nn.Module) -> str | None:
     if isinstance(layer, nn.modules.batchnorm._BatchNorm) and (layer.training or not layer.track_running_stats):
         return (
             "normalizes over the batch, so no example has a gradient of its own; call fix_batch_norm(self), from "
-            "lightning_pac, at the end of the model's constructor, which makes it a GroupNorm (right on the columns of "
-            "a table, remove it), or keep it in eval mode with frozen parameters."
+            "lightning_pac, at the end of the model's constructor, which makes it a GroupNorm (in a network for a "
+            "table, rather leave it out), or keep it in eval mode with frozen parameters."
         )
     if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.max_norm is not None:
         return "renormalizes the rows that private inputs look up, without noise; set max_norm=None."

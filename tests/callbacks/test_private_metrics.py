@@ -340,6 +340,18 @@ def test_no_standard_error_is_stated_where_counts_do_not_tell_it(metric: torchme
     assert private.standard_error is None
 
 
+@pytest.mark.parametrize("pixels", [1, 9])
+def test_labels_of_one_record_are_no_independent_draws(pixels: int) -> None:
+    """Pixels of a picture are alike, and their number is not that of records: the error was seven times too small."""
+    metric = torchmetrics.Accuracy("binary")
+    private = PrivateMetric(metric, max_contribution=64.0, noise_multiplier=0.1, charge=lambda: True)
+    private.is_private = True
+    metric.update(torch.rand(30, pixels), torch.randint(2, (30, pixels)))
+    metric.compute()
+    assert private.deviation is not None
+    assert (private.standard_error is None) == (pixels > 1)
+
+
 def test_a_table_has_no_deviation() -> None:
     rows = torchmetrics.ConfusionMatrix("binary")
     private = PrivateMetric(rows, max_contribution=1.0, noise_multiplier=12.0, charge=lambda: True)

@@ -108,7 +108,7 @@ class PrivateMetric:
         self._total = torch.zeros_like(self._flatten(self._blank))
         self._released: Any = None
         self._inside_forward = self._was_updated = False
-        self._rows = 0
+        self._rows, self._has_one_label = 0, True
         self._loaders: set[int] = set()
         self._rows_in_batch = (0, 0)  # of the batch of that number
         self.batches: set[int] = set()
@@ -232,7 +232,9 @@ class PrivateMetric:
                 states = self._states(sums)
                 possible = torch.cat([part.reshape(-1) for part in states.values()])
                 self.deviation = noise_of_value(evaluate, possible, deviation)
-                self.standard_error = standard_error(self.metric, evaluate, states, self._bound, self.deviation)
+                self.standard_error = None
+                if self._has_one_label:  # pixels and tokens of a record are no independent draws
+                    self.standard_error = standard_error(self.metric, evaluate, states, self._bound, self.deviation)
                 name = self.logged_as or type(self.metric).__name__
                 warn_if_clipped(self.metric, name, self.last, self._max_contribution)
                 if is_first and signal_to_noise(sums.numpy(), len(sums) * deviation**2) >= 1:  # less is told before
@@ -308,6 +310,9 @@ class PrivateMetric:
             if self.is_private and self._ranks.size == 1:
                 self._require_records()
             return
+        target = kwargs.get("target", args[1] if len(args) > 1 else None)
+        if isinstance(target, Tensor) and target.numel() != len(target):
+            self._has_one_label = False
         one, beside = self._scratch, self._surroundings.digest()
         for record in range(sizes.pop()):
             one.reset()

@@ -30,9 +30,9 @@ def standard_error(
 
     .. math:: \mathrm{Var} f = \sum_k n_k \, (\nabla f(S) \cdot s_k)^2 + \mathrm{noise}^2
 
-    for records drawn independently. The kinds of a classification are its hits and misses, and of a curve the
-    thresholds that a score lies between, whose numbers are differences of counts. Where a miss counts for two classes,
-    in F1 over several classes, the sum is the largest that such counts allow.
+    for records drawn independently, each of which is counted once. The kinds of a classification are its hits and
+    misses, and of a curve the thresholds that a score lies between, whose numbers are differences of counts. Where a
+    miss counts for two classes, in F1 over several classes, the sum is the largest that such counts allow.
 
     Args:
         metric: The metric.

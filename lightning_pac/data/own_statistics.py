@@ -20,6 +20,7 @@ _MOST = 1000  # numbers that are looked at, of a model's or a dataset's
 _EXACT, _NEAR = 1e-4, 0.05
 _AT_END, _CLOSE = 1e-6, 1e-5
 _TOGETHER = 1e-3  # the mean of a picture, below which it was scaled by itself
+_ROUGHLY = 0.1  # by which some pictures are off that stand for all
 _DISTINCT = 16  # values of a column, fewer of which may be a design: classes of one size, or a full factorial
 _ROUND = 1000  # of records, as 55,000 of 60,000
 _GLANCE = 2048  # rows of a table that are looked at first
@@ -105,20 +106,20 @@ def _are_standard(table: _Table) -> bool:
 
 
 def _is_standard_throughout(table: _Table) -> bool:
-    """Whether pictures or series have mean 0 and deviation 1, all together or each channel, but not each of them."""
-    glance = table[:: 1 + len(table) // 64].reshape(-1, table[0].size)
-    if not 0.5 < glance.std() < 2 or (abs(glance.mean(1, dtype=float)) < _TOGETHER).mean() > 1 / 2:
-        return False
-    for axis in {1, table.ndim - 1}:
-        channels = np.moveaxis(table, axis, -1).reshape(-1, table.shape[axis])
-        mean, deviation = _moments(channels)
-        whole = np.sqrt((deviation**2 + mean**2).mean() - mean.mean() ** 2)
-        exact = max(_AT_END * 2, _NEAR / 100 / np.sqrt(len(channels)))
-        means, deviations = np.append(mean, mean.mean()), np.append(deviation, whole)
-        is_exact = np.maximum(abs(means), abs(deviations - 1) - 1 / len(channels)) < exact
-        if is_exact[-1] or (table.shape[axis] <= _DISTINCT and is_exact[:-1].all()):
-            return True
-    return False
+    """Whether pictures or series have mean 0 and deviation 1 together, but not each of them.
+
+    Where every channel has, or every place, so have all numbers, but for the divisor n - 1 of the deviations.
+    """
+    flat = table.reshape(len(table), -1)
+    glance = flat[:: 1 + len(table) // _GLANCE]
+    with np.errstate(all="ignore"):  # what is not finite has none
+        is_likely = abs(glance.mean(dtype=float)) < _ROUGHLY and abs(glance.std(dtype=float) - 1) < 2 * _ROUGHLY
+        if not is_likely or (abs(glance.mean(1, dtype=float)) < _TOGETHER).mean() > 1 / 2:
+            return False
+    mean, deviation = (float(moment[0]) for moment in _moments(flat.reshape(-1, 1)))
+    divisors = np.array([len(table), flat.size, flat.size / table.shape[1], flat.size / table.shape[-1]])
+    exact = max(_AT_END * 2, _NEAR / 100 / np.sqrt(flat.size))
+    return abs(mean) < exact and bool((abs(deviation - np.sqrt(1 - np.append(0, 1 / divisors))) < exact).any())
 
 
 def _are_ranges(table: _Table) -> bool:

@@ -99,12 +99,12 @@ def scaled_pictures(kind: str) -> torch.Tensor:
     pictures = torch.from_numpy(cut).float() / 255
     if kind == "public":
         return (pictures - torch.tensor([0.485, 0.456, 0.406])[:, None, None]) / 0.22
-    axes = {"all": (0, 1, 2, 3), "channels": (0, 2, 3), "last": (0, 2, 3), "each": (1, 2, 3)}[kind]
+    axes = {"all": (0, 1, 2, 3), "channels": (0, 2, 3), "last": (0, 2, 3), "places": 0, "each": (1, 2, 3)}[kind]
     pictures = (pictures - pictures.mean(axes, keepdim=True)) / pictures.std(axes, keepdim=True)
     return pictures.movedim(1, -1) if kind == "last" else pictures
 
 
-@pytest.mark.parametrize("kind", ["all", "channels", "last", "public", "each"])
+@pytest.mark.parametrize("kind", ["all", "channels", "last", "places", "public", "each"])
 def test_pictures_that_were_scaled_together_are_known(kind: str) -> None:
     """Those of a public scale, and those that were each scaled by itself, are not."""
     data = TensorDataset(scaled_pictures(kind))

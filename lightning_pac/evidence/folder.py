@@ -163,16 +163,15 @@ def _describe_file(path: Path, accounts: Container[str], ledger: Path) -> dict[s
         for block in iter(lambda: file.read(1 << 20), b""):
             whole.update(block)
     found = {"name": _text(path.name), "sha256": whole.hexdigest(), "bytes": path.stat().st_size}
-    saved: Any = None
+    keys, card = b"", None
     with suppress(Exception):  # a file of another kind
-        if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            keys = archive.read(next(name for name in archive.namelist() if name.endswith("/data.pkl")))
+        if b"privacy_card" in keys:
             import torch  # which nothing else here needs
 
-            saved = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    if not isinstance(saved, Mapping):
-        return found
-    card = saved.get("privacy_card")
-    if card is None and {"pytorch-lightning_version", "optimizer_states"} <= saved.keys():
+            card = torch.load(path, map_location="cpu", weights_only=True, mmap=True)["privacy_card"]
+    if b"pytorch-lightning_version" in keys and b"optimizer_states" in keys and b"privacy_card" not in keys:
         raise ValueError(
             f"{path} has no privacy card, so that a training without privacy saved it: name the checkpoint of a run "
             f"that {ledger} lists."

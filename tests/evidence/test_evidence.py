@@ -542,6 +542,8 @@ def test_a_checkpoint_without_a_promise_is_no_release(tmp_path: Path) -> None:
     trainer = pl.Trainer(max_epochs=1, enable_model_summary=False, accelerator="cpu", **options)
     trainer.fit(Classifier(), DataLoader(TensorDataset(torch.randn(12, 6), torch.randint(3, (12,))), 6))
     trainer.save_checkpoint(tmp_path / "ordinary.ckpt")
+    saved = torch.load(tmp_path / "ordinary.ckpt", weights_only=True)
+    torch.save(saved | {"beside": Path("of a class that is not loaded")}, tmp_path / "odd.ckpt")
     with PrivacyLedger(tmp_path / "study.db") as ledger:
         ledger.account("own program", "rpp").charge(0.5)
     with pytest.raises(

@@ -46,7 +46,8 @@ def configuration(project: "ProjectPlan", ledger: Path | None) -> str:
     head = _HEAD
     for values, noise in list(best.noise_of_values.items())[:1]:
         head += "# names: as validation_step logs your torchmetrics.\n"
-        trainer["check_val_every_n_epoch"] = run.epochs  # one evaluation, of the model that is trained
+        # One evaluation, of the model that is trained.
+        trainer |= {"check_val_every_n_epoch": run.epochs, "val_check_interval": 1.0}
         trainer["callbacks"].append(
             _callback(
                 "PrivateMetrics",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import platform
 import tempfile
@@ -20,6 +21,7 @@ from lightning_pac._validation import OpenProbability, validated
 from lightning_pac.evidence.chain import digest, encode_chain
 from lightning_pac.evidence.document import FORMAT, describe_evidence
 from lightning_pac.evidence.page import render_page
+from lightning_pac.evidence.plain_values import PlainValues
 from lightning_pac.evidence.signature import read_private_key, sign
 from lightning_pac.evidence.wording import RECORD, STATEMENTS
 from lightning_pac.ledger import PrivacyLedger, backup_ledger, public_journal
@@ -163,21 +165,21 @@ def _describe_file(path: Path, accounts: Container[str], ledger: Path) -> dict[s
         for block in iter(lambda: file.read(1 << 20), b""):
             whole.update(block)
     found = {"name": _text(path.name), "sha256": whole.hexdigest(), "bytes": path.stat().st_size}
-    keys, card = b"", None
-    with suppress(Exception):  # a file of another kind
-        with zipfile.ZipFile(path) as archive:
-            keys = archive.read(next(name for name in archive.namelist() if name.endswith("/data.pkl")))
-        if b"privacy_card" in keys:
-            import torch  # which nothing else here needs
-
-            card = torch.load(path, map_location="cpu", weights_only=True, mmap=True)["privacy_card"]
-    if b"pytorch-lightning_version" in keys and b"optimizer_states" in keys and b"privacy_card" not in keys:
+    saved: Any = None
+    with suppress(Exception), zipfile.ZipFile(path) as archive:  # a file of another kind
+        pickled = archive.read(next(name for name in archive.namelist() if name.endswith("/data.pkl")))
+        saved = PlainValues(io.BytesIO(pickled)).load()
+    if not isinstance(saved, dict):
+        return found
+    card = saved.get("privacy_card")
+    if card is None and {"pytorch-lightning_version", "optimizer_states"} <= saved.keys():
         raise ValueError(
             f"{path} has no privacy card, so that a training without privacy saved it: name the checkpoint of a run "
             f"that {ledger} lists."
         )
-    account = card["details"].get("ledger") if isinstance(card, Mapping) else None
-    if account is None:
+    details = card.get("details") if isinstance(card, dict) else None
+    account = details.get("ledger") if isinstance(details, dict) else None
+    if not isinstance(account, str):
         return found
     if account not in accounts:
         raise ValueError(

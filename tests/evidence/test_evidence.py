@@ -521,19 +521,36 @@ def test_a_checkpoint_of_another_ledger_is_no_release_of_this_one(tmp_path: Path
         )  # fmt: skip
         trainer.fit(Classifier(), DataLoader(data, 6, shuffle=True))
         trainer.save_checkpoint(tmp_path / f"{name}.ckpt")
+        saved = torch.load(tmp_path / f"{name}.ckpt", weights_only=True)
+        torch.save(saved | {"beside": Path("of a class that is not loaded")}, tmp_path / f"odd_{name}.ckpt")
     torch.save({"weights": torch.zeros(3)}, tmp_path / "plain.pt")
+    with pytest.raises(ValueError, match=r"odd_others\.ckpt was trained by run"):
+        write_evidence(tmp_path / "ours.db", tmp_path / "evidence", released=[tmp_path / "odd_others.ckpt"])
     with pytest.raises(
         ValueError, match=r"others\.ckpt was trained by run 'training-\w+', which .*ours\.db does not list"
     ):
         write_evidence(tmp_path / "ours.db", tmp_path / "evidence", released=[tmp_path / "others.ckpt"])
     assert not (tmp_path / "evidence").exists()
-    released = [tmp_path / "ours.ckpt", tmp_path / "plain.pt"]
+    released = [tmp_path / "odd_ours.ckpt", tmp_path / "plain.pt"]
     write_evidence(tmp_path / "ours.db", tmp_path / "evidence", released=released)
     assert verify_evidence(tmp_path / "evidence").findings == ()
     page = (tmp_path / "evidence" / "evidence.html").read_text()
     assert re.search(
-        r"ours\.ckpt \(saved by run training-\w+\), plain\.pt \(nothing here shows where it comes from\)", page
+        r"odd_ours\.ckpt \(saved by run training-\w+\), plain\.pt \(nothing here shows where it comes from\)", page
     )
+
+
+def test_a_file_that_would_run_a_program_runs_none(tmp_path: Path) -> None:
+    class Hostile:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return os.mkdir, (str(tmp_path / "made"),)
+
+    torch.save({"privacy_card": Hostile()}, tmp_path / "hostile.ckpt")
+    with PrivacyLedger(tmp_path / "study.db") as ledger:
+        ledger.account("own program", "rpp").charge(0.5)
+    write_evidence(tmp_path / "study.db", tmp_path / "evidence", released=[tmp_path / "hostile.ckpt"])
+    assert not (tmp_path / "made").exists()
+    assert "nothing here shows where it comes from" in (tmp_path / "evidence" / "evidence.html").read_text()
 
 
 def test_a_checkpoint_without_a_promise_is_no_release(tmp_path: Path) -> None:

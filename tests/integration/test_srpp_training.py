@@ -19,7 +19,7 @@ from lightning.pytorch.utilities import grad_norm
 from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 from scipy import stats
 from slow_cases import slow
-from tiny_fits import RECORDS, Classifier, make_data, make_loader, make_private, make_trainer
+from tiny_fits import RECORDS, Classifier, Validated, make_data, make_loader, make_private, make_trainer
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -478,6 +478,26 @@ def test_an_exact_value_of_an_evaluation_by_itself_is_named(
     assert found.startswith("val_loss, and what else")
 
 
+@pytest.mark.parametrize("change", ["none", "evaluated", "trained on", "another model"])
+def test_a_checkpoint_of_changed_weights_says_so(change: str, tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    """Weights of more training without noise, or of another model, were saved under the run's promise."""
+    trainer, model = make_trainer(tmp_path, make_private(ledger=tmp_path / "study.db"), max_steps=1), Validated()
+    trainer.fit(model, make_loader())
+    if change == "evaluated":
+        trainer.validate(model, make_loader(shuffle=False), verbose=False)
+    elif change == "trained on":
+        make_trainer(tmp_path, max_steps=1).fit(model, make_loader())
+    elif change == "another model":
+        trainer.validate(Validated(), make_loader(shuffle=False), verbose=False)
+    trainer.save_checkpoint(tmp_path / "saved.ckpt")
+    card = torch.load(tmp_path / "saved.ckpt", weights_only=True)["privacy_card"]
+    found = [condition for condition in card["conditions"] if "weights that the run did not end with" in condition]
+    assert [condition.startswith("Not covered: ") for condition in found] == [True] * (
+        change not in ("none", "evaluated")
+    )
+    assert any("did not end with" in str(warning.message) for warning in recwarn) == bool(found)
+
+
 def test_the_rate_of_an_embedding_table_is_not_warned_of(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
     """Averages of embeddings learn at rates where other networks do not."""
     table = nn.EmbeddingBag(50, 8)
@@ -634,14 +654,14 @@ def test_values_that_are_logged_where_no_synthetic_record_came_are_named_once_th
 def test_the_first_value_of_a_validation_without_noise_is_named(tmp_path: Path) -> None:
     """Two trials logged an exact accuracy of private records, and nothing was said of it."""
 
-    class Validated(Classifier):
+    class Noted(Classifier):
         def validation_step(self, batch: Any, batch_idx: int) -> None:
             self.log("val_loss", self.training_step(batch, batch_idx))
             self.log("val_other", 1.0)
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        make_trainer(tmp_path, make_private(), max_epochs=2).fit(Validated(), make_loader(), make_loader(shuffle=False))
+        make_trainer(tmp_path, make_private(), max_epochs=2).fit(Noted(), make_loader(), make_loader(shuffle=False))
     told = [str(warning.message) for warning in caught if "noise it by PrivateMetrics" in str(warning.message)]
     assert [message.partition(",")[0] for message in told] == ["val_loss"]
 
@@ -671,7 +691,7 @@ def test_norms_of_released_gradients_are_not_named(tmp_path: Path) -> None:
 
 
 def test_monitors_of_noised_metrics_are_not_named(tmp_path: Path) -> None:
-    class Validated(Classifier):
+    class Noted(Classifier):
         def __init__(self) -> None:
             super().__init__()
             self.mean = torchmetrics.MeanMetric()
@@ -688,7 +708,7 @@ def test_monitors_of_noised_metrics_are_not_named(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*without noise")
         warnings.filterwarnings("error", message=".*ended this run early")  # what was paid for may decide it
-        trainer.fit(Validated(), make_loader(), make_loader(shuffle=False))
+        trainer.fit(Noted(), make_loader(), make_loader(shuffle=False))
     assert stop.stopped_epoch == 1
 
 

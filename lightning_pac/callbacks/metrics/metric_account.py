@@ -187,8 +187,8 @@ def check_affordable(
         )
         if LedgerPlan.of(handle.ledger) is not None:  # which is not raised: nothing would measure the last model
             raise BudgetExceededError(
-                f"PrivateMetrics: {told}, and nothing would be left for the last model: evaluate less often, as by "
-                "check_val_every_n_epoch."
+                f"PrivateMetrics: {told}, and nothing would be left for the last model: evaluate less often, by "
+                "check_val_every_n_epoch or val_check_interval."
             )
         share = left / number / evaluations
         rank_zero_warn(

@@ -1,5 +1,6 @@
 """The common ground of several callbacks: checks of the Trainer, and one account for all ranks."""
 
+from lightning_pac.callbacks.shared.checksum import checksum_of
 from lightning_pac.callbacks.shared.fitting import fitting_argument
 from lightning_pac.callbacks.shared.hidden_lengths import hide_evaluated_lengths
 from lightning_pac.callbacks.shared.hidden_randomness import HiddenRandomness
@@ -26,6 +27,7 @@ __all__ = [
     "TrainerCallback",
     "acts_at_once",
     "check_path",
+    "checksum_of",
     "fitting_argument",
     "hide_evaluated_lengths",
     "in_float32",

@@ -323,7 +323,7 @@ class SRPPSGD(TrainerCallback):
         if self._run is not None:
             if self._repeated is not None:
                 self._repeated.check_writes()
-            card = make_card(self._run)
+            card = make_card(self._run, pl_module)
             checkpoint["privacy_card"] = card.to_dict()
             save_card(card, trainer, self._log_dir, self._run.journal.account)
 

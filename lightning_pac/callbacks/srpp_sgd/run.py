@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from lightning_pac.callbacks.shared import SharedAccount, refuse_gradient_hook
+from lightning_pac.callbacks.shared import SharedAccount, checksum_of, refuse_gradient_hook
 from lightning_pac.callbacks.srpp_sgd.batch_shape import PAD, BatchShape
 from lightning_pac.callbacks.srpp_sgd.journal import RunJournal
 from lightning_pac.callbacks.srpp_sgd.planned_end import PlannedEnd
@@ -68,7 +68,7 @@ class PrivateRun:
         self.not_shown = list(not_shown)
         self.batch_size = accountant.sampling.expected_batch_size(accountant.scenario.num_records)
         self.noisy_sum = NoisySum(here, blocks, journal.running.noise_multiplier, accountant.correlation)
-        self.released = self.exhausted = self.stopped_by_others = False
+        self.released = self.exhausted = self.stopped_by_others = self._awaiting_gradient = False
         self._num_microbatches = num_microbatches
         precision = pl_module.trainer.precision_plugin
         self._loss_scale = precision.scale if isinstance(precision, FixedScalePrecision) else 1.0
@@ -78,14 +78,13 @@ class PrivateRun:
         self._gradient = ReleasedGradient(trainable)
         self._num_drawn: int | None = None
         self._unused_rows: Tensor | None = None
-        self._num_added = 0
         self._batch_sizes = batch_sizes(loader)
         self._first_batch: int | None = None
         self._mixing_if_trained = may_mix_in_training(pl_module)
-        self._fingerprint = self._steps_this_epoch = 0
+        self._num_added = self._fingerprint = self._steps_this_epoch = 0
         self._shape: BatchShape | None = None
-        self._awaiting_gradient = False
         self._clipped: Tensor | None = None
+        self.final_weights: int | None = None  # their checksum, once the run is over
         self.logged: dict[str, float] = {}
         of_whole_model = self._sharding is None  # public terms would have a gradient of that
         self._engine = make_engine(public_terms=of_whole_model, rests=lambda: pl_module.trainer.evaluating)
@@ -102,8 +101,7 @@ class PrivateRun:
             self._optimizer.register_step_pre_hook(self._around_closure),
             self._optimizer.register_step_post_hook(self._end_update),
         ]
-        self._show_loss = hide_loss(pl_module)
-        self.planned_end, self.watch = PlannedEnd(pl_module.trainer), Watch()
+        self._show_loss, self.planned_end, self.watch = hide_loss(pl_module), PlannedEnd(pl_module.trainer), Watch()
         self.batch_idx = 0  # a run that goes on from its last step has no batch
 
     def __reduce__(self) -> tuple[Callable[[SharedAccount], None], tuple[SharedAccount]]:
@@ -269,6 +267,7 @@ class PrivateRun:
         if isinstance(self.loader, PrivateDataLoader):
             self.loader.fill_to = None
         self._show_loss()
+        self.final_weights = checksum_of(self._pl_module) if self._sharding is None else None
 
     def _attach(self) -> None:
         blocks, rows = self.noisy_sum.blocks.names, self._rows_per_unit

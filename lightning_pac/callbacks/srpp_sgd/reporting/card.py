@@ -5,13 +5,14 @@ from importlib.metadata import version
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.utilities import rank_zero_warn
 
 from lightning_pac import __version__
-from lightning_pac.callbacks.shared import SharedAccount
+from lightning_pac.callbacks.shared import SharedAccount, checksum_of
 from lightning_pac.callbacks.srpp_sgd.reporting.figures import figures_of, words_on_extension
 from lightning_pac.callbacks.srpp_sgd.run import PrivateRun
 from lightning_pac.cards import Guarantee, PrivacyCard, Roc, upwards
-from lightning_pac.cards.card import records_of_person
+from lightning_pac.cards.card import UNCOVERED, records_of_person
 from lightning_pac.data import PrivateDataLoader
 from lightning_pac.data.public_rows import largest_mean
 from lightning_pac.gradients import ROUNDING
@@ -19,11 +20,20 @@ from lightning_pac.scenarios import TwoWorldScenario
 
 __all__ = ["make_card", "save_card"]
 
+_CHANGED = (
+    "A checkpoint was saved after the private run with weights that the run did not end with: if records were used to "
+    "change them, as by more training or calibration, no promise covers that."
+)
 _ONE_RECORD = TwoWorldScenario.differential_privacy()
 
 
-def make_card(run: PrivateRun) -> PrivacyCard:
-    """The guarantees of the run wherever it ends, for people and for programs."""
+def make_card(run: PrivateRun, saved: pl.LightningModule | None = None) -> PrivacyCard:
+    """The guarantees of the run wherever it ends, for people and for programs.
+
+    Args:
+        run: The run.
+        saved: What a checkpoint saves with the card, which may have been changed since the run was over.
+    """
     journal, noisy_sum, blocks = run.journal, run.noisy_sum, run.noisy_sum.blocks
     running = journal.in_force
     accountant = running.accountant
@@ -80,6 +90,9 @@ def make_card(run: PrivateRun) -> PrivacyCard:
             "The run was stopped early. The guarantee does not cover when, if private records or their loss decided."
         )
     conditions += run.watch.conditions()
+    if saved is not None and run.final_weights not in (None, checksum_of(saved)):
+        rank_zero_warn(f"{_CHANGED} A checkpoint says so on its card.")
+        conditions.append(f"{UNCOVERED}{_CHANGED}")
     exact = not accountant.is_mean_square
     terms = accountant.to_dict()
     del terms["scenario"]["secret"]  # which the card has in words, of persons where they are protected

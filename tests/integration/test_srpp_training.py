@@ -478,17 +478,29 @@ def test_an_exact_value_of_an_evaluation_by_itself_is_named(
     assert found.startswith("val_loss, and what else")
 
 
-@pytest.mark.parametrize("change", ["none", "evaluated", "trained on", "another model"])
+@pytest.mark.parametrize("change", ["none", "evaluated", "trained on", "another model", "kept beside"])
 def test_a_checkpoint_of_changed_weights_says_so(change: str, tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
     """Weights of more training without noise, or of another model, were saved under the run's promise."""
-    trainer, model = make_trainer(tmp_path, make_private(ledger=tmp_path / "study.db"), max_steps=1), Validated()
+
+    class Keeping(Validated):
+        kept = 0.5
+
+        def get_extra_state(self) -> dict[str, float]:
+            return {"kept": self.kept}
+
+        def set_extra_state(self, state: dict[str, float]) -> None:
+            self.kept = state["kept"]
+
+    trainer, model = make_trainer(tmp_path, make_private(ledger=tmp_path / "study.db"), max_steps=1), Keeping()
     trainer.fit(model, make_loader())
     if change == "evaluated":
         trainer.validate(model, make_loader(shuffle=False), verbose=False)
     elif change == "trained on":
         make_trainer(tmp_path, max_steps=1).fit(model, make_loader())
+    elif change == "kept beside":
+        model.kept = float(make_data().tensors[0].mean())
     elif change == "another model":
-        trainer.validate(Validated(), make_loader(shuffle=False), verbose=False)
+        trainer.validate(Keeping(), make_loader(shuffle=False), verbose=False)
     trainer.save_checkpoint(tmp_path / "saved.ckpt")
     card = torch.load(tmp_path / "saved.ckpt", weights_only=True)["privacy_card"]
     found = [condition for condition in card["conditions"] if "weights that the run did not end with" in condition]

@@ -1,5 +1,6 @@
 """A checksum of what a run trained, by which a later change shows."""
 
+import pickle
 import zlib
 from contextlib import suppress
 
@@ -18,5 +19,7 @@ def checksum_of(module: nn.Module) -> int | None:
             if isinstance(value, Tensor):
                 values = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
                 found = zlib.crc32(values.data, found)
+            else:  # what a layer adds by `get_extra_state`
+                found = zlib.crc32(pickle.dumps(value), found)
         return found
     return None

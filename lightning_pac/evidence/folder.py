@@ -18,6 +18,7 @@ from typing import Any
 import lightning_pac
 from lightning_pac._durable_files import real_path, replace_file
 from lightning_pac._validation import OpenProbability, validated
+from lightning_pac.accountants import ledger_total
 from lightning_pac.evidence.chain import digest, encode_chain
 from lightning_pac.evidence.document import FORMAT, describe_evidence
 from lightning_pac.evidence.page import render_page
@@ -39,7 +40,7 @@ _VERSIONS = ("torch", "lightning", "numpy", "scipy", "opacus")
 def write_evidence(
     ledger: PrivacyLedger | str | Path,
     output: str | Path,
-    delta: OpenProbability = 1e-5,
+    delta: OpenProbability | None = None,
     prior: OpenProbability = 0.5,
     statements: Mapping[str, str] | None = None,
     released: Sequence[str | Path] = (),
@@ -53,7 +54,7 @@ def write_evidence(
     Args:
         ledger: The ledger, which a run may be writing.
         output: The folder, which must not exist.
-        delta: Failure probability that epsilon goes with.
+        delta: Failure probability that epsilon goes with; left out, that of the ledger's plan or budget, or 1e-5.
         prior: Probability of one of two worlds before anything is released.
         statements: What only the keeper of the data can state, by `controller`, `purpose`, `intended_use`, `data`,
             `collection`, `evaluation` and `caveats`; nothing checks it.
@@ -105,6 +106,7 @@ def write_evidence(
         # A copy, so that what a writer adds meanwhile is in all of it or in none.
         PrivacyLedger.read_only(backup_ledger(source, Path(aside) / "ledger.db")) as copy,
     ):
+        head["delta"] = ledger_total(copy, delta).delta
         accounts = {account.name for account in copy.accounts()}
         head["released"] = [_describe_file(Path(path), accounts, source) for path in released]
         journal = encode_chain([head, *public_journal(copy)])

@@ -62,7 +62,7 @@ def _verdict(document: Mapping[str, Any]) -> str:
         else f"epsilon is at most {upwards(epsilon, 4)} at delta {upwards(total['delta'])}: "
     )
     return (
-        f"For everything that was released together, {first}someone who sees all of it guesses the secret correctly at "
+        f"For everything that this ledger lists, {first}someone who sees all of it guesses the secret correctly at "
         f"most {at_most(bound)} of the time, where {blind}."
     )
 

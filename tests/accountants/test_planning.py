@@ -145,7 +145,7 @@ def test_a_selection_draws_on_a_share_once(tmp_path: Path) -> None:
             account = ledger.account(name, "rpp", declared)
             allowed = Allowance(ledger, account, [best])
             if name == "second":
-                with pytest.raises(BudgetExceededError, match="has 1 selections, others took 1"):
+                with pytest.raises(BudgetExceededError, match="has 1 selections: other accounts took 1"):
                     allowed.check(1, 0)
                 break
             allowed.check(1, 0)

@@ -641,7 +641,7 @@ def test_the_first_sentence_says_the_promise_as_it_was_stated(tmp_path: Path) ->
     TableTransform.private({"age": [30.0] * 20}, {"age": [0, 99]}, epsilon=0.5, delta=1e-6, **metrics)
     TableTransform.private({"age": [30.0] * 20}, {"age": [0, 99]}, epsilon=0.5, delta=1e-6, account="b", **metrics)
     page = write_evidence(tmp_path / "study.db", tmp_path / "evidence").read_text()
-    assert "For everything that was released together, epsilon is at most 5 at delta 1e-05: someone who" in page
+    assert "For everything that this ledger lists, epsilon is at most 5 at delta 1e-05: someone who" in page
     mu = optimize.brentq(lambda mu: _gaussian_delta(0.5, mu) - 1e-6, 0.01, 1.0)
     (alone,) = re.findall("Each run or measurement</a> alone: at most ([0-9.]+)\\s%, provided", page)
     assert float(alone) == pytest.approx(100 * stats.norm.cdf(mu / 2), abs=0.02)

@@ -478,17 +478,21 @@ def test_an_exact_value_of_an_evaluation_by_itself_is_named(
     assert found.startswith("val_loss, and what else")
 
 
-@pytest.mark.parametrize("change", ["none", "evaluated", "trained on", "another model", "kept beside"])
+@pytest.mark.parametrize("change", ["none", "evaluated", "trained on", "another model", "kept beside", "calibrated"])
 def test_a_checkpoint_of_changed_weights_says_so(change: str, tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
     """Weights of more training without noise, or of another model, were saved under the run's promise."""
 
     class Keeping(Validated):
         kept = 0.5
 
-        def get_extra_state(self) -> dict[str, float]:
-            return {"kept": self.kept}
+        def __init__(self, temperature: float = 1.0) -> None:
+            super().__init__()
+            self.save_hyperparameters()
 
-        def set_extra_state(self, state: dict[str, float]) -> None:
+        def get_extra_state(self) -> dict[str, Any]:
+            return {"kept": self.kept, "anew": torch.ones(3)}
+
+        def set_extra_state(self, state: dict[str, Any]) -> None:
             self.kept = state["kept"]
 
     trainer, model = make_trainer(tmp_path, make_private(ledger=tmp_path / "study.db"), max_steps=1), Keeping()
@@ -499,11 +503,13 @@ def test_a_checkpoint_of_changed_weights_says_so(change: str, tmp_path: Path, re
         make_trainer(tmp_path, max_steps=1).fit(model, make_loader())
     elif change == "kept beside":
         model.kept = float(make_data().tensors[0].mean())
+    elif change == "calibrated":
+        model.hparams.temperature = float(make_data().tensors[0].std())
     elif change == "another model":
         trainer.validate(Keeping(), make_loader(shuffle=False), verbose=False)
     trainer.save_checkpoint(tmp_path / "saved.ckpt")
     card = torch.load(tmp_path / "saved.ckpt", weights_only=True)["privacy_card"]
-    found = [condition for condition in card["conditions"] if "weights that the run did not end with" in condition]
+    found = [condition for condition in card["conditions"] if "did not end with" in condition]
     assert [condition.startswith("Not covered: ") for condition in found] == [True] * (
         change not in ("none", "evaluated")
     )

@@ -368,7 +368,7 @@ def test_a_selection_draws_on_the_share_of_a_plan(tmp_path):
     with PrivacyLedger.read_only(tmp_path / "study.db") as ledger:
         assert [account.declaration["share"] for account in ledger.accounts()] == ["model"]
         assert ledger_total(ledger).basis == "plan"
-    with pytest.raises(BudgetExceededError, match="has 1 selections, others took 1"):
+    with pytest.raises(BudgetExceededError, match="has 1 selections: other accounts took 1"):
         selection(tmp_path, folder=tmp_path / "another").run(Maker())
 
 

@@ -108,9 +108,9 @@ class Allowance:
         if self._plan is not None and not self._plan.holds(self._share, self._taken + need):
             unit = share_unit(self._plan.by_name[self._share]).replace("mu^2", "of mu^2")
             raise BudgetExceededError(
-                f"Share {self._share!r} of the ledger {path} has {self._plan.size(self._share):.6g} {unit}, others "
-                f"took {self._taken:.6g} and account {name!r}, with what it took before, would come to {need:.6g}: "
-                "take less, or another share; a plan is not raised after looking, and a larger one for other data is "
+                f"Share {self._share!r} of the ledger {path} has {self._plan.size(self._share):.6g} {unit}: other "
+                f"accounts took {self._taken:.6g} and this one, {name!r}, would come to {need:.6g} in all. "
+                "Take less, or another share; a plan is not raised after looking, and a larger one for other data is "
                 "declared by `lightning-pac account plan NEW_LEDGER PLAN`."
             )
 

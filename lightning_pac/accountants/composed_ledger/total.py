@@ -20,7 +20,7 @@ from lightning_pac.accountants.composed_ledger.events import (
 )
 from lightning_pac.accountants.composed_ledger.plan import LedgerPlan
 from lightning_pac.accountants.composed_ledger.shares import Share, joint_curve
-from lightning_pac.accountants.privacy_loss import PrivacyCurve
+from lightning_pac.accountants.privacy_loss import EpsilonDelta, PrivacyCurve
 from lightning_pac.accountants.private_selection import SelectionPrice
 from lightning_pac.cards import Guarantee, at_most, upwards
 from lightning_pac.ledger import LedgerAccount, PrivacyLedger, first_charge, lost_budgets
@@ -56,24 +56,29 @@ class LedgerTotal:
 
 
 @validated
-def ledger_total(ledger: PrivacyLedger, delta: OpenProbability = 1e-5, prior: OpenProbability = 0.5) -> LedgerTotal:
+def ledger_total(
+    ledger: PrivacyLedger, delta: OpenProbability | None = None, prior: OpenProbability = 0.5
+) -> LedgerTotal:
     """The total of a ledger's training runs and noised metrics, in all three promises.
 
     Args:
         ledger: The ledger, which may be open for reading only.
-        delta: failure probability that epsilon goes with.
+        delta: failure probability that epsilon goes with; left out, that of its plan or budget, or 1e-5.
         prior: probability of one of the worlds before anything is released.
 
     Raises:
         ValueError: if a number is out of range.
     """
+    plan = LedgerPlan.of(ledger)
+    if delta is None:
+        promised = (getattr(of, "promise", None) for of in (plan, LedgerBudget.largest(ledger)))
+        delta = next((promise.delta for promise in promised if isinstance(promise, EpsilonDelta)), 1e-5)
     try:
         accounts = worlds_of(ledger)
     except ValueError as error:
         return LedgerTotal("none", 1.0, math.inf, delta, math.inf, None, str(error))
     spent = math.fsum(account.spent for account in accounts)
     order = float(accounts[0].declaration["coupling"]["renyi_order"]) if accounts else None
-    plan = LedgerPlan.of(ledger)
     try:
         releases = [releases_of(account) for account in accounts]
         if plan is not None:

@@ -313,9 +313,9 @@ class PrivateMetrics(TrainerCallback):
         self._last |= {name: private.last for name, private in self._private.items() if private.is_private}
         private = self._private.values()
         self.deviations |= log_beside(trainer, "deviation", {p.logged_as: p.deviation for p in private})
-        errors = log_beside(trainer, "standard_error", {p.logged_as: p.standard_error for p in private})
-        self.standard_errors |= errors
-        tell_values(trainer, {p.logged_as: (p.last, p.standard_error or p.deviation) for p in private})
+        self.standard_errors |= log_beside(trainer, "standard_error", {p.logged_as: p.standard_error for p in private})
+        values = {p.logged_as: (p.last, p.standard_error or p.deviation) for p in private}
+        tell_values(trainer, values, self.ledger.path)
         if not trainer.sanity_checking:
             if self._logged.end(trainer.testing):
                 self._complete.add(trainer.testing)

@@ -3,6 +3,7 @@
 import math
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
@@ -13,6 +14,8 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 from torchmetrics import MeanMetric, Metric
 from torchmetrics.classification import MulticlassStatScores, MultilabelStatScores
+
+from lightning_pac.callbacks.shared import on_record, words_on_other_ledgers
 
 __all__ = [
     "COUNTS",
@@ -173,12 +176,15 @@ def log_beside(trainer: pl.Trainer, what: str, figures: Mapping[str | None, floa
     return known
 
 
-def tell_values(trainer: pl.Trainer, values: Mapping[str | None, tuple[Any, float | None]]) -> None:
-    """Say what a validation within a fit measured, of which Lightning prints nothing, with how far chance moves it."""
+def tell_values(trainer: pl.Trainer, values: Mapping[str | None, tuple[Any, float | None]], ledger: Path) -> None:
+    """Say what an evaluation measured and how far chance moves it; and outside a fit, which says so, its record."""
     told = [
         f"{name} is {float(value):.4g}, give or take {error:.2g}"
         for name, (value, error) in values.items()
         if name is not None and error is not None and math.isfinite(error)
     ]
-    if told and trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking:
-        rank_zero_info(f"PrivateMetrics: {', '.join(told)}.")
+    record = ""
+    if trainer.state.fn != TrainerFn.FITTING:
+        record = f" {on_record(ledger)}{words_on_other_ledgers(ledger, is_named=True)}"
+    if (told or record) and not trainer.sanity_checking:
+        rank_zero_info(f"PrivateMetrics: {', '.join(told) or 'an evaluation'}.{record}")

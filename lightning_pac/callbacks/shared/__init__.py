@@ -5,6 +5,7 @@ from lightning_pac.callbacks.shared.fitting import fitting_argument
 from lightning_pac.callbacks.shared.hidden_lengths import hide_evaluated_lengths
 from lightning_pac.callbacks.shared.hidden_randomness import HiddenRandomness
 from lightning_pac.callbacks.shared.logged_values import in_float32, let_log, watch_logging
+from lightning_pac.callbacks.shared.other_ledgers import on_record, words_on_other_ledgers
 from lightning_pac.callbacks.shared.shared_account import SharedAccount, check_path, order_in
 from lightning_pac.callbacks.shared.slow_work import named_if_slow
 from lightning_pac.callbacks.shared.trainer_checks import (
@@ -37,6 +38,7 @@ __all__ = [
     "monitored_names",
     "named_if_slow",
     "noised_names",
+    "on_record",
     "optimizer_problems",
     "order_in",
     "refuse_gradient_hook",
@@ -44,4 +46,5 @@ __all__ = [
     "refuse_together",
     "trainer_problems",
     "watch_logging",
+    "words_on_other_ledgers",
 ]

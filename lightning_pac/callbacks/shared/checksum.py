@@ -1,6 +1,6 @@
 """A checksum of what a run trained, by which a later change shows."""
 
-import pickle
+import io
 import zlib
 from contextlib import suppress
 
@@ -11,15 +11,19 @@ __all__ = ["checksum_of"]
 
 
 def checksum_of(module: nn.Module) -> int | None:
-    """A checksum over the names and values of a module's state; None where some of it is kept in a way of its own."""
+    """A checksum of a module's state and hyperparameters; None where some of it is kept in a way of its own."""
     found = 0
     with suppress(Exception):
-        for name, value in module.state_dict().items():
+        saved = module.state_dict()
+        if kept := getattr(module, "hparams", None):
+            saved["hyper_parameters"] = dict(kept)
+        for name, value in saved.items():
             found = zlib.crc32(name.encode(), found)
             if isinstance(value, Tensor):
                 values = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
                 found = zlib.crc32(values.data, found)
-            else:  # what a layer adds by `get_extra_state`
-                found = zlib.crc32(pickle.dumps(value), found)
+            else:  # as a checkpoint holds it: a pickle of a tensor alone names the place in memory
+                torch.save(value, written := io.BytesIO())
+                found = zlib.crc32(written.getbuffer(), found)
         return found
     return None

@@ -63,7 +63,7 @@ def add_parser(subparsers: Any) -> None:
         help="restore: what the account may have spent that the ledger does not know; without ACCOUNT=, each other one",
     )
     parser.add_argument("--epsilon", type=float, help="budget: promise of all runs, with --delta or --renyi-order")
-    parser.add_argument("--delta", type=float, help="budget: goes with --epsilon; total: for epsilon (default 1e-5)")
+    parser.add_argument("--delta", type=float, help="budget: goes with --epsilon; total: for epsilon (as promised)")
     parser.add_argument("--renyi-order", type=float, metavar="A", help="budget: order at which the ledger counts")
     parser.add_argument("--world-success-bound", type=float, metavar="P", help="budget: most that a guess is right")
     parser.add_argument("--prior", type=float, help="budget, total: prior of one of the worlds (default 0.5)")

@@ -75,8 +75,7 @@ def show_total(args: argparse.Namespace) -> int:
     from lightning_pac.ledger import PrivacyLedger
 
     with PrivacyLedger.read_only(args.words[0]) as ledger:
-        delta = {} if args.delta is None else {"delta": args.delta}
-        total = ledger_total(ledger, **delta, **({} if args.prior is None else {"prior": args.prior}))
+        total = ledger_total(ledger, args.delta, **({} if args.prior is None else {"prior": args.prior}))
         plan = LedgerPlan.of(ledger)
         if args.json:
             shares = {} if plan is None else {"shares": _shares(ledger, plan)}

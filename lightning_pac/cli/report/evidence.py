@@ -30,7 +30,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("ledger", type=Path, metavar="LEDGER", help="the ledger file")
     parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="a new folder")
-    parser.add_argument("--delta", type=float, default=1e-5, help="failure probability of epsilon (1e-5)")
+    parser.add_argument("--delta", type=float, help="failure probability of epsilon (that promised, or 1e-5)")
     parser.add_argument("--prior", type=float, default=0.5, help="prior of one of the worlds (0.5)")
     parser.add_argument(
         "--statements",

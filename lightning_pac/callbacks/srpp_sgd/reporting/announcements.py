@@ -8,8 +8,7 @@ import torch
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from lightning_pac.accountants import HOPELESS_SIGNAL, LARGE_RATE, EpsilonDelta, fitting_rate, signal_of_run
-from lightning_pac.callbacks.shared import is_stopped_by_noised_metric
-from lightning_pac.callbacks.srpp_sgd.reporting.earlier_runs import words_on_other_ledgers
+from lightning_pac.callbacks.shared import is_stopped_by_noised_metric, on_record, words_on_other_ledgers
 from lightning_pac.callbacks.srpp_sgd.reporting.figures import average_of, figures_of, verdict, words_on_extension
 from lightning_pac.callbacks.srpp_sgd.run import PrivateRun
 from lightning_pac.cards import upwards
@@ -203,4 +202,7 @@ def _on_record(run: PrivateRun) -> str:
     planned = run.journal.in_force.num_steps
     if planned > run.journal.num_steps:
         figures += f", as for all {planned} planned steps, since what the run showed may have ended it"
-    return f"{figures}. On record in {run.journal.account.path} as {run.journal.account.name!r}."
+    account = run.journal.account
+    if run.journal.shares_ledger:
+        return f"{figures}, by this run alone. {on_record(account.path, account.name)}"
+    return f"{figures}. On record in {account.path} as {account.name!r}."

@@ -21,8 +21,8 @@ from lightning_pac.scenarios import TwoWorldScenario
 __all__ = ["make_card", "save_card"]
 
 _CHANGED = (
-    "A checkpoint was saved after the private run with weights that the run did not end with: if records were used to "
-    "change them, as by more training or calibration, no promise covers that."
+    "A checkpoint was saved after the private run with weights or hyperparameters that it did not end with: if records "
+    "were used to change them, as by more training or calibration, no promise covers that."
 )
 _ONE_RECORD = TwoWorldScenario.differential_privacy()
 
@@ -63,10 +63,10 @@ def make_card(run: PrivateRun, saved: pl.LightningModule | None = None) -> Priva
         units = "records" if persons is None else "persons"
         rate = accountant.sampling.inclusion_rate()
         conditions.append(
-            f"The data have at most {largest_mean(run.batch_size) / rate:,.0f} {units} besides those that differ, as "
-            "follows from the stated rate and batch size (no count): of more, batches would outgrow their public "
-            "number of rows. A batch that does not fit ends the run: every delta above includes the chance of that, "
-            "and a Rényi divergence holds except on it."
+            f"The model trains on at most {largest_mean(run.batch_size) / rate:,.0f} {units}, those held out for a "
+            "figure not included. That is no count of them, but follows from the stated rate and batch size: of more, "
+            "batches would outgrow their public number of rows. A batch that does not fit ends the run: every delta "
+            "above includes the chance of that, and a Rényi divergence holds except on it."
         )
     if persons is not None:
         conditions.append(

@@ -136,6 +136,8 @@ def _named_count(option: str, text: str) -> tuple[str, int]:
 
 
 def _print_options(project: "ProjectPlan") -> None:
+    from lightning_pac.accountants import HOPELESS_SIGNAL
+
     rows = [
         (
             run.batch_size,
@@ -149,7 +151,11 @@ def _print_options(project: "ProjectPlan") -> None:
         for run in option.runs.values()
     ]
     columns = ("batch size", "epochs", "steps", "noise multiplier", "signal of the run", "")
-    told = "--parameters, how many are trained, gives the signal." if all(row[4] is None for row in rows) else ""
+    told = (
+        f"Signal is the gradients of all steps beside their noise: few runs below {HOPELESS_SIGNAL:g} learn anything."
+    )
+    if all(row[4] is None for row in rows):
+        told = "--parameters, how many are trained, gives the signal."
     print_table("What is affordable", columns, rows, told)
 
 

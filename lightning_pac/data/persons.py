@@ -106,8 +106,10 @@ class Persons:
         return _name(self._said_by(record))
 
     def _said_by(self, record: Any) -> Any:
+        if callable(self.of):
+            return self.of(record)
         try:
-            return self.of(record) if callable(self.of) else operator.itemgetter(self.of)(record)
+            return operator.itemgetter(self.of)(record)
         except (LookupError, TypeError) as error:
             raise ValueError(
                 f"unit: a record, of type {type(record).__name__}, has no {self.of!r} that says whose it is: name a "

@@ -6,6 +6,7 @@ import itertools
 import threading
 import types
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from multiprocessing.sharedctypes import SynchronizedBase
 from typing import Any
@@ -54,7 +55,12 @@ def added_to(memo: dict[int, Any]) -> Iterator[Callable[[], list[int]]]:
 
 
 def shallow_copied(value: Any) -> Any:
-    """A shallow copy, as by `copy.copy`, whose `__del__` does nothing; of a `threading.local` what this thread sees."""
+    """A shallow copy, as by `copy.copy`, whose `__del__` does nothing; of a `threading.local` what this thread sees.
+
+    A future is its own: a thread that has it says only there that it is done.
+    """
+    if isinstance(value, Future):
+        return value
     if type(value) is threading.local:
         local = threading.local()
         vars(local).update(vars(value))

@@ -14,7 +14,16 @@ from lightning_pac.cards import at_most, upwards
 from lightning_pac.ledger import PrivacyLedger
 from lightning_pac.report.runs import Run
 
-__all__ = ["FoundLedger", "account_of", "figure_ledgers", "find_ledgers", "lists_figures", "quoted", "together"]
+__all__ = [
+    "FoundLedger",
+    "account_of",
+    "beside_runs",
+    "figure_ledgers",
+    "find_ledgers",
+    "lists_figures",
+    "quoted",
+    "together",
+]
 
 _FOLDERS_ABOVE = 3  # of a run: its logger's two, and the one where training was started
 _MOST_NAMED = 6
@@ -77,6 +86,28 @@ def figure_ledgers(runs: Sequence[Run], ledgers: Sequence[FoundLedger]) -> list[
     own = find_ledgers(runs, alone=True) if names else []
     beside = [path for path in _candidates(runs) if path.parent in {ledger.path.parent for ledger in own}]
     return _distinct(beside, {}, lambda accounts: bool(_metrics(accounts) & names) and all(map(_metrics_of, accounts)))
+
+
+def beside_runs(figures: Sequence[FoundLedger], runs: Sequence[Run]) -> list[str]:
+    """What ledgers of noised figures tell by themselves, and when the larger limit holds for models and figures.
+
+    Args:
+        figures: What `figure_ledgers` found.
+        runs: The runs of the report.
+    """
+    told = [
+        f"Ledger {ledger.name} lists figures of such names: a guess from them alone is correct at most {ledger.limit}."
+        for ledger in figures
+        if ledger.limit is not None
+    ]
+    worlds = [run.card.details.get("scenario", {}) for run in runs if run.card is not None and run.card.guarantees]
+    # Parallel composition: a record that is there or not is in the data of one of them, whatever the others are.
+    if told and worlds and all(world.get("adjacency") == "add_remove" for world in worlds):
+        told.append(
+            "Where each record, or person, decides by itself whether it is trained on or held out, the larger of these "
+            "limits holds for a model and its figures together; otherwise their epsilons and deltas add up."
+        )
+    return told
 
 
 def _priors(runs: Sequence[Run]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from lightning_pac._validation import validated
 from lightning_pac.cards import at_most, downwards, draw_rocs, upwards
 from lightning_pac.cards.card import UNCOVERED
 from lightning_pac.report.differences import differences, in_short, protects, whose
-from lightning_pac.report.ledgers import figure_ledgers, find_ledgers, lists_figures, quoted, together
+from lightning_pac.report.ledgers import beside_runs, figure_ledgers, find_ledgers, lists_figures, quoted, together
 from lightning_pac.report.plots import attack_plot, cost_plot, course_plot
 from lightning_pac.report.runs import EPSILON, Run, Series, find_runs
 from lightning_pac.report.verdict import (
@@ -95,7 +95,7 @@ def write_report(directory: str | Path, output: str | Path | None = None, runs: 
             version=__version__,
             date=f"{today.day} {today:%B %Y}",
             verdict=verdict(rows, everything),
-            together=together(ledgers, runs) if whole is None else [alone(rows)],
+            together=[*together(ledgers, runs), *beside_runs(figures, runs)] if whole is None else [alone(rows)],
             ledgers=[*(find_ledgers(runs, alone=True) if figures else ledgers), *figures],
             figures=[ledger.name for ledger in figures],
             by_secret=by_secret(rows),

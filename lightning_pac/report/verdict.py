@@ -28,6 +28,7 @@ _FEW_SECRETS = 8  # that are listed before the rows
 _BETTER = 0.02
 _SHARES = re.compile(r"acc|recall|precision|specificity|sensitivity|f1|auroc|jaccard|iou|dice", re.IGNORECASE)
 _MOST_NOISE = 5  # deviations that noise explains
+_NO_OTHER = "no run without it is here, whose figures on private data would have to be withheld"
 
 
 def verdict(rows: Sequence[dict[str, Any]], everything: tuple[str, str] | None = None) -> str:
@@ -95,7 +96,7 @@ def verdict(rows: Sequence[dict[str, Any]], everything: tuple[str, str] | None =
             whose = f" of run {known[0]}" if len(known) == 1 else f" of the {len(known)} private runs that logged it"
         return f"{sentence} Accuracy{whose} is {lost} lower than that of {name}{noised}.{unclear}"
     ordinary = any(not row["is_private"] for row in rows)
-    lacking = "none of the runs without it logged one under the same name" if ordinary else "no run without it is here"
+    lacking = "none of the runs without it logged one under the same name" if ordinary else _NO_OTHER
     unknown = f"How much accuracy privacy cost is not known: {lacking}."
     if compared:
         name = _named([best for _, best in compared])

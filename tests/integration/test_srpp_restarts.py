@@ -199,7 +199,7 @@ def test_replaying_stops_where_the_budget_ends(tmp_path: Path) -> None:
     assert trainer.global_step == 4 + 11
     assert resumed.account.num_steps == 18
     assert resumed.account.epsilon <= 3.0 * (1 + 1e-9)
-    with pytest.raises(BudgetExceededError, match=r"18 steps have cost 3, and .* exceed the budget of account"):
+    with pytest.raises(BudgetExceededError, match=r"18 steps were taken, and .* exceed the budget of account"):
         fit(tmp_path, make_private(**arguments), Noting(), ckpt_path=tmp_path / "early.ckpt")
 
 

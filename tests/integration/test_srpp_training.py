@@ -4,7 +4,9 @@ import json
 import logging
 import math
 import re
+import time
 import warnings
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 from scipy import stats
 from slow_cases import slow
 from tiny_fits import RECORDS, Classifier, Validated, make_data, make_loader, make_private, make_trainer
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_pac import (
@@ -514,6 +516,24 @@ def test_a_checkpoint_of_changed_weights_says_so(change: str, tmp_path: Path, re
         change not in ("none", "evaluated")
     )
     assert any("did not end with" in str(warning.message) for warning in recwarn) == bool(found)
+
+
+def test_a_step_may_wait_for_what_a_thread_did_since_the_last(tmp_path: Path) -> None:
+    """A future's copy is never done, and the check before training waited for it forever."""
+    started: list[Future[None]] = []
+
+    class Prefetching(Classifier):
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            if wait(started, timeout=20).not_done:
+                pytest.fail("the thread is not heard")  # no Exception, which the check would take for the step's own
+            started.clear()
+            started.append(threads.submit(time.sleep, 0.05))
+            return super().training_step(batch, batch_idx)
+
+    trainer = make_trainer(tmp_path, make_private(), max_steps=2)
+    with ThreadPoolExecutor(1) as threads:
+        trainer.fit(Prefetching(), make_loader())
+    assert trainer.global_step == 2
 
 
 def test_the_rate_of_an_embedding_table_is_not_warned_of(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:

@@ -107,7 +107,7 @@ def test_a_run_that_cannot_pay_for_a_step_does_not_start(tmp_path):
     before = [parameter.clone() for parameter in model.parameters()]
     with PrivacyLedger(tmp_path / "ledger.db", budget={"rpp": 1e-6}) as ledger:
         private = make_private(noise_multiplier=1.0, ledger=ledger)
-        with pytest.raises(BudgetExceededError, match=r"0 steps have cost 0, and the next .* exceed the budget of"):
+        with pytest.raises(BudgetExceededError, match=r"0 steps were taken, and the next .* exceed the budget of"):
             make_trainer(tmp_path, private).fit(model, make_loader())
     assert all((old == new).all() for old, new in zip(before, model.parameters(), strict=True))
 

@@ -357,8 +357,10 @@ def test_an_accuracy_that_was_shown_again_is_said_to_be_of_its_step(tmp_path):
     assert "39.0 percentage points lower" in text
 
 
-def test_ledgers_of_figures_alone_are_named_beside_the_runs(tmp_path):
-    write_run(tmp_path / "logs" / "run", 0.8, 0.01, CARD, ledger="training-0")
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+def test_ledgers_of_figures_alone_are_named_beside_the_runs(adjacency, tmp_path):
+    worlds = {"scenario": {**CARD.details["scenario"], "adjacency": adjacency}}
+    write_run(tmp_path / "logs" / "run", 0.8, 0.01, CARD, ledger="training-0", **worlds)
     write_ledger(tmp_path / "training.db", ["training-0"])
     assert "lightning-pac account total" in above_folds(page_of(tmp_path / "logs"))
     write_ledger(tmp_path / "held_out.db", ["metrics val/accuracy", "metrics val/accuracy (2)"], epsilon=1.0)
@@ -373,6 +375,9 @@ def test_ledgers_of_figures_alone_are_named_beside_the_runs(tmp_path):
     assert re.findall(r"<tr><td>(\w+\.db)</td>", fold) == ["training.db", "held_out.db"]
     assert "the other only follows from it" in " ".join(fold.split())
     assert "everything that ledger held_out.db" not in page, "whose figures they are is not known"
+    limit = re.search(r"held_out.db lists figures of such names: a guess .* \(epsilon ([\d.]+) at delta 1e-05", page)
+    assert 0.9 < float(limit[1]) <= 1.0, "what was declared for it"
+    assert ("the larger of these limits holds for a model and its figures" in page) == (adjacency == "add_remove")
 
 
 @pytest.mark.parametrize(

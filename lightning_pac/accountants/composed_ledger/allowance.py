@@ -111,7 +111,7 @@ class Allowance:
                 f"Share {self._share!r} of the ledger {path} has {self._plan.size(self._share):.6g} {unit}: other "
                 f"accounts took {self._taken:.6g} and this one, {name!r}, would come to {need:.6g} in all. "
                 "Take less, or another share; a plan is not raised after looking, and a larger one for other data is "
-                "declared by `lightning-pac account plan NEW_LEDGER PLAN`."
+                "declared by `lightning-pac plan ... --ledger NEW_LEDGER`."
             )
 
     def check_planned(

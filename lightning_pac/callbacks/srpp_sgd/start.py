@@ -351,6 +351,6 @@ def begin_attempt(
     journal.check_planned(math.fsum(callback.planned_cost(journal.account.path, ranks) for callback in ours))
     if (why := journal.why_no_step()) is not None:
         raise BudgetExceededError(
-            f"{journal.num_steps} steps have cost {journal.epsilon:.6g}, and the next one is refused. {why} Otherwise, "
-            "keep the model as it is, or start a new run with a new SRPPSGD, whose cost adds."
+            f"{journal.num_steps} steps were taken, and the next one is refused. {why} Otherwise, keep the model as it "
+            "is, or start a new run with a new callback, whose cost adds."
         )

@@ -31,7 +31,9 @@ _Table: TypeAlias = np.ndarray[Any, Any]
 
 
 def is_scaled_by_itself(dataset: Any, others: Sequence[Any]) -> bool:
-    """Whether columns have mean 0 and deviation 1, or end at 0 and 1, as after a scaler fitted to these very records.
+    """Whether columns have mean 0 and deviation 1, or median 0 and quartiles 1 apart, or end at 0 and 1.
+
+    So they are after a scaler that was fitted to these very records.
 
     Of public records that others scaled, and after noised statistics, they are off by far more. Where a declared range
     clips, many records stand at its ends, and a scaler of ranges leaves one at either.
@@ -40,7 +42,8 @@ def is_scaled_by_itself(dataset: Any, others: Sequence[Any]) -> bool:
         dataset: What is trained on.
         others: What is evaluated: a scaler may have seen both.
     """
-    return any(_are_standard(table) or _are_ranges(table) for table in _numbers_of(dataset, others)) or any(
+    scaled = _are_standard, _are_robust, _are_ranges
+    return any(by(table) for table in _numbers_of(dataset, others) for by in scaled) or any(
         _is_standard_throughout(table) for table in _held(dataset) if table.ndim > _MATRIX and table.dtype.kind == "f"
     )
 
@@ -57,8 +60,9 @@ def statistics_among(numbers: Iterable[tuple[str, Any]], dataset: Any, others: S
         others: What is evaluated: the statistics may be of both.
     """
     vectors = {name: vector for name, value in numbers if (vector := _vector(value)) is not None}
+    told = ["a column of the training data"] if _are_weighted_by_class(dataset) else []
     if not vectors:
-        return []
+        return told
     found: set[str] = set()
     sizes = {len(vector) for vector in vectors.values()} - {1}
     for table, scale in _channels_of(dataset, others):
@@ -74,7 +78,7 @@ def statistics_among(numbers: Iterable[tuple[str, Any]], dataset: Any, others: S
                     found.add(name)
     for counts in _class_counts(dataset, others, max(2, *map(len, vectors.values()))):
         found |= {name for name, vector in vectors.items() if _are_weights(vector, counts)}
-    return [name for name in vectors if name in found]
+    return [name for name in vectors if name in found] + told
 
 
 def is_part_by_place(dataset: Any) -> bool:
@@ -103,6 +107,17 @@ def _are_standard(table: _Table) -> bool:
     exact = min(_EXACT, _NEAR / 10 / np.sqrt(len(table))) / (1 if table.shape[1] > 1 else 10)
     num_exact, num_near = (np.count_nonzero(off < bound) for bound in (exact, _NEAR / np.sqrt(len(table))))
     return bool(num_exact >= _several(table) or num_near >= max(4, table.shape[1] / 10))
+
+
+def _are_robust(table: _Table) -> bool:
+    glance = table[:: 1 + len(table) // _GLANCE]
+    with np.errstate(all="ignore"):
+        low, median, high = np.quantile(glance, [0.25, 0.5, 0.75], axis=0)
+        likely = np.flatnonzero((abs(median) < _ROUGHLY) & (abs(high - low - 1) < 2 * _ROUGHLY))
+    columns = table[:, [column for column in likely if len(np.unique(glance[:, column])) >= _DISTINCT]]
+    columns = columns[:, (columns != np.round(columns)).any(0)]
+    low, median, high = np.quantile(columns.astype(float), [0.25, 0.5, 0.75], axis=0)
+    return bool(((abs(median) < _AT_END) & (abs(high - low - 1) < _CLOSE)).sum() >= _several(table))
 
 
 def _is_standard_throughout(table: _Table) -> bool:
@@ -203,6 +218,20 @@ def _class_counts(dataset: Any, others: Sequence[Any], most: int) -> Iterator[_T
                 yield table.sum(0, dtype=float)
         elif 2 <= len(values) <= len(table) / 4 and (values == np.round(values)).all():
             yield counts.astype(float)
+
+
+def _are_weighted_by_class(dataset: Any) -> bool:
+    """Whether a column has the weight of each record's class, or its share, which follow from how many have them."""
+    for table in _held(dataset):
+        if table.dtype.kind == "f" and table.ndim <= _MATRIX:
+            glance = table.reshape(len(table), -1)[:: 1 + len(table) // _GLANCE]
+            for column in range(glance.shape[1]):
+                if 2 <= len(np.unique(glance[:, column])) <= len(glance) / 4:
+                    values, counts = np.unique(table.reshape(len(table), -1)[:, column], return_counts=True)
+                    vector = _vector(values)
+                    if vector is not None and _are_weights(vector, counts.astype(float)):
+                        return True
+    return False
 
 
 def _moments(table: _Table) -> tuple[_Table, _Table]:

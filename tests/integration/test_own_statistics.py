@@ -15,7 +15,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.parsing import AttributeDict
 from sklearn.datasets import load_sample_image, load_wine
 from sklearn.model_selection import train_test_split
-from sklearn.preprocessing import MinMaxScaler, StandardScaler
+from sklearn.preprocessing import MinMaxScaler, RobustScaler, StandardScaler
 from sklearn.utils.class_weight import compute_class_weight
 from tiny_fits import RECORDS, Classifier, make_private, make_trainer
 from torch import Tensor, nn
@@ -61,6 +61,8 @@ def scaled_as(kind: str) -> tuple[Any, list[Any]]:
     if kind == "by their ranges":
         ranges = MinMaxScaler().fit(FEATURES)
         return table(ranges.transform(TRAIN)), [table(ranges.transform(HELD), HELD_LABELS)]
+    if kind == "by their quartiles":
+        return table(RobustScaler().fit_transform(TRAIN)), []
     if kind == "in single precision":
         return table((single - single.mean(0)) / single.std(0)), []
     if kind == "with numpy in single precision":
@@ -81,6 +83,7 @@ def scaled_as(kind: str) -> tuple[Any, list[Any]]:
         "before the split",
         "before a random split",
         "by their ranges",
+        "by their quartiles",
         "in single precision",
         "with numpy in single precision",
         "in a frame",
@@ -123,6 +126,8 @@ def test_records_that_were_scaled_by_other_numbers_are_not(seed: int) -> None:
     for honest in (
         table(public.transform(TRAIN)),
         table(noised),
+        table(RobustScaler().fit(HELD).transform(TRAIN)),
+        table(np.round(TRAIN[:, :1]) - np.median(np.round(TRAIN[:, 0]))),
         table((TRAIN - FEATURES.mean(0) + 1).clip(-1, 1)),
         table(np.round((TRAIN - TRAIN.min(0)) / np.ptp(TRAIN, axis=0), 1)),
         TensorDataset(torch.from_numpy(np.append([[0, 0, 0], [1, 1, 1]], draws.integers(2, size=(50, 3)), 0)).float()),
@@ -166,6 +171,20 @@ def test_weights_and_means_of_the_records_are_known() -> None:
         "half": torch.rand(3, dtype=torch.bfloat16),
     }
     assert statistics_among([*ours.items(), *others.items()], table(TRAIN), [table(HELD, HELD_LABELS)]) == [*ours]
+
+
+def test_weights_that_lie_by_record_are_known() -> None:
+    features, labels = TRAIN[:-4], TRAIN_LABELS[:-4]
+    counts, positive = np.bincount(labels), labels == 1
+    assert len(set(counts)) == 3
+    of_one = np.where(positive, (~positive).sum() / positive.sum(), 1)
+    for ours in (1 / counts[labels], counts[labels] / len(labels), of_one):
+        for column in (torch.tensor(ours), torch.tensor(np.c_[features, ours]).float()):
+            found = statistics_among([], TensorDataset(torch.tensor(features), column), [])
+            assert found == ["a column of the training data"]
+    chosen = np.array([0.2, 1, 0.7123])[labels]
+    for others in (chosen, np.where(positive, np.e, 1), positive + 0.0, np.full(len(labels), 1 / 7.1)):
+        assert statistics_among([], TensorDataset(torch.tensor(others)), []) == []
 
 
 def test_the_weight_of_one_of_two_classes_is_known() -> None:

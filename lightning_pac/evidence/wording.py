@@ -65,7 +65,7 @@ SOURCES = {
 """Kind of an account: its mechanism, and the theorem that its price rests on."""
 
 RELEASED = {
-    "training": "a trained model",
+    "training": "a trained model, with the noised figures of its training",
     "metric": "measured figures",
     "table": "ranges and categories of columns",
     "selection": "the best of several models",

@@ -3,6 +3,7 @@
 import csv
 import functools
 import itertools
+import logging
 import math
 import warnings
 from collections.abc import Callable
@@ -113,6 +114,34 @@ def test_with_hardly_any_noise_the_values_are_the_exact_ones(tmp_path: Path) -> 
     # The metrics are as before, and nothing exact is left in a private one.
     (again,) = trainer(tmp_path).validate(model, loader(), verbose=False)
     assert again == exact
+
+
+def test_an_evaluation_by_itself_says_where_it_is_on_record(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A second figure in a second ledger was charged without a word on either."""
+
+    class Predicting(Validated):
+        def __init__(self) -> None:
+            super().__init__()
+            self.error = torchmetrics.MeanAbsoluteError()
+
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            super().validation_step(batch, batch_idx)
+            self.error(self.network(batch[0])[:, 0], batch[0][:, 0])
+            self.log("val/error", self.error)
+
+    with caplog.at_level(logging.INFO):
+        for name in ("first", "second"):
+            ledger = tmp_path / f"{name}.db"
+            private = PrivateMetrics(["val/accuracy", "val/error"], SCENARIO, noise_multiplier=5.0, ledger=ledger)
+            (values,) = trainer(tmp_path, private).validate(Predicting(), loader(), verbose=False)
+    first, second = (line for line in caplog.messages if line.startswith("PrivateMetrics: "))
+    assert f"On record in {tmp_path / 'first.db'}; " in first
+    assert "Beside it" not in first
+    assert "Beside it: first.db. Costs of ledgers add up where a record is in the data of both." in second
+    errors = private.standard_errors
+    assert f"val/accuracy is {values['val/accuracy']:.4g}, give or take {errors['val/accuracy']:.2g}, " in second
+    noise = private.deviations["val/error"]
+    assert f"val/error is {values['val/error']:.4g}, give or take {noise:.2g} of noise alone." in second
 
 
 def test_an_area_with_thresholds_is_that_of_scores_rounded_down_to_them(tmp_path: Path) -> None:

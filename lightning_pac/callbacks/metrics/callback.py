@@ -314,7 +314,7 @@ class PrivateMetrics(TrainerCallback):
         private = self._private.values()
         self.deviations |= log_beside(trainer, "deviation", {p.logged_as: p.deviation for p in private})
         self.standard_errors |= log_beside(trainer, "standard_error", {p.logged_as: p.standard_error for p in private})
-        values = {p.logged_as: (p.last, p.standard_error or p.deviation) for p in private}
+        values = {p.logged_as: (p.last, p.standard_error, p.deviation) for p in private}
         tell_values(trainer, values, self.ledger.path)
         if not trainer.sanity_checking:
             if self._logged.end(trainer.testing):

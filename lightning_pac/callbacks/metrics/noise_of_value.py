@@ -176,12 +176,14 @@ def log_beside(trainer: pl.Trainer, what: str, figures: Mapping[str | None, floa
     return known
 
 
-def tell_values(trainer: pl.Trainer, values: Mapping[str | None, tuple[Any, float | None]], ledger: Path) -> None:
+def tell_values(
+    trainer: pl.Trainer, values: Mapping[str | None, tuple[Any, float | None, float | None]], ledger: Path
+) -> None:
     """Say what an evaluation measured and how far chance moves it; and outside a fit, which says so, its record."""
     told = [
-        f"{name} is {float(value):.4g}, give or take {error:.2g}"
-        for name, (value, error) in values.items()
-        if name is not None and error is not None and math.isfinite(error)
+        f"{name} is {float(value):.4g}, give or take {error or noise:.2g}{' of noise alone' * (error is None)}"
+        for name, (value, error, noise) in values.items()
+        if name is not None and noise is not None and math.isfinite(error or noise)
     ]
     record = ""
     if trainer.state.fn != TrainerFn.FITTING:

@@ -98,10 +98,12 @@ def show_total(args: argparse.Namespace) -> int:
 
 
 def _print_shares(ledger: "PrivacyLedger", plan: "LedgerPlan") -> None:
-    rows = [
-        (share["name"], share["release"], Room(share["size"]), taken if taken is None else Bound(taken), Room(left))
+    from lightning_pac.cards import downwards, upwards
+
+    rows = [  # with six digits: at four, what was taken of a share that is used up reads larger than the share
+        (share["name"], share["release"], downwards(share["size"]), taken and upwards(taken), Room(share["left"]))
         for share in _shares(ledger, plan)
-        for taken, left in [(share["taken"], share["left"])]
+        for taken in [share["taken"]]
     ]
     print_table(f"Plan of {ledger.path}", ("share", "of", "size", "taken", "left"), rows)
 

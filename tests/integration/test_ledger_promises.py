@@ -53,7 +53,7 @@ def test_a_run_that_is_planned_past_its_share_is_refused_before_its_first_step(t
     make_trainer(tmp_path, private_run(planned(path)), max_steps=6, max_epochs=-1).fit(Classifier(), make_loader())
     second = private_run(LedgerHandle(path, share="fit"), noise=9.0)
     trainer = make_trainer(tmp_path, second, max_steps=5, max_epochs=-1)
-    sentence = r"Share 'fit' .* 10 steps: other accounts took 6 and this one, 'training-\w+', would come to 5 in all"
+    sentence = r"Share 'fit' .* 10 steps: other accounts took 6 and this one, 'training-\w+', needs 5 in all"
     with pytest.raises(BudgetExceededError, match=sentence):
         trainer.fit(Classifier(), make_loader())
     third = private_run(path, noise=9.0)

@@ -109,7 +109,7 @@ class Allowance:
             unit = share_unit(self._plan.by_name[self._share]).replace("mu^2", "of mu^2")
             raise BudgetExceededError(
                 f"Share {self._share!r} of the ledger {path} has {self._plan.size(self._share):.6g} {unit}: other "
-                f"accounts took {self._taken:.6g} and this one, {name!r}, would come to {need:.6g} in all. "
+                f"accounts took {self._taken:.6g} and this one, {name!r}, needs {need:.6g} in all. "
                 "Take less, or another share; a plan is not raised after looking, and a larger one for other data is "
                 "declared by `lightning-pac plan ... --ledger NEW_LEDGER`."
             )

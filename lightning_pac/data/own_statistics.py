@@ -226,7 +226,8 @@ def _are_weighted_by_class(dataset: Any) -> bool:
         if table.dtype.kind == "f" and table.ndim <= _MATRIX:
             glance = table.reshape(len(table), -1)[:: 1 + len(table) // _GLANCE]
             for column in range(glance.shape[1]):
-                if 2 <= len(np.unique(glance[:, column])) <= len(glance) / 4:
+                seen = np.unique(glance[:, column])
+                if 2 <= len(seen) <= len(glance) / 4 and _vector(seen) is not None:  # no flags, whose numbers are round
                     values, counts = np.unique(table.reshape(len(table), -1)[:, column], return_counts=True)
                     vector = _vector(values)
                     if vector is not None and _are_weights(vector, counts.astype(float)):

@@ -38,12 +38,14 @@ class FoundLedger:
         path: Where it is.
         accounts: Names of the accounts that were charged, with how often.
         total: What everything in it tells together.
+        worlds: The scenarios of these accounts, as they declare them.
     """
 
     name: str
     path: Path
     accounts: Mapping[str, int]
     total: LedgerTotal
+    worlds: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def limit(self) -> str | None:
@@ -101,11 +103,14 @@ def beside_runs(figures: Sequence[FoundLedger], runs: Sequence[Run]) -> list[str
         if ledger.limit is not None
     ]
     worlds = [run.card.details.get("scenario", {}) for run in runs if run.card is not None and run.card.guarantees]
-    # Parallel composition: a record that is there or not is in the data of one of them, whatever the others are.
-    if told and worlds and all(world.get("adjacency") == "add_remove" for world in worlds):
+    worlds += [world for ledger in figures for world in ledger.worlds]
+    # Parallel composition: one record that is there or not is in the data of one of them, whatever the others are.
+    one_record = all((world.get("adjacency"), world.get("num_differing")) == ("add_remove", 1) for world in worlds)
+    if len(told) == len(figures) == 1 and one_record:
         told.append(
-            "Where each record, or person, decides by itself whether it is trained on or held out, the larger of these "
-            "limits holds for a model and its figures together; otherwise their epsilons and deltas add up."
+            "Where each record decides by itself whether it is trained on or held out, the larger of these limits "
+            "holds for a model and its figures together; of persons, where each decides so and has one row in the "
+            "figures."
         )
     return told
 
@@ -134,6 +139,7 @@ def _distinct(
             ledger.path,
             ledger.accounts,
             ledger.total,
+            ledger.worlds,
         )
         for name, ledger in zip(names, found.values(), strict=True)
     ]
@@ -249,7 +255,9 @@ def _read(path: Path, priors: Mapping[str, Any], is_meant: Callable[[Set[str]], 
         known = {priors[name] for name in priors.keys() & accounts.keys()} or {0.5}
         totals = [ledger_total(ledger, prior=prior) for prior in known]
         total = max(totals, key=lambda total: total.world_success_bound)
-        return ledger.ledger_id, FoundLedger(path.name, path, accounts, total)
+        declared = [account.declaration for account in ledger.accounts() if account.num_charges]
+        worlds = tuple(terms.get("coupling", {}).get("scenario", {}) for terms in declared)
+        return ledger.ledger_id, FoundLedger(path.name, path, accounts, total, worlds)
 
 
 def _length(ledger: FoundLedger) -> int:

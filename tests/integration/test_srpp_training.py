@@ -480,14 +480,16 @@ def test_an_exact_value_of_an_evaluation_by_itself_is_named(
     assert found.startswith("val_loss, and what else")
 
 
-@pytest.mark.parametrize("change", ["none", "evaluated", "trained on", "another model", "kept beside", "calibrated"])
+@pytest.mark.parametrize(
+    "change", ["none", "evaluated", "trained on", "another model", "kept beside", "calibrated", "beside a function"]
+)
 def test_a_checkpoint_of_changed_weights_says_so(change: str, tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
     """Weights of more training without noise, or of another model, were saved under the run's promise."""
 
     class Keeping(Validated):
         kept = 0.5
 
-        def __init__(self, temperature: float = 1.0) -> None:
+        def __init__(self, temperature: float = 1.0, activation: Any = None) -> None:
             super().__init__()
             self.save_hyperparameters()
 
@@ -498,10 +500,12 @@ def test_a_checkpoint_of_changed_weights_says_so(change: str, tmp_path: Path, re
             self.kept = state["kept"]
 
     trainer, model = make_trainer(tmp_path, make_private(ledger=tmp_path / "study.db"), max_steps=1), Keeping()
+    if change == "beside a function":  # with which Lightning leaves out all hyperparameters
+        model.hparams.activation = lambda x: x
     trainer.fit(model, make_loader())
     if change == "evaluated":
         trainer.validate(model, make_loader(shuffle=False), verbose=False)
-    elif change == "trained on":
+    elif change in ("trained on", "beside a function"):
         make_trainer(tmp_path, max_steps=1).fit(model, make_loader())
     elif change == "kept beside":
         model.kept = float(make_data().tensors[0].mean())

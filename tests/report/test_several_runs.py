@@ -45,9 +45,9 @@ def write_run(folder, accuracy=None, noise=None, card=None, figures=None, steps=
         dataclasses.replace(card, details={**card.details, **details}).save(folder)
 
 
-def write_ledger(path, accounts, epsilon=8.0):
+def write_ledger(path, accounts, epsilon=8.0, **worlds):
     budget = LedgerBudget(epsilon=epsilon, delta=1e-5)
-    coupling = {"scenario": {"num_differing": 1}, "renyi_order": budget.renyi_order}
+    coupling = {"scenario": {"num_differing": 1, **worlds}, "renyi_order": budget.renyi_order}
     with PrivacyLedger(path) as ledger:
         budget.declare(ledger)
         for name in accounts:
@@ -357,13 +357,22 @@ def test_an_accuracy_that_was_shown_again_is_said_to_be_of_its_step(tmp_path):
     assert "39.0 percentage points lower" in text
 
 
-@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
-def test_ledgers_of_figures_alone_are_named_beside_the_runs(adjacency, tmp_path):
+@pytest.mark.parametrize(
+    ("adjacency", "of_figures", "is_larger"),
+    [
+        ("add_remove", {"adjacency": "add_remove"}, True),
+        ("replace", {"adjacency": "add_remove"}, False),
+        ("add_remove", {"adjacency": "replace"}, False),
+        ("add_remove", {"adjacency": "add_remove", "num_differing": 2}, False),  # of which one is held out
+        ("add_remove", {}, False),
+    ],
+)
+def test_ledgers_of_figures_alone_are_named_beside_the_runs(adjacency, of_figures, is_larger, tmp_path):
     worlds = {"scenario": {**CARD.details["scenario"], "adjacency": adjacency}}
     write_run(tmp_path / "logs" / "run", 0.8, 0.01, CARD, ledger="training-0", **worlds)
     write_ledger(tmp_path / "training.db", ["training-0"])
     assert "lightning-pac account total" in above_folds(page_of(tmp_path / "logs"))
-    write_ledger(tmp_path / "held_out.db", ["metrics val/accuracy", "metrics val/accuracy (2)"], epsilon=1.0)
+    write_ledger(tmp_path / "held_out.db", ["metrics val/accuracy", "metrics val/accuracy (2)"], 1.0, **of_figures)
     write_ledger(tmp_path / "other.db", ["metrics val/error"])
     write_ledger(tmp_path / "mixed.db", ["metrics val/accuracy", "training-7"])
     (tmp_path / "logs" / "elsewhere").mkdir()
@@ -377,7 +386,7 @@ def test_ledgers_of_figures_alone_are_named_beside_the_runs(adjacency, tmp_path)
     assert "everything that ledger held_out.db" not in page, "whose figures they are is not known"
     limit = re.search(r"held_out.db lists figures of such names: a guess .* \(epsilon ([\d.]+) at delta 1e-05", page)
     assert 0.9 < float(limit[1]) <= 1.0, "what was declared for it"
-    assert ("the larger of these limits holds for a model and its figures" in page) == (adjacency == "add_remove")
+    assert ("the larger of these limits holds for a model and its figures" in page) == is_larger
 
 
 @pytest.mark.parametrize(
